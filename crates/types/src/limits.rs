@@ -1,0 +1,60 @@
+//! Every bound of mtimer in one place, each with its reason.
+//!
+//! Nothing in mtimer queues, buffers or decodes without one of these.
+
+/// Bytes of a group key or an app key. They are interned, so this bounds memory per destination, not per timer.
+pub const MAX_NAME_BYTES: usize = 128;
+/// Bytes of an application's key: room for a URL path or two UUIDs.
+pub const MAX_KEY_BYTES: usize = 256;
+/// Bytes of a payload: a frame of a few timers stays under the frame limit, and one Redis script moving a handful
+/// stays around a millisecond.
+pub const MAX_PAYLOAD_BYTES: usize = 64 * 1024;
+/// Bytes of a handler's error text that are kept.
+pub const MAX_ERROR_BYTES: usize = 512;
+/// How far ahead a timer may be due, ms: ten years, far below what the wheel and the id can hold.
+pub const MAX_AHEAD_MS: u64 = 3_653 * 86_400_000;
+/// Shortest callback timeout, ms: below it a network hiccup would count as a failed handler.
+pub const MIN_CALLBACK_TIMEOUT_MS: u32 = 100;
+/// Longest callback timeout, ms.
+pub const MAX_CALLBACK_TIMEOUT_MS: u32 = 86_400_000;
+/// Callback timeout when a timer has none, ms.
+pub const DEFAULT_CALLBACK_TIMEOUT_MS: u32 = 30_000;
+/// Retry tiers a timer may bring: the track number of a slot is one byte, and nobody waits for more.
+pub const MAX_RETRY_TIERS: usize = 32;
+/// Longest single retry delay, ms: 30 days.
+pub const MAX_RETRY_DELAY_MS: u32 = 30 * 86_400_000;
+/// Retry delays when neither timer nor destination has any, ms.
+pub const DEFAULT_RETRY_TIERS_MS: [u32; 5] = [1_000, 5_000, 30_000, 120_000, 600_000];
+
+/// A repeated request this old, ms, is refused as unknown: outcomes are remembered no longer than this.
+pub const REPEAT_HORIZON_MS: u64 = 30_000;
+
+/// Most partitions of a cluster: owner records and heartbeats stay small.
+pub const MAX_PARTITIONS: u16 = 1_024;
+
+/// Bytes of a frame before the handshake is done: a hello fits easily, and a stranger can make us hold no more.
+pub const MAX_FRAME_BEFORE_AUTH: usize = 4 * 1024;
+/// Bytes of a frame afterwards: a batch of 1,000 small timers or of 60 largest.
+pub const MAX_FRAME: usize = 4 * 1024 * 1024;
+/// How long a connection may take for its handshake, ms.
+pub const HANDSHAKE_DEADLINE_MS: u64 = 5_000;
+/// Connections that have not finished the handshake; further ones are closed at once.
+pub const MAX_HANDSHAKES: usize = 256;
+/// Sessions of one broker: about 20 KiB each.
+pub const MAX_SESSIONS: usize = 10_000;
+/// Operations in one request frame: a batch this large is already at full speed.
+pub const MAX_BATCH: usize = 2_000;
+/// Unanswered operations of one session; its frames are not read while it is over.
+pub const MAX_SESSION_INFLIGHT: usize = 20_000;
+/// Callbacks a session may have unsettled.
+pub const MAX_CREDIT: u32 = 10_000;
+/// Destinations one session may register.
+pub const MAX_REGISTRATIONS: usize = 1_000;
+/// Bytes queued for a session that does not read; beyond it the session is closed.
+pub const MAX_SESSION_OUTBOX: usize = 64 * 1024 * 1024;
+/// Interval of heartbeats in either direction, ms.
+pub const HEARTBEAT_MS: u64 = 5_000;
+/// Silence after which the other side is taken for dead, ms: three heartbeats.
+pub const HEARTBEAT_TIMEOUT_MS: u64 = 15_000;
+/// Rows of one page of a listing.
+pub const MAX_PAGE: u32 = 1_000;

@@ -1,0 +1,61 @@
+//! Points in time by the cluster clock.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+
+use serde::{Deserialize, Serialize};
+
+/// Milliseconds since the Unix epoch by the cluster clock; 0 to 2^48-1 (the year 10889).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Time(u64);
+
+impl Time {
+    /// The beginning of time: earlier than or equal to every other value.
+    pub const ZERO: Self = Self(0);
+    /// The latest time that can be named.
+    pub const MAX: Self = Self((1 << 48) - 1);
+
+    /// From milliseconds since the Unix epoch; values beyond [`Time::MAX`] become [`Time::MAX`].
+    pub const fn from_ms(ms: u64) -> Self {
+        if ms > Self::MAX.0 { Self::MAX } else { Self(ms) }
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub const fn as_ms(self) -> u64 {
+        self.0
+    }
+
+    /// How many milliseconds `self` is after `earlier`; 0 if it is not.
+    pub const fn ms_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// `time + ms`, stopping at [`Time::MAX`].
+impl Add<u64> for Time {
+    type Output = Self;
+    fn add(self, ms: u64) -> Self {
+        Self::from_ms(self.0.saturating_add(ms))
+    }
+}
+
+/// `time - ms`, stopping at [`Time::ZERO`].
+impl Sub<u64> for Time {
+    type Output = Self;
+    fn sub(self, ms: u64) -> Self {
+        Self(self.0.saturating_sub(ms))
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}ms", self.0)
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

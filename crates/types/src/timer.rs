@@ -1,0 +1,192 @@
+//! What a client schedules.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::limits;
+use crate::{Destination, Key, Time, TimerId};
+
+/// How often a callback may be delivered.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Delivered until settled; duplicates can follow timeouts, crashes and takeovers.
+    #[default]
+    AtLeastOnce,
+    /// Delivered once at most, whatever fails.
+    AtMostOnce,
+}
+
+/// What a schedule does when its key already names a live timer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyPolicy {
+    /// Refuse: the answer names the live timer.
+    #[default]
+    Create,
+    /// Cancel the live timer and create this one, in one step.
+    Replace,
+    /// Keep the live timer: the answer names it, nothing changes.
+    Keep,
+}
+
+/// Delays in ms before attempt 2, 3, ...; empty means one attempt only. At most 32 of at most 30 days each.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RetryTiers(pub Vec<u32>);
+
+/// A timer as its application wrote it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Timer {
+    /// Chosen by the client; [`TimerId::birth_due`] equals `due` when it is scheduled.
+    pub id: TimerId,
+    /// Who is called back.
+    pub dest: Destination,
+    /// The application's own name for it.
+    pub key: Option<Key>,
+    /// When, by the cluster clock. Changes with a reschedule; everything else here never changes.
+    pub due: Time,
+    /// How often.
+    pub mode: Mode,
+    /// After this time it is not delivered any more, but ends as expired; not before `due`.
+    pub deadline: Option<Time>,
+    /// How long a handler may take, in ms; 100 ms to 24 h; `None`: the broker's default.
+    pub callback_timeout_ms: Option<u32>,
+    /// Own retry delays; `None`: the destination's or the cluster's.
+    pub retry: Option<RetryTiers>,
+    /// Handed to the handler as it is; up to 64 KiB.
+    pub payload: Bytes,
+}
+
+/// Why a timer was refused before it reached a store.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidTimer {
+    /// The payload is over the limit.
+    #[error("the payload has {len} bytes, the limit is {limit}: store it elsewhere and send a reference")]
+    Payload {
+        /// Its bytes.
+        len: usize,
+        /// Most bytes allowed.
+        limit: usize,
+    },
+    /// The id was made for another due time.
+    #[error("the id {id} was made for due time {birth} ms, but the timer is due at {due} ms: make a new id")]
+    IdDue {
+        /// The id.
+        id: TimerId,
+        /// The due time inside it.
+        birth: Time,
+        /// The due time beside it.
+        due: Time,
+    },
+    /// The deadline is before the due time.
+    #[error("the deadline {deadline} ms is before the due time {due} ms: give a later one or none")]
+    Deadline {
+        /// The deadline.
+        deadline: Time,
+        /// The due time.
+        due: Time,
+    },
+    /// The callback timeout is out of range.
+    #[error("the callback timeout is {ms} ms, allowed are {min} to {max} ms")]
+    CallbackTimeout {
+        /// What was asked.
+        ms: u32,
+        /// Least.
+        min: u32,
+        /// Most.
+        max: u32,
+    },
+    /// Too many or too long retry tiers.
+    #[error("retry tier {tier} of {count} is {ms} ms: allowed are {max_tiers} tiers of 1 to {max_ms} ms")]
+    Retry {
+        /// The first tier out of range, counted from 1 (the first too many, if there are too many).
+        tier: usize,
+        /// How many there are.
+        count: usize,
+        /// Its delay.
+        ms: u32,
+        /// Most tiers.
+        max_tiers: usize,
+        /// Longest delay.
+        max_ms: u32,
+    },
+    /// Too far ahead.
+    #[error("the due time {due} ms is more than {max_days} days ahead of {now} ms: schedule it nearer to its time")]
+    TooFar {
+        /// The due time.
+        due: Time,
+        /// The cluster clock.
+        now: Time,
+        /// The limit.
+        max_days: u64,
+    },
+}
+
+impl Timer {
+    /// Checks every limit that one timer can break on its own. `now` is the cluster clock.
+    pub fn validate(&self, now: Time) -> Result<(), InvalidTimer> {
+        if self.payload.len() > limits::MAX_PAYLOAD_BYTES {
+            return Err(InvalidTimer::Payload { len: self.payload.len(), limit: limits::MAX_PAYLOAD_BYTES });
+        }
+        if self.id.birth_due() != self.due {
+            return Err(InvalidTimer::IdDue { id: self.id, birth: self.id.birth_due(), due: self.due });
+        }
+        check_distance(self.due, now)?;
+        if let Some(deadline) = self.deadline.filter(|d| *d < self.due) {
+            return Err(InvalidTimer::Deadline { deadline, due: self.due });
+        }
+        if let Some(ms) = self.callback_timeout_ms {
+            let (min, max) = (limits::MIN_CALLBACK_TIMEOUT_MS, limits::MAX_CALLBACK_TIMEOUT_MS);
+            if !(min..=max).contains(&ms) {
+                return Err(InvalidTimer::CallbackTimeout { ms, min, max });
+            }
+        }
+        self.retry.as_ref().map_or(Ok(()), RetryTiers::validate)
+    }
+
+    /// Whether a repeated schedule of the same id asks for the same thing. The due time is in the id, so it is not
+    /// looked at: the stored timer may have been rescheduled since.
+    pub fn same_content(&self, other: &Self) -> bool {
+        self.id == other.id
+            && self.dest == other.dest
+            && self.key == other.key
+            && self.mode == other.mode
+            && self.deadline == other.deadline
+            && self.callback_timeout_ms == other.callback_timeout_ms
+            && self.retry == other.retry
+            && self.payload == other.payload
+    }
+}
+
+/// Refuses due times beyond [`limits::MAX_AHEAD_MS`].
+pub fn check_distance(due: Time, now: Time) -> Result<(), InvalidTimer> {
+    if due.ms_since(now) > limits::MAX_AHEAD_MS {
+        let max_days = limits::MAX_AHEAD_MS / 86_400_000;
+        return Err(InvalidTimer::TooFar { due, now, max_days });
+    }
+    Ok(())
+}
+
+impl RetryTiers {
+    /// Checks number and length of the tiers.
+    pub fn validate(&self) -> Result<(), InvalidTimer> {
+        let (max_tiers, max_ms) = (limits::MAX_RETRY_TIERS, limits::MAX_RETRY_DELAY_MS);
+        for (i, ms) in self.0.iter().enumerate() {
+            if i >= max_tiers || !(1..=max_ms).contains(ms) {
+                let (tier, count) = (i + 1, self.0.len());
+                return Err(InvalidTimer::Retry { tier, count, ms: *ms, max_tiers, max_ms });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Names a timer in cancel, reschedule and get.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Target {
+    /// By id.
+    Id(TimerId),
+    /// By the application's key.
+    Key(Destination, Key),
+}
