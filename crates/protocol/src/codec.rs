@@ -1,0 +1,75 @@
+//! Frames and their bytes. The one place that knows bincode.
+//!
+//! A frame is a length (u32, big endian, of what follows) and a body. The body is one message in bincode 2's standard
+//! configuration (little endian, variable-length integers), through serde. A decode is bounded by [`MAX_FRAME`]: without
+//! a limit a few bytes that announce a huge vector would make the allocator abort the process.
+
+use bytes::{Bytes, BytesMut};
+use mtimer_types::limits::MAX_FRAME;
+use serde::{Serialize, de::DeserializeOwned};
+use tokio_util::codec::LengthDelimitedCodec;
+
+type Config = bincode::config::Configuration<
+    bincode::config::LittleEndian,
+    bincode::config::Varint,
+    bincode::config::Limit<MAX_FRAME>,
+>;
+
+const CONFIG: Config = bincode::config::standard().with_limit::<MAX_FRAME>();
+
+/// The body is not a message of this version.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Malformed or over the limit.
+    #[error("malformed message: {0}")]
+    Malformed(String),
+    /// A message, and then more.
+    #[error("{extra} bytes follow a message of {used} bytes")]
+    Trailing {
+        /// Bytes of the message.
+        used: usize,
+        /// Bytes after it.
+        extra: usize,
+    },
+}
+
+/// The message does not fit a frame.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EncodeError {
+    /// Over the limit.
+    #[error("the message has {len} bytes, a frame holds {limit}: send fewer at once")]
+    TooLarge {
+        /// Bytes of the message.
+        len: usize,
+        /// Most bytes allowed.
+        limit: usize,
+    },
+    /// The message cannot be expressed.
+    #[error("the message cannot be encoded: {0}")]
+    Unencodable(String),
+}
+
+/// Encodes one message as the body of a frame.
+pub fn encode<M: Serialize>(message: &M) -> Result<Bytes, EncodeError> {
+    let body = bincode::serde::encode_to_vec(message, CONFIG)
+        .map_err(|e| EncodeError::Unencodable(e.to_string()))?;
+    if body.len() > MAX_FRAME {
+        return Err(EncodeError::TooLarge { len: body.len(), limit: MAX_FRAME });
+    }
+    Ok(body.into())
+}
+
+/// Decodes the body of a frame; all of it must be one message.
+pub fn decode<M: DeserializeOwned>(body: &BytesMut) -> Result<M, DecodeError> {
+    let (message, used) =
+        bincode::serde::decode_from_slice(body, CONFIG).map_err(|e| DecodeError::Malformed(e.to_string()))?;
+    match body.len() - used {
+        0 => Ok(message),
+        extra => Err(DecodeError::Trailing { used, extra }),
+    }
+}
+
+/// The frame codec, for frames of at most `max_frame` bytes.
+pub fn frame_codec(max_frame: usize) -> LengthDelimitedCodec {
+    LengthDelimitedCodec::builder().length_field_type::<u32>().max_frame_length(max_frame).new_codec()
+}
