@@ -10,20 +10,24 @@
 //!
 //! Every operation is idempotent, because a lane repeats what may or may not have been applied: a schedule by its
 //! id, cancel and reschedule by their [`RequestId`] (whose answer is kept for [`REPEAT_HORIZON_MS`] at least),
-//! everything else by the place it would move the timer to. A repeat gives the answer of the first time.
+//! everything else by the place it would move the timer to. A repeat gives the answer of the first time (of a schedule:
+//! the same, as not new). What would remove a timer finds it gone the second time.
 //!
 //! ## Claims
 //!
 //! `prior_claim` is the highest `claimed-until` that was stored when the owner acquired the partition. A pending timer
 //! is *covered* (a predecessor may have sent it) if its fire time is at or below `prior_claim`, unless its
 //! [`Progress::fresh`] says that it was filed there in the present epoch. Whenever an operation files a timer as
-//! pending with a fire time at or below `prior_claim` it sets `fresh` to its epoch; otherwise it clears it.
+//! pending with a fire time at or below `prior_claim` it sets `fresh` to its epoch; filing it above clears it. In any
+//! other place `fresh` means nothing, and a move there may leave it as it was.
 //! A parked timer is never covered. [`Record::attempt`] is 1 + failed attempts, + 1 when covered.
 //!
 //! ## Endings
 //!
 //! Cancelled, replaced and expired timers, and at-most-once timers that were acknowledged, leave an [`Ended`] under
-//! their id for [`REPEAT_HORIZON_MS`]; so does a cancel of an id that is nowhere ([`Ended::CancelledUnseen`]).
+//! their id for [`REPEAT_HORIZON_MS`]; so does a cancel of an id that is nowhere ([`Ended::CancelledUnseen`], anew with
+//! every such cancel). A timer that is purged or trimmed leaves [`Ended::Dead`], unless it died longer than the
+//! horizon before [`Batch::now`]: a schedule that old cannot be repeated.
 //! Plain acknowledgements leave none: the owner's memory is enough.
 //!
 //! [`REPEAT_HORIZON_MS`]: mtimer_types::limits::REPEAT_HORIZON_MS
@@ -77,7 +81,8 @@ pub struct Batch {
 /// One operation.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// Files a new timer as pending at its due time. See [`ScheduleAnswer`].
+    /// Files a new timer as pending at its due time, tier 0. Looked at in this order: a timer of this id (live or
+    /// dead), an [`Ended`] of this id, the key. See [`ScheduleAnswer`].
     Schedule {
         /// The timer, valid, of this partition.
         timer: Arc<Timer>,
@@ -86,10 +91,11 @@ pub enum Op {
     },
     /// Removes a timer that was not and will not be delivered; stops the future attempts of any other.
     ///
-    /// With `in_flight` (the owner has sent it in this epoch and it is not settled) the timer gets
-    /// [`Progress::stopped`] and the answer is too late. Otherwise, pending or parked: attempt 1 (see above; covered
-    /// counts) removes it and leaves [`Ended::Cancelled`]; a higher attempt makes it a dead letter for
-    /// [`DeadReason::Stopped`] and the answer is too late. Taken or dead: nothing changes, too late.
+    /// Taken or dead: nothing changes, too late. Pending or parked, with `in_flight` (the owner has sent it in this
+    /// epoch and it is not settled): the timer gets [`Progress::stopped`] and the answer is too late. Otherwise
+    /// attempt 1 (see above; covered counts), not stopped, removes it and leaves [`Ended::Cancelled`]; any other
+    /// becomes a dead letter for [`DeadReason::Stopped`] (a covered attempt counts as failed there) and the answer is
+    /// too late.
     Cancel {
         /// Which.
         target: Target,
@@ -98,8 +104,9 @@ pub enum Op {
         /// For repeats.
         request: RequestId,
     },
-    /// Files a pending or parked timer of attempt 1 as pending at `due`, which becomes its due time.
-    /// Anything else (in flight, covered, retried, stopped, taken, dead): too late, nothing changes.
+    /// Files a pending or parked timer of attempt 1 as pending at `due`, tier 0, which becomes its due time.
+    /// Anything else (in flight, covered, retried, stopped, taken, dead): too late, nothing changes. This is looked at
+    /// before the deadline.
     Reschedule {
         /// Which.
         target: Target,
@@ -111,7 +118,8 @@ pub enum Op {
         request: RequestId,
     },
     /// Moves a pending or parked at-most-once timer to *taken* under this epoch. It keeps its key.
-    /// Done also if this epoch has already taken it; gone if it is anywhere else or nowhere.
+    /// Done also if this epoch has already taken it (and it is not unconfirmed); gone if it is anywhere else or
+    /// nowhere, or at-least-once.
     Take {
         /// Which.
         id: TimerId,
@@ -123,7 +131,7 @@ pub enum Op {
         /// How.
         verdict: Verdict,
     },
-    /// Moves a pending timer, or one this epoch has taken and not sent, to its destination's park.
+    /// Moves a pending timer, or one this epoch has taken and not sent (nor unconfirmed), to its destination's park.
     /// Done also if it is parked; gone if it is anywhere else or nowhere.
     Park {
         /// Which.
@@ -140,7 +148,7 @@ pub enum Op {
     },
     /// Files a dead or unconfirmed timer as pending at `fire`, tier 0, with a new retry budget
     /// ([`Progress::budget_from`] becomes its failed attempts; an unconfirmed one counts one more), not stopped,
-    /// without a deadline that has passed meanwhile. It takes its key back;
+    /// without a deadline that is before [`Batch::now`]. It takes its key back;
     /// if that names another live timer: [`Answer::KeyTaken`], nothing changes. Done also if it is pending; else gone.
     Replay {
         /// Which.
@@ -148,7 +156,7 @@ pub enum Op {
         /// Usually now.
         fire: Time,
     },
-    /// Removes a dead or unconfirmed timer for good. Else gone.
+    /// Removes a dead or unconfirmed timer for good (see Endings above). Else gone.
     Purge {
         /// Which.
         id: TimerId,
@@ -171,7 +179,8 @@ pub enum Verdict {
     /// Done: removes a pending, parked or taken timer and frees its key. Gone if dead or nowhere.
     Ack,
     /// An `ok` for a delivery that this owner does not remember: like `Ack`, if a delivery with this number can have
-    /// happened (failed attempts >= `attempt`, or `attempt` <= failed + 1 and covered, or taken); else gone.
+    /// happened (failed attempts >= `attempt`, or `attempt` <= failed + 1 and covered, or taken); else gone. Attempts
+    /// count from 1: 0 is gone.
     LateAck {
         /// The attempt it answers.
         attempt: u32,
@@ -186,7 +195,7 @@ pub enum Verdict {
         tier: u8,
         /// Failed attempts, this one included.
         failed: u32,
-        /// The handler's words, or what went wrong; at most 512 bytes.
+        /// The handler's words, or what went wrong; at most 512 bytes (a longer text is cut), empty for none.
         error: Box<str>,
     },
     /// Moves a pending, parked or taken timer to the dead letters and frees its key. Done also if dead.
@@ -195,7 +204,7 @@ pub enum Verdict {
         reason: DeadReason,
         /// Failed attempts, this one included.
         failed: u32,
-        /// The last error; at most 512 bytes.
+        /// The last error; at most 512 bytes (a longer text is cut), empty for none.
         error: Box<str>,
     },
     /// Its deadline passed: removes a pending or parked timer, frees its key, leaves [`Ended::Expired`].
@@ -240,7 +249,7 @@ pub enum ScheduleAnswer {
         /// False if it was stored before.
         new: bool,
         /// The live timer whose key it took over, now ended as [`Ended::Replaced`] (wherever it was; if it had been
-        /// delivered, later outcomes find nothing).
+        /// delivered, later outcomes find nothing). `None` in the answer to a repeat.
         replaced: Option<TimerId>,
     },
     /// [`KeyPolicy::Keep`]: the key names this live timer; nothing changed.

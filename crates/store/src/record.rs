@@ -72,7 +72,7 @@ impl Record {
 
     /// The number of the next delivery: 1 + failed attempts, + 1 when a predecessor's claim covered it.
     pub const fn attempt(&self, covered: bool) -> u32 {
-        1 + self.progress.failed + covered as u32
+        self.progress.failed.saturating_add(1 + covered as u32)
     }
 
     /// Whether a predecessor may have sent this timer, pending at `fire`, to an owner of `epoch` (see [`crate::op`]).
