@@ -1,0 +1,286 @@
+//! What goes into an [`Engine`](crate::Engine) and what comes out.
+
+use std::collections::HashMap;
+
+use mtimer_protocol::{Query, Request, ServerMessage, Settlement};
+use mtimer_store::{
+    Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, LaneError, Load, Loaded, Page, Place,
+    Record, Unconfirmed,
+};
+use mtimer_types::{Destination, Epoch, PartitionId, RetryTiers, Target, Time, TimerId, limits};
+
+/// The present, by both clocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Now {
+    /// The cluster clock; it may jump (forward) and stand still, but the shell never lets it step back.
+    pub time: Time,
+    /// Milliseconds by the host's monotonic clock, from any fixed beginning: for durations.
+    pub mono_ms: u64,
+}
+
+/// A connection past its handshake, numbered by the shell; never used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SessionId(pub u64);
+
+/// What the shell tells the engine.
+#[derive(Debug)]
+pub enum Input {
+    /// A partition was acquired; the shell has its lane. An earlier reign over it has ended before.
+    Acquired {
+        /// Which.
+        partition: PartitionId,
+        /// Under this epoch.
+        epoch: Epoch,
+        /// What predecessors may have sent.
+        prior_claim: Time,
+        /// What the predecessor left under way.
+        in_flight: Vec<InFlight>,
+    },
+    /// The oldest unanswered [`Effect::Call`] of this partition and epoch was answered.
+    Answered {
+        /// Which partition.
+        partition: PartitionId,
+        /// The reign it belongs to; answers to an earlier one are ignored.
+        epoch: Epoch,
+        /// The answer.
+        answer: CallAnswer,
+    },
+    /// The store of this partition can or cannot be reached.
+    Health {
+        /// Which partition.
+        partition: PartitionId,
+        /// How it is.
+        health: Health,
+    },
+    /// Something of a session.
+    Session(SessionId, SessionEvent),
+    /// A time asked for with [`Effect::Alarm`] or [`Engine::next_tick`](crate::Engine::next_tick) has come.
+    Tick,
+    /// Stop gracefully, step one: refuse new work, deliver nothing more, say so to the sessions, wait for settlements.
+    Drain,
+    /// Stop gracefully, step two: leave word of what is still under way and release every partition.
+    Release,
+}
+
+/// Something of a session.
+#[derive(Debug)]
+pub enum SessionEvent {
+    /// Its handshake is done.
+    Opened {
+        /// The client's durable name.
+        client: u128,
+    },
+    /// `ClientMessage::Register`.
+    Register {
+        /// Chosen by the client.
+        registration: u32,
+        /// Whose callbacks.
+        dest: Destination,
+        /// How many unsettled at most.
+        credit: u32,
+    },
+    /// `ClientMessage::Unregister`.
+    Unregister {
+        /// Chosen by the client.
+        registration: u32,
+    },
+    /// `ClientMessage::Request`.
+    Request(Request),
+    /// `ClientMessage::Settle`.
+    Settle(Vec<Settlement>),
+    /// `ClientMessage::Extend`.
+    Extend {
+        /// Which timer.
+        id: TimerId,
+        /// The delivery's epoch.
+        epoch: Epoch,
+        /// The delivery's attempt.
+        attempt: u32,
+        /// From now, ms.
+        by_ms: u32,
+    },
+    /// `ClientMessage::Query`.
+    Query {
+        /// Chosen by the client.
+        corr: u64,
+        /// What is asked.
+        query: Query,
+    },
+    /// `ClientMessage::Goodbye`.
+    Goodbye,
+    /// The connection is gone.
+    Closed,
+}
+
+/// What the shell is to do. In order.
+#[derive(Debug)]
+pub enum Effect {
+    /// Send to a session. Never blocks the engine: the shell bounds what it queues and closes a session that is over.
+    Send(SessionId, ServerMessage),
+    /// Close a session that broke the protocol: send `Refused` with this text, then close.
+    Close(SessionId, String),
+    /// Make this call on the partition's lane at once; feed the answers back in the order of the calls.
+    Call(PartitionId, Call),
+    /// Feed [`Input::Tick`] when the cluster clock reaches this time.
+    Alarm(Time),
+    /// This reign has ended; its calls need not be answered any more. The shell drops the lane, and may acquire anew.
+    LaneEnded(PartitionId, LaneError),
+    /// After [`Input::Release`]: every partition has been given up.
+    Released,
+}
+
+/// A call on a lane: the methods of [`mtimer_store::Lane`], as values.
+#[derive(Debug)]
+pub enum Call {
+    /// `apply`
+    Apply(Batch),
+    /// `load`
+    Load(Load),
+    /// `unload`
+    Unload(Time),
+    /// `get`
+    Get(Target),
+    /// `parked_destinations`
+    ParkedDestinations,
+    /// `parked`
+    Parked(Destination, u64, u32),
+    /// `dead`
+    Dead(DeadFilter, u64, u32),
+    /// `taken`
+    Taken(u64, u32),
+    /// `census`
+    Census,
+    /// `release`
+    Release(Vec<InFlight>),
+}
+
+/// The answer to a [`Call`] of the same name.
+#[derive(Debug)]
+pub enum CallAnswer {
+    /// `apply`
+    Apply(Vec<Answer>),
+    /// `load`
+    Load(Loaded),
+    /// `unload`
+    Unload,
+    /// `get`
+    Get(Option<(Record, Place)>),
+    /// `parked_destinations`
+    ParkedDestinations(Vec<(Destination, u64)>),
+    /// `parked`
+    Parked(Page<Record>),
+    /// `dead`
+    Dead(Page<DeadLetter>),
+    /// `taken`
+    Taken(Page<Unconfirmed>),
+    /// `census`
+    Census(Census),
+    /// `release`
+    Release,
+    /// The lane has ended.
+    Ended(LaneError),
+}
+
+/// What an operator can set of the engine.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Partitions of the cluster.
+    pub partitions: u16,
+    /// How far ahead timers are loaded into memory, ms.
+    pub preload_ms: u64,
+    /// Budget for timers in memory, bytes (payload plus about 300 bytes each).
+    pub memory_bytes: u64,
+    /// How long a due timer waits for a session or credit before it is parked, ms.
+    pub park_after_ms: u64,
+    /// Retry tiers of destinations that have none of their own.
+    pub retry: RetryTiers,
+    /// Retry tiers by destination.
+    pub retry_by_dest: HashMap<Destination, RetryTiers>,
+    /// Random part of a retry delay: up to this many percent are added.
+    pub jitter_percent: u8,
+    /// Callback timeout of timers that have none of their own, ms.
+    pub callback_timeout_ms: u32,
+    /// Dead letters older than this, ms, are trimmed.
+    pub dead_max_age_ms: u64,
+    /// Dead letters beyond this many in one partition are trimmed, the oldest first.
+    pub dead_max_count: u64,
+    /// Seed for jitter.
+    pub seed: u64,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            partitions: 1,
+            preload_ms: 5_000,
+            memory_bytes: 256 * 1024 * 1024,
+            park_after_ms: 250,
+            retry: RetryTiers(limits::DEFAULT_RETRY_TIERS_MS.to_vec()),
+            retry_by_dest: HashMap::new(),
+            jitter_percent: 10,
+            callback_timeout_ms: limits::DEFAULT_CALLBACK_TIMEOUT_MS,
+            dead_max_age_ms: 30 * 86_400_000,
+            dead_max_count: 1_000_000,
+            seed: 0,
+        }
+    }
+}
+
+/// Counters of an engine, in the order of [`Counter::ALL`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(usize)]
+#[allow(missing_docs)]
+pub enum Counter {
+    Scheduled,
+    ScheduleRefused,
+    Cancelled,
+    CancelTooLate,
+    Rescheduled,
+    Delivered,
+    Redelivered,
+    Acknowledged,
+    LateAcknowledged,
+    Retried,
+    Dead,
+    DeadTrimmed,
+    Expired,
+    TimedOut,
+    SessionLost,
+    Parked,
+    Unparked,
+    Unconfirmed,
+    SettleNotYours,
+    SettleLate,
+    Unloaded,
+    LanesEnded,
+    ProtocolErrors,
+}
+
+impl Counter {
+    /// All of them.
+    pub const ALL: [(Self, &'static str); 23] = [
+        (Self::Scheduled, "scheduled_total"),
+        (Self::ScheduleRefused, "schedule_refused_total"),
+        (Self::Cancelled, "cancelled_total"),
+        (Self::CancelTooLate, "cancel_too_late_total"),
+        (Self::Rescheduled, "rescheduled_total"),
+        (Self::Delivered, "delivered_total"),
+        (Self::Redelivered, "redelivered_total"),
+        (Self::Acknowledged, "acknowledged_total"),
+        (Self::LateAcknowledged, "late_acknowledged_total"),
+        (Self::Retried, "retried_total"),
+        (Self::Dead, "dead_total"),
+        (Self::DeadTrimmed, "dead_trimmed_total"),
+        (Self::Expired, "expired_total"),
+        (Self::TimedOut, "timed_out_total"),
+        (Self::SessionLost, "session_lost_total"),
+        (Self::Parked, "parked_total"),
+        (Self::Unparked, "unparked_total"),
+        (Self::Unconfirmed, "unconfirmed_total"),
+        (Self::SettleNotYours, "settle_not_yours_total"),
+        (Self::SettleLate, "settle_late_total"),
+        (Self::Unloaded, "unloaded_total"),
+        (Self::LanesEnded, "lanes_ended_total"),
+        (Self::ProtocolErrors, "protocol_errors_total"),
+    ];
+}
