@@ -190,3 +190,15 @@ pub enum Target {
     /// By the application's key.
     Key(Destination, Key),
 }
+
+impl From<TimerId> for Target {
+    fn from(id: TimerId) -> Self {
+        Self::Id(id)
+    }
+}
+
+impl From<(Destination, Key)> for Target {
+    fn from((dest, key): (Destination, Key)) -> Self {
+        Self::Key(dest, key)
+    }
+}
