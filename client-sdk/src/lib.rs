@@ -1,1 +1,57 @@
-//! Placeholder.
+//! mtimer's client: schedule timers, and be called back when they are due.
+//!
+//! Purpose: everything an application needs to talk to an mtimer cluster. One [`Client`] holds one connection, keeps it
+//! alive, repeats what a broken one left unanswered, and runs the handlers of the callbacks that arrive over it.
+//!
+//! Invariant: a repeated request is the same request (same id, same request number, same time of first sending), so
+//! that a repeat never makes a second timer. Nothing queues without a bound: callers wait instead.
+//!
+//! Not in here: any decision of a broker. Which timer is due, what a retry costs and who owns a partition are never
+//! guessed by a client.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use mtimer_client::{Client, Destination, Outcome, Schedule};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::builder().brokers(["127.0.0.1:7400"]).connect().await?;
+//! let dest = Destination::new("orders", "billing")?;
+//!
+//! let registration = client.on(dest.clone(), async |callback| {
+//!     println!("{} is due: {:?}", callback.id, callback.payload);
+//!     Outcome::ok()
+//! })?;
+//!
+//! let scheduled = client.schedule(Schedule::after(dest, Duration::from_secs(5)).payload("hello")).await?;
+//! println!("scheduled {}", scheduled.id);
+//!
+//! registration.stop().await;
+//! client.close().await?;
+//! # Ok(())
+//! # }
+//! ```
+
+#![warn(missing_docs)]
+
+mod answer;
+mod builder;
+mod callback;
+mod client;
+mod error;
+mod handler;
+mod schedule;
+
+pub use answer::{Cancelled, DeadFilter, Info, Listing, Replayed, Rescheduled, Scheduled, Stats};
+pub use builder::ClientBuilder;
+pub use callback::{Callback, Outcome};
+pub use client::Client;
+pub use error::{CloseError, ConnectError, RegisterError, RequestError, ScheduleError};
+pub use handler::{Register, Registration};
+pub use schedule::{Schedule, When};
+
+pub use mtimer_protocol::{DeadRow, ErrorCode, Status, TimerState, TimerView, UnconfirmedRow};
+pub use mtimer_types::{
+    DeadReason, Destination, Ended, Epoch, Key, KeyPolicy, Mode, NameError, PartitionId, RetryTiers, Target,
+    Time, Timer, TimerId, id::ParseIdError, limits, timer::InvalidTimer,
+};

@@ -1,0 +1,75 @@
+//! Settings of a client.
+
+use std::time::Duration;
+
+use crate::{Client, ConnectError};
+
+/// Settings of a client; made by [`Client::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing happens until connect"]
+pub struct ClientBuilder {
+    pub(crate) brokers: Vec<String>,
+    pub(crate) token: String,
+    pub(crate) software: String,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) request_timeout: Duration,
+    pub(crate) max_in_flight: u32,
+}
+
+impl Default for ClientBuilder {
+    fn default() -> Self {
+        Self {
+            brokers: Vec::new(),
+            token: String::new(),
+            software: concat!("mtimer-client/", env!("CARGO_PKG_VERSION")).to_owned(),
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(10),
+            max_in_flight: 16_384,
+        }
+    }
+}
+
+impl ClientBuilder {
+    /// The brokers' addresses, host:port each. One is used at a time; the others are tried when it is lost.
+    pub fn brokers<A: Into<String>>(mut self, addresses: impl IntoIterator<Item = A>) -> Self {
+        self.brokers = addresses.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Proof of who the client is. Default: none.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = token.into();
+        self
+    }
+
+    /// Name and version of the application, for the broker's logs; at most 128 bytes.
+    pub fn software(mut self, software: impl Into<String>) -> Self {
+        self.software = software.into();
+        self
+    }
+
+    /// How long [`ClientBuilder::connect`] goes on trying; each address is tried once at least. Default: 5 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long a request may wait for a connection, or be sent again because a broker could not do it yet, before its
+    /// call fails. Default: 10 s. A request that was sent and not answered is waited for up to 30 s, whatever this says.
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout;
+        self
+    }
+
+    /// How many operations may be on their way; further callers wait. 1 to 20,000, default 16,384. One with a large
+    /// payload counts more: 1 for each 4 KiB begun.
+    pub fn max_in_flight(mut self, operations: u32) -> Self {
+        self.max_in_flight = operations;
+        self
+    }
+
+    /// Connects.
+    pub async fn connect(self) -> Result<Client, ConnectError> {
+        Client::connect(self).await
+    }
+}

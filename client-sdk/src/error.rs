@@ -1,0 +1,263 @@
+//! What can go wrong, one type per kind of call. Each says whether a retry can help and whether anything was done.
+
+use mtimer_protocol::{DecodeError, ErrorCode};
+use mtimer_types::timer::InvalidTimer;
+use mtimer_types::{Ended, TimerId};
+
+/// Why a client could not connect.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The builder got no address.
+    #[error("no broker address given: name at least one host:port")]
+    NoBroker,
+    /// An address that cannot be one.
+    #[error("{0:?} is not a broker address: write host:port, such as 127.0.0.1:7400")]
+    Address(String),
+    /// Nobody answers there.
+    #[error("no connection to a broker at {broker}: {source}: is one running there?")]
+    Unreachable {
+        /// The address.
+        broker: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The handshake did not end in time.
+    #[error("{broker} did not finish the handshake within {ms} ms: is it an mtimer broker?")]
+    Timeout {
+        /// The address.
+        broker: String,
+        /// How long it had.
+        ms: u64,
+    },
+    /// The broker closed the connection in the handshake.
+    #[error("{broker} closed the connection before the handshake was done")]
+    Closed {
+        /// The address.
+        broker: String,
+    },
+    /// The broker refused the client.
+    #[error("{broker} refused the connection: {message}")]
+    Refused {
+        /// The address.
+        broker: String,
+        /// The kind.
+        code: ErrorCode,
+        /// The broker's words.
+        message: String,
+    },
+    /// What answers there does not speak the protocol.
+    #[error("{broker} does not speak mtimer's protocol: {what}")]
+    Protocol {
+        /// The address.
+        broker: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The broker belongs to another cluster than the one the client first connected to.
+    #[error(
+        "{broker} belongs to cluster {found}, the client to {expected}: give it addresses of one cluster"
+    )]
+    OtherCluster {
+        /// The address.
+        broker: String,
+        /// Name and partition count of the client's cluster.
+        expected: String,
+        /// Name and partition count of that broker's.
+        found: String,
+    },
+}
+
+impl ConnectError {
+    /// Whether trying again later, with the same settings, can help.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::NoBroker | Self::Address(_) | Self::Protocol { .. } | Self::OtherCluster { .. } => false,
+            Self::Unreachable { .. } | Self::Timeout { .. } | Self::Closed { .. } => true,
+            Self::Refused { code, .. } => retryable(*code),
+        }
+    }
+}
+
+/// Why a request was not answered as hoped.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// The broker said no, after repeats where they could help.
+    #[error("refused by the broker: {message}")]
+    Refused {
+        /// The kind; never [`ErrorCode::Unknown`] or [`ErrorCode::NotReplicated`].
+        code: ErrorCode,
+        /// The broker's words.
+        message: String,
+    },
+    /// Done, but not confirmed by as many replicas as the cluster asks for.
+    #[error("stored, but not confirmed by enough replicas in time: {message}")]
+    NotReplicated {
+        /// The broker's words.
+        message: String,
+    },
+    /// There was no connection to send it over in time. Nothing was done.
+    #[error("not sent within {ms} ms: {reason}")]
+    NotSent {
+        /// How long it waited.
+        ms: u64,
+        /// Why there was no connection, as far as known.
+        reason: String,
+    },
+    /// It may or may not have been done, and a repeat can no longer find out; `get` tells what is.
+    #[error("the outcome is unknown ({reason}): ask with get")]
+    Unknown {
+        /// How that came about.
+        reason: String,
+    },
+    /// The answer does not fit the request.
+    #[error("the broker's answer does not fit the request: the outcome is unknown, ask with get")]
+    Mismatched,
+    /// The client is closed. Nothing was done.
+    #[error("the client is closed")]
+    Closed,
+}
+
+impl RequestError {
+    /// Whether asking again can help.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Refused { code, .. } => retryable(*code),
+            Self::NotReplicated { .. } | Self::NotSent { .. } => true,
+            Self::Unknown { .. } | Self::Mismatched | Self::Closed => false,
+        }
+    }
+
+    /// Whether it is certain that nothing was done.
+    pub fn has_no_side_effects(&self) -> bool {
+        match self {
+            Self::Refused { .. } | Self::NotSent { .. } | Self::Closed => true,
+            Self::NotReplicated { .. } | Self::Unknown { .. } | Self::Mismatched => false,
+        }
+    }
+}
+
+/// Why a timer was not scheduled.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ScheduleError {
+    /// It breaks a limit. It was not sent.
+    #[error(transparent)]
+    Invalid(#[from] InvalidTimer),
+    /// The key names this live timer ([`KeyPolicy::Create`](crate::KeyPolicy::Create)).
+    #[error("the key names the live timer {0}: choose another key, or replace or keep that timer")]
+    KeyTaken(TimerId),
+    /// The id is in use with other content. Nothing changed.
+    #[error("the id {id} is in use by another timer: make a new id")]
+    Conflict {
+        /// The id.
+        id: TimerId,
+    },
+    /// The timer of this id has ended already.
+    #[error("the timer {id} has ended already ({how:?}): make a new id to schedule another")]
+    Ended {
+        /// The id.
+        id: TimerId,
+        /// How it ended.
+        how: Ended,
+    },
+    /// The request failed.
+    #[error("timer {id}: {error}")]
+    Request {
+        /// The id it was sent under, for `get` or for a repeat.
+        id: TimerId,
+        /// Why.
+        #[source]
+        error: RequestError,
+    },
+}
+
+impl ScheduleError {
+    /// Whether scheduling the same timer again (with the same id, see [`Client::prepare`](crate::Client::prepare)) can
+    /// help.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Request { error, .. } if error.is_retryable())
+    }
+
+    /// Whether it is certain that this call stored nothing.
+    pub fn has_no_side_effects(&self) -> bool {
+        match self {
+            Self::Invalid(_) | Self::KeyTaken(_) | Self::Conflict { .. } => true,
+            Self::Ended { .. } => false,
+            Self::Request { error, .. } => error.has_no_side_effects(),
+        }
+    }
+}
+
+/// Why a handler was not registered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RegisterError {
+    /// Too many at once.
+    #[error(
+        "the client has {limit} registrations, the most there can be: stop one first, or use another client"
+    )]
+    TooMany {
+        /// Most registrations.
+        limit: usize,
+    },
+    /// The concurrency is out of range.
+    #[error("the concurrency is {given}, allowed are 1 to {limit}")]
+    Concurrency {
+        /// What was asked.
+        given: u32,
+        /// Most.
+        limit: u32,
+    },
+    /// The client is closed.
+    #[error("the client is closed")]
+    Closed,
+}
+
+/// Not everything could be finished before the client closed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CloseError {
+    /// The broker did not confirm these outcomes; it may deliver their timers again.
+    #[error("{settlements} outcomes were not confirmed within {ms} ms: their timers may be delivered again")]
+    Unsettled {
+        /// How many.
+        settlements: usize,
+        /// How long the client waited after the last handler.
+        ms: u64,
+    },
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    #[error("the broker closed the connection")]
+    Closed,
+    #[error("the broker stops")]
+    Stopping,
+    #[error("nothing was heard of the broker for {0} ms")]
+    Silent(u64),
+    #[error("the broker has taken nothing for {0} ms")]
+    Stuck(u64),
+    #[error("the connection failed: {0}")]
+    Io(#[from] std::io::Error),
+    #[error("the broker ended the connection: {message}")]
+    Refused { message: String },
+    #[error("the broker sent a {0}")]
+    Decode(#[from] DecodeError),
+    #[error("the broker broke the protocol: {0}")]
+    Protocol(&'static str),
+}
+
+/// Whether a repeat of something refused with this code can help.
+pub(crate) fn retryable(code: ErrorCode) -> bool {
+    match code {
+        ErrorCode::NotOwner
+        | ErrorCode::Unavailable
+        | ErrorCode::StoreFull
+        | ErrorCode::Overloaded
+        | ErrorCode::NotReplicated
+        | ErrorCode::Stopping => true,
+        ErrorCode::Invalid
+        | ErrorCode::Unauthorized
+        | ErrorCode::Version
+        | ErrorCode::Unknown
+        | ErrorCode::Protocol => false,
+    }
+}
