@@ -203,7 +203,8 @@ pub enum Health {
 /// Why a lane has ended. The owner drops the partition's wheel at once.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LaneError {
-    /// Another owner has acquired the partition. Nothing of this call was applied.
+    /// Another owner has acquired the partition. Nothing of this call was applied, unless its answer was lost on the way
+    /// before that ([`Health::Down`] while it waited): then nobody can tell any more.
     #[error("partition {partition} belongs to epoch {stored} now, ours was {ours}")]
     Fenced {
         /// Which.

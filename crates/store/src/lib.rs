@@ -11,13 +11,18 @@
 
 #![warn(missing_docs)]
 
+pub mod cursor;
+pub mod decide;
 pub mod lane;
+pub mod memory;
 pub mod op;
 pub mod record;
 
+pub use cursor::LoadCursor;
 pub use lane::{
     Acquire, AcquireError, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError, LaneFuture,
     Load, Loaded, LoadedTimer, OwnerRecord, Page, Store, StoreError, StoreFuture, StoreInfo, Unconfirmed,
 };
+pub use memory::MemoryStore;
 pub use op::{Answer, Batch, CancelAnswer, Op, Place, Refusal, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict};
 pub use record::{Progress, Record, RecordError};

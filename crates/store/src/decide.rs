@@ -1,0 +1,263 @@
+//! What every operation does, as pure decisions over a small table.
+//!
+//! Purpose: one implementation of [`crate::op`] for every store that can read before it writes (the in-memory model,
+//! the embedded store). A store brings a [`Table`]; [`apply`] reads and writes it and answers.
+//!
+//! Invariant: a decision reads everything it needs before its first write, so an operation that fails to read
+//! changes nothing. A live key names a live timer; a timer that leaves takes its key along only if the key still
+//! names it.
+//!
+//! Not in here: who may write (epoch and nonce), `claimed-until`, batches, files, counting, refusals for want of
+//! memory. Those belong to the store.
+
+mod change;
+mod settle;
+
+use mtimer_types::{DeadReason, Destination, Ended, Epoch, Key, Target, Time, TimerId, limits};
+
+use crate::lane::Census;
+use crate::op::{Answer, Op, Place, RequestId};
+use crate::record::Record;
+
+/// A timer with its whereabouts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// The timer.
+    pub record: Record,
+    /// Where it is.
+    pub at: At,
+}
+
+/// A [`Place`] with what the store keeps for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum At {
+    /// See [`Place::Pending`].
+    Pending {
+        /// When it is to be delivered next.
+        fire: Time,
+        /// Its tier.
+        tier: u8,
+    },
+    /// See [`Place::Parked`].
+    Parked,
+    /// See [`Place::Taken`].
+    Taken {
+        /// By which owner.
+        epoch: Epoch,
+        /// Nobody is going to settle it any more.
+        unconfirmed: bool,
+    },
+    /// See [`Place::Dead`].
+    Dead {
+        /// Why.
+        reason: DeadReason,
+        /// When.
+        died: Time,
+    },
+}
+
+impl At {
+    /// The place as the contract names it.
+    pub const fn place(self) -> Place {
+        match self {
+            Self::Pending { fire, tier } => Place::Pending { fire, tier },
+            Self::Parked => Place::Parked,
+            Self::Taken { epoch, unconfirmed } => Place::Taken { epoch, unconfirmed },
+            Self::Dead { .. } => Place::Dead,
+        }
+    }
+}
+
+impl Row {
+    /// The timer's id.
+    pub fn id(&self) -> TimerId {
+        self.record.timer.id
+    }
+
+    /// Its key, with the destination within which it is unique.
+    pub fn key(&self) -> Option<(&Destination, &Key)> {
+        self.record.timer.key.as_ref().map(|key| (&self.record.timer.dest, key))
+    }
+}
+
+/// What the decisions read and write: one partition's rows, keys and remembered outcomes.
+///
+/// Writes must be seen by the reads that follow.
+pub trait Table {
+    /// Why a read or a write can fail.
+    type Error;
+
+    /// The timer of this id, wherever it is.
+    fn row(&mut self, id: TimerId) -> Result<Option<Row>, Self::Error>;
+
+    /// Stores `after` in place of `before` (the row of the same id as it was read; `None`: there was none).
+    fn put(&mut self, before: Option<&Row>, after: Row) -> Result<(), Self::Error>;
+
+    /// Removes a row, given as it was read.
+    fn remove(&mut self, before: &Row) -> Result<(), Self::Error>;
+
+    /// Which timer a key names.
+    fn key(&mut self, dest: &Destination, key: &Key) -> Result<Option<TimerId>, Self::Error>;
+
+    /// Makes a key name a timer, or none.
+    fn set_key(&mut self, dest: &Destination, key: &Key, id: Option<TimerId>) -> Result<(), Self::Error>;
+
+    /// How a timer ended, if that was stored not more than the repeat horizon before `now`.
+    fn ended(&mut self, id: TimerId, now: Time) -> Result<Option<Ended>, Self::Error>;
+
+    /// Remembers how a timer ended, from `now` on for the repeat horizon.
+    fn set_ended(&mut self, id: TimerId, how: Ended, now: Time) -> Result<(), Self::Error>;
+
+    /// The answer to a cancel or reschedule, if it was stored not more than the repeat horizon before `now`.
+    fn answered(&mut self, request: RequestId, now: Time) -> Result<Option<Answer>, Self::Error>;
+
+    /// Remembers the answer to a cancel or reschedule.
+    fn set_answered(&mut self, request: RequestId, answer: &Answer, now: Time) -> Result<(), Self::Error>;
+
+    /// How many dead letters there are.
+    fn dead_count(&mut self) -> Result<u64, Self::Error>;
+
+    /// The oldest dead letters, oldest first, at most `limit`.
+    fn oldest_dead(&mut self, limit: usize) -> Result<Vec<Row>, Self::Error>;
+}
+
+/// Who decides, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    /// The owner's epoch.
+    pub epoch: Epoch,
+    /// See [`crate::op`].
+    pub prior_claim: Time,
+    /// [`crate::Batch::now`].
+    pub now: Time,
+}
+
+impl Context {
+    /// Whether something stored at `at` is still within the repeat horizon.
+    pub const fn remembers(now: Time, at: Time) -> bool {
+        now.ms_since(at) <= limits::REPEAT_HORIZON_MS
+    }
+
+    fn covered(&self, row: &Row) -> bool {
+        match row.at {
+            At::Pending { fire, .. } => row.record.covered(fire, self.epoch, self.prior_claim),
+            At::Parked | At::Taken { .. } | At::Dead { .. } => false,
+        }
+    }
+}
+
+/// Decides and carries out one operation.
+pub fn apply<T: Table>(table: &mut T, ctx: &Context, op: &Op) -> Result<Answer, T::Error> {
+    match op {
+        Op::Schedule { timer, policy } => change::schedule(table, ctx, timer, *policy).map(Answer::Schedule),
+        Op::Cancel { target, in_flight, request } => {
+            if let Some(answer @ Answer::Cancel(_)) = table.answered(*request, ctx.now)? {
+                return Ok(answer);
+            }
+            let answer = change::cancel(table, ctx, target, *in_flight).map(Answer::Cancel)?;
+            table.set_answered(*request, &answer, ctx.now)?;
+            Ok(answer)
+        }
+        Op::Reschedule { target, due, in_flight, request } => {
+            if let Some(answer @ Answer::Reschedule(_)) = table.answered(*request, ctx.now)? {
+                return Ok(answer);
+            }
+            let answer = change::reschedule(table, ctx, target, *due, *in_flight).map(Answer::Reschedule)?;
+            table.set_answered(*request, &answer, ctx.now)?;
+            Ok(answer)
+        }
+        Op::Take { id } => settle::take(table, ctx, *id),
+        Op::Settle { id, verdict } => settle::settle(table, ctx, *id, verdict),
+        Op::Park { id, failed } => settle::park(table, ctx, *id, *failed),
+        Op::Unpark { id, fire } => settle::unpark(table, ctx, *id, *fire),
+        Op::Replay { id, fire } => change::replay(table, ctx, *id, *fire),
+        Op::Purge { id } => change::purge(table, ctx, *id),
+        Op::TrimDead { before, keep, limit } => change::trim_dead(table, ctx, *before, *keep, *limit),
+    }
+}
+
+impl Op {
+    /// Whether the operation can make the store hold more than before: what a full store refuses.
+    pub const fn adds(&self) -> bool {
+        matches!(self, Self::Schedule { .. } | Self::Reschedule { .. } | Self::Replay { .. })
+    }
+}
+
+impl Census {
+    /// Moves one timer's count from where it was to where it is.
+    pub fn shift(&mut self, before: Option<At>, after: Option<At>) {
+        if let Some(at) = before {
+            let n = self.of(at);
+            *n = n.saturating_sub(1);
+        }
+        if let Some(at) = after {
+            *self.of(at) += 1;
+        }
+    }
+
+    const fn of(&mut self, at: At) -> &mut u64 {
+        match at {
+            At::Pending { tier: 0, .. } => &mut self.pending,
+            At::Pending { .. } => &mut self.retrying,
+            At::Parked => &mut self.parked,
+            At::Taken { .. } => &mut self.taken,
+            At::Dead { .. } => &mut self.dead,
+        }
+    }
+}
+
+/// Finds the id that a target names: always for an id, through the key's entry for a key.
+fn resolve<T: Table>(table: &mut T, target: &Target) -> Result<Option<TimerId>, T::Error> {
+    match target {
+        Target::Id(id) => Ok(Some(*id)),
+        Target::Key(dest, key) => table.key(dest, key),
+    }
+}
+
+/// Files a row as pending, with the mark that tells a successor's claims from a predecessor's.
+fn file<T: Table>(
+    table: &mut T,
+    ctx: &Context,
+    before: Option<&Row>,
+    mut record: Record,
+    fire: Time,
+    tier: u8,
+) -> Result<(), T::Error> {
+    record.progress.fresh = (fire <= ctx.prior_claim).then_some(ctx.epoch);
+    table.put(before, Row { record, at: At::Pending { fire, tier } })
+}
+
+/// Moves a row to the dead letters.
+fn bury<T: Table>(
+    table: &mut T,
+    ctx: &Context,
+    row: &Row,
+    record: Record,
+    reason: DeadReason,
+) -> Result<(), T::Error> {
+    free_key(table, row)?;
+    table.put(Some(row), Row { record, at: At::Dead { reason, died: ctx.now } })
+}
+
+/// Removes a row for good and remembers how it ended, if that is to be remembered.
+fn end<T: Table>(table: &mut T, ctx: &Context, row: &Row, how: Option<Ended>) -> Result<(), T::Error> {
+    free_key(table, row)?;
+    table.remove(row)?;
+    match how {
+        Some(how) => table.set_ended(row.id(), how, ctx.now),
+        None => Ok(()),
+    }
+}
+
+/// Frees a row's key if it still names the row.
+fn free_key<T: Table>(table: &mut T, row: &Row) -> Result<(), T::Error> {
+    if let Some((dest, key)) = row.key()
+        && table.key(dest, key)? == Some(row.id())
+    {
+        table.set_key(dest, key, None)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! What clients and people ask for: schedule, cancel, reschedule, replay, purge, trim.
+
+use std::sync::Arc;
+
+use mtimer_types::{DeadReason, Ended, KeyPolicy, Target, Time, Timer, TimerId};
+
+use super::{At, Context, Row, Table, bury, end, file, resolve};
+use crate::op::{Answer, CancelAnswer, RescheduleAnswer, ScheduleAnswer};
+use crate::record::Record;
+
+pub(super) fn schedule<T: Table>(
+    table: &mut T,
+    ctx: &Context,
+    timer: &Arc<Timer>,
+    policy: KeyPolicy,
+) -> Result<ScheduleAnswer, T::Error> {
+    if let Some(row) = table.row(timer.id)? {
+        return Ok(if row.record.timer.same_content(timer) {
+            ScheduleAnswer::Scheduled { new: false, replaced: None }
+        } else {
+            ScheduleAnswer::Conflict
+        });
+    }
+    if let Some(how) = table.ended(timer.id, ctx.now)? {
+        return Ok(ScheduleAnswer::Ended(how));
+    }
+    let mut replaced = None;
+    if let Some(key) = &timer.key {
+        if let Some(holder) = table.key(&timer.dest, key)? {
+            match policy {
+                KeyPolicy::Create => return Ok(ScheduleAnswer::KeyTaken(holder)),
+                KeyPolicy::Keep => return Ok(ScheduleAnswer::Kept(holder)),
+                KeyPolicy::Replace => replaced = Some(holder),
+            }
+        }
+        if let Some(holder) = replaced
+            && let Some(row) = table.row(holder)?
+        {
+            end(table, ctx, &row, Some(Ended::Replaced))?;
+        }
+        table.set_key(&timer.dest, key, Some(timer.id))?;
+    }
+    file(table, ctx, None, Record::new(timer.clone()), timer.due, 0)?;
+    Ok(ScheduleAnswer::Scheduled { new: true, replaced })
+}
+
+pub(super) fn cancel<T: Table>(
+    table: &mut T,
+    ctx: &Context,
+    target: &Target,
+    in_flight: bool,
+) -> Result<CancelAnswer, T::Error> {
+    let Some(id) = resolve(table, target)? else { return Ok(CancelAnswer::NotFound) };
+    let Some(row) = table.row(id)? else { return cancel_unseen(table, ctx, id) };
+    match row.at {
+        At::Taken { .. } | At::Dead { .. } => {}
+        At::Pending { .. } | At::Parked if in_flight => {
+            let mut after = row.clone();
+            after.record.progress.stopped = true;
+            table.put(Some(&row), after)?;
+        }
+        At::Pending { .. } | At::Parked if untouched(ctx, &row) => {
+            end(table, ctx, &row, Some(Ended::Cancelled))?;
+            return Ok(CancelAnswer::Cancelled(id));
+        }
+        At::Pending { .. } | At::Parked => {
+            let mut record = row.record.clone();
+            record.progress.failed = record.attempt(ctx.covered(&row)).saturating_sub(1);
+            bury(table, ctx, &row, record, DeadReason::Stopped)?;
+        }
+    }
+    Ok(CancelAnswer::TooLate(id))
+}
+
+/// A cancel that overtook its schedule must win over it.
+fn cancel_unseen<T: Table>(table: &mut T, ctx: &Context, id: TimerId) -> Result<CancelAnswer, T::Error> {
+    match table.ended(id, ctx.now)? {
+        Some(Ended::Cancelled) => Ok(CancelAnswer::Cancelled(id)),
+        Some(Ended::Acknowledged | Ended::Replaced | Ended::Expired | Ended::Dead) => {
+            Ok(CancelAnswer::NotFound)
+        }
+        Some(Ended::CancelledUnseen) | None => {
+            table.set_ended(id, Ended::CancelledUnseen, ctx.now)?;
+            Ok(CancelAnswer::NotFound)
+        }
+    }
+}
+
+pub(super) fn reschedule<T: Table>(
+    table: &mut T,
+    ctx: &Context,
+    target: &Target,
+    due: Time,
+    in_flight: bool,
+) -> Result<RescheduleAnswer, T::Error> {
+    let Some(id) = resolve(table, target)? else { return Ok(RescheduleAnswer::NotFound) };
+    let Some(row) = table.row(id)? else { return Ok(RescheduleAnswer::NotFound) };
+    let movable = matches!(row.at, At::Pending { .. } | At::Parked);
+    if !movable || in_flight || !untouched(ctx, &row) {
+        return Ok(RescheduleAnswer::TooLate(id));
+    }
+    if row.record.timer.deadline.is_some_and(|deadline| deadline < due) {
+        return Ok(RescheduleAnswer::PastDeadline(id));
+    }
+    let mut record = row.record.clone();
+    Arc::make_mut(&mut record.timer).due = due;
+    file(table, ctx, Some(&row), record, due, 0)?;
+    Ok(RescheduleAnswer::Rescheduled(id))
+}
+
+/// No delivery of this pending or parked timer can have been started, in whatever epoch.
+fn untouched(ctx: &Context, row: &Row) -> bool {
+    row.record.attempt(ctx.covered(row)) == 1 && !row.record.progress.stopped
+}
+
+pub(super) fn replay<T: Table>(
+    table: &mut T,
+    ctx: &Context,
+    id: TimerId,
+    fire: Time,
+) -> Result<Answer, T::Error> {
+    let Some(row) = table.row(id)? else { return Ok(Answer::Gone) };
+    let unconfirmed = match row.at {
+        At::Dead { .. } => false,
+        At::Taken { unconfirmed: true, .. } => true,
+        At::Pending { .. } => return Ok(Answer::Done),
+        At::Parked | At::Taken { .. } => return Ok(Answer::Gone),
+    };
+    if let Some((dest, key)) = row.key() {
+        match table.key(dest, key)? {
+            Some(holder) if holder != id => return Ok(Answer::KeyTaken(holder)),
+            _ => table.set_key(dest, key, Some(id))?,
+        }
+    }
+    let mut record = row.record.clone();
+    record.progress.failed = record.progress.failed.saturating_add(u32::from(unconfirmed));
+    record.progress.budget_from = record.progress.failed;
+    record.progress.stopped = false;
+    if record.timer.deadline.is_some_and(|deadline| deadline < ctx.now) {
+        Arc::make_mut(&mut record.timer).deadline = None;
+    }
+    file(table, ctx, Some(&row), record, fire, 0)?;
+    Ok(Answer::Done)
+}
+
+pub(super) fn purge<T: Table>(table: &mut T, ctx: &Context, id: TimerId) -> Result<Answer, T::Error> {
+    match table.row(id)? {
+        Some(row) if matches!(row.at, At::Dead { .. } | At::Taken { unconfirmed: true, .. }) => {
+            end(table, ctx, &row, purged(ctx, &row))?;
+            Ok(Answer::Done)
+        }
+        _ => Ok(Answer::Gone),
+    }
+}
+
+pub(super) fn trim_dead<T: Table>(
+    table: &mut T,
+    ctx: &Context,
+    before: Time,
+    keep: u64,
+    limit: u32,
+) -> Result<Answer, T::Error> {
+    let surplus = table.dead_count()?.saturating_sub(keep);
+    // One more than may go, to see whether more could.
+    let oldest = table.oldest_dead((limit as usize).saturating_add(1))?;
+    let goes = |i: usize, row: &Row| {
+        (i as u64) < surplus || matches!(row.at, At::Dead { died, .. } if died < before)
+    };
+    let count = oldest.iter().enumerate().take_while(|(i, row)| goes(*i, row)).count();
+    let removed = count.min(limit as usize);
+    for row in &oldest[..removed] {
+        end(table, ctx, row, purged(ctx, row))?;
+    }
+    Ok(Answer::Trimmed { removed: removed as u32, more: count > removed })
+}
+
+/// A schedule of a timer that died longer ago than the repeat horizon cannot be repeated any more; of any other the
+/// end must be remembered, or a repeat would bring it back.
+fn purged(ctx: &Context, row: &Row) -> Option<Ended> {
+    match row.at {
+        At::Dead { died, .. } if !Context::remembers(ctx.now, died) => None,
+        _ => Some(Ended::Dead),
+    }
+}

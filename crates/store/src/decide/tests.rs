@@ -1,0 +1,423 @@
+//! One test a rule of [`crate::op`], on the in-memory table.
+
+use std::sync::Arc;
+
+use mtimer_types::{Destination, KeyPolicy, Mode, PartitionId, Timer};
+
+use super::*;
+use crate::memory::MemoryTable;
+use crate::op::{CancelAnswer, RescheduleAnswer, ScheduleAnswer, Verdict};
+
+const EPOCH: Epoch = Epoch(7);
+const PRIOR: Time = Time::from_ms(1_000);
+
+/// A table, and the owner who works on it.
+struct Bench {
+    table: MemoryTable,
+    ctx: Context,
+    requests: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let ctx = Context { epoch: EPOCH, prior_claim: PRIOR, now: Time::from_ms(50_000) };
+        Self { table: MemoryTable::default(), ctx, requests: 0 }
+    }
+
+    fn apply(&mut self, op: Op) -> Answer {
+        let Ok(answer) = apply(&mut self.table, &self.ctx, &op);
+        answer
+    }
+
+    fn schedule(&mut self, timer: &Timer, policy: KeyPolicy) -> ScheduleAnswer {
+        match self.apply(Op::Schedule { timer: Arc::new(timer.clone()), policy }) {
+            Answer::Schedule(answer) => answer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Schedules a timer that must be new.
+    fn given(&mut self, timer: &Timer) -> TimerId {
+        assert_eq!(
+            self.schedule(timer, KeyPolicy::Create),
+            ScheduleAnswer::Scheduled { new: true, replaced: None }
+        );
+        timer.id
+    }
+
+    fn cancel(&mut self, target: Target, in_flight: bool) -> CancelAnswer {
+        self.requests += 1;
+        match self.apply(Op::Cancel { target, in_flight, request: RequestId(self.requests) }) {
+            Answer::Cancel(answer) => answer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn reschedule(&mut self, id: TimerId, due: u64, in_flight: bool) -> RescheduleAnswer {
+        self.requests += 1;
+        let (due, request) = (Time::from_ms(due), RequestId(self.requests));
+        match self.apply(Op::Reschedule { target: Target::Id(id), due, in_flight, request }) {
+            Answer::Reschedule(answer) => answer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn settle(&mut self, id: TimerId, verdict: Verdict) -> Answer {
+        self.apply(Op::Settle { id, verdict })
+    }
+
+    fn at(&mut self, id: TimerId) -> Option<At> {
+        let Ok(row) = self.table.row(id);
+        row.map(|row| row.at)
+    }
+
+    fn failed(&mut self, id: TimerId) -> u32 {
+        let Ok(row) = self.table.row(id);
+        row.expect("the timer is there").record.progress.failed
+    }
+
+    fn holder(&mut self, timer: &Timer) -> Option<TimerId> {
+        let Ok(holder) = self.table.key(&timer.dest, timer.key.as_ref().expect("the timer has a key"));
+        holder
+    }
+
+    fn ended(&mut self, id: TimerId) -> Option<Ended> {
+        let Ok(ended) = self.table.ended(id, self.ctx.now);
+        ended
+    }
+
+    /// A successor whose predecessor had claimed everything up to `prior`.
+    fn succeed(&mut self, prior: u64) {
+        self.ctx.epoch.0 += 1;
+        self.ctx.prior_claim = Time::from_ms(prior);
+    }
+}
+
+fn timer(n: u64, due: u64) -> Timer {
+    Timer {
+        id: TimerId::new(Time::from_ms(due), Time::ZERO, PartitionId(0), n),
+        dest: Destination::new("g", "a").unwrap(),
+        key: None,
+        due: Time::from_ms(due),
+        mode: Mode::AtLeastOnce,
+        deadline: None,
+        callback_timeout_ms: None,
+        retry: None,
+        payload: vec![n as u8].into(),
+    }
+}
+
+fn keyed(n: u64, due: u64) -> Timer {
+    Timer { key: Some(Key::new("k").unwrap()), ..timer(n, due) }
+}
+
+fn once(n: u64, due: u64) -> Timer {
+    Timer { mode: Mode::AtMostOnce, ..timer(n, due) }
+}
+
+fn retry(failed: u32) -> Verdict {
+    Verdict::Retry { fire: Time::from_ms(60_000), tier: 1, failed, error: "no".into() }
+}
+
+fn dead(failed: u32) -> Verdict {
+    Verdict::Dead { reason: DeadReason::Failed, failed, error: "never".into() }
+}
+
+const fn pending(fire: u64, tier: u8) -> Option<At> {
+    Some(At::Pending { fire: Time::from_ms(fire), tier })
+}
+
+#[test]
+fn a_repeated_schedule_is_the_same_and_other_content_a_conflict() {
+    let mut b = Bench::new();
+    let t = timer(1, 60_000);
+    b.given(&t);
+    let again = ScheduleAnswer::Scheduled { new: false, replaced: None };
+    assert_eq!(b.schedule(&t, KeyPolicy::Create), again);
+    assert_eq!(b.reschedule(t.id, 70_000, false), RescheduleAnswer::Rescheduled(t.id));
+    assert_eq!(b.schedule(&t, KeyPolicy::Create), again, "also when it has moved");
+    assert_eq!(b.at(t.id), pending(70_000, 0));
+    let other = Timer { payload: "x".into(), ..t.clone() };
+    assert_eq!(b.schedule(&other, KeyPolicy::Create), ScheduleAnswer::Conflict);
+    b.settle(t.id, dead(1));
+    assert_eq!(b.schedule(&t, KeyPolicy::Create), again, "also when it is dead");
+}
+
+#[test]
+fn a_key_is_created_kept_or_taken_over() {
+    let mut b = Bench::new();
+    let (old, new) = (keyed(1, 60_000), keyed(2, 70_000));
+    b.given(&old);
+    assert_eq!(b.schedule(&new, KeyPolicy::Create), ScheduleAnswer::KeyTaken(old.id));
+    assert_eq!(b.schedule(&new, KeyPolicy::Keep), ScheduleAnswer::Kept(old.id));
+    assert_eq!(b.at(new.id), None);
+    assert_eq!(
+        b.schedule(&new, KeyPolicy::Replace),
+        ScheduleAnswer::Scheduled { new: true, replaced: Some(old.id) }
+    );
+    assert_eq!((b.at(old.id), b.holder(&new)), (None, Some(new.id)));
+    assert_eq!(b.schedule(&old, KeyPolicy::Replace), ScheduleAnswer::Ended(Ended::Replaced));
+    assert_eq!(b.settle(old.id, Verdict::Ack), Answer::Gone);
+    assert_eq!(b.holder(&new), Some(new.id), "a late outcome of the old one does not free the key");
+}
+
+#[test]
+fn every_ending_frees_the_key() {
+    let endings: [fn(&mut Bench, TimerId) -> Answer; 4] = [
+        |b, id| b.settle(id, Verdict::Ack),
+        |b, id| b.settle(id, dead(1)),
+        |b, id| b.settle(id, Verdict::Expired),
+        |b, id| Answer::Cancel(b.cancel(Target::Id(id), false)),
+    ];
+    for ending in endings {
+        let mut b = Bench::new();
+        let t = keyed(1, 60_000);
+        let id = b.given(&t);
+        ending(&mut b, id);
+        assert_eq!(b.holder(&t), None);
+    }
+}
+
+#[test]
+fn cancel_is_exact_about_attempts() {
+    let mut b = Bench::new();
+    let id = b.given(&timer(1, 60_000));
+    assert_eq!(b.cancel(Target::Id(id), false), CancelAnswer::Cancelled(id));
+    assert_eq!(b.ended(id), Some(Ended::Cancelled));
+    assert_eq!(b.cancel(Target::Id(id), false), CancelAnswer::Cancelled(id), "by what is remembered");
+
+    let retried = b.given(&timer(2, 60_000));
+    b.settle(retried, retry(1));
+    assert_eq!(b.cancel(Target::Id(retried), false), CancelAnswer::TooLate(retried));
+    assert!(matches!(b.at(retried), Some(At::Dead { reason: DeadReason::Stopped, .. })));
+    assert_eq!(b.cancel(Target::Id(retried), false), CancelAnswer::TooLate(retried));
+}
+
+#[test]
+fn cancel_of_what_is_in_flight_stops_the_next_attempt() {
+    let mut b = Bench::new();
+    let id = b.given(&timer(1, 60_000));
+    assert_eq!(b.cancel(Target::Id(id), true), CancelAnswer::TooLate(id));
+    assert_eq!(b.at(id), pending(60_000, 0));
+    assert_eq!(b.reschedule(id, 70_000, false), RescheduleAnswer::TooLate(id), "it is stopped");
+    assert_eq!(b.settle(id, retry(1)), Answer::Done);
+    assert!(matches!(b.at(id), Some(At::Dead { reason: DeadReason::Stopped, .. })));
+    assert_eq!(b.failed(id), 1);
+}
+
+#[test]
+fn a_predecessors_claim_covers_what_was_filed_before() {
+    let mut b = Bench::new();
+    let (early, late) = (b.given(&timer(1, 2_000)), b.given(&timer(2, 3_001)));
+    b.succeed(3_000);
+    let fresh = b.given(&timer(3, 2_500));
+    assert_eq!(b.reschedule(early, 9_000, false), RescheduleAnswer::TooLate(early));
+    assert_eq!(b.reschedule(late, 2_000, false), RescheduleAnswer::Rescheduled(late), "filed anew");
+    for id in [late, fresh] {
+        assert_eq!(b.cancel(Target::Id(id), false), CancelAnswer::Cancelled(id));
+    }
+    assert_eq!(b.cancel(Target::Id(early), false), CancelAnswer::TooLate(early));
+    assert_eq!(b.failed(early), 1, "the covered attempt stays counted");
+    let again = b.given(&timer(4, 2_500));
+    b.succeed(3_000);
+    assert_eq!(b.cancel(Target::Id(again), false), CancelAnswer::TooLate(again), "fresh was another epoch's");
+}
+
+#[test]
+fn a_request_is_answered_the_same_way_for_the_horizon() {
+    let mut b = Bench::new();
+    let t = keyed(1, 60_000);
+    let id = b.given(&t);
+    let target = Target::Key(t.dest.clone(), t.key.clone().unwrap());
+    let cancel = Op::Cancel { target, in_flight: false, request: RequestId(99) };
+    let first = b.apply(cancel.clone());
+    assert_eq!(first, Answer::Cancel(CancelAnswer::Cancelled(id)));
+    let successor = b.given(&keyed(2, 70_000));
+    assert_eq!(b.apply(cancel.clone()), first, "the repeat does not hit the key's next holder");
+    assert!(b.at(successor).is_some());
+    b.ctx.now = b.ctx.now + limits::REPEAT_HORIZON_MS + 1;
+    assert_eq!(b.apply(cancel), Answer::Cancel(CancelAnswer::Cancelled(successor)));
+}
+
+#[test]
+fn a_repeated_reschedule_does_not_undo_a_later_one() {
+    let mut b = Bench::new();
+    let id = b.given(&timer(1, 60_000));
+    let move_to = |due, n| Op::Reschedule {
+        target: Target::Id(id),
+        due: Time::from_ms(due),
+        in_flight: false,
+        request: RequestId(n),
+    };
+    let done = Answer::Reschedule(RescheduleAnswer::Rescheduled(id));
+    for (due, n) in [(70_000, 1), (80_000, 2), (70_000, 1)] {
+        assert_eq!(b.apply(move_to(due, n)), done);
+    }
+    assert_eq!(b.at(id), pending(80_000, 0));
+}
+
+#[test]
+fn a_cancel_that_overtakes_its_schedule_wins() {
+    let mut b = Bench::new();
+    let t = timer(1, 60_000);
+    assert_eq!(b.cancel(Target::Id(t.id), false), CancelAnswer::NotFound);
+    assert_eq!(b.schedule(&t, KeyPolicy::Create), ScheduleAnswer::Ended(Ended::CancelledUnseen));
+    b.ctx.now = b.ctx.now + limits::REPEAT_HORIZON_MS + 1;
+    b.given(&t);
+}
+
+#[test]
+fn reschedule_respects_the_deadline() {
+    let mut b = Bench::new();
+    let t = Timer { deadline: Some(Time::from_ms(65_000)), ..timer(1, 60_000) };
+    let id = b.given(&t);
+    assert_eq!(b.reschedule(id, 65_001, false), RescheduleAnswer::PastDeadline(id));
+    assert_eq!(b.reschedule(id, 65_000, false), RescheduleAnswer::Rescheduled(id));
+    assert_eq!(b.reschedule(id, 66_000, true), RescheduleAnswer::TooLate(id));
+    assert_eq!(b.reschedule(timer(2, 1).id, 1, false), RescheduleAnswer::NotFound);
+}
+
+#[test]
+fn taken_timers_are_settled_parked_or_unconfirmed() {
+    let mut b = Bench::new();
+    let t = Timer { key: Some(Key::new("k").unwrap()), ..once(1, 60_000) };
+    let id = b.given(&t);
+    let often = b.given(&timer(9, 60_000));
+    assert_eq!(b.apply(Op::Take { id: often }), Answer::Gone, "at-least-once is never taken");
+    for _ in 0..2 {
+        assert_eq!(b.apply(Op::Take { id }), Answer::Done);
+    }
+    assert_eq!(b.holder(&t), Some(id));
+    assert_eq!(b.cancel(Target::Id(id), false), CancelAnswer::TooLate(id));
+    assert_eq!(b.apply(Op::Park { id, failed: 0 }), Answer::Done);
+    assert_eq!(b.apply(Op::Take { id }), Answer::Done);
+    b.succeed(0);
+    assert_eq!(b.apply(Op::Take { id }), Answer::Gone, "another epoch took it");
+    assert_eq!(b.apply(Op::Park { id, failed: 0 }), Answer::Gone);
+    for _ in 0..2 {
+        assert_eq!(b.settle(id, Verdict::Unconfirmed), Answer::Done);
+    }
+    assert_eq!(b.holder(&t), None);
+    assert_eq!(b.settle(id, Verdict::LateAck { attempt: 0 }), Answer::Gone);
+    assert_eq!(b.settle(id, Verdict::LateAck { attempt: 1 }), Answer::Done);
+    assert_eq!(b.ended(id), Some(Ended::Acknowledged));
+    assert_eq!(b.settle(often, Verdict::Unconfirmed), Answer::Gone);
+}
+
+#[test]
+fn unconfirmed_in_its_own_epoch_is_not_taken_again() {
+    let mut b = Bench::new();
+    let id = b.given(&once(1, 60_000));
+    b.apply(Op::Take { id });
+    b.settle(id, Verdict::Unconfirmed);
+    assert_eq!(b.apply(Op::Take { id }), Answer::Gone);
+    assert_eq!(b.apply(Op::Park { id, failed: 0 }), Answer::Gone);
+}
+
+#[test]
+fn retry_counts_once_and_files_by_tier() {
+    let mut b = Bench::new();
+    let id = b.given(&timer(1, 51_000));
+    assert_eq!(b.settle(id, retry(1)), Answer::Done);
+    assert_eq!(b.at(id), pending(60_000, 1));
+    let repeat = Verdict::Retry { fire: Time::from_ms(99_000), tier: 1, failed: 1, error: "x".into() };
+    assert_eq!(b.settle(id, repeat), Answer::Done);
+    assert_eq!(b.at(id), pending(60_000, 1), "a repeat leaves it as it is");
+    b.apply(Op::Park { id, failed: 1 });
+    assert_eq!(b.settle(id, retry(2)), Answer::Gone);
+}
+
+#[test]
+fn a_late_ok_settles_what_can_have_been_delivered() {
+    let mut b = Bench::new();
+    let (retried, covered) = (b.given(&timer(1, 51_000)), b.given(&timer(2, 2_000)));
+    let above = b.given(&timer(3, 60_000));
+    b.settle(retried, retry(2));
+    b.succeed(3_000);
+    assert_eq!(b.settle(retried, Verdict::LateAck { attempt: 3 }), Answer::Gone);
+    assert_eq!(b.settle(retried, Verdict::LateAck { attempt: 2 }), Answer::Done);
+    assert_eq!(b.settle(above, Verdict::LateAck { attempt: 1 }), Answer::Gone);
+    assert_eq!(b.settle(covered, Verdict::LateAck { attempt: 2 }), Answer::Gone);
+    assert_eq!(b.settle(covered, Verdict::LateAck { attempt: 1 }), Answer::Done);
+    assert_eq!(b.ended(covered), None, "plain acknowledgements leave nothing");
+}
+
+#[test]
+fn parked_timers_are_never_covered() {
+    let mut b = Bench::new();
+    let id = b.given(&timer(1, 2_000));
+    b.succeed(3_000);
+    assert_eq!(b.apply(Op::Park { id, failed: 1 }), Answer::Done);
+    assert_eq!(b.failed(id), 1);
+    b.succeed(5_000);
+    assert_eq!(b.apply(Op::Unpark { id, fire: Time::from_ms(4_000) }), Answer::Done);
+    assert_eq!(b.apply(Op::Unpark { id, fire: Time::from_ms(9_000) }), Answer::Done, "it is pending");
+    assert_eq!(b.at(id), pending(4_000, 0));
+    let Ok(Some(row)) = b.table.row(id) else { panic!("it is there") };
+    assert!(!b.ctx.covered(&row), "filed in this epoch");
+}
+
+#[test]
+fn replay_gives_a_new_budget_and_takes_the_key_back() {
+    let mut b = Bench::new();
+    let t = Timer { deadline: Some(Time::from_ms(55_000)), ..keyed(1, 51_000) };
+    let id = b.given(&t);
+    b.settle(id, dead(3));
+    let other = b.given(&keyed(2, 60_000));
+    b.ctx.now = Time::from_ms(56_000);
+    let replay = Op::Replay { id, fire: b.ctx.now };
+    assert_eq!(b.apply(replay.clone()), Answer::KeyTaken(other));
+    b.settle(other, Verdict::Ack);
+    for _ in 0..2 {
+        assert_eq!(b.apply(replay.clone()), Answer::Done);
+    }
+    let Ok(Some(row)) = b.table.row(id) else { panic!("it is there") };
+    assert_eq!((row.record.progress.failed, row.record.progress.budget_from), (3, 3));
+    assert_eq!(row.record.timer.deadline, None);
+    assert_eq!(b.holder(&t), Some(id));
+}
+
+#[test]
+fn replay_of_an_unconfirmed_timer_counts_the_attempt() {
+    let mut b = Bench::new();
+    let id = b.given(&once(1, 51_000));
+    b.apply(Op::Take { id });
+    let replay = Op::Replay { id, fire: b.ctx.now };
+    assert_eq!(b.apply(replay.clone()), Answer::Gone, "somebody may still settle it");
+    b.settle(id, Verdict::Unconfirmed);
+    assert_eq!(b.apply(replay), Answer::Done);
+    assert_eq!(b.failed(id), 1);
+}
+
+#[test]
+fn a_purged_timer_does_not_come_back() {
+    let mut b = Bench::new();
+    let t = timer(1, 51_000);
+    let id = b.given(&t);
+    assert_eq!(b.apply(Op::Purge { id }), Answer::Gone, "it is live");
+    b.settle(id, dead(1));
+    assert_eq!(b.apply(Op::Purge { id }), Answer::Done);
+    assert_eq!(b.apply(Op::Purge { id }), Answer::Gone);
+    assert_eq!(b.schedule(&t, KeyPolicy::Create), ScheduleAnswer::Ended(Ended::Dead));
+    let old = b.given(&timer(2, 51_000));
+    b.settle(old, dead(1));
+    b.ctx.now = b.ctx.now + limits::REPEAT_HORIZON_MS + 1;
+    b.apply(Op::Purge { id: old });
+    assert_eq!(b.ended(old), None, "no repeat is that late");
+}
+
+#[test]
+fn trimming_goes_by_age_and_by_count() {
+    let mut b = Bench::new();
+    for n in 0..10 {
+        let id = b.given(&timer(n, 51_000));
+        b.settle(id, dead(1));
+        b.ctx.now = b.ctx.now + 1;
+    }
+    let trim = |before, keep, limit| Op::TrimDead { before: Time::from_ms(before), keep, limit };
+    assert_eq!(b.apply(trim(50_004, 100, 3)), Answer::Trimmed { removed: 3, more: true });
+    assert_eq!(b.apply(trim(50_004, 100, 3)), Answer::Trimmed { removed: 1, more: false });
+    assert_eq!(b.apply(trim(0, 2, 4)), Answer::Trimmed { removed: 4, more: false });
+    assert_eq!(b.apply(trim(0, 2, 0)), Answer::Trimmed { removed: 0, more: false });
+    assert_eq!(b.table.dead_count(), Ok(2));
+}

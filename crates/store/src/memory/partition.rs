@@ -1,0 +1,222 @@
+//! One partition of the in-memory store: what is stored, and the lanes that lead to it.
+
+use std::collections::{HashMap, VecDeque};
+
+use mtimer_types::{Epoch, Nonce, PartitionId, Time};
+use tokio::sync::watch;
+
+use super::table::MemoryTable;
+use crate::cursor::LoadCursor;
+use crate::decide::{self, Context};
+use crate::lane::{Health, InFlight, LaneError, OwnerRecord};
+use crate::op::{Answer, Batch, Refusal};
+
+/// What survives every owner.
+#[derive(Clone, Default)]
+pub(super) struct Stored {
+    pub(super) table: MemoryTable,
+    pub(super) owner: OwnerRecord,
+    /// `claimed_until` when the present owner acquired.
+    pub(super) prior_claim: Time,
+    pub(super) in_flight: Vec<InFlight>,
+    /// Writes so far: a lane that finds fewer than it made knows that some were lost.
+    pub(super) seq: u64,
+}
+
+/// How the way to a partition is disturbed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Link {
+    Up,
+    /// Calls are carried out, answers wait.
+    Held,
+    /// Calls are carried out, answers are lost: the lane asks again when it can.
+    Cut,
+    /// Nothing gets through.
+    Down(String),
+}
+
+/// The stored partition, the way to it, and who is on it.
+pub(super) struct Partition {
+    pub(super) id: PartitionId,
+    pub(super) stored: Stored,
+    pub(super) saved: Option<Box<Stored>>,
+    pub(super) link: Link,
+    pub(super) full: bool,
+    pub(super) lanes: HashMap<u64, LaneState>,
+}
+
+/// One lane's state.
+pub(super) struct LaneState {
+    pub(super) epoch: Epoch,
+    pub(super) nonce: Nonce,
+    pub(super) prior_claim: Time,
+    pub(super) seq: u64,
+    pub(super) cursor: LoadCursor,
+    pub(super) ended: Option<LaneError>,
+    pub(super) health: watch::Sender<Health>,
+    /// Calls made and not carried out. Not bounded: the owner bounds its calls.
+    pub(super) waiting: VecDeque<Work>,
+    /// Calls carried out and not answered.
+    pub(super) unanswered: VecDeque<Deliver>,
+}
+
+/// Carries out a call, or learns why not; returns what will answer it.
+pub(super) type Work = Box<dyn FnOnce(Result<Turn<'_>, LaneError>) -> Deliver + Send>;
+/// Answers a call: with its result, or with what became of the lane instead.
+pub(super) type Deliver = Box<dyn FnOnce(Option<LaneError>) + Send>;
+
+/// A call's turn: all it may touch.
+pub(super) struct Turn<'a> {
+    pub(super) stored: &'a mut Stored,
+    pub(super) cursor: &'a mut LoadCursor,
+    pub(super) seq: &'a mut u64,
+    /// How the lane ends with this call, if it does.
+    pub(super) after: &'a mut Option<LaneError>,
+    pub(super) epoch: Epoch,
+    pub(super) prior_claim: Time,
+    pub(super) full: bool,
+}
+
+impl Turn<'_> {
+    /// Applies a batch.
+    pub(super) fn apply(&mut self, batch: &Batch) -> Vec<Answer> {
+        self.wrote(batch.claim);
+        let ctx = Context { epoch: self.epoch, prior_claim: self.prior_claim, now: batch.now };
+        let mut answers = Vec::with_capacity(batch.ops.len());
+        for op in &batch.ops {
+            if self.full && op.adds() {
+                answers.push(Answer::Refused(Refusal::OutOfMemory));
+            } else {
+                let Ok(answer) = decide::apply(&mut self.stored.table, &ctx, op);
+                answers.push(answer);
+            }
+        }
+        for (fire, id) in self.stored.table.filed.drain(..) {
+            self.cursor.filed(fire, id);
+        }
+        answers
+    }
+
+    /// Counts a write, with a claim that rides on it.
+    pub(super) fn wrote(&mut self, claim: Option<Time>) {
+        self.stored.seq += 1;
+        *self.seq = self.stored.seq;
+        let claimed = &mut self.stored.owner.claimed_until;
+        *claimed = claim.map_or(*claimed, |claim| claim.max(*claimed));
+    }
+}
+
+impl Partition {
+    pub(super) fn new(id: PartitionId) -> Self {
+        Self {
+            id,
+            stored: Stored::default(),
+            saved: None,
+            link: Link::Up,
+            full: false,
+            lanes: HashMap::new(),
+        }
+    }
+
+    /// Carries out and answers what a lane can by now.
+    pub(super) fn pump(&mut self, lane: u64) {
+        let Some(lane) = self.lanes.get_mut(&lane) else { return };
+        while lane.ended.is_some() || !matches!(self.link, Link::Down(_)) {
+            let Some(work) = lane.waiting.pop_front() else { break };
+            let mut after = None;
+            let deliver = match lane.gate(self.id, &self.stored) {
+                Err(end) => {
+                    lane.end(end.clone());
+                    work(Err(end))
+                }
+                Ok(()) => work(Ok(Turn {
+                    stored: &mut self.stored,
+                    cursor: &mut lane.cursor,
+                    seq: &mut lane.seq,
+                    after: &mut after,
+                    epoch: lane.epoch,
+                    prior_claim: lane.prior_claim,
+                    full: self.full,
+                })),
+            };
+            lane.unanswered.push_back(deliver);
+            if let Some(end) = after {
+                lane.end(end);
+            }
+        }
+        if self.link == Link::Up {
+            lane.unanswered.drain(..).for_each(|deliver| deliver(None));
+        }
+    }
+
+    /// Changes the way to the partition, tells the lanes, and lets them go on.
+    pub(super) fn set_link(&mut self, link: Link) {
+        let lost = self.link == Link::Cut && link == Link::Up;
+        self.link = link;
+        let numbers: Vec<u64> = self.lanes.keys().copied().collect();
+        for number in numbers {
+            if let Some(lane) = self.lanes.get_mut(&number) {
+                if lost && let Err(end) = lane.owns(self.id, &self.stored) {
+                    // Whether the unanswered calls were carried out can no longer be found out.
+                    lane.end(end.clone());
+                    lane.unanswered.drain(..).for_each(|deliver| deliver(Some(end.clone())));
+                }
+                if lane.ended.is_none() {
+                    lane.health.send_replace(self.link.health());
+                }
+            }
+            self.pump(number);
+        }
+    }
+
+    /// Ends every lane.
+    pub(super) fn end_lanes(&mut self, end: &LaneError) {
+        let numbers: Vec<u64> = self.lanes.keys().copied().collect();
+        for number in numbers {
+            if let Some(lane) = self.lanes.get_mut(&number) {
+                lane.end(end.clone());
+            }
+            self.pump(number);
+        }
+    }
+}
+
+impl LaneState {
+    /// Whether this lane may still touch the partition.
+    fn gate(&self, partition: PartitionId, stored: &Stored) -> Result<(), LaneError> {
+        match &self.ended {
+            Some(end) => Err(end.clone()),
+            None => self.owns(partition, stored),
+        }
+    }
+
+    /// Whether the partition is as this lane left it.
+    fn owns(&self, partition: PartitionId, stored: &Stored) -> Result<(), LaneError> {
+        if (stored.owner.epoch, stored.owner.nonce) != (self.epoch, self.nonce) {
+            return Err(if stored.owner.epoch < self.epoch {
+                LaneError::RolledBack(partition)
+            } else {
+                LaneError::Fenced { partition, stored: stored.owner.epoch, ours: self.epoch }
+            });
+        }
+        if stored.seq != self.seq { Err(LaneError::RolledBack(partition)) } else { Ok(()) }
+    }
+
+    /// Ends the lane, unless it has ended already.
+    pub(super) fn end(&mut self, end: LaneError) {
+        if self.ended.is_none() {
+            self.health.send_replace(Health::Ended(end.clone()));
+            self.ended = Some(end);
+        }
+    }
+}
+
+impl Link {
+    fn health(&self) -> Health {
+        match self {
+            Self::Up | Self::Held => Health::Up,
+            Self::Cut => Health::Down("the connection was lost".into()),
+            Self::Down(why) => Health::Down(why.clone()),
+        }
+    }
+}

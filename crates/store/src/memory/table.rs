@@ -1,0 +1,291 @@
+//! One partition of the in-memory store: its rows and the indexes over them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::convert::Infallible;
+use std::hash::Hash;
+
+use mtimer_types::{Destination, Ended, Epoch, Key, Target, Time, TimerId};
+
+use crate::cursor::LoadCursor;
+use crate::decide::{At, Context, Row, Table};
+use crate::lane::{Census, DeadFilter, DeadLetter, Load, Loaded, LoadedTimer, Page, Unconfirmed};
+use crate::op::{Answer, RequestId};
+use crate::record::Record;
+
+/// Rows, keys and remembered outcomes of a partition.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MemoryTable {
+    rows: HashMap<TimerId, Row>,
+    keys: HashMap<(Destination, Key), TimerId>,
+    pending: BTreeSet<(Time, TimerId)>,
+    /// In the order of parking, by destination.
+    parked: HashMap<Destination, BTreeMap<u64, TimerId>>,
+    /// In the order of taking.
+    taken: BTreeMap<u64, TimerId>,
+    /// In the order of dying.
+    dead: BTreeMap<u64, TimerId>,
+    /// Where in `parked`, `taken` or `dead` a timer stands.
+    order: HashMap<TimerId, u64>,
+    last_order: u64,
+    ended: Remembered<TimerId, Ended>,
+    answered: Remembered<RequestId, Answer>,
+    census: Census,
+    /// Timers filed as pending since somebody last looked.
+    pub(super) filed: Vec<(Time, TimerId)>,
+}
+
+/// Values that are forgotten when the repeat horizon has passed.
+#[derive(Clone, Debug)]
+struct Remembered<K, V> {
+    values: HashMap<K, (V, Time)>,
+    by_time: BTreeMap<Time, Vec<K>>,
+}
+
+impl<K, V> Default for Remembered<K, V> {
+    fn default() -> Self {
+        Self { values: HashMap::new(), by_time: BTreeMap::new() }
+    }
+}
+
+impl<K: Copy + Eq + Hash, V: Clone> Remembered<K, V> {
+    fn get(&self, key: K, now: Time) -> Option<V> {
+        let (value, at) = self.values.get(&key)?;
+        Context::remembers(now, *at).then(|| value.clone())
+    }
+
+    fn set(&mut self, key: K, value: V, now: Time) {
+        while let Some(oldest) = self.by_time.first_entry()
+            && !Context::remembers(now, *oldest.key())
+        {
+            let (at, keys) = oldest.remove_entry();
+            for key in keys {
+                if self.values.get(&key).is_some_and(|(_, newest)| *newest == at) {
+                    self.values.remove(&key);
+                }
+            }
+        }
+        self.values.insert(key, (value, now));
+        self.by_time.entry(now).or_default().push(key);
+    }
+}
+
+impl MemoryTable {
+    /// Loads pending timers and moves the cursor.
+    pub(super) fn load(
+        &self,
+        cursor: &mut LoadCursor,
+        load: &Load,
+        epoch: Epoch,
+        prior_claim: Time,
+    ) -> Loaded {
+        let mut timers: Vec<LoadedTimer> = Vec::new();
+        let mut bytes = 0;
+        let mut take = |id: TimerId, at: Option<Time>| {
+            if let Some(Row { record, at: At::Pending { fire, tier } }) = self.rows.get(&id)
+                && at.is_none_or(|at| at == *fire)
+            {
+                let covered = record.covered(*fire, epoch, prior_claim);
+                bytes += record.timer.payload.len();
+                timers.push(LoadedTimer { record: record.clone(), fire: *fire, tier: *tier, covered });
+            }
+            timers.len() >= load.max_timers.max(1) || bytes >= load.max_bytes.max(1)
+        };
+        let mut full = false;
+        if let Some((at, inside)) = cursor.start() {
+            while !full && let Some(id) = cursor.pop_behind() {
+                full = take(id, Some(at));
+            }
+            if full {
+                return Loaded { timers, horizon: cursor.horizon() };
+            }
+            let from = (at, inside.unwrap_or(TimerId::from_u128(0)));
+            let mut last = None;
+            let rest = self.pending.range(from..).skip_while(|p| inside.is_some() && **p == from);
+            for (fire, id) in rest.take_while(|(fire, _)| *fire <= load.until) {
+                if let (true, Some(last)) = (full, last) {
+                    cursor.stopped(last, *fire);
+                    return Loaded { timers, horizon: cursor.horizon() };
+                }
+                full = take(*id, None);
+                last = Some((*fire, *id));
+            }
+            cursor.all_until(load.until);
+        }
+        Loaded { timers, horizon: cursor.horizon() }
+    }
+
+    pub(super) fn find(&self, target: &Target) -> Option<&Row> {
+        let id = match target {
+            Target::Id(id) => *id,
+            Target::Key(dest, key) => *self.keys.get(&(dest.clone(), key.clone()))?,
+        };
+        self.rows.get(&id)
+    }
+
+    pub(super) fn parked_destinations(&self) -> Vec<(Destination, u64)> {
+        self.parked.iter().map(|(dest, ids)| (dest.clone(), ids.len() as u64)).collect()
+    }
+
+    pub(super) fn parked(&self, dest: &Destination, cursor: u64, limit: u32) -> Page<Record> {
+        let empty = BTreeMap::new();
+        let ids = self.parked.get(dest).unwrap_or(&empty);
+        self.page(ids, cursor, limit, |row| Some(row.record.clone()))
+    }
+
+    pub(super) fn dead(&self, filter: &DeadFilter, cursor: u64, limit: u32) -> Page<DeadLetter> {
+        self.page(&self.dead, cursor, limit, |row| match row.at {
+            At::Dead { reason, died } if filter.accepts(&row.record.timer.dest) => {
+                Some(DeadLetter { record: row.record.clone(), reason, died })
+            }
+            _ => None,
+        })
+    }
+
+    pub(super) fn taken(&self, cursor: u64, limit: u32) -> Page<Unconfirmed> {
+        self.page(&self.taken, cursor, limit, |row| match row.at {
+            At::Taken { epoch, unconfirmed } => {
+                Some(Unconfirmed { record: row.record.clone(), epoch, unconfirmed })
+            }
+            _ => None,
+        })
+    }
+
+    /// A page of an index. It looks at `limit` entries, so a filtered page may have fewer rows.
+    fn page<T>(
+        &self,
+        index: &BTreeMap<u64, TimerId>,
+        cursor: u64,
+        limit: u32,
+        mut pick: impl FnMut(&Row) -> Option<T>,
+    ) -> Page<T> {
+        let mut rows = Vec::new();
+        let mut entries = index.range(cursor..);
+        for (_, id) in entries.by_ref().take(limit.max(1) as usize) {
+            rows.extend(self.rows.get(id).and_then(&mut pick));
+        }
+        Page { rows, next: entries.next().map(|(order, _)| *order) }
+    }
+
+    pub(super) fn census(&self) -> Census {
+        let indexed = self.pending.len()
+            + self.parked.values().map(BTreeMap::len).sum::<usize>()
+            + self.taken.len()
+            + self.dead.len();
+        let residue = indexed.abs_diff(self.rows.len()) as u64;
+        Census { keys: self.keys.len() as u64, residue, ..self.census }
+    }
+
+    fn index(&mut self, row: &Row) {
+        let id = row.id();
+        self.last_order += 1;
+        let order = self.last_order;
+        match row.at {
+            At::Pending { fire, .. } => {
+                self.pending.insert((fire, id));
+                self.filed.push((fire, id));
+                return;
+            }
+            At::Parked => self.parked.entry(row.record.timer.dest.clone()).or_default().insert(order, id),
+            At::Taken { .. } => self.taken.insert(order, id),
+            At::Dead { .. } => self.dead.insert(order, id),
+        };
+        self.order.insert(id, order);
+    }
+
+    fn unindex(&mut self, row: &Row) {
+        let id = row.id();
+        let order = self.order.remove(&id).unwrap_or_default();
+        match row.at {
+            At::Pending { fire, .. } => {
+                self.pending.remove(&(fire, id));
+            }
+            At::Parked => {
+                let dest = &row.record.timer.dest;
+                if let Some(ids) = self.parked.get_mut(dest) {
+                    ids.remove(&order);
+                    if ids.is_empty() {
+                        self.parked.remove(dest);
+                    }
+                }
+            }
+            At::Taken { .. } => {
+                self.taken.remove(&order);
+            }
+            At::Dead { .. } => {
+                self.dead.remove(&order);
+            }
+        }
+    }
+}
+
+impl Table for MemoryTable {
+    type Error = Infallible;
+
+    fn row(&mut self, id: TimerId) -> Result<Option<Row>, Infallible> {
+        Ok(self.rows.get(&id).cloned())
+    }
+
+    fn put(&mut self, before: Option<&Row>, after: Row) -> Result<(), Infallible> {
+        // A timer that stays in its place keeps its position in the listings.
+        let stays = match (before.map(|row| row.at), after.at) {
+            (Some(At::Taken { .. }), At::Taken { .. }) => true,
+            (Some(before), after) => before == after && !matches!(after, At::Pending { .. }),
+            (None, _) => false,
+        };
+        if !stays {
+            if let Some(before) = before {
+                self.unindex(before);
+            }
+            self.index(&after);
+        }
+        self.census.shift(before.map(|row| row.at), Some(after.at));
+        self.rows.insert(after.id(), after);
+        Ok(())
+    }
+
+    fn remove(&mut self, before: &Row) -> Result<(), Infallible> {
+        self.unindex(before);
+        self.census.shift(Some(before.at), None);
+        self.rows.remove(&before.id());
+        Ok(())
+    }
+
+    fn key(&mut self, dest: &Destination, key: &Key) -> Result<Option<TimerId>, Infallible> {
+        Ok(self.keys.get(&(dest.clone(), key.clone())).copied())
+    }
+
+    fn set_key(&mut self, dest: &Destination, key: &Key, id: Option<TimerId>) -> Result<(), Infallible> {
+        let name = (dest.clone(), key.clone());
+        match id {
+            Some(id) => self.keys.insert(name, id),
+            None => self.keys.remove(&name),
+        };
+        Ok(())
+    }
+
+    fn ended(&mut self, id: TimerId, now: Time) -> Result<Option<Ended>, Infallible> {
+        Ok(self.ended.get(id, now))
+    }
+
+    fn set_ended(&mut self, id: TimerId, how: Ended, now: Time) -> Result<(), Infallible> {
+        self.ended.set(id, how, now);
+        Ok(())
+    }
+
+    fn answered(&mut self, request: RequestId, now: Time) -> Result<Option<Answer>, Infallible> {
+        Ok(self.answered.get(request, now))
+    }
+
+    fn set_answered(&mut self, request: RequestId, answer: &Answer, now: Time) -> Result<(), Infallible> {
+        self.answered.set(request, answer.clone(), now);
+        Ok(())
+    }
+
+    fn dead_count(&mut self) -> Result<u64, Infallible> {
+        Ok(self.dead.len() as u64)
+    }
+
+    fn oldest_dead(&mut self, limit: usize) -> Result<Vec<Row>, Infallible> {
+        Ok(self.dead.values().take(limit).filter_map(|id| self.rows.get(id)).cloned().collect())
+    }
+}

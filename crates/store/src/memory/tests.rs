@@ -1,0 +1,212 @@
+//! Lanes, owners and faults of the in-memory store. Nothing here needs a runtime: what is ready is ready at once.
+
+use futures_util::FutureExt;
+use mtimer_types::{KeyPolicy, Mode, Nonce, Timer, TimerId};
+
+use super::*;
+use crate::op::{Op, Refusal, ScheduleAnswer, Verdict};
+
+const P: PartitionId = PartitionId(0);
+
+fn timer(n: u64, due: u64) -> Timer {
+    Timer {
+        id: TimerId::new(Time::from_ms(due), Time::ZERO, P, n),
+        dest: Destination::new("g", "a").unwrap(),
+        key: None,
+        due: Time::from_ms(due),
+        mode: Mode::AtLeastOnce,
+        deadline: None,
+        callback_timeout_ms: None,
+        retry: None,
+        payload: vec![n as u8].into(),
+    }
+}
+
+fn batch(ops: Vec<Op>) -> Batch {
+    Batch { now: Time::from_ms(50_000), claim: None, ops }
+}
+
+fn schedule(n: u64, due: u64) -> Batch {
+    batch(vec![Op::Schedule { timer: Arc::new(timer(n, due)), policy: KeyPolicy::Create }])
+}
+
+fn scheduled(new: bool) -> Vec<Answer> {
+    vec![Answer::Schedule(ScheduleAnswer::Scheduled { new, replaced: None })]
+}
+
+fn now<T>(future: impl Future<Output = T>) -> T {
+    future.now_or_never().expect("the answer is ready")
+}
+
+fn acquire(store: &MemoryStore, nonce: u64) -> Acquired {
+    let owner = now(store.owner(P)).unwrap();
+    let (expected, version) = (owner.epoch, owner.version + 1);
+    now(store.acquire(Acquire { partition: P, expected, nonce: Nonce(nonce), term: owner.term, version }))
+        .map_err(|e| e.to_string())
+        .unwrap()
+}
+
+fn load(until: u64, max_timers: usize) -> Load {
+    Load { until: Time::from_ms(until), max_timers, max_bytes: usize::MAX, claim: None }
+}
+
+#[test]
+fn acquisition_needs_the_expected_epoch_and_a_newer_assignment() {
+    let store = MemoryStore::new(1);
+    let first = acquire(&store, 1);
+    let try_it = |expected: Epoch, nonce, version| {
+        let acquire = Acquire { partition: P, expected, nonce: Nonce(nonce), term: Term(0), version };
+        now(store.acquire(acquire)).map(|acquired| acquired.epoch)
+    };
+    assert!(matches!(try_it(Epoch(9), 2, 5), Err(AcquireError::Epoch { .. })));
+    assert!(matches!(try_it(first.epoch, 2, 1), Err(AcquireError::Assignment { .. })));
+    assert_eq!(try_it(Epoch(9), 1, 1), Ok(first.epoch), "its own nonce: the answer had been lost");
+    store.faults().set_clock(Time::from_ms(1_000));
+    assert_eq!(try_it(first.epoch, 2, 2), Ok(Epoch(1_000)));
+    assert_eq!(try_it(Epoch(1_000), 3, 3), Ok(Epoch(1_001)));
+}
+
+#[test]
+fn a_fenced_lane_changes_nothing() {
+    let store = MemoryStore::new(1);
+    let old = acquire(&store, 1).lane;
+    let new = acquire(&store, 2).lane;
+    let fenced = now(old.apply(schedule(1, 60_000)));
+    let (stored, ours) = (new.epoch(), old.epoch());
+    assert_eq!(fenced, Err(LaneError::Fenced { partition: P, stored, ours }));
+    assert!(matches!(&*old.health().borrow(), Health::Ended(LaneError::Fenced { .. })));
+    assert_eq!(now(new.census()), Ok(Census::default()));
+}
+
+#[test]
+fn held_answers_come_in_order() {
+    let store = MemoryStore::new(1);
+    let lane = acquire(&store, 1).lane;
+    store.faults().hold(P);
+    let (mut first, mut second) = (lane.apply(schedule(1, 60_000)), lane.census());
+    assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
+    store.faults().heal(P);
+    assert_eq!(now(second).unwrap().pending, 1);
+    assert_eq!(now(first), Ok(scheduled(true)));
+}
+
+#[test]
+fn calls_wait_while_the_store_is_down() {
+    let store = MemoryStore::new(1);
+    let lane = acquire(&store, 1).lane;
+    store.faults().down(P, "no route");
+    assert_eq!(*lane.health().borrow(), Health::Down("no route".into()));
+    assert_eq!(now(store.owner(P)), Err(StoreError::Unavailable("no route".into())));
+    let mut answer = lane.apply(schedule(1, 60_000));
+    assert!((&mut answer).now_or_never().is_none());
+    store.faults().heal(P);
+    assert_eq!(*lane.health().borrow(), Health::Up);
+    assert_eq!(now(answer), Ok(scheduled(true)));
+}
+
+#[test]
+fn a_batch_whose_answer_was_lost_is_applied_once() {
+    let store = MemoryStore::new(1);
+    let lane = acquire(&store, 1).lane;
+    store.faults().cut(P);
+    let mut answer = lane.apply(schedule(1, 60_000));
+    assert!((&mut answer).now_or_never().is_none());
+    assert!(matches!(*lane.health().borrow(), Health::Down(_)));
+    store.faults().heal(P);
+    assert_eq!(now(answer), Ok(scheduled(true)));
+    assert_eq!(now(lane.census()).unwrap().pending, 1);
+}
+
+#[test]
+fn a_lost_answer_and_a_second_owner_end_the_lane() {
+    let store = MemoryStore::new(1);
+    let lane = acquire(&store, 1).lane;
+    store.faults().cut(P);
+    let answer = lane.apply(schedule(1, 60_000));
+    store.faults().fence(P);
+    store.faults().heal(P);
+    assert!(matches!(now(answer), Err(LaneError::Fenced { .. })));
+}
+
+#[test]
+fn a_rolled_back_partition_ends_its_lane() {
+    let store = MemoryStore::new(1);
+    let lane = acquire(&store, 1).lane;
+    store.faults().save(P);
+    now(lane.apply(schedule(1, 60_000))).unwrap();
+    store.faults().roll_back(P);
+    assert_eq!(now(lane.apply(schedule(2, 60_000))), Err(LaneError::RolledBack(P)));
+    let lane = acquire(&store, 2).lane;
+    assert_eq!(now(lane.census()).unwrap().pending, 0);
+}
+
+#[test]
+fn a_full_store_still_lets_timers_leave() {
+    let store = MemoryStore::new(1);
+    let lane = acquire(&store, 1).lane;
+    now(lane.apply(schedule(1, 60_000))).unwrap();
+    store.faults().full(P, true);
+    let ack = Op::Settle { id: timer(1, 60_000).id, verdict: Verdict::Ack };
+    let ops = vec![schedule(2, 60_000).ops.remove(0), ack];
+    assert_eq!(now(lane.apply(batch(ops))), Ok(vec![Answer::Refused(Refusal::OutOfMemory), Answer::Done]));
+}
+
+#[test]
+fn what_was_stored_survives_a_restart_and_claims_cover_it() {
+    let store = MemoryStore::new(1);
+    let lane = acquire(&store, 1).lane;
+    now(lane.apply(schedule(1, 60_000))).unwrap();
+    let claimed = Load { claim: Some(Time::from_ms(60_000)), ..load(60_000, 10) };
+    assert!(!now(lane.load(claimed)).unwrap().timers[0].covered);
+    let flight = InFlight { id: timer(1, 60_000).id, attempt: 1, session: 4, until: Time::from_ms(9) };
+    now(lane.release(vec![flight.clone()])).unwrap();
+    assert_eq!(now(lane.census()), Err(LaneError::Closed));
+    drop(lane);
+    let again = acquire(&store, 2);
+    assert_eq!((again.prior_claim, again.in_flight), (Time::from_ms(60_000), vec![flight]));
+    assert!(now(again.lane.load(load(60_000, 10))).unwrap().timers[0].covered);
+}
+
+#[test]
+fn one_millisecond_can_hold_more_than_one_load_returns() {
+    let store = MemoryStore::new(1);
+    let lane = acquire(&store, 1).lane;
+    for n in 10..20 {
+        now(lane.apply(schedule(n, 60_000))).unwrap();
+    }
+    let mut seen: Vec<TimerId> = Vec::new();
+    let mut step = |lane: &Arc<dyn Lane>| {
+        let loaded = now(lane.load(load(70_000, 4))).unwrap();
+        seen.extend(loaded.timers.iter().map(|t| t.record.timer.id));
+        (loaded.timers.len(), loaded.horizon)
+    };
+    assert_eq!(step(&lane), (4, Time::from_ms(59_999)));
+    now(lane.apply(schedule(1, 60_000))).unwrap();
+    assert_eq!(step(&lane), (4, Time::from_ms(59_999)));
+    assert_eq!(step(&lane), (3, Time::from_ms(70_000)));
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 11, "also the one that was filed behind the cursor");
+    now(lane.unload(Time::from_ms(59_000))).unwrap();
+    assert_eq!(now(lane.load(load(70_000, 100))).unwrap().timers.len(), 11);
+}
+
+#[test]
+fn listings_go_page_by_page() {
+    let store = MemoryStore::new(1);
+    let lane = acquire(&store, 1).lane;
+    for n in 0..5 {
+        let id = timer(n, 60_000).id;
+        now(lane.apply(schedule(n, 60_000))).unwrap();
+        now(lane.apply(batch(vec![Op::Park { id, failed: 0 }]))).unwrap();
+    }
+    let dest = timer(0, 1).dest;
+    assert_eq!(now(lane.parked_destinations()), Ok(vec![(dest.clone(), 5)]));
+    let (mut cursor, mut seen) = (Some(0), Vec::new());
+    while let Some(at) = cursor {
+        let page = now(lane.parked(dest.clone(), at, 2)).unwrap();
+        seen.extend(page.rows.iter().map(|r| r.timer.id.random()));
+        cursor = page.next;
+    }
+    assert_eq!(seen, [0, 1, 2, 3, 4]);
+}
