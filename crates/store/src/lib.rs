@@ -11,6 +11,8 @@
 
 #![warn(missing_docs)]
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod cursor;
 pub mod decide;
 pub mod lane;

@@ -1,0 +1,370 @@
+//! Every operation on a timer in every place, against the reference: the answer, the answer to a repeat, and
+//! everything that can be seen afterwards.
+//!
+//! Each test goes through all [`SPOTS`] with a few forms of one operation. A spot is reached the way an owner gets
+//! there, over two epochs, so that *earlier* and *this* epoch, *covered* and *fresh* are all met.
+
+use mtimer_types::{DeadReason, KeyPolicy, Target, Time, Timer, TimerId};
+
+use super::kit::{DAY, HOUR, Kit, MINUTE, SECOND, YEAR, dead_verdict, unique};
+use super::pair::{Pair, schedule_with};
+use crate::{Op, RequestId, Verdict};
+
+/// What happens to a timer before the operation under test; `now` is where the prior claim ends.
+#[derive(Clone, Copy, Debug)]
+enum Spot {
+    Nowhere,
+    CancelledUnseen,
+    /// Pending, filed in the earlier epoch, due so many ms after now (negative: before, and so covered).
+    Old(i64),
+    /// Pending, filed in this epoch.
+    New(i64),
+    /// Filed in the earlier epoch, then rescheduled in this one to a covered time.
+    Refiled,
+    /// Waiting for its first or second retry, failed in the epoch before or in this one.
+    OldRetry(u32),
+    NewRetry(u32),
+    /// A retry that is covered.
+    CoveredRetry,
+    /// In delivery, cancelled meanwhile.
+    Stopped,
+    /// In delivery in the earlier epoch, cancelled meanwhile.
+    OldStopped,
+    OldParked,
+    NewParked,
+    /// Parked after a failed attempt.
+    RetriedParked,
+    /// Parked and back.
+    Unparked,
+    OldTaken,
+    NewTaken,
+    OldUnconfirmed,
+    NewUnconfirmed,
+    OldDead,
+    NewDead,
+    Replayed,
+    ReplayedUnconfirmed,
+    Acknowledged,
+    Cancelled,
+    Replaced,
+    Expired,
+    Purged,
+}
+
+use Spot::*;
+
+const SPOTS: [Spot; 40] = [
+    Nowhere,
+    CancelledUnseen,
+    Old(-(YEAR as i64)),
+    Old(0),
+    Old(1),
+    Old(90 * SECOND as i64),
+    Old(HOUR as i64),
+    Old(DAY as i64),
+    Old(9 * YEAR as i64),
+    New(-(DAY as i64)),
+    New(0),
+    New(5 * SECOND as i64),
+    New(30 * MINUTE as i64),
+    New(20 * HOUR as i64),
+    New(40 * DAY as i64),
+    Refiled,
+    OldRetry(1),
+    OldRetry(2),
+    NewRetry(1),
+    NewRetry(3),
+    CoveredRetry,
+    Stopped,
+    OldStopped,
+    OldParked,
+    NewParked,
+    RetriedParked,
+    Unparked,
+    OldTaken,
+    NewTaken,
+    OldUnconfirmed,
+    NewUnconfirmed,
+    OldDead,
+    NewDead,
+    Replayed,
+    ReplayedUnconfirmed,
+    Acknowledged,
+    Cancelled,
+    Replaced,
+    Expired,
+    Purged,
+];
+
+impl Spot {
+    fn due(self, now: Time) -> Time {
+        match self {
+            Old(ahead) | New(ahead) if ahead < 0 => now - ahead.unsigned_abs(),
+            Old(ahead) | New(ahead) => now + ahead.unsigned_abs(),
+            CoveredRetry | Stopped | OldStopped => now,
+            _ => now + 10 * SECOND,
+        }
+    }
+
+    const fn at_most_once(self) -> bool {
+        matches!(
+            self,
+            OldTaken | NewTaken | OldUnconfirmed | NewUnconfirmed | ReplayedUnconfirmed | Acknowledged
+        )
+    }
+
+    /// What the earlier owner does.
+    fn before(self, timer: &Timer) -> Vec<Op> {
+        let (id, due) = (timer.id, timer.due);
+        let schedule = || schedule_with(timer, KeyPolicy::Create);
+        match self {
+            Nowhere | New(_) | CancelledUnseen => vec![],
+            OldRetry(failed) => vec![schedule(), retry(id, due + 40 * SECOND, failed)],
+            CoveredRetry => vec![schedule(), retry(id, due - 1, 1)],
+            OldStopped => vec![schedule(), cancel(id, true)],
+            OldParked => vec![schedule(), Op::Park { id, failed: 0 }],
+            OldTaken => vec![schedule(), Op::Take { id }],
+            OldUnconfirmed => vec![schedule(), Op::Take { id }, settle(id, Verdict::Unconfirmed)],
+            OldDead => vec![schedule(), settle(id, dead_verdict(2))],
+            _ => vec![schedule()],
+        }
+    }
+
+    /// What this owner does.
+    fn after(self, timer: &Timer, now: Time) -> Vec<Op> {
+        let (id, due) = (timer.id, timer.due);
+        match self {
+            CancelledUnseen => vec![cancel(id, false)],
+            New(_) => vec![schedule_with(timer, KeyPolicy::Create)],
+            Refiled => vec![reschedule(id, now - SECOND, false)],
+            NewRetry(failed) => vec![retry(id, due + HOUR, failed)],
+            Stopped => vec![cancel(id, true)],
+            NewParked => vec![Op::Park { id, failed: 0 }],
+            RetriedParked => vec![retry(id, due, 2), Op::Park { id, failed: 2 }],
+            Unparked => vec![Op::Park { id, failed: 0 }, Op::Unpark { id, fire: now }],
+            NewTaken => vec![Op::Take { id }],
+            NewUnconfirmed => vec![Op::Take { id }, settle(id, Verdict::Unconfirmed)],
+            NewDead => vec![settle(id, dead_verdict(1))],
+            Replayed => vec![settle(id, dead_verdict(3)), Op::Replay { id, fire: now }],
+            ReplayedUnconfirmed => {
+                vec![Op::Take { id }, settle(id, Verdict::Unconfirmed), Op::Replay { id, fire: now }]
+            }
+            Acknowledged => vec![Op::Take { id }, settle(id, Verdict::Ack)],
+            Cancelled => vec![cancel(id, false)],
+            Replaced => {
+                let next = Timer { id: TimerId::new(due, now, id.partition(), unique()), ..timer.clone() };
+                vec![schedule_with(&next, KeyPolicy::Replace)]
+            }
+            Expired => vec![settle(id, Verdict::Expired)],
+            Purged => vec![settle(id, dead_verdict(1)), Op::Purge { id }],
+            _ => vec![],
+        }
+    }
+}
+
+fn settle(id: TimerId, verdict: Verdict) -> Op {
+    Op::Settle { id, verdict }
+}
+
+fn retry(id: TimerId, fire: Time, failed: u32) -> Op {
+    settle(id, Verdict::Retry { fire, tier: failed as u8, failed, error: format!("failed {failed}").into() })
+}
+
+fn cancel(id: TimerId, in_flight: bool) -> Op {
+    Op::Cancel { target: Target::Id(id), in_flight, request: RequestId(unique()) }
+}
+
+fn reschedule(id: TimerId, due: Time, in_flight: bool) -> Op {
+    Op::Reschedule { target: Target::Id(id), due, in_flight, request: RequestId(unique()) }
+}
+
+fn by_key(timer: &Timer) -> Target {
+    Target::Key(timer.dest.clone(), timer.key.clone().unwrap())
+}
+
+/// Puts a timer in each spot, applies each form of the operation twice, and compares.
+async fn on_every_spot(kit: Kit, forms: &[&(dyn Fn(&Timer, Time) -> Op + Sync)]) {
+    let mut pair = Pair::new(kit).await;
+    let now = pair.kit.now;
+    let mut cases = Vec::new();
+    for (n, form) in forms.iter().enumerate() {
+        for spot in &SPOTS {
+            let due = spot.due(now);
+            let key = pair.kit.key(&format!("{spot:?}/{n}/"));
+            let timer = if spot.at_most_once() { pair.kit.amo(due) } else { pair.kit.timer(due) };
+            let timer = Timer { key: Some(key), deadline: Some(due + 11 * DAY), ..timer };
+            cases.push((spot, n, form, timer));
+        }
+    }
+    let ops = cases.iter().flat_map(|(spot, _, _, timer)| spot.before(timer)).collect();
+    let called = pair.call(Some(now), ops);
+    pair.settle(called).await.unwrap();
+    pair.takeover(None).await.unwrap();
+    pair.kit.now = now + 1;
+    for (spot, n, form, timer) in &cases {
+        let put = pair.apply(spot.after(timer, now)).await;
+        put.unwrap_or_else(|e| panic!("while a timer was put in spot {spot:?}: {e}"));
+        let op = form(timer, now);
+        let mut done = pair.apply(vec![op.clone()]).await;
+        if done.is_ok() {
+            done = pair.check_get(&Target::Id(timer.id)).await;
+        }
+        if done.is_ok() {
+            done = pair.check_get(&by_key(timer)).await;
+        }
+        done.unwrap_or_else(|e| panic!("a timer in spot {spot:?}, form {n} of the operation: {e}"));
+        // A repeat, with whatever answer the first time calls for.
+        let repeat = pair.apply(vec![op]).await;
+        repeat
+            .unwrap_or_else(|e| panic!("a timer in spot {spot:?}, form {n} of the operation, repeated: {e}"));
+    }
+    pair.check_all().await.unwrap();
+}
+
+pub(super) async fn schedule_the_same(kit: Kit) {
+    on_every_spot(
+        kit,
+        &[&|t, _| schedule_with(t, KeyPolicy::Create), &|t, _| schedule_with(t, KeyPolicy::Replace)],
+    )
+    .await;
+}
+
+pub(super) async fn schedule_other_content(kit: Kit) {
+    let other = |t: &Timer, _| {
+        let other = Timer { payload: "other".into(), ..t.clone() };
+        schedule_with(&other, KeyPolicy::Create)
+    };
+    on_every_spot(kit, &[&other]).await;
+}
+
+pub(super) async fn schedule_into_its_key(kit: Kit) {
+    let next = |t: &Timer, now: Time, policy| {
+        let id = TimerId::new(now + MINUTE, now, t.id.partition(), unique());
+        schedule_with(&Timer { id, due: now + MINUTE, deadline: None, ..t.clone() }, policy)
+    };
+    on_every_spot(
+        kit,
+        &[&|t, now| next(t, now, KeyPolicy::Create), &|t, now| next(t, now, KeyPolicy::Keep), &|t, now| {
+            next(t, now, KeyPolicy::Replace)
+        }],
+    )
+    .await;
+}
+
+pub(super) async fn cancel_by_id(kit: Kit) {
+    on_every_spot(kit, &[&|t, _| cancel(t.id, false), &|t, _| cancel(t.id, true)]).await;
+}
+
+pub(super) async fn cancel_by_key(kit: Kit) {
+    let cancel =
+        |t: &Timer, in_flight| Op::Cancel { target: by_key(t), in_flight, request: RequestId(unique()) };
+    on_every_spot(kit, &[&|t, _| cancel(t, false), &|t, _| cancel(t, true)]).await;
+}
+
+pub(super) async fn reschedule_by_id(kit: Kit) {
+    on_every_spot(
+        kit,
+        &[
+            &|t, now| reschedule(t.id, now + 3 * DAY, false),
+            &|t, now| reschedule(t.id, now - DAY, false),
+            &|t, now| reschedule(t.id, now + 2 * YEAR, false),
+            &|t, now| reschedule(t.id, now + HOUR, true),
+        ],
+    )
+    .await;
+}
+
+pub(super) async fn reschedule_by_key(kit: Kit) {
+    let reschedule = |t: &Timer, due| Op::Reschedule {
+        target: by_key(t),
+        due,
+        in_flight: false,
+        request: RequestId(unique()),
+    };
+    on_every_spot(kit, &[&|t, now| reschedule(t, now + 2 * SECOND), &|t, now| reschedule(t, now + YEAR)])
+        .await;
+}
+
+pub(super) async fn take(kit: Kit) {
+    on_every_spot(kit, &[&|t, _| Op::Take { id: t.id }]).await;
+}
+
+pub(super) async fn park(kit: Kit) {
+    on_every_spot(kit, &[&|t, _| Op::Park { id: t.id, failed: 0 }, &|t, _| Op::Park { id: t.id, failed: 4 }])
+        .await;
+}
+
+pub(super) async fn unpark(kit: Kit) {
+    on_every_spot(
+        kit,
+        &[&|t, now| Op::Unpark { id: t.id, fire: now }, &|t, now| Op::Unpark {
+            id: t.id,
+            fire: now + 3 * HOUR,
+        }],
+    )
+    .await;
+}
+
+pub(super) async fn replay(kit: Kit) {
+    on_every_spot(
+        kit,
+        &[&|t, now| Op::Replay { id: t.id, fire: now }, &|t, now| Op::Replay {
+            id: t.id,
+            fire: now + 3 * DAY,
+        }],
+    )
+    .await;
+}
+
+pub(super) async fn purge(kit: Kit) {
+    on_every_spot(kit, &[&|t, _| Op::Purge { id: t.id }]).await;
+}
+
+pub(super) async fn ack(kit: Kit) {
+    on_every_spot(kit, &[&|t, _| settle(t.id, Verdict::Ack)]).await;
+}
+
+pub(super) async fn late_ack(kit: Kit) {
+    on_every_spot(
+        kit,
+        &[
+            &|t, _| settle(t.id, Verdict::LateAck { attempt: 0 }),
+            &|t, _| settle(t.id, Verdict::LateAck { attempt: 1 }),
+            &|t, _| settle(t.id, Verdict::LateAck { attempt: 2 }),
+            &|t, _| settle(t.id, Verdict::LateAck { attempt: 3 }),
+        ],
+    )
+    .await;
+}
+
+pub(super) async fn retry_in_a_tier(kit: Kit) {
+    on_every_spot(
+        kit,
+        &[&|t, now| retry(t.id, now + 5 * SECOND, 1), &|t, now| retry(t.id, now - SECOND, 2), &|t, now| {
+            retry(t.id, now + 30 * DAY, 32)
+        }],
+    )
+    .await;
+}
+
+pub(super) async fn dead(kit: Kit) {
+    let bury = |t: &Timer, reason| settle(t.id, Verdict::Dead { reason, failed: 7, error: "no use".into() });
+    on_every_spot(
+        kit,
+        &[
+            &|t, _| bury(t, DeadReason::Exhausted),
+            &|t, _| bury(t, DeadReason::Failed),
+            &|t, _| bury(t, DeadReason::Stopped),
+            &|t, _| bury(t, DeadReason::AtMostOnce),
+        ],
+    )
+    .await;
+}
+
+pub(super) async fn expired(kit: Kit) {
+    on_every_spot(kit, &[&|t, _| settle(t.id, Verdict::Expired)]).await;
+}
+
+pub(super) async fn unconfirmed(kit: Kit) {
+    on_every_spot(kit, &[&|t, _| settle(t.id, Verdict::Unconfirmed)]).await;
+}

@@ -1,0 +1,80 @@
+//! The storage contract as code: what every implementation of [`crate::Store`] and [`crate::Lane`] must pass.
+//!
+//! An implementation writes a [`Harness`] and calls [`crate::conformance_tests!`] in its tests:
+//!
+//! ```ignore
+//! mtimer_store::conformance_tests!(make_harness); // fn make_harness() -> impl Harness
+//! ```
+//!
+//! which makes one `#[test]` of every test here, under the module of its name. Each runs in a tokio runtime of its own
+//! with two workers; `make_harness` is called inside it.
+//!
+//! Invariant: the tests speak of timers and time only. They take answers whenever they come, know of no slots or
+//! scripts, and go by a clock that is an argument (set near the real one, because a store may forget outcomes by its
+//! own).
+//!
+//! Not in here: speed, real crashes and real networks; what happens when the repeat horizon has passed is tested only
+//! where the harness can make a store forget.
+
+#![allow(clippy::unwrap_used, reason = "this is a test suite: it is meant to panic")]
+
+mod harness;
+mod kit;
+mod list;
+mod matrix;
+mod model;
+mod ownership;
+mod pair;
+mod random;
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+
+pub use harness::{Fault, Harness, Site, Unsupported};
+pub use list::names;
+
+/// A test that takes longer than this hangs.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Runs all tests one after the other and prints the name of each that passes.
+///
+/// # Panics
+///
+/// With the name of the first test that fails.
+pub async fn run_all(harness: &dyn Harness) {
+    for name in names() {
+        if let Err(why) = run(name, harness).await {
+            panic!("conformance test {name} failed: {why}");
+        }
+        println!("conformance: {name}");
+    }
+}
+
+/// Runs one test; why it failed.
+///
+/// # Panics
+///
+/// If there is no test of this name.
+pub async fn run(name: &str, harness: &dyn Harness) -> Result<(), String> {
+    let test = list::find(name).unwrap_or_else(|| panic!("there is no conformance test {name:?}"));
+    let caught = tokio::time::timeout(PATIENCE, AssertUnwindSafe(test(harness)).catch_unwind()).await;
+    match caught {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(panic)) => Err(kit::panic_text(&*panic)),
+        Err(_) => Err(format!("no end after {PATIENCE:?}: an answer never came")),
+    }
+}
+
+/// What [`crate::conformance_tests!`] makes of one test.
+#[doc(hidden)]
+pub fn run_as_test<H: Harness>(name: &str, make: impl FnOnce() -> H) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let harness = make();
+        if let Err(why) = run(name, &harness).await {
+            panic!("conformance test {name} failed: {why}");
+        }
+    });
+}

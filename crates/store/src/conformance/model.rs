@@ -1,0 +1,378 @@
+//! The reference: what [`crate::op`] says, once more and as plainly as possible, so that a store has something to
+//! be compared with. Three maps and no cleverness; it shares no code with the stores.
+//!
+//! Not in here: loading (see [`super::pair`]), time limits of what is remembered, faults.
+
+use std::collections::BTreeMap;
+
+use mtimer_types::{
+    DeadReason, Destination, Ended, Epoch, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId, limits,
+};
+
+use crate::{
+    Answer, CancelAnswer, Census, DeadLetter, InFlight, LoadedTimer, Op, Place, Progress, Record,
+    RescheduleAnswer, ScheduleAnswer, Unconfirmed, Verdict,
+};
+
+/// A timer, live or dead.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) timer: Timer,
+    pub(super) progress: Progress,
+    pub(super) place: Place,
+    /// Why and when, for a dead one.
+    death: Option<(DeadReason, Time)>,
+}
+
+impl Entry {
+    pub(super) fn record(&self) -> Record {
+        Record { timer: std::sync::Arc::new(self.timer.clone()), progress: self.progress.clone() }
+    }
+
+    fn holds_key(&self) -> bool {
+        !matches!(self.place, Place::Dead | Place::Taken { unconfirmed: true, .. })
+    }
+
+    fn is_unconfirmed(&self) -> bool {
+        matches!(self.place, Place::Taken { unconfirmed: true, .. })
+    }
+
+    fn waits(&self) -> bool {
+        matches!(self.place, Place::Pending { .. } | Place::Parked)
+    }
+
+    fn fail(&mut self, failed: u32, error: &str) {
+        self.progress.failed = failed;
+        self.progress.last_error = if error.is_empty() { None } else { Some(error.into()) };
+    }
+
+    fn die(&mut self, reason: DeadReason, now: Time) {
+        self.place = Place::Dead;
+        self.death = Some((reason, now));
+    }
+}
+
+/// One partition.
+#[derive(Clone, Default)]
+pub(super) struct Model {
+    pub(super) timers: BTreeMap<TimerId, Entry>,
+    ended: BTreeMap<TimerId, Ended>,
+    requests: BTreeMap<u64, Answer>,
+    pub(super) epoch: Epoch,
+    pub(super) prior_claim: Time,
+    pub(super) claimed_until: Time,
+    pub(super) in_flight: Vec<InFlight>,
+}
+
+impl Model {
+    /// A new owner.
+    pub(super) fn acquired(&mut self, epoch: Epoch) {
+        self.epoch = epoch;
+        self.prior_claim = self.claimed_until;
+    }
+
+    pub(super) fn claim(&mut self, until: Option<Time>) {
+        self.claimed_until = self.claimed_until.max(until.unwrap_or(Time::ZERO));
+    }
+
+    /// The live timer that a key names.
+    pub(super) fn holder(&self, dest: &Destination, key: &Key) -> Option<TimerId> {
+        let names = |e: &Entry| e.timer.dest == *dest && e.timer.key.as_ref() == Some(key);
+        self.timers.iter().find(|(_, e)| names(e) && e.holds_key()).map(|(id, _)| *id)
+    }
+
+    pub(super) fn find(&self, target: &Target) -> Option<TimerId> {
+        match target {
+            Target::Id(id) => self.timers.contains_key(id).then_some(*id),
+            Target::Key(dest, key) => self.holder(dest, key),
+        }
+    }
+
+    fn covered(&self, e: &Entry) -> bool {
+        match e.place {
+            Place::Pending { fire, .. } => fire <= self.prior_claim && e.progress.fresh != Some(self.epoch),
+            _ => false,
+        }
+    }
+
+    /// The number of the next delivery.
+    fn attempt(&self, e: &Entry) -> u32 {
+        1 + e.progress.failed + u32::from(self.covered(e))
+    }
+
+    fn file(&mut self, id: TimerId, fire: Time, tier: u8) {
+        let (epoch, fresh) = (self.epoch, fire <= self.prior_claim);
+        let e = self.timers.get_mut(&id).unwrap();
+        e.place = Place::Pending { fire, tier };
+        e.death = None;
+        e.progress.fresh = fresh.then_some(epoch);
+    }
+
+    pub(super) fn apply(&mut self, now: Time, op: &Op) -> Answer {
+        match op {
+            Op::Schedule { timer, policy } => Answer::Schedule(self.schedule(timer, *policy)),
+            Op::Cancel { target, in_flight, request } => {
+                if let Some(old) = self.requests.get(&request.0) {
+                    return old.clone();
+                }
+                let answer = Answer::Cancel(self.cancel(now, target, *in_flight));
+                self.requests.insert(request.0, answer.clone());
+                answer
+            }
+            Op::Reschedule { target, due, in_flight, request } => {
+                if let Some(old) = self.requests.get(&request.0) {
+                    return old.clone();
+                }
+                let answer = Answer::Reschedule(self.reschedule(target, *due, *in_flight));
+                self.requests.insert(request.0, answer.clone());
+                answer
+            }
+            Op::Take { id } => self.take(*id),
+            Op::Settle { id, verdict } => self.settle(now, *id, verdict),
+            Op::Park { id, failed } => self.park(*id, *failed),
+            Op::Unpark { id, fire } => match self.timers.get(id).map(|e| e.place) {
+                Some(Place::Parked) => {
+                    self.file(*id, *fire, 0);
+                    Answer::Done
+                }
+                Some(Place::Pending { .. }) => Answer::Done,
+                _ => Answer::Gone,
+            },
+            Op::Replay { id, fire } => self.replay(now, *id, *fire),
+            Op::Purge { id } => match self.timers.get(id) {
+                Some(e) if e.place == Place::Dead || e.is_unconfirmed() => {
+                    self.purge(now, *id);
+                    Answer::Done
+                }
+                _ => Answer::Gone,
+            },
+            Op::TrimDead { before, keep, limit } => self.trim(now, *before, *keep, *limit),
+        }
+    }
+
+    fn schedule(&mut self, timer: &Timer, policy: KeyPolicy) -> ScheduleAnswer {
+        if let Some(e) = self.timers.get(&timer.id) {
+            let same = e.timer.same_content(timer);
+            return if same {
+                ScheduleAnswer::Scheduled { new: false, replaced: None }
+            } else {
+                ScheduleAnswer::Conflict
+            };
+        }
+        if let Some(ended) = self.ended.get(&timer.id) {
+            return ScheduleAnswer::Ended(*ended);
+        }
+        let holder = timer.key.as_ref().and_then(|key| self.holder(&timer.dest, key));
+        match (holder, policy) {
+            (Some(id), KeyPolicy::Create) => return ScheduleAnswer::KeyTaken(id),
+            (Some(id), KeyPolicy::Keep) => return ScheduleAnswer::Kept(id),
+            (Some(id), KeyPolicy::Replace) => self.end(id, Ended::Replaced),
+            (None, _) => {}
+        }
+        let place = Place::Parked;
+        let entry = Entry { timer: timer.clone(), progress: Progress::default(), place, death: None };
+        self.timers.insert(timer.id, entry);
+        self.file(timer.id, timer.due, 0);
+        ScheduleAnswer::Scheduled { new: true, replaced: holder }
+    }
+
+    fn end(&mut self, id: TimerId, ended: Ended) {
+        self.timers.remove(&id);
+        self.ended.insert(id, ended);
+    }
+
+    fn cancel(&mut self, now: Time, target: &Target, in_flight: bool) -> CancelAnswer {
+        let Some(id) = self.find(target) else {
+            let Target::Id(id) = target else { return CancelAnswer::NotFound };
+            return match *self.ended.entry(*id).or_insert(Ended::CancelledUnseen) {
+                Ended::Cancelled => CancelAnswer::Cancelled(*id),
+                _ => CancelAnswer::NotFound,
+            };
+        };
+        let attempt = self.attempt(&self.timers[&id]);
+        let e = self.timers.get_mut(&id).unwrap();
+        if e.waits() && in_flight {
+            e.progress.stopped = true;
+        } else if e.waits() && attempt == 1 && !e.progress.stopped {
+            self.end(id, Ended::Cancelled);
+            return CancelAnswer::Cancelled(id);
+        } else if e.waits() {
+            e.progress.failed = attempt - 1;
+            e.die(DeadReason::Stopped, now);
+        }
+        CancelAnswer::TooLate(id)
+    }
+
+    fn reschedule(&mut self, target: &Target, due: Time, in_flight: bool) -> RescheduleAnswer {
+        let Some(id) = self.find(target) else { return RescheduleAnswer::NotFound };
+        let attempt = self.attempt(&self.timers[&id]);
+        let e = self.timers.get_mut(&id).unwrap();
+        if !e.waits() || in_flight || attempt > 1 || e.progress.stopped {
+            return RescheduleAnswer::TooLate(id);
+        }
+        if e.timer.deadline.is_some_and(|deadline| deadline < due) {
+            return RescheduleAnswer::PastDeadline(id);
+        }
+        e.timer.due = due;
+        self.file(id, due, 0);
+        RescheduleAnswer::Rescheduled(id)
+    }
+
+    fn take(&mut self, id: TimerId) -> Answer {
+        let taken = Place::Taken { epoch: self.epoch, unconfirmed: false };
+        match self.timers.get_mut(&id) {
+            Some(e) if e.waits() && e.timer.mode == Mode::AtMostOnce => {
+                e.place = taken;
+                Answer::Done
+            }
+            Some(e) if e.place == taken => Answer::Done,
+            _ => Answer::Gone,
+        }
+    }
+
+    fn park(&mut self, id: TimerId, failed: u32) -> Answer {
+        let taken = Place::Taken { epoch: self.epoch, unconfirmed: false };
+        match self.timers.get_mut(&id) {
+            Some(e) if matches!(e.place, Place::Pending { .. }) || e.place == taken => {
+                e.place = Place::Parked;
+                e.progress.failed = failed;
+                Answer::Done
+            }
+            Some(e) if e.place == Place::Parked => Answer::Done,
+            _ => Answer::Gone,
+        }
+    }
+
+    fn replay(&mut self, now: Time, id: TimerId, fire: Time) -> Answer {
+        let Some(e) = self.timers.get(&id) else { return Answer::Gone };
+        if matches!(e.place, Place::Pending { .. }) {
+            return Answer::Done;
+        }
+        if e.place != Place::Dead && !e.is_unconfirmed() {
+            return Answer::Gone;
+        }
+        if let Some(holder) = e.timer.key.as_ref().and_then(|key| self.holder(&e.timer.dest, key)) {
+            return Answer::KeyTaken(holder);
+        }
+        let e = self.timers.get_mut(&id).unwrap();
+        e.progress.failed += u32::from(e.is_unconfirmed());
+        e.progress.budget_from = e.progress.failed;
+        e.progress.stopped = false;
+        e.timer.deadline = e.timer.deadline.filter(|deadline| *deadline >= now);
+        self.file(id, fire, 0);
+        Answer::Done
+    }
+
+    fn settle(&mut self, now: Time, id: TimerId, verdict: &Verdict) -> Answer {
+        let Some(e) = self.timers.get(&id) else { return Answer::Gone };
+        let (covered, failed) = (self.covered(e), e.progress.failed);
+        let taken = matches!(e.place, Place::Taken { .. });
+        let e = self.timers.get_mut(&id).unwrap();
+        match verdict {
+            Verdict::Ack if e.waits() || taken => self.acknowledge(id),
+            Verdict::LateAck { attempt }
+                if *attempt > 0
+                    && (taken || e.waits() && (failed >= *attempt || *attempt <= failed + 1 && covered)) =>
+            {
+                self.acknowledge(id);
+            }
+            Verdict::Retry { failed: already, .. }
+                if matches!(e.place, Place::Pending { .. }) && failed >= *already => {}
+            Verdict::Retry { fire, tier, failed, error } if matches!(e.place, Place::Pending { .. }) => {
+                e.fail(*failed, error);
+                if e.progress.stopped {
+                    e.die(DeadReason::Stopped, now);
+                } else {
+                    self.file(id, *fire, *tier);
+                }
+            }
+            Verdict::Dead { .. } if e.place == Place::Dead => {}
+            Verdict::Dead { reason, failed, error } => {
+                e.fail(*failed, error);
+                e.die(*reason, now);
+            }
+            Verdict::Expired if e.waits() => self.end(id, Ended::Expired),
+            Verdict::Unconfirmed if taken => {
+                if let Place::Taken { unconfirmed, .. } = &mut e.place {
+                    *unconfirmed = true;
+                }
+            }
+            _ => return Answer::Gone,
+        }
+        Answer::Done
+    }
+
+    fn acknowledge(&mut self, id: TimerId) {
+        if self.timers[&id].timer.mode == Mode::AtMostOnce {
+            self.end(id, Ended::Acknowledged);
+        } else {
+            self.timers.remove(&id);
+        }
+    }
+
+    fn purge(&mut self, now: Time, id: TimerId) {
+        let e = self.timers.remove(&id).unwrap();
+        if e.death.is_none_or(|(_, died)| now.ms_since(died) <= limits::REPEAT_HORIZON_MS) {
+            self.ended.insert(id, Ended::Dead);
+        }
+    }
+
+    fn trim(&mut self, now: Time, before: Time, keep: u64, limit: u32) -> Answer {
+        let dead = self.dead();
+        let over = (dead.len() as u64).saturating_sub(keep) as usize;
+        let doomed: Vec<_> =
+            dead.iter().enumerate().filter(|(i, d)| *i < over || d.died < before).map(|(_, d)| d).collect();
+        let removed = doomed.len().min(limit as usize);
+        for letter in &doomed[..removed] {
+            self.purge(now, letter.record.timer.id);
+        }
+        Answer::Trimmed { removed: removed as u32, more: removed < doomed.len() }
+    }
+
+    pub(super) fn pending(&self) -> Vec<LoadedTimer> {
+        let row = |e: &Entry| match e.place {
+            Place::Pending { fire, tier } => {
+                Some(LoadedTimer { record: e.record(), fire, tier, covered: self.covered(e) })
+            }
+            _ => None,
+        };
+        self.timers.values().filter_map(row).collect()
+    }
+
+    pub(super) fn parked(&self) -> Vec<Record> {
+        self.timers.values().filter(|e| e.place == Place::Parked).map(Entry::record).collect()
+    }
+
+    pub(super) fn taken(&self) -> Vec<Unconfirmed> {
+        let row = |e: &Entry| match e.place {
+            Place::Taken { epoch, unconfirmed } => {
+                Some(Unconfirmed { record: e.record(), epoch, unconfirmed })
+            }
+            _ => None,
+        };
+        self.timers.values().filter_map(row).collect()
+    }
+
+    /// Oldest first; those that died at the same time in the order of ids.
+    pub(super) fn dead(&self) -> Vec<DeadLetter> {
+        let row = |e: &Entry| e.death.map(|(reason, died)| DeadLetter { record: e.record(), reason, died });
+        let mut rows: Vec<_> = self.timers.values().filter_map(row).collect();
+        rows.sort_by_key(|d| d.died);
+        rows
+    }
+
+    pub(super) fn census(&self) -> Census {
+        let mut census = Census::default();
+        for e in self.timers.values() {
+            match e.place {
+                Place::Pending { tier: 0, .. } => census.pending += 1,
+                Place::Pending { .. } => census.retrying += 1,
+                Place::Parked => census.parked += 1,
+                Place::Taken { .. } => census.taken += 1,
+                Place::Dead => census.dead += 1,
+            }
+            census.keys += u64::from(e.timer.key.is_some() && e.holds_key());
+        }
+        census
+    }
+}

@@ -1,0 +1,377 @@
+//! Random sequences of operations, loads, takeovers and restarts, run on the store and on the reference.
+//!
+//! A case is a list of [`Step`]s made from a seed. Steps name timers by their place in a fixed list and carry their own
+//! randomness, so a step means nearly the same when others are left out: a case that fails is cut down to a short
+//! one, and its seed, steps and operations are printed. `MTIMER_PROPTEST_CASES` says how many cases are run,
+//! `MTIMER_PROPTEST_SEED` with which seed the first one is made.
+
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt;
+use mtimer_types::{DeadReason, Destination, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId};
+
+use super::harness::Harness;
+use super::kit::{DAY, HOUR, Kit, MINUTE, SECOND, dest, mix, other_dest, panic_text, unique};
+use super::pair::{Check, Pair, schedule_with};
+use crate::{InFlight, LaneError, Load, Op, RequestId, Verdict};
+
+/// Cases when the environment does not say otherwise: a few seconds on every store.
+const CASES: u64 = 12;
+const STEPS: usize = 80;
+/// Timers of a case.
+const SLOTS: usize = 48;
+/// How many of them a step can name: the window moves along.
+const WINDOW: u64 = 14;
+/// Runs spent on cutting a failing case down.
+const MAX_SHRINKS: usize = 300;
+
+/// SplitMix64.
+#[derive(Clone, Debug)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        mix(mix(self.0))
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}
+
+/// One operation to be: around which timer, and its own randomness.
+#[derive(Clone, Copy, Debug)]
+struct Choice {
+    window: u64,
+    seed: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Batches, called one behind the other before any is answered.
+    Burst(Vec<Vec<Choice>>, u64),
+    /// A load with batches right behind it.
+    Load(Vec<Vec<Choice>>, u64),
+    Unload(u64),
+    Get(Choice),
+    /// Another owner without a word of the first.
+    Takeover(Choice),
+    Release(u64),
+    Restart,
+    CheckAll,
+}
+
+fn steps(seed: u64) -> Vec<Step> {
+    let mut r = Random(seed);
+    (0..STEPS)
+        .map(|i| {
+            let window = (i * (SLOTS - WINDOW as usize) / STEPS) as u64;
+            let batches = |r: &mut Random, most: u64| -> Vec<Vec<Choice>> {
+                let batch = |r: &mut Random| {
+                    (0..1 + r.below(5)).map(|_| Choice { window, seed: r.next() }).collect::<Vec<_>>()
+                };
+                (0..r.below(most + 1)).map(|_| batch(r)).collect()
+            };
+            match r.below(100) {
+                0..62 => {
+                    let mut batches = batches(&mut r, 2);
+                    batches.push(vec![Choice { window, seed: r.next() }]);
+                    Step::Burst(batches, r.next())
+                }
+                62..78 => Step::Load(batches(&mut r, 2), r.next()),
+                78..82 => Step::Unload(r.next()),
+                82..88 => Step::Get(Choice { window, seed: r.next() }),
+                88..93 => Step::Takeover(Choice { window, seed: r.next() }),
+                93..95 => Step::Release(r.next()),
+                95 => Step::Restart,
+                _ => Step::CheckAll,
+            }
+        })
+        .collect()
+}
+
+/// A case under way.
+struct Case {
+    pair: Pair,
+    slots: Vec<Timer>,
+    /// Cancels and reschedules so far, to be repeated.
+    asked: Vec<Op>,
+    log: Vec<String>,
+}
+
+impl Case {
+    async fn new(harness: &dyn Harness, seed: u64) -> Self {
+        let kit = Kit::new(harness).await;
+        let mut r = Random(mix(seed));
+        let dests = [dest(), other_dest(), Destination::new("Größe", "\u{1f570}").unwrap()];
+        let slots = (0..SLOTS).map(|_| arbitrary_timer(&mut r, &kit, &dests)).collect();
+        Self { pair: Pair::new(kit).await, slots, asked: Vec::new(), log: Vec::new() }
+    }
+
+    fn slot(&self, choice: Choice, r: &mut Random) -> &Timer {
+        &self.slots[(choice.window + r.below(WINDOW)) as usize]
+    }
+
+    fn batch(&mut self, choices: &[Choice]) -> Vec<Op> {
+        let mut ops: Vec<Op> = Vec::new();
+        for choice in choices {
+            let op = self.op(*choice);
+            // Of those that die at the same time nobody knows which is the oldest.
+            if !(may_bury(&op) && ops.iter().any(may_bury)) {
+                ops.push(op);
+            }
+        }
+        ops
+    }
+
+    fn op(&mut self, choice: Choice) -> Op {
+        let mut r = Random(choice.seed);
+        let now = self.pair.kit.now;
+        let timer = self.slot(choice, &mut r).clone();
+        let id = timer.id;
+        let fire = arbitrary_time(&mut r, now);
+        let settle = |verdict| Op::Settle { id, verdict };
+        match r.below(108) {
+            0..30 => schedule_with(&timer, r.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep])),
+            30..33 => {
+                let other = Timer { callback_timeout_ms: Some(1_234), ..timer };
+                schedule_with(&other, KeyPolicy::Create)
+            }
+            33..42 => self.asks(Op::Cancel {
+                target: target(&mut r, &timer),
+                in_flight: r.one_in(4),
+                request: RequestId(unique()),
+            }),
+            42..52 => self.asks(Op::Reschedule {
+                target: target(&mut r, &timer),
+                due: fire,
+                in_flight: r.one_in(8),
+                request: RequestId(unique()),
+            }),
+            52..57 if !self.asked.is_empty() => {
+                let n = r.below(self.asked.len() as u64) as usize;
+                self.asked[n].clone()
+            }
+            52..65 => Op::Take { id },
+            65..70 => settle(Verdict::Ack),
+            70..74 => settle(Verdict::LateAck { attempt: r.below(4) as u32 }),
+            74..82 => settle(Verdict::Retry {
+                fire,
+                tier: r.pick(&[1, 1, 2, 5, 32]),
+                failed: 1 + r.below(4) as u32,
+                error: r.pick(&["", "later", "im Moment nicht, später \u{1f570}"]).into(),
+            }),
+            82..87 => settle(Verdict::Dead {
+                reason: r.pick(&[DeadReason::Exhausted, DeadReason::Failed, DeadReason::AtMostOnce]),
+                failed: r.below(5) as u32,
+                error: r.pick(&["", "never"]).into(),
+            }),
+            87..89 => settle(Verdict::Expired),
+            89..92 => settle(Verdict::Unconfirmed),
+            92..98 => Op::Park { id, failed: r.below(3) as u32 },
+            98..102 => Op::Unpark { id, fire },
+            102..105 => Op::Replay { id, fire },
+            105 | 106 => Op::Purge { id },
+            _ => Op::TrimDead {
+                before: now - r.below(2_000),
+                keep: r.below(6),
+                limit: r.pick(&[0, 1, 2, 100]),
+            },
+        }
+    }
+
+    fn asks(&mut self, op: Op) -> Op {
+        self.asked.push(op.clone());
+        op
+    }
+
+    async fn step(&mut self, step: &Step) -> Check {
+        match step {
+            Step::Burst(batches, seed) => {
+                let mut r = Random(*seed);
+                let mut called = Vec::new();
+                for choices in batches {
+                    self.pair.kit.now = self.pair.kit.now + 1 + r.below(60);
+                    let now = self.pair.kit.now;
+                    let ahead = r.pick(&[0, 20, 100, SECOND, 2 * MINUTE]);
+                    let claim = r.one_in(4).then(|| now + ahead);
+                    let ops = self.batch(choices);
+                    self.log.push(format!("now {now}, claim {claim:?}, apply {ops:?}"));
+                    called.push(self.pair.call(claim, ops));
+                }
+                for call in called {
+                    self.pair.settle(call).await?;
+                }
+                Ok(())
+            }
+            Step::Load(behind, seed) => {
+                let mut r = Random(*seed);
+                self.pair.kit.now = self.pair.kit.now + 1;
+                let now = self.pair.kit.now;
+                let claim = r.one_in(3).then(|| now + r.pick(&[20, SECOND]));
+                let load = Load {
+                    until: now + r.pick(&[0, 500, 3 * SECOND, MINUTE, 3 * HOUR, 3 * DAY, 300 * DAY]),
+                    max_timers: r.pick(&[1, 2, 5, 10_000]),
+                    max_bytes: r.pick(&[1, 100, 1 << 20]),
+                    claim,
+                };
+                // One operation more than may bury would be ambiguous over batches of one time, too.
+                let choices: Vec<_> = behind.iter().flatten().copied().collect();
+                let ops = self.batch(&choices);
+                let behind: Vec<_> = ops.into_iter().map(|op| vec![op]).collect();
+                self.log.push(format!("now {now}, {load:?}, then apply each of {behind:?}"));
+                self.pair.load(load, behind).await.map(|_| ())
+            }
+            Step::Unload(seed) => {
+                let mut r = Random(*seed);
+                let beyond = r.pick(&[Time::ZERO, self.pair.kit.now, self.pair.kit.now + HOUR]);
+                self.log.push(format!("unload beyond {beyond}"));
+                self.pair.unload(beyond).await
+            }
+            Step::Get(choice) => {
+                let mut r = Random(choice.seed);
+                let timer = self.slot(*choice, &mut r).clone();
+                let target = target(&mut r, &timer);
+                self.log.push(format!("get {target:?}"));
+                self.pair.check_get(&target).await
+            }
+            Step::Takeover(choice) => {
+                self.log.push("takeover".into());
+                let old = self.pair.owner.lane.clone();
+                self.pair.takeover(None).await?;
+                let op = self.op(*choice);
+                let late = old.apply(self.pair.owner.batch(vec![op.clone()])).await;
+                match late {
+                    Err(LaneError::Fenced { .. }) => Ok(()),
+                    other => Err(format!("an owner of before the takeover did {op:?}: {other:?}")),
+                }
+            }
+            Step::Release(seed) => {
+                let mut r = Random(*seed);
+                let rows: Vec<_> = (0..r.below(4)).map(|_| self.in_flight(&mut r)).collect();
+                self.log.push(format!("release {rows:?}, takeover"));
+                self.pair.takeover(Some(rows)).await
+            }
+            Step::Restart | Step::CheckAll => self.pair.check_all().await,
+        }
+    }
+
+    fn in_flight(&self, r: &mut Random) -> InFlight {
+        InFlight {
+            id: self.slots[r.below(SLOTS as u64) as usize].id,
+            attempt: 1 + r.below(3) as u32,
+            session: u128::from(r.next()) << 64 | u128::from(r.next()),
+            until: self.pair.kit.now + r.below(MINUTE),
+        }
+    }
+
+    async fn restart(mut self) -> Check<Self> {
+        self.log.push("restart".into());
+        let pair = self.pair.restart().await?;
+        Ok(Self { pair, ..self })
+    }
+}
+
+fn may_bury(op: &Op) -> bool {
+    matches!(op, Op::Cancel { .. } | Op::Settle { verdict: Verdict::Dead { .. } | Verdict::Retry { .. }, .. })
+}
+
+fn target(r: &mut Random, timer: &Timer) -> Target {
+    match &timer.key {
+        Some(key) if r.one_in(2) => Target::Key(timer.dest.clone(), key.clone()),
+        _ => Target::Id(timer.id),
+    }
+}
+
+fn arbitrary_time(r: &mut Random, now: Time) -> Time {
+    let jitter = r.below(40);
+    match r.below(4) {
+        0 => now - r.pick(&[0, 1, SECOND, HOUR, 400 * DAY]) - jitter,
+        1 => now + jitter,
+        2 => now + r.pick(&[SECOND, 5 * SECOND, 119 * SECOND]) + jitter,
+        _ => now + r.pick(&[2 * MINUTE, HOUR, 2 * HOUR, 20 * HOUR, 3 * DAY, 40 * DAY, 300 * DAY]) + jitter,
+    }
+}
+
+fn arbitrary_timer(r: &mut Random, kit: &Kit, dests: &[Destination]) -> Timer {
+    let dest = dests[r.below(dests.len() as u64) as usize].clone();
+    let key: Option<Key> = r.one_in(2).then(|| kit.key_of(r.pick(&["a", "b", "ключ"]), &dest));
+    let due = arbitrary_time(r, kit.now);
+    let deadline = r.one_in(3).then(|| due + r.pick(&[0, 10, MINUTE, DAY]));
+    let mode = if r.one_in(3) { Mode::AtMostOnce } else { Mode::AtLeastOnce };
+    let payload = vec![b'x'; r.pick(&[0, 1, 100, 1_000])].into();
+    let id = TimerId::new(due, kit.now, kit.partition, r.next());
+    Timer { id, dest, key, due, mode, deadline, payload, ..kit.timer(due) }
+}
+
+/// Runs one case; what went wrong and everything that was done.
+async fn run(harness: &dyn Harness, seed: u64, steps: &[Step]) -> Result<(), (String, Vec<String>)> {
+    let mut case = Case::new(harness, seed).await;
+    for step in steps {
+        if matches!(step, Step::Restart) {
+            case = case.restart().await.map_err(|e| (e, vec!["restart".into()]))?;
+        } else {
+            case.step(step).await.map_err(|e| (e, std::mem::take(&mut case.log)))?;
+        }
+    }
+    case.pair.check_all().await.map_err(|e| (e, case.log))
+}
+
+/// As [`run`], with panics as failures.
+async fn run_caught(harness: &dyn Harness, seed: u64, steps: &[Step]) -> Result<(), (String, Vec<String>)> {
+    let caught = AssertUnwindSafe(run(harness, seed, steps)).catch_unwind().await;
+    caught.unwrap_or_else(|panic| Err((panic_text(&*panic), Vec::new())))
+}
+
+/// Leaves out as many steps as can be left out while the case still fails.
+async fn shrink(harness: &dyn Harness, seed: u64, mut steps: Vec<Step>) -> Vec<Step> {
+    let mut runs = 0;
+    let mut chunk = steps.len() / 2;
+    while chunk > 0 {
+        let mut at = 0;
+        while at < steps.len() && runs < MAX_SHRINKS {
+            let mut fewer = steps.clone();
+            fewer.drain(at..(at + chunk).min(steps.len()));
+            runs += 1;
+            match run_caught(harness, seed, &fewer).await {
+                Err(_) => steps = fewer,
+                Ok(()) => at += chunk,
+            }
+        }
+        chunk /= 2;
+    }
+    steps
+}
+
+fn from_env(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}: give a number")),
+        Err(_) => default,
+    }
+}
+
+pub(super) async fn operations_agree_with_the_reference(harness: &dyn Harness) {
+    let first = from_env("MTIMER_PROPTEST_SEED", 1);
+    for seed in first..first + from_env("MTIMER_PROPTEST_CASES", CASES) {
+        let steps = steps(seed);
+        if let Err((why, _)) = run_caught(harness, seed, &steps).await {
+            let fewer = shrink(harness, seed, steps).await;
+            let (short, log) = run_caught(harness, seed, &fewer).await.err().unwrap_or_default();
+            panic!(
+                "{why}\n\nMTIMER_PROPTEST_SEED={seed} MTIMER_PROPTEST_CASES=1 repeats it. Cut down to {} steps:\n\
+                 {}\n\nwhich end with: {short}",
+                fewer.len(),
+                log.join("\n")
+            );
+        }
+    }
+}

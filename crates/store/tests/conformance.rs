@@ -1,0 +1,5 @@
+//! The in-memory store passes the conformance suite.
+
+mod support;
+
+mtimer_store::conformance_tests!(|| support::Memory);
