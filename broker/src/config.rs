@@ -1,0 +1,390 @@
+//! Settings: defaults < file < environment < flags, then checks.
+//!
+//! Purpose: one list of settings ([`PartialConfig`]) that a TOML file, `MTIMER_*` variables and flags fill in; the later
+//! overrides the earlier; [`PartialConfig::resolve`] adds the defaults and checks every value.
+//! Invariant: a key or variable that is not known is an error, so that a typing mistake never goes unnoticed.
+//! Not in here: opening the store, starting the broker, setting up the log.
+
+mod units;
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use mtimer_core::EngineOptions;
+use mtimer_types::{Destination, RetryTiers};
+use serde::Deserialize;
+
+use crate::options::{BrokerOptions, InvalidOptions};
+pub use units::{InvalidValue, List, Size, Span};
+
+/// Defines [`PartialConfig`] and what has to be said once for each setting.
+macro_rules! settings {
+    ($( $(#[$meta:meta])* $name:ident : $ty:ty = $var:literal, )*) => {
+        /// Settings, each given or not. Layers are read with [`PartialConfig::from_file`],
+        /// [`PartialConfig::from_env`] and clap, and put together with [`PartialConfig::or`].
+        #[derive(Clone, Debug, Default, PartialEq, Deserialize, clap::Args)]
+        #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+        pub struct PartialConfig {
+            $( $(#[$meta])* #[serde(default)] #[arg(long, value_name = "VALUE")] pub $name: Option<$ty>, )*
+            /// Retry tiers of single destinations; only in the file, as `[[destination]]`.
+            #[serde(default)]
+            #[arg(skip)]
+            pub destination: Vec<DestinationConfig>,
+        }
+
+        /// The environment variables of settings.
+        const VARIABLES: &[&str] = &[$( $var, )*];
+
+        impl PartialConfig {
+            /// What is given here, and from `lower` what is not.
+            #[must_use]
+            pub fn or(mut self, lower: Self) -> Self {
+                $( self.$name = self.$name.or(lower.$name); )*
+                if self.destination.is_empty() {
+                    self.destination = lower.destination;
+                }
+                self
+            }
+
+            fn set_variable(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+                match name {
+                    $( $var => self.$name = Some(parse_variable(name, value)?), )*
+                    _ => return Err(ConfigError::UnknownVariable { name: name.to_owned(), known: known_variables() }),
+                }
+                Ok(())
+            }
+        }
+    };
+}
+
+settings! {
+    /// Where clients connect
+    listen: String = "MTIMER_LISTEN",
+    /// The address that clients are to use, if it is not the one listened on
+    advertise: String = "MTIMER_ADVERTISE",
+    /// The cluster's name
+    cluster: String = "MTIMER_CLUSTER",
+    /// Redis servers, separated by commas; without any the store is embedded
+    redis: List<String> = "MTIMER_REDIS",
+    /// embedded-sync, embedded-fast, redis or redis-replicated
+    durability: Durability = "MTIMER_DURABILITY",
+    /// Partitions of the cluster, fixed when it is created
+    partitions: u16 = "MTIMER_PARTITIONS",
+    /// Folder of the embedded store
+    data: PathBuf = "MTIMER_DATA",
+    /// How far ahead timers are loaded into memory
+    preload: Span = "MTIMER_PRELOAD",
+    /// Budget for timers in memory
+    memory: Size = "MTIMER_MEMORY",
+    /// How long a due timer waits for a client before it is set aside
+    park_after: Span = "MTIMER_PARK_AFTER",
+    /// Delays before attempt 2, 3, ..., separated by commas; empty: one attempt only
+    retry: List<Span> = "MTIMER_RETRY",
+    /// Random part that is added to a retry delay, in percent
+    jitter_percent: u8 = "MTIMER_JITTER_PERCENT",
+    /// How long a handler may take if the timer does not say
+    callback_timeout: Span = "MTIMER_CALLBACK_TIMEOUT",
+    /// How long dead letters are kept
+    dead_max_age: Span = "MTIMER_DEAD_MAX_AGE",
+    /// How many dead letters a partition keeps
+    dead_max_count: u64 = "MTIMER_DEAD_MAX_COUNT",
+    /// How long a graceful stop waits for handlers
+    drain_timeout: Span = "MTIMER_DRAIN_TIMEOUT",
+    /// How long to wait at start for a store that is away; 0s: for ever
+    startup_timeout: Span = "MTIMER_STARTUP_TIMEOUT",
+    /// How often either side of a connection sends something
+    heartbeat: Span = "MTIMER_HEARTBEAT",
+    /// Silence after which a client is taken for dead
+    heartbeat_timeout: Span = "MTIMER_HEARTBEAT_TIMEOUT",
+    /// Sessions at most
+    max_sessions: usize = "MTIMER_MAX_SESSIONS",
+    /// text or json
+    log_format: LogFormat = "MTIMER_LOG_FORMAT",
+    /// error, warn, info, debug or trace, or a filter such as info,mtimer_broker=debug
+    log_level: String = "MTIMER_LOG_LEVEL",
+}
+
+/// Variables that are not settings of a broker but belong to other commands or name the file.
+const OTHER_VARIABLES: &[&str] = &["MTIMER_CONFIG", "MTIMER_BROKER", "MTIMER_TOKEN"];
+
+/// Retry tiers of one destination.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct DestinationConfig {
+    /// Group key.
+    pub group: String,
+    /// App key.
+    pub app: String,
+    /// Delays before attempt 2, 3, ...
+    pub retry: List<Span>,
+}
+
+/// What an answered schedule means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// Embedded store: committed and fsynced.
+    EmbeddedSync,
+    /// Embedded store: written, fsynced a little later.
+    EmbeddedFast,
+    /// Redis: in the master's memory.
+    Redis,
+    /// Redis: confirmed by replicas.
+    RedisReplicated,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+macro_rules! from_value_enum {
+    ($($ty:ty: $what:literal),*) => { $(
+        impl FromStr for $ty {
+            type Err = String;
+            fn from_str(s: &str) -> Result<Self, String> {
+                <$ty as clap::ValueEnum>::from_str(s.trim(), false).map_err(|_| format!("{s:?} is not {}", $what))
+            }
+        }
+    )* };
+}
+from_value_enum! {
+    Durability: "a durability level: write embedded-sync, embedded-fast, redis or redis-replicated",
+    LogFormat: "a log format: write text or json"
+}
+
+/// Every setting with its value.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The broker's options.
+    pub broker: BrokerOptions,
+    /// The address that clients are to use.
+    pub advertise: Option<String>,
+    /// Where the timers live.
+    pub store: StoreConfig,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// The log filter.
+    pub log_level: String,
+}
+
+/// Where the timers live.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoreConfig {
+    /// In a folder of this machine.
+    Embedded {
+        /// The folder.
+        data: PathBuf,
+        /// Fsync before every answer.
+        sync: bool,
+        /// Partitions, if the folder is new; otherwise it must have as many. `None`: as it has, or the store's default.
+        partitions: Option<u16>,
+    },
+    /// In Redis or Redis Cluster.
+    Redis {
+        /// One server or several.
+        urls: Vec<String>,
+        /// Wait for replicas.
+        replicated: bool,
+        /// Partitions, if the cluster is new; otherwise it must have as many. `None`: as it has, or the store's default.
+        partitions: Option<u16>,
+    },
+}
+
+/// The settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the settings file {}: {source}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The file is not right.
+    #[error("the settings file {} is not valid: {message}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Line, key and what is wrong.
+        message: String,
+    },
+    /// A variable that nobody reads.
+    #[error("the environment variable {name} is not known: remove it, or use one of {known}")]
+    UnknownVariable {
+        /// The variable.
+        name: String,
+        /// Those that are known.
+        known: String,
+    },
+    /// A variable's value is not right.
+    #[error("the environment variable {name} is not valid: {message}")]
+    Variable {
+        /// The variable.
+        name: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// A setting's value is not right.
+    #[error("{setting}: {message}")]
+    Setting {
+        /// The setting.
+        setting: &'static str,
+        /// Value, limit, fix.
+        message: String,
+    },
+    /// An option is out of range.
+    #[error(transparent)]
+    Options(#[from] InvalidOptions),
+}
+
+impl PartialConfig {
+    /// Reads a TOML file.
+    pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        toml::from_str(&text).map_err(|e| ConfigError::File { path: path.to_owned(), message: e.to_string() })
+    }
+
+    /// Reads `MTIMER_*` variables, usually from [`std::env::vars`]; others are not looked at.
+    pub fn from_env(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self, ConfigError> {
+        let mut config = Self::default();
+        for (name, value) in vars {
+            if name.starts_with("MTIMER_") && !OTHER_VARIABLES.contains(&name.as_str()) {
+                config.set_variable(&name, &value)?;
+            }
+        }
+        Ok(config)
+    }
+
+    /// Puts flags over the environment over the file (if there is one).
+    pub fn layered(
+        flags: Self,
+        vars: impl IntoIterator<Item = (String, String)>,
+        file: Option<&Path>,
+    ) -> Result<Self, ConfigError> {
+        let file = file.map(Self::from_file).transpose()?.unwrap_or_default();
+        Ok(flags.or(Self::from_env(vars)?).or(file))
+    }
+
+    /// Adds the defaults and checks every value.
+    pub fn resolve(self) -> Result<Config, ConfigError> {
+        let store = self.store()?;
+        let base = BrokerOptions::default();
+        let listen = match &self.listen {
+            Some(text) => parse_listen(text)?,
+            None => base.listen,
+        };
+        let span = |value: Option<Span>, default: Duration| value.map_or(default, |s| s.0);
+        // Somebody who sets only the heartbeat wants the usual three of them.
+        let heartbeat = span(self.heartbeat, base.heartbeat);
+        let broker = BrokerOptions {
+            listen,
+            cluster: self.cluster.clone().unwrap_or(base.cluster),
+            engine: self.engine(base.engine)?,
+            heartbeat,
+            heartbeat_timeout: span(self.heartbeat_timeout, heartbeat * 3),
+            drain_timeout: span(self.drain_timeout, base.drain_timeout),
+            startup_timeout: self.startup_timeout.map(|s| s.0).filter(|d| !d.is_zero()),
+            max_sessions: self.max_sessions.unwrap_or(base.max_sessions),
+            ..BrokerOptions::default()
+        };
+        broker.validate()?;
+        Ok(Config {
+            broker,
+            advertise: self.advertise,
+            store,
+            log_format: self.log_format.unwrap_or_default(),
+            log_level: self.log_level.unwrap_or_else(|| "info".to_owned()),
+        })
+    }
+
+    fn store(&self) -> Result<StoreConfig, ConfigError> {
+        let partitions = self.partitions;
+        let urls = self.redis.as_ref().map(|l| l.0.clone()).unwrap_or_default();
+        let wrong =
+            |message: &str| ConfigError::Setting { setting: "durability", message: message.to_owned() };
+        if urls.is_empty() {
+            let sync = match self.durability {
+                None | Some(Durability::EmbeddedSync) => true,
+                Some(Durability::EmbeddedFast) => false,
+                Some(_) => return Err(wrong("the store is embedded: give redis URLs, or an embedded level")),
+            };
+            let data = self.data.clone().unwrap_or_else(|| PathBuf::from("mtimer-data"));
+            return Ok(StoreConfig::Embedded { data, sync, partitions });
+        }
+        if self.data.is_some() {
+            let message = "a folder and redis URLs are given: leave one of them out".to_owned();
+            return Err(ConfigError::Setting { setting: "data", message });
+        }
+        let replicated = match self.durability {
+            None | Some(Durability::Redis) => false,
+            Some(Durability::RedisReplicated) => true,
+            Some(_) => return Err(wrong("the store is Redis: write redis or redis-replicated")),
+        };
+        Ok(StoreConfig::Redis { urls, replicated, partitions })
+    }
+
+    fn engine(&self, base: EngineOptions) -> Result<EngineOptions, ConfigError> {
+        let mut retry_by_dest = HashMap::new();
+        for d in &self.destination {
+            let bad = |message: String| ConfigError::Setting { setting: "destination", message };
+            let dest = Destination::new(&d.group, &d.app).map_err(|e| bad(e.to_string()))?;
+            if retry_by_dest.insert(dest.clone(), tiers(&d.retry)).is_some() {
+                return Err(bad(format!("{dest} is there twice: write it once")));
+            }
+        }
+        Ok(EngineOptions {
+            partitions: self.partitions.unwrap_or(base.partitions),
+            preload_ms: self.preload.map_or(base.preload_ms, Span::as_ms),
+            memory_bytes: self.memory.map_or(base.memory_bytes, |s| s.0),
+            park_after_ms: self.park_after.map_or(base.park_after_ms, Span::as_ms),
+            retry: self.retry.as_ref().map_or(base.retry, tiers),
+            retry_by_dest,
+            jitter_percent: self.jitter_percent.unwrap_or(base.jitter_percent),
+            callback_timeout_ms: self.callback_timeout.map_or(base.callback_timeout_ms, Span::as_ms_u32),
+            dead_max_age_ms: self.dead_max_age.map_or(base.dead_max_age_ms, Span::as_ms),
+            dead_max_count: self.dead_max_count.unwrap_or(base.dead_max_count),
+            seed: base.seed,
+        })
+    }
+}
+
+fn tiers(list: &List<Span>) -> RetryTiers {
+    RetryTiers(list.0.iter().map(|s| s.as_ms_u32()).collect())
+}
+
+fn parse_listen(text: &str) -> Result<SocketAddr, ConfigError> {
+    let bad = |what: String| ConfigError::Setting {
+        setting: "listen",
+        message: format!("{text:?} is not an address: {what}; write host:port, such as 0.0.0.0:7400"),
+    };
+    let mut found = text.to_socket_addrs().map_err(|e| bad(e.to_string()))?;
+    found.next().ok_or_else(|| bad("the name has no address".to_owned()))
+}
+
+fn parse_variable<T: FromStr>(name: &str, value: &str) -> Result<T, ConfigError>
+where
+    T::Err: std::fmt::Display,
+{
+    let invalid = |e: T::Err| ConfigError::Variable { name: name.to_owned(), message: e.to_string() };
+    value.parse().map_err(invalid)
+}
+
+fn known_variables() -> String {
+    let known: BTreeSet<&str> = VARIABLES.iter().chain(OTHER_VARIABLES).copied().collect();
+    known.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+use std::io::Write;
+
+use clap::Parser;
+
+use super::*;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    flags: PartialConfig,
+}
+
+fn env(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+}
+
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let mut f = tempfile::NamedTempFile::new().unwrap();
+    f.write_all(text.as_bytes()).unwrap();
+    f
+}
+
+#[test]
+fn flags_over_environment_over_file_over_defaults() {
+    let file = file(
+        "cluster = \"file\"\nheartbeat = \"1s\"\npreload = \"2s\"\nmemory = \"64MiB\"\nretry = [\"1s\", \"2s\"]\n\
+         [[destination]]\ngroup = \"g\"\napp = \"a\"\nretry = []\n",
+    );
+    let vars =
+        env(&[("MTIMER_CLUSTER", "env"), ("MTIMER_HEARTBEAT", "2s"), ("MTIMER_TOKEN", "x"), ("HOME", "/")]);
+    let cli = Cli::parse_from(["mtimer", "--cluster", "flag", "--park-after", "100ms"]);
+    let config = PartialConfig::layered(cli.flags, vars, Some(file.path())).unwrap().resolve().unwrap();
+    let b = &config.broker;
+    assert_eq!((b.cluster.as_str(), b.heartbeat.as_secs(), b.heartbeat_timeout.as_secs()), ("flag", 2, 6));
+    assert_eq!((b.engine.preload_ms, b.engine.memory_bytes, b.engine.park_after_ms), (2_000, 64 << 20, 100));
+    assert_eq!(b.engine.retry.0, [1_000, 2_000]);
+    assert_eq!(b.engine.retry_by_dest[&Destination::new("g", "a").unwrap()].0, []);
+    assert_eq!(b.listen, BrokerOptions::default().listen);
+    let StoreConfig::Embedded { sync, partitions, .. } = config.store else { panic!("not embedded") };
+    assert!(sync && partitions.is_none());
+}
+
+#[test]
+fn unknown_keys_and_variables_are_errors() {
+    let bad = file("clustre = \"x\"\n");
+    let text = PartialConfig::from_file(bad.path()).unwrap_err().to_string();
+    assert!(text.contains("clustre") && text.contains("cluster"), "{text}");
+    let text = PartialConfig::from_env(env(&[("MTIMER_CLUSTRE", "x")])).unwrap_err().to_string();
+    assert!(text.contains("MTIMER_CLUSTRE is not known") && text.contains("MTIMER_CLUSTER"), "{text}");
+    assert!(Cli::try_parse_from(["mtimer", "--clustre", "x"]).is_err());
+    let bad = file("[[destination]]\ngroup = \"g\"\nretry = []\n");
+    assert!(PartialConfig::from_file(bad.path()).unwrap_err().to_string().contains("app"));
+}
+
+#[test]
+fn errors_name_value_limit_and_fix() {
+    let error = |vars: &[(&str, &str)]| match PartialConfig::from_env(env(vars)) {
+        Ok(config) => config.resolve().unwrap_err().to_string(),
+        Err(e) => e.to_string(),
+    };
+    assert_eq!(
+        error(&[("MTIMER_PRELOAD", "soon")]),
+        "the environment variable MTIMER_PRELOAD is not valid: \
+         \"soon\" is not a duration: write a number and a unit, such as 250ms, 5s, 2h"
+    );
+    assert_eq!(
+        error(&[("MTIMER_PARTITIONS", "2000")]),
+        "partitions is 2000, allowed is 1 to 1024: 16 a core is plenty"
+    );
+    assert!(error(&[("MTIMER_LISTEN", "7400")]).contains("write host:port, such as 0.0.0.0:7400"));
+    assert!(error(&[("MTIMER_DURABILITY", "redis")]).contains("the store is embedded"));
+    assert!(error(&[("MTIMER_DURABILITY", "best")]).contains("write embedded-sync, embedded-fast, redis or"));
+    let both = [("MTIMER_REDIS", "redis://h"), ("MTIMER_DATA", "/x")];
+    assert!(error(&both).contains("leave one of them out"));
+    assert!(error(&[("MTIMER_RETRY", "1s,90d")]).contains("retry tier 2 of 2"));
+}
+
+#[test]
+fn redis_urls_choose_redis() {
+    let vars = env(&[("MTIMER_REDIS", "redis://a,redis://b"), ("MTIMER_DURABILITY", "redis-replicated")]);
+    let config = PartialConfig::from_env(vars).unwrap().resolve().unwrap();
+    let urls = vec!["redis://a".to_owned(), "redis://b".to_owned()];
+    assert_eq!(config.store, StoreConfig::Redis { urls, replicated: true, partitions: None });
+}

@@ -1,0 +1,152 @@
+//! Values of settings as people write them: durations, sizes, lists.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, de};
+
+/// A duration such as `250ms`, `5s`, `2h 30m`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Span(pub Duration);
+
+/// A size such as `64KiB`, `256MiB`, `2GiB`, or a plain number of bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Size(pub u64);
+
+/// Values separated by commas; in the file an array.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct List<T>(pub Vec<T>);
+
+/// The text is not such a value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not {expected}")]
+pub struct InvalidValue {
+    text: String,
+    expected: String,
+}
+
+impl InvalidValue {
+    fn new(text: &str, expected: impl Into<String>) -> Self {
+        Self { text: text.chars().take(80).collect(), expected: expected.into() }
+    }
+}
+
+impl Span {
+    /// Whole milliseconds, up to `u32::MAX`.
+    pub fn as_ms_u32(self) -> u32 {
+        u32::try_from(self.0.as_millis()).unwrap_or(u32::MAX)
+    }
+
+    /// Whole milliseconds.
+    pub fn as_ms(self) -> u64 {
+        u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl FromStr for Span {
+    type Err = InvalidValue;
+
+    fn from_str(s: &str) -> Result<Self, InvalidValue> {
+        humantime::parse_duration(s.trim())
+            .map(Self)
+            .map_err(|_| InvalidValue::new(s, "a duration: write a number and a unit, such as 250ms, 5s, 2h"))
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_duration(self.0).fmt(f)
+    }
+}
+
+impl FromStr for Size {
+    type Err = InvalidValue;
+
+    fn from_str(s: &str) -> Result<Self, InvalidValue> {
+        let bad =
+            || InvalidValue::new(s, "a size: write bytes, or a number and KiB, MiB or GiB, such as 256MiB");
+        let text = s.trim();
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let number: u64 = text[..digits].parse().map_err(|_| bad())?;
+        let unit: u64 = match text[digits..].trim() {
+            "" | "B" => 1,
+            "KiB" => 1 << 10,
+            "MiB" => 1 << 20,
+            "GiB" => 1 << 30,
+            _ => return Err(bad()),
+        };
+        number.checked_mul(unit).map(Self).ok_or_else(bad)
+    }
+}
+
+impl<T: FromStr> FromStr for List<T>
+where
+    T::Err: fmt::Display,
+{
+    type Err = InvalidValue;
+
+    fn from_str(s: &str) -> Result<Self, InvalidValue> {
+        if s.trim().is_empty() {
+            return Ok(Self(Vec::new()));
+        }
+        let item = |part: &str| {
+            part.trim().parse().map_err(|e: T::Err| InvalidValue::new(s, format!("a list: {e}")))
+        };
+        s.split(',').map(item).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Bytes(u64),
+            Text(String),
+        }
+        match Form::deserialize(d)? {
+            Form::Bytes(n) => Ok(Self(n)),
+            Form::Text(s) => s.parse().map_err(de::Error::custom),
+        }
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Vec::deserialize(d).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_as_people_write_them() {
+        assert_eq!("2h 30m".parse::<Span>().unwrap().as_ms(), 9_000_000);
+        assert_eq!("256MiB".parse::<Size>().unwrap(), Size(256 << 20));
+        assert_eq!("12".parse::<Size>().unwrap(), Size(12));
+        let spans = "1s, 5s".parse::<List<Span>>().unwrap();
+        assert_eq!(spans.0.len(), 2);
+        assert_eq!("".parse::<List<Span>>().unwrap().0, []);
+    }
+
+    #[test]
+    fn refusals_say_what_to_write() {
+        assert_eq!(
+            "5".parse::<Span>().unwrap_err().to_string(),
+            "\"5\" is not a duration: write a number and a unit, such as 250ms, 5s, 2h"
+        );
+        for bad in ["", "MiB", "1MB", "-1", "99999999999999999999", "99999999999GiB"] {
+            assert!(bad.parse::<Size>().is_err(), "{bad}");
+        }
+        assert!("1s,x".parse::<List<Span>>().unwrap_err().to_string().contains("\"x\" is not a duration"));
+    }
+}

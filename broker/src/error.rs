@@ -1,0 +1,82 @@
+//! Why a broker did not start, and why one that ran has ended.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mtimer_store::StoreError;
+use mtimer_types::{Epoch, PartitionId, Term};
+
+use crate::options::InvalidOptions;
+
+/// The broker did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An option is out of range.
+    #[error(transparent)]
+    Options(#[from] InvalidOptions),
+    /// The address to listen on cannot be used.
+    #[error("cannot listen on {addr}: {source}; choose another address with --listen or stop what uses it")]
+    Listen {
+        /// The address.
+        addr: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The system gives no thread for the alarms.
+    #[error("cannot start the alarm thread: {0}")]
+    Thread(io::Error),
+    /// The store answers, but cannot be used.
+    #[error(transparent)]
+    Store(StoreError),
+    /// The store did not answer in time.
+    #[error("the store could not be used within {} s: {last}; start it, or allow more with --startup-timeout", .waited.as_secs())]
+    StoreAway {
+        /// How long was tried.
+        waited: Duration,
+        /// What came last.
+        last: String,
+    },
+    /// It ended while starting.
+    #[error(transparent)]
+    Ended(#[from] BrokerError),
+}
+
+/// A broker that ran has ended, not because it was told to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BrokerError {
+    /// Another broker was started on the same cluster. The last one started wins.
+    #[error(
+        "another broker has taken over partition {partition}: it holds epoch {stored} in term {}, ours were epoch {ours} in term {}; \
+         only one broker may run on a cluster, and the one started last wins",
+        .stored_term.0, .our_term.0
+    )]
+    Fenced {
+        /// The partition at which it was noticed.
+        partition: PartitionId,
+        /// The epoch in the store.
+        stored: Epoch,
+        /// The epoch this broker had (0: none).
+        ours: Epoch,
+        /// The term in the store.
+        stored_term: Term,
+        /// This broker's term.
+        our_term: Term,
+    },
+    /// The store answers, but cannot be used any more.
+    #[error("partition {partition} cannot be acquired anew: {source}")]
+    Store {
+        /// Which partition.
+        partition: PartitionId,
+        /// What the store says.
+        source: StoreError,
+    },
+    /// A defect: a task has panicked.
+    #[error("the broker's {task} task has failed, this is a defect: {what}")]
+    Panicked {
+        /// Which task.
+        task: &'static str,
+        /// The panic's message.
+        what: String,
+    },
+}

@@ -1,0 +1,203 @@
+//! What can be set of a broker, and the ranges that are allowed.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mtimer_core::EngineOptions;
+use mtimer_types::limits;
+
+use crate::auth::{AcceptAll, Authenticator};
+
+/// What can be set of a broker. [`Default`] gives a broker on 127.0.0.1:7400 that lets everybody in.
+#[derive(Clone, Debug)]
+pub struct BrokerOptions {
+    /// Where clients connect; port 0 takes any free port (see [`Broker::local_addr`](crate::Broker::local_addr)).
+    pub listen: SocketAddr,
+    /// The cluster's name, told to clients.
+    pub cluster: String,
+    /// The engine's own options. The number of partitions is the store's, and a seed of 0 means a random one.
+    pub engine: EngineOptions,
+    /// Who may open a session.
+    pub auth: Arc<dyn Authenticator>,
+    /// Something is sent to every session at least this often.
+    pub heartbeat: Duration,
+    /// A session that is silent (or takes nothing) for so long is closed. At least two heartbeats.
+    pub heartbeat_timeout: Duration,
+    /// How long a connection may take for its handshake.
+    pub handshake_timeout: Duration,
+    /// How long a graceful stop waits for settlements before it gives the partitions up.
+    pub drain_timeout: Duration,
+    /// How long to wait for a store that is away at start; `None`: as long as it takes.
+    pub startup_timeout: Option<Duration>,
+    /// Sessions at most.
+    pub max_sessions: usize,
+    /// Connections at most that have not finished their handshake.
+    pub max_handshakes: usize,
+    /// Bytes at most that wait for one session to read them.
+    pub session_outbox_bytes: usize,
+}
+
+impl Default for BrokerOptions {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 7400)),
+            cluster: "mtimer".to_owned(),
+            engine: EngineOptions::default(),
+            auth: Arc::new(AcceptAll),
+            heartbeat: Duration::from_millis(limits::HEARTBEAT_MS),
+            heartbeat_timeout: Duration::from_millis(limits::HEARTBEAT_TIMEOUT_MS),
+            handshake_timeout: Duration::from_millis(limits::HANDSHAKE_DEADLINE_MS),
+            drain_timeout: Duration::from_secs(10),
+            startup_timeout: None,
+            max_sessions: limits::MAX_SESSIONS,
+            max_handshakes: limits::MAX_HANDSHAKES,
+            session_outbox_bytes: limits::MAX_SESSION_OUTBOX,
+        }
+    }
+}
+
+/// An option is out of range.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{option} is {value}, allowed is {allowed}: {fix}")]
+pub struct InvalidOptions {
+    /// The setting's name, as in the file.
+    pub option: &'static str,
+    /// What was given.
+    pub value: String,
+    /// The range.
+    pub allowed: String,
+    /// What to do.
+    pub fix: &'static str,
+}
+
+/// Longest name of a cluster, bytes: it is part of every key in the store.
+const MAX_CLUSTER_BYTES: usize = 64;
+/// Shortest heartbeat: below it the heartbeats themselves are the load.
+const MIN_HEARTBEAT: Duration = Duration::from_millis(20);
+/// Longest of any of the shell's durations.
+const MAX_SPAN: Duration = Duration::from_secs(86_400);
+/// Least memory for timers, bytes: one load step of largest payloads.
+const MIN_MEMORY: u64 = 1024 * 1024;
+/// Longest preload window, ms: beyond it memory holds what will not be needed for long.
+const MAX_PRELOAD_MS: u64 = 600_000;
+/// Longest wait of a due timer for a session before it is parked, ms.
+const MAX_PARK_AFTER_MS: u64 = 60_000;
+
+impl BrokerOptions {
+    /// Checks every option that can be checked without the store.
+    pub fn validate(&self) -> Result<(), InvalidOptions> {
+        check_cluster(&self.cluster)?;
+        let fix = "give a duration such as 5s";
+        within("heartbeat", self.heartbeat, MIN_HEARTBEAT, MAX_SPAN / 4, fix)?;
+        let fix = "give at least two heartbeats, three are usual";
+        within("heartbeat-timeout", self.heartbeat_timeout, self.heartbeat * 2, MAX_SPAN, fix)?;
+        within("handshake-timeout", self.handshake_timeout, MIN_HEARTBEAT, MAX_SPAN, "5s is usual")?;
+        within("drain-timeout", self.drain_timeout, Duration::ZERO, MAX_SPAN, "10s is usual")?;
+        in_range(
+            "max-sessions",
+            self.max_sessions,
+            1,
+            limits::MAX_SESSIONS,
+            "start more brokers for more sessions",
+        )?;
+        in_range("max-handshakes", self.max_handshakes, 1, limits::MAX_HANDSHAKES, "leave it out")?;
+        let (least, most) = (64 * 1024, limits::MAX_SESSION_OUTBOX);
+        in_range("session-outbox", self.session_outbox_bytes, least, most, "leave it out")?;
+        check_engine(&self.engine)
+    }
+}
+
+fn check_cluster(name: &str) -> Result<(), InvalidOptions> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > MAX_CLUSTER_BYTES || !name.chars().all(plain) {
+        return Err(InvalidOptions {
+            option: "cluster",
+            value: format!("{:?}", name.chars().take(80).collect::<String>()),
+            allowed: format!("1 to {MAX_CLUSTER_BYTES} characters of a-z A-Z 0-9 - _ ."),
+            fix: "it becomes part of keys in the store, choose a plain name",
+        });
+    }
+    Ok(())
+}
+
+fn check_engine(e: &EngineOptions) -> Result<(), InvalidOptions> {
+    in_range("partitions", e.partitions, 1, limits::MAX_PARTITIONS, "16 a core is plenty")?;
+    in_range("memory", e.memory_bytes, MIN_MEMORY, u64::MAX, "256MiB is usual")?;
+    in_range("preload", e.preload_ms, 100, MAX_PRELOAD_MS, "it is in ms here; 5s is usual")?;
+    in_range("park-after", e.park_after_ms, 1, MAX_PARK_AFTER_MS, "it is in ms here; 250ms is usual")?;
+    in_range("jitter-percent", e.jitter_percent, 0, 100, "10 is usual")?;
+    let (least, most) = (limits::MIN_CALLBACK_TIMEOUT_MS, limits::MAX_CALLBACK_TIMEOUT_MS);
+    in_range("callback-timeout", e.callback_timeout_ms, least, most, "it is in ms here; 30s is usual")?;
+    for tiers in std::iter::once(&e.retry).chain(e.retry_by_dest.values()) {
+        tiers.validate().map_err(|error| InvalidOptions {
+            option: "retry",
+            value: format!("{:?} ms", tiers.0),
+            allowed: error.to_string(),
+            fix: "shorten the list or the delay",
+        })?;
+    }
+    Ok(())
+}
+
+fn in_range<T: PartialOrd + std::fmt::Display>(
+    option: &'static str,
+    value: T,
+    least: T,
+    most: T,
+    fix: &'static str,
+) -> Result<(), InvalidOptions> {
+    if value < least || value > most {
+        return Err(InvalidOptions {
+            option,
+            value: value.to_string(),
+            allowed: format!("{least} to {most}"),
+            fix,
+        });
+    }
+    Ok(())
+}
+
+fn within(
+    option: &'static str,
+    value: Duration,
+    least: Duration,
+    most: Duration,
+    fix: &'static str,
+) -> Result<(), InvalidOptions> {
+    if value < least || value > most {
+        let allowed = format!("{least:?} to {most:?}");
+        return Err(InvalidOptions { option, value: format!("{value:?}"), allowed, fix });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid() {
+        BrokerOptions::default().validate().unwrap();
+    }
+
+    #[test]
+    fn refusals_name_value_range_and_fix() {
+        let options = BrokerOptions { heartbeat_timeout: Duration::from_secs(6), ..BrokerOptions::default() };
+        let text = options.validate().unwrap_err().to_string();
+        assert_eq!(
+            text,
+            "heartbeat-timeout is 6s, allowed is 10s to 86400s: give at least two heartbeats, three are usual"
+        );
+        let options = BrokerOptions { cluster: "a b".into(), ..BrokerOptions::default() };
+        assert!(
+            options.validate().unwrap_err().to_string().starts_with("cluster is \"a b\", allowed is 1 to 64")
+        );
+        let engine = EngineOptions { jitter_percent: 101, ..EngineOptions::default() };
+        let options = BrokerOptions { engine, ..BrokerOptions::default() };
+        assert_eq!(
+            options.validate().unwrap_err().to_string(),
+            "jitter-percent is 101, allowed is 0 to 100: 10 is usual"
+        );
+    }
+}
