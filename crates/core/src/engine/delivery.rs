@@ -1,0 +1,218 @@
+//! From due to sent.
+
+use mtimer_protocol::{Delivery, ServerMessage};
+use mtimer_store::{Answer, Op, Verdict};
+use mtimer_types::{Mode, TimerId};
+
+use super::requests::OpCtx;
+use super::roster::{DestIx, MemberRef};
+use super::table::{Flight, State};
+use super::{Engine, Phase};
+use crate::api::{Counter, Effect, Now};
+
+/// Deliveries of one frame.
+const FRAME_DELIVERIES: usize = 500;
+/// Payload bytes of one frame.
+const FRAME_BYTES: usize = 1024 * 1024;
+
+impl Engine {
+    /// Takes from the wheels what has come due, and passes on what is covered by a claim.
+    pub(super) fn collect_due(&mut self, now: Now) {
+        for ix in 0..self.partitions.len() {
+            let Some(p) = self.partitions[ix].as_deref_mut() else { continue };
+            while let Some(ids) = p.table.take_due(now.time) {
+                for id in ids {
+                    if let Some(e) = p.table.get_mut(id) {
+                        e.state = State::Due;
+                        p.due.push(id);
+                    }
+                }
+            }
+            let able = self.phase == Phase::Running && p.down.is_none() && p.is_fenced(now.mono_ms);
+            if able && !p.due.is_empty() {
+                let due = std::mem::take(&mut p.due);
+                due.into_iter().for_each(|id| self.make_ready(now, id));
+            }
+        }
+    }
+
+    /// A due timer goes to its destination's queue, or waits on for its claim, or for the end of an edit.
+    fn make_ready(&mut self, now: Now, id: TimerId) {
+        let Some(p) = self.partition(id.partition()) else { return };
+        let Some(entry) = p.table.get(id).filter(|e| matches!(e.state, State::Due)) else { return };
+        let (dest, fire) = (entry.dest, entry.fire);
+        let expired = entry.record.timer.deadline.is_some_and(|d| d < now.time);
+        let stopped = entry.record.progress.stopped;
+        if p.edited(id) {
+            return self.set_state(id, State::Held);
+        }
+        if expired {
+            return self.settle(id, None, Verdict::Expired, None);
+        }
+        if stopped {
+            return self.bury_stopped(id);
+        }
+        if !p.may_send(fire, now.mono_ms) {
+            p.due.push(id);
+            return;
+        }
+        if self.is_stuck(dest, now) {
+            return self.park(id);
+        }
+        self.set_state(id, State::Ready { since: now.mono_ms });
+        self.roster.dest_mut(dest).ready.push_back(id);
+        self.roster.touch(dest);
+    }
+
+    pub(super) fn set_state(&mut self, id: TimerId, state: State) {
+        if let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) {
+            entry.state = state;
+        }
+    }
+
+    /// Gives ready timers to members with credit.
+    pub(super) fn dispatch(&mut self, now: Now) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        for dest in self.roster.take_dirty() {
+            let sent = self.dispatch_to(now, dest);
+            self.mark_room(now, dest, sent);
+            self.unpark_more(dest);
+            self.roster.sweep(dest);
+        }
+    }
+
+    /// Returns how many deliveries were given out.
+    fn dispatch_to(&mut self, now: Now, dest: DestIx) -> usize {
+        let mut sent = 0;
+        while !self.roster.dest(dest).ready.is_empty() {
+            let waiting = self.roster.dest(dest).ready.len();
+            let Some((member, share)) = self.roster.least_loaded(dest, waiting) else { break };
+            for _ in 0..share {
+                let Some(id) = self.next_ready(now, dest) else { return sent };
+                self.give(now, id, member);
+                sent += 1;
+            }
+        }
+        sent
+    }
+
+    /// The first timer of the destination's queue that may be sent now.
+    fn next_ready(&mut self, now: Now, dest: DestIx) -> Option<TimerId> {
+        loop {
+            let id = self.roster.dest_mut(dest).ready.pop_front()?;
+            let Some(p) = self.partition(id.partition()) else { continue };
+            let Some(entry) = p.table.get(id).filter(|e| matches!(e.state, State::Ready { .. })) else {
+                continue;
+            };
+            let fire = entry.fire;
+            if p.edited(id) {
+                self.set_state(id, State::Held);
+            } else if !p.may_send(fire, now.mono_ms) {
+                p.due.push(id);
+                self.set_state(id, State::Due);
+            } else {
+                return Some(id);
+            }
+        }
+    }
+
+    fn give(&mut self, now: Now, id: TimerId, member: MemberRef) {
+        self.roster.charge(member);
+        self.unsettled += 1;
+        let mode = self.partition(id.partition()).and_then(|p| p.table.get(id)).map(|e| e.record.timer.mode);
+        match mode {
+            Some(Mode::AtMostOnce) => {
+                self.set_state(id, State::Taking { member });
+                self.enqueue(id.partition(), Op::Take { id }, OpCtx::Take { id });
+            }
+            _ => self.deliver(now, id, member),
+        }
+    }
+
+    /// Puts a delivery on its way. The credit is charged already.
+    fn deliver(&mut self, now: Now, id: TimerId, to: MemberRef) {
+        let timeout_default = self.options.callback_timeout_ms;
+        let Some(m) = self.roster.member(to) else { return };
+        let session = m.session;
+        let Some(s) = self.roster.sessions.get_mut(&session) else { return };
+        s.flights.insert(id);
+        let client = s.client;
+        let Some(p) = self.partitions[usize::from(id.partition().0)].as_deref_mut() else { return };
+        let epoch = p.epoch;
+        let Some(entry) = p.table.get_mut(id) else { return };
+        let timer = &entry.record.timer;
+        let timeout_ms = timer.callback_timeout_ms.unwrap_or(timeout_default);
+        let attempt = entry.attempt();
+        let delivery = Delivery {
+            id,
+            key: timer.key.clone(),
+            due: timer.due,
+            epoch,
+            attempt,
+            mode: timer.mode,
+            timeout_ms,
+            payload: timer.payload.clone(),
+        };
+        let until = now.mono_ms + u64::from(timeout_ms);
+        entry.state =
+            State::InFlight(Flight { attempt, member: Some(to), session: Some(session), client, until });
+        self.timeouts.add(until, id, attempt);
+        self.roster.post(to, delivery);
+        self.count(Counter::Delivered, 1);
+        self.count(Counter::Redelivered, u64::from(attempt > 1));
+    }
+
+    /// An at-most-once timer was taken: now it may be sent, once.
+    pub(super) fn taken(&mut self, now: Now, id: TimerId, answer: &Answer) {
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
+        let Some(State::Taking { member }) = entry.map(|e| &e.state) else { return };
+        let (member, dest) = (*member, entry.map_or(0, |e| e.dest));
+        match answer {
+            Answer::Done if self.phase == Phase::Running && self.roster.takes(member) => {
+                self.deliver(now, id, member)
+            }
+            Answer::Done => {
+                // The member has left meanwhile. Nothing was sent, so it may go to another, or wait.
+                self.roster.give_back(member);
+                match self.roster.least_loaded(dest, 1) {
+                    Some((other, _)) if self.phase == Phase::Running => {
+                        self.roster.charge(other);
+                        self.deliver(now, id, other);
+                    }
+                    _ => {
+                        self.unsettled -= 1;
+                        self.set_state(id, State::Due);
+                        self.park(id);
+                    }
+                }
+            }
+            _ => _ = self.forget(id),
+        }
+    }
+
+    /// Sends this turn's deliveries, in frames of bounded size.
+    pub(super) fn send(&mut self) {
+        for member in std::mem::take(&mut self.roster.outgoing) {
+            let Some(m) = self.roster.member(member) else { continue };
+            let (session, registration) = (m.session, m.registration);
+            let mut frame = Vec::new();
+            let mut bytes = 0;
+            for delivery in std::mem::take(&mut m.outbox) {
+                bytes += delivery.payload.len();
+                frame.push(delivery);
+                if frame.len() >= FRAME_DELIVERIES || bytes >= FRAME_BYTES {
+                    bytes = 0;
+                    let deliveries = std::mem::take(&mut frame);
+                    self.effects
+                        .push(Effect::Send(session, ServerMessage::Deliver { registration, deliveries }));
+                }
+            }
+            if !frame.is_empty() {
+                self.effects
+                    .push(Effect::Send(session, ServerMessage::Deliver { registration, deliveries: frame }));
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Hash maps whose order is decided by the engine's seed alone, so that one seed gives one history.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, Hasher};
+
+pub(super) type Map<K, V> = HashMap<K, V, Seeded>;
+pub(super) type Set<K> = HashSet<K, Seeded>;
+
+/// Builds hashers from a seed that clients do not know, so that they cannot choose ids that collide.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Seeded(pub(super) u64);
+
+impl BuildHasher for Seeded {
+    type Hasher = Mixer;
+    fn build_hasher(&self) -> Mixer {
+        Mixer(self.0)
+    }
+}
+
+/// Multiplies and folds each word into the state (as in wyhash, Wang Yi, 2019).
+#[derive(Debug)]
+pub(super) struct Mixer(u64);
+
+impl Mixer {
+    fn mix(&mut self, word: u64) {
+        let wide = u128::from(self.0 ^ word ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f;
+        self.0 = (wide >> 64) as u64 ^ wide as u64;
+    }
+}
+
+impl Hasher for Mixer {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.mix(u64::from_le_bytes(word) ^ (chunk.len() as u64) << 56);
+        }
+    }
+    fn write_u8(&mut self, n: u8) {
+        self.mix(u64::from(n));
+    }
+    fn write_u16(&mut self, n: u16) {
+        self.mix(u64::from(n));
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.mix(u64::from(n));
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.mix(n);
+    }
+    fn write_usize(&mut self, n: usize) {
+        self.mix(n as u64);
+    }
+    fn write_u128(&mut self, n: u128) {
+        self.mix(n as u64);
+        self.mix((n >> 64) as u64);
+    }
+    fn finish(&self) -> u64 {
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z ^ (z >> 31)
+    }
+}
+
+/// SplitMix64 (Steele, Lea, Flood, 2014): the engine's only randomness.
+#[derive(Clone, Debug)]
+pub(super) struct Rng(pub(super) u64);
+
+impl Rng {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}

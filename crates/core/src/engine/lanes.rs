@@ -1,0 +1,258 @@
+//! What goes to the store and what comes back: acquisition, group commit, answers in order, the end of a reign.
+
+use mtimer_protocol::ErrorCode;
+use mtimer_store::{Answer, Batch, Health, InFlight, LaneError, Op};
+use mtimer_types::{Epoch, PartitionId, Time};
+
+use super::partition::{APPLIES_OUT, BATCH_OPS, Partition, Pending};
+use super::requests::OpCtx;
+use super::table::State;
+use super::{Engine, Phase};
+use crate::api::{Call, CallAnswer, Counter, Effect, Now};
+
+impl Engine {
+    pub(super) fn acquired(
+        &mut self,
+        now: Now,
+        id: PartitionId,
+        epoch: Epoch,
+        prior_claim: Time,
+        in_flight: Vec<InFlight>,
+    ) {
+        let Some(slot) = self.partitions.get_mut(usize::from(id.0)) else { return };
+        let mut p = Partition::new(id, epoch, prior_claim, self.seed);
+        p.inherited = in_flight.into_iter().map(|f| (f.id, f)).fold(p.inherited, |mut all, (id, f)| {
+            all.insert(id, f);
+            all
+        });
+        p.trim_at = now.mono_ms + u64::from(id.0) * 997 % 60_000;
+        *slot = Some(Box::new(p));
+        self.call(id, Pending::Taken, Call::Taken(0, mtimer_types::limits::MAX_PAGE));
+        self.call(id, Pending::ParkedDestinations, Call::ParkedDestinations);
+    }
+
+    pub(super) fn call(&mut self, id: PartitionId, pending: Pending, call: Call) {
+        if let Some(p) = self.partition(id) {
+            p.calls.push_back(pending);
+            self.effects.push(Effect::Call(id, call));
+        }
+    }
+
+    pub(super) fn health(&mut self, id: PartitionId, health: Health) {
+        let Some(p) = self.partition(id) else { return };
+        match health {
+            Health::Up => p.down = None,
+            Health::Down(why) => p.down = Some(why),
+            Health::Ended(error) => self.lane_ended(id, error),
+        }
+    }
+
+    /// Makes batches of what is queued, each with a claim if one is wanted.
+    pub(super) fn commit(&mut self, now: Now) {
+        if self.phase == Phase::Releasing {
+            return;
+        }
+        for p in self.partitions.iter_mut().flatten() {
+            while p.applies_out < APPLIES_OUT {
+                // A claim waits while the store is away: what it is for is asked anew when it is back.
+                let claim = p.claim_wanted(now.time, now.mono_ms).filter(|_| p.down.is_none());
+                if p.queue.is_empty() && claim.is_none() {
+                    break;
+                }
+                self.effects.push(Effect::Call(p.id, Call::Apply(p.next_batch(now, claim))));
+            }
+        }
+    }
+
+    /// Makes batches of all that is queued.
+    pub(super) fn commit_all(&mut self, now: Now) {
+        for p in self.partitions.iter_mut().flatten() {
+            while !p.queue.is_empty() {
+                self.effects.push(Effect::Call(p.id, Call::Apply(p.next_batch(now, None))));
+            }
+        }
+    }
+
+    pub(super) fn answered(&mut self, now: Now, id: PartitionId, epoch: Epoch, answer: CallAnswer) {
+        let Some(p) = self.partition(id).filter(|p| p.epoch == epoch) else { return };
+        if let CallAnswer::Ended(error) = answer {
+            return self.lane_ended(id, error);
+        }
+        let Some(pending) = p.calls.pop_front() else { return };
+        match (pending, answer) {
+            (Pending::Apply { ctxs, claim, begun }, CallAnswer::Apply(answers)) => {
+                p.applies_out -= 1;
+                p.confirm(claim, begun);
+                for (ctx, answer) in ctxs.into_iter().zip(answers) {
+                    self.applied(now, id, ctx, answer);
+                }
+            }
+            (Pending::Load { claim, begun }, CallAnswer::Load(loaded)) => {
+                p.load_out = false;
+                if claim.is_some() {
+                    p.confirm(claim, begun);
+                }
+                self.loaded(now, id, loaded);
+            }
+            (Pending::Unload { beyond }, CallAnswer::Unload) => self.unloaded(id, beyond),
+            (Pending::Adopt, CallAnswer::Get(found)) => self.fetched(now, id, found),
+            (Pending::ParkedDestinations, CallAnswer::ParkedDestinations(list)) => self.parks_known(id, list),
+            (Pending::Parked { dest }, CallAnswer::Parked(page)) => self.parked_page(now, id, dest, page),
+            (Pending::Taken, CallAnswer::Taken(page)) => self.taken_page(now, id, page),
+            (Pending::Query(part), answer) => self.query_answered(id, part, answer),
+            (Pending::Release, CallAnswer::Release) => self.partition_released(id),
+            (pending, _) => {
+                let text = format!("an answer of another kind than the call: {pending:?}");
+                self.lane_ended(id, LaneError::Broken(text));
+            }
+        }
+    }
+
+    fn applied(&mut self, now: Now, at: PartitionId, ctx: OpCtx, answer: Answer) {
+        match (ctx, answer) {
+            (ctx, Answer::Refused(refusal)) => match ctx.own_op() {
+                Some(op) => self.put_off(at, op, ctx),
+                None => self.refused(at, ctx, refusal),
+            },
+            (OpCtx::Take { id }, answer) => self.taken(now, id, &answer),
+            (OpCtx::Settle { id, verdict, report }, answer) => {
+                self.settled(now, id, verdict, report, &answer)
+            }
+            (OpCtx::Park { id, .. }, answer) => self.parked(id, &answer),
+            (OpCtx::Unpark { id }, answer) => self.unparked(id, &answer),
+            (OpCtx::Trim, Answer::Trimmed { removed, more }) => {
+                self.count(Counter::DeadTrimmed, u64::from(removed));
+                if let Some(p) = self.partition(at).filter(|_| more) {
+                    p.trim_at = now.mono_ms;
+                }
+            }
+            (OpCtx::Trim, _) => {}
+            (OpCtx::Schedule { reply, timer, name }, Answer::Schedule(a)) => {
+                self.scheduled(now, reply, timer, name, a)
+            }
+            (OpCtx::Cancel { reply, id, name }, Answer::Cancel(a)) => self.cancelled(at, reply, id, name, a),
+            (OpCtx::Reschedule { reply, id, name, due }, Answer::Reschedule(a)) => {
+                self.rescheduled(now, at, (reply, id, name, due), a);
+            }
+            (OpCtx::Replay { reply, id }, answer) => self.replayed(reply, id, &answer),
+            (OpCtx::Purge { reply }, answer) => {
+                let done = matches!(answer, Answer::Done);
+                self.reply(
+                    reply,
+                    if done { mtimer_protocol::OpReply::Done } else { mtimer_protocol::OpReply::NotFound },
+                );
+            }
+            (ctx, answer) => {
+                let text = format!("an answer of another kind than the operation: {answer:?}");
+                self.not_applied(at, ctx, ErrorCode::Unknown, &text);
+                self.lane_ended(at, LaneError::Broken(text));
+            }
+        }
+    }
+
+    /// Queues an operation of the owner's own for the next batch.
+    pub(super) fn enqueue(&mut self, at: PartitionId, op: Op, ctx: OpCtx) {
+        if let Some(p) = self.partition(at) {
+            p.queue.push_back((op, ctx));
+        }
+    }
+
+    /// An operation of the owner's own that the store would not take for now: again after a pause.
+    fn put_off(&mut self, at: PartitionId, op: Op, ctx: OpCtx) {
+        if let Some(p) = self.partition(at) {
+            p.put_off.push((op, ctx));
+        }
+    }
+
+    /// Drops everything of a partition: what was sent is not ours any more, what was asked was not done.
+    pub(super) fn lane_ended(&mut self, id: PartitionId, error: LaneError) {
+        let Some(p) = self.partitions.get_mut(usize::from(id.0)).and_then(Option::take) else { return };
+        self.count(Counter::LanesEnded, 1);
+        let Partition { table, queue, calls, key_edits, put_off, .. } = *p;
+        for (timer, entry) in table.iter() {
+            self.retire(*timer, entry.dest, &entry.state);
+        }
+        let (code, text) = match &error {
+            LaneError::Fenced { .. } | LaneError::Closed => (ErrorCode::NotOwner, error.to_string()),
+            LaneError::RolledBack(_) | LaneError::Broken(_) => {
+                (ErrorCode::Unavailable, format!("{error}; whether it was done is not known, repeat it"))
+            }
+        };
+        let of_calls = calls.into_iter().flat_map(|call| match call {
+            Pending::Apply { ctxs, .. } => ctxs,
+            Pending::Query(part) => vec![OpCtx::Query(part)],
+            _ => Vec::new(),
+        });
+        let queued = queue.into_iter().chain(put_off).map(|(_, ctx)| ctx);
+        for ctx in of_calls.chain(queued) {
+            match ctx {
+                OpCtx::Settle { id, report, .. } => {
+                    self.report(report, id, Some(mtimer_protocol::SettleRefusal::Late))
+                }
+                OpCtx::Query(part) => self.query_failed(part, code, &text),
+                ctx => self.not_applied(id, ctx, code, &text),
+            }
+        }
+        for (_, waiting) in key_edits {
+            self.drop_waiting_edits(waiting, code, &text);
+        }
+        self.forget_parks(id);
+        self.effects.push(Effect::LaneEnded(id, error));
+        if self.phase == Phase::Releasing {
+            self.check_released();
+        }
+    }
+
+    /// Gives back what a timer holds that leaves memory.
+    pub(super) fn retire(&mut self, id: mtimer_types::TimerId, dest: usize, state: &State) {
+        let member = match state {
+            State::InFlight(flight) => {
+                if let Some(s) = flight.session.and_then(|s| self.roster.sessions.get_mut(&s)) {
+                    s.flights.remove(&id);
+                }
+                self.unsettled -= 1;
+                flight.member
+            }
+            State::Settling { member } => {
+                self.unsettled -= 1;
+                *member
+            }
+            State::Taking { member } => {
+                self.unsettled -= 1;
+                Some(*member)
+            }
+            State::Unparking => {
+                self.one_returned(dest, id.partition());
+                None
+            }
+            _ => None,
+        };
+        if let Some(member) = member {
+            self.roster.give_back(member);
+        }
+        self.roster.dest_mut(dest).entries -= 1;
+        self.roster.sweep(dest);
+    }
+}
+
+impl Partition {
+    fn next_batch(&mut self, now: Now, claim: Option<Time>) -> Batch {
+        let n = self.queue.len().min(BATCH_OPS);
+        let (mut ops, ctxs): (Vec<Op>, Vec<OpCtx>) = self.queue.drain(..n).unzip();
+        for op in &mut ops {
+            if let Op::Replay { fire, .. } | Op::Unpark { fire, .. } = op {
+                *fire = now.time;
+            }
+        }
+        self.claim_asked = self.claim_asked.max(claim.unwrap_or(Time::ZERO));
+        self.applies_out += 1;
+        self.calls.push_back(Pending::Apply { ctxs, claim, begun: now.mono_ms });
+        Batch { now: now.time, claim, ops }
+    }
+
+    /// A fenced write was answered that was begun at `begun` (monotonic ms).
+    fn confirm(&mut self, claim: Option<Time>, begun: u64) {
+        self.fenced_at = self.fenced_at.max(Some(begun));
+        self.claimed = self.claimed.max(claim.unwrap_or(Time::ZERO));
+    }
+}

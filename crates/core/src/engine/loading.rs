@@ -1,0 +1,203 @@
+//! Into memory and out of it: what fires soon is loaded, within the budget; what does not fit goes back.
+
+use mtimer_store::{Load, Loaded, Op, Place, Record, Unconfirmed, Verdict};
+use mtimer_types::{PartitionId, Time, TimerId, limits::MAX_PAGE};
+
+use super::partition::{CLAIM_LEAD_MS, CLAIM_SPAN_MS, Pending};
+use super::requests::OpCtx;
+use super::table::{Entry, Flight, State};
+use super::{Engine, Phase};
+use crate::api::{Call, Counter, Effect, Now};
+
+/// Timers of one load: an answer is taken in in about a millisecond.
+const LOAD_TIMERS: usize = 4_000;
+/// Payload bytes of one load.
+const LOAD_BYTES: usize = 4 * 1024 * 1024;
+/// Due timers of one partition that wait for claim or credit; beyond them no more are loaded.
+const BACKLOG: usize = 20_000;
+/// What fires within this time is loaded even when memory is short, ms.
+const NEAR_MS: u64 = 1_000;
+
+impl Engine {
+    /// Timers in memory, and their bytes.
+    pub(super) fn memory(&self) -> (u64, u64) {
+        let tables = self.partitions.iter().flatten().map(|p| &p.table);
+        tables.fold((0, 0), |(n, bytes), t| (n + t.len() as u64, bytes + t.bytes()))
+    }
+
+    /// Asks for what fires soon.
+    pub(super) fn load_more(&mut self, now: Now) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        let (_, used) = self.memory();
+        let budget = self.options.memory_bytes;
+        let preload = match used {
+            _ if used < budget / 2 => self.options.preload_ms,
+            _ if used < budget => self.options.preload_ms.min(NEAR_MS),
+            // The reserve: what is overdue is loaded in any case, a little at a time; it leaves by delivery or by park.
+            _ => 0,
+        };
+        let owned = self.partitions.iter().flatten().count().max(1) as u64;
+        let share = (budget.saturating_sub(used) / owned).clamp(64 * 1024, LOAD_BYTES as u64) as usize;
+        let target = now.time + preload;
+        for ix in 0..self.partitions.len() {
+            let Some(p) = self.partitions[ix].as_deref_mut() else { continue };
+            // Half of the window is a margin, so that loads come in large steps.
+            let enough = p.horizon >= now.time + preload / 2 && p.horizon > now.time;
+            let waiting = p.due.len() > BACKLOG || p.table.len() > BACKLOG && used >= budget;
+            if enough || p.load_out || p.unload_out || p.down.is_some() || waiting {
+                continue;
+            }
+            let overdue = p.horizon < now.time;
+            let claim =
+                (overdue && p.claim_asked < now.time + CLAIM_LEAD_MS).then(|| now.time + CLAIM_SPAN_MS);
+            p.claim_asked = p.claim_asked.max(claim.unwrap_or(Time::ZERO));
+            p.load_out = true;
+            p.calls.push_back(Pending::Load { claim, begun: now.mono_ms });
+            let load = Load { until: target, max_timers: LOAD_TIMERS, max_bytes: share, claim };
+            self.effects.push(Effect::Call(p.id, Call::Load(load)));
+        }
+    }
+
+    pub(super) fn loaded(&mut self, now: Now, at: PartitionId, loaded: Loaded) {
+        for t in loaded.timers {
+            self.adopt(now, t.record, t.fire, t.covered);
+        }
+        if let Some(p) = self.partition(at) {
+            p.horizon = p.horizon.max(loaded.horizon);
+        }
+    }
+
+    /// Takes a pending timer into memory, unless it is there.
+    pub(super) fn adopt(&mut self, now: Now, record: Record, fire: Time, covered: bool) {
+        let id = record.timer.id;
+        let at = id.partition();
+        if self.partition(at).is_none_or(|p| p.table.contains(id)) {
+            return;
+        }
+        let dest = self.roster.dest_ix(&record.timer.dest);
+        self.roster.dest_mut(dest).entries += 1;
+        let Some(p) = self.partitions[usize::from(at.0)].as_deref_mut() else { return };
+        let inherited = p.inherited.get(&id).filter(|f| f.until > now.time).cloned();
+        let state = match inherited {
+            Some(f) => {
+                let until = now.mono_ms + f.until.ms_since(now.time);
+                self.timeouts.add(until, id, f.attempt);
+                self.unsettled += 1;
+                State::InFlight(Flight {
+                    attempt: f.attempt,
+                    member: None,
+                    session: None,
+                    client: f.session,
+                    until,
+                })
+            }
+            None if fire <= now.time => {
+                p.due.push(id);
+                State::Due
+            }
+            None => {
+                if p.table.arm(fire, id) {
+                    self.effects.push(Effect::Alarm(fire - CLAIM_LEAD_MS));
+                    self.effects.push(Effect::Alarm(fire));
+                }
+                State::Waiting
+            }
+        };
+        p.table.insert(Entry { record, dest, fire, covered, state });
+    }
+
+    /// A timer read by [`Engine::fetch`].
+    pub(super) fn fetched(&mut self, now: Now, at: PartitionId, found: Option<(Record, Place)>) {
+        let Some(p) = self.partition(at) else { return };
+        let (epoch, prior_claim, horizon) = (p.epoch, p.prior_claim, p.horizon);
+        if let Some((record, Place::Pending { fire, .. })) = found
+            && fire <= horizon
+        {
+            let covered = record.covered(fire, epoch, prior_claim);
+            self.adopt(now, record, fire, covered);
+        }
+    }
+
+    /// Takes a timer out of memory, whatever it is doing, and gives back what it held.
+    pub(super) fn forget(&mut self, id: TimerId) -> Option<Record> {
+        let entry = self.partition(id.partition())?.table.remove(id)?;
+        self.retire(id, entry.dest, &entry.state);
+        Some(entry.record)
+    }
+
+    /// When memory is over its budget the farthest timers of the partition that reaches farthest go back.
+    pub(super) fn shed(&mut self, now: Now) {
+        let (_, used) = self.memory();
+        if used <= self.options.memory_bytes {
+            return;
+        }
+        let candidates = self.partitions.iter_mut().flatten().filter(|p| !p.unload_out && p.down.is_none());
+        let reach = |t: Option<Time>| t.filter(|t| *t > now.time + NEAR_MS);
+        let farthest =
+            candidates.filter(|p| reach(p.table.last_fire()).is_some()).max_by_key(|p| p.table.last_fire());
+        let Some(p) = farthest else { return };
+        let last = p.table.last_fire().unwrap_or(now.time);
+        let beyond = now.time + (last.ms_since(now.time) / 2).clamp(NEAR_MS, self.options.preload_ms / 2);
+        p.unload_out = true;
+        let id = p.id;
+        self.call(id, Pending::Unload { beyond }, Call::Unload(beyond));
+    }
+
+    pub(super) fn unloaded(&mut self, at: PartitionId, beyond: Time) {
+        let Some(p) = self.partition(at) else { return };
+        p.unload_out = false;
+        p.horizon = p.horizon.min(beyond);
+        let ids = p.table.take_beyond(beyond);
+        self.count(Counter::Unloaded, ids.len() as u64);
+        for id in ids {
+            self.forget(id);
+        }
+    }
+
+    /// At-most-once timers found taken at the beginning of a reign: nobody will settle them, but for those that the
+    /// predecessor left under way in good order.
+    pub(super) fn taken_page(&mut self, now: Now, at: PartitionId, page: mtimer_store::Page<Unconfirmed>) {
+        let Some(epoch) = self.partition(at).map(|p| p.epoch) else { return };
+        for row in page.rows.into_iter().filter(|r| !r.unconfirmed && r.epoch != epoch) {
+            let id = row.record.timer.id;
+            let awaited =
+                self.partition(at).and_then(|p| p.inherited.get(&id)).is_some_and(|f| f.until > now.time);
+            if awaited {
+                let fire = row.record.timer.due;
+                self.adopt(now, row.record, fire, false);
+            } else {
+                self.count(Counter::Unconfirmed, 1);
+                let verdict = Verdict::Unconfirmed;
+                let op = Op::Settle { id, verdict: verdict.clone() };
+                self.enqueue(at, op, OpCtx::Settle { id, verdict, report: None });
+            }
+        }
+        if let Some(next) = page.next {
+            self.call(at, Pending::Taken, Call::Taken(next, MAX_PAGE));
+        }
+    }
+
+    /// Looks over what has no event of its own.
+    pub(super) fn keep_house(&mut self, now: Now) {
+        self.shed(now);
+        self.park_waiting(now);
+        let max_age = self.options.dead_max_age_ms;
+        let keep = self.options.dead_max_count;
+        for p in self.partitions.iter_mut().flatten() {
+            p.queue.extend(p.put_off.drain(..));
+            if now.mono_ms >= p.trim_at && p.down.is_none() {
+                p.trim_at = now.mono_ms + 60_000;
+                let before = now.time - max_age;
+                p.queue.push_back((Op::TrimDead { before, keep, limit: 200 }, OpCtx::Trim));
+            }
+        }
+        let partitions = &self.partitions;
+        self.timeouts.prune(self.unsettled, |id, attempt| {
+            let p = partitions.get(usize::from(id.partition().0)).and_then(|p| p.as_deref());
+            let entry = p.and_then(|p| p.table.get(id));
+            entry.is_some_and(|e| matches!(&e.state, State::InFlight(f) if f.attempt == attempt))
+        });
+    }
+}

@@ -1,0 +1,194 @@
+//! The engine: a broker's decisions as one state machine.
+//!
+//! Time, store answers and client messages go in through [`Engine::handle`]; [`Engine::flush`] then brings out what
+//! follows from a whole turn of them: claims, group commits, deliveries, replies. One timer's way through the files:
+//! `requests` (schedule) → `lanes` (stored) → `loading` (into memory) → `delivery` (due, claimed, ready, sent) →
+//! `settle` (acknowledged, retried, buried, expired), or → `park` and back. `table` holds the timers in memory, `roster`
+//! the sessions and destinations, `partition` what belongs to one reign over one partition.
+//!
+//! Invariants: nothing is sent that is not covered by a stored claim, or (at most once) taken; nothing is sent of a
+//! timer that is being edited; a credit is given back exactly once for each delivery; a reply is sent for every
+//! operation; answers of the store are matched with calls by their order alone.
+//!
+//! Not in here: how the store files timers, sockets, clocks.
+
+mod delivery;
+mod hash;
+mod lanes;
+mod loading;
+mod park;
+mod partition;
+mod queries;
+mod recent;
+mod requests;
+mod roster;
+mod settle;
+mod stop;
+mod table;
+#[cfg(test)]
+mod tests;
+mod timeouts;
+
+use mtimer_types::PartitionId;
+use slab::Slab;
+
+use self::hash::{Rng, Seeded};
+use self::partition::Partition;
+use self::queries::StatusQuery;
+use self::recent::RecentIds;
+use self::requests::OpenRequest;
+use self::roster::Roster;
+use self::settle::Report;
+use self::timeouts::Timeouts;
+use crate::api::{Counter, Effect, EngineOptions, Input, Now, SessionEvent, SessionId};
+
+/// How often destinations and memory are looked over while there is something to look for, ms.
+const HOUSEKEEPING_MS: u64 = 50;
+
+/// A broker's decisions.
+#[derive(Debug)]
+pub struct Engine {
+    options: EngineOptions,
+    seed: Seeded,
+    rng: Rng,
+    /// By partition number; `None`: not owned.
+    partitions: Vec<Option<Box<Partition>>>,
+    roster: Roster,
+    requests: Slab<OpenRequest>,
+    reports: Slab<Report>,
+    statuses: Slab<StatusQuery>,
+    recent: RecentIds,
+    timeouts: Timeouts,
+    effects: Vec<Effect>,
+    counters: [u64; Counter::ALL.len()],
+    /// Deliveries and takes not settled, settlements not stored.
+    unsettled: usize,
+    phase: Phase,
+    housekeeping_at: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Running,
+    Draining,
+    Releasing,
+    Released,
+}
+
+impl Engine {
+    /// A new engine that owns nothing yet.
+    pub fn new(options: EngineOptions, now: Now) -> Self {
+        let seed = Seeded(options.seed);
+        Self {
+            seed,
+            rng: Rng(options.seed),
+            partitions: (0..options.partitions).map(|_| None).collect(),
+            roster: Roster::new(seed),
+            requests: Slab::new(),
+            reports: Slab::new(),
+            statuses: Slab::new(),
+            recent: RecentIds::new(seed),
+            timeouts: Timeouts::default(),
+            effects: Vec::new(),
+            counters: [0; Counter::ALL.len()],
+            unsettled: 0,
+            phase: Phase::Running,
+            housekeeping_at: now.mono_ms,
+            options,
+        }
+    }
+
+    /// Takes one input. Call [`Engine::flush`] after a few of them.
+    pub fn handle(&mut self, now: Now, input: Input) {
+        match input {
+            Input::Acquired { partition, epoch, prior_claim, in_flight } => {
+                self.acquired(now, partition, epoch, prior_claim, in_flight);
+            }
+            Input::Answered { partition, epoch, answer } => self.answered(now, partition, epoch, answer),
+            Input::Health { partition, health } => self.health(partition, health),
+            Input::Session(session, event) => self.session(now, session, event),
+            Input::Tick => {}
+            Input::Drain => self.drain(),
+            Input::Release => self.release(now),
+        }
+    }
+
+    /// Brings out what follows from the inputs since the last flush. Effects are in order.
+    pub fn flush(&mut self, now: Now, out: &mut Vec<Effect>) {
+        self.time_out(now);
+        self.collect_due(now);
+        if now.mono_ms >= self.housekeeping_at {
+            self.housekeeping_at = now.mono_ms + HOUSEKEEPING_MS;
+            self.keep_house(now);
+        }
+        self.dispatch(now);
+        self.load_more(now);
+        self.commit(now);
+        self.send();
+        out.append(&mut self.effects);
+    }
+
+    /// The next monotonic time, ms, at which the engine wants an [`Input::Tick`] for a timeout of its own.
+    pub fn next_tick(&self) -> Option<u64> {
+        let busy = self.partitions.iter().flatten().any(|p| p.table.len() > 0 || p.down.is_some());
+        let waiting = busy || self.roster.dests().any(|(_, d)| !d.parks.is_empty());
+        let idle = if waiting { HOUSEKEEPING_MS } else { 1_000 };
+        let owns = self.partitions.iter().any(Option::is_some);
+        let house = owns.then_some((self.housekeeping_at + idle).saturating_sub(HOUSEKEEPING_MS));
+        [self.timeouts.next(), house].into_iter().flatten().min()
+    }
+
+    /// Deliveries sent and not settled, and settlements not stored yet: 0 when a drain is complete.
+    pub fn unsettled(&self) -> usize {
+        self.unsettled
+    }
+
+    /// Counters since the start, by name.
+    pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        Counter::ALL.iter().map(|(c, name)| (*name, self.counters[*c as usize]))
+    }
+
+    fn session(&mut self, now: Now, session: SessionId, event: SessionEvent) {
+        if let SessionEvent::Opened { client } = event {
+            self.roster.open(session, client);
+            if self.phase != Phase::Running {
+                self.effects.push(Effect::Send(session, mtimer_protocol::ServerMessage::Closing));
+            }
+            return;
+        }
+        if !self.roster.sessions.contains_key(&session) {
+            return;
+        }
+        match event {
+            SessionEvent::Opened { .. } => {}
+            SessionEvent::Register { registration, dest, credit } => {
+                let credit = credit.min(mtimer_types::limits::MAX_CREDIT);
+                if let Err(reason) = self.roster.register(session, registration, &dest, credit) {
+                    self.break_off(session, reason);
+                }
+            }
+            SessionEvent::Unregister { registration } => self.roster.unregister(session, registration),
+            SessionEvent::Request(request) => self.request(now, session, request),
+            SessionEvent::Settle(settlements) => self.settlements(now, session, settlements),
+            SessionEvent::Extend { id, epoch, attempt, by_ms } => {
+                self.extend(now, session, id, epoch, attempt, by_ms)
+            }
+            SessionEvent::Query { corr, query } => self.query(session, corr, query),
+            SessionEvent::Goodbye => self.roster.leave_all(session),
+            SessionEvent::Closed => self.session_closed(now, session),
+        }
+    }
+
+    fn break_off(&mut self, session: SessionId, reason: impl Into<String>) {
+        self.count(Counter::ProtocolErrors, 1);
+        self.effects.push(Effect::Close(session, reason.into()));
+    }
+
+    fn partition(&mut self, id: PartitionId) -> Option<&mut Partition> {
+        self.partitions.get_mut(usize::from(id.0))?.as_deref_mut()
+    }
+
+    fn count(&mut self, counter: Counter, n: u64) {
+        self.counters[counter as usize] += n;
+    }
+}

@@ -1,0 +1,176 @@
+//! Set aside until somebody can take it: parking costs no memory and no attempts, and holds up nobody else.
+
+use mtimer_store::{Answer, Op, Page, Record};
+use mtimer_types::{Destination, PartitionId, TimerId};
+
+use super::Engine;
+use super::partition::Pending;
+use super::requests::OpCtx;
+use super::roster::DestIx;
+use super::table::{Entry, State};
+use crate::api::{Call, Counter, Now};
+
+/// Timers that come back from the park at once.
+const RETURN_PAGE: u32 = 500;
+
+impl Engine {
+    /// Whether a destination has taken nothing for so long, for want of credit, that waiting for it is no use.
+    pub(super) fn is_stuck(&self, dest: DestIx, now: Now) -> bool {
+        let since = self.roster.dest(dest).full_since;
+        since.is_some_and(|since| now.mono_ms.saturating_sub(since) >= self.options.park_after_ms)
+    }
+
+    /// Notes since when a destination has had no credit and taken nothing.
+    pub(super) fn mark_room(&mut self, now: Now, dest: DestIx, sent: usize) {
+        let full = self.roster.free(dest) == 0;
+        let d = self.roster.dest_mut(dest);
+        d.sent_lately += sent as u64;
+        let since = if sent > 0 { now.mono_ms } else { d.full_since.unwrap_or(now.mono_ms) };
+        d.full_since = full.then_some(since);
+    }
+
+    /// Parks what waits for credit beyond what the destination is going to take soon: nothing if it is stuck, else what
+    /// it takes in about two seconds at its present pace. Called every [`HOUSEKEEPING_MS`](super::HOUSEKEEPING_MS).
+    pub(super) fn park_waiting(&mut self, now: Now) {
+        let park_after = self.options.park_after_ms;
+        let all: Vec<DestIx> = self.roster.dests().map(|(ix, _)| ix).collect();
+        for dest in all {
+            let stuck = self.is_stuck(dest, now);
+            let d = self.roster.dest_mut(dest);
+            let pace = d.sent_lately;
+            // Decays to about what was sent in the last 250 ms.
+            d.sent_lately = pace * 4 / 5;
+            let patience = if stuck { 0 } else { usize::try_from(pace * 8).unwrap_or(usize::MAX) };
+            while self.roster.dest(dest).ready.len() > patience {
+                let Some(id) = self.roster.dest(dest).ready.back().copied() else { break };
+                let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
+                let since =
+                    entry.and_then(|e| if let State::Ready { since } = e.state { Some(since) } else { None });
+                if since.is_some_and(|since| now.mono_ms.saturating_sub(since) < park_after) {
+                    break;
+                }
+                self.roster.dest_mut(dest).ready.pop_back();
+                if since.is_some() {
+                    self.park(id);
+                }
+            }
+        }
+    }
+
+    pub(super) fn park(&mut self, id: TimerId) {
+        let Some(p) = self.partition(id.partition()) else { return };
+        let Some(entry) = p.table.get_mut(id) else { return };
+        entry.state = State::Parking;
+        let failed = entry.attempt() - 1;
+        p.queue.push_back((Op::Park { id, failed }, OpCtx::Park { id, failed }));
+    }
+
+    pub(super) fn parked(&mut self, id: TimerId, answer: &Answer) {
+        let at = id.partition();
+        let entry = self.partition(at).and_then(|p| p.table.get(id));
+        let Some(dest) = entry.filter(|e| matches!(e.state, State::Parking)).map(|e| e.dest) else { return };
+        if matches!(answer, Answer::Done) {
+            self.count(Counter::Parked, 1);
+            self.roster.dest_mut(dest).parks.entry(at).or_default().count += 1;
+            self.roster.touch(dest);
+        }
+        self.forget(id);
+    }
+
+    /// What a new owner finds parked.
+    pub(super) fn parks_known(&mut self, at: PartitionId, list: Vec<(Destination, u64)>) {
+        for (name, count) in list {
+            let dest = self.roster.dest_ix(&name);
+            self.roster.dest_mut(dest).parks.entry(at).or_default().count += count;
+            self.roster.touch(dest);
+        }
+    }
+
+    /// Nothing parked in this partition concerns this broker any more.
+    pub(super) fn forget_parks(&mut self, at: PartitionId) {
+        let dests: Vec<DestIx> =
+            self.roster.dests().filter(|(_, d)| d.parks.contains_key(&at)).map(|(ix, _)| ix).collect();
+        for dest in dests {
+            self.roster.dest_mut(dest).parks.remove(&at);
+            self.roster.touch(dest);
+        }
+    }
+
+    /// Fetches parked timers back while the destination has more credit than it has timers to send.
+    pub(super) fn unpark_more(&mut self, dest: DestIx) {
+        loop {
+            let free = self.roster.free(dest);
+            let d = self.roster.dest(dest);
+            let coming = d.ready.len() as u64 + u64::from(d.returning);
+            let fetches = d.parks.values().filter(|p| p.fetching).count() as u64;
+            let room = free.saturating_sub(coming + fetches * u64::from(RETURN_PAGE));
+            let next = d.parks.iter().find(|(_, p)| !p.fetching && p.count > 0).map(|(at, _)| *at);
+            let Some(at) = next.filter(|_| room > 0) else { return };
+            let (name, limit) = (d.name.clone(), room.min(u64::from(RETURN_PAGE)) as u32);
+            if let Some(park) = self.roster.dest_mut(dest).parks.get_mut(&at) {
+                park.fetching = true;
+            }
+            // A partition that is not owned any more has no parks.
+            self.call(at, Pending::Parked { dest }, Call::Parked(name, 0, limit));
+        }
+    }
+
+    pub(super) fn parked_page(&mut self, now: Now, at: PartitionId, dest: DestIx, page: Page<Record>) {
+        let mut coming = 0;
+        for record in page.rows {
+            let id = record.timer.id;
+            let Some(p) = self.partition(at) else { return };
+            if p.table.contains(id) {
+                continue;
+            }
+            p.queue.push_back((Op::Unpark { id, fire: now.time }, OpCtx::Unpark { id }));
+            let entry = Entry { record, dest, fire: now.time, covered: false, state: State::Unparking };
+            p.table.insert(entry);
+            self.roster.dest_mut(dest).entries += 1;
+            coming += 1;
+        }
+        let d = self.roster.dest_mut(dest);
+        d.returning += coming;
+        if let Some(park) = d.parks.get_mut(&at) {
+            park.returning += coming;
+            park.fetching = coming > 0;
+            if coming == 0 && page.next.is_none() {
+                d.parks.remove(&at);
+            }
+        }
+        self.roster.touch(dest);
+    }
+
+    pub(super) fn unparked(&mut self, id: TimerId, answer: &Answer) {
+        let at = id.partition();
+        let entry = self.partition(at).and_then(|p| p.table.get_mut(id));
+        // It may have been cancelled or moved meanwhile.
+        let Some(entry) = entry.filter(|e| matches!(e.state, State::Unparking)) else { return };
+        let dest = entry.dest;
+        if matches!(answer, Answer::Done) {
+            entry.state = State::Due;
+            if let Some(p) = self.partition(at) {
+                p.due.push(id);
+            }
+            self.count(Counter::Unparked, 1);
+            self.one_returned(dest, at);
+        } else {
+            self.forget(id);
+        }
+    }
+
+    /// A timer has left the park, or memory on its way back; the next page may be fetched when the last one is here.
+    pub(super) fn one_returned(&mut self, dest: DestIx, at: PartitionId) {
+        let d = self.roster.dest_mut(dest);
+        d.returning = d.returning.saturating_sub(1);
+        if let Some(park) = d.parks.get_mut(&at) {
+            park.count = park.count.saturating_sub(1);
+            park.returning = park.returning.saturating_sub(1);
+            park.fetching = park.returning > 0;
+            if park.count == 0 && !park.fetching {
+                d.parks.remove(&at);
+            }
+        }
+        self.roster.touch(dest);
+    }
+}

@@ -1,0 +1,160 @@
+//! One partition under one reign: its timers in memory, what is on its way to the store, its claim, its horizon.
+
+use std::collections::VecDeque;
+
+use mtimer_store::{InFlight, Op};
+use mtimer_types::{Destination, Epoch, Key, PartitionId, Time, TimerId};
+
+use super::hash::{Map, Seeded};
+use super::requests::{Edit, OpCtx, QueryPart};
+use super::roster::DestIx;
+use super::table::Table;
+
+/// A key within its destination.
+pub(super) type KeyName = (Destination, Key);
+
+/// How long before a timer is due its claim is asked for, ms: longer than a round trip to the store.
+pub(super) const CLAIM_LEAD_MS: u64 = 20;
+/// How far a claim reaches ahead, ms. A crash may redeliver what fires within it; a longer one is written less often.
+pub(super) const CLAIM_SPAN_MS: u64 = 60;
+/// Nothing is sent unless a fenced write that was begun within this time was answered, ms.
+pub(super) const FENCE_MS: u64 = 1_000;
+/// Batches of one partition under way: while one is, the next gathers.
+pub(super) const APPLIES_OUT: usize = 3;
+/// Operations of one batch.
+pub(super) const BATCH_OPS: usize = 1_000;
+/// Operations that wait for a batch; beyond it clients are told that it is too much.
+pub(super) const QUEUE_OPS: usize = 50_000;
+
+/// A call that was not answered yet.
+#[derive(Debug)]
+pub(super) enum Pending {
+    Apply {
+        ctxs: Vec<OpCtx>,
+        claim: Option<Time>,
+        begun: u64,
+    },
+    Load {
+        claim: Option<Time>,
+        begun: u64,
+    },
+    Unload {
+        beyond: Time,
+    },
+    /// Reads a timer in order to remember it, if it fires within the horizon.
+    Adopt,
+    Query(QueryPart),
+    ParkedDestinations,
+    Parked {
+        dest: DestIx,
+    },
+    Taken,
+    Release,
+}
+
+#[derive(Debug)]
+pub(super) struct Partition {
+    pub(super) id: PartitionId,
+    pub(super) epoch: Epoch,
+    pub(super) prior_claim: Time,
+    pub(super) table: Table,
+    /// Operations that wait for the next batch.
+    pub(super) queue: VecDeque<(Op, OpCtx)>,
+    /// Operations of the owner's own that the store would not take for now.
+    pub(super) put_off: Vec<(Op, OpCtx)>,
+    /// Calls under way, oldest first.
+    pub(super) calls: VecDeque<Pending>,
+    pub(super) applies_out: usize,
+    /// Stored: everything that fires up to here may be sent.
+    pub(super) claimed: Time,
+    /// Asked for.
+    pub(super) claim_asked: Time,
+    /// The beginning of the latest fenced write that was answered, monotonic ms.
+    pub(super) fenced_at: Option<u64>,
+    /// Everything that fires up to here is in memory.
+    pub(super) horizon: Time,
+    pub(super) load_out: bool,
+    pub(super) unload_out: bool,
+    pub(super) down: Option<String>,
+    /// Timers whose time has come, waiting for a claim.
+    pub(super) due: Vec<TimerId>,
+    /// Edits under way by id: such a timer is not sent meanwhile.
+    pub(super) edits: Map<TimerId, u32>,
+    /// Edits under way by key, and those that wait for them.
+    pub(super) key_edits: Map<KeyName, VecDeque<Edit>>,
+    /// Deliveries that the predecessor left under way.
+    pub(super) inherited: Map<TimerId, InFlight>,
+    /// When dead letters are trimmed next, monotonic ms.
+    pub(super) trim_at: u64,
+}
+
+impl Partition {
+    pub(super) fn new(id: PartitionId, epoch: Epoch, prior_claim: Time, seed: Seeded) -> Self {
+        Self {
+            id,
+            epoch,
+            prior_claim,
+            table: Table::new(seed),
+            queue: VecDeque::new(),
+            put_off: Vec::new(),
+            calls: VecDeque::new(),
+            applies_out: 0,
+            claimed: prior_claim,
+            claim_asked: prior_claim,
+            fenced_at: None,
+            horizon: Time::ZERO,
+            load_out: false,
+            unload_out: false,
+            down: None,
+            due: Vec::new(),
+            edits: Map::with_hasher(seed),
+            key_edits: Map::with_hasher(seed),
+            inherited: Map::with_hasher(seed),
+            trim_at: 0,
+        }
+    }
+
+    /// Whether a fenced write that was begun lately was answered.
+    pub(super) fn is_fenced(&self, mono_ms: u64) -> bool {
+        self.fenced_at.is_some_and(|at| mono_ms.saturating_sub(at) <= FENCE_MS)
+    }
+
+    /// Whether a timer that fires at `fire` may be sent: the store knows that it may have been, and nobody else has taken
+    /// over as far as can be known.
+    pub(super) fn may_send(&self, fire: Time, mono_ms: u64) -> bool {
+        fire <= self.claimed && self.is_fenced(mono_ms)
+    }
+
+    /// Whether an edit of this timer is under way.
+    pub(super) fn edited(&self, id: TimerId) -> bool {
+        if self.edits.is_empty() && self.key_edits.is_empty() {
+            return false;
+        }
+        let by_key = || {
+            let timer = &self.table.get(id)?.record.timer;
+            let key = timer.key.clone()?;
+            self.key_edits.get(&(timer.dest.clone(), key))
+        };
+        self.edits.contains_key(&id) || by_key().is_some()
+    }
+
+    /// The claim that a call begun now should carry, if any: up to [`CLAIM_SPAN_MS`] ahead, if something fires soon and
+    /// what was asked for does not reach that far.
+    pub(super) fn claim_wanted(&self, now: Time, mono_ms: u64) -> Option<Time> {
+        let soon = now + CLAIM_LEAD_MS;
+        let uncovered = !self.due.is_empty() && now > self.claim_asked;
+        let coming = self.table.next_fire_after(self.claim_asked).is_some_and(|fire| fire <= soon);
+        let active = !self.due.is_empty() || self.table.next_fire().is_some_and(|fire| fire <= soon);
+        let stale = self.fenced_at.is_none_or(|at| mono_ms.saturating_sub(at) > FENCE_MS / 2);
+        let wanted = uncovered || coming || active && stale && !self.claim_out();
+        wanted.then(|| (now + CLAIM_SPAN_MS).max(self.claim_asked))
+    }
+
+    /// Whether a call that carries a claim is under way.
+    fn claim_out(&self) -> bool {
+        let carries = |c: &Pending| {
+            matches!(c, Pending::Apply { claim: Some(_), .. } | Pending::Load { claim: Some(_), .. })
+        };
+        self.calls.iter().any(carries)
+    }
+}

@@ -1,0 +1,492 @@
+//! What clients ask for: schedule, cancel, reschedule, replay, purge.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry as Slot;
+use std::sync::Arc;
+
+use mtimer_protocol::{ErrorCode, OpReply, Request, RequestOp, ServerMessage};
+use mtimer_store::{CancelAnswer, Op, Refusal, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict};
+use mtimer_types::limits::{MAX_BATCH, MAX_SESSION_INFLIGHT, REPEAT_HORIZON_MS};
+use mtimer_types::{Ended, PartitionId, Target, Time, Timer, TimerId, timer::check_distance};
+
+use super::partition::{KeyName, QUEUE_OPS};
+use super::table::State;
+use super::{Engine, Phase};
+use crate::api::{Call, Counter, Effect, Now, SessionId};
+
+pub(super) use super::queries::QueryPart;
+
+/// A request some of whose operations are not answered yet.
+#[derive(Debug)]
+pub(super) struct OpenRequest {
+    session: SessionId,
+    corr: u64,
+    replies: Vec<OpReply>,
+    missing: usize,
+}
+
+/// Where the answer to one operation of a request goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReplyRef {
+    request: usize,
+    index: usize,
+}
+
+/// An operation of a client that waits for an earlier one on the same key.
+#[derive(Debug)]
+pub(super) struct Edit {
+    op: RequestOp,
+    reply: ReplyRef,
+}
+
+/// What an operation in the lane is for.
+#[derive(Debug)]
+pub(super) enum OpCtx {
+    Schedule {
+        reply: ReplyRef,
+        timer: Arc<Timer>,
+        name: Option<KeyName>,
+    },
+    Cancel {
+        reply: ReplyRef,
+        id: Option<TimerId>,
+        name: Option<KeyName>,
+    },
+    Reschedule {
+        reply: ReplyRef,
+        id: Option<TimerId>,
+        name: Option<KeyName>,
+        due: Time,
+    },
+    Replay {
+        reply: ReplyRef,
+        id: TimerId,
+    },
+    Purge {
+        reply: ReplyRef,
+    },
+    Take {
+        id: TimerId,
+    },
+    Settle {
+        id: TimerId,
+        verdict: Verdict,
+        report: Option<usize>,
+    },
+    Park {
+        id: TimerId,
+        failed: u32,
+    },
+    Unpark {
+        id: TimerId,
+    },
+    Trim,
+    /// Not an operation but a call; only while a reign ends.
+    Query(QueryPart),
+}
+
+impl OpCtx {
+    /// The operation anew, if it is one of the owner's own that must be done.
+    pub(super) fn own_op(&self) -> Option<Op> {
+        match self {
+            Self::Take { id } => Some(Op::Take { id: *id }),
+            Self::Settle { id, verdict, .. } => Some(Op::Settle { id: *id, verdict: verdict.clone() }),
+            Self::Park { id, failed } => Some(Op::Park { id: *id, failed: *failed }),
+            // The time to fire is filled in when the batch is made.
+            Self::Unpark { id } => Some(Op::Unpark { id: *id, fire: Time::ZERO }),
+            _ => None,
+        }
+    }
+}
+
+fn failed(code: ErrorCode, message: impl Into<String>) -> OpReply {
+    OpReply::Failed { code, message: message.into() }
+}
+
+impl Engine {
+    pub(super) fn request(&mut self, now: Now, session: SessionId, request: Request) {
+        let Request { corr, first_sent, ops } = request;
+        if ops.is_empty() || ops.len() > MAX_BATCH {
+            let text =
+                format!("a request has 1 to {MAX_BATCH} operations, this one has {}: split it", ops.len());
+            return self.break_off(session, text);
+        }
+        let Some(s) = self.roster.sessions.get_mut(&session) else { return };
+        let over = s.unanswered + ops.len() > MAX_SESSION_INFLIGHT;
+        s.unanswered += ops.len();
+        let n = ops.len();
+        let replies = vec![OpReply::NotFound; n];
+        let open = self.requests.insert(OpenRequest { session, corr, replies, missing: n });
+        let blanket = if self.phase != Phase::Running {
+            Some(failed(ErrorCode::Stopping, "the broker is stopping: try another, or again later"))
+        } else if over {
+            let text = format!("more than {MAX_SESSION_INFLIGHT} operations unanswered: wait for answers");
+            Some(failed(ErrorCode::Overloaded, text))
+        } else if now.time.ms_since(first_sent) > REPEAT_HORIZON_MS {
+            let age = now.time.ms_since(first_sent);
+            let text = format!(
+                "first sent {age} ms ago; outcomes are kept for {REPEAT_HORIZON_MS} ms: ask with get"
+            );
+            Some(failed(ErrorCode::Unknown, text))
+        } else {
+            None
+        };
+        for (index, op) in ops.into_iter().enumerate() {
+            let reply = ReplyRef { request: open, index };
+            match &blanket {
+                Some(refusal) => self.reply(reply, refusal.clone()),
+                None => self.admit(now, op, reply),
+            }
+        }
+    }
+
+    /// Sends one operation on its way, or refuses it.
+    fn admit(&mut self, now: Now, op: RequestOp, reply: ReplyRef) {
+        let partitions = self.options.partitions;
+        let of = |target: &Target| match target {
+            Target::Id(id) => id.partition(),
+            Target::Key(dest, key) => PartitionId::of_key(dest, key, partitions),
+        };
+        let at = match &op {
+            RequestOp::Schedule { timer, .. } => timer.id.partition(),
+            RequestOp::Cancel { target, .. } | RequestOp::Reschedule { target, .. } => of(target),
+            RequestOp::Replay { id } | RequestOp::Purge { id } => id.partition(),
+        };
+        if let Err(refusal) = self.check(now, &op, at) {
+            if matches!(op, RequestOp::Schedule { .. }) {
+                self.count(Counter::ScheduleRefused, 1);
+            }
+            return self.reply(reply, refusal);
+        }
+        let name = match &op {
+            RequestOp::Schedule { timer, .. } => timer.key.clone().map(|key| (timer.dest.clone(), key)),
+            RequestOp::Cancel { target: Target::Key(dest, key), .. }
+            | RequestOp::Reschedule { target: Target::Key(dest, key), .. } => {
+                Some((dest.clone(), key.clone()))
+            }
+            _ => None,
+        };
+        let Some(p) = self.partition(at) else { return };
+        if let Some(name) = &name {
+            match p.key_edits.entry(name.clone()) {
+                Slot::Occupied(mut waiting) => return waiting.get_mut().push_back(Edit { op, reply }),
+                Slot::Vacant(free) => _ = free.insert(VecDeque::new()),
+            }
+        }
+        self.submit(at, op, reply, name);
+    }
+
+    fn check(&mut self, now: Now, op: &RequestOp, at: PartitionId) -> Result<(), OpReply> {
+        let partitions = self.options.partitions;
+        let invalid = |e: &dyn std::fmt::Display| failed(ErrorCode::Invalid, e.to_string());
+        if at.0 >= partitions {
+            return Err(invalid(&format_args!(
+                "partition {at} of the id is not one of {partitions}: make a new id"
+            )));
+        }
+        match op {
+            RequestOp::Schedule { timer, .. } => {
+                timer.validate(now.time).map_err(|e| invalid(&e))?;
+                let belongs = timer.key.as_ref().map(|key| PartitionId::of_key(&timer.dest, key, partitions));
+                if let Some(p) = belongs.filter(|p| *p != at) {
+                    let text =
+                        format_args!("the key belongs to partition {p}, the id to {at}: make a new id");
+                    return Err(invalid(&text));
+                }
+                if self.recent.contains(now.mono_ms, timer.id) {
+                    return Err(OpReply::Ended(Ended::Acknowledged));
+                }
+            }
+            RequestOp::Reschedule { due, .. } => check_distance(*due, now.time).map_err(|e| invalid(&e))?,
+            _ => {}
+        }
+        let Some(p) = self.partition(at) else {
+            return Err(failed(ErrorCode::NotOwner, format!("this broker does not own partition {at}")));
+        };
+        if let Some(why) = &p.down {
+            return Err(failed(
+                ErrorCode::Unavailable,
+                format!("the store is away, nothing was done: {why}"),
+            ));
+        }
+        if p.queue.len() >= QUEUE_OPS {
+            let text = format!("partition {at} has {QUEUE_OPS} operations waiting: try again later");
+            return Err(failed(ErrorCode::Overloaded, text));
+        }
+        Ok(())
+    }
+
+    /// Queues a client's operation for the next batch. From here on no timer that it names is sent until it is answered.
+    fn submit(&mut self, at: PartitionId, op: RequestOp, reply: ReplyRef, name: Option<KeyName>) {
+        let Some(p) = self.partition(at) else {
+            return self.reply(
+                reply,
+                failed(ErrorCode::NotOwner, format!("this broker does not own partition {at}")),
+            );
+        };
+        let mut begin = |target: &Target| {
+            let id = match target {
+                Target::Id(id) => Some(*id),
+                Target::Key(dest, key) => p.table.by_key(&(dest.clone(), key.clone())),
+            };
+            if let Some(id) = id {
+                *p.edits.entry(id).or_default() += 1;
+            }
+            let sent = |s: &State| matches!(s, State::InFlight(_) | State::Taking { .. });
+            (id, id.and_then(|id| p.table.get(id)).is_some_and(|e| sent(&e.state)))
+        };
+        let queued = match op {
+            RequestOp::Schedule { timer, policy } => {
+                let timer = Arc::new(timer);
+                (Op::Schedule { timer: timer.clone(), policy }, OpCtx::Schedule { reply, timer, name })
+            }
+            RequestOp::Cancel { target, request } => {
+                let (id, in_flight) = begin(&target);
+                let request = RequestId(request);
+                (Op::Cancel { target, in_flight, request }, OpCtx::Cancel { reply, id, name })
+            }
+            RequestOp::Reschedule { target, due, request } => {
+                let (id, in_flight) = begin(&target);
+                let request = RequestId(request);
+                (
+                    Op::Reschedule { target, due, in_flight, request },
+                    OpCtx::Reschedule { reply, id, name, due },
+                )
+            }
+            RequestOp::Replay { id } => {
+                // The time to fire is filled in when the batch is made.
+                (Op::Replay { id, fire: Time::ZERO }, OpCtx::Replay { reply, id })
+            }
+            RequestOp::Purge { id } => (Op::Purge { id }, OpCtx::Purge { reply }),
+        };
+        p.queue.push_back(queued);
+    }
+
+    /// An edit was answered: lets go of the timer that it held, and of the key.
+    fn end_edit(&mut self, at: PartitionId, id: Option<TimerId>, name: Option<KeyName>) {
+        let Some(p) = self.partition(at) else { return };
+        if let Some(Slot::Occupied(mut n)) = id.map(|id| p.edits.entry(id)) {
+            *n.get_mut() -= 1;
+            if *n.get() == 0 {
+                n.remove();
+            }
+        }
+        let mut next = None;
+        let mut held = id;
+        if let Some(name) = name {
+            held = held.or_else(|| p.table.by_key(&name));
+            if let Slot::Occupied(mut waiting) = p.key_edits.entry(name.clone()) {
+                next = waiting.get_mut().pop_front();
+                if next.is_none() {
+                    waiting.remove();
+                }
+            }
+            if let Some(Edit { op, reply }) = next.take() {
+                self.submit(at, op, reply, Some(name));
+            }
+        }
+        if let Some(held) = held {
+            self.unhold(held);
+        }
+    }
+
+    /// Goes on with a timer that came due while it was being edited, if nothing edits it any more.
+    fn unhold(&mut self, id: TimerId) {
+        let Some(p) = self.partition(id.partition()) else { return };
+        if p.edited(id) {
+            return;
+        }
+        if let Some(entry) = p.table.get_mut(id).filter(|e| matches!(e.state, State::Held)) {
+            entry.state = State::Due;
+            p.due.push(id);
+        }
+    }
+
+    pub(super) fn scheduled(
+        &mut self,
+        now: Now,
+        reply: ReplyRef,
+        timer: Arc<Timer>,
+        name: Option<KeyName>,
+        answer: ScheduleAnswer,
+    ) {
+        let (id, at) = (timer.id, timer.id.partition());
+        let said = match answer {
+            ScheduleAnswer::Scheduled { new, replaced } => {
+                self.supersede(id, name.as_ref());
+                self.count(Counter::Scheduled, u64::from(new));
+                let within =
+                    self.partition(at).is_some_and(|p| timer.due <= p.horizon && !p.table.contains(id));
+                if within && new {
+                    let due = timer.due;
+                    self.adopt(now, mtimer_store::Record::new(timer), due, false);
+                } else if within {
+                    // Stored earlier; by now it may be anywhere.
+                    self.fetch(id);
+                }
+                OpReply::Scheduled { new, replaced }
+            }
+            ScheduleAnswer::Kept(id) => OpReply::Kept(id),
+            ScheduleAnswer::KeyTaken(id) => OpReply::KeyTaken(id),
+            ScheduleAnswer::Conflict => OpReply::Conflict,
+            ScheduleAnswer::Ended(ended) => OpReply::Ended(ended),
+        };
+        if !matches!(said, OpReply::Scheduled { .. } | OpReply::Kept(_)) {
+            self.count(Counter::ScheduleRefused, 1);
+        }
+        self.end_edit(at, None, name);
+        self.reply(reply, said);
+    }
+
+    /// Forgets the timer that had the key of a newly scheduled one: it has ended as replaced.
+    fn supersede(&mut self, id: TimerId, name: Option<&KeyName>) {
+        let Some(name) = name else { return };
+        let old = self.partition(id.partition()).and_then(|p| p.table.by_key(name));
+        if let Some(old) = old.filter(|old| *old != id) {
+            self.forget(old);
+        }
+    }
+
+    pub(super) fn cancelled(
+        &mut self,
+        at: PartitionId,
+        reply: ReplyRef,
+        id: Option<TimerId>,
+        name: Option<KeyName>,
+        answer: CancelAnswer,
+    ) {
+        let said = match answer {
+            CancelAnswer::Cancelled(id) => {
+                self.count(Counter::Cancelled, 1);
+                self.forget(id);
+                OpReply::Cancelled(id)
+            }
+            CancelAnswer::TooLate(id) => {
+                self.count(Counter::CancelTooLate, 1);
+                self.stop_attempts(id);
+                OpReply::TooLate(id)
+            }
+            CancelAnswer::NotFound => OpReply::NotFound,
+        };
+        self.end_edit(at, id, name);
+        self.reply(reply, said);
+    }
+
+    /// A cancel came too late: the delivery under way is the last; what waits for another was buried by the store.
+    fn stop_attempts(&mut self, id: TimerId) {
+        let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) else { return };
+        match entry.state {
+            State::InFlight(_) | State::Taking { .. } | State::Settling { .. } => {
+                entry.record.progress.stopped = true
+            }
+            _ => _ = self.forget(id),
+        }
+    }
+
+    pub(super) fn rescheduled(
+        &mut self,
+        now: Now,
+        at: PartitionId,
+        ctx: (ReplyRef, Option<TimerId>, Option<KeyName>, Time),
+        answer: RescheduleAnswer,
+    ) {
+        let (reply, id, name, due) = ctx;
+        let said = match answer {
+            RescheduleAnswer::Rescheduled(id) => {
+                self.count(Counter::Rescheduled, 1);
+                self.move_to(now, id, due);
+                OpReply::Rescheduled(id)
+            }
+            RescheduleAnswer::TooLate(id) => OpReply::TooLate(id),
+            RescheduleAnswer::PastDeadline(id) => {
+                let text = format!("timer {id} has a deadline before {due} ms: nothing was changed");
+                failed(ErrorCode::Invalid, text)
+            }
+            RescheduleAnswer::NotFound => OpReply::NotFound,
+        };
+        self.end_edit(at, id, name);
+        self.reply(reply, said);
+    }
+
+    /// The store has moved a timer to another time (or says again that it had): memory follows.
+    fn move_to(&mut self, now: Now, id: TimerId, due: Time) {
+        let known = self.forget(id);
+        let Some(p) = self.partition(id.partition()) else { return };
+        if due > p.horizon {
+            return;
+        }
+        match known {
+            Some(mut record) => {
+                Arc::make_mut(&mut record.timer).due = due;
+                self.adopt(now, record, due, false);
+            }
+            None => self.fetch(id),
+        }
+    }
+
+    pub(super) fn replayed(&mut self, reply: ReplyRef, id: TimerId, answer: &mtimer_store::Answer) {
+        let said = match answer {
+            mtimer_store::Answer::Done => {
+                self.fetch(id);
+                OpReply::Done
+            }
+            mtimer_store::Answer::KeyTaken(by) => OpReply::KeyTaken(*by),
+            _ => OpReply::NotFound,
+        };
+        self.reply(reply, said);
+    }
+
+    /// An operation of a client that was not applied.
+    pub(super) fn not_applied(&mut self, at: PartitionId, ctx: OpCtx, code: ErrorCode, message: &str) {
+        let (reply, id, name) = match ctx {
+            OpCtx::Schedule { reply, name, .. } => {
+                self.count(Counter::ScheduleRefused, 1);
+                (reply, None, name)
+            }
+            OpCtx::Cancel { reply, id, name } | OpCtx::Reschedule { reply, id, name, .. } => {
+                (reply, id, name)
+            }
+            OpCtx::Replay { reply, .. } | OpCtx::Purge { reply } => (reply, None, None),
+            _ => return,
+        };
+        self.end_edit(at, id, name);
+        self.reply(reply, failed(code, message));
+    }
+
+    pub(super) fn refused(&mut self, at: PartitionId, ctx: OpCtx, refusal: Refusal) {
+        let code = match refusal {
+            Refusal::OutOfMemory => ErrorCode::StoreFull,
+            Refusal::ReadOnly => ErrorCode::Unavailable,
+            Refusal::NotReplicated => ErrorCode::NotReplicated,
+        };
+        self.not_applied(at, ctx, code, &refusal.to_string());
+    }
+
+    /// Every operation that waits for an earlier one on its key will not be applied.
+    pub(super) fn drop_waiting_edits(&mut self, waiting: VecDeque<Edit>, code: ErrorCode, message: &str) {
+        for Edit { reply, .. } in waiting {
+            self.reply(reply, failed(code, message));
+        }
+    }
+
+    /// Reads a timer, to remember it if it fires within the horizon.
+    pub(super) fn fetch(&mut self, id: TimerId) {
+        let Some(p) = self.partition(id.partition()) else { return };
+        p.calls.push_back(super::partition::Pending::Adopt);
+        self.effects.push(Effect::Call(id.partition(), Call::Get(Target::Id(id))));
+    }
+
+    pub(super) fn reply(&mut self, to: ReplyRef, reply: OpReply) {
+        let Some(open) = self.requests.get_mut(to.request) else { return };
+        open.replies[to.index] = reply;
+        open.missing -= 1;
+        if open.missing > 0 {
+            return;
+        }
+        let OpenRequest { session, corr, replies, .. } = self.requests.remove(to.request);
+        if let Some(s) = self.roster.sessions.get_mut(&session) {
+            s.unanswered = s.unanswered.saturating_sub(replies.len());
+            self.effects.push(Effect::Send(session, ServerMessage::Reply { corr, replies }));
+        }
+    }
+}

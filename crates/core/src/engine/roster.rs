@@ -1,0 +1,308 @@
+//! Who takes callbacks: sessions, their registrations (members of a destination) and credits, and each destination's queue.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use mtimer_protocol::Delivery;
+use mtimer_types::{Destination, PartitionId, TimerId};
+use slab::Slab;
+
+use super::hash::{Map, Seeded, Set};
+use crate::api::SessionId;
+
+/// Number of a destination in this engine.
+pub(super) type DestIx = usize;
+
+/// Names a member for as long as its registration lasts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct MemberRef {
+    ix: usize,
+    generation: u64,
+}
+
+/// One registration of one session.
+#[derive(Debug)]
+pub(super) struct Member {
+    generation: u64,
+    pub(super) session: SessionId,
+    pub(super) registration: u32,
+    pub(super) dest: DestIx,
+    credit: u32,
+    outstanding: u32,
+    /// Deliveries of this turn.
+    pub(super) outbox: Vec<Delivery>,
+    /// Unregistered or gone: takes nothing more, is forgotten when nothing is outstanding.
+    leaving: bool,
+}
+
+impl Member {
+    fn free(&self) -> u32 {
+        if self.leaving { 0 } else { self.credit.saturating_sub(self.outstanding) }
+    }
+}
+
+/// A session.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) client: u128,
+    pub(super) registrations: Map<u32, MemberRef>,
+    pub(super) flights: Set<TimerId>,
+    /// Operations not answered yet.
+    pub(super) unanswered: usize,
+}
+
+/// What a destination has parked in one partition.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Park {
+    /// About how many.
+    pub(super) count: u64,
+    /// A page of them is on its way back.
+    pub(super) fetching: bool,
+    /// Of that page, how many are not here yet.
+    pub(super) returning: u32,
+}
+
+/// A destination that has members, timers in memory, or parked timers.
+#[derive(Debug)]
+pub(super) struct Dest {
+    pub(super) name: Destination,
+    members: Vec<MemberRef>,
+    /// Claimed timers that wait for a member.
+    pub(super) ready: VecDeque<TimerId>,
+    pub(super) parks: BTreeMap<PartitionId, Park>,
+    /// Timers on their way back from the park.
+    pub(super) returning: u32,
+    /// Timers in memory.
+    pub(super) entries: usize,
+    /// No credit free and nothing taken since this monotonic time, ms.
+    pub(super) full_since: Option<u64>,
+    /// About how many deliveries it took in the last 250 ms.
+    pub(super) sent_lately: u64,
+    dirty: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Roster {
+    seed: Seeded,
+    pub(super) sessions: Map<SessionId, Session>,
+    members: Slab<Member>,
+    dests: Slab<Dest>,
+    by_name: Map<Destination, DestIx>,
+    generation: u64,
+    /// Destinations to look at in this turn.
+    dirty: Vec<DestIx>,
+    /// Members with something in their outbox.
+    pub(super) outgoing: Vec<MemberRef>,
+}
+
+impl Roster {
+    pub(super) fn new(seed: Seeded) -> Self {
+        Self {
+            seed,
+            sessions: Map::with_hasher(seed),
+            members: Slab::new(),
+            dests: Slab::new(),
+            by_name: Map::with_hasher(seed),
+            generation: 0,
+            dirty: Vec::new(),
+            outgoing: Vec::new(),
+        }
+    }
+
+    pub(super) fn open(&mut self, id: SessionId, client: u128) {
+        let (registrations, flights) = (Map::with_hasher(self.seed), Set::with_hasher(self.seed));
+        self.sessions.insert(id, Session { client, registrations, flights, unanswered: 0 });
+    }
+
+    /// The number of a destination, a new one if need be.
+    pub(super) fn dest_ix(&mut self, name: &Destination) -> DestIx {
+        if let Some(ix) = self.by_name.get(name) {
+            return *ix;
+        }
+        let ix = self.dests.insert(Dest {
+            name: name.clone(),
+            members: Vec::new(),
+            ready: VecDeque::new(),
+            parks: BTreeMap::new(),
+            returning: 0,
+            entries: 0,
+            full_since: None,
+            sent_lately: 0,
+            dirty: false,
+        });
+        self.by_name.insert(name.clone(), ix);
+        ix
+    }
+
+    pub(super) fn dest(&self, ix: DestIx) -> &Dest {
+        &self.dests[ix]
+    }
+
+    pub(super) fn dest_mut(&mut self, ix: DestIx) -> &mut Dest {
+        &mut self.dests[ix]
+    }
+
+    pub(super) fn dests(&self) -> impl Iterator<Item = (DestIx, &Dest)> {
+        self.dests.iter()
+    }
+
+    /// Looks at this destination before the turn ends.
+    pub(super) fn touch(&mut self, ix: DestIx) {
+        let dest = &mut self.dests[ix];
+        if !std::mem::replace(&mut dest.dirty, true) {
+            self.dirty.push(ix);
+        }
+    }
+
+    pub(super) fn take_dirty(&mut self) -> Vec<DestIx> {
+        let dirty = std::mem::take(&mut self.dirty);
+        dirty.iter().for_each(|ix| self.dests[*ix].dirty = false);
+        dirty
+    }
+
+    /// Forgets a destination that has nothing left. Call it with destinations of which something ended.
+    pub(super) fn sweep(&mut self, ix: DestIx) {
+        let Some(d) = self.dests.get(ix) else { return };
+        let idle =
+            d.members.is_empty() && d.parks.is_empty() && d.entries == 0 && d.returning == 0 && !d.dirty;
+        if idle {
+            let dest = self.dests.remove(ix);
+            self.by_name.remove(&dest.name);
+        }
+    }
+
+    /// Registers, or changes the credit of a registration. `Err` if the number stands for another destination.
+    pub(super) fn register(
+        &mut self,
+        session: SessionId,
+        registration: u32,
+        name: &Destination,
+        credit: u32,
+    ) -> Result<(), &'static str> {
+        let dest = self.dest_ix(name);
+        self.touch(dest);
+        let Some(s) = self.sessions.get_mut(&session) else { return Ok(()) };
+        if let Some(member) = s.registrations.get(&registration).and_then(|m| live(&mut self.members, *m)) {
+            if member.dest != dest {
+                return Err("the registration number stands for another destination: use a new one");
+            }
+            member.credit = credit;
+            return Ok(());
+        }
+        if s.registrations.len() >= mtimer_types::limits::MAX_REGISTRATIONS {
+            return Err("too many registrations in one session: use fewer destinations or more sessions");
+        }
+        self.generation += 1;
+        let generation = self.generation;
+        let member = Member {
+            generation,
+            session,
+            registration,
+            dest,
+            credit,
+            outstanding: 0,
+            outbox: Vec::new(),
+            leaving: false,
+        };
+        let member = MemberRef { ix: self.members.insert(member), generation };
+        s.registrations.insert(registration, member);
+        self.dests[dest].members.push(member);
+        Ok(())
+    }
+
+    pub(super) fn unregister(&mut self, session: SessionId, registration: u32) {
+        let Some(s) = self.sessions.get_mut(&session) else { return };
+        if let Some(member) = s.registrations.remove(&registration) {
+            self.leave(member);
+        }
+    }
+
+    /// Forgets a session; its members take nothing more.
+    pub(super) fn close(&mut self, session: SessionId) -> Option<Session> {
+        let mut s = self.sessions.remove(&session)?;
+        let members: Vec<MemberRef> = s.registrations.drain().map(|(_, m)| m).collect();
+        members.into_iter().for_each(|m| self.leave(m));
+        Some(s)
+    }
+
+    /// The session takes nothing more, under any registration.
+    pub(super) fn leave_all(&mut self, session: SessionId) {
+        let members: Vec<MemberRef> = match self.sessions.get_mut(&session) {
+            Some(s) => s.registrations.drain().map(|(_, m)| m).collect(),
+            None => return,
+        };
+        members.into_iter().for_each(|m| self.leave(m));
+    }
+
+    fn leave(&mut self, member: MemberRef) {
+        let Some(m) = live(&mut self.members, member) else { return };
+        m.leaving = true;
+        let (dest, done) = (m.dest, m.outstanding == 0);
+        self.dests[dest].members.retain(|x| *x != member);
+        self.touch(dest);
+        if done {
+            self.members.remove(member.ix);
+        }
+    }
+
+    pub(super) fn member(&mut self, member: MemberRef) -> Option<&mut Member> {
+        live(&mut self.members, member)
+    }
+
+    /// Whether a delivery may still be sent to this member.
+    pub(super) fn takes(&mut self, member: MemberRef) -> bool {
+        self.member(member).is_some_and(|m| !m.leaving)
+    }
+
+    /// Gives back one credit.
+    pub(super) fn give_back(&mut self, member: MemberRef) {
+        let Some(m) = live(&mut self.members, member) else { return };
+        m.outstanding = m.outstanding.saturating_sub(1);
+        let (dest, done) = (m.dest, m.leaving && m.outstanding == 0);
+        if done {
+            self.members.remove(member.ix);
+        } else {
+            self.touch(dest);
+        }
+    }
+
+    /// Credits of a destination that are free.
+    pub(super) fn free(&self, dest: DestIx) -> u64 {
+        self.dests[dest]
+            .members
+            .iter()
+            .filter_map(|m| self.members.get(m.ix))
+            .map(|m| u64::from(m.free()))
+            .sum()
+    }
+
+    /// The least loaded member of a destination with credit, and how many deliveries it should take in one go, so that a
+    /// backlog of `waiting` is shared evenly.
+    pub(super) fn least_loaded(&self, dest: DestIx, waiting: usize) -> Option<(MemberRef, u32)> {
+        let members = &self.dests[dest].members;
+        let candidates = members.iter().filter_map(|r| self.members.get(r.ix).map(|m| (*r, m)));
+        let (best, m) = candidates.filter(|(_, m)| m.free() > 0).min_by_key(|(_, m)| m.outstanding)?;
+        let share = waiting.div_ceil(members.len()).clamp(1, 64) as u32;
+        Some((best, share.min(m.free())))
+    }
+
+    /// Uses one credit.
+    pub(super) fn charge(&mut self, member: MemberRef) {
+        if let Some(m) = live(&mut self.members, member) {
+            m.outstanding += 1;
+        }
+    }
+
+    /// Queues a delivery for sending at the end of the turn.
+    pub(super) fn post(&mut self, member: MemberRef, delivery: Delivery) {
+        if let Some(m) = live(&mut self.members, member) {
+            if m.outbox.is_empty() {
+                self.outgoing.push(member);
+            }
+            m.outbox.push(delivery);
+        }
+    }
+}
+
+fn live(members: &mut Slab<Member>, member: MemberRef) -> Option<&mut Member> {
+    members.get_mut(member.ix).filter(|m| m.generation == member.generation)
+}

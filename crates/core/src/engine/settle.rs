@@ -1,0 +1,306 @@
+//! From sent to settled: outcomes, timeouts, lost sessions; acknowledge, retry, bury, expire.
+
+use mtimer_protocol::{ServerMessage, SettleRefusal, Settlement};
+use mtimer_store::{Answer, Op, Verdict, record::cut_error};
+use mtimer_types::{DeadReason, Epoch, HandlerOutcome, Mode, TimerId, limits};
+
+use super::Engine;
+use super::requests::OpCtx;
+use super::table::{Flight, State};
+use crate::api::{Counter, Effect, Now, SessionId};
+use crate::retry::{self, Next};
+
+/// The answer to one message of settlements, as it fills.
+#[derive(Debug)]
+pub(super) struct Report {
+    session: SessionId,
+    missing: usize,
+    accepted: u32,
+    refused: Vec<(TimerId, SettleRefusal)>,
+}
+
+impl Engine {
+    pub(super) fn settlements(&mut self, now: Now, session: SessionId, settlements: Vec<Settlement>) {
+        if settlements.is_empty() {
+            return;
+        }
+        let missing = settlements.len();
+        let report = self.reports.insert(Report { session, missing, accepted: 0, refused: Vec::new() });
+        for s in settlements {
+            self.settlement(now, session, s, report);
+        }
+    }
+
+    fn settlement(&mut self, now: Now, session: SessionId, s: Settlement, report: usize) {
+        let Settlement { id, epoch, attempt, outcome } = s;
+        let client = self.roster.sessions.get(&session).map_or(0, |s| s.client);
+        let down_or_gone = self.partition(id.partition()).is_none();
+        let flight = self.partition(id.partition()).and_then(|p| {
+            let entry = p.table.get(id)?;
+            let State::InFlight(flight) = &entry.state else { return None };
+            // A predecessor's delivery bears the predecessor's epoch.
+            let same =
+                flight.attempt == attempt && (epoch == p.epoch || flight.member.is_none() && epoch < p.epoch);
+            same.then_some(*flight)
+        });
+        match flight {
+            Some(f) if f.session == Some(session) || f.member.is_none() && f.client == client => {
+                self.settle_flight(now, id, &f, outcome, Some(report));
+            }
+            Some(_) => {
+                self.count(Counter::SettleNotYours, 1);
+                self.report(Some(report), id, Some(SettleRefusal::NotYours));
+            }
+            None if outcome == HandlerOutcome::Ok
+                && attempt > 0
+                && !down_or_gone
+                && self.may_be_late(id, epoch) =>
+            {
+                let verdict = Verdict::LateAck { attempt };
+                let op = Op::Settle { id, verdict: verdict.clone() };
+                self.enqueue(id.partition(), op, OpCtx::Settle { id, verdict, report: Some(report) });
+            }
+            None => {
+                self.count(Counter::SettleLate, 1);
+                self.report(Some(report), id, Some(SettleRefusal::Late));
+            }
+        }
+    }
+
+    /// Whether a delivery of this epoch can have been sent at all, and no outcome is on its way to the store.
+    fn may_be_late(&mut self, id: TimerId, epoch: Epoch) -> bool {
+        self.partition(id.partition()).is_some_and(|p| {
+            let settling = p.table.get(id).is_some_and(|e| matches!(e.state, State::Settling { .. }));
+            epoch <= p.epoch && !settling
+        })
+    }
+
+    fn settle_flight(
+        &mut self,
+        now: Now,
+        id: TimerId,
+        f: &Flight,
+        outcome: HandlerOutcome,
+        report: Option<usize>,
+    ) {
+        match outcome {
+            HandlerOutcome::Ok => self.settle(id, Some(f), Verdict::Ack, report),
+            HandlerOutcome::Retry { after_ms, error } => self.fail(now, id, f, after_ms, &error, report),
+            HandlerOutcome::Fail { error } => {
+                let reason = if self.mode(id) == Mode::AtMostOnce {
+                    DeadReason::AtMostOnce
+                } else {
+                    DeadReason::Failed
+                };
+                let verdict = Verdict::Dead { reason, failed: f.attempt, error: cut_error(&error) };
+                self.settle(id, Some(f), verdict, report);
+            }
+        }
+    }
+
+    fn mode(&mut self, id: TimerId) -> Mode {
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
+        entry.map_or(Mode::AtLeastOnce, |e| e.record.timer.mode)
+    }
+
+    /// A failed attempt: the retry policy decides.
+    fn fail(
+        &mut self,
+        now: Now,
+        id: TimerId,
+        f: &Flight,
+        after_ms: Option<u32>,
+        error: &str,
+        report: Option<usize>,
+    ) {
+        let random = self.rng.next();
+        let Some(entry) =
+            self.partitions[usize::from(id.partition().0)].as_deref().and_then(|p| p.table.get(id))
+        else {
+            return;
+        };
+        let (timer, progress) = (&entry.record.timer, &entry.record.progress);
+        let failed = f.attempt;
+        let error = cut_error(error);
+        let by_dest = self.options.retry_by_dest.get(&timer.dest);
+        let tiers = timer.retry.as_ref().or(by_dest).unwrap_or(&self.options.retry);
+        let used = failed.saturating_sub(progress.budget_from);
+        let verdict = if timer.mode == Mode::AtMostOnce {
+            Verdict::Dead { reason: DeadReason::AtMostOnce, failed, error }
+        } else if progress.stopped {
+            Verdict::Dead { reason: DeadReason::Stopped, failed, error }
+        } else {
+            match retry::next(tiers, used, after_ms, self.options.jitter_percent, random) {
+                Next::Exhausted => Verdict::Dead { reason: DeadReason::Exhausted, failed, error },
+                Next::Retry { tier, delay_ms } => {
+                    let fire = now.time + delay_ms;
+                    match timer.deadline {
+                        Some(deadline) if fire > deadline => Verdict::Expired,
+                        _ => Verdict::Retry { fire, tier, failed, error },
+                    }
+                }
+            }
+        };
+        self.settle(id, Some(f), verdict, report);
+    }
+
+    /// Sends a verdict to the store. The credit returns when it is there.
+    pub(super) fn settle(
+        &mut self,
+        id: TimerId,
+        flight: Option<&Flight>,
+        verdict: Verdict,
+        report: Option<usize>,
+    ) {
+        match flight {
+            Some(f) => {
+                if let Some(s) = f.session.and_then(|s| self.roster.sessions.get_mut(&s)) {
+                    s.flights.remove(&id);
+                }
+            }
+            None => self.unsettled += 1,
+        }
+        self.set_state(id, State::Settling { member: flight.and_then(|f| f.member) });
+        let op = Op::Settle { id, verdict: verdict.clone() };
+        self.enqueue(id.partition(), op, OpCtx::Settle { id, verdict, report });
+    }
+
+    /// A timer that a late cancel has stopped, found on its way to another attempt.
+    pub(super) fn bury_stopped(&mut self, id: TimerId) {
+        let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get(id)) else { return };
+        let failed = entry.attempt() - 1;
+        let error = entry.record.progress.last_error.clone().unwrap_or_default();
+        self.settle(id, None, Verdict::Dead { reason: DeadReason::Stopped, failed, error }, None);
+    }
+
+    /// The store has a verdict.
+    pub(super) fn settled(
+        &mut self,
+        now: Now,
+        id: TimerId,
+        verdict: Verdict,
+        report: Option<usize>,
+        answer: &Answer,
+    ) {
+        let done = matches!(answer, Answer::Done);
+        let refused = (!done).then_some(SettleRefusal::Late);
+        if done {
+            self.count_verdict(&verdict);
+        } else if report.is_some() {
+            self.count(Counter::SettleLate, 1);
+        }
+        match verdict {
+            Verdict::LateAck { .. } if !done => {}
+            Verdict::Retry { fire, failed, error, .. } if done => {
+                // Found stopped by the store, it is dead now: it is no longer pending, and memory must not keep it.
+                let Some(mut record) = self.forget(id) else { return self.report(report, id, refused) };
+                let within = self.partition(id.partition()).is_some_and(|p| fire <= p.horizon);
+                if within && !record.progress.stopped {
+                    record.progress.failed = failed;
+                    record.progress.last_error = (!error.is_empty()).then_some(error);
+                    self.adopt(now, record, fire, false);
+                }
+            }
+            Verdict::Ack | Verdict::LateAck { .. } => {
+                if done {
+                    self.recent.insert(now.mono_ms, id);
+                }
+                self.forget(id);
+            }
+            _ => _ = self.forget(id),
+        }
+        self.report(report, id, refused);
+    }
+
+    fn count_verdict(&mut self, verdict: &Verdict) {
+        let counter = match verdict {
+            Verdict::Ack => Counter::Acknowledged,
+            Verdict::LateAck { .. } => Counter::LateAcknowledged,
+            Verdict::Retry { .. } => Counter::Retried,
+            Verdict::Dead { .. } => Counter::Dead,
+            Verdict::Expired => Counter::Expired,
+            Verdict::Unconfirmed => Counter::Unconfirmed,
+        };
+        self.count(counter, 1);
+    }
+
+    /// One settlement of a message is done.
+    pub(super) fn report(&mut self, report: Option<usize>, id: TimerId, refused: Option<SettleRefusal>) {
+        let Some(ix) = report else { return };
+        let Some(r) = self.reports.get_mut(ix) else { return };
+        match refused {
+            Some(why) => r.refused.push((id, why)),
+            None => r.accepted += 1,
+        }
+        r.missing -= 1;
+        if r.missing == 0 {
+            let Report { session, accepted, refused, .. } = self.reports.remove(ix);
+            if self.roster.sessions.contains_key(&session) {
+                self.effects.push(Effect::Send(session, ServerMessage::Settled { accepted, refused }));
+            }
+        }
+    }
+
+    /// Deliveries whose callback timeout has passed.
+    pub(super) fn time_out(&mut self, now: Now) {
+        for (id, attempt) in self.timeouts.take_due(now.mono_ms) {
+            let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
+            let Some(State::InFlight(f)) = entry.map(|e| &e.state) else { continue };
+            let f = *f;
+            if f.attempt != attempt {
+                continue;
+            }
+            if f.until > now.mono_ms {
+                self.timeouts.add(f.until, id, attempt);
+                continue;
+            }
+            self.count(Counter::TimedOut, 1);
+            self.lose(now, id, &f, "no answer within the callback timeout");
+        }
+    }
+
+    /// A delivery that will not be settled by its client.
+    fn lose(&mut self, now: Now, id: TimerId, f: &Flight, error: &str) {
+        if self.mode(id) == Mode::AtMostOnce {
+            self.settle(id, Some(f), Verdict::Unconfirmed, None);
+        } else {
+            self.fail(now, id, f, None, error, None);
+        }
+    }
+
+    pub(super) fn session_closed(&mut self, now: Now, session: SessionId) {
+        let Some(s) = self.roster.close(session) else { return };
+        let mut flights: Vec<TimerId> = s.flights.into_iter().collect();
+        flights.sort_unstable();
+        for id in flights {
+            let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
+            let Some(State::InFlight(f)) = entry.map(|e| &e.state) else { continue };
+            let f = *f;
+            self.count(Counter::SessionLost, 1);
+            self.lose(now, id, &f, "the connection was lost");
+        }
+    }
+
+    pub(super) fn extend(
+        &mut self,
+        now: Now,
+        session: SessionId,
+        id: TimerId,
+        epoch: Epoch,
+        attempt: u32,
+        by_ms: u32,
+    ) {
+        let until = now.mono_ms + u64::from(by_ms.min(limits::MAX_CALLBACK_TIMEOUT_MS));
+        let Some(p) = self.partition(id.partition()) else { return };
+        let current = p.epoch;
+        let Some(entry) = p.table.get_mut(id) else { return };
+        if let State::InFlight(f) = &mut entry.state
+            && f.session == Some(session)
+            && f.attempt == attempt
+            && epoch == current
+        {
+            f.until = until;
+            self.timeouts.add(until, id, attempt);
+        }
+    }
+}

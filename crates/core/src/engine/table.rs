@@ -1,0 +1,188 @@
+//! The timers that an owner has in memory, and its wheel.
+
+use std::collections::BTreeMap;
+
+use mtimer_store::Record;
+use mtimer_types::{Destination, Key, Time, TimerId};
+
+use super::hash::{Map, Seeded};
+use super::roster::{DestIx, MemberRef};
+use crate::api::SessionId;
+
+/// Bookkeeping bytes of one timer in memory, about: its entry, its record, its place in the wheel.
+const ENTRY_BYTES: u64 = 300;
+
+/// One timer in memory.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) record: Record,
+    pub(super) dest: DestIx,
+    pub(super) fire: Time,
+    pub(super) covered: bool,
+    pub(super) state: State,
+}
+
+impl Entry {
+    pub(super) fn bytes(&self) -> u64 {
+        ENTRY_BYTES + self.record.timer.payload.len() as u64
+    }
+
+    /// The number of the next delivery, or of the one under way.
+    pub(super) fn attempt(&self) -> u32 {
+        self.record.attempt(self.covered)
+    }
+}
+
+/// Where a timer in memory stands.
+#[derive(Debug)]
+pub(super) enum State {
+    /// In the wheel.
+    Waiting,
+    /// Its time has come; waits for a claim that covers it.
+    Due,
+    /// Its time has come, but an edit (cancel, reschedule, replace) is under way.
+    Held,
+    /// Claimed; waits in its destination's queue since this monotonic time, ms.
+    Ready { since: u64 },
+    /// At-most-once: the take is under way, for this member.
+    Taking { member: MemberRef },
+    /// Sent.
+    InFlight(Flight),
+    /// An outcome is on its way to the store; this member's credit returns when it is there.
+    Settling { member: Option<MemberRef> },
+    /// On its way to the park.
+    Parking,
+    /// On its way back from the park.
+    Unparking,
+}
+
+/// A delivery under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flight {
+    pub(super) attempt: u32,
+    /// Whose credit it uses; `None`: it was sent by the predecessor.
+    pub(super) member: Option<MemberRef>,
+    pub(super) session: Option<SessionId>,
+    /// The durable name of the client that has it.
+    pub(super) client: u128,
+    /// Callback timeout, monotonic ms.
+    pub(super) until: u64,
+}
+
+/// All timers of one partition in memory.
+#[derive(Debug)]
+pub(super) struct Table {
+    entries: Map<TimerId, Entry>,
+    keys: Map<(Destination, Key), TimerId>,
+    /// Timers by the millisecond at which they fire. What is not `Waiting` for just that time any more is passed over.
+    wheel: BTreeMap<u64, Vec<TimerId>>,
+    bytes: u64,
+}
+
+impl Table {
+    pub(super) fn new(seed: Seeded) -> Self {
+        Self {
+            entries: Map::with_hasher(seed),
+            keys: Map::with_hasher(seed),
+            wheel: BTreeMap::new(),
+            bytes: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn get(&self, id: TimerId) -> Option<&Entry> {
+        self.entries.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: TimerId) -> Option<&mut Entry> {
+        self.entries.get_mut(&id)
+    }
+
+    pub(super) fn contains(&self, id: TimerId) -> bool {
+        self.entries.contains_key(&id)
+    }
+
+    pub(super) fn by_key(&self, key: &(Destination, Key)) -> Option<TimerId> {
+        self.keys.get(key).copied()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&TimerId, &Entry)> {
+        self.entries.iter()
+    }
+
+    /// Adds a timer that is not there yet.
+    pub(super) fn insert(&mut self, entry: Entry) {
+        let id = entry.record.timer.id;
+        self.bytes += entry.bytes();
+        if let Some(key) = &entry.record.timer.key {
+            self.keys.insert((entry.record.timer.dest.clone(), key.clone()), id);
+        }
+        self.entries.insert(id, entry);
+    }
+
+    pub(super) fn remove(&mut self, id: TimerId) -> Option<Entry> {
+        let entry = self.entries.remove(&id)?;
+        self.bytes -= entry.bytes();
+        if let Some(key) = &entry.record.timer.key {
+            let name = (entry.record.timer.dest.clone(), key.clone());
+            if self.keys.get(&name) == Some(&id) {
+                self.keys.remove(&name);
+            }
+        }
+        Some(entry)
+    }
+
+    /// Puts a timer into the wheel. True if it is the first of its millisecond.
+    pub(super) fn arm(&mut self, fire: Time, id: TimerId) -> bool {
+        let bucket = self.wheel.entry(fire.as_ms()).or_default();
+        bucket.push(id);
+        bucket.len() == 1
+    }
+
+    /// The time of the first timer in the wheel (it may be one that is passed over).
+    pub(super) fn next_fire(&self) -> Option<Time> {
+        self.wheel.keys().next().map(|ms| Time::from_ms(*ms))
+    }
+
+    /// The time of the first timer in the wheel after `after`.
+    pub(super) fn next_fire_after(&self, after: Time) -> Option<Time> {
+        self.wheel.range(after.as_ms() + 1..).next().map(|(ms, _)| Time::from_ms(*ms))
+    }
+
+    /// The time of the last timer in the wheel.
+    pub(super) fn last_fire(&self) -> Option<Time> {
+        self.wheel.keys().next_back().map(|ms| Time::from_ms(*ms))
+    }
+
+    /// Takes the first millisecond of the wheel that has come: its timers that still wait for it.
+    pub(super) fn take_due(&mut self, now: Time) -> Option<Vec<TimerId>> {
+        let bucket = self.wheel.first_entry().filter(|b| *b.key() <= now.as_ms())?;
+        let fire = Time::from_ms(*bucket.key());
+        let mut ids = bucket.remove();
+        let entries = &self.entries;
+        ids.retain(|id| entries.get(id).is_some_and(|e| e.fire == fire && matches!(e.state, State::Waiting)));
+        Some(ids)
+    }
+
+    /// Takes every waiting timer that fires after `beyond` out of the wheel; returns how many there were.
+    pub(super) fn take_beyond(&mut self, beyond: Time) -> Vec<TimerId> {
+        let tail = self.wheel.split_off(&(beyond.as_ms() + 1));
+        let mut ids = Vec::new();
+        for (ms, bucket) in tail {
+            let waits = |id: &TimerId| {
+                self.entries
+                    .get(id)
+                    .is_some_and(|e| e.fire.as_ms() == ms && matches!(e.state, State::Waiting))
+            };
+            ids.extend(bucket.into_iter().filter(waits));
+        }
+        ids
+    }
+}

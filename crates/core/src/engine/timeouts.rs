@@ -1,0 +1,50 @@
+//! Callback timeouts: by the monotonic clock, coarse, cheap to set and free to forget.
+
+use std::collections::BTreeMap;
+
+use mtimer_types::TimerId;
+
+/// Timeouts are rounded up to multiples of this, ms.
+const GRAIN_MS: u64 = 16;
+
+/// Deliveries by the time at which they may time out. An entry whose delivery was settled stays until its time or until
+/// such entries are the majority.
+#[derive(Debug, Default)]
+pub(super) struct Timeouts {
+    buckets: BTreeMap<u64, Vec<(TimerId, u32)>>,
+    len: usize,
+}
+
+impl Timeouts {
+    pub(super) fn add(&mut self, until_ms: u64, id: TimerId, attempt: u32) {
+        self.buckets.entry(until_ms.div_ceil(GRAIN_MS)).or_default().push((id, attempt));
+        self.len += 1;
+    }
+
+    /// The next time at which something may time out, ms.
+    pub(super) fn next(&self) -> Option<u64> {
+        self.buckets.keys().next().map(|k| k * GRAIN_MS)
+    }
+
+    /// Takes what may have timed out by `now_ms`.
+    pub(super) fn take_due(&mut self, now_ms: u64) -> Vec<(TimerId, u32)> {
+        let mut due = Vec::new();
+        while let Some(bucket) = self.buckets.first_entry().filter(|b| b.key() * GRAIN_MS <= now_ms) {
+            due.append(&mut bucket.remove());
+        }
+        self.len -= due.len();
+        due
+    }
+
+    /// Forgets settled deliveries once they are the majority. `live` says how many there are, `is_live` which.
+    pub(super) fn prune(&mut self, live: usize, is_live: impl Fn(TimerId, u32) -> bool) {
+        if self.len < 2 * live + 8_192 {
+            return;
+        }
+        self.buckets.retain(|_, bucket| {
+            bucket.retain(|(id, attempt)| is_live(*id, *attempt));
+            !bucket.is_empty()
+        });
+        self.len = self.buckets.values().map(Vec::len).sum();
+    }
+}
