@@ -8,8 +8,8 @@ use bytes::Bytes;
 use mtimer_types::{Destination, Epoch, HandlerOutcome, Key, Mode, Time, TimerId};
 use serde::de::DeserializeOwned;
 
-use crate::client::Shared;
 use crate::schedule::ms_u32;
+use crate::shared::Shared;
 
 /// One delivery of a timer.
 #[derive(Clone, Debug)]

@@ -2,11 +2,16 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use mtimer_protocol::{DeadRow, OpReply, Query, QueryAnswer, RequestOp, Status, TimerView, UnconfirmedRow};
-use mtimer_types::{Destination, Epoch, KeyPolicy, PartitionId, Target, Time, Timer, TimerId};
+use mtimer_types::{Destination, KeyPolicy, Target, Time, Timer, TimerId};
 use tokio::sync::watch;
 
 use crate::answer::{Cancelled, DeadFilter, Info, Listing, Replayed, Rescheduled, Scheduled, Stats};
+use crate::clock::Clock;
+use crate::link::{self, Link};
+use crate::shared::Shared;
+use crate::sync::Locked;
 use crate::{
     Callback, ClientBuilder, CloseError, ConnectError, Outcome, Register, RegisterError, Registration,
     RequestError, Schedule, ScheduleError, When,
@@ -19,17 +24,19 @@ use crate::{
 /// was sent may be done all the same.
 #[derive(Clone, Debug)]
 pub struct Client {
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
 }
 
-/// What the client's tasks share.
+/// What handles hold: when the last is gone, everything stops.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    connected: watch::Sender<bool>,
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
 }
 
-impl Shared {
-    pub(crate) fn extend(&self, _id: TimerId, _epoch: Epoch, _attempt: u32, _by_ms: u32) {}
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
 }
 
 impl Client {
@@ -39,39 +46,45 @@ impl Client {
     }
 
     pub(crate) async fn connect(settings: ClientBuilder) -> Result<Self, ConnectError> {
-        let ClientBuilder { brokers, .. } = settings;
-        if brokers.is_empty() {
-            return Err(ConnectError::NoBroker);
-        }
-        Ok(Self { shared: Arc::new(Shared { connected: watch::Sender::new(false) }) })
+        let mut link = Link::new(&settings)?;
+        let first = link.first(settings.connect_timeout).await?;
+        let clock = Clock::new(first.welcome.now, first.sent, first.received);
+        let shared = Arc::new(Shared::new(settings, clock, &first.broker, &first.welcome));
+        let run = |task: BoxFuture<'static, ()>| {
+            let token = shared.token.clone();
+            shared.tasks.spawn(token.run_until_cancelled_owned(task));
+        };
+        run(Box::pin(link::keep(Arc::clone(&shared), link, first)));
+        run(Box::pin(Arc::clone(&shared).keep_time()));
+        Ok(Self { inner: Arc::new(Inner { shared }) })
     }
 
     /// The cluster clock: learned in the handshake, carried on by this machine's monotonic clock, corrected by every
     /// heartbeat. Never behind the cluster's; ahead of it by a round trip and a millisecond at most.
     pub fn now(&self) -> Time {
-        Time::ZERO
+        self.shared().clock.now()
     }
 
     /// What the broker said of itself in the latest handshake.
     pub fn info(&self) -> Arc<Info> {
-        unreachable!("not connected")
+        Arc::clone(&self.shared().info.locked())
     }
 
     /// Whether there is a connection just now.
     pub fn connected(&self) -> watch::Receiver<bool> {
-        self.shared.connected.subscribe()
+        self.shared().connected.subscribe()
     }
 
     /// Counters since the client was made.
     pub fn stats(&self) -> Stats {
-        Stats::default()
+        self.shared().counters.stats()
     }
 
     /// Turns a relative due time into a fixed one, makes the id and checks the limits, without sending anything.
     /// Scheduling the result, also repeatedly, schedules the one timer of that id.
     pub fn prepare(&self, schedule: Schedule) -> Result<(TimerId, Schedule), ScheduleError> {
-        let _ = schedule;
-        Err(ScheduleError::Request { id: TimerId::from_u128(0), error: RequestError::Closed })
+        let (timer, policy) = self.resolve(schedule)?;
+        Ok((timer.id, Schedule::fixed(timer, policy)))
     }
 
     /// Schedules one timer, and waits until it is stored.
@@ -85,11 +98,20 @@ impl Client {
 
     /// Schedules many timers in as few frames as possible; one answer for each, in the same order.
     pub async fn schedule_all(&self, schedules: Vec<Schedule>) -> Vec<Result<Scheduled, ScheduleError>> {
-        let mut answers = Vec::with_capacity(schedules.len());
-        for schedule in schedules {
-            answers.push(self.schedule(schedule).await);
-        }
-        answers
+        let mut slots = Vec::with_capacity(schedules.len());
+        let ops = schedules.into_iter().filter_map(|schedule| match self.resolve(schedule) {
+            Ok((timer, policy)) => {
+                slots.push(Ok(timer.id));
+                Some(RequestOp::Schedule { timer, policy })
+            }
+            Err(error) => {
+                slots.push(Err(error));
+                None
+            }
+        });
+        let mut replies = self.shared().request_all(ops).await.into_iter();
+        let mut answer = |id| scheduled(id, replies.next().unwrap_or(Err(RequestError::Mismatched)));
+        slots.into_iter().map(|slot| slot.and_then(&mut answer)).collect()
     }
 
     /// Cancels a timer, by id or by key.
@@ -120,39 +142,24 @@ impl Client {
 
     /// Delivers a dead or unconfirmed timer anew, now, with a new retry budget.
     pub async fn replay(&self, id: TimerId) -> Result<Replayed, RequestError> {
-        match self.request(RequestOp::Replay { id }).await? {
-            OpReply::Done => Ok(Replayed::Replayed),
-            OpReply::KeyTaken(id) => Ok(Replayed::KeyTaken(id)),
-            OpReply::NotFound => Ok(Replayed::NotFound),
-            _ => Err(RequestError::Mismatched),
-        }
+        replayed(self.request(RequestOp::Replay { id }).await)
     }
 
     /// Replays many; one answer for each, in the same order.
     pub async fn replay_all(&self, ids: Vec<TimerId>) -> Vec<Result<Replayed, RequestError>> {
-        let mut answers = Vec::with_capacity(ids.len());
-        for id in ids {
-            answers.push(self.replay(id).await);
-        }
-        answers
+        let ops = ids.into_iter().map(|id| RequestOp::Replay { id });
+        self.shared().request_all(ops).await.into_iter().map(replayed).collect()
     }
 
     /// Removes a dead or unconfirmed timer; false if there was none.
     pub async fn purge(&self, id: TimerId) -> Result<bool, RequestError> {
-        match self.request(RequestOp::Purge { id }).await? {
-            OpReply::Done => Ok(true),
-            OpReply::NotFound => Ok(false),
-            _ => Err(RequestError::Mismatched),
-        }
+        purged(self.request(RequestOp::Purge { id }).await)
     }
 
     /// Purges many; one answer for each, in the same order.
     pub async fn purge_all(&self, ids: Vec<TimerId>) -> Vec<Result<bool, RequestError>> {
-        let mut answers = Vec::with_capacity(ids.len());
-        for id in ids {
-            answers.push(self.purge(id).await);
-        }
-        answers
+        let ops = ids.into_iter().map(|id| RequestOp::Purge { id });
+        self.shared().request_all(ops).await.into_iter().map(purged).collect()
     }
 
     /// One timer, live or dead, by id or by key; `None` if there is none of that name.
@@ -205,27 +212,50 @@ impl Client {
     /// # }
     /// ```
     pub fn register(&self, dest: Destination) -> Register {
-        Register::new(self.clone(), dest)
+        Register::new(Arc::clone(&self.inner), dest)
     }
 
-    /// Takes no more callbacks, finishes those that were delivered, waits until their outcomes are stored, and closes the
-    /// connection. Later requests fail with [`RequestError::Closed`].
+    /// Takes no more callbacks, finishes those that were delivered, waits for the answers to what is on its way, and
+    /// closes the connection. Handlers may still make requests meanwhile; later ones fail with
+    /// [`RequestError::Closed`]. After the last handler it waits for the broker as long as a request may take
+    /// ([`ClientBuilder::request_timeout`]).
+    ///
+    /// Cancel safe: call it again, or drop the client. Never call it from a handler, which it would wait for.
     pub async fn close(&self) -> Result<(), CloseError> {
-        Ok(())
+        self.shared().close().await
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.inner.shared
     }
 
     fn resolve(&self, schedule: Schedule) -> Result<(Timer, KeyPolicy), ScheduleError> {
-        Ok(schedule.resolve(self.now(), |_, _| PartitionId(0))?)
+        Ok(schedule.resolve(self.now(), |dest, key| self.shared().partition(dest, key))?)
     }
 
     async fn request(&self, op: RequestOp) -> Result<OpReply, RequestError> {
-        let _ = op;
-        Err(RequestError::Closed)
+        self.shared().request(op).await
     }
 
     pub(crate) async fn query(&self, query: Query) -> Result<QueryAnswer, RequestError> {
-        let _ = query;
-        Err(RequestError::Closed)
+        self.shared().query(query).await
+    }
+}
+
+fn replayed(reply: Result<OpReply, RequestError>) -> Result<Replayed, RequestError> {
+    match reply? {
+        OpReply::Done => Ok(Replayed::Replayed),
+        OpReply::KeyTaken(id) => Ok(Replayed::KeyTaken(id)),
+        OpReply::NotFound => Ok(Replayed::NotFound),
+        _ => Err(RequestError::Mismatched),
+    }
+}
+
+fn purged(reply: Result<OpReply, RequestError>) -> Result<bool, RequestError> {
+    match reply? {
+        OpReply::Done => Ok(true),
+        OpReply::NotFound => Ok(false),
+        _ => Err(RequestError::Mismatched),
     }
 }
 

@@ -21,6 +21,14 @@ pub enum ConnectError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// The hello does not fit the frame that a stranger may send.
+    #[error("the token is too long: the hello has {len} bytes, a broker takes {limit}: shorten the token")]
+    TokenTooLong {
+        /// Bytes of the hello.
+        len: usize,
+        /// Most bytes of a hello.
+        limit: usize,
+    },
     /// The handshake did not end in time.
     #[error("{broker} did not finish the handshake within {ms} ms: is it an mtimer broker?")]
     Timeout {
@@ -71,7 +79,11 @@ impl ConnectError {
     /// Whether trying again later, with the same settings, can help.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::NoBroker | Self::Address(_) | Self::Protocol { .. } | Self::OtherCluster { .. } => false,
+            Self::NoBroker
+            | Self::Address(_)
+            | Self::TokenTooLong { .. }
+            | Self::Protocol { .. }
+            | Self::OtherCluster { .. } => false,
             Self::Unreachable { .. } | Self::Timeout { .. } | Self::Closed { .. } => true,
             Self::Refused { code, .. } => retryable(*code),
         }
@@ -103,6 +115,14 @@ pub enum RequestError {
         /// Why there was no connection, as far as known.
         reason: String,
     },
+    /// A question that no broker answered in time.
+    #[error("no answer within {ms} ms: {reason}")]
+    Unanswered {
+        /// How long it waited.
+        ms: u64,
+        /// Why, as far as known.
+        reason: String,
+    },
     /// It may or may not have been done, and a repeat can no longer find out; `get` tells what is.
     #[error("the outcome is unknown ({reason}): ask with get")]
     Unknown {
@@ -122,7 +142,7 @@ impl RequestError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Refused { code, .. } => retryable(*code),
-            Self::NotReplicated { .. } | Self::NotSent { .. } => true,
+            Self::NotReplicated { .. } | Self::NotSent { .. } | Self::Unanswered { .. } => true,
             Self::Unknown { .. } | Self::Mismatched | Self::Closed => false,
         }
     }
@@ -130,7 +150,7 @@ impl RequestError {
     /// Whether it is certain that nothing was done.
     pub fn has_no_side_effects(&self) -> bool {
         match self {
-            Self::Refused { .. } | Self::NotSent { .. } | Self::Closed => true,
+            Self::Refused { .. } | Self::NotSent { .. } | Self::Unanswered { .. } | Self::Closed => true,
             Self::NotReplicated { .. } | Self::Unknown { .. } | Self::Mismatched => false,
         }
     }

@@ -1,18 +1,42 @@
 //! Registering handlers, and running them.
+//!
+//! A registration has one dispatcher. It begins handlers in the order of arrival, as many at once as were asked for; it
+//! polls each one once where it stands, and only one that is not ready then gets a task of its own. Outcomes of what
+//! came together are handed over together.
 
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use mtimer_types::Destination;
+use mtimer_protocol::{Delivery, Settlement};
+use mtimer_types::limits::MAX_CREDIT;
+use mtimer_types::{Destination, HandlerOutcome, Mode};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
-use crate::client::Shared;
-use crate::{Callback, Client, Outcome, RegisterError};
+use crate::client::Inner;
+use crate::dedupe::Dedupe;
+use crate::inbox::{Arrived, Inbox};
+use crate::shared::{Shared, count};
+use crate::sync::Locked;
+use crate::{Callback, Outcome, RegisterError};
 
-/// How a destination's callbacks are to be taken; made by [`Client::register`].
+/// Outcomes handed over together at most, and for how long the first of them waits for the others.
+const TOGETHER: usize = 256;
+const TOGETHER_FOR: Duration = Duration::from_millis(1);
+/// Callbacks begun before others get a turn on this thread.
+const IN_A_ROW: u32 = 128;
+
+/// How a destination's callbacks are to be taken; made by [`Client::register`](crate::Client::register).
 #[derive(Debug)]
 #[must_use = "nothing is registered until a handler is given with on"]
 pub struct Register {
-    client: Client,
+    inner: Arc<Inner>,
     dest: Destination,
     concurrency: u32,
     dedupe: usize,
@@ -22,8 +46,8 @@ impl Register {
     /// Handlers of a registration that may run at once, if nothing else is said.
     pub const DEFAULT_CONCURRENCY: u32 = 1_000;
 
-    pub(crate) fn new(client: Client, dest: Destination) -> Self {
-        Self { client, dest, concurrency: Self::DEFAULT_CONCURRENCY, dedupe: 0 }
+    pub(crate) fn new(inner: Arc<Inner>, dest: Destination) -> Self {
+        Self { inner, dest, concurrency: Self::DEFAULT_CONCURRENCY, dedupe: 0 }
     }
 
     /// How many handlers may run at once, and so how many unsettled callbacks the broker may send: 1 to 10,000.
@@ -43,34 +67,244 @@ impl Register {
     ///
     /// The handler's future is first polled where the callbacks arrive; one that is not ready at once goes on in a task
     /// of its own. A handler that blocks its thread holds up the callbacks behind it: use `spawn_blocking` there.
-    /// A panic is a failed attempt, with the panic's text as the error.
+    /// A panic is a failed attempt, with the panic's text as the error. The client does not end a handler at its
+    /// timeout: a late ok is still worth something.
     pub fn on<H, F, O>(self, handler: H) -> Result<Registration, RegisterError>
     where
         H: Fn(Callback) -> F + Send + Sync + 'static,
         F: Future<Output = O> + Send + 'static,
         O: Into<Outcome>,
     {
-        let _handler: Handler = Arc::new(move |callback| {
-            let outcome = handler(callback);
-            Box::pin(async move { outcome.await.into() })
-        });
-        Err(RegisterError::Closed)
+        if !(1..=MAX_CREDIT).contains(&self.concurrency) {
+            return Err(RegisterError::Concurrency { given: self.concurrency, limit: MAX_CREDIT });
+        }
+        let shared = Arc::clone(&self.inner.shared);
+        let inbox = Arc::new(Inbox::new(self.dest, self.concurrency));
+        let number = shared.outbox.locked().register(Arc::clone(&inbox))?;
+        shared.to_send.notify_one();
+        let handler = Arc::new(handler);
+        let dispatcher = Dispatcher {
+            shared: Arc::clone(&shared),
+            inbox: Arc::clone(&inbox),
+            running: Arc::default(),
+            dedupe: (self.dedupe > 0).then(|| Arc::new(Dedupe::new(self.dedupe))),
+            outcomes: Vec::new(),
+            since: Instant::now(),
+            in_a_row: 0,
+        };
+        let begin = move |callback| -> BoxFuture<'static, Outcome> {
+            let handler = Arc::clone(&handler);
+            Box::pin(async move { handler(callback).await.into() })
+        };
+        let token = shared.token.clone();
+        shared.tasks.spawn_on(
+            async move {
+                // Also when it is cut short: whoever waits for its end must not wait for ever.
+                let done = inbox.done.clone().drop_guard();
+                token.run_until_cancelled(dispatcher.run(begin)).await;
+                drop(done);
+            },
+            &shared.runtime,
+        );
+        Ok(Registration { inner: self.inner, number })
     }
 }
 
-pub(crate) type Handler = Arc<dyn Fn(Callback) -> BoxFuture<'static, Outcome> + Send + Sync>;
-
 /// Callbacks are taken while this lives. Dropping it takes no more; what was delivered is still handled.
+///
+/// It keeps the client alive, as a clone of it does.
 #[derive(Debug)]
 #[must_use = "dropping a registration ends it"]
 pub struct Registration {
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
     number: u32,
 }
 
 impl Registration {
-    /// Takes no more callbacks, and waits until those that were delivered are handled.
+    /// Takes no more callbacks, and waits until those that were delivered are handled. (Their outcomes may still be on
+    /// their way to the broker; [`Client::close`](crate::Client::close) waits for that too.)
+    ///
+    /// Cancel safe: the registration ends anyhow. Never call it from the registration's own handler, which it would wait
+    /// for.
     pub async fn stop(self) {
-        let _ = (&self.shared, self.number);
+        let inbox = self.inner.shared.outbox.locked().inbox(self.number).cloned();
+        self.end();
+        if let Some(inbox) = inbox {
+            inbox.done.cancelled().await;
+        }
+    }
+
+    fn end(&self) {
+        self.inner.shared.outbox.locked().unregister(self.number);
+        self.inner.shared.to_send.notify_one();
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Handlers that got a task of their own.
+#[derive(Debug, Default)]
+struct Running {
+    count: AtomicU32,
+    ended: Notify,
+}
+
+/// Counts a handler's task for as long as it lives.
+struct Slot(Arc<Running>);
+
+impl Slot {
+    fn take(running: &Arc<Running>) -> Self {
+        running.count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(running))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::Release);
+        self.0.ended.notify_one();
+    }
+}
+
+struct Dispatcher {
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    running: Arc<Running>,
+    dedupe: Option<Arc<Dedupe>>,
+    /// Of one connection.
+    outcomes: Vec<Settlement>,
+    /// When the first of them came.
+    since: Instant,
+    in_a_row: u32,
+}
+
+impl Dispatcher {
+    async fn run(mut self, begin: impl Fn(Callback) -> BoxFuture<'static, Outcome>) {
+        while let Some(arrived) = self.inbox.next().await {
+            self.batch(arrived, &begin).await;
+        }
+        self.room(1).await;
+    }
+
+    /// Begins everything that came in one frame.
+    async fn batch(&mut self, arrived: Arrived, begin: &impl Fn(Callback) -> BoxFuture<'static, Outcome>) {
+        let Arrived { session, received, at, deliveries } = arrived;
+        self.since = Instant::now();
+        let mut late = self.since.duration_since(at) > TOGETHER_FOR;
+        let mut dropped = 0;
+        for delivery in deliveries {
+            if self.running.count.load(Ordering::Acquire) >= self.inbox.credit {
+                self.flush(session);
+                self.room(self.inbox.credit).await;
+                late = true;
+            }
+            if late && self.is_pointless(&delivery, session, at) {
+                dropped += 1;
+                continue;
+            }
+            self.begin(session, received, delivery, begin);
+            self.in_a_row += 1;
+            if self.in_a_row >= IN_A_ROW {
+                self.in_a_row = 0;
+                tokio::task::yield_now().await;
+                late = true;
+            }
+            if self.outcomes.len() >= TOGETHER || self.since.elapsed() >= TOGETHER_FOR {
+                self.flush(session);
+            }
+        }
+        self.flush(session);
+        if dropped > 0 {
+            self.shared.drop_unstarted(session, dropped);
+        }
+    }
+
+    /// Whether the broker has given this delivery up already and will make another.
+    fn is_pointless(&self, delivery: &Delivery, session: u64, at: Instant) -> bool {
+        if delivery.mode == Mode::AtMostOnce {
+            return false;
+        }
+        let timed_out = at.elapsed() >= Duration::from_millis(u64::from(delivery.timeout_ms));
+        timed_out || session != self.shared.session.load(Ordering::Relaxed)
+    }
+
+    fn begin(
+        &mut self,
+        session: u64,
+        received: mtimer_types::Time,
+        delivery: Delivery,
+        begin: &impl Fn(Callback) -> BoxFuture<'static, Outcome>,
+    ) {
+        let Delivery { id, key, due, epoch, attempt, mode, timeout_ms, payload } = delivery;
+        if self.dedupe.as_ref().is_some_and(|d| d.knows(id)) {
+            count(&self.shared.counters.deduplicated, 1);
+            self.outcomes.push(Settlement { id, epoch, attempt, outcome: HandlerOutcome::Ok });
+            return;
+        }
+        let callback = Callback {
+            id,
+            key,
+            dest: self.inbox.dest.clone(),
+            due,
+            attempt,
+            epoch,
+            mode,
+            timeout: Duration::from_millis(u64::from(timeout_ms)),
+            payload,
+            received,
+            shared: Arc::clone(&self.shared),
+        };
+        let mut handler = AssertUnwindSafe(begin(callback)).catch_unwind();
+        let settlement = move |outcome: Outcome| Settlement { id, epoch, attempt, outcome: outcome.0 };
+        let finish = Finish { shared: Arc::clone(&self.shared), dedupe: self.dedupe.clone() };
+        match handler.poll_unpin(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => self.outcomes.push(settlement(finish.outcome(id, result))),
+            Poll::Pending => {
+                let slot = Slot::take(&self.running);
+                let token = self.shared.token.clone();
+                self.shared.tasks.spawn(token.run_until_cancelled_owned(async move {
+                    let outcome = finish.outcome(id, handler.await);
+                    finish.shared.settle(session, &mut vec![settlement(outcome)]);
+                    drop(slot);
+                }));
+            }
+        }
+    }
+
+    fn flush(&mut self, session: u64) {
+        self.shared.settle(session, &mut self.outcomes);
+        self.since = Instant::now();
+    }
+
+    /// Waits until fewer than `limit` handlers run.
+    async fn room(&self, limit: u32) {
+        while self.running.count.load(Ordering::Acquire) >= limit {
+            self.running.ended.notified().await;
+        }
+    }
+}
+
+/// What is done with the result of a handler.
+struct Finish {
+    shared: Arc<Shared>,
+    dedupe: Option<Arc<Dedupe>>,
+}
+
+impl Finish {
+    fn outcome(&self, id: mtimer_types::TimerId, result: Result<Outcome, Box<dyn Any + Send>>) -> Outcome {
+        let outcome = result.unwrap_or_else(|panic| {
+            count(&self.shared.counters.panics, 1);
+            let text = panic.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            Outcome::retry(format_args!("the handler panicked: {}", text.unwrap_or("(no text)")))
+        });
+        if let Some(dedupe) = self.dedupe.as_ref().filter(|_| outcome.is_ok()) {
+            dedupe.add(id);
+        }
+        outcome
     }
 }

@@ -35,12 +35,24 @@
 #![warn(missing_docs)]
 
 mod answer;
+mod backoff;
 mod builder;
 mod callback;
 mod client;
+mod clock;
+mod dedupe;
 mod error;
 mod handler;
+mod inbox;
+mod link;
+mod outbox;
+mod queries;
+mod requests;
 mod schedule;
+mod session;
+mod settling;
+mod shared;
+mod sync;
 
 pub use answer::{Cancelled, DeadFilter, Info, Listing, Replayed, Rescheduled, Scheduled, Stats};
 pub use builder::ClientBuilder;

@@ -151,6 +151,22 @@ impl Schedule {
         Ok(self)
     }
 
+    /// What [`Schedule::resolve`] made, to be resolved again to the same.
+    pub(crate) fn fixed(timer: Timer, policy: KeyPolicy) -> Self {
+        Self {
+            dest: timer.dest,
+            when: When::At(timer.due),
+            id: Some(timer.id),
+            key: timer.key,
+            policy,
+            mode: timer.mode,
+            deadline: timer.deadline.map(When::At),
+            callback_timeout: timer.callback_timeout_ms.map(|ms| Duration::from_millis(ms.into())),
+            retry: timer.retry,
+            payload: timer.payload,
+        }
+    }
+
     /// Fixes due time, deadline and id, and checks the limits.
     pub(crate) fn resolve(
         mut self,

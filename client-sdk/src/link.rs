@@ -1,0 +1,208 @@
+//! Getting a connection, and getting another one when it is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use futures_util::StreamExt;
+use mtimer_protocol::{
+    ClientMessage, Hello, MAGIC, ServerMessage, VERSION, Welcome, decode, encode, frame_codec,
+};
+use mtimer_types::limits::{HANDSHAKE_DEADLINE_MS, MAX_FRAME, MAX_FRAME_BEFORE_AUTH, MAX_PARTITIONS};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
+
+use crate::backoff::backoff;
+use crate::session;
+use crate::shared::Shared;
+use crate::{ClientBuilder, ConnectError};
+
+/// Delay before the second try, and how far the delay grows.
+const RECONNECT_FIRST: Duration = Duration::from_millis(20);
+const RECONNECT_MOST: Duration = Duration::from_secs(2);
+/// A connection that lasted so long was a good one: the next loss is answered at once.
+const GOOD: Duration = Duration::from_secs(5);
+/// Longest name of the client software.
+const SOFTWARE_BYTES: usize = 128;
+
+/// A connection past its handshake.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) broker: String,
+    pub(crate) welcome: Welcome,
+    pub(crate) sent: Instant,
+    pub(crate) received: Instant,
+    pub(crate) frames: FramedRead<OwnedReadHalf, LengthDelimitedCodec>,
+    pub(crate) write: OwnedWriteHalf,
+}
+
+/// How to get a connection: where, and after how many tries.
+#[derive(Debug)]
+pub(crate) struct Link {
+    brokers: Vec<String>,
+    hello: ClientMessage,
+    /// Name and partition count of the cluster, once known.
+    cluster: Option<(String, u16)>,
+    next: usize,
+    tries: u32,
+}
+
+impl Link {
+    pub(crate) fn new(settings: &ClientBuilder) -> Result<Self, ConnectError> {
+        if settings.brokers.is_empty() {
+            return Err(ConnectError::NoBroker);
+        }
+        for broker in &settings.brokers {
+            let port = broker.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
+            if port.and_then(|p| p.parse::<u16>().ok()).is_none() {
+                return Err(ConnectError::Address(broker.clone()));
+            }
+        }
+        let mut software = settings.software.clone();
+        let end = (0..=SOFTWARE_BYTES.min(software.len())).rev().find(|i| software.is_char_boundary(*i));
+        software.truncate(end.unwrap_or(0));
+        let hello = ClientMessage::Hello(Hello {
+            magic: MAGIC,
+            min_version: VERSION,
+            max_version: VERSION,
+            client: rand::random(),
+            software,
+            token: settings.token.clone(),
+        });
+        let len = encode(&hello).map_or(usize::MAX, |body| body.len());
+        if len > MAX_FRAME_BEFORE_AUTH {
+            return Err(ConnectError::TokenTooLong { len, limit: MAX_FRAME_BEFORE_AUTH });
+        }
+        Ok(Self { brokers: settings.brokers.clone(), hello, cluster: None, next: 0, tries: 0 })
+    }
+
+    /// The first connection: tries every address once, and then again until `patience` is over or a retry is pointless.
+    pub(crate) async fn first(&mut self, patience: Duration) -> Result<Connection, ConnectError> {
+        let end = Instant::now() + patience;
+        loop {
+            let error = match self.attempt().await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => error,
+            };
+            let delay = self.delay();
+            let all_tried = self.tries as usize >= self.brokers.len();
+            if all_tried && (!error.is_retryable() || Instant::now() + delay >= end) {
+                return Err(error);
+            }
+            sleep(delay).await;
+        }
+    }
+
+    /// Another connection, however long it takes.
+    async fn again(&mut self, shared: &Shared) -> Connection {
+        loop {
+            sleep(self.delay()).await;
+            match self.attempt().await {
+                Ok(connection) => return connection,
+                Err(error) => {
+                    tracing::debug!(tries = self.tries, %error, "no connection yet");
+                    shared.outbox_fault(error.to_string());
+                }
+            }
+        }
+    }
+
+    /// How long to wait before the next try: nothing within the first round of addresses.
+    fn delay(&self) -> Duration {
+        match self.tries / self.brokers.len() as u32 {
+            0 => Duration::ZERO,
+            rounds => backoff(rounds - 1, RECONNECT_FIRST, RECONNECT_MOST),
+        }
+    }
+
+    async fn attempt(&mut self) -> Result<Connection, ConnectError> {
+        let broker = self.brokers[self.next % self.brokers.len()].clone();
+        self.next = (self.next + 1) % self.brokers.len();
+        self.tries = self.tries.saturating_add(1);
+        let limit = Duration::from_millis(HANDSHAKE_DEADLINE_MS);
+        let connection = match timeout(limit, self.handshake(broker.clone())).await {
+            Ok(result) => result?,
+            Err(_) => return Err(ConnectError::Timeout { broker, ms: HANDSHAKE_DEADLINE_MS }),
+        };
+        let found = (connection.welcome.cluster.clone(), connection.welcome.partitions);
+        let expected = self.cluster.get_or_insert_with(|| found.clone());
+        if *expected != found {
+            let text = |(name, partitions): &(String, u16)| format!("{name:?} with {partitions} partitions");
+            return Err(ConnectError::OtherCluster { broker, expected: text(expected), found: text(&found) });
+        }
+        Ok(connection)
+    }
+
+    async fn handshake(&self, broker: String) -> Result<Connection, ConnectError> {
+        let unreachable = |source| ConnectError::Unreachable { broker: broker.clone(), source };
+        let protocol = |what: String| ConnectError::Protocol { broker: broker.clone(), what };
+        let stream = TcpStream::connect(&broker).await.map_err(unreachable)?;
+        stream.set_nodelay(true).map_err(unreachable)?;
+        let (read, mut write) = stream.into_split();
+        let mut frames = FramedRead::new(read, frame_codec(MAX_FRAME_BEFORE_AUTH));
+        let mut bytes = BytesMut::new();
+        put_frame(&mut bytes, &self.hello).map_err(|e| protocol(e.to_string()))?;
+        let sent = Instant::now();
+        write.write_all(&bytes).await.map_err(unreachable)?;
+        let answer = match frames.next().await {
+            Some(Ok(body)) => decode(&body).map_err(|e| protocol(e.to_string()))?,
+            Some(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
+                return Err(protocol(error.to_string()));
+            }
+            Some(Err(_)) | None => return Err(ConnectError::Closed { broker }),
+        };
+        let received = Instant::now();
+        let welcome: Welcome = match answer {
+            ServerMessage::Welcome(welcome) => welcome,
+            ServerMessage::Refused { code, message } => {
+                return Err(ConnectError::Refused { broker, code, message });
+            }
+            _ => return Err(protocol("its first message is no answer to a hello".to_owned())),
+        };
+        if welcome.version != VERSION {
+            let what = format!("it chose version {}, offered was {VERSION}", welcome.version);
+            return Err(protocol(what));
+        }
+        if !(1..=MAX_PARTITIONS).contains(&welcome.partitions) {
+            return Err(protocol(format!("it names {} partitions", welcome.partitions)));
+        }
+        frames.decoder_mut().set_max_frame_length(MAX_FRAME);
+        Ok(Connection { broker, welcome, sent, received, frames, write })
+    }
+}
+
+/// Appends a message with its length to what is to be written.
+pub(crate) fn put_frame(
+    out: &mut BytesMut,
+    message: &ClientMessage,
+) -> Result<(), mtimer_protocol::EncodeError> {
+    let body = encode(message)?;
+    // A body is at most MAX_FRAME bytes long.
+    out.put_u32(body.len() as u32);
+    out.extend_from_slice(&body);
+    Ok(())
+}
+
+/// Keeps the client connected until it is stopped.
+pub(crate) async fn keep(shared: Arc<Shared>, mut link: Link, first: Connection) {
+    let mut epochs = vec![0; usize::from(shared.partitions)];
+    let mut connection = first;
+    loop {
+        let broker = connection.broker.clone();
+        let session = connection.welcome.session;
+        let since = Instant::now();
+        shared.connected(&connection.broker, &connection.welcome);
+        let end = session::run(&shared, connection, &mut epochs).await;
+        tracing::warn!(%broker, session, reason = %end, "connection lost");
+        shared.disconnected(end.to_string());
+        if since.elapsed() >= GOOD {
+            link.tries = 0;
+        }
+        connection = link.again(&shared).await;
+        tracing::info!(broker = connection.broker, session = connection.welcome.session, "connected again");
+        shared.clock.observe(connection.welcome.now, connection.sent, connection.received);
+    }
+}
