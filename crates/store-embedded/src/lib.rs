@@ -1,1 +1,218 @@
-//! Placeholder.
+//! mtimer's store for whoever has no Redis: one process, one directory.
+//!
+//! Purpose: the store contract on a log-structured storage engine (fjall), with group commit.
+//!
+//! Invariant: what was answered survives at least a crash of the process, and at [`Durability::Sync`] a power cut.
+//! Opening a directory takes as long as its journal, never as long as its timers.
+//!
+//! Not in here: what operations mean (`mtimer_store::decide`), any copy of the timers in memory.
+
+#![warn(missing_docs)]
+
+mod committer;
+mod destinations;
+mod directory;
+mod fault;
+mod lane;
+mod layout;
+mod listing;
+mod partition;
+mod restore;
+mod table;
+mod tree;
+
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use mtimer_store::{Acquire, AcquireError, Acquired, OwnerRecord, Store, StoreError, StoreFuture, StoreInfo};
+use mtimer_types::{PartitionId, Term, Time};
+use tokio::sync::oneshot;
+
+use crate::committer::{Call, Committer, Deliver, MAX_WAITING, Queue};
+use crate::directory::Directory;
+pub use crate::directory::OpenError;
+use crate::fault::Fault;
+use crate::tree::Tree;
+
+/// How an embedded store is opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The data directory; made if it does not exist. On a local disk: a lock file keeps other processes away.
+    pub path: PathBuf,
+    /// How many partitions; fixed when the directory is made.
+    pub partitions: u16,
+    /// What an answer promises.
+    pub durability: Durability,
+    /// Bytes of memory for what was read from disk. Besides, up to about 100 MiB wait in memory to be written.
+    pub cache_bytes: u64,
+}
+
+/// What is on disk when the store answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Durability {
+    /// `embedded-sync`: everything, synced; survives a power cut.
+    #[default]
+    Sync,
+    /// `embedded-fast`: handed to the operating system, synced every so often; survives a crash of the process. A power
+    /// cut may lose what came in since the last sync.
+    Fast {
+        /// Longest time between a write and its sync.
+        every: Duration,
+    },
+}
+
+impl Durability {
+    /// [`Durability::Fast`] with its usual 50 ms.
+    pub const fn fast() -> Self {
+        Self::Fast { every: Duration::from_millis(50) }
+    }
+
+    /// The level's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sync => "embedded-sync",
+            Self::Fast { .. } => "embedded-fast",
+        }
+    }
+}
+
+impl Options {
+    /// The usual settings for a directory: synced, 32 MiB of cache.
+    pub fn new(path: impl Into<PathBuf>, partitions: u16) -> Self {
+        let (durability, cache_bytes) = (Durability::default(), 32 * 1024 * 1024);
+        Self { path: path.into(), partitions, durability, cache_bytes }
+    }
+}
+
+/// A store in a directory. Dropping it closes it and blocks until that is done; see [`EmbeddedStore::close`].
+pub struct EmbeddedStore {
+    queue: Queue,
+    info: StoreInfo,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl EmbeddedStore {
+    /// Opens a data directory, or makes one. Blocks for as long as the engine takes to read its journal.
+    ///
+    /// # Errors
+    ///
+    /// If the directory is in use, has another number of partitions, is not mtimer's, is damaged, or cannot be
+    /// written.
+    pub fn open(options: Options) -> Result<Self, OpenError> {
+        let path = options.path.clone();
+        let directory = Directory::open(&path, options.partitions)?;
+        let (sender, calls) = mpsc::sync_channel(MAX_WAITING);
+        let queue = Queue(sender);
+        // The engine panics on some kinds of damage.
+        let committer = catch_unwind(|| {
+            let tree =
+                Tree::open(&directory.database, options.cache_bytes).map_err(|e| unreadable(&path, &e))?;
+            let committer = Committer::new(tree, options.partitions, options.durability, queue.clone());
+            committer.restored().map_err(|fault| damaged(&path, fault.to_string()))
+        })
+        .unwrap_or_else(|_| {
+            Err(damaged(&path, "the storage engine could not make sense of it".to_owned()))
+        })?;
+        let info = StoreInfo {
+            kind: "embedded",
+            durability: options.durability.name(),
+            partitions: options.partitions,
+        };
+        let lock = directory.lock;
+        let thread = std::thread::Builder::new()
+            .name("mtimer-store".to_owned())
+            .spawn(move || committer.run(calls, lock))
+            .map_err(|source| OpenError::Io { what: "start the thread for", path, source })?;
+        Ok(Self { queue, info, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Carries out the calls that were made, syncs, and gives the directory free. Later calls find the store broken, as
+    /// closed.
+    pub async fn close(&self) {
+        self.begin_close().await.ok();
+        self.join();
+    }
+
+    fn begin_close(&self) -> oneshot::Receiver<()> {
+        let (done, closed) = oneshot::channel();
+        let work = Box::new(move |committer: &mut Committer| -> Deliver {
+            committer.close(done);
+            Box::new(|_| {})
+        });
+        self.queue.send(Call { weight: 1, work });
+        closed
+    }
+
+    fn join(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err(_)) = thread.map(JoinHandle::join) {
+            tracing::error!("the embedded store's thread has panicked");
+        }
+    }
+
+    fn ask<T, E>(
+        &self,
+        ask: impl FnOnce(&mut Committer) -> Result<T, E> + Send + 'static,
+    ) -> StoreFuture<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        let (answer, receiver) = oneshot::channel();
+        let work = Box::new(move |committer: &mut Committer| -> Deliver {
+            let result = ask(committer);
+            Box::new(move |fault| {
+                // Whoever dropped the future does not want the answer.
+                let _ = answer.send(fault.map_or(result, |fault| Err(StoreError::from(fault).into())));
+            })
+        });
+        self.queue.send(Call { weight: 1, work });
+        async move { receiver.await.unwrap_or_else(|_| Err(StoreError::from(&Fault::Closed).into())) }.boxed()
+    }
+}
+
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        if self.thread.get_mut().is_ok_and(|thread| thread.is_some()) {
+            drop(self.begin_close());
+            self.join();
+        }
+    }
+}
+
+impl Store for EmbeddedStore {
+    fn info(&self) -> StoreInfo {
+        self.info.clone()
+    }
+
+    fn owner(&self, partition: PartitionId) -> StoreFuture<OwnerRecord> {
+        self.ask(move |committer| committer.owner(partition))
+    }
+
+    fn acquire(&self, acquire: Acquire) -> StoreFuture<Acquired, AcquireError> {
+        self.ask(move |committer| committer.acquire(&acquire))
+    }
+
+    fn raise_term(&self) -> StoreFuture<Term> {
+        self.ask(Committer::raise_term)
+    }
+
+    fn clocks(&self) -> StoreFuture<Vec<Time>> {
+        async { Ok(Vec::new()) }.boxed()
+    }
+}
+
+fn damaged(path: &Path, what: String) -> OpenError {
+    OpenError::Damaged { path: path.to_owned(), what }
+}
+
+fn unreadable(path: &Path, error: &fjall::Error) -> OpenError {
+    match error {
+        fjall::Error::Locked => OpenError::Locked { path: path.to_owned() },
+        error => damaged(path, fault::describe(error)),
+    }
+}

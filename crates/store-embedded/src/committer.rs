@@ -1,0 +1,269 @@
+//! The one thread that reads and writes the data directory: group commit.
+//!
+//! It takes the calls that wait, of all lanes, carries them out over the overlay, writes and syncs once, then answers
+//! them all. While it syncs the next group gathers, so the more there is to do the fewer syncs each call costs.
+//!
+//! Invariant: nothing is answered before it is as durable as the level says. After a fault nothing is written and
+//! everything is answered with it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use mtimer_store::{Acquire, AcquireError, Acquired, LaneError, OwnerRecord, StoreError};
+use mtimer_types::{Epoch, PartitionId, Term};
+use tokio::sync::oneshot;
+
+use crate::Durability;
+use crate::destinations::Destinations;
+use crate::fault::Fault;
+use crate::lane::{EmbeddedLane, LaneShared};
+use crate::layout::{Fact, Space, fact_key};
+use crate::partition::{Owner, Partition};
+use crate::table::View;
+use crate::tree::Tree;
+
+/// Calls that wait for the committer. A caller beyond it waits for room, blocking its thread: the committer depends on
+/// nobody, so that does not last. Owners bound their calls far below this.
+pub(crate) const MAX_WAITING: usize = 4_096;
+/// Operations of one group: tens of milliseconds of work, so that the first of them is not answered much later.
+const MAX_GROUP: usize = 16_384;
+
+/// Carries out a call and returns what answers it.
+type Work = Box<dyn FnOnce(&mut Committer) -> Deliver + Send>;
+/// Answers a call: with its result, or with the fault that came in between.
+pub(crate) type Deliver = Box<dyn FnOnce(Option<&Fault>) + Send>;
+
+/// A call on its way to the committer.
+pub(crate) struct Call {
+    /// About how many operations it is worth.
+    pub(crate) weight: usize,
+    pub(crate) work: Work,
+}
+
+/// The way to the committer.
+#[derive(Clone)]
+pub(crate) struct Queue(pub(crate) SyncSender<Call>);
+
+impl Queue {
+    /// Queues a call. If the committer has gone the call is dropped, and with it its answer.
+    pub(crate) fn send(&self, call: Call) {
+        let _ = self.0.send(call);
+    }
+}
+
+pub(crate) struct Committer {
+    pub(crate) tree: Tree,
+    pub(crate) destinations: Destinations,
+    pub(crate) partitions: Vec<Partition>,
+    pub(crate) term: Term,
+    durability: Durability,
+    queue: Queue,
+    broken: Option<Fault>,
+    /// The group under way is synced at any level.
+    sync_now: bool,
+    closing: Vec<oneshot::Sender<()>>,
+}
+
+impl Committer {
+    pub(crate) fn new(tree: Tree, partitions: u16, durability: Durability, queue: Queue) -> Self {
+        let partitions = (0..partitions).map(|p| Partition::new(PartitionId(p))).collect();
+        Self {
+            tree,
+            destinations: Destinations::default(),
+            partitions,
+            term: Term(0),
+            durability,
+            queue,
+            broken: None,
+            sync_now: false,
+            closing: Vec::new(),
+        }
+    }
+
+    /// Works until somebody closes the store. What the directory is locked with is given up last, then whoever closed it
+    /// is told.
+    pub(crate) fn run(mut self, calls: Receiver<Call>, lock: std::fs::File) {
+        let mut unsynced_since: Option<Instant> = None;
+        while self.closing.is_empty() {
+            let first = match self.sync_deadline(unsynced_since) {
+                None => calls.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(deadline) => calls.recv_timeout(deadline.saturating_duration_since(Instant::now())),
+            };
+            match first {
+                Ok(first) => self.group(first, &calls),
+                Err(RecvTimeoutError::Timeout) => self.sync_now = true,
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if self.sync_now {
+                self.sync_now = false;
+                self.guard(|committer| committer.tree.sync());
+            }
+            unsynced_since = self.tree.is_dirty().then(|| unsynced_since.unwrap_or_else(Instant::now));
+        }
+        self.guard(|committer| committer.tree.sync());
+        self.end_lanes(&Fault::Closed);
+        let closing = std::mem::take(&mut self.closing);
+        drop(calls);
+        drop(self);
+        drop(lock);
+        closing.into_iter().for_each(|done| {
+            // Whoever does not wait for the end need not be told.
+            let _ = done.send(());
+        });
+    }
+
+    fn sync_deadline(&self, unsynced_since: Option<Instant>) -> Option<Instant> {
+        match self.durability {
+            Durability::Sync => None,
+            Durability::Fast { every } => unsynced_since.map(|since| since + every),
+        }
+    }
+
+    /// Carries out a group of calls, makes it durable, answers.
+    fn group(&mut self, first: Call, calls: &Receiver<Call>) {
+        let mut answers = Vec::new();
+        let mut weight = 0;
+        let mut next = Some(first);
+        while let Some(call) = next {
+            weight += call.weight.max(1);
+            self.guard(|committer| {
+                answers.push((call.work)(committer));
+                Ok(())
+            });
+            next = if weight < MAX_GROUP { calls.try_recv().ok() } else { None };
+        }
+        self.guard(|committer| committer.tree.write());
+        if self.durability == Durability::Sync || self.sync_now {
+            self.sync_now = false;
+            self.guard(|committer| committer.tree.sync());
+        }
+        answers.into_iter().for_each(|deliver| deliver(self.broken.as_ref()));
+    }
+
+    /// Does a piece of work unless the store is broken; breaks it if that fails.
+    fn guard(&mut self, work: impl FnOnce(&mut Self) -> Result<(), Fault>) {
+        // A broken store still answers its calls: each of them finds the fault.
+        let result = catch_unwind(AssertUnwindSafe(|| work(self))).unwrap_or(Err(Fault::Panicked));
+        if let Err(fault) = result {
+            self.fail(fault);
+        }
+    }
+
+    fn fail(&mut self, fault: Fault) {
+        if self.broken.is_none() {
+            tracing::error!(%fault, "the embedded store has stopped");
+            self.end_lanes(&fault);
+            self.tree.abandon();
+            self.broken = Some(fault);
+        }
+    }
+
+    fn end_lanes(&mut self, fault: &Fault) {
+        self.partitions.iter_mut().for_each(|partition| partition.end_lanes(&fault.into()));
+    }
+
+    /// A lane's turn: checks that the partition is still its own, then carries out its call.
+    pub(crate) fn turn<T>(
+        &mut self,
+        lane: &Arc<LaneShared>,
+        carry_out: impl FnOnce(&mut View<'_>) -> Result<T, Fault>,
+    ) -> Result<T, LaneError> {
+        if let Some(end) = &*lane.ended() {
+            return Err(end.clone());
+        }
+        if let Some(fault) = &self.broken {
+            return Err(fault.into());
+        }
+        let count = self.partitions.len();
+        let Some(partition) = self.partitions.get_mut(usize::from(lane.partition.0)) else {
+            return Err(LaneError::Broken(no_partition(lane.partition, count)));
+        };
+        let owner = partition.owner.record;
+        if (owner.epoch, owner.nonce) != (lane.epoch, lane.nonce) {
+            let end = LaneError::Fenced { partition: lane.partition, stored: owner.epoch, ours: lane.epoch };
+            lane.end(end.clone());
+            return Err(end);
+        }
+        let mut view = View::new(&mut self.tree, &mut self.destinations, partition, lane);
+        carry_out(&mut view).map_err(|fault| {
+            let end = (&fault).into();
+            self.fail(fault);
+            end
+        })
+    }
+
+    pub(crate) fn owner(&self, id: PartitionId) -> Result<OwnerRecord, StoreError> {
+        if let Some(fault) = &self.broken {
+            return Err(fault.into());
+        }
+        let partition = self.partitions.get(usize::from(id.0));
+        let partition =
+            partition.ok_or_else(|| StoreError::Unusable(no_partition(id, self.partitions.len())))?;
+        Ok(partition.owner.record)
+    }
+
+    pub(crate) fn acquire(&mut self, acquire: &Acquire) -> Result<Acquired, AcquireError> {
+        let stored = self.owner(acquire.partition)?;
+        let repeated = stored.epoch != Epoch::default() && stored.nonce == acquire.nonce;
+        if !repeated {
+            if stored.epoch != acquire.expected {
+                let (partition, expected) = (acquire.partition, acquire.expected);
+                return Err(AcquireError::Epoch { partition, stored: stored.epoch, expected });
+            }
+            let (given, stored) = ((acquire.term, acquire.version), (stored.term, stored.version));
+            if given <= stored {
+                return Err(AcquireError::Assignment { given, stored });
+            }
+        }
+        let Some(partition) = self.partitions.get_mut(usize::from(acquire.partition.0)) else {
+            let text = no_partition(acquire.partition, self.partitions.len());
+            return Err(StoreError::Unusable(text).into());
+        };
+        if !repeated {
+            let record = OwnerRecord {
+                epoch: Epoch((stored.epoch.0 + 1).max(clock_ms())),
+                nonce: acquire.nonce,
+                term: acquire.term,
+                version: acquire.version,
+                claimed_until: stored.claimed_until,
+            };
+            partition.owner = Owner { record, prior_claim: stored.claimed_until };
+            partition.store_owner(&mut self.tree);
+            // A predecessor's lanes learn it with their next call.
+            partition.lanes.clear();
+            self.sync_now = true;
+        }
+        let Owner { record, prior_claim } = partition.owner;
+        let shared = Arc::new(LaneShared::new(partition.id, record.epoch, record.nonce, prior_claim));
+        partition.join(&shared);
+        let lane = Arc::new(EmbeddedLane { shared, queue: self.queue.clone() });
+        Ok(Acquired { lane, epoch: record.epoch, prior_claim, in_flight: partition.in_flight.clone() })
+    }
+
+    pub(crate) fn raise_term(&mut self) -> Result<Term, StoreError> {
+        if let Some(fault) = &self.broken {
+            return Err(fault.into());
+        }
+        self.term.0 += 1;
+        self.tree.put(Space::Facts, fact_key(Fact::Term), self.term.0.to_be_bytes().to_vec());
+        self.sync_now = true;
+        Ok(self.term)
+    }
+
+    /// Ends the work after the group under way.
+    pub(crate) fn close(&mut self, done: oneshot::Sender<()>) {
+        self.closing.push(done);
+    }
+}
+
+fn no_partition(id: PartitionId, count: usize) -> String {
+    format!("there is no partition {id}: the store has {count}, counted from 0")
+}
+
+/// The host's clock; the only use is that an epoch never returns after the data directory was restored from a backup.
+fn clock_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX >> 1)
+}

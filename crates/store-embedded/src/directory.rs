@@ -1,0 +1,262 @@
+//! The data directory: who may open it, and whether it is what it should be.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mtimer.lock` | locked by the process that has the directory open |
+//! | `mtimer-store` | text: format and partition count; written before anything else |
+//! | `db/` | the storage engine's |
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use mtimer_types::limits;
+
+const LOCK: &str = "mtimer.lock";
+const MARKER: &str = "mtimer-store";
+const DATABASE: &str = "db";
+const TITLE: &str = "mtimer embedded store";
+const FORMAT: u32 = 1;
+
+/// Why a data directory could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process (or another store in this one) has it open.
+    #[error(
+        "the data directory {path} is in use by another mtimer process: stop that one or choose another directory"
+    )]
+    Locked {
+        /// Which directory.
+        path: PathBuf,
+    },
+    /// It was made for another number of partitions.
+    #[error(
+        "the data directory {path} has {stored} partitions, asked for were {given}: \
+         set the partition count to {stored} or choose another directory"
+    )]
+    Partitions {
+        /// Which directory.
+        path: PathBuf,
+        /// It has so many.
+        stored: u16,
+        /// Asked for.
+        given: u16,
+    },
+    /// No cluster has that many partitions.
+    #[error("{given} partitions were asked for, allowed are 1 to {max}")]
+    PartitionCount {
+        /// Asked for.
+        given: u16,
+        /// Most.
+        max: u16,
+    },
+    /// Something else lives there.
+    #[error("the directory {path} is not empty and not an mtimer data directory: choose another one")]
+    Foreign {
+        /// Which directory.
+        path: PathBuf,
+    },
+    /// Written by another version of mtimer.
+    #[error(
+        "the data directory {path} has format {stored}, this mtimer reads format {ours}: use the version that wrote it"
+    )]
+    Format {
+        /// Which directory.
+        path: PathBuf,
+        /// Its format.
+        stored: u32,
+        /// Ours.
+        ours: u32,
+    },
+    /// It is an mtimer data directory, but what is in it cannot be read.
+    #[error("the data directory {path} is damaged ({what}): restore it from a backup")]
+    Damaged {
+        /// Which directory.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// The operating system refused.
+    #[error("cannot {what} {path}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// A data directory that is ours alone.
+pub(crate) struct Directory {
+    /// Unlocked when it is dropped.
+    pub(crate) lock: File,
+    pub(crate) database: PathBuf,
+}
+
+impl Directory {
+    pub(crate) fn open(path: &Path, partitions: u16) -> Result<Self, OpenError> {
+        if !(1..=limits::MAX_PARTITIONS).contains(&partitions) {
+            return Err(OpenError::PartitionCount { given: partitions, max: limits::MAX_PARTITIONS });
+        }
+        std::fs::create_dir_all(path).map_err(io_error("create the directory", path))?;
+        let marker = path.join(MARKER);
+        let is_ours = marker.try_exists().map_err(io_error("look for", &marker))?;
+        if !is_ours && !is_empty(path)? {
+            return Err(OpenError::Foreign { path: path.to_owned() });
+        }
+        let lock = lock(path)?;
+        // Whoever held the lock may have made the directory meanwhile.
+        if marker.try_exists().map_err(io_error("look for", &marker))? {
+            check_marker(path, &marker, partitions)?;
+        } else {
+            write_marker(path, &marker, partitions)?;
+        }
+        let database = path.join(DATABASE);
+        clear_unfinished(&database)?;
+        Ok(Self { lock, database })
+    }
+}
+
+fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+    let path = path.to_owned();
+    move |source| OpenError::Io { what, path, source }
+}
+
+/// Whether there is nothing in the directory but what opening leaves behind.
+fn is_empty(path: &Path) -> Result<bool, OpenError> {
+    let leftovers = [LOCK, &temporary_name()];
+    for entry in path.read_dir().map_err(io_error("list", path))? {
+        let name = entry.map_err(io_error("list", path))?.file_name();
+        if !leftovers.iter().any(|leftover| name == **leftover) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn lock(path: &Path) -> Result<File, OpenError> {
+    let file = path.join(LOCK);
+    let lock = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&file)
+        .map_err(io_error("open the lock file", &file))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: path.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(io_error("lock", &file)(source)),
+    }
+}
+
+fn check_marker(path: &Path, marker: &Path, partitions: u16) -> Result<(), OpenError> {
+    let damaged = || OpenError::Damaged {
+        path: path.to_owned(),
+        what: format!("{MARKER} does not say its format and partition count"),
+    };
+    let bytes = std::fs::read(marker).map_err(io_error("read", marker))?;
+    let text = String::from_utf8(bytes).map_err(|_| damaged())?;
+    let mut lines = text.lines();
+    if lines.next() != Some(TITLE) {
+        return Err(damaged());
+    }
+    let mut number = |name: &str| lines.next()?.strip_prefix(name)?.trim().parse::<u32>().ok();
+    let stored = number("format").ok_or_else(damaged)?;
+    if stored != FORMAT {
+        return Err(OpenError::Format { path: path.to_owned(), stored, ours: FORMAT });
+    }
+    let stored = number("partitions").and_then(|n| u16::try_from(n).ok()).ok_or_else(damaged)?;
+    if stored != partitions {
+        return Err(OpenError::Partitions { path: path.to_owned(), stored, given: partitions });
+    }
+    Ok(())
+}
+
+fn temporary_name() -> String {
+    format!("{MARKER}.new")
+}
+
+/// Writes the marker so that it is there whole or not at all.
+fn write_marker(path: &Path, marker: &Path, partitions: u16) -> Result<(), OpenError> {
+    let temporary = path.join(temporary_name());
+    let write = || {
+        let mut file = File::create(&temporary)?;
+        write!(file, "{TITLE}\nformat {FORMAT}\npartitions {partitions}\n")?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, marker)?;
+        File::open(path)?.sync_all()
+    };
+    write().map_err(io_error("write", marker))
+}
+
+/// Removes a database whose creation was cut off. It writes its version last and makes its first key space after that,
+/// so without either nothing can have been stored in it.
+fn clear_unfinished(database: &Path) -> Result<(), OpenError> {
+    let there = |path: &Path| path.try_exists().map_err(io_error("look for", path));
+    let finished = there(&database.join("version"))? || there(&database.join("keyspaces").join("1"))?;
+    if !finished && there(database)? {
+        std::fs::remove_dir_all(database).map_err(io_error("clear the unfinished", database))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(path: &Path, partitions: u16) -> String {
+        Directory::open(path, partitions).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_second_opener_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Directory::open(dir.path(), 4).unwrap();
+        assert!(refusal(dir.path(), 4).contains("is in use by another mtimer process"));
+        drop(first);
+        Directory::open(dir.path(), 4).unwrap();
+    }
+
+    #[test]
+    fn another_partition_count_is_refused_with_both_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Directory::open(dir.path(), 4).unwrap());
+        let text = refusal(dir.path(), 8);
+        assert!(text.contains("has 4 partitions, asked for were 8: set the partition count to 4"), "{text}");
+        assert!(refusal(dir.path(), 0).contains("allowed are 1 to 1024"));
+    }
+
+    #[test]
+    fn a_directory_of_something_else_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("thesis.tex"), "x").unwrap();
+        assert!(refusal(dir.path(), 4).contains("is not empty and not an mtimer data directory"));
+        assert_eq!(dir.path().read_dir().unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_damaged_or_newer_marker_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for (marker, says) in [
+            (&b"\xff\xfe"[..], "is damaged"),
+            (b"mtimer embedded store\nformat 1\n", "is damaged"),
+            (b"mtimer embedded store\nformat 9\npartitions 4\n", "has format 9, this mtimer reads format 1"),
+        ] {
+            std::fs::write(dir.path().join(MARKER), marker).unwrap();
+            assert!(refusal(dir.path(), 4).contains(says));
+        }
+    }
+
+    #[test]
+    fn a_database_cut_off_in_creation_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Directory::open(dir.path(), 4).unwrap());
+        let database = dir.path().join(DATABASE);
+        std::fs::create_dir_all(&database).unwrap();
+        std::fs::write(database.join("0.jnl"), "").unwrap();
+        drop(Directory::open(dir.path(), 4).unwrap());
+        assert!(!database.exists());
+    }
+}

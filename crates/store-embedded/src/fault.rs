@@ -1,0 +1,51 @@
+//! Why the store cannot go on.
+
+use std::sync::Arc;
+
+use mtimer_store::{LaneError, RecordError, StoreError};
+
+/// A read or a write of the data directory that failed. After one, nothing more is written and every lane ends: what was
+/// answered before is on disk, what was not answered may or may not be.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error(
+        "the data directory cannot be used ({0}): free space on its disk or replace it, then restart the broker"
+    )]
+    Storage(Arc<str>),
+    #[error("{0}: restore the data directory from a backup")]
+    Record(#[from] RecordError),
+    #[error("the data directory is damaged ({0}): restore it from a backup")]
+    Damaged(&'static str),
+    #[error("the store failed unexpectedly and has stopped: restart the broker; the log says more")]
+    Panicked,
+    #[error("the store was closed")]
+    Closed,
+}
+
+impl From<fjall::Error> for Fault {
+    fn from(error: fjall::Error) -> Self {
+        Self::Storage(describe(&error).into())
+    }
+}
+
+impl From<&Fault> for LaneError {
+    fn from(fault: &Fault) -> Self {
+        Self::Broken(fault.to_string())
+    }
+}
+
+impl From<&Fault> for StoreError {
+    fn from(fault: &Fault) -> Self {
+        Self::Unusable(fault.to_string())
+    }
+}
+
+/// What the storage engine says, in words.
+pub(crate) fn describe(error: &fjall::Error) -> String {
+    match error {
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => error.to_string(),
+        fjall::Error::Poisoned => "an earlier write in the background failed".to_owned(),
+        fjall::Error::Locked => "another process has it open".to_owned(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,395 @@
+//! The bytes of keys and values: every key of the store is built here.
+//!
+//! All numbers in keys are big endian, so that keys sort like what they stand for. `p` is the partition (2 bytes).
+//!
+//! | space | key | value |
+//! |---|---|---|
+//! | pending | p, fire time (6), id (16) | tier (1), record |
+//! | shelf | place (1), p, destination (4, parked only), order (8) | id (16), place's own, record |
+//! | moved | id (16) | position: of every timer that is not pending at its birth time |
+//! | keys | p, destination (4), key | id (16) |
+//! | ended | p, bucket of 30 s (4), kind (1), id (16) or request (8) | when (6), how or answer |
+//! | facts | kind (1), what (0 to 6) | owner record, in-flight list, counters, parked count, destination, term |
+//!
+//! A place's own on the shelf: taken: epoch (8), unconfirmed (1); dead: reason (1), died (6).
+//! `order` is a number that rises with every timer that is put on a shelf of the partition.
+
+use bytes::{Buf, BufMut, Bytes};
+use mtimer_store::decide::At;
+use mtimer_store::{Answer, CancelAnswer, RescheduleAnswer};
+use mtimer_types::{DeadReason, Ended, Epoch, PartitionId, Time, TimerId, limits};
+
+/// One of the store's key spaces: a tree of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Space {
+    Pending,
+    Shelf,
+    Moved,
+    Keys,
+    Ended,
+    Facts,
+}
+
+impl Space {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Pending, Self::Shelf, Self::Moved, Self::Keys, Self::Ended, Self::Facts];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Shelf => "shelf",
+            Self::Moved => "moved",
+            Self::Keys => "keys",
+            Self::Ended => "ended",
+            Self::Facts => "facts",
+        }
+    }
+}
+
+/// Where a timer's record is filed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Position {
+    Pending { fire: Time },
+    Parked { dest: u32, order: u64 },
+    Taken { order: u64 },
+    Dead { order: u64 },
+}
+
+/// A shelf: the timers of one place, of one destination if parked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shelf {
+    Parked { dest: u32 },
+    Taken,
+    Dead,
+}
+
+pub(crate) fn pending_key(p: PartitionId, fire: Time, id: TimerId) -> Vec<u8> {
+    let mut key = Vec::with_capacity(24);
+    key.put_u16(p.0);
+    key.put_uint(fire.as_ms(), 6);
+    key.put_slice(&id.to_bytes());
+    key
+}
+
+/// The fire time and the id in a key of [`Space::Pending`].
+pub(crate) fn parse_pending_key(key: &[u8]) -> Option<(Time, TimerId)> {
+    let mut rest = key.get(2..).filter(|rest| rest.len() == 22)?;
+    let fire = Time::from_ms(rest.get_uint(6));
+    Some((fire, TimerId::from_u128(rest.get_u128())))
+}
+
+pub(crate) fn shelf_key(p: PartitionId, shelf: Shelf, order: u64) -> Vec<u8> {
+    let mut key = Vec::with_capacity(15);
+    key.put_u8(match shelf {
+        Shelf::Parked { .. } => 1,
+        Shelf::Taken => 2,
+        Shelf::Dead => 3,
+    });
+    key.put_u16(p.0);
+    if let Shelf::Parked { dest } = shelf {
+        key.put_u32(dest);
+    }
+    key.put_u64(order);
+    key
+}
+
+/// The order in a key of [`Space::Shelf`].
+pub(crate) fn parse_shelf_order(key: &[u8]) -> Option<u64> {
+    let (_, order) = key.split_last_chunk::<8>()?;
+    Some(u64::from_be_bytes(*order))
+}
+
+pub(crate) fn app_key(p: PartitionId, dest: u32, key: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(6 + key.len());
+    out.put_u16(p.0);
+    out.put_u32(dest);
+    out.put_slice(key.as_bytes());
+    out
+}
+
+/// What is remembered for the repeat horizon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Memory {
+    Ended(TimerId),
+    Answered(u64),
+}
+
+pub(crate) fn bucket_of(at: Time) -> u32 {
+    // 2^48 ms / 30 s is below 2^34, far beyond the years that matter; the last bucket takes the rest.
+    u32::try_from(at.as_ms() / limits::REPEAT_HORIZON_MS).unwrap_or(u32::MAX)
+}
+
+pub(crate) fn ended_key(p: PartitionId, bucket: u32, memory: Memory) -> Vec<u8> {
+    let mut key = bucket_key(p, bucket);
+    match memory {
+        Memory::Ended(id) => {
+            key.put_u8(0);
+            key.put_slice(&id.to_bytes());
+        }
+        Memory::Answered(request) => {
+            key.put_u8(1);
+            key.put_u64(request);
+        }
+    }
+    key
+}
+
+/// The beginning of every key of a bucket.
+pub(crate) fn bucket_key(p: PartitionId, bucket: u32) -> Vec<u8> {
+    let mut key = Vec::with_capacity(23);
+    key.put_u16(p.0);
+    key.put_u32(bucket);
+    key
+}
+
+/// A fact's key.
+pub(crate) fn fact_key(fact: Fact) -> Vec<u8> {
+    let mut key = Vec::with_capacity(7);
+    match fact {
+        Fact::Owner(p) => {
+            key.put_u8(b'o');
+            key.put_u16(p.0);
+        }
+        Fact::InFlight(p) => {
+            key.put_u8(b'f');
+            key.put_u16(p.0);
+        }
+        Fact::Counters(p) => {
+            key.put_u8(b'c');
+            key.put_u16(p.0);
+        }
+        Fact::Parked(p, dest) => {
+            key.put_u8(b'p');
+            key.put_u16(p.0);
+            key.put_u32(dest);
+        }
+        Fact::Destination(dest) => {
+            key.put_u8(b'd');
+            key.put_u32(dest);
+        }
+        Fact::Term => key.put_u8(b't'),
+    }
+    key
+}
+
+/// Things there are few of; mirrored in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fact {
+    Owner(PartitionId),
+    InFlight(PartitionId),
+    Counters(PartitionId),
+    /// How many timers of a destination are parked.
+    Parked(PartitionId, u32),
+    Destination(u32),
+    Term,
+}
+
+/// Reads the key of a fact.
+pub(crate) fn parse_fact_key(key: &[u8]) -> Option<Fact> {
+    let (kind, mut rest) = key.split_first()?;
+    let fact = match (kind, rest.len()) {
+        (b'o', 2) => Fact::Owner(PartitionId(rest.get_u16())),
+        (b'f', 2) => Fact::InFlight(PartitionId(rest.get_u16())),
+        (b'c', 2) => Fact::Counters(PartitionId(rest.get_u16())),
+        (b'p', 6) => Fact::Parked(PartitionId(rest.get_u16()), rest.get_u32()),
+        (b'd', 4) => Fact::Destination(rest.get_u32()),
+        (b't', 0) => Fact::Term,
+        _ => return None,
+    };
+    Some(fact)
+}
+
+impl Position {
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(13);
+        match self {
+            Self::Pending { fire } => {
+                out.put_u8(0);
+                out.put_uint(fire.as_ms(), 6);
+            }
+            Self::Parked { dest, order } => {
+                out.put_u8(1);
+                out.put_u32(dest);
+                out.put_u64(order);
+            }
+            Self::Taken { order } => {
+                out.put_u8(2);
+                out.put_u64(order);
+            }
+            Self::Dead { order } => {
+                out.put_u8(3);
+                out.put_u64(order);
+            }
+        }
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (kind, mut rest) = bytes.split_first()?;
+        let position = match (kind, rest.len()) {
+            (0, 6) => Self::Pending { fire: Time::from_ms(rest.get_uint(6)) },
+            (1, 12) => Self::Parked { dest: rest.get_u32(), order: rest.get_u64() },
+            (2, 8) => Self::Taken { order: rest.get_u64() },
+            (3, 8) => Self::Dead { order: rest.get_u64() },
+            _ => return None,
+        };
+        Some(position)
+    }
+
+    /// The space and the key under which the record is.
+    pub(crate) fn key(self, p: PartitionId, id: TimerId) -> (Space, Vec<u8>) {
+        match self {
+            Self::Pending { fire } => (Space::Pending, pending_key(p, fire, id)),
+            Self::Parked { dest, order } => (Space::Shelf, shelf_key(p, Shelf::Parked { dest }, order)),
+            Self::Taken { order } => (Space::Shelf, shelf_key(p, Shelf::Taken, order)),
+            Self::Dead { order } => (Space::Shelf, shelf_key(p, Shelf::Dead, order)),
+        }
+    }
+}
+
+/// Writes what stands before the record in a value.
+pub(crate) fn put_head(at: At, id: TimerId, out: &mut Vec<u8>) {
+    if !matches!(at, At::Pending { .. }) {
+        out.put_slice(&id.to_bytes());
+    }
+    match at {
+        At::Pending { tier, .. } => out.put_u8(tier),
+        At::Parked => {}
+        At::Taken { epoch, unconfirmed } => {
+            out.put_u64(epoch.0);
+            out.put_u8(u8::from(unconfirmed));
+        }
+        At::Dead { reason, died } => {
+            out.put_u8(reason as u8);
+            out.put_uint(died.as_ms(), 6);
+        }
+    }
+}
+
+/// Reads what stands before the record in a value on a shelf.
+pub(crate) fn take_shelf_head(shelf: Shelf, value: &mut Bytes) -> Option<(TimerId, At)> {
+    let id = TimerId::from_u128(value.try_get_u128().ok()?);
+    let at = match shelf {
+        Shelf::Parked { .. } => At::Parked,
+        Shelf::Taken => {
+            let epoch = Epoch(value.try_get_u64().ok()?);
+            At::Taken { epoch, unconfirmed: value.try_get_u8().ok()? != 0 }
+        }
+        Shelf::Dead => {
+            let reason = DeadReason::from_u8(value.try_get_u8().ok()?)?;
+            At::Dead { reason, died: Time::from_ms(value.try_get_uint(6).ok()?) }
+        }
+    };
+    Some((id, at))
+}
+
+pub(crate) fn encode_ended(how: Ended, at: Time) -> Vec<u8> {
+    let mut out = Vec::with_capacity(7);
+    out.put_uint(at.as_ms(), 6);
+    out.put_u8(how as u8);
+    out
+}
+
+pub(crate) fn decode_ended(mut bytes: &[u8]) -> Option<(Time, Ended)> {
+    let at = Time::from_ms(bytes.try_get_uint(6).ok()?);
+    Some((at, Ended::from_u8(bytes.try_get_u8().ok()?)?))
+}
+
+/// Answers to cancels and reschedules are remembered; of any other kind there is nothing to encode.
+pub(crate) fn encode_answer(answer: &Answer, at: Time) -> Option<Vec<u8>> {
+    let (kind, id) = match answer {
+        Answer::Cancel(CancelAnswer::Cancelled(id)) => (0, Some(id)),
+        Answer::Cancel(CancelAnswer::TooLate(id)) => (1, Some(id)),
+        Answer::Cancel(CancelAnswer::NotFound) => (2, None),
+        Answer::Reschedule(RescheduleAnswer::Rescheduled(id)) => (3, Some(id)),
+        Answer::Reschedule(RescheduleAnswer::TooLate(id)) => (4, Some(id)),
+        Answer::Reschedule(RescheduleAnswer::PastDeadline(id)) => (5, Some(id)),
+        Answer::Reschedule(RescheduleAnswer::NotFound) => (6, None),
+        _ => return None,
+    };
+    let mut out = Vec::with_capacity(23);
+    out.put_uint(at.as_ms(), 6);
+    out.put_u8(kind);
+    if let Some(id) = id {
+        out.put_slice(&id.to_bytes());
+    }
+    Some(out)
+}
+
+pub(crate) fn decode_answer(mut bytes: &[u8]) -> Option<(Time, Answer)> {
+    let at = Time::from_ms(bytes.try_get_uint(6).ok()?);
+    let kind = bytes.try_get_u8().ok()?;
+    let mut id = || Some(TimerId::from_u128(bytes.try_get_u128().ok()?));
+    let answer = match kind {
+        0 => Answer::Cancel(CancelAnswer::Cancelled(id()?)),
+        1 => Answer::Cancel(CancelAnswer::TooLate(id()?)),
+        2 => Answer::Cancel(CancelAnswer::NotFound),
+        3 => Answer::Reschedule(RescheduleAnswer::Rescheduled(id()?)),
+        4 => Answer::Reschedule(RescheduleAnswer::TooLate(id()?)),
+        5 => Answer::Reschedule(RescheduleAnswer::PastDeadline(id()?)),
+        6 => Answer::Reschedule(RescheduleAnswer::NotFound),
+        _ => return None,
+    };
+    Some((at, answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_and_facts_read_back() {
+        let p = PartitionId(9);
+        let fire = Time::from_ms(77);
+        for position in [
+            Position::Pending { fire },
+            Position::Parked { dest: 3, order: 4 },
+            Position::Taken { order: 5 },
+            Position::Dead { order: u64::MAX },
+        ] {
+            assert_eq!(Position::decode(&position.encode()), Some(position));
+        }
+        for fact in [
+            Fact::Owner(p),
+            Fact::InFlight(p),
+            Fact::Counters(p),
+            Fact::Parked(p, 8),
+            Fact::Destination(1),
+            Fact::Term,
+        ] {
+            assert_eq!(parse_fact_key(&fact_key(fact)), Some(fact));
+        }
+        let id = TimerId::from_u128(12);
+        assert_eq!(parse_pending_key(&pending_key(p, fire, id)), Some((fire, id)));
+        assert_eq!(parse_shelf_order(&shelf_key(p, Shelf::Dead, 6)), Some(6));
+    }
+
+    #[test]
+    fn every_remembered_answer_reads_back() {
+        let (at, id) = (Time::from_ms(5), TimerId::from_u128(9));
+        for answer in [
+            Answer::Cancel(CancelAnswer::Cancelled(id)),
+            Answer::Cancel(CancelAnswer::TooLate(id)),
+            Answer::Cancel(CancelAnswer::NotFound),
+            Answer::Reschedule(RescheduleAnswer::Rescheduled(id)),
+            Answer::Reschedule(RescheduleAnswer::TooLate(id)),
+            Answer::Reschedule(RescheduleAnswer::PastDeadline(id)),
+            Answer::Reschedule(RescheduleAnswer::NotFound),
+        ] {
+            let bytes = encode_answer(&answer, at).unwrap();
+            assert_eq!(decode_answer(&bytes), Some((at, answer)));
+        }
+        assert_eq!(encode_answer(&Answer::Done, at), None);
+        assert_eq!(decode_ended(&encode_ended(Ended::Expired, at)), Some((at, Ended::Expired)));
+    }
+
+    #[test]
+    fn damaged_values_are_refused() {
+        for bytes in [&b""[..], b"\x07", b"\x01\0", b"\x07\0\0\0\0\0\x09"] {
+            assert_eq!(Position::decode(bytes), None);
+            assert_eq!(decode_answer(bytes), None);
+            assert_eq!(decode_ended(bytes), None);
+            assert_eq!(take_shelf_head(Shelf::Dead, &mut Bytes::copy_from_slice(bytes)), None);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Reads by range: loads, pages of shelves, and the tidying that keeps them from wading through what is gone.
+//!
+//! A deleted row costs a scan time until the engine compacts it away, so nothing here starts at the beginning: each
+//! partition knows a floor below which nothing is.
+
+use std::ops::Bound;
+
+use mtimer_store::decide::{At, Row, Table};
+use mtimer_store::{DeadFilter, DeadLetter, Load, Loaded, LoadedTimer, Page, Record, Unconfirmed};
+use mtimer_types::{Destination, Time, TimerId};
+
+use crate::fault::Fault;
+use crate::layout::{
+    Position, Shelf, Space, bucket_key, bucket_of, parse_pending_key, parse_shelf_order, pending_key,
+    shelf_key, take_shelf_head,
+};
+use crate::table::{View, read_row};
+
+/// Removals from pending after which the floor is looked for again: a scan costs about as much as the removals did.
+const FLOOR_EVERY: u32 = 8_192;
+/// Forgotten outcomes cleared with a batch, besides one for each of its operations.
+const CLEAR_WITH_BATCH: usize = 64;
+
+impl View<'_> {
+    /// Loads pending timers from where the lane's cursor stands.
+    pub(crate) fn load(&mut self, load: &Load) -> Result<Loaded, Fault> {
+        self.partition.claim(load.claim, self.tree);
+        self.tree.write()?;
+        let lane = self.lane.clone();
+        let mut cursor = lane.cursor();
+        let mut haul =
+            Haul { load, epoch_claim: (lane.epoch, lane.prior_claim), timers: Vec::new(), bytes: 0 };
+        let Some((at, inside)) = cursor.start() else {
+            return Ok(Loaded { timers: haul.timers, horizon: cursor.horizon() });
+        };
+        while !haul.is_full()
+            && let Some(id) = cursor.pop_behind()
+        {
+            if let Some(Row { record, at: At::Pending { fire, tier } }) = self.row(id)?
+                && fire == at
+            {
+                haul.add(record, fire, tier);
+            }
+        }
+        if haul.is_full() {
+            return Ok(Loaded { timers: haul.timers, horizon: cursor.horizon() });
+        }
+        let p = self.partition.id;
+        let floor = self.partition.counters.floor;
+        let (from, at_floor) = if at.as_ms() <= floor && inside.is_none() {
+            (Bound::Included(pending_key(p, Time::from_ms(floor), TimerId::from_u128(0))), true)
+        } else {
+            let id = inside.unwrap_or(TimerId::from_u128(0));
+            let key = pending_key(p, at, id);
+            (if inside.is_some() { Bound::Excluded(key) } else { Bound::Included(key) }, false)
+        };
+        let to = pending_key(p, load.until, TimerId::from_u128(u128::MAX));
+        // A range that begins after its end would be an error.
+        if cursor.reaches(load.until) || (at_floor && floor > load.until.as_ms()) {
+            cursor.all_until(load.until);
+            return Ok(Loaded { timers: haul.timers, horizon: cursor.horizon() });
+        }
+        let mut last = None;
+        let mut first = None;
+        for row in self.tree.scan(Space::Pending, from.as_ref().map(Vec::as_slice), Bound::Included(&to)) {
+            let (key, value) = row?;
+            let (fire, id) =
+                parse_pending_key(&key).ok_or(Fault::Damaged("a pending timer's key is unreadable"))?;
+            first = first.or(Some(fire));
+            if let (true, Some(last)) = (haul.is_full(), last) {
+                cursor.stopped(last, fire);
+                self.raise_floor(at_floor, first, load.until);
+                return Ok(Loaded { timers: haul.timers, horizon: cursor.horizon() });
+            }
+            let row = read_row(self.destinations, id, Position::Pending { fire }, value)?;
+            if let At::Pending { tier, .. } = row.at {
+                haul.add(row.record, fire, tier);
+            }
+            last = Some((fire, id));
+        }
+        cursor.all_until(load.until);
+        self.raise_floor(at_floor, first, load.until);
+        Ok(Loaded { timers: haul.timers, horizon: cursor.horizon() })
+    }
+
+    /// A scan from the floor up to `until` found its first timer at `first`.
+    fn raise_floor(&mut self, from_floor: bool, first: Option<Time>, until: Time) {
+        if from_floor {
+            let floor = first.map_or(until.as_ms() + 1, Time::as_ms);
+            self.partition.counters.floor = floor.max(self.partition.counters.floor);
+        }
+    }
+
+    pub(crate) fn parked_destinations(&self) -> Result<Vec<(Destination, u64)>, Fault> {
+        let name =
+            |dest| self.destinations.name(dest).ok_or(Fault::Damaged("a parked destination is unknown"));
+        self.partition.parked.iter().map(|(dest, entry)| Ok((name(*dest)?, entry.count))).collect()
+    }
+
+    pub(crate) fn parked(
+        &mut self,
+        dest: &Destination,
+        cursor: u64,
+        limit: u32,
+    ) -> Result<Page<Record>, Fault> {
+        let none = Page { rows: Vec::new(), next: None };
+        let Some(dest) = self.destinations.find(dest) else { return Ok(none) };
+        let Some(entry) = self.partition.parked.get(&dest) else { return Ok(none) };
+        let floor = entry.floor;
+        let (rows, next) = self.shelf(Shelf::Parked { dest }, cursor.max(floor), limit as usize)?;
+        if let (true, Some((first, _)), Some(entry)) =
+            (cursor <= floor, rows.first(), self.partition.parked.get_mut(&dest))
+        {
+            entry.floor = *first;
+        }
+        Ok(Page { rows: rows.into_iter().map(|(_, row)| row.record).collect(), next })
+    }
+
+    pub(crate) fn taken(&mut self, cursor: u64, limit: u32) -> Result<Page<Unconfirmed>, Fault> {
+        let floor = self.partition.taken_floor;
+        let (rows, next) = self.shelf(Shelf::Taken, cursor.max(floor), limit as usize)?;
+        if cursor <= floor {
+            self.partition.taken_floor = self.first_order(&rows);
+        }
+        let rows = rows.into_iter().filter_map(|(_, row)| match row.at {
+            At::Taken { epoch, unconfirmed } => Some(Unconfirmed { record: row.record, epoch, unconfirmed }),
+            _ => None,
+        });
+        Ok(Page { rows: rows.collect(), next })
+    }
+
+    pub(crate) fn dead(
+        &mut self,
+        filter: &DeadFilter,
+        cursor: u64,
+        limit: u32,
+    ) -> Result<Page<DeadLetter>, Fault> {
+        let floor = self.partition.dead_floor;
+        let (rows, next) = self.shelf(Shelf::Dead, cursor.max(floor), limit as usize)?;
+        if cursor <= floor {
+            self.partition.dead_floor = self.first_order(&rows);
+        }
+        let rows = rows.into_iter().filter_map(|(_, row)| match row.at {
+            At::Dead { reason, died } if filter.accepts(&row.record.timer.dest) => {
+                Some(DeadLetter { record: row.record, reason, died })
+            }
+            _ => None,
+        });
+        Ok(Page { rows: rows.collect(), next })
+    }
+
+    /// The oldest dead letters, for an operation that is going to remove them.
+    pub(crate) fn first_dead(&mut self, limit: usize) -> Result<Vec<Row>, Fault> {
+        self.store_counters();
+        let (rows, _) = self.shelf(Shelf::Dead, self.partition.dead_floor, limit)?;
+        self.partition.dead_floor = self.first_order(&rows);
+        for (order, row) in &rows {
+            self.remember(row.id(), Position::Dead { order: *order });
+        }
+        Ok(rows.into_iter().map(|(_, row)| row).collect())
+    }
+
+    /// The lowest order on a shelf of which these are the first rows.
+    fn first_order(&self, rows: &[(u64, Row)]) -> u64 {
+        rows.first().map_or(self.partition.counters.order + 1, |(order, _)| *order)
+    }
+
+    /// Rows of a shelf from an order on, and the order that comes next.
+    fn shelf(
+        &mut self,
+        shelf: Shelf,
+        from: u64,
+        limit: usize,
+    ) -> Result<(ShelfRows, Option<u64>), Fault> {
+        self.tree.write()?;
+        let p = self.partition.id;
+        let (from, to) = (shelf_key(p, shelf, from), shelf_key(p, shelf, u64::MAX));
+        let mut rows = Vec::new();
+        for row in self.tree.scan(Space::Shelf, Bound::Included(&from), Bound::Included(&to)) {
+            let (key, mut value) = row?;
+            let order = parse_shelf_order(&key).ok_or(Fault::Damaged("a shelf's key is unreadable"))?;
+            if rows.len() >= limit.max(1) {
+                return Ok((rows, Some(order)));
+            }
+            let head = take_shelf_head(shelf, &mut value);
+            let (id, at) = head.ok_or(Fault::Damaged("a timer on a shelf is unreadable"))?;
+            rows.push((order, Row { record: self.decode(id, &value)?, at }));
+        }
+        Ok((rows, None))
+    }
+
+    /// A bounded piece of upkeep before a batch: forgets old outcomes, raises the floor of pending timers.
+    pub(crate) fn tidy(&mut self, now: Time, ops: usize) -> Result<(), Fault> {
+        // What is not written yet would not be seen; the next batch comes soon.
+        if !self.tree.is_written() {
+            return Ok(());
+        }
+        if self.partition.removed >= FLOOR_EVERY {
+            self.partition.removed = 0;
+            self.find_floor()?;
+        }
+        let oldest = self.partition.counters.ended.first_key_value().map(|(bucket, _)| *bucket);
+        // Everything in a bucket is over the horizon when the one after it is over, too.
+        match oldest.filter(|bucket| bucket.saturating_add(1) < bucket_of(now)) {
+            Some(bucket) => self.forget(bucket, ops + CLEAR_WITH_BATCH),
+            None => Ok(()),
+        }
+    }
+
+    fn find_floor(&mut self) -> Result<(), Fault> {
+        let p = self.partition.id;
+        let from = pending_key(p, Time::from_ms(self.partition.counters.floor), TimerId::from_u128(0));
+        let to = pending_key(p, Time::MAX, TimerId::from_u128(u128::MAX));
+        let first = self.tree.scan(Space::Pending, Bound::Included(&from), Bound::Included(&to)).next();
+        let first = first.transpose()?.and_then(|(key, _)| parse_pending_key(&key)).map(|(fire, _)| fire);
+        self.raise_floor(true, first, Time::MAX);
+        Ok(())
+    }
+
+    fn forget(&mut self, bucket: u32, limit: usize) -> Result<(), Fault> {
+        let start = bucket_key(self.partition.id, bucket);
+        let from = self.partition.clear_from.take().filter(|key| key.starts_with(&start));
+        let from = from.as_ref().map_or(Bound::Included(&start[..]), |key| Bound::Excluded(&key[..]));
+        let to = bucket_key(self.partition.id, bucket.saturating_add(1));
+        let keys: Result<Vec<_>, Fault> = self
+            .tree
+            .scan(Space::Ended, from, Bound::Excluded(&to))
+            .take(limit)
+            .map(|row| Ok(row?.0))
+            .collect();
+        let keys = keys?;
+        for key in &keys {
+            self.tree.remove(Space::Ended, key.to_vec());
+        }
+        if keys.len() < limit {
+            self.partition.counters.ended.remove(&bucket);
+        } else {
+            self.partition.clear_from = keys.last().map(|key| key.to_vec());
+        }
+        self.mark_counted();
+        Ok(())
+    }
+}
+
+/// Rows of a shelf with their orders.
+type ShelfRows = Vec<(u64, Row)>;
+
+/// What a load has gathered.
+struct Haul<'a> {
+    load: &'a Load,
+    epoch_claim: (mtimer_types::Epoch, Time),
+    timers: Vec<LoadedTimer>,
+    bytes: usize,
+}
+
+impl Haul<'_> {
+    fn is_full(&self) -> bool {
+        self.timers.len() >= self.load.max_timers.max(1) || self.bytes >= self.load.max_bytes.max(1)
+    }
+
+    fn add(&mut self, record: Record, fire: Time, tier: u8) {
+        let covered = record.covered(fire, self.epoch_claim.0, self.epoch_claim.1);
+        self.bytes += record.timer.payload.len();
+        self.timers.push(LoadedTimer { record, fire, tier, covered });
+    }
+}

@@ -1,0 +1,242 @@
+//! What is mirrored in memory of a partition: its owner, its counters, its lanes. Nothing that grows with its timers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
+
+use bytes::{Buf, BufMut};
+use mtimer_store::{Census, Health, InFlight, LaneError, OwnerRecord};
+use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time, TimerId};
+
+use crate::lane::LaneShared;
+use crate::layout::{Fact, Space, fact_key};
+use crate::tree::Tree;
+
+pub(crate) struct Partition {
+    pub(crate) id: PartitionId,
+    pub(crate) owner: Owner,
+    pub(crate) in_flight: Vec<InFlight>,
+    pub(crate) counters: Counters,
+    pub(crate) parked: HashMap<u32, ParkedCount>,
+    /// No taken, no dead timer has a lower order.
+    pub(crate) taken_floor: u64,
+    pub(crate) dead_floor: u64,
+    /// Pending timers removed since the floor was last looked for.
+    pub(crate) removed: u32,
+    /// Where the clearing of old outcomes goes on.
+    pub(crate) clear_from: Option<Vec<u8>>,
+    /// The present owner's.
+    pub(crate) lanes: Vec<Weak<LaneShared>>,
+}
+
+/// The owner record, with what its owner was told of its predecessors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Owner {
+    pub(crate) record: OwnerRecord,
+    pub(crate) prior_claim: Time,
+}
+
+/// Parked timers of one destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ParkedCount {
+    pub(crate) count: u64,
+    /// None has a lower order.
+    pub(crate) floor: u64,
+}
+
+/// Counts that are stored with every batch.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Counters {
+    /// `residue` counts the entries for moved timers.
+    pub(crate) census: Census,
+    /// The last order given out.
+    pub(crate) order: u64,
+    /// No pending timer fires earlier, in ms.
+    pub(crate) floor: u64,
+    /// Remembered outcomes, at most, by bucket.
+    pub(crate) ended: BTreeMap<u32, u64>,
+}
+
+impl Partition {
+    pub(crate) fn new(id: PartitionId) -> Self {
+        Self {
+            id,
+            owner: Owner::default(),
+            in_flight: Vec::new(),
+            counters: Counters::default(),
+            parked: HashMap::new(),
+            taken_floor: 0,
+            dead_floor: 0,
+            removed: 0,
+            clear_from: None,
+            lanes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn store_counters(&self, tree: &mut Tree) {
+        tree.put(Space::Facts, fact_key(Fact::Counters(self.id)), self.counters.encode());
+    }
+
+    pub(crate) fn store_owner(&self, tree: &mut Tree) {
+        tree.put(Space::Facts, fact_key(Fact::Owner(self.id)), self.owner.encode());
+    }
+
+    pub(crate) fn store_in_flight(&self, tree: &mut Tree) {
+        tree.put(Space::Facts, fact_key(Fact::InFlight(self.id)), encode_in_flight(&self.in_flight));
+    }
+
+    /// Raises `claimed-until`.
+    pub(crate) fn claim(&mut self, until: Option<Time>, tree: &mut Tree) {
+        if let Some(until) = until.filter(|until| *until > self.owner.record.claimed_until) {
+            self.owner.record.claimed_until = until;
+            self.store_owner(tree);
+        }
+    }
+
+    /// Tells the owner's lanes of timers that were filed as pending.
+    pub(crate) fn filed(&mut self, filed: &[(Time, TimerId)]) {
+        self.lanes.retain(|lane| lane.upgrade().is_some());
+        for lane in self.lanes.iter().filter_map(Weak::upgrade) {
+            let mut cursor = lane.cursor();
+            filed.iter().for_each(|(fire, id)| cursor.filed(*fire, *id));
+        }
+    }
+
+    pub(crate) fn join(&mut self, lane: &Arc<LaneShared>) {
+        self.lanes.push(Arc::downgrade(lane));
+    }
+
+    /// Ends every lane.
+    pub(crate) fn end_lanes(&mut self, end: &LaneError) {
+        for lane in self.lanes.drain(..).filter_map(|lane| lane.upgrade()) {
+            lane.end(end.clone());
+        }
+    }
+}
+
+impl Owner {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(44);
+        out.put_u64(self.record.epoch.0);
+        out.put_u64(self.record.nonce.0);
+        out.put_u64(self.record.term.0);
+        out.put_u64(self.record.version);
+        out.put_uint(self.record.claimed_until.as_ms(), 6);
+        out.put_uint(self.prior_claim.as_ms(), 6);
+        out
+    }
+
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
+        if bytes.len() != 44 {
+            return None;
+        }
+        let record = OwnerRecord {
+            epoch: Epoch(bytes.get_u64()),
+            nonce: Nonce(bytes.get_u64()),
+            term: Term(bytes.get_u64()),
+            version: bytes.get_u64(),
+            claimed_until: Time::from_ms(bytes.get_uint(6)),
+        };
+        Some(Self { record, prior_claim: Time::from_ms(bytes.get_uint(6)) })
+    }
+}
+
+impl Counters {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(72 + self.ended.len() * 12);
+        let c = &self.census;
+        for n in [c.pending, c.retrying, c.parked, c.taken, c.dead, c.keys, c.residue, self.order, self.floor]
+        {
+            out.put_u64(n);
+        }
+        for (bucket, count) in &self.ended {
+            out.put_u32(*bucket);
+            out.put_u64(*count);
+        }
+        out
+    }
+
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
+        if bytes.len() < 72 || !(bytes.len() - 72).is_multiple_of(12) {
+            return None;
+        }
+        let census = Census {
+            pending: bytes.get_u64(),
+            retrying: bytes.get_u64(),
+            parked: bytes.get_u64(),
+            taken: bytes.get_u64(),
+            dead: bytes.get_u64(),
+            keys: bytes.get_u64(),
+            residue: bytes.get_u64(),
+        };
+        let (order, floor) = (bytes.get_u64(), bytes.get_u64());
+        let mut ended = BTreeMap::new();
+        while bytes.has_remaining() {
+            ended.insert(bytes.get_u32(), bytes.get_u64());
+        }
+        Some(Self { census, order, floor, ended })
+    }
+}
+
+pub(crate) fn encode_in_flight(list: &[InFlight]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(list.len() * 42);
+    for entry in list {
+        out.put_slice(&entry.id.to_bytes());
+        out.put_u32(entry.attempt);
+        out.put_u128(entry.session);
+        out.put_uint(entry.until.as_ms(), 6);
+    }
+    out
+}
+
+pub(crate) fn decode_in_flight(mut bytes: &[u8]) -> Option<Vec<InFlight>> {
+    if !bytes.len().is_multiple_of(42) {
+        return None;
+    }
+    let mut list = Vec::with_capacity(bytes.len() / 42);
+    while bytes.has_remaining() {
+        list.push(InFlight {
+            id: TimerId::from_u128(bytes.get_u128()),
+            attempt: bytes.get_u32(),
+            session: bytes.get_u128(),
+            until: Time::from_ms(bytes.get_uint(6)),
+        });
+    }
+    Some(list)
+}
+
+impl LaneShared {
+    /// Ends the lane, unless it has ended already.
+    pub(crate) fn end(&self, end: LaneError) {
+        let mut ended = self.ended();
+        if ended.is_none() {
+            self.health.send_replace(Health::Ended(end.clone()));
+            *ended = Some(end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mirrored_reads_back() {
+        let record = OwnerRecord {
+            epoch: Epoch(1),
+            nonce: Nonce(2),
+            term: Term(3),
+            version: 4,
+            claimed_until: Time::from_ms(5),
+        };
+        let owner = Owner { record, prior_claim: Time::from_ms(6) };
+        assert_eq!(Owner::decode(&owner.encode()), Some(owner));
+        let census = Census { pending: 1, retrying: 2, parked: 3, taken: 4, dead: 5, keys: 6, residue: 7 };
+        let counters = Counters { census, order: 8, floor: 9, ended: BTreeMap::from([(10, 11), (12, 13)]) };
+        assert_eq!(Counters::decode(&counters.encode()), Some(counters));
+        let flight = InFlight { id: TimerId::from_u128(1), attempt: 2, session: 3, until: Time::from_ms(4) };
+        let list = vec![flight.clone(), flight];
+        assert_eq!(decode_in_flight(&encode_in_flight(&list)), Some(list));
+        assert_eq!(decode_in_flight(&[0; 41]), None);
+        assert_eq!(Counters::decode(&[0; 80]), None);
+    }
+}

@@ -1,0 +1,50 @@
+//! Reads back what is mirrored in memory when a directory is opened.
+
+use std::ops::Bound;
+
+use bytes::Bytes;
+use mtimer_types::{PartitionId, Term};
+
+use crate::committer::Committer;
+use crate::fault::Fault;
+use crate::layout::{Fact, Space, parse_fact_key};
+use crate::partition::{Counters, Owner, ParkedCount, Partition, decode_in_flight};
+
+impl Committer {
+    /// The committer with everything that the directory's facts say.
+    pub(crate) fn restored(mut self) -> Result<Self, Fault> {
+        let facts = self.tree.scan(Space::Facts, Bound::Unbounded, Bound::Unbounded);
+        for fact in facts {
+            let (key, value) = fact?;
+            self.restore(&key, &value)?;
+        }
+        Ok(self)
+    }
+
+    fn restore(&mut self, key: &[u8], value: &Bytes) -> Result<(), Fault> {
+        let fact = parse_fact_key(key).ok_or(Fault::Damaged("a fact's key is unreadable"))?;
+        let unreadable = Fault::Damaged("a fact is unreadable");
+        match fact {
+            Fact::Owner(p) => self.partition(p)?.owner = Owner::decode(value).ok_or(unreadable)?,
+            Fact::InFlight(p) => self.partition(p)?.in_flight = decode_in_flight(value).ok_or(unreadable)?,
+            Fact::Counters(p) => self.partition(p)?.counters = Counters::decode(value).ok_or(unreadable)?,
+            Fact::Parked(p, dest) => {
+                let count = number(value).ok_or(unreadable)?;
+                self.partition(p)?.parked.insert(dest, ParkedCount { count, floor: 0 });
+            }
+            Fact::Destination(dest) => self.destinations.restore(dest, value)?,
+            Fact::Term => self.term = Term(number(value).ok_or(unreadable)?),
+        }
+        Ok(())
+    }
+
+    fn partition(&mut self, p: PartitionId) -> Result<&mut Partition, Fault> {
+        self.partitions
+            .get_mut(usize::from(p.0))
+            .ok_or(Fault::Damaged("it has facts of a partition too many"))
+    }
+}
+
+fn number(bytes: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(bytes.try_into().ok()?))
+}

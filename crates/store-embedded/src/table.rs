@@ -1,0 +1,344 @@
+//! One partition as the decisions see it: rows, keys and remembered outcomes over the tree.
+//!
+//! Invariant: counters, floors and entries for moved timers change with the rows they tell of, in the same write.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+use mtimer_store::decide::{self, At, Context, Row, Table};
+use mtimer_store::{Answer, Batch, InFlight, LaneError, Place, Record, RequestId};
+use mtimer_types::{Destination, Ended, Key, Target, Time, TimerId};
+
+use crate::destinations::Destinations;
+use crate::fault::Fault;
+use crate::lane::LaneShared;
+use crate::layout::{
+    Fact, Memory, Position, Shelf, Space, app_key, bucket_of, decode_answer, decode_ended, encode_answer,
+    encode_ended, ended_key, fact_key, pending_key, put_head, take_shelf_head,
+};
+use crate::partition::{ParkedCount, Partition};
+use crate::tree::Tree;
+
+/// What one call of a lane works on.
+pub(crate) struct View<'a> {
+    pub(crate) tree: &'a mut Tree,
+    pub(crate) destinations: &'a mut Destinations,
+    pub(crate) partition: &'a mut Partition,
+    pub(crate) lane: &'a Arc<LaneShared>,
+    /// Positions read by the present operation.
+    memo: HashMap<TimerId, Position>,
+    /// Filed as pending by this call.
+    filed: Vec<(Time, TimerId)>,
+    counted: bool,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(
+        tree: &'a mut Tree,
+        destinations: &'a mut Destinations,
+        partition: &'a mut Partition,
+        lane: &'a Arc<LaneShared>,
+    ) -> Self {
+        Self { tree, destinations, partition, lane, memo: HashMap::new(), filed: Vec::new(), counted: false }
+    }
+
+    /// Applies a batch.
+    pub(crate) fn apply(&mut self, batch: &Batch) -> Result<Vec<Answer>, Fault> {
+        self.tidy(batch.now, batch.ops.len())?;
+        self.partition.claim(batch.claim, self.tree);
+        let ctx = Context { epoch: self.lane.epoch, prior_claim: self.lane.prior_claim, now: batch.now };
+        let mut answers = Vec::with_capacity(batch.ops.len());
+        for op in &batch.ops {
+            self.memo.clear();
+            answers.push(decide::apply(self, &ctx, op)?);
+        }
+        self.partition.filed(&self.filed);
+        self.store_counters();
+        Ok(answers)
+    }
+
+    /// Gives the partition up.
+    pub(crate) fn release(&mut self, in_flight: Vec<InFlight>) {
+        self.partition.in_flight = in_flight;
+        self.partition.store_in_flight(self.tree);
+        self.lane.end(LaneError::Closed);
+    }
+
+    pub(crate) fn find(&mut self, target: &Target) -> Result<Option<(Record, Place)>, Fault> {
+        let id = match target {
+            Target::Id(id) => Some(*id),
+            Target::Key(dest, key) => self.key(dest, key)?,
+        };
+        let row = id.map(|id| self.row(id)).transpose()?.flatten();
+        Ok(row.map(|row| (row.record, row.at.place())))
+    }
+
+    pub(crate) fn store_counters(&mut self) {
+        if std::mem::take(&mut self.counted) {
+            self.partition.store_counters(self.tree);
+        }
+    }
+
+    /// The counters have changed.
+    pub(crate) fn mark_counted(&mut self) {
+        self.counted = true;
+    }
+
+    /// Remembers where rows of a listing stand, for the operation under way.
+    pub(crate) fn remember(&mut self, id: TimerId, position: Position) {
+        self.memo.insert(id, position);
+    }
+
+    /// Reads a record under which stands nothing but it.
+    pub(crate) fn decode(&self, id: TimerId, value: &Bytes) -> Result<Record, Fault> {
+        Ok(Record::decode(id, value, |number| self.destinations.name(number))?)
+    }
+
+    fn position(&self, id: TimerId) -> Result<Option<Position>, Fault> {
+        if let Some(position) = self.memo.get(&id) {
+            return Ok(Some(*position));
+        }
+        // Most partitions have moved nothing most of the time.
+        if self.partition.counters.census.residue == 0 {
+            return Ok(None);
+        }
+        let Some(bytes) = self.tree.get(Space::Moved, &id.to_bytes())? else { return Ok(None) };
+        Position::decode(&bytes).map(Some).ok_or(Fault::Damaged("a moved timer's position is unreadable"))
+    }
+
+    fn position_of(&self, row: &Row) -> Result<Position, Fault> {
+        match row.at {
+            At::Pending { fire, .. } => Ok(Position::Pending { fire }),
+            At::Parked | At::Taken { .. } | At::Dead { .. } => {
+                self.position(row.id())?.ok_or(Fault::Damaged("a moved timer's position is missing"))
+            }
+        }
+    }
+
+    /// Where a row goes. It stays where it is if it stays in its place.
+    fn next_position(&mut self, dest: u32, at: At, old: Option<Position>) -> Position {
+        match (at, old) {
+            (At::Pending { fire, .. }, _) => return Position::Pending { fire },
+            (At::Parked, Some(old @ Position::Parked { .. }))
+            | (At::Taken { .. }, Some(old @ Position::Taken { .. }))
+            | (At::Dead { .. }, Some(old @ Position::Dead { .. })) => return old,
+            _ => {}
+        }
+        self.partition.counters.order += 1;
+        let order = self.partition.counters.order;
+        match at {
+            At::Parked => Position::Parked { dest, order },
+            At::Taken { .. } => Position::Taken { order },
+            At::Pending { .. } | At::Dead { .. } => Position::Dead { order },
+        }
+    }
+
+    /// Takes a row out of its position.
+    fn leave(&mut self, id: TimerId, position: Position) {
+        let (space, key) = position.key(self.partition.id, id);
+        self.tree.remove(space, key);
+        match position {
+            Position::Pending { .. } => self.partition.removed += 1,
+            Position::Parked { dest, .. } => {
+                self.count_parked(dest, |entry| entry.count = entry.count.saturating_sub(1))
+            }
+            Position::Taken { .. } | Position::Dead { .. } => {}
+        }
+    }
+
+    fn count_parked(&mut self, dest: u32, change: impl FnOnce(&mut ParkedCount)) {
+        let order = self.partition.counters.order;
+        let entry = self.partition.parked.entry(dest).or_insert(ParkedCount { count: 0, floor: order });
+        change(entry);
+        let key = fact_key(Fact::Parked(self.partition.id, dest));
+        if entry.count == 0 {
+            self.partition.parked.remove(&dest);
+            self.tree.remove(Space::Facts, key);
+        } else {
+            self.tree.put(Space::Facts, key, entry.count.to_be_bytes().to_vec());
+        }
+    }
+
+    /// Keeps the entry that tells where a moved timer is.
+    fn keep_moved(&mut self, id: TimerId, old: Option<Position>, new: Option<Position>) {
+        let moved = |position: Option<Position>| position.filter(|p| *p != birth(id));
+        let residue = &mut self.partition.counters.census.residue;
+        match (moved(old), moved(new)) {
+            (old, Some(new)) if old != Some(new) => {
+                *residue += u64::from(old.is_none());
+                self.tree.put(Space::Moved, id.to_bytes().to_vec(), new.encode());
+            }
+            (Some(_), None) => {
+                *residue = residue.saturating_sub(1);
+                self.tree.remove(Space::Moved, id.to_bytes().to_vec());
+            }
+            _ => {}
+        }
+    }
+
+    fn remembered<T>(
+        &self,
+        memory: Memory,
+        now: Time,
+        decode: impl Fn(&[u8]) -> Option<(Time, T)>,
+    ) -> Result<Option<T>, Fault> {
+        let first = bucket_of(now).saturating_sub(1);
+        for bucket in self.partition.counters.ended.range(first..).rev().map(|(bucket, _)| *bucket) {
+            if let Some(bytes) = self.tree.get(Space::Ended, &ended_key(self.partition.id, bucket, memory))? {
+                let (at, value) =
+                    decode(&bytes).ok_or(Fault::Damaged("a remembered outcome is unreadable"))?;
+                return Ok(Context::remembers(now, at).then_some(value));
+            }
+        }
+        Ok(None)
+    }
+
+    fn remember_until_horizon(&mut self, memory: Memory, now: Time, value: Vec<u8>) {
+        let bucket = bucket_of(now);
+        *self.partition.counters.ended.entry(bucket).or_default() += 1;
+        self.tree.put(Space::Ended, ended_key(self.partition.id, bucket, memory), value);
+        self.counted = true;
+    }
+}
+
+/// Where a timer is filed at birth: it needs no entry to be found there.
+fn birth(id: TimerId) -> Position {
+    Position::Pending { fire: id.birth_due() }
+}
+
+/// Reads a row from the value at its position.
+pub(crate) fn read_row(
+    destinations: &Destinations,
+    id: TimerId,
+    position: Position,
+    mut value: Bytes,
+) -> Result<Row, Fault> {
+    let shelf = match position {
+        Position::Pending { fire } => {
+            let tier = value.try_get_u8().map_err(|_| Fault::Damaged("a pending timer is empty"))?;
+            let record = Record::decode(id, &value, |number| destinations.name(number))?;
+            return Ok(Row { record, at: At::Pending { fire, tier } });
+        }
+        Position::Parked { dest, .. } => Shelf::Parked { dest },
+        Position::Taken { .. } => Shelf::Taken,
+        Position::Dead { .. } => Shelf::Dead,
+    };
+    let head = take_shelf_head(shelf, &mut value).filter(|(found, _)| *found == id);
+    let (_, at) = head.ok_or(Fault::Damaged("a timer on a shelf is unreadable"))?;
+    Ok(Row { record: Record::decode(id, &value, |number| destinations.name(number))?, at })
+}
+
+impl Table for View<'_> {
+    type Error = Fault;
+
+    fn row(&mut self, id: TimerId) -> Result<Option<Row>, Fault> {
+        let p = self.partition.id;
+        if let Some(value) = self.tree.get(Space::Pending, &pending_key(p, id.birth_due(), id))? {
+            return read_row(self.destinations, id, birth(id), value).map(Some);
+        }
+        let Some(position) = self.position(id)? else { return Ok(None) };
+        self.memo.insert(id, position);
+        let (space, key) = position.key(p, id);
+        let value = self.tree.get(space, &key)?.ok_or(Fault::Damaged("a moved timer is missing"))?;
+        read_row(self.destinations, id, position, value).map(Some)
+    }
+
+    fn put(&mut self, before: Option<&Row>, after: Row) -> Result<(), Fault> {
+        let id = after.id();
+        let old = before.map(|row| self.position_of(row)).transpose()?;
+        let dest = self.destinations.number(&after.record.timer.dest, self.tree)?;
+        let new = self.next_position(dest, after.at, old);
+        if old != Some(new) {
+            if let Some(old) = old {
+                self.leave(id, old);
+            }
+            if let Position::Parked { dest, .. } = new {
+                self.count_parked(dest, |entry| entry.count += 1);
+            }
+            self.keep_moved(id, old, Some(new));
+        }
+        if let Position::Pending { fire } = new {
+            let floor = &mut self.partition.counters.floor;
+            *floor = fire.as_ms().min(*floor);
+            self.filed.push((fire, id));
+        }
+        let mut value = Vec::with_capacity(48 + after.record.timer.payload.len());
+        put_head(after.at, id, &mut value);
+        after.record.encode(dest, &mut value);
+        let (space, key) = new.key(self.partition.id, id);
+        self.tree.put(space, key, value);
+        self.memo.insert(id, new);
+        self.partition.counters.census.shift(before.map(|row| row.at), Some(after.at));
+        self.counted = true;
+        Ok(())
+    }
+
+    fn remove(&mut self, before: &Row) -> Result<(), Fault> {
+        let old = self.position_of(before)?;
+        self.leave(before.id(), old);
+        self.keep_moved(before.id(), Some(old), None);
+        self.memo.remove(&before.id());
+        self.partition.counters.census.shift(Some(before.at), None);
+        self.counted = true;
+        Ok(())
+    }
+
+    fn key(&mut self, dest: &Destination, key: &Key) -> Result<Option<TimerId>, Fault> {
+        let Some(number) = self.destinations.find(dest) else { return Ok(None) };
+        let Some(bytes) = self.tree.get(Space::Keys, &app_key(self.partition.id, number, key.as_str()))?
+        else {
+            return Ok(None);
+        };
+        let id =
+            <[u8; 16]>::try_from(&bytes[..]).map_err(|_| Fault::Damaged("a key's entry is unreadable"))?;
+        Ok(Some(TimerId::from_bytes(id)))
+    }
+
+    fn set_key(&mut self, dest: &Destination, key: &Key, id: Option<TimerId>) -> Result<(), Fault> {
+        let had = self.key(dest, key)?.is_some();
+        let number = self.destinations.number(dest, self.tree)?;
+        let name = app_key(self.partition.id, number, key.as_str());
+        let keys = &mut self.partition.counters.census.keys;
+        match id {
+            Some(id) => {
+                *keys += u64::from(!had);
+                self.tree.put(Space::Keys, name, id.to_bytes().to_vec());
+            }
+            None => {
+                *keys = keys.saturating_sub(u64::from(had));
+                self.tree.remove(Space::Keys, name);
+            }
+        }
+        self.counted = true;
+        Ok(())
+    }
+
+    fn ended(&mut self, id: TimerId, now: Time) -> Result<Option<Ended>, Fault> {
+        self.remembered(Memory::Ended(id), now, decode_ended)
+    }
+
+    fn set_ended(&mut self, id: TimerId, how: Ended, now: Time) -> Result<(), Fault> {
+        self.remember_until_horizon(Memory::Ended(id), now, encode_ended(how, now));
+        Ok(())
+    }
+
+    fn answered(&mut self, request: RequestId, now: Time) -> Result<Option<Answer>, Fault> {
+        self.remembered(Memory::Answered(request.0), now, decode_answer)
+    }
+
+    fn set_answered(&mut self, request: RequestId, answer: &Answer, now: Time) -> Result<(), Fault> {
+        if let Some(value) = encode_answer(answer, now) {
+            self.remember_until_horizon(Memory::Answered(request.0), now, value);
+        }
+        Ok(())
+    }
+
+    fn dead_count(&mut self) -> Result<u64, Fault> {
+        Ok(self.partition.counters.census.dead)
+    }
+
+    fn oldest_dead(&mut self, limit: usize) -> Result<Vec<Row>, Fault> {
+        self.first_dead(limit)
+    }
+}

@@ -1,0 +1,139 @@
+//! The storage engine, with an overlay of what is decided and not written yet.
+//!
+//! Purpose: reads that see what was put before, and writes that reach the journal together, as one.
+//!
+//! Invariant: the overlay holds whole operations whenever [`Tree::write`] is called, so the journal holds whole
+//! operations too.
+//!
+//! Not in here: what keys and values mean.
+
+use std::collections::HashMap;
+use std::ops::Bound;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+
+use crate::fault::Fault;
+use crate::layout::Space;
+
+/// Bytes of one space's memory table before it goes to disk. Six spaces, each with up to three tables under way.
+const MEMTABLE_BYTES: u64 = 16 * 1024 * 1024;
+/// Bytes of journals before the oldest is made superfluous: what an unclean start reads at most.
+const JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
+/// Memory tables waiting for the disk at which writing pauses. The engine itself pauses at four, but without noticing
+/// when its background threads have died of a full disk.
+const MAX_SEALED: usize = 2;
+
+pub(crate) struct Tree {
+    // Spaces stand before the database, which waits for nobody else to use it when it is dropped.
+    spaces: [Keyspace; Space::ALL.len()],
+    db: Database,
+    overlay: [HashMap<Vec<u8>, Option<Bytes>>; Space::ALL.len()],
+    overlaid: usize,
+    /// Written and not synced.
+    dirty: bool,
+}
+
+impl Tree {
+    pub(crate) fn open(path: &Path, cache_bytes: u64) -> fjall::Result<Self> {
+        let db = Database::builder(path)
+            .cache_size(cache_bytes)
+            .max_journaling_size(JOURNAL_BYTES)
+            .worker_threads(2)
+            .open()?;
+        let space = |space: Space| {
+            db.keyspace(space.name(), || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES))
+        };
+        let [a, b, c, d, e, f] = Space::ALL;
+        let spaces = [space(a)?, space(b)?, space(c)?, space(d)?, space(e)?, space(f)?];
+        Ok(Self { spaces, db, overlay: Default::default(), overlaid: 0, dirty: false })
+    }
+
+    pub(crate) fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        if let Some(value) = self.overlay[space as usize].get(key) {
+            return Ok(value.clone());
+        }
+        let value = self.spaces[space as usize].get(key)?;
+        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    pub(crate) fn put(&mut self, space: Space, key: Vec<u8>, value: Vec<u8>) {
+        self.overlaid += 1;
+        self.overlay[space as usize].insert(key, Some(value.into()));
+    }
+
+    pub(crate) fn remove(&mut self, space: Space, key: Vec<u8>) {
+        self.overlaid += 1;
+        self.overlay[space as usize].insert(key, None);
+    }
+
+    /// Whether [`Self::scan`] sees everything.
+    pub(crate) const fn is_written(&self) -> bool {
+        self.overlaid == 0
+    }
+
+    /// Whether anything is to be synced.
+    pub(crate) const fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    /// Hands the overlay to the operating system, as one.
+    pub(crate) fn write(&mut self) -> Result<(), Fault> {
+        if self.overlaid == 0 {
+            return Ok(());
+        }
+        self.wait_for_background()?;
+        let mut batch = self.db.batch().durability(Some(PersistMode::Buffer));
+        for (space, overlay) in self.spaces.iter().zip(&mut self.overlay) {
+            for (key, value) in overlay.drain() {
+                match value {
+                    Some(value) => batch.insert(space, key, &value[..]),
+                    None => batch.remove(space, key),
+                }
+            }
+        }
+        self.overlaid = 0;
+        self.dirty = true;
+        Ok(batch.commit()?)
+    }
+
+    /// Makes everything written durable.
+    pub(crate) fn sync(&mut self) -> Result<(), Fault> {
+        if self.dirty {
+            self.db.persist(PersistMode::SyncData)?;
+            self.dirty = false;
+        }
+        Ok(())
+    }
+
+    /// Forgets what is not written: after a fault.
+    pub(crate) fn abandon(&mut self) {
+        self.overlay.iter_mut().for_each(HashMap::clear);
+        self.overlaid = 0;
+        self.dirty = false;
+    }
+
+    /// Rows between two keys in order. Sees what was written, not the overlay.
+    pub(crate) fn scan(
+        &self,
+        space: Space,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+    ) -> impl Iterator<Item = Result<(Bytes, Bytes), Fault>> + use<> {
+        self.spaces[space as usize].range::<&[u8], _>((from, to)).map(|row| {
+            let (key, value) = row.into_inner()?;
+            Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)))
+        })
+    }
+
+    fn wait_for_background(&self) -> Result<(), Fault> {
+        while self.spaces.iter().any(|space| space.sealed_memtable_count() > MAX_SEALED) {
+            // Says so if the background threads have failed.
+            self.db.persist(PersistMode::Buffer)?;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
