@@ -52,6 +52,12 @@ pub const MAX_CREDIT: u32 = 10_000;
 pub const MAX_REGISTRATIONS: usize = 1_000;
 /// Bytes queued for a session that does not read; beyond it the session is closed.
 pub const MAX_SESSION_OUTBOX: usize = 64 * 1024 * 1024;
+/// Bytes queued for all sessions together; beyond it a session that has more than its share of them is closed.
+pub const MAX_OUTBOX: usize = 512 * 1024 * 1024;
+/// Bytes of one session's unanswered requests; its frames are not read while it is over. A few largest frames.
+pub const MAX_SESSION_INGRESS: usize = 16 * 1024 * 1024;
+/// Bytes of all sessions' unanswered requests; frames are not read while they are over.
+pub const MAX_INGRESS: usize = 256 * 1024 * 1024;
 /// Interval of heartbeats in either direction, ms.
 pub const HEARTBEAT_MS: u64 = 5_000;
 /// Silence after which the other side is taken for dead, ms: three heartbeats.
