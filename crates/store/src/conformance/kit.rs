@@ -61,6 +61,8 @@ pub(super) struct Kit {
     pub(super) partition: PartitionId,
     /// The cluster clock; stands still unless the test moves it.
     pub(super) now: Time,
+    /// Later than every timer may be due.
+    pub(super) far: Time,
     version: u64,
 }
 
@@ -75,7 +77,15 @@ impl Kit {
         );
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
         let now = Time::from_ms(now);
-        Self { site, store: Some(store), partitions: PARTITIONS, partition: PARTITION, now, version: 0 }
+        Self {
+            site,
+            store: Some(store),
+            partitions: PARTITIONS,
+            partition: PARTITION,
+            now,
+            far: now + 12 * YEAR,
+            version: 0,
+        }
     }
 
     pub(super) fn store(&self) -> Arc<dyn Store> {
@@ -178,11 +188,6 @@ impl Kit {
     pub(super) fn key(&self, name: &str) -> Key {
         self.key_of(name, &dest())
     }
-
-    /// Later than every timer may be due.
-    pub(super) fn far(&self) -> Time {
-        self.now + 12 * YEAR
-    }
 }
 
 pub(super) fn plain_timer(due: Time, now: Time, partition: PartitionId) -> Timer {
@@ -234,7 +239,7 @@ impl Owner {
             prior_claim: acquired.prior_claim,
             in_flight: acquired.in_flight,
             now: kit.now,
-            far: kit.far(),
+            far: kit.far,
         }
     }
 

@@ -18,14 +18,28 @@
 
 #![allow(clippy::unwrap_used, reason = "this is a test suite: it is meant to panic")]
 
+mod claims;
+mod content;
+mod dead;
+mod drain;
+mod faults;
+mod fencing;
 mod harness;
+mod keys;
 mod kit;
 mod list;
+mod loading;
 mod matrix;
 mod model;
+mod once;
+mod order;
 mod ownership;
 mod pair;
+mod parking;
 mod random;
+mod requests;
+mod reschedule;
+mod retries;
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;

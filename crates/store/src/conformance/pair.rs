@@ -207,7 +207,7 @@ impl Pair {
     pub(super) async fn check_all(&mut self) -> Check {
         let store = self.owner.state().await;
         self.wheel = store.pending.iter().map(|t| (t.record.timer.id, t.fire)).collect();
-        self.horizon = self.kit.far();
+        self.horizon = self.kit.far;
         let m = &self.model;
         let owner = OwnerRecord {
             epoch: m.epoch,

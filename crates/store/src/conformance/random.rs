@@ -16,7 +16,7 @@ use super::pair::{Check, Pair, schedule_with};
 use crate::{InFlight, LaneError, Load, Op, RequestId, Verdict};
 
 /// Cases when the environment does not say otherwise: a few seconds on every store.
-const CASES: u64 = 12;
+const CASES: u64 = 24;
 const STEPS: usize = 80;
 /// Timers of a case.
 const SLOTS: usize = 48;

@@ -1,0 +1,258 @@
+//! Payloads, names and keys of every size and kind come back as they were written.
+
+use bytes::Bytes;
+use mtimer_types::{Destination, Key, Mode, RetryTiers, Target, Timer, limits};
+
+use super::kit::{DAY, Kit, MINUTE, NEW, Owner, YEAR, dead_verdict, mix, schedule_op, unique};
+use crate::{Answer, CancelAnswer, Op, Place, RequestId};
+
+/// Texts that are easily damaged: separators of every store, hash tags, other scripts, what looks alike.
+const ODD: [&str; 20] = [
+    " ",
+    ":",
+    "{}",
+    "{a}",
+    "}{",
+    "a:b:c",
+    "*",
+    "?[a-z]",
+    "\\",
+    "\"'",
+    "a b",
+    "é",
+    "e\u{301}",
+    "ÿ",
+    "ключ",
+    "鍵",
+    "🕰\u{fe0f}",
+    "\u{202e}abc",
+    "\u{10ffff}",
+    "\u{feff}",
+];
+
+/// Everything that a timer can be asked for, in all places that show it.
+async fn round_trip(owner: &Owner, timer: &Timer) {
+    assert_eq!(owner.schedule(timer).await, NEW);
+    assert_eq!(*owner.record(timer.id).await.timer, *timer, "by id");
+    if let Some(key) = &timer.key {
+        let target = Target::Key(timer.dest.clone(), key.clone());
+        assert_eq!(*owner.lane.get(target).await.unwrap().unwrap().0.timer, *timer, "by key");
+    }
+    assert_eq!(*owner.pending().await[&timer.id].record.timer, *timer, "loaded");
+    assert_eq!(owner.park(timer.id).await, Answer::Done);
+    assert_eq!(*owner.all_parked(&timer.dest, 10).await[0].timer, *timer, "parked");
+    assert_eq!(owner.unpark(timer.id, timer.due).await, Answer::Done);
+    if timer.mode == Mode::AtMostOnce {
+        assert_eq!(owner.take(timer.id).await, Answer::Done);
+        assert_eq!(*owner.all_taken(10).await[0].record.timer, *timer, "taken");
+    }
+    assert_eq!(owner.settle(timer.id, dead_verdict(1)).await, Answer::Done);
+    assert_eq!(*owner.all_dead().await[0].record.timer, *timer, "dead");
+    assert_eq!(owner.replay(timer.id, timer.due).await, Answer::Done);
+    assert_eq!(*owner.record(timer.id).await.timer, *timer, "replayed");
+    assert_eq!(owner.ack(timer.id).await, Answer::Done);
+    assert_eq!(owner.census().await, Default::default());
+}
+
+pub(super) async fn an_empty_payload(mut kit: Kit) {
+    let owner = kit.owner().await;
+    round_trip(&owner, &Timer { payload: Bytes::new(), ..kit.timer(kit.now) }).await;
+}
+
+pub(super) async fn a_payload_of_every_byte(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let payload: Vec<u8> = (0..=255).chain((0..=255).rev()).collect();
+    round_trip(&owner, &Timer { payload: payload.into(), ..kit.amo(kit.now) }).await;
+}
+
+pub(super) async fn payloads_of_many_sizes(mut kit: Kit) {
+    let owner = kit.owner().await;
+    for len in [1, 2, 63, 64, 65, 127, 128, 255, 256, 1_000, 4_095, 4_096, 16_384, 65_535, 65_536] {
+        let payload: Vec<u8> = (0..len).map(|n| mix(n) as u8).collect();
+        round_trip(&owner, &Timer { payload: payload.into(), ..kit.timer(kit.now) }).await;
+    }
+}
+
+pub(super) async fn a_batch_of_the_largest_payloads(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timers: Vec<_> = (0..60)
+        .map(|n| {
+            let payload = Bytes::from(vec![n as u8; limits::MAX_PAYLOAD_BYTES]);
+            Timer { payload, ..kit.timer(kit.now + n * 300) }
+        })
+        .collect();
+    let answers = owner.apply(timers.iter().map(schedule_op).collect()).await;
+    assert!(answers.iter().all(|a| *a == Answer::Schedule(NEW)));
+    let pending = owner.pending().await;
+    for timer in &timers {
+        assert_eq!(*pending[&timer.id].record.timer, *timer);
+    }
+}
+
+pub(super) async fn every_optional_field(mut kit: Kit) {
+    let owner = kit.owner().await;
+    for bits in 0..32u32 {
+        let has = |bit: u32| bits & (1 << bit) != 0;
+        let timer = Timer {
+            mode: if has(0) { Mode::AtMostOnce } else { Mode::AtLeastOnce },
+            key: has(1).then(|| kit.key(&format!("field-{bits}-"))),
+            deadline: has(2).then_some(kit.now + DAY),
+            callback_timeout_ms: has(3).then_some(limits::MAX_CALLBACK_TIMEOUT_MS),
+            retry: has(4).then(|| RetryTiers(vec![1, limits::MAX_RETRY_DELAY_MS])),
+            ..kit.timer(kit.now)
+        };
+        round_trip(&owner, &timer).await;
+    }
+}
+
+pub(super) async fn retry_tiers_none_and_the_most(mut kit: Kit) {
+    let owner = kit.owner().await;
+    for tiers in [vec![], vec![1], vec![limits::MAX_RETRY_DELAY_MS; limits::MAX_RETRY_TIERS]] {
+        round_trip(&owner, &Timer { retry: Some(RetryTiers(tiers)), ..kit.timer(kit.now) }).await;
+    }
+}
+
+pub(super) async fn a_deadline_at_the_due_time_and_years_later(mut kit: Kit) {
+    let owner = kit.owner().await;
+    for deadline in [kit.now, kit.now + 1, kit.now + 100 * YEAR] {
+        round_trip(&owner, &Timer { deadline: Some(deadline), ..kit.timer(kit.now) }).await;
+    }
+}
+
+pub(super) async fn odd_keys(mut kit: Kit) {
+    let owner = kit.owner().await;
+    for text in ODD {
+        let timer = kit.keyed(kit.now, &kit.key(text));
+        round_trip(&owner, &timer).await;
+    }
+}
+
+pub(super) async fn keys_that_look_alike_are_different(mut kit: Kit) {
+    let owner = kit.owner().await;
+    // Composed and decomposed, upper and lower case, with a space more, an extension of the other.
+    let pairs = [("é", "e\u{301}"), ("A", "a"), ("x", "x "), ("k", "k:"), ("ſ", "s"), ("1", "01")];
+    for (a, b) in pairs {
+        // The same ending, so that only the oddity differs: both in this partition.
+        let (a, b) = (kit.key(a), kit.key(b));
+        if a == b {
+            continue;
+        }
+        let (first, second) = (kit.keyed(kit.now, &a), kit.keyed(kit.now, &b));
+        assert_eq!(owner.schedule(&first).await, NEW);
+        assert_eq!(owner.schedule(&second).await, NEW, "{a:?} and {b:?}");
+        assert_eq!(owner.cancel_key(&a).await, CancelAnswer::Cancelled(first.id));
+        assert_eq!(owner.see_key(&b).await, Some(second.id));
+        owner.ack(second.id).await;
+    }
+}
+
+pub(super) async fn the_longest_key_and_names(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let long = Destination::new(&"g".repeat(limits::MAX_NAME_BYTES), &"ü".repeat(limits::MAX_NAME_BYTES / 2))
+        .unwrap();
+    let partitions = kit.store().info().partitions;
+    let key = (0..)
+        .map(|n| Key::new(&format!("{n:0>width$}", width = limits::MAX_KEY_BYTES)).unwrap())
+        .find(|key| mtimer_types::PartitionId::of_key(&long, key, partitions) == kit.partition)
+        .unwrap();
+    round_trip(&owner, &Timer { dest: long, key: Some(key), ..kit.timer(kit.now) }).await;
+}
+
+pub(super) async fn odd_names(mut kit: Kit) {
+    let owner = kit.owner().await;
+    for text in ODD {
+        for dest in
+            [Destination::new(text, "app"), Destination::new("group", text), Destination::new(text, text)]
+        {
+            let timer = Timer { dest: dest.unwrap(), ..kit.timer(kit.now) };
+            round_trip(&owner, &timer).await;
+        }
+    }
+}
+
+pub(super) async fn names_are_not_run_together(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let dests = [("a", "bc"), ("ab", "c"), ("a:b", "c"), ("a", "b:c"), ("a/b", "c"), ("a", "b/c")];
+    for (group, app) in dests {
+        let dest = Destination::new(group, app).unwrap();
+        owner.add_parked(&Timer { dest, ..kit.timer(kit.now) }).await;
+    }
+    let counts = owner.parked_counts().await;
+    assert_eq!(counts.len(), dests.len());
+    assert!(counts.values().all(|n| *n == 1));
+}
+
+pub(super) async fn many_destinations_come_back_right(mut kit: Kit) {
+    let first = kit.owner().await;
+    let timers: Vec<_> = (0..500)
+        .map(|n| {
+            let dest = Destination::new(&format!("group {}", n % 40), &format!("app {n}")).unwrap();
+            Timer { dest, ..kit.timer(kit.now + n) }
+        })
+        .collect();
+    first.add_all(&timers).await;
+    let second = kit.owner().await;
+    let more: Vec<_> = timers.iter().map(|t| Timer { id: kit.timer(t.due).id, ..t.clone() }).collect();
+    second.add_all(&more).await;
+    let pending = second.pending().await;
+    for timer in timers.iter().chain(&more) {
+        assert_eq!(pending[&timer.id].record.timer.dest, timer.dest);
+    }
+}
+
+pub(super) async fn odd_errors(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.timer(kit.now);
+    owner.add(&timer).await;
+    for (n, text) in (1..).zip(ODD.iter().chain(&["line one\nline two\r\n\t\u{0}end"])) {
+        let error = (*text).into();
+        let verdict = crate::Verdict::Retry { fire: kit.now + MINUTE, tier: 1, failed: n, error };
+        assert_eq!(owner.settle(timer.id, verdict).await, Answer::Done);
+        let record = owner.record(timer.id).await;
+        assert_eq!(record.progress.last_error.as_deref(), Some(*text));
+        assert_eq!(owner.pending().await[&timer.id].record, record);
+    }
+}
+
+pub(super) async fn the_same_random_part_at_other_times(mut kit: Kit) {
+    // Ids that differ only in one of their parts.
+    let owner = kit.owner().await;
+    let random = unique();
+    let mut timers = Vec::new();
+    for width in mtimer_types::SlotWidth::ALL {
+        for due in [kit.now, kit.now + 1, kit.now + DAY] {
+            for random in [random, random ^ 1, 0, u64::MAX] {
+                let id = mtimer_types::TimerId::with_width(due, width, kit.partition, random);
+                timers.push(Timer { id, ..kit.timer(due) });
+            }
+        }
+    }
+    owner.add_all(&timers).await;
+    assert_eq!(owner.pending().await.len(), timers.len());
+    for timer in &timers {
+        let op = Op::Cancel { target: Target::Id(timer.id), in_flight: false, request: RequestId(unique()) };
+        assert_eq!(owner.one(op).await, Answer::Cancel(CancelAnswer::Cancelled(timer.id)));
+    }
+    assert_eq!(owner.pending().await.len(), 0);
+}
+
+pub(super) async fn an_id_is_dead_or_alive_in_one_place_only(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.amo(kit.now);
+    owner.add(&timer).await;
+    let visits = [
+        (Op::Park { id: timer.id, failed: 0 }, Place::Parked),
+        (Op::Take { id: timer.id }, Place::Taken { epoch: owner.epoch, unconfirmed: false }),
+        (Op::Park { id: timer.id, failed: 0 }, Place::Parked),
+        (Op::Unpark { id: timer.id, fire: kit.now }, Place::Pending { fire: kit.now, tier: 0 }),
+        (Op::Settle { id: timer.id, verdict: dead_verdict(1) }, Place::Dead),
+        (Op::Replay { id: timer.id, fire: kit.now + DAY }, Place::Pending { fire: kit.now + DAY, tier: 0 }),
+    ];
+    for (op, place) in visits {
+        assert_eq!(owner.one(op).await, Answer::Done);
+        assert_eq!(owner.place(timer.id).await, Some(place));
+        let census = owner.census().await;
+        let sum = census.pending + census.retrying + census.parked + census.taken + census.dead;
+        assert_eq!(sum, 1, "{census:?} in {place:?}");
+    }
+}

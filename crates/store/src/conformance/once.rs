@@ -1,0 +1,245 @@
+//! At-most-once timers: taken before they are sent, never again by themselves.
+
+use mtimer_types::{DeadReason, Ended, KeyPolicy, Time};
+
+use super::kit::{HOUR, Kit, MINUTE, NEW, SECOND, dead_verdict, pending_at};
+use crate::{Answer, CancelAnswer, Op, Place, ScheduleAnswer, Unconfirmed, Verdict};
+
+pub(super) async fn a_taken_timer_is_not_pending(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.amo(kit.now);
+    owner.add_taken(&timer).await;
+    assert_eq!(owner.place(timer.id).await, Some(Place::Taken { epoch: owner.epoch, unconfirmed: false }));
+    assert_eq!(owner.pending().await.len(), 0);
+    let rows = owner.all_taken(10).await;
+    let expected =
+        Unconfirmed { record: owner.record(timer.id).await, epoch: owner.epoch, unconfirmed: false };
+    assert_eq!(rows, [expected]);
+}
+
+pub(super) async fn taking_twice_in_an_epoch_is_a_repeat(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.amo(kit.now);
+    owner.add_taken(&timer).await;
+    assert_eq!(owner.take(timer.id).await, Answer::Done);
+    assert_eq!(owner.census().await.taken, 1);
+}
+
+pub(super) async fn a_later_epoch_cannot_take_it_again(mut kit: Kit) {
+    let first = kit.owner().await;
+    let timer = kit.amo(kit.now);
+    first.add_taken(&timer).await;
+    let second = kit.owner().await;
+    assert_eq!(second.pending().await.len(), 0, "it is never loaded again");
+    assert_eq!(second.take(timer.id).await, Answer::Gone);
+    assert_eq!(second.park(timer.id).await, Answer::Gone);
+    assert_eq!(second.unpark(timer.id, kit.now).await, Answer::Gone);
+    assert_eq!(second.retry(timer.id, kit.now, 1, 1).await, Answer::Gone);
+    assert_eq!(second.replay(timer.id, kit.now).await, Answer::Gone, "not before somebody gave it up");
+    assert_eq!(second.place(timer.id).await, Some(Place::Taken { epoch: first.epoch, unconfirmed: false }));
+}
+
+pub(super) async fn takes_survive_a_restart(mut kit: Kit) {
+    let first = kit.owner().await;
+    let (timer, epoch) = (kit.amo(kit.now), first.epoch);
+    first.add_taken(&timer).await;
+    drop(first);
+    if kit.restart().await {
+        let second = kit.owner().await;
+        assert_eq!(second.place(timer.id).await, Some(Place::Taken { epoch, unconfirmed: false }));
+        assert_eq!(second.take(timer.id).await, Answer::Gone);
+        assert_eq!(second.pending().await.len(), 0);
+    }
+}
+
+pub(super) async fn a_batch_of_takes(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timers: Vec<_> = (0..500).map(|n| kit.amo(kit.now + n)).collect();
+    owner.add_all(&timers).await;
+    let answers = owner.apply(timers.iter().map(|t| Op::Take { id: t.id }).collect()).await;
+    assert!(answers.iter().all(|a| *a == Answer::Done));
+    assert_eq!(owner.all_taken(100).await.len(), 500);
+    assert_eq!(owner.pending().await.len(), 0);
+}
+
+pub(super) async fn an_at_least_once_timer_cannot_be_taken(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.timer(kit.now);
+    owner.add(&timer).await;
+    assert_eq!(owner.take(timer.id).await, Answer::Gone);
+    assert_eq!(owner.place(timer.id).await, pending_at(kit.now));
+}
+
+pub(super) async fn a_parked_one_can_be_taken(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.amo(kit.now);
+    owner.add_parked(&timer).await;
+    assert_eq!(owner.take(timer.id).await, Answer::Done);
+    assert_eq!((owner.census().await.parked, owner.census().await.taken), (0, 1));
+    assert_eq!(owner.parked_counts().await.len(), 0);
+}
+
+pub(super) async fn one_that_was_not_sent_can_be_parked(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.amo(kit.now);
+    owner.add_taken(&timer).await;
+    assert_eq!(owner.park(timer.id).await, Answer::Done);
+    assert_eq!(owner.place(timer.id).await, Some(Place::Parked));
+    assert_eq!(owner.all_taken(10).await, []);
+    assert_eq!(owner.unpark(timer.id, kit.now).await, Answer::Done);
+    assert_eq!(owner.take(timer.id).await, Answer::Done);
+}
+
+pub(super) async fn ok_ends_it_and_is_remembered(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.amo(kit.now);
+    owner.add_taken(&timer).await;
+    assert_eq!(owner.ack(timer.id).await, Answer::Done);
+    assert_eq!(owner.place(timer.id).await, None);
+    assert_eq!(owner.schedule(&timer).await, ScheduleAnswer::Ended(Ended::Acknowledged));
+    assert_eq!(owner.ack(timer.id).await, Answer::Gone);
+    assert_eq!(owner.cancel(timer.id).await, CancelAnswer::NotFound);
+}
+
+pub(super) async fn ok_of_an_earlier_epochs_delivery_ends_it(mut kit: Kit) {
+    let first = kit.owner().await;
+    let (a, b) = (kit.amo(kit.now), kit.amo(kit.now));
+    first.add_taken(&a).await;
+    first.add_unconfirmed(&b).await;
+    let second = kit.owner().await;
+    assert_eq!(second.settle(a.id, Verdict::LateAck { attempt: 1 }).await, Answer::Done);
+    assert_eq!(second.settle(b.id, Verdict::LateAck { attempt: 1 }).await, Answer::Done);
+    assert_eq!(second.all_taken(10).await, []);
+}
+
+pub(super) async fn a_failure_buries_it(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.amo(kit.now);
+    owner.add_taken(&timer).await;
+    let verdict =
+        Verdict::Dead { reason: DeadReason::AtMostOnce, failed: 1, error: "asked for a retry".into() };
+    assert_eq!(owner.settle(timer.id, verdict).await, Answer::Done);
+    let letter = owner.all_dead().await.remove(0);
+    assert_eq!((letter.reason, letter.record.timer.id), (DeadReason::AtMostOnce, timer.id));
+    assert_eq!(owner.all_taken(10).await, []);
+}
+
+pub(super) async fn unconfirmed_is_listed_and_stays(mut kit: Kit) {
+    let first = kit.owner().await;
+    let timer = kit.amo(kit.now);
+    first.add_unconfirmed(&timer).await;
+    assert_eq!(first.settle(timer.id, Verdict::Unconfirmed).await, Answer::Done, "a repeat");
+    assert_eq!(first.take(timer.id).await, Answer::Gone, "it may have been sent");
+    assert_eq!(first.park(timer.id).await, Answer::Gone);
+    let second = kit.owner().await;
+    let rows = second.all_taken(10).await;
+    assert_eq!(rows.len(), 1);
+    assert_eq!((rows[0].epoch, rows[0].unconfirmed), (first.epoch, true));
+    assert_eq!(second.pending().await.len(), 0);
+    assert_eq!(second.cancel(timer.id).await, CancelAnswer::TooLate(timer.id));
+    assert_eq!(second.schedule(&timer).await, super::kit::OLD);
+}
+
+pub(super) async fn a_successor_can_give_up_on_it(mut kit: Kit) {
+    let first = kit.owner().await;
+    let timer = kit.amo(kit.now);
+    first.add_taken(&timer).await;
+    let second = kit.owner().await;
+    assert_eq!(second.settle(timer.id, Verdict::Unconfirmed).await, Answer::Done);
+    assert_eq!(second.place(timer.id).await, Some(Place::Taken { epoch: first.epoch, unconfirmed: true }));
+}
+
+pub(super) async fn only_a_taken_one_becomes_unconfirmed(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let (pending, parked, dead) = (kit.amo(kit.now), kit.amo(kit.now), kit.amo(kit.now));
+    owner.add(&pending).await;
+    owner.add_parked(&parked).await;
+    owner.add_dead(&dead).await;
+    for id in [pending.id, parked.id, dead.id, kit.amo(kit.now).id] {
+        assert_eq!(owner.settle(id, Verdict::Unconfirmed).await, Answer::Gone);
+    }
+    assert_eq!(owner.census().await.taken, 0);
+}
+
+pub(super) async fn a_replay_counts_the_unconfirmed_attempt(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.amo(kit.now);
+    owner.add_unconfirmed(&timer).await;
+    assert_eq!(owner.replay(timer.id, kit.now + SECOND).await, Answer::Done);
+    let (record, place) = owner.see(timer.id).await.unwrap();
+    assert_eq!(Some(place), pending_at(kit.now + SECOND));
+    assert_eq!((record.progress.failed, record.progress.budget_from), (1, 1));
+    assert_eq!(record.attempt(false), 2);
+    assert_eq!(owner.all_taken(10).await, []);
+    assert_eq!(owner.take(timer.id).await, Answer::Done);
+}
+
+pub(super) async fn a_purge_removes_the_unconfirmed_only(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let (taken, unconfirmed) = (kit.amo(kit.now), kit.amo(kit.now));
+    owner.add_taken(&taken).await;
+    owner.add_unconfirmed(&unconfirmed).await;
+    assert_eq!(owner.purge(taken.id).await, Answer::Gone);
+    assert_eq!(owner.purge(unconfirmed.id).await, Answer::Done);
+    assert_eq!(owner.purge(unconfirmed.id).await, Answer::Gone);
+    assert_eq!(owner.all_taken(10).await.len(), 1);
+    assert_eq!(
+        owner.schedule(&unconfirmed).await,
+        ScheduleAnswer::Ended(Ended::Dead),
+        "its end is remembered"
+    );
+}
+
+pub(super) async fn its_key_is_held_while_taken_and_free_when_unconfirmed(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let key = kit.key("once");
+    let keyed = |due: Time| mtimer_types::Timer { key: Some(key.clone()), ..kit.amo(due) };
+    let timer = keyed(kit.now);
+    owner.add_taken(&timer).await;
+    assert_eq!(owner.schedule(&keyed(kit.now + MINUTE)).await, ScheduleAnswer::KeyTaken(timer.id));
+    assert_eq!(owner.see_key(&key).await, Some(timer.id));
+    assert_eq!(owner.settle(timer.id, Verdict::Unconfirmed).await, Answer::Done);
+    assert_eq!(owner.see_key(&key).await, None);
+    let next = keyed(kit.now + HOUR);
+    assert_eq!(owner.schedule(&next).await, NEW);
+    assert_eq!(owner.replay(timer.id, kit.now).await, Answer::KeyTaken(next.id));
+    assert_eq!(owner.settle(timer.id, Verdict::LateAck { attempt: 1 }).await, Answer::Done);
+    assert_eq!(
+        owner.see_key(&key).await,
+        Some(next.id),
+        "the end of the old one leaves the key to the new one"
+    );
+}
+
+pub(super) async fn a_taken_one_can_be_replaced(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let key = kit.key("once");
+    let keyed = |due: Time| mtimer_types::Timer { key: Some(key.clone()), ..kit.amo(due) };
+    let (old, new) = (keyed(kit.now), keyed(kit.now + MINUTE));
+    owner.add_taken(&old).await;
+    let answer = owner.schedule_as(&new, KeyPolicy::Replace).await;
+    assert_eq!(answer, ScheduleAnswer::Scheduled { new: true, replaced: Some(old.id) });
+    assert_eq!(owner.ack(old.id).await, Answer::Gone, "a later outcome of the old one finds nothing");
+    assert_eq!(owner.settle(old.id, dead_verdict(1)).await, Answer::Gone);
+    assert_eq!(owner.all_taken(10).await, []);
+    assert_eq!(owner.see_key(&key).await, Some(new.id));
+}
+
+pub(super) async fn taken_timers_are_listed_in_pages(mut kit: Kit) {
+    let first = kit.owner().await;
+    let timers: Vec<_> = (0..230).map(|n| kit.amo(kit.now + n)).collect();
+    first.add_all(&timers).await;
+    first.apply(timers[..130].iter().map(|t| Op::Take { id: t.id }).collect()).await;
+    let second = kit.owner().await;
+    second.apply(timers[130..].iter().map(|t| Op::Take { id: t.id }).collect()).await;
+    for limit in [1, 7, 100, 1_000] {
+        let rows = second.all_taken(limit).await;
+        let mut ids: Vec<_> = rows.iter().map(|r| r.record.timer.id).collect();
+        ids.sort_unstable();
+        let mut expected: Vec<_> = timers.iter().map(|t| t.id).collect();
+        expected.sort_unstable();
+        assert_eq!(ids, expected, "each one once, in pages of {limit}");
+        let of_first = rows.iter().filter(|r| r.epoch == first.epoch).count();
+        assert_eq!(of_first, 130);
+    }
+}

@@ -1,0 +1,146 @@
+//! Retry tiers: a failed timer waits under its tier and comes back with its count.
+
+use mtimer_types::{DeadReason, Time};
+
+use super::kit::{DAY, HOUR, Kit, MINUTE, SECOND};
+use crate::{Answer, Op, Place, Verdict};
+
+fn retry(fire: Time, tier: u8, failed: u32, error: &str) -> Verdict {
+    Verdict::Retry { fire, tier, failed, error: error.into() }
+}
+
+pub(super) async fn a_retry_waits_in_its_tier(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.timer(kit.now);
+    owner.add(&timer).await;
+    let fire = kit.now + 5 * SECOND;
+    assert_eq!(owner.settle(timer.id, retry(fire, 2, 1, "busy")).await, Answer::Done);
+    let (record, place) = owner.see(timer.id).await.unwrap();
+    assert_eq!(place, Place::Pending { fire, tier: 2 });
+    assert_eq!((record.progress.failed, record.attempt(false)), (1, 2));
+    assert_eq!(record.progress.last_error.as_deref(), Some("busy"));
+    assert_eq!(record.timer.due, kit.now, "its due time stays what the client asked for");
+    let census = owner.census().await;
+    assert_eq!((census.pending, census.retrying), (0, 1));
+}
+
+pub(super) async fn it_is_loaded_in_time(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.timer(kit.now);
+    owner.add(&timer).await;
+    let fire = kit.now + MINUTE;
+    owner.settle(timer.id, retry(fire, 1, 1, "busy")).await;
+    owner.lane.unload(Time::ZERO).await.unwrap();
+    let loaded = owner.load(fire).await;
+    assert_eq!(loaded.len(), 1);
+    assert_eq!((loaded[0].fire, loaded[0].tier, loaded[0].record.progress.failed), (fire, 1, 1));
+}
+
+pub(super) async fn through_all_tiers(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.timer(kit.now);
+    owner.add(&timer).await;
+    for n in 1..=32u8 {
+        let fire = kit.now + u64::from(n) * 17 * MINUTE;
+        let answer = owner.settle(timer.id, retry(fire, n, n.into(), &format!("error {n}"))).await;
+        assert_eq!(answer, Answer::Done);
+        let pending = owner.pending().await;
+        assert_eq!(pending.len(), 1);
+        let loaded = &pending[&timer.id];
+        assert_eq!((loaded.fire, loaded.tier, loaded.record.attempt(false)), (fire, n, u32::from(n) + 1));
+    }
+    assert_eq!(owner.ack(timer.id).await, Answer::Done);
+    assert_eq!(owner.census().await, Default::default());
+}
+
+pub(super) async fn a_repeat_changes_nothing(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.timer(kit.now);
+    owner.add(&timer).await;
+    let fire = kit.now + MINUTE;
+    owner.settle(timer.id, retry(fire, 1, 2, "second")).await;
+    for failed in [2, 1] {
+        let answer = owner.settle(timer.id, retry(kit.now + HOUR, 3, failed, "late")).await;
+        assert_eq!(answer, Answer::Done);
+        let (record, place) = owner.see(timer.id).await.unwrap();
+        assert_eq!(place, Place::Pending { fire, tier: 1 });
+        assert_eq!(record.progress.last_error.as_deref(), Some("second"));
+    }
+}
+
+pub(super) async fn an_empty_error_is_none(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.timer(kit.now);
+    owner.add(&timer).await;
+    owner.settle(timer.id, retry(kit.now, 1, 1, "first")).await;
+    owner.settle(timer.id, retry(kit.now, 1, 2, "")).await;
+    assert_eq!(owner.record(timer.id).await.progress.last_error, None);
+}
+
+pub(super) async fn a_long_error_is_cut(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.timer(kit.now);
+    owner.add(&timer).await;
+    owner.settle(timer.id, retry(kit.now, 1, 1, &format!("x{}", "é".repeat(600)))).await;
+    let error = owner.record(timer.id).await.progress.last_error.unwrap();
+    assert_eq!(*error, *format!("x{}", "é".repeat(255)), "at most 512 bytes, whole characters");
+}
+
+pub(super) async fn many_tiers_side_by_side(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timers: Vec<_> = (0..640).map(|n| kit.timer(kit.now + n)).collect();
+    owner.add_all(&timers).await;
+    let now = kit.now;
+    let fire = |n: u64| now + (n % 5) * 13 * HOUR + n;
+    let ops = (0..).zip(&timers).map(|(n, t)| {
+        let verdict = retry(fire(n), 1 + (n % 32) as u8, 1, "again");
+        Op::Settle { id: t.id, verdict }
+    });
+    assert!(owner.apply(ops.collect()).await.iter().all(|a| *a == Answer::Done));
+    assert_eq!(owner.census().await.retrying, 640);
+    let next = kit.owner().await;
+    let pending = next.pending().await;
+    for (n, timer) in (0..).zip(&timers) {
+        let loaded = &pending[&timer.id];
+        assert_eq!((loaded.fire, u64::from(loaded.tier)), (fire(n), 1 + n % 32));
+    }
+}
+
+pub(super) async fn it_can_be_parked_and_returns_in_tier_0(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.timer(kit.now);
+    owner.add(&timer).await;
+    owner.settle(timer.id, retry(kit.now + SECOND, 4, 4, "busy")).await;
+    assert_eq!(owner.one(Op::Park { id: timer.id, failed: 4 }).await, Answer::Done);
+    assert_eq!(owner.unpark(timer.id, kit.now + SECOND).await, Answer::Done);
+    let (record, place) = owner.see(timer.id).await.unwrap();
+    assert_eq!(place, Place::Pending { fire: kit.now + SECOND, tier: 0 });
+    assert_eq!(record.progress.failed, 4);
+    assert_eq!(record.progress.last_error.as_deref(), Some("busy"));
+}
+
+pub(super) async fn it_ends_in_the_dead_letters(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.timer(kit.now);
+    owner.add(&timer).await;
+    owner.settle(timer.id, retry(kit.now + SECOND, 1, 1, "first")).await;
+    let verdict = Verdict::Dead { reason: DeadReason::Exhausted, failed: 2, error: "second".into() };
+    assert_eq!(owner.settle(timer.id, verdict).await, Answer::Done);
+    let letter = owner.all_dead().await.remove(0);
+    assert_eq!((letter.reason, letter.record.progress.failed), (DeadReason::Exhausted, 2));
+    assert_eq!(letter.record.progress.last_error.as_deref(), Some("second"));
+    assert_eq!(owner.census().await.retrying, 0);
+}
+
+pub(super) async fn only_a_pending_timer_is_retried(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let (parked, taken, dead) = (kit.timer(kit.now), kit.amo(kit.now), kit.timer(kit.now));
+    owner.add_parked(&parked).await;
+    owner.add_taken(&taken).await;
+    owner.add_dead(&dead).await;
+    let before = owner.state().await;
+    for id in [parked.id, taken.id, dead.id, kit.timer(kit.now).id] {
+        assert_eq!(owner.settle(id, retry(kit.now + DAY, 1, 9, "x")).await, Answer::Gone);
+    }
+    assert_eq!(owner.state().await, before);
+}
