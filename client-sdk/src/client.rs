@@ -50,6 +50,7 @@ impl Client {
         let first = link.first(settings.connect_timeout).await?;
         let clock = Clock::new(first.welcome.now, first.sent, first.received);
         let shared = Arc::new(Shared::new(settings, clock, &first.broker, &first.welcome));
+        shared.connected(&first.broker, &first.welcome);
         let run = |task: BoxFuture<'static, ()>| {
             let token = shared.token.clone();
             shared.tasks.spawn(token.run_until_cancelled_owned(task));

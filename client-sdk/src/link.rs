@@ -186,7 +186,7 @@ pub(crate) fn put_frame(
     Ok(())
 }
 
-/// Keeps the client connected until it is stopped.
+/// Keeps the client connected until it is stopped; `first` is in use already.
 pub(crate) async fn keep(shared: Arc<Shared>, mut link: Link, first: Connection) {
     let mut epochs = vec![0; usize::from(shared.partitions)];
     let mut connection = first;
@@ -194,7 +194,6 @@ pub(crate) async fn keep(shared: Arc<Shared>, mut link: Link, first: Connection)
         let broker = connection.broker.clone();
         let session = connection.welcome.session;
         let since = Instant::now();
-        shared.connected(&connection.broker, &connection.welcome);
         let end = session::run(&shared, connection, &mut epochs).await;
         tracing::warn!(%broker, session, reason = %end, "connection lost");
         shared.disconnected(end.to_string());
@@ -204,5 +203,6 @@ pub(crate) async fn keep(shared: Arc<Shared>, mut link: Link, first: Connection)
         connection = link.again(&shared).await;
         tracing::info!(broker = connection.broker, session = connection.welcome.session, "connected again");
         shared.clock.observe(connection.welcome.now, connection.sent, connection.received);
+        shared.connected(&connection.broker, &connection.welcome);
     }
 }

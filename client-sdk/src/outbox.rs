@@ -141,6 +141,9 @@ impl Outbox {
     /// The client is closed.
     pub(crate) fn close(&mut self) {
         self.stage = Stage::Closed;
+        self.connected = false;
+        self.pings.clear();
+        self.pings_sent.clear();
         self.requests.close();
         self.queries.close();
         std::mem::take(&mut self.registrations).into_values().for_each(|inbox| inbox.close());

@@ -1,0 +1,364 @@
+//! Callbacks: credit, outcomes, panics, concurrency, repeats, registrations over a new connection, and closing.
+
+mod fake;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fake::{Broker, START, delivery, dest, until};
+use mtimer_client::{CloseError, Epoch, Mode, Outcome, RegisterError, Schedule, TimerId};
+use mtimer_protocol::{ClientMessage, ServerMessage, SettleRefusal};
+use mtimer_types::HandlerOutcome;
+use tokio::sync::Semaphore;
+
+#[tokio::test(start_paused = true)]
+async fn a_callback_carries_everything_and_its_outcome_goes_back() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let (tell, mut told) = tokio::sync::mpsc::channel(9);
+    let registration = client
+        .register(dest())
+        .concurrency(50)
+        .on(move |callback| {
+            let tell = tell.clone();
+            async move {
+                let n = callback.id.random();
+                tell.send(callback).await.unwrap();
+                match n {
+                    1 => Outcome::ok(),
+                    2 => Outcome::retry("again"),
+                    3 => Outcome::retry_after(Duration::from_secs(7), "later"),
+                    4 => Outcome::fail("x".repeat(600)),
+                    5 => Err::<(), _>("an error").into(),
+                    _ => panic!("number {n}"),
+                }
+            }
+        })
+        .unwrap();
+    let (number, credit) = peer.registration(&dest()).await;
+    assert_eq!(credit, 50);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    peer.deliver(number, (1..=6).map(delivery).collect()).await;
+    let mut settled = peer.settle(6).await;
+    settled.sort_by_key(|s| s.id);
+    let outcomes: Vec<_> = settled.into_iter().map(|s| s.outcome).collect();
+    let retry = |after_ms, error: &str| HandlerOutcome::Retry { after_ms, error: error.into() };
+    assert_eq!(
+        outcomes,
+        [
+            HandlerOutcome::Ok,
+            retry(None, "again"),
+            retry(Some(7_000), "later"),
+            HandlerOutcome::Fail { error: "x".repeat(512) },
+            retry(None, "an error"),
+            retry(None, "the handler panicked: number 6"),
+        ]
+    );
+    let callback = told.recv().await.unwrap();
+    assert_eq!((callback.due, callback.epoch, callback.attempt), (START, Epoch(10), 1));
+    assert_eq!((&callback.payload[..], &callback.dest), (&b"hi"[..], &dest()));
+    assert!((20..100).contains(&callback.lateness_ms()), "{}", callback.lateness_ms());
+    assert_eq!((client.stats().received, client.stats().panics), (6, 1));
+    drop(registration);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_handlers_run_at_once_than_asked_for() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let seen = Arc::clone(&most);
+    let _registration = client
+        .register(dest())
+        .concurrency(5)
+        .on(move |_| {
+            let (running, most) = (Arc::clone(&running), Arc::clone(&most));
+            async move {
+                most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                running.fetch_sub(1, Ordering::SeqCst);
+            }
+        })
+        .unwrap();
+    let (number, credit) = peer.registration(&dest()).await;
+    assert_eq!(credit, 5);
+    peer.deliver(number, (0..5).map(delivery).collect()).await;
+    for n in 0..50 {
+        peer.settle(1).await;
+        peer.deliver(number, vec![delivery(100 + n)]).await;
+    }
+    assert_eq!(seen.load(Ordering::SeqCst), 5);
+    // A broker that sends more than the credit allows fills no memory: the oldest give way.
+    peer.deliver(number, (1_000..3_000).map(delivery).collect()).await;
+    until("the rest was dropped", || client.stats().dropped >= 1_900).await;
+    assert_eq!(seen.load(Ordering::SeqCst), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn outcomes_of_what_came_together_travel_together() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let _registration = client.register(dest()).on(|_| async {}).unwrap();
+    let (number, _) = peer.registration(&dest()).await;
+    peer.deliver(number, (0..1_000).map(delivery).collect()).await;
+    let (mut frames, mut seen) = (0, 0);
+    while seen < 1_000 {
+        seen += peer.settlements().await.len();
+        frames += 1;
+    }
+    assert!(frames <= 20, "{frames} frames");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_can_ask_for_more_time() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let _registration = client
+        .on(dest(), |callback| async move {
+            callback.extend(Duration::from_secs(90));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Outcome::ok()
+        })
+        .unwrap();
+    let (number, _) = peer.registration(&dest()).await;
+    peer.deliver(number, vec![delivery(1)]).await;
+    let id = delivery(1).id;
+    let expected = ClientMessage::Extend { id, epoch: Epoch(10), attempt: 1, by_ms: 90_000 };
+    assert_eq!(peer.recv().await, expected);
+    assert_eq!(peer.settle(1).await[0].outcome, HandlerOutcome::Ok);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_epoch_is_refused_and_a_repeat_can_be_too() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let _registration = client
+        .register(dest())
+        .dedupe(100)
+        .on(move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            async {}
+        })
+        .unwrap();
+    let (number, _) = peer.registration(&dest()).await;
+    let mut old = delivery(2);
+    old.epoch = Epoch(9);
+    let mut repeat = delivery(1);
+    repeat.attempt = 2;
+    peer.deliver(number, vec![delivery(1), old, repeat]).await;
+    let settled = peer.settle(2).await;
+    let told: Vec<_> = settled.iter().map(|s| (s.id.random(), s.attempt, &s.outcome)).collect();
+    assert_eq!(told, [(1, 1, &HandlerOutcome::Ok), (1, 2, &HandlerOutcome::Ok)]);
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert_eq!((client.stats().stale, client.stats().deduplicated), (1, 1));
+    // The epochs outlive the connection.
+    drop(peer);
+    let mut peer = broker.accept().await;
+    let (number, _) = peer.registration(&dest()).await;
+    let mut old = delivery(3);
+    old.epoch = Epoch(9);
+    peer.deliver(number, vec![old, delivery(4)]).await;
+    assert_eq!(peer.settle(1).await[0].id, delivery(4).id);
+    assert_eq!(client.stats().stale, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registration_and_its_late_ok_survive_a_lost_connection() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let (started, passed) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&gate));
+    let begun = Arc::clone(&started);
+    let _registration = client
+        .register(dest())
+        .concurrency(2)
+        .on(move |callback| {
+            let gate = Arc::clone(&gate);
+            started.fetch_add(1, Ordering::SeqCst);
+            async move {
+                gate.acquire().await.unwrap().forget();
+                if callback.id.random() == 1 { Outcome::ok() } else { Outcome::retry("no") }
+            }
+        })
+        .unwrap();
+    let (number, _) = peer.registration(&dest()).await;
+    // Two begin, one waits, and one that can only ever be delivered once waits too.
+    let mut once = delivery(4);
+    once.mode = Mode::AtMostOnce;
+    peer.deliver(number, vec![delivery(1), delivery(2)]).await;
+    until("both run", || begun.load(Ordering::SeqCst) == 2).await;
+    peer.deliver(number, vec![delivery(3)]).await;
+    peer.deliver(number, vec![once]).await;
+    until("all are in", || client.stats().received == 4).await;
+    drop(peer);
+    let mut peer = broker.accept().await;
+    assert_eq!(peer.registration(&dest()).await, (number, 2));
+    passed.add_permits(2);
+    // The late ok goes to the new connection, the late retry is pointless, number 3 was left to its next delivery.
+    assert_eq!(peer.settle(1).await[0].id, delivery(1).id);
+    until("number 4 runs", || begun.load(Ordering::SeqCst) == 3).await;
+    peer.deliver(number, vec![delivery(1)]).await;
+    passed.add_permits(2);
+    assert_eq!(peer.settle(1).await[0].id, delivery(1).id);
+    let stats = client.stats();
+    assert_eq!((stats.dropped, stats.settle_refused, begun.load(Ordering::SeqCst)), (1, 2, 4), "{stats:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ok_that_was_not_confirmed_is_sent_again() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let _registration = client.on(dest(), |_| async {}).unwrap();
+    let (number, _) = peer.registration(&dest()).await;
+    peer.deliver(number, vec![delivery(1)]).await;
+    let sent = peer.settlements().await;
+    drop(peer);
+    let mut peer = broker.accept().await;
+    peer.registration(&dest()).await;
+    assert_eq!(peer.settlements().await, sent);
+    let refused = vec![(delivery(1).id, SettleRefusal::Late)];
+    peer.send(ServerMessage::Settled { accepted: 0, refused }).await;
+    until("it is counted", || client.stats().settle_refused == 1).await;
+    client.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_registration_finishes_what_it_has() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let registration =
+        client.register(dest()).concurrency(1).on(|_| tokio::time::sleep(Duration::from_secs(3))).unwrap();
+    let (number, _) = peer.registration(&dest()).await;
+    peer.deliver(number, vec![delivery(1)]).await;
+    until("it has arrived", || client.stats().received == 1).await;
+    let stop = tokio::spawn(registration.stop());
+    assert_eq!(peer.recv().await, ClientMessage::Unregister { registration: number });
+    // What was on its way is still handled.
+    peer.deliver(number, vec![delivery(2)]).await;
+    assert_eq!(peer.settle(2).await.len(), 2);
+    stop.await.unwrap();
+    // Later ones are not.
+    peer.deliver(number, vec![delivery(3)]).await;
+    until("it is dropped", || client.stats().dropped == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_finishes_what_runs_and_waits_for_its_outcome() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let inner = client.clone();
+    let _registration = client
+        .register(dest())
+        .concurrency(1)
+        .on(move |callback| {
+            let client = inner.clone();
+            async move {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                // A handler may still schedule while the client closes.
+                let schedule = Schedule::after(callback.dest.clone(), Duration::from_secs(1));
+                client.schedule(schedule).await.map(drop)
+            }
+        })
+        .unwrap();
+    let (number, _) = peer.registration(&dest()).await;
+    peer.deliver(number, vec![delivery(1)]).await;
+    until("it has arrived", || client.stats().received == 1).await;
+    let close = tokio::spawn({
+        let client = client.clone();
+        async move { client.close().await }
+    });
+    assert_eq!(peer.recv().await, ClientMessage::Goodbye);
+    // It crossed the goodbye.
+    peer.deliver(number, vec![delivery(2)]).await;
+    for n in 1..=2 {
+        let request = peer.request().await;
+        peer.scheduled(&request).await;
+        let settled = peer.settlements().await;
+        assert_eq!(settled[0].id, delivery(n).id);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(!close.is_finished(), "not before it is confirmed");
+        peer.send(ServerMessage::Settled { accepted: 1, refused: vec![] }).await;
+    }
+    close.await.unwrap().unwrap();
+    assert!(peer.until_closed().await.is_empty());
+    assert!(matches!(client.on(dest(), |_| async {}), Err(RegisterError::Closed)));
+    client.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_does_not_wait_for_ever_for_a_confirmation() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let _registration = client.on(dest(), |_| async {}).unwrap();
+    let (number, _) = peer.registration(&dest()).await;
+    peer.deliver(number, vec![delivery(1)]).await;
+    peer.settlements().await;
+    let reader = tokio::spawn(async move { peer.until_closed().await });
+    assert_eq!(client.close().await, Err(CloseError::Unsettled { settlements: 1, ms: 10_000 }));
+    reader.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_every_handle_stops_everything() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let alive = Arc::new(());
+    let held = Arc::clone(&alive);
+    let registration = client
+        .on(dest(), move |_| {
+            let held = Arc::clone(&held);
+            async move {
+                std::future::pending::<()>().await;
+                drop(held);
+            }
+        })
+        .unwrap();
+    let (number, _) = peer.registration(&dest()).await;
+    peer.deliver(number, vec![delivery(1)]).await;
+    until("it runs", || Arc::strong_count(&alive) == 3).await;
+    drop(client);
+    drop(registration);
+    peer.until_closed().await;
+    until("the handler is gone", || Arc::strong_count(&alive) == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_stops_gets_its_outcomes_and_is_left() {
+    let (leaving, staying) = (Broker::start().await, Broker::start().await);
+    let client = leaving.client().brokers([leaving.address.clone(), staying.address.clone()]);
+    let (client, mut peer) = tokio::join!(client.connect(), leaving.accept());
+    let client = client.unwrap();
+    let _registration = client.on(dest(), |_| tokio::time::sleep(Duration::from_secs(1))).unwrap();
+    let (number, _) = peer.registration(&dest()).await;
+    peer.deliver(number, vec![delivery(1)]).await;
+    peer.send(ServerMessage::Closing).await;
+    until("it has arrived", || client.stats().received == 1).await;
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let call = tokio::spawn({
+        let client = client.clone();
+        async move { client.cancel(TimerId::from_u128(1)).await }
+    });
+    peer.settle(1).await;
+    assert!(peer.until_closed().await.is_empty(), "no request went to the broker that stops");
+    let mut peer = staying.accept().await;
+    peer.registration(&dest()).await;
+    peer.request().await;
+    assert_eq!(client.info().broker, staying.address);
+    call.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_of_registrations_are_told() {
+    let broker = Broker::start().await;
+    let (client, _peer) = broker.connect().await;
+    for n in [0, 10_001] {
+        let refused = client.register(dest()).concurrency(n).on(|_| async {}).err();
+        assert_eq!(refused, Some(RegisterError::Concurrency { given: n, limit: 10_000 }));
+    }
+    let all: Vec<_> = (0..1_000).map(|_| client.on(dest(), |_| async {}).unwrap()).collect();
+    assert_eq!(client.on(dest(), |_| async {}).err(), Some(RegisterError::TooMany { limit: 1_000 }));
+    drop(all);
+}

@@ -1,0 +1,236 @@
+//! A scripted broker: the test says what it answers, message by message.
+
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::{SinkExt, StreamExt};
+use mtimer_client::{Client, ClientBuilder, Destination, Epoch, Mode, PartitionId, Time, TimerId, limits};
+use mtimer_protocol::{
+    ClientMessage, Delivery, Hello, OpReply, Request, RequestOp, ServerMessage, Settlement, Welcome, decode,
+    encode, frame_codec,
+};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+/// The cluster clock of every fake broker, at its start.
+pub const START: Time = Time::from_ms(1_700_000_000_000);
+
+pub struct Broker {
+    listener: TcpListener,
+    pub address: String,
+    began: tokio::time::Instant,
+}
+
+/// One client's connection, seen from the broker.
+pub struct Peer {
+    pub frames: Framed<TcpStream, LengthDelimitedCodec>,
+    pub hello: Hello,
+    began: tokio::time::Instant,
+    /// Answers pings by itself.
+    pub alive: bool,
+}
+
+pub fn welcome(now: Time) -> Welcome {
+    Welcome {
+        version: mtimer_protocol::VERSION,
+        session: 7,
+        cluster: "test".into(),
+        software: "fake/1".into(),
+        store: "none".into(),
+        durability: "none".into(),
+        partitions: 8,
+        now,
+        heartbeat_ms: limits::HEARTBEAT_MS,
+        max_frame: limits::MAX_FRAME as u32,
+        max_batch: limits::MAX_BATCH as u32,
+    }
+}
+
+impl Broker {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        Self { listener, address, began: tokio::time::Instant::now() }
+    }
+
+    pub fn client(&self) -> ClientBuilder {
+        Client::builder().brokers([self.address.clone()])
+    }
+
+    /// Connects a client and gives both ends.
+    pub async fn connect(&self) -> (Client, Peer) {
+        let (client, peer) = tokio::join!(self.client().connect(), self.accept());
+        (client.unwrap(), peer)
+    }
+
+    /// Takes a connection without a word.
+    pub async fn accept_silently(&self) -> TcpStream {
+        let stream = self.listener.accept().await.unwrap().0;
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    /// Takes a connection and its hello.
+    pub async fn greet(&self) -> Peer {
+        let frames = Framed::new(self.accept_silently().await, frame_codec(limits::MAX_FRAME));
+        let hello = Hello {
+            magic: 0,
+            min_version: 0,
+            max_version: 0,
+            client: 0,
+            software: String::new(),
+            token: String::new(),
+        };
+        let mut peer = Peer { frames, hello, began: self.began, alive: true };
+        match peer.recv().await {
+            ClientMessage::Hello(hello) => peer.hello = hello,
+            other => panic!("not a hello: {other:?}"),
+        }
+        peer
+    }
+
+    /// Takes a connection and does the handshake.
+    pub async fn accept(&self) -> Peer {
+        let mut peer = self.greet().await;
+        let now = peer.now();
+        peer.send(ServerMessage::Welcome(welcome(now))).await;
+        peer
+    }
+}
+
+impl Peer {
+    pub fn now(&self) -> Time {
+        START + self.began.elapsed().as_millis() as u64
+    }
+
+    /// The next message that is no heartbeat; pings are answered on the way. `None`: the client closed.
+    pub async fn next(&mut self) -> Option<ClientMessage> {
+        loop {
+            let body = self.frames.next().await?.ok()?;
+            match decode(&body).unwrap() {
+                ClientMessage::Ping(n) if self.alive => {
+                    let now = self.now();
+                    self.send(ServerMessage::Pong(n, now)).await;
+                }
+                ClientMessage::Ping(_) | ClientMessage::Pong(_) => {}
+                message => return Some(message),
+            }
+        }
+    }
+
+    pub async fn recv(&mut self) -> ClientMessage {
+        self.next().await.expect("the client closed the connection")
+    }
+
+    /// Waits until the client has closed the connection; returns what it sent before.
+    pub async fn until_closed(&mut self) -> Vec<ClientMessage> {
+        let mut all = Vec::new();
+        while let Some(message) = self.next().await {
+            all.push(message);
+        }
+        all
+    }
+
+    pub async fn request(&mut self) -> Request {
+        match self.recv().await {
+            ClientMessage::Request(request) => request,
+            other => panic!("not a request: {other:?}"),
+        }
+    }
+
+    pub async fn settlements(&mut self) -> Vec<Settlement> {
+        match self.recv().await {
+            ClientMessage::Settle(settlements) => settlements,
+            other => panic!("not a settle: {other:?}"),
+        }
+    }
+
+    /// Collects outcomes until there are `n`, and confirms them.
+    pub async fn settle(&mut self, n: usize) -> Vec<Settlement> {
+        let mut all = Vec::new();
+        while all.len() < n {
+            let some = self.settlements().await;
+            self.send(ServerMessage::Settled { accepted: some.len() as u32, refused: vec![] }).await;
+            all.extend(some);
+        }
+        all
+    }
+
+    /// Takes the next registration, which must be of `dest`; returns its number and credit.
+    pub async fn registration(&mut self, dest: &Destination) -> (u32, u32) {
+        match self.recv().await {
+            ClientMessage::Register { registration, dest: d, credit } if d == *dest => (registration, credit),
+            other => panic!("not a registration of {dest}: {other:?}"),
+        }
+    }
+
+    pub async fn send(&mut self, message: ServerMessage) {
+        // The client may be gone; the test then notices at its next receive.
+        let _ = self.frames.send(encode(&message).unwrap()).await;
+    }
+
+    pub async fn deliver(&mut self, registration: u32, deliveries: Vec<Delivery>) {
+        self.send(ServerMessage::Deliver { registration, deliveries }).await;
+    }
+
+    /// Says that every operation of a request is stored.
+    pub async fn scheduled(&mut self, request: &Request) {
+        let replies = request.ops.iter().map(|_| OpReply::Scheduled { new: true, replaced: None }).collect();
+        self.send(ServerMessage::Reply { corr: request.corr, replies }).await;
+    }
+
+    /// Bytes as they are, without a frame around them.
+    pub async fn raw(&mut self, bytes: &[u8]) {
+        let _ = self.frames.get_mut().write_all(bytes).await;
+    }
+
+    /// Bytes in a frame.
+    pub async fn frame(&mut self, body: &[u8]) {
+        let mut bytes = BytesMut::new();
+        bytes.put_u32(body.len() as u32);
+        bytes.extend_from_slice(body);
+        self.raw(&bytes).await;
+    }
+}
+
+pub fn dest() -> Destination {
+    Destination::new("orders", "billing").unwrap()
+}
+
+pub fn delivery(n: u64) -> Delivery {
+    Delivery {
+        id: TimerId::new(START, START, PartitionId(3), n),
+        key: None,
+        due: START,
+        epoch: Epoch(10),
+        attempt: 1,
+        mode: Mode::AtLeastOnce,
+        timeout_ms: 30_000,
+        payload: Bytes::from_static(b"hi"),
+    }
+}
+
+pub fn ids(request: &Request) -> Vec<TimerId> {
+    request
+        .ops
+        .iter()
+        .map(|op| match op {
+            RequestOp::Schedule { timer, .. } => timer.id,
+            other => panic!("not a schedule: {other:?}"),
+        })
+        .collect()
+}
+
+/// Waits until something is so.
+pub async fn until(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..100_000 {
+        if condition() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("never happened: {what}");
+}
