@@ -1,0 +1,243 @@
+//! The caller's side of a lane: a queue in the order of calls, and the task that works it off.
+//!
+//! Not in here: scripts. The queue holds what the owner has called and not yet got answered; the owner bounds that.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::FutureExt;
+use mtimer_store::{
+    Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError, LaneFuture, Load,
+    Loaded, Page, Place, Record, Unconfirmed,
+};
+use mtimer_types::{Destination, Epoch, Target, Time};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::lane::Engine;
+
+type To<T> = oneshot::Sender<Result<T, LaneError>>;
+
+/// A call that waits for its turn.
+enum Call {
+    Apply(Batch, To<Vec<Answer>>),
+    Load(Load, To<Loaded>),
+    Unload(Time, To<()>),
+    Get(Target, To<Option<(Record, Place)>>),
+    ParkedDestinations(To<Vec<(Destination, u64)>>),
+    Parked(Destination, u64, u32, To<Page<Record>>),
+    Dead(DeadFilter, u64, u32, To<Page<DeadLetter>>),
+    Taken(u64, u32, To<Page<Unconfirmed>>),
+    Census(To<Census>),
+    Release(Vec<InFlight>, To<()>),
+}
+
+#[derive(Default)]
+struct Queue {
+    calls: VecDeque<Call>,
+    ended: Option<LaneError>,
+}
+
+struct Inbox {
+    queue: Mutex<Queue>,
+    arrived: Notify,
+    /// The handle was dropped: no call follows.
+    left: CancellationToken,
+}
+
+impl Inbox {
+    fn queue(&self) -> std::sync::MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pop(&self) -> Option<Call> {
+        self.queue().calls.pop_front()
+    }
+}
+
+/// The owner's handle of a lane.
+pub(crate) struct RedisLane {
+    epoch: Epoch,
+    inbox: Arc<Inbox>,
+    health: watch::Receiver<Health>,
+}
+
+impl RedisLane {
+    /// A handle, and the task that serves it.
+    pub(crate) fn new(
+        engine: Engine,
+        health: watch::Receiver<Health>,
+    ) -> (Self, impl Future<Output = ()> + Send) {
+        let epoch = engine.facts.epoch;
+        let left = CancellationToken::new();
+        let inbox = Arc::new(Inbox { queue: Mutex::default(), arrived: Notify::new(), left });
+        let task = serve(engine, inbox.clone());
+        (Self { epoch, inbox, health }, task)
+    }
+
+    fn call<T: Send + 'static>(&self, make: impl FnOnce(To<T>) -> Call) -> LaneFuture<T> {
+        let (to, answer) = oneshot::channel();
+        let mut queue = self.inbox.queue();
+        if let Some(ended) = &queue.ended {
+            return futures_util::future::ready(Err(ended.clone())).boxed();
+        }
+        queue.calls.push_back(make(to));
+        drop(queue);
+        self.inbox.arrived.notify_one();
+        async move { answer.await.unwrap_or(Err(LaneError::Closed)) }.boxed()
+    }
+}
+
+impl Drop for RedisLane {
+    fn drop(&mut self) {
+        self.inbox.left.cancel();
+    }
+}
+
+impl Lane for RedisLane {
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn apply(&self, batch: Batch) -> LaneFuture<Vec<Answer>> {
+        self.call(|to| Call::Apply(batch, to))
+    }
+
+    fn load(&self, load: Load) -> LaneFuture<Loaded> {
+        self.call(|to| Call::Load(load, to))
+    }
+
+    fn unload(&self, beyond: Time) -> LaneFuture<()> {
+        self.call(|to| Call::Unload(beyond, to))
+    }
+
+    fn get(&self, target: Target) -> LaneFuture<Option<(Record, Place)>> {
+        self.call(|to| Call::Get(target, to))
+    }
+
+    fn parked_destinations(&self) -> LaneFuture<Vec<(Destination, u64)>> {
+        self.call(Call::ParkedDestinations)
+    }
+
+    fn parked(&self, dest: Destination, cursor: u64, limit: u32) -> LaneFuture<Page<Record>> {
+        self.call(|to| Call::Parked(dest, cursor, limit, to))
+    }
+
+    fn dead(&self, filter: DeadFilter, cursor: u64, limit: u32) -> LaneFuture<Page<DeadLetter>> {
+        self.call(|to| Call::Dead(filter, cursor, limit, to))
+    }
+
+    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
+        self.call(|to| Call::Taken(cursor, limit, to))
+    }
+
+    fn census(&self) -> LaneFuture<Census> {
+        self.call(Call::Census)
+    }
+
+    fn release(&self, in_flight: Vec<InFlight>) -> LaneFuture<()> {
+        self.call(|to| Call::Release(in_flight, to))
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.health.clone()
+    }
+}
+
+async fn serve(mut engine: Engine, inbox: Arc<Inbox>) {
+    let Err(why) = work(&mut engine, &inbox).await else { return };
+    engine.end(&why);
+    engine.health.send_replace(Health::Ended(why.clone()));
+    if why != LaneError::Closed {
+        tracing::warn!(partition = engine.partition.0, error = %why, "the lane has ended");
+    }
+    let waiting = {
+        let mut queue = inbox.queue();
+        queue.ended = Some(why.clone());
+        std::mem::take(&mut queue.calls)
+    };
+    waiting.into_iter().for_each(|call| call.refuse(&why));
+}
+
+/// Works until the lane ends; returns well when the handle is gone and everything is done.
+async fn work(engine: &mut Engine, inbox: &Inbox) -> Result<(), LaneError> {
+    loop {
+        while engine.has_room() {
+            match inbox.pop() {
+                Some(Call::Apply(batch, to)) => engine.admit(batch, to),
+                Some(call) => {
+                    engine.drain().await?;
+                    alone(engine, call).await?;
+                }
+                None => break,
+            }
+        }
+        engine.send().await?;
+        if engine.window.is_empty() {
+            tokio::select! {
+                () = inbox.arrived.notified() => {}
+                () = inbox.left.cancelled() => {
+                    if inbox.queue().calls.is_empty() {
+                        return Ok(());
+                    }
+                }
+            }
+            continue;
+        }
+        let room = engine.has_room();
+        tokio::select! {
+            answered = engine.front() => engine.handle(answered).await?,
+            () = inbox.arrived.notified(), if room => {}
+        }
+    }
+}
+
+/// Does a call with nothing else under way.
+async fn alone(engine: &mut Engine, call: Call) -> Result<(), LaneError> {
+    match call {
+        Call::Apply(batch, to) => {
+            engine.admit(batch, to);
+            Ok(())
+        }
+        Call::Load(load, to) => tell(to, engine.load(load).await),
+        Call::Unload(beyond, to) => tell(to, engine.unload(beyond).await),
+        Call::Get(target, to) => tell(to, engine.get(target).await),
+        Call::ParkedDestinations(to) => tell(to, engine.parked_destinations().await),
+        Call::Parked(dest, cursor, limit, to) => tell(to, engine.parked(&dest, cursor, limit).await),
+        Call::Dead(filter, cursor, limit, to) => tell(to, engine.dead(&filter, cursor, limit).await),
+        Call::Taken(cursor, limit, to) => tell(to, engine.taken(cursor, limit).await),
+        Call::Census(to) => tell(to, engine.census().await),
+        Call::Release(in_flight, to) => {
+            tell(to, engine.release(&in_flight).await)?;
+            Err(LaneError::Closed)
+        }
+    }
+}
+
+/// Answers; an error ends the lane.
+fn tell<T>(to: To<T>, answer: Result<T, LaneError>) -> Result<(), LaneError> {
+    let end = answer.as_ref().err().cloned();
+    // The caller may have dropped its future.
+    let _ = to.send(answer);
+    end.map_or(Ok(()), Err)
+}
+
+impl Call {
+    fn refuse(self, why: &LaneError) {
+        fn no<T>(to: To<T>, why: &LaneError) {
+            // The caller may have dropped its future.
+            let _ = to.send(Err(why.clone()));
+        }
+        match self {
+            Self::Apply(_, to) => no(to, why),
+            Self::Load(_, to) => no(to, why),
+            Self::Unload(_, to) | Self::Release(_, to) => no(to, why),
+            Self::Get(_, to) => no(to, why),
+            Self::ParkedDestinations(to) => no(to, why),
+            Self::Parked(_, _, _, to) => no(to, why),
+            Self::Dead(_, _, _, to) => no(to, why),
+            Self::Taken(_, _, to) => no(to, why),
+            Self::Census(to) => no(to, why),
+        }
+    }
+}

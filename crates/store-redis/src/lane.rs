@@ -1,0 +1,597 @@
+//! The lane: one owner's ordered stream of scripts for one partition.
+//!
+//! Purpose: sends scripts in order with their numbers, several under way at a time; takes their answers in order; when
+//! anything goes wrong, waits until nothing is under way any more and starts again at the first one that was not applied.
+//!
+//! Invariants: a script is applied only as the one behind its predecessor (`seq`), so behind one that was refused all
+//! fail and none is out of order. Loads and listings run alone: nothing is under way before them, nothing is sent behind
+//! them until they are done. A script is laid out when it is sent, so what it declares is up to date.
+//!
+//! Not in here: the caller's side ([`crate::handle`]), lost answers ([`crate::recovery`]), loads and listings.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mtimer_store::{Answer, Batch, Health, LaneError, Op, Refusal};
+use mtimer_types::{Destination, PartitionId, Target, Time};
+use tokio::sync::{oneshot, watch};
+
+use crate::answer::{self, Nonsense, Said};
+use crate::backoff::Backoff;
+use crate::conn::{Answered, Conn, Lost, Pool, Waiting};
+use crate::dests::{self, Destinations};
+use crate::fault::{Remedy, remedy};
+use crate::hints::Hints;
+use crate::keys::SlotKey;
+use crate::mirror::Mirror;
+use crate::plan::{Facts, Needs, Plan, Planner, TRIM_STEP, runs};
+use crate::resp::{Args, Reply};
+use crate::script::Script;
+use crate::topology::Topology;
+
+/// Scripts under way at a time; the owner record keeps as many answers.
+pub(crate) const WINDOW: usize = 32;
+
+/// What all lanes of a store share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) pool: Pool,
+    pub(crate) topology: Topology,
+}
+
+/// A script that runs alone.
+#[derive(Debug)]
+pub(crate) struct Alone {
+    pub(crate) plan: Plan,
+    /// Its answer must be confirmed by replicas if that is the durability level.
+    pub(crate) confirm: bool,
+}
+
+/// What a place in the window is for.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Ops(Run),
+    /// A claim by itself; afterwards, these are the answers to the operations it came with.
+    Claim(Time, Vec<Answer>),
+    Intern(Vec<(u32, Destination)>),
+    Get(Target),
+    Alone(Alone),
+}
+
+/// Operations of one kind.
+#[derive(Debug)]
+pub(crate) struct Run {
+    ops: Vec<Op>,
+    now: Time,
+    claim: Option<Time>,
+    /// Dead letters trimmed so far, if it is a trim in several steps.
+    trimmed: u32,
+}
+
+/// A script that was sent.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) seq: u64,
+    script: Script,
+    slots: Vec<SlotKey>,
+    waiting: Waiting,
+}
+
+/// A place in the window.
+#[derive(Debug)]
+pub(crate) struct Item {
+    no: u64,
+    pub(crate) work: Work,
+    needs: Needs,
+    pub(crate) sent: Option<Sent>,
+    /// Applied, as the owner record told: its kept answer, and whether replicas have it.
+    pub(crate) found: Option<(Bytes, bool)>,
+}
+
+/// A call to apply a batch that waits for its answers.
+#[derive(Debug)]
+struct Applying {
+    items: usize,
+    answers: Vec<Answer>,
+    to: oneshot::Sender<Result<Vec<Answer>, LaneError>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) partition: PartitionId,
+    pub(crate) facts: Facts,
+    pub(crate) hash_slot: u16,
+    pub(crate) mirror: Mirror,
+    pub(crate) hints: Hints,
+    pub(crate) dests: Destinations,
+    pub(crate) window: VecDeque<Item>,
+    calls: VecDeque<Applying>,
+    /// The number of the next item.
+    next_no: u64,
+    /// The number of the last script that was sent.
+    pub(crate) seq: u64,
+    /// The highest number whose answer is known.
+    pub(crate) acked: u64,
+    pub(crate) conn: Option<Conn>,
+    pub(crate) run_id: Arc<str>,
+    /// During a migration: the node to send to, with ASKING.
+    pub(crate) asking: Option<Conn>,
+    pub(crate) alone: Option<Vec<Reply>>,
+    pub(crate) health: watch::Sender<Health>,
+    pub(crate) backoff: Backoff,
+}
+
+/// Why the script at the front was not applied.
+enum Trouble {
+    Lost(Lost),
+    Said(Said),
+}
+
+impl Engine {
+    #[expect(clippy::too_many_arguments, reason = "called once, by the acquisition")]
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        partition: PartitionId,
+        facts: Facts,
+        hash_slot: u16,
+        seq: u64,
+        conn: Conn,
+        health: watch::Sender<Health>,
+        jitter: u64,
+    ) -> Self {
+        let run_id = conn.run_id.clone();
+        Self {
+            shared,
+            partition,
+            facts,
+            hash_slot,
+            mirror: Mirror::default(),
+            hints: Hints::default(),
+            dests: Destinations::default(),
+            window: VecDeque::new(),
+            calls: VecDeque::new(),
+            next_no: 1,
+            seq,
+            acked: seq,
+            conn: Some(conn),
+            run_id,
+            asking: None,
+            alone: None,
+            health,
+            backoff: Backoff::new(jitter),
+        }
+    }
+
+    /// Whether another call to apply may be admitted.
+    pub(crate) fn has_room(&self) -> bool {
+        self.window.len() < WINDOW
+    }
+
+    /// Takes a batch into the window.
+    pub(crate) fn admit(&mut self, batch: Batch, to: oneshot::Sender<Result<Vec<Answer>, LaneError>>) {
+        let Batch { now, mut claim, ops } = batch;
+        let mut new = Vec::new();
+        for op in &ops {
+            if let Op::Schedule { timer, .. } = op
+                && let Some(number) = self.dests.intern(&timer.dest)
+            {
+                new.push((number, timer.dest.clone()));
+            }
+        }
+        let mut items = 0;
+        for new in new.chunks(100) {
+            self.push(Work::Intern(new.to_vec()));
+            items += 1;
+        }
+        for ops in runs(ops) {
+            self.push(Work::Ops(Run { ops, now, claim: claim.take(), trimmed: 0 }));
+            items += 1;
+        }
+        if let Some(until) = claim {
+            self.push(Work::Claim(until, Vec::new()));
+            items += 1;
+        }
+        self.calls.push_back(Applying { items, answers: Vec::new(), to });
+        self.answer_calls();
+    }
+
+    pub(crate) fn push(&mut self, work: Work) {
+        let no = self.next_no;
+        self.next_no += 1;
+        self.window.push_back(Item { no, work, needs: Needs::default(), sent: None, found: None });
+    }
+
+    /// Runs a script alone and returns what follows its OK.
+    pub(crate) async fn run_alone(&mut self, alone: Alone) -> Result<Vec<Reply>, LaneError> {
+        self.alone_with(Work::Alone(alone)).await
+    }
+
+    /// Does some work alone and returns what follows its OK.
+    pub(crate) async fn alone_with(&mut self, work: Work) -> Result<Vec<Reply>, LaneError> {
+        self.push(work);
+        self.drain().await?;
+        self.alone.take().ok_or_else(|| LaneError::Broken("a script went unanswered".into()))
+    }
+
+    /// Works until nothing is under way.
+    pub(crate) async fn drain(&mut self) -> Result<(), LaneError> {
+        while !self.window.is_empty() {
+            self.send().await?;
+            let answered = self.front().await;
+            self.handle(answered).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends what may be sent.
+    pub(crate) async fn send(&mut self) -> Result<(), LaneError> {
+        for at in 0..self.window.len().min(WINDOW) {
+            if self.window[at].sent.is_some() || self.window[at].found.is_some() {
+                continue;
+            }
+            if at > 0 && self.window[at - 1].work.blocks() {
+                break;
+            }
+            let conn = match (&self.asking, &self.conn) {
+                (Some(conn), _) | (None, Some(conn)) => conn.clone(),
+                (None, None) => return self.recover("not connected").await,
+            };
+            let plan = self.plan(at);
+            let seq = self.seq + u64::from(plan.script.writes());
+            let command = self.command(&plan, seq);
+            let waiting = conn.send(command, self.asking.is_some(), plan.script.writes()).await;
+            self.seq = seq;
+            self.window[at].sent = Some(Sent { seq, script: plan.script, slots: plan.slots, waiting });
+        }
+        Ok(())
+    }
+
+    fn plan(&mut self, at: usize) -> Plan {
+        let item = &mut self.window[at];
+        let planner = Planner::new(&self.facts, &mut self.mirror, &mut self.hints, &self.dests, item.no);
+        match &mut item.work {
+            Work::Ops(run) => {
+                if let [Op::TrimDead { before, keep, limit }] = run.ops[..] {
+                    let limit = limit.saturating_sub(run.trimmed).min(TRIM_STEP);
+                    return planner.ops(
+                        &[Op::TrimDead { before, keep, limit }],
+                        &item.needs,
+                        run.now,
+                        run.claim,
+                    );
+                }
+                planner.ops(&run.ops, &item.needs, run.now, run.claim)
+            }
+            Work::Claim(until, _) => {
+                let mut args = Args::new();
+                args.number(until.as_ms());
+                Plan { script: Script::Claim, keys: vec![self.facts.keys.owner()], args, slots: Vec::new() }
+            }
+            Work::Intern(new) => {
+                let mut args = Args::new();
+                for (number, dest) in new {
+                    args.number(u64::from(*number)).push(dests::encode(dest));
+                }
+                let keys = vec![self.facts.keys.owner(), self.facts.keys.destinations()];
+                Plan { script: Script::Intern, keys, args, slots: Vec::new() }
+            }
+            Work::Get(target) => planner.get(target, &item.needs),
+            Work::Alone(alone) => Plan {
+                script: alone.plan.script,
+                keys: alone.plan.keys.clone(),
+                args: alone.plan.args.clone(),
+                slots: alone.plan.slots.clone(),
+            },
+        }
+    }
+
+    fn command(&self, plan: &Plan, seq: u64) -> Vec<u8> {
+        let mut command = Args::of(["EVALSHA", plan.script.sha()]);
+        command.number(plan.keys.len() as u64);
+        plan.keys.iter().for_each(|key| {
+            command.push(key);
+        });
+        // The owner record as text: what is stored is compared byte by byte.
+        command.number(self.facts.epoch.0).number(self.facts.nonce.0).number(seq);
+        command.append(&plan.args);
+        command.command()
+    }
+
+    /// Waits for the answer at the front. Cancel safe.
+    pub(crate) async fn front(&mut self) -> Result<Answered, Lost> {
+        match self.window.front_mut().and_then(|item| item.sent.as_mut()) {
+            Some(sent) => {
+                (&mut sent.waiting).await.unwrap_or_else(|_| Err(Lost("the connection is closed".into())))
+            }
+            // Recovered: nothing is under way.
+            None => Ok(Answered { reply: Reply::Nil, confirmed: true }),
+        }
+    }
+
+    /// Deals with the answer at the front.
+    pub(crate) async fn handle(&mut self, answered: Result<Answered, Lost>) -> Result<(), LaneError> {
+        let Some(front) = self.window.front() else { return Ok(()) };
+        let Some(script) = front.sent.as_ref().map(|sent| sent.script) else { return self.complete_found() };
+        let (said, confirmed) = match answered {
+            Err(lost) => return self.start_again(Trouble::Lost(lost)).await,
+            Ok(Answered { reply, confirmed }) => {
+                (answer::envelope(script.name(), reply).map_err(broken)?, confirmed)
+            }
+        };
+        match said {
+            Said::Ok(rest) => {
+                self.up();
+                if script.writes() {
+                    self.acked = front_seq(self.window.front());
+                }
+                self.complete(rest, confirmed)
+            }
+            said => self.start_again(Trouble::Said(said)).await,
+        }
+    }
+
+    /// The script at the front is applied.
+    fn complete(&mut self, rest: Vec<Reply>, confirmed: bool) -> Result<(), LaneError> {
+        let bytes = |i: usize| rest.get(i).and_then(Reply::bytes).cloned().unwrap_or_default();
+        let (answers, lengths) = (bytes(0), bytes(1));
+        let Some(mut item) = self.window.pop_front() else { return Ok(()) };
+        let sent = item.sent.take();
+        let slots = sent.as_ref().map_or(&[][..], |s| &s.slots[..]);
+        for (slot, length) in slots.iter().zip(answer::lengths(lengths)) {
+            self.mirror.length(*slot, length, item.no);
+        }
+        match &mut item.work {
+            Work::Ops(run) => {
+                let name = sent.map_or("", |s| s.script.name());
+                let mut answers = answer::answers(name, answers, run.ops.len()).map_err(broken)?;
+                if let Some(answer) = run.next_trim(&answers) {
+                    let Some(answer) = answer else {
+                        item.found = None;
+                        self.window.push_front(item);
+                        return Ok(());
+                    };
+                    answers = vec![answer];
+                }
+                if !confirmed {
+                    refuse_unconfirmed(&run.ops, &mut answers);
+                    if let Some(until) = run.claim {
+                        item.work = Work::Claim(until, answers);
+                        item.found = None;
+                        self.window.push_front(item);
+                        return Ok(());
+                    }
+                }
+                self.done(answers);
+            }
+            Work::Claim(_, answers) if confirmed => {
+                let answers = std::mem::take(answers);
+                self.done(answers);
+            }
+            Work::Alone(alone) if confirmed || !alone.confirm => self.alone = Some(rest),
+            Work::Get(_) => self.alone = Some(rest),
+            Work::Claim(..) | Work::Alone(_) => {
+                // It is repeated until enough replicas have it.
+                self.down("too few replicas have confirmed");
+                item.found = None;
+                self.window.push_front(item);
+            }
+            Work::Intern(_) => self.done(Vec::new()),
+        }
+        Ok(())
+    }
+
+    /// The items at the front that were applied, as the owner record told.
+    pub(crate) fn complete_found(&mut self) -> Result<(), LaneError> {
+        while let Some((kept, confirmed)) = self.window.front_mut().and_then(|item| item.found.take()) {
+            let (answers, lengths) =
+                answer::kept(kept).ok_or_else(|| LaneError::Broken("a kept answer is cut off".into()))?;
+            self.complete(vec![Reply::Bulk(answers), Reply::Bulk(lengths)], confirmed)?;
+        }
+        Ok(())
+    }
+
+    fn done(&mut self, answers: Vec<Answer>) {
+        if let Some(call) = self.calls.iter_mut().find(|call| call.items > 0) {
+            call.items -= 1;
+            call.answers.extend(answers);
+        }
+        self.answer_calls();
+    }
+
+    fn answer_calls(&mut self) {
+        while self.calls.front().is_some_and(|call| call.items == 0) {
+            if let Some(call) = self.calls.pop_front() {
+                // The caller may have dropped its future.
+                let _ = call.to.send(Ok(call.answers));
+            }
+        }
+    }
+
+    /// The front was not applied, nor was anything behind it: lets what is under way run out, mends, and leaves
+    /// everything to be sent again.
+    async fn start_again(&mut self, mut trouble: Trouble) -> Result<(), LaneError> {
+        for item in self.window.iter_mut().skip(1) {
+            if let Some(sent) = item.sent.as_mut()
+                && let Err(lost) = (&mut sent.waiting).await.unwrap_or_else(|_| Err(Lost("closed".into())))
+            {
+                trouble = Trouble::Lost(lost);
+            }
+        }
+        let said = match trouble {
+            Trouble::Lost(lost) => return self.recover(&lost.0).await,
+            Trouble::Said(said) => said,
+        };
+        self.window.iter_mut().for_each(|item| item.sent = None);
+        self.seq = self.acked;
+        match said {
+            Said::Ok(_) => Ok(()),
+            Said::Fenced(stored) => self.fenced(stored).await,
+            Said::Seq(stored) if stored < self.acked => Err(LaneError::RolledBack(self.partition)),
+            Said::Seq(_) => self.recover("the store counts otherwise").await,
+            Said::Need(wanted) => {
+                if self.window.front_mut().is_none_or(|item| item.needs.add(&wanted)) {
+                    return Ok(());
+                }
+                Err(LaneError::Broken(format!("a script of partition {} finds no end", self.partition)))
+            }
+            Said::Error(error) => self.mend(&error).await,
+        }
+    }
+
+    /// Another owner, or nobody: what it means.
+    pub(crate) async fn fenced(&mut self, stored: u64) -> Result<(), LaneError> {
+        if self.asking.take().is_some() && stored == 0 {
+            // The owner record has not migrated yet.
+            self.down("a hash slot is being migrated");
+            self.backoff.wait().await;
+            return Ok(());
+        }
+        if stored < self.facts.epoch.0 {
+            return Err(LaneError::RolledBack(self.partition));
+        }
+        let stored = mtimer_types::Epoch(stored);
+        Err(LaneError::Fenced { partition: self.partition, stored, ours: self.facts.epoch })
+    }
+
+    /// Redis has refused to run the script at the front.
+    async fn mend(&mut self, error: &str) -> Result<(), LaneError> {
+        let conn = self.asking.as_ref().or(self.conn.as_ref()).cloned();
+        let address = conn.as_ref().map_or_else(String::new, |c| c.address.to_string());
+        match remedy(error, &address) {
+            Remedy::Follow(address) => {
+                self.shared.topology.moved(self.hash_slot, &address);
+                (self.asking, self.conn) = (None, None);
+                // A live node has said so: its successor has another run id, and the count tells whether it has all.
+                self.run_id = "".into();
+                self.recover(error).await
+            }
+            Remedy::Ask(address) => {
+                self.backoff.wait().await;
+                self.asking = self.shared.pool.get(&address).await.ok();
+                Ok(())
+            }
+            Remedy::LoadScripts => match conn {
+                Some(conn) => {
+                    self.backoff.wait().await;
+                    // If this fails the next script will tell.
+                    let _ = conn.load_scripts().await;
+                    Ok(())
+                }
+                None => Ok(()),
+            },
+            Remedy::OutOfMemory if self.front_adds() => self.refuse_front(Refusal::OutOfMemory),
+            Remedy::NoWrites(why) if self.front_adds() => {
+                self.down(&why);
+                self.refuse_front(Refusal::ReadOnly)
+            }
+            Remedy::OutOfMemory => self.hold("the store is out of memory").await,
+            Remedy::Wait(why) | Remedy::NoWrites(why) => self.hold(&why).await,
+            Remedy::Rediscover(why) => {
+                (self.asking, self.conn) = (None, None);
+                self.recover(&why).await
+            }
+            Remedy::Broken(why) => Err(LaneError::Broken(why)),
+        }
+    }
+
+    /// Waits a little before everything is sent again.
+    async fn hold(&mut self, why: &str) -> Result<(), LaneError> {
+        self.asking = None;
+        self.down(why);
+        self.backoff.wait().await;
+        Ok(())
+    }
+
+    fn front_adds(&self) -> bool {
+        matches!(self.window.front(), Some(Item { work: Work::Ops(run), .. }) if run.ops.iter().all(Op::adds))
+    }
+
+    /// Answers the operations at the front with a refusal. A claim that came with them is still made.
+    fn refuse_front(&mut self, refusal: Refusal) -> Result<(), LaneError> {
+        let Some(mut item) = self.window.pop_front() else { return Ok(()) };
+        let Work::Ops(run) = &item.work else { return Ok(()) };
+        let answers = vec![Answer::Refused(refusal); run.ops.len()];
+        match run.claim {
+            Some(until) => {
+                item.work = Work::Claim(until, answers);
+                self.window.push_front(item);
+            }
+            None => self.done(answers),
+        }
+        Ok(())
+    }
+
+    /// Something works again.
+    pub(crate) fn up(&mut self) {
+        self.backoff.reset();
+        if *self.health.borrow() != Health::Up {
+            tracing::info!(partition = self.partition.0, "the store answers again");
+            self.health.send_replace(Health::Up);
+        }
+    }
+
+    /// Something does not work for now.
+    pub(crate) fn down(&mut self, why: &str) {
+        if *self.health.borrow() == Health::Up {
+            tracing::warn!(partition = self.partition.0, why, "the store does not answer");
+            self.health.send_replace(Health::Down(why.to_owned()));
+        }
+    }
+
+    /// Whether nobody waits for an answer of this lane.
+    pub(crate) fn nobody_waits(&self) -> bool {
+        self.calls.iter().all(|call| call.to.is_closed())
+    }
+
+    /// The lane ends: everybody who waits is told why.
+    pub(crate) fn end(&mut self, why: &LaneError) {
+        self.window.clear();
+        for call in self.calls.drain(..) {
+            let _ = call.to.send(Err(why.clone()));
+        }
+    }
+}
+
+impl Work {
+    /// Whether nothing may be sent behind it until it is done: what is done in several steps.
+    fn blocks(&self) -> bool {
+        match self {
+            Self::Ops(run) => matches!(run.ops[..], [Op::TrimDead { limit, .. }] if limit > TRIM_STEP),
+            Self::Get(_) | Self::Alone(_) => true,
+            Self::Claim(..) | Self::Intern(_) => false,
+        }
+    }
+}
+
+impl Run {
+    /// Of a trim: `Some(None)` if a further step is due, otherwise its whole answer. `None`: it is no trim.
+    fn next_trim(&mut self, answers: &[Answer]) -> Option<Option<Answer>> {
+        let ([Op::TrimDead { limit, .. }], [Answer::Trimmed { removed, more }]) = (&self.ops[..], answers)
+        else {
+            return None;
+        };
+        self.trimmed += removed;
+        let again = *more && self.trimmed < *limit;
+        Some((!again).then_some(Answer::Trimmed { removed: self.trimmed, more: *more }))
+    }
+}
+
+/// What adds, claims, takes or cancels is refused if too few replicas have it.
+fn refuse_unconfirmed(ops: &[Op], answers: &mut [Answer]) {
+    for (op, answer) in ops.iter().zip(answers) {
+        if op.adds() || matches!(op, Op::Cancel { .. } | Op::Take { .. }) {
+            *answer = Answer::Refused(Refusal::NotReplicated);
+        }
+    }
+}
+
+fn front_seq(front: Option<&Item>) -> u64 {
+    front.and_then(|item| item.sent.as_ref()).map_or(0, |sent| sent.seq)
+}
+
+pub(crate) fn broken(nonsense: Nonsense) -> LaneError {
+    LaneError::Broken(nonsense.to_string())
+}

@@ -1,0 +1,206 @@
+//! Loading the wheel, and unloading it.
+//!
+//! Purpose: the next slots in the order of need, whole; dense wide slots are split into narrow ones first. How far
+//! everything is loaded is the mirror's business.
+
+use bytes::{Buf, Bytes};
+use mtimer_store::{LaneError, Load, Loaded, LoadedTimer, Record};
+use mtimer_types::{Time, TimerId};
+
+use crate::answer;
+use crate::keys::{IndexKey, SHELVES, SlotKey};
+use crate::lane::{Alone, Engine};
+use crate::mirror::Step;
+use crate::plan::Plan;
+use crate::resp::{Args, Reply};
+use crate::script::Script;
+
+/// Split steps (of up to four slots of about 128 timers) of one load.
+const SPLITS: u32 = 8;
+/// Slots that one script moves from the copy to the list.
+const UNLOAD_STEP: usize = 200;
+/// Timers that one script moves out of a wide slot.
+const SPLIT_STEP: usize = 128;
+/// The first byte of a value that is not at its birth position.
+const MOVED: u8 = 128;
+
+impl Engine {
+    /// See [`mtimer_store::Lane::load`].
+    pub(crate) async fn load(&mut self, load: Load) -> Result<Loaded, LaneError> {
+        let (mut timers, mut bytes, mut splits, mut claim) = (Vec::new(), 0, 0, load.claim);
+        while timers.len() < load.max_timers.max(1) && bytes < load.max_bytes.max(1) {
+            match self.mirror.step(load.until) {
+                Step::Done => break,
+                Step::Split(slots) => {
+                    splits += 1;
+                    if splits > SPLITS {
+                        break;
+                    }
+                    self.split(&slots).await?;
+                }
+                Step::Read(slots) => bytes += self.read(&slots, claim.take(), &mut timers).await?,
+            }
+        }
+        if let Some(until) = claim {
+            let mut args = Args::new();
+            args.number(until.as_ms());
+            let plan =
+                Plan { script: Script::Claim, keys: vec![self.facts.keys.owner()], args, slots: Vec::new() };
+            self.run_alone(Alone { plan, confirm: true }).await?;
+        }
+        self.mirror.advance(load.until);
+        Ok(Loaded { timers, horizon: self.mirror.horizon() })
+    }
+
+    /// Reads slots whole. Bytes of payload.
+    async fn read(
+        &mut self,
+        slots: &[SlotKey],
+        claim: Option<Time>,
+        timers: &mut Vec<LoadedTimer>,
+    ) -> Result<usize, LaneError> {
+        let space = &self.facts.keys;
+        let mut keys = vec![space.owner(), space.index(IndexKey::Copy)];
+        let mut args = Args::new();
+        args.optional(claim.map(Time::as_ms));
+        for slot in slots {
+            keys.push(space.index(self.mirror.index(*slot)));
+            keys.push(space.slot(*slot));
+            args.number(slot.start).push(slot.to_string());
+        }
+        let plan = Plan { script: Script::Load, keys, args, slots: Vec::new() };
+        let contents = self.run_alone(Alone { plan, confirm: claim.is_some() }).await?;
+        let mut payload = 0;
+        for (slot, content) in slots.iter().zip(&contents) {
+            let pairs = content.array().unwrap_or_default();
+            let stored: usize = pairs.iter().filter_map(Reply::bytes).map(Bytes::len).sum();
+            self.mirror.loaded(*slot, (pairs.len() / 2) as u32, u32::try_from(stored).unwrap_or(u32::MAX));
+            for pair in pairs.chunks_exact(2) {
+                if let Some(timer) = self.loaded(*slot, &pair[0], &pair[1]) {
+                    payload += timer.record.timer.payload.len();
+                    timers.push(timer);
+                }
+            }
+        }
+        Ok(payload)
+    }
+
+    fn loaded(&mut self, slot: SlotKey, id: &Reply, value: &Reply) -> Option<LoadedTimer> {
+        let id = timer_id(id)?;
+        let mut value = value.bytes()?.clone();
+        let (mut fire, mut tier) = (id.birth_due(), 0);
+        if value.first().is_some_and(|b| *b >= MOVED) {
+            tier = value.get_u8() - MOVED;
+            fire = Time::from_ms(value.try_get_uint_le(6).ok()?);
+            self.hints.note(id, slot);
+        }
+        let record = match Record::decode(id, &value, |number| self.dests.name(number)) {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::error!(partition = self.partition.0, %error, "a timer cannot be read and is left where it is");
+                return None;
+            }
+        };
+        let covered = record.covered(fire, self.facts.epoch, self.facts.prior_claim);
+        Some(LoadedTimer { record, fire, tier, covered })
+    }
+
+    /// Moves the timers of dense wide slots into narrower ones.
+    async fn split(&mut self, slots: &[SlotKey]) -> Result<(), LaneError> {
+        let mut keys = vec![self.facts.keys.owner()];
+        keys.extend(slots.iter().map(|slot| self.facts.keys.slot(*slot)));
+        let plan = Plan { script: Script::Peek, keys, args: Args::new(), slots: Vec::new() };
+        let contents = self.run_alone(Alone { plan, confirm: false }).await?;
+        for (slot, content) in slots.iter().zip(&contents) {
+            let pairs = content.array().unwrap_or_default();
+            let heads: Vec<_> = pairs.chunks_exact(2).filter_map(|pair| head(&pair[0], &pair[1])).collect();
+            if heads.is_empty() {
+                // Reading it takes it out of its index.
+                self.read(&[*slot], None, &mut Vec::new()).await?;
+            }
+            for heads in heads.chunks(SPLIT_STEP) {
+                self.split_some(*slot, heads).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn split_some(&mut self, slot: SlotKey, heads: &[Head]) -> Result<(), LaneError> {
+        let width = self.mirror.split_width(slot);
+        let (mut targets, mut moves): (Vec<SlotKey>, Vec<(TimerId, usize)>) = Default::default();
+        for head in heads {
+            let target = self.mirror.place(head.id, head.fire, slot.track, width, head.size, 0);
+            let at = targets.iter().position(|t| *t == target).unwrap_or_else(|| {
+                targets.push(target);
+                targets.len() - 1
+            });
+            moves.push((head.id, at + 1));
+            if !head.born {
+                self.hints.note(head.id, target);
+            }
+        }
+        let plan = self.split_plan(slot, &targets, &moves);
+        let answer = self.run_alone(Alone { plan, confirm: false }).await?;
+        let lengths = answer::lengths(answer.get(1).and_then(Reply::bytes).cloned().unwrap_or_default());
+        for (slot, length) in std::iter::once(&slot).chain(&targets).zip(lengths) {
+            self.mirror.length(*slot, length, u64::MAX);
+        }
+        Ok(())
+    }
+
+    fn split_plan(&self, slot: SlotKey, targets: &[SlotKey], moves: &[(TimerId, usize)]) -> Plan {
+        let space = &self.facts.keys;
+        let mut keys = vec![space.owner()];
+        keys.extend((0..SHELVES).map(|shelf| space.moved(shelf)));
+        keys.extend([space.slot(slot), space.index(self.mirror.index(slot))]);
+        let mut args = Args::new();
+        args.push(slot.to_string()).number(targets.len() as u64);
+        for target in targets {
+            keys.extend([space.index(self.mirror.index(*target)), space.slot(*target)]);
+            args.number(target.start).push(target.to_string());
+        }
+        for (id, target) in moves {
+            args.push(id.to_bytes()).number(*target as u64);
+        }
+        Plan { script: Script::Split, keys, args, slots: Vec::new() }
+    }
+
+    /// See [`mtimer_store::Lane::unload`].
+    pub(crate) async fn unload(&mut self, beyond: Time) -> Result<(), LaneError> {
+        let moving = self.mirror.unload(beyond);
+        for slots in moving.chunks(UNLOAD_STEP) {
+            let space = &self.facts.keys;
+            let keys = vec![space.owner(), space.index(IndexKey::Copy), space.index(IndexKey::List)];
+            let mut args = Args::new();
+            slots.iter().for_each(|slot| {
+                args.number(slot.start).push(slot.to_string());
+            });
+            let plan = Plan { script: Script::Unload, keys, args, slots: Vec::new() };
+            self.run_alone(Alone { plan, confirm: false }).await?;
+            slots.iter().for_each(|slot| self.mirror.listed(*slot));
+        }
+        Ok(())
+    }
+}
+
+/// What a split has to know of a timer.
+struct Head {
+    id: TimerId,
+    fire: Time,
+    size: usize,
+    /// It is at its birth position.
+    born: bool,
+}
+
+fn head(id: &Reply, head: &Reply) -> Option<Head> {
+    let id = timer_id(id)?;
+    let mut head = head.bytes()?.clone();
+    let size = head.try_get_u32_le().ok()? as usize;
+    let born = head.try_get_u8().ok()? < MOVED;
+    let fire = if born { id.birth_due() } else { Time::from_ms(head.try_get_uint_le(6).ok()?) };
+    Some(Head { id, fire, size, born })
+}
+
+pub(crate) fn timer_id(reply: &Reply) -> Option<TimerId> {
+    <[u8; 16]>::try_from(&reply.bytes()?[..]).ok().map(TimerId::from_bytes)
+}

@@ -1,0 +1,330 @@
+//! An owner's picture of its partition's slot indexes.
+//!
+//! Purpose: which slots there are, roughly how full, which are in the wheel; from that the place of a new timer, the
+//! places where an id may be, what to load next and how far everything is loaded.
+//!
+//! Invariant: every slot that has contents is in the picture (it may also hold slots that turn out to be empty).
+//! `need` of a slot is at or below the fire time of everything in it that was not loaded; nothing below `next` is
+//! needed. So the horizon is exact: see [`mtimer_store::Loaded`].
+//!
+//! ## Siblings
+//!
+//! A slot that has grown past [`FULL`] gets a level of siblings more. Level 0 is sibling 0; level k has the siblings
+//! 2^(k-1) to 2^k - 1, chosen by the k-1 lowest bits of the id's random part. New timers go to the highest level, so
+//! an id is in one of few places, and no timer has to be moved when a slot grows.
+//!
+//! Not in here: timers, Redis.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mtimer_types::{SlotWidth, Time, TimerId};
+
+use crate::keys::{IndexKey, SlotKey};
+
+/// Timers after which a slot gets more siblings: the listpack's sweet spot.
+pub(crate) const FULL: u32 = 128;
+/// Bytes after which a slot gets more siblings: reading one stays below a millisecond.
+const FULL_BYTES: u32 = 64 << 10;
+/// What a slot is taken to hold whose length is not known yet.
+const UNKNOWN: u32 = FULL / 2;
+/// Levels of siblings: 2^16 siblings of 128 timers are eight million in one second of one partition.
+const MAX_LEVEL: u32 = 16;
+/// A wide slot with more siblings is split instead of being loaded whole.
+const SPLIT_ABOVE: usize = 4;
+/// Timers a narrower slot should get at least when a wide one is split.
+const SPLIT_DENSITY: u64 = 32;
+
+/// Slots, timers and bytes that one load script reads, about.
+const STEP_SLOTS: usize = 32;
+const STEP_TIMERS: u32 = 384;
+const STEP_BYTES: u32 = 256 << 10;
+
+/// Where a slot is indexed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Room {
+    /// In `zset`, or `retry<n>` for a retry tier.
+    Waiting,
+    /// In `list`.
+    List,
+    /// In `copy`.
+    Copy,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    room: Room,
+    count: u32,
+    bytes: u32,
+    /// Before this time nothing in it needs loading; `None`: nothing in it does.
+    need: Option<u64>,
+    /// The last script that was made to put something in.
+    last_add: u64,
+}
+
+/// What a load does next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Read these slots whole.
+    Read(Vec<SlotKey>),
+    /// Split these siblings of one wide slot.
+    Split(Vec<SlotKey>),
+    /// Everything that was asked for is loaded.
+    Done,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Mirror {
+    entries: BTreeMap<SlotKey, Entry>,
+    needs: BTreeSet<(u64, SlotKey)>,
+    /// The first millisecond that is not loaded.
+    next: u64,
+}
+
+const fn index_of(room: Room, track: u8) -> IndexKey {
+    match room {
+        Room::List => IndexKey::List,
+        Room::Copy => IndexKey::Copy,
+        Room::Waiting if track == 0 => IndexKey::Zset,
+        Room::Waiting => IndexKey::Retry(track),
+    }
+}
+
+/// The sibling of a level that an id belongs to.
+const fn sibling(level: u32, random: u64) -> u32 {
+    if level == 0 { 0 } else { 1 << (level - 1) | (random & ((1 << (level - 1)) - 1)) as u32 }
+}
+
+/// The level of a sibling.
+const fn level(sibling: u32) -> u32 {
+    u32::BITS - sibling.leading_zeros()
+}
+
+impl Mirror {
+    /// A slot found in an index at acquisition: nothing of it is loaded, its length is unknown.
+    pub(crate) fn found(&mut self, slot: SlotKey, room: Room) {
+        let entry = Entry { room, count: UNKNOWN, bytes: FULL_BYTES / 2, need: None, last_add: 0 };
+        self.entries.insert(slot, entry);
+        self.set_need(slot, Some(slot.start));
+    }
+
+    /// Whether the slot is known.
+    pub(crate) fn has(&self, slot: SlotKey) -> bool {
+        self.entries.contains_key(&slot)
+    }
+
+    /// Where the slot is indexed. A slot that is not known is taken to wait.
+    pub(crate) fn index(&self, slot: SlotKey) -> IndexKey {
+        index_of(self.entries.get(&slot).map_or(Room::Waiting, |e| e.room), slot.track)
+    }
+
+    /// All slots, in order.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = SlotKey> {
+        self.entries.keys().copied()
+    }
+
+    /// Everything up to here is loaded.
+    pub(crate) fn horizon(&self) -> Time {
+        Time::from_ms(self.next.saturating_sub(1))
+    }
+
+    /// Slots where a timer may be that was never moved, the likeliest first.
+    pub(crate) fn birth_places(&self, id: TimerId) -> Vec<SlotKey> {
+        let (due, width) = (id.birth_due(), id.birth_width());
+        let mut places = Vec::new();
+        for width in SlotWidth::ALL.into_iter().filter(|w| *w <= width).rev() {
+            let start = width.start_of(due).as_ms();
+            let Some(top) = self.top(0, width, start) else { continue };
+            places.extend((0..=top).rev().map(|l| self.at(0, width, start, l, id)));
+        }
+        places.retain(|slot| self.entries.contains_key(slot));
+        places
+    }
+
+    /// The place for a timer that the script `no` files at `fire`, and takes note of it.
+    pub(crate) fn place(
+        &mut self,
+        id: TimerId,
+        fire: Time,
+        track: u8,
+        width: SlotWidth,
+        size: usize,
+        no: u64,
+    ) -> SlotKey {
+        let mut width = width;
+        while let Some(narrower) = width.narrower() {
+            // What is being loaded takes nothing in any more: it would have to be read again. What is dense already
+            // neither: it would only have to be split.
+            let start = width.start_of(fire).as_ms();
+            let closed = start < self.next || self.group_is_dense(track, width, start);
+            if !closed {
+                break;
+            }
+            width = narrower;
+        }
+        let start = width.start_of(fire).as_ms();
+        let top = self.top(track, width, start).unwrap_or(0);
+        let mut slot = self.at(track, width, start, top, id);
+        let full = |e: &Entry| e.count >= FULL || e.bytes >= FULL_BYTES;
+        if top < MAX_LEVEL && self.entries.get(&slot).is_some_and(full) {
+            slot = self.at(track, width, start, top + 1, id);
+        }
+        self.add(slot, fire.as_ms(), size, no);
+        slot
+    }
+
+    fn add(&mut self, slot: SlotKey, fire: u64, size: usize, no: u64) {
+        let next = self.next;
+        let entry = self.entries.entry(slot).or_insert(Entry {
+            room: if slot.start < next { Room::Copy } else { Room::Waiting },
+            count: 0,
+            bytes: 0,
+            need: None,
+            last_add: no,
+        });
+        entry.count += 1;
+        entry.bytes = entry.bytes.saturating_add(u32::try_from(size).unwrap_or(u32::MAX));
+        entry.last_add = entry.last_add.max(no);
+        let need = match entry.room {
+            Room::Copy if fire < next => entry.need,
+            Room::Copy => Some(entry.need.map_or(fire, |n| n.min(fire))),
+            Room::Waiting | Room::List => Some(slot.start.max(next)),
+        };
+        self.set_need(slot, need);
+    }
+
+    /// A slot that a script asked for: it exists.
+    pub(crate) fn asked(&mut self, slot: SlotKey) {
+        if !self.entries.contains_key(&slot) {
+            let room = if slot.start < self.next { Room::Copy } else { Room::Waiting };
+            self.found(slot, room);
+            self.set_need(slot, Some(slot.start.max(self.next)));
+        }
+    }
+
+    /// The length of a slot when the script `no` was done.
+    pub(crate) fn length(&mut self, slot: SlotKey, length: u32, no: u64) {
+        let Some(entry) = self.entries.get_mut(&slot) else { return };
+        if entry.last_add > no {
+            return;
+        }
+        if length == 0 {
+            self.set_need(slot, None);
+            self.entries.remove(&slot);
+        } else {
+            if length < entry.count {
+                entry.bytes = (u64::from(entry.bytes) * u64::from(length) / u64::from(entry.count)) as u32;
+            }
+            entry.count = length;
+        }
+    }
+
+    /// What to load next, up to `until`: a bounded number of timers and bytes in one step.
+    pub(crate) fn step(&self, until: Time) -> Step {
+        let mut read: Vec<SlotKey> = Vec::new();
+        let (mut count, mut bytes) = (0, 0);
+        for (need, slot) in &self.needs {
+            if *need > until.as_ms() {
+                break;
+            }
+            if slot.width != SlotWidth::Second && self.group_is_dense(slot.track, slot.width, slot.start) {
+                if read.is_empty() {
+                    return Step::Split(
+                        self.group(slot.track, slot.width, slot.start).take(SPLIT_ABOVE).collect(),
+                    );
+                }
+                break;
+            }
+            let size = self.entries.get(slot).map_or((0, 0), |e| (e.count, e.bytes));
+            (count, bytes) = (count + size.0, bytes + size.1);
+            let more = count > STEP_TIMERS || bytes > STEP_BYTES || read.len() >= STEP_SLOTS;
+            if more && !read.is_empty() {
+                break;
+            }
+            read.push(*slot);
+        }
+        if read.is_empty() { Step::Done } else { Step::Read(read) }
+    }
+
+    /// The width into which the timers of a dense wide slot go.
+    pub(crate) fn split_width(&self, slot: SlotKey) -> SlotWidth {
+        let group = self.group(slot.track, slot.width, slot.start);
+        let count: u64 = group.filter_map(|s| self.entries.get(&s)).map(|e| u64::from(e.count)).sum();
+        let dense = |w: &SlotWidth| count / (slot.width.ms() / w.ms()) >= SPLIT_DENSITY;
+        let narrower = SlotWidth::ALL.into_iter().filter(|w| *w < slot.width);
+        narrower.clone().find(dense).or_else(|| narrower.last()).unwrap_or(SlotWidth::Second)
+    }
+
+    /// A slot was read whole and is in the copy.
+    pub(crate) fn loaded(&mut self, slot: SlotKey, count: u32, bytes: u32) {
+        if count == 0 {
+            self.set_need(slot, None);
+            self.entries.remove(&slot);
+        } else if let Some(entry) = self.entries.get_mut(&slot) {
+            (entry.room, entry.count, entry.bytes) = (Room::Copy, count, bytes);
+            self.set_need(slot, None);
+        }
+    }
+
+    /// A load up to `until` has done what it could.
+    pub(crate) fn advance(&mut self, until: Time) {
+        let needed = self.needs.first().map_or(u64::MAX, |(need, _)| *need);
+        self.next = self.next.max(needed.min(until.as_ms() + 1));
+    }
+
+    /// The owner has forgotten what fires after `beyond`. Slots to move from the copy to the list.
+    pub(crate) fn unload(&mut self, beyond: Time) -> Vec<SlotKey> {
+        self.next = self.next.min(beyond.as_ms() + 1);
+        let next = self.next;
+        let affected: Vec<_> = self
+            .entries
+            .iter()
+            .filter(|(s, e)| e.room == Room::Copy && s.end() > next)
+            .map(|(s, _)| *s)
+            .collect();
+        let mut moving = Vec::new();
+        for slot in affected {
+            if slot.start >= next {
+                moving.push(slot);
+            }
+            self.set_need(slot, Some(slot.start.max(next)));
+        }
+        moving
+    }
+
+    /// A slot was moved to the list.
+    pub(crate) fn listed(&mut self, slot: SlotKey) {
+        if let Some(entry) = self.entries.get_mut(&slot) {
+            entry.room = Room::List;
+        }
+    }
+
+    fn set_need(&mut self, slot: SlotKey, need: Option<u64>) {
+        let Some(entry) = self.entries.get_mut(&slot) else { return };
+        if let Some(old) = std::mem::replace(&mut entry.need, need) {
+            self.needs.remove(&(old, slot));
+        }
+        if let Some(need) = need {
+            self.needs.insert((need, slot));
+        }
+    }
+
+    fn group(&self, track: u8, width: SlotWidth, start: u64) -> impl Iterator<Item = SlotKey> {
+        let at = |sibling| SlotKey { track, width, start, sibling };
+        self.entries.range(at(0)..=at(u32::MAX)).map(|(slot, _)| *slot)
+    }
+
+    fn group_is_dense(&self, track: u8, width: SlotWidth, start: u64) -> bool {
+        self.group(track, width, start).take(SPLIT_ABOVE + 1).count() > SPLIT_ABOVE
+    }
+
+    /// The highest level of siblings that a slot has.
+    fn top(&self, track: u8, width: SlotWidth, start: u64) -> Option<u32> {
+        let at = |sibling| SlotKey { track, width, start, sibling };
+        self.entries.range(at(0)..=at(u32::MAX)).next_back().map(|(slot, _)| level(slot.sibling))
+    }
+
+    fn at(&self, track: u8, width: SlotWidth, start: u64, level: u32, id: TimerId) -> SlotKey {
+        SlotKey { track, width, start, sibling: sibling(level, id.random()) }
+    }
+}

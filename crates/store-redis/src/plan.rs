@@ -1,0 +1,335 @@
+//! From operations to a script call: keys, arguments, and where everything goes.
+//!
+//! Purpose: cuts a batch into runs that one script can do in about a millisecond, and lays a run out as `lua/timers.lua`
+//! wants it. Not in here: sending, sequence numbers, answers.
+
+use std::collections::HashMap;
+
+use mtimer_store::op::Verdict;
+use mtimer_store::record::cut_error;
+use mtimer_store::{Op, Record};
+use mtimer_types::{Destination, Epoch, Key, KeyPolicy, Nonce, SlotWidth, Target, Time, TimerId};
+
+use crate::dests::Destinations;
+use crate::hints::Hints;
+use crate::keys::{IndexKey, Keyspace, SHELVES, SlotKey};
+use crate::mirror::Mirror;
+use crate::resp::Args;
+use crate::script::Script;
+
+/// Operations of one script.
+const MAX_OPS: usize = 100;
+/// Bytes of payload that one script files.
+const MAX_BYTES: usize = 64 << 10;
+/// KEYS before the indexes of slots, as in `lua/timers.lua`.
+const FIXED_KEYS: usize = 39;
+
+/// What a script call needs besides its fence.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) script: Script,
+    pub(crate) keys: Vec<String>,
+    /// ARGV from the fourth on.
+    pub(crate) args: Args,
+    /// The slots it was told about, in order.
+    pub(crate) slots: Vec<SlotKey>,
+}
+
+/// What a script asked for when it was run before.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Needs {
+    pub(crate) slots: Vec<SlotKey>,
+    pub(crate) ids: Vec<TimerId>,
+    /// By the field of the key.
+    pub(crate) named: HashMap<Vec<u8>, TimerId>,
+    /// How often it asked.
+    pub(crate) rounds: u32,
+}
+
+/// The fixed facts of an ownership.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub(crate) keys: Keyspace,
+    pub(crate) epoch: Epoch,
+    pub(crate) nonce: Nonce,
+    pub(crate) prior_claim: Time,
+}
+
+/// The script that does an operation.
+pub(crate) const fn script_of(op: &Op) -> Script {
+    match op {
+        Op::Schedule { .. } => Script::Schedule,
+        Op::Cancel { .. } => Script::Cancel,
+        Op::Reschedule { .. } => Script::Reschedule,
+        Op::Take { .. } => Script::Take,
+        Op::Settle { .. } => Script::Settle,
+        Op::Park { .. } => Script::Park,
+        Op::Unpark { .. } => Script::Unpark,
+        Op::Replay { .. } => Script::Replay,
+        Op::Purge { .. } => Script::Purge,
+        Op::TrimDead { .. } => Script::TrimDead,
+    }
+}
+
+/// Cuts operations into runs of one kind and bounded size, in order.
+pub(crate) fn runs(ops: Vec<Op>) -> Vec<Vec<Op>> {
+    let mut runs: Vec<Vec<Op>> = Vec::new();
+    let mut bytes = 0;
+    for op in ops {
+        let size = match &op {
+            Op::Schedule { timer, .. } => timer.payload.len(),
+            _ => 0,
+        };
+        let fits = runs.last().and_then(|run| run.first()).is_some_and(|first| {
+            script_of(first) == script_of(&op)
+                && !matches!(op, Op::TrimDead { .. })
+                && bytes + size <= MAX_BYTES
+        });
+        match runs.last_mut() {
+            Some(run) if fits && run.len() < MAX_OPS => run.push(op),
+            _ => {
+                runs.push(vec![op]);
+                bytes = 0;
+            }
+        }
+        bytes += size;
+    }
+    runs
+}
+
+/// Dead letters that one script trims at most.
+pub(crate) const TRIM_STEP: u32 = 100;
+
+/// Lays out scripts.
+pub(crate) struct Planner<'a> {
+    pub(crate) facts: &'a Facts,
+    pub(crate) mirror: &'a mut Mirror,
+    pub(crate) hints: &'a mut Hints,
+    pub(crate) dests: &'a Destinations,
+    /// The number of the script in the lane.
+    pub(crate) no: u64,
+    slots: Vec<SlotKey>,
+    numbers: HashMap<SlotKey, usize>,
+    ids: Vec<TimerId>,
+    seen: std::collections::HashSet<TimerId>,
+}
+
+impl<'a> Planner<'a> {
+    pub(crate) fn new(
+        facts: &'a Facts,
+        mirror: &'a mut Mirror,
+        hints: &'a mut Hints,
+        dests: &'a Destinations,
+        no: u64,
+    ) -> Self {
+        let (slots, numbers, ids, seen) = Default::default();
+        Self { facts, mirror, hints, dests, no, slots, numbers, ids, seen }
+    }
+
+    /// A script that applies a run of operations of one kind.
+    pub(crate) fn ops(mut self, ops: &[Op], needs: &Needs, now: Time, claim: Option<Time>) -> Plan {
+        let script = ops.first().map_or(Script::Claim, script_of);
+        let mut rest = Args::new();
+        for op in ops {
+            self.op(op, needs, now, &mut rest);
+        }
+        self.finish(script, needs, now, claim, &rest)
+    }
+
+    /// A script that looks a timer up.
+    pub(crate) fn get(mut self, target: &Target, needs: &Needs) -> Plan {
+        let mut rest = Args::new();
+        self.target(target, needs, &mut rest);
+        self.finish(Script::Get, needs, Time::ZERO, None, &rest)
+    }
+
+    fn finish(mut self, script: Script, needs: &Needs, now: Time, claim: Option<Time>, rest: &Args) -> Plan {
+        for slot in &needs.slots {
+            self.mirror.asked(*slot);
+            self.slot(*slot);
+        }
+        needs.ids.iter().for_each(|id| self.id(*id));
+        let places: Vec<Vec<u8>> =
+            std::mem::take(&mut self.ids).into_iter().map(|id| self.places(id)).collect();
+        let mut keys = fixed_keys(&self.facts.keys, now);
+        let indexes: Vec<_> = self.slots.iter().map(|slot| self.mirror.index(*slot)).collect();
+        let index_numbers = declare_indexes(&self.facts.keys, &indexes, &mut keys);
+        let mut args = Args::new();
+        args.number(now.as_ms());
+        args.optional(claim.map(Time::as_ms));
+        args.number(self.facts.prior_claim.as_ms()).push(self.facts.epoch.0.to_le_bytes());
+        args.number(keys.len() as u64)
+            .number(self.facts.keys.slot_prefix() as u64)
+            .number(self.slots.len() as u64);
+        index_numbers.iter().for_each(|n| {
+            args.number(*n as u64);
+        });
+        args.number(places.len() as u64);
+        places.iter().for_each(|p| {
+            args.push(p);
+        });
+        args.append(rest);
+        keys.extend(self.slots.iter().map(|slot| self.facts.keys.slot(*slot)));
+        Plan { script, keys, args, slots: self.slots }
+    }
+
+    fn op(&mut self, op: &Op, needs: &Needs, now: Time, out: &mut Args) {
+        match op {
+            Op::Schedule { timer, policy } => {
+                self.id(timer.id);
+                let mut record = Vec::with_capacity(timer.payload.len() + 32);
+                Record::new(timer.clone()).encode(self.dests.number(&timer.dest), &mut record);
+                let (width, size) = (timer.id.birth_width(), record.len());
+                let slot = self.mirror.place(timer.id, timer.due, 0, width, size, self.no);
+                let slot = self.slot(slot);
+                let policy = match policy {
+                    KeyPolicy::Create => "c",
+                    KeyPolicy::Replace => "r",
+                    KeyPolicy::Keep => "k",
+                };
+                out.push(timer.id.to_bytes()).push(policy).push(record).number(slot as u64);
+            }
+            Op::Cancel { target, in_flight, request } => {
+                self.target(target, needs, out);
+                out.push(if *in_flight { "1" } else { "0" }).push(request.0.to_le_bytes());
+            }
+            Op::Reschedule { target, due, in_flight, request } => {
+                let id = self.target(target, needs, out);
+                let slot = id.map_or(0, |id| self.file(id, *due, 0, now));
+                out.push(if *in_flight { "1" } else { "0" }).push(request.0.to_le_bytes());
+                out.number(due.as_ms()).number(slot as u64);
+            }
+            Op::Take { id } | Op::Purge { id } => {
+                self.id(*id);
+                out.push(id.to_bytes());
+            }
+            Op::Park { id, failed } => {
+                self.id(*id);
+                out.push(id.to_bytes()).number(u64::from(*failed));
+            }
+            Op::Unpark { id, fire } | Op::Replay { id, fire } => {
+                self.id(*id);
+                let slot = self.file(*id, *fire, 0, now);
+                out.push(id.to_bytes()).number(fire.as_ms()).number(slot as u64);
+            }
+            Op::Settle { id, verdict } => self.verdict(*id, verdict, now, out),
+            Op::TrimDead { before, keep, limit } => {
+                out.number(before.as_ms()).number(*keep).number(u64::from(*limit));
+            }
+        }
+    }
+
+    fn verdict(&mut self, id: TimerId, verdict: &Verdict, now: Time, out: &mut Args) {
+        self.id(id);
+        out.push(id.to_bytes());
+        match verdict {
+            Verdict::Ack => ["a", "", "", "", ""].iter().for_each(|a| {
+                out.push(a);
+            }),
+            Verdict::Expired => ["e", "", "", "", ""].iter().for_each(|a| {
+                out.push(a);
+            }),
+            Verdict::Unconfirmed => ["u", "", "", "", ""].iter().for_each(|a| {
+                out.push(a);
+            }),
+            Verdict::LateAck { attempt } => {
+                out.push("l").number(u64::from(*attempt)).push("").push("").push("");
+            }
+            Verdict::Retry { fire, tier, failed, error } => {
+                let slot = self.file(id, *fire, *tier, now);
+                out.push("r").number(u64::from(*failed)).push(cut_error(error).as_bytes());
+                out.number(fire.as_ms()).push(format!("{tier}x{slot}"));
+            }
+            Verdict::Dead { reason, failed, error } => {
+                out.push("d").number(u64::from(*failed)).push(cut_error(error).as_bytes());
+                out.number(*reason as u64).push("");
+            }
+        }
+    }
+
+    /// Writes a target; its id, if it is known.
+    fn target(&mut self, target: &Target, needs: &Needs, out: &mut Args) -> Option<TimerId> {
+        match target {
+            Target::Id(id) => {
+                self.id(*id);
+                out.push([b"i".as_slice(), &id.to_bytes()].concat());
+                Some(*id)
+            }
+            Target::Key(dest, key) => {
+                let field = key_field(self.dests, dest, key);
+                out.push([b"k".as_slice(), &field].concat());
+                let id = needs.named.get(&field).copied();
+                id.into_iter().for_each(|id| self.id(id));
+                id
+            }
+        }
+    }
+
+    /// A place away from the birth position.
+    fn file(&mut self, id: TimerId, fire: Time, track: u8, now: Time) -> usize {
+        let width = SlotWidth::for_distance(fire.ms_since(now));
+        let slot = self.mirror.place(id, fire, track, width, 0, self.no);
+        self.hints.note(id, slot);
+        self.slot(slot)
+    }
+
+    fn id(&mut self, id: TimerId) {
+        if self.seen.insert(id) {
+            self.ids.push(id);
+        }
+    }
+
+    /// The entry of an id in the script's table of ids.
+    fn places(&mut self, id: TimerId) -> Vec<u8> {
+        let mut places = id.to_bytes().to_vec();
+        if let Some(slot) = self.hints.get(id).filter(|slot| self.mirror.has(*slot)) {
+            self.slot(slot);
+        }
+        for slot in self.mirror.birth_places(id) {
+            let number = self.slot(slot) as u16;
+            places.extend(number.to_be_bytes());
+        }
+        places
+    }
+
+    /// The number of a slot in this script, from 1.
+    fn slot(&mut self, slot: SlotKey) -> usize {
+        let slots = &mut self.slots;
+        *self.numbers.entry(slot).or_insert_with(|| {
+            slots.push(slot);
+            slots.len()
+        })
+    }
+}
+
+/// The field of an application key, as `lua/timers.lua` makes it from a record.
+pub(crate) fn key_field(dests: &Destinations, dest: &Destination, key: &Key) -> Vec<u8> {
+    let mut field = dests.number(dest).to_string().into_bytes();
+    field.push(b':');
+    field.extend_from_slice(key.as_str().as_bytes());
+    field
+}
+
+fn fixed_keys(keys: &Keyspace, now: Time) -> Vec<String> {
+    let mut all = Vec::with_capacity(FIXED_KEYS + 16);
+    all.push(keys.owner());
+    all.extend(keys.ended(now));
+    all.extend([keys.dead(), keys.taken(), keys.park()]);
+    all.extend((0..SHELVES).map(|s| keys.moved(s)));
+    all.extend((0..SHELVES).map(|s| keys.app_keys(s)));
+    all
+}
+
+/// Declares each index once; the number in KEYS for each slot.
+fn declare_indexes(keys: &Keyspace, indexes: &[IndexKey], out: &mut Vec<String>) -> Vec<usize> {
+    let mut numbers: HashMap<IndexKey, usize> = HashMap::new();
+    indexes
+        .iter()
+        .map(|index| {
+            *numbers.entry(*index).or_insert_with(|| {
+                out.push(keys.index(*index));
+                out.len()
+            })
+        })
+        .collect()
+}

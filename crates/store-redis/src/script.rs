@@ -1,0 +1,124 @@
+//! The scripts: one file each in `lua/`, put together with the parts they include.
+
+use redis::Script as Lua;
+
+macro_rules! scripts {
+    ($($name:ident = $file:literal),* $(,)?) => {
+        /// Every script, by its file's name.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub(crate) enum Script { $($name),* }
+
+        impl Script {
+            pub(crate) const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// The file's name without its ending.
+            pub(crate) const fn name(self) -> &'static str {
+                match self { $(Self::$name => $file),* }
+            }
+
+            const fn file(self) -> &'static str {
+                match self { $(Self::$name => include_str!(concat!("../../../lua/", $file, ".lua"))),* }
+            }
+        }
+    };
+}
+
+scripts! {
+    Acquire = "acquire",
+    Cancel = "cancel",
+    Claim = "claim",
+    CountRest = "count_rest",
+    CountSlots = "count_slots",
+    Destinations = "destinations",
+    Found = "found",
+    Get = "get",
+    Indexes = "indexes",
+    Intern = "intern",
+    Listing = "listing",
+    Load = "load",
+    Park = "park",
+    ParkedDestinations = "parked_destinations",
+    Peek = "peek",
+    Purge = "purge",
+    RaiseTerm = "raise_term",
+    Recover = "recover",
+    Release = "release",
+    Replay = "replay",
+    Reschedule = "reschedule",
+    Schedule = "schedule",
+    Settle = "settle",
+    Split = "split",
+    Take = "take",
+    TrimDead = "trim_dead",
+    Unload = "unload",
+    Unpark = "unpark",
+}
+
+const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
+const TIMERS: &str = include_str!("../../../lua/timers.lua");
+
+impl Script {
+    /// The text as Redis gets it: comments and included parts in their places.
+    pub(crate) fn text(self) -> String {
+        let mut text = String::new();
+        for line in self.file().lines() {
+            match line {
+                "--@include prelude" => text.push_str(PRELUDE),
+                "--@include timers" => text.push_str(TIMERS),
+                line if line.starts_with("--") => {}
+                line => text.push_str(line),
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Whether it changes anything (a script that does not says so in its flags).
+    pub(crate) fn writes(self) -> bool {
+        !self.file().starts_with("#!lua flags=no-writes")
+    }
+
+    /// The SHA-1 of its text, as EVALSHA takes it.
+    pub(crate) fn sha(self) -> &'static str {
+        use std::sync::OnceLock;
+        static SHAS: OnceLock<Vec<String>> = OnceLock::new();
+        let shas = SHAS
+            .get_or_init(|| Self::ALL.iter().map(|s| Lua::new(&s.text()).get_hash().to_owned()).collect());
+        // `ALL` holds every variant in the order of declaration.
+        &shas[self as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_as_they_must_be() {
+        for script in Script::ALL {
+            let first = script.file().lines().next().unwrap_or_default();
+            let expected = match script {
+                Script::Schedule | Script::Reschedule | Script::Replay => "#!lua",
+                s if s.writes() => "#!lua flags=allow-oom",
+                _ => "#!lua flags=no-writes",
+            };
+            assert_eq!(first, expected, "{}", script.name());
+            assert!(script.text().starts_with(expected));
+        }
+    }
+
+    #[test]
+    fn every_file_lists_its_keys_and_answers() {
+        for script in Script::ALL {
+            let header: String =
+                script.file().lines().take_while(|l| l.starts_with('#') || l.starts_with("--")).collect();
+            assert!(header.contains("KEYS[1"), "{} lists no keys", script.name());
+            assert!(header.contains("Answers:"), "{} lists no answers", script.name());
+        }
+    }
+
+    #[test]
+    fn every_script_has_its_place_in_all() {
+        assert!(Script::ALL.iter().enumerate().all(|(i, s)| *s as usize == i));
+    }
+}

@@ -1,0 +1,48 @@
+#!lua flags=allow-oom
+-- Removes timers that were not delivered, stops the others.
+--
+-- KEYS[1..39] and on, ARGV up to FIRST: see timers.lua. Answers: see prelude.lua and timers.lua.
+-- From ARGV[FIRST] for each operation: target ('i' id, 'k' field of a key), in flight ('1', '0'), request id (8).
+-- Answers: 'X' id: cancelled | 'L' id: too late | 'F' not found; also kept under the request id
+--@include prelude
+--@include timers
+
+local refused = fence(1)
+if refused then return refused end
+
+local function cancel(target, in_flight)
+  local id = resolve(target)
+  if not id then return 'F' end
+  local t = timer(id)
+  if not t.kind then
+    local how = ended(id)
+    if how == '\1' then return 'X' .. id end
+    if not how or how == '\5' then remember(id, '\5') end
+    return 'F'
+  end
+  if t.kind == 's' or t.kind == 'p' then
+    if in_flight then
+      t.stopped, t.changed = 1, true
+    elseif untouched(t) then
+      remove(t, '\1')
+      return 'X' .. id
+    else
+      if covered(t) then t.failed = t.failed + 1 end
+      bury(t, 2)
+      arrive(t)
+    end
+  end
+  return 'L' .. id
+end
+
+local answers = {}
+for i = FIRST, #ARGV, 3 do
+  local request = 'r' .. ARGV[i + 2]
+  local answer = ended(request)
+  if not answer or not string.find('XLF', string.sub(answer, 1, 1), 1, true) then
+    answer = cancel(ARGV[i], ARGV[i + 1] == '1')
+    remember(request, answer)
+  end
+  answers[#answers + 1] = answer
+end
+return finish(answers)

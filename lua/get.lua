@@ -1,0 +1,27 @@
+#!lua flags=no-writes
+-- Finds a timer, live or dead.
+--
+-- KEYS[1..39] and on, ARGV up to FIRST: see timers.lua. Answers: see prelude.lua and timers.lua.
+-- ARGV[FIRST] target: 'i' id, 'k' field of a key.
+-- Answers: {'OK', ''} nowhere | {'OK', id, place, record}: place is 's' fire (6) tier (1) | 'p' |
+--          't' epoch (8) unconfirmed (1) | 'd' reason (1) died (6)
+--@include prelude
+--@include timers
+
+local refused = fence(0)
+if refused then return refused end
+local target = ARGV[FIRST]
+local id = resolve(target)
+if not id then return {'OK', ''} end
+local t = timer(id)
+if #needs > 0 then return {'NEED', unpack(needs)} end
+if not t.kind then return {'OK', ''} end
+local place = t.kind
+if place == 's' then
+  place = 's' .. struct.pack('<I6B', t.fire, t.tier)
+elseif place == 't' then
+  place = 't' .. t.by .. (t.unconfirmed and '\1' or '\0')
+elseif place == 'd' then
+  place = 'd' .. struct.pack('<BI6', t.reason, t.died)
+end
+return {'OK', id, place, record(t)}

@@ -1,0 +1,41 @@
+-- Put in front of every script that works for the owner of a partition (behind its shebang line).
+--
+-- KEYS[1]  owner:{p}:c   hash: e epoch, n nonce, s seq, c claimed-until, a0..a31 answers of the last scripts
+-- ARGV[1]  epoch         ARGV[2] nonce          ARGV[3] seq: a writer's own number, a reader's last written one
+--
+-- Answers: {'FENCED', epoch stored}   another owner has the partition; nothing changed
+--          {'SEQ', seq stored}        out of turn; nothing changed
+--          {'OK', ...}
+
+local RING = 32
+
+-- Refuses a script of the wrong owner or out of turn; nil if it may go on. `step` is 1 for a writer, 0 for a reader.
+local claimed = 0
+local function fence(step)
+  local o = redis.call('HMGET', KEYS[1], 'e', 'n', 's', 'c')
+  if o[1] ~= ARGV[1] or o[2] ~= ARGV[2] then return {'FENCED', o[1] or '0'} end
+  if tonumber(o[3]) + step ~= tonumber(ARGV[3]) then return {'SEQ', o[3]} end
+  claimed = tonumber(o[4] or '0')
+  return nil
+end
+
+-- Counts a writer as applied. `answer` is kept for an owner that has lost it; `claim` raises claimed-until ('': no).
+local function applied(answer, claim)
+  local set = {'HSET', KEYS[1], 's', ARGV[3]}
+  if answer then
+    set[5] = 'a' .. (tonumber(ARGV[3]) % RING)
+    set[6] = ARGV[3] .. ':' .. answer
+  end
+  if claim ~= '' and tonumber(claim) > claimed then
+    set[#set + 1] = 'c'
+    set[#set + 1] = claim
+  end
+  redis.call(unpack(set))
+end
+
+-- Calls a command with many arguments in pieces of `size` (at most 1,000).
+local function in_pieces(command, key, args, size)
+  for i = 1, #args, size do
+    redis.call(command, key, unpack(args, i, math.min(i + size - 1, #args)))
+  end
+end

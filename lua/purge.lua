@@ -1,0 +1,20 @@
+#!lua flags=allow-oom
+-- Removes dead and unconfirmed timers for good.
+--
+-- KEYS[1..39] and on, ARGV up to FIRST: see timers.lua. Answers: see prelude.lua and timers.lua.
+-- From ARGV[FIRST] for each operation: id (16).
+-- Answers: 'D' done | 'U' gone
+--@include prelude
+--@include timers
+
+local refused = fence(1)
+if refused then return refused end
+
+local answers = {}
+for i = FIRST, #ARGV do
+  local t = timer(ARGV[i])
+  local goes = t.kind == 'd' or (t.kind == 't' and t.unconfirmed)
+  if goes then purge(t) end
+  answers[#answers + 1] = goes and 'D' or 'U'
+end
+return finish(answers)

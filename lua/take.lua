@@ -1,0 +1,23 @@
+#!lua flags=allow-oom
+-- Moves at-most-once timers to the taken ones, before a byte of them is sent.
+--
+-- KEYS[1..39] and on, ARGV up to FIRST: see timers.lua. Answers: see prelude.lua and timers.lua.
+-- From ARGV[FIRST] for each operation: id (16).
+-- Answers: 'D' done | 'U' gone
+--@include prelude
+--@include timers
+
+local refused = fence(1)
+if refused then return refused end
+
+local function take(t)
+  if t.kind == 't' then return t.by == EPOCH8 and not t.unconfirmed and 'D' or 'U' end
+  if (t.kind ~= 's' and t.kind ~= 'p') or t.flags % 2 == 0 then return 'U' end
+  t.kind, t.by, t.unconfirmed, t.changed = 't', EPOCH8, false, true
+  arrive(t)
+  return 'D'
+end
+
+local answers = {}
+for i = FIRST, #ARGV do answers[#answers + 1] = take(timer(ARGV[i])) end
+return finish(answers)

@@ -1,0 +1,415 @@
+-- Put behind prelude.lua in every script that applies operations or looks timers up.
+--
+-- A script reads what it needs, decides on tables in memory, and writes at the very end, in `finish`: so it is applied
+-- whole or not at all, and the write that may empty a key is the last access to it.
+--
+-- KEYS[1]       owner:{p}:c            see prelude.lua
+-- KEYS[2..4]    ended:{p}:c:<bucket>   hashes: the bucket before now's, now's, the one after: id -> how it ended,
+--                                      'r' + request id -> answer
+-- KEYS[5]       dead:{p}:c             sorted set: ids of dead letters by order of dying
+-- KEYS[6]       taken:{p}:c            sorted set: ids of taken timers by order of taking
+-- KEYS[7]       park:{p}:c             sorted set: ids of parked timers by destination * 2^32 + order of parking
+-- KEYS[8..23]   moved:{p}:c:<shelf>    hashes: id -> where a timer is that is not at its birth position:
+--                                      's' slot name | 'p' record | 't' epoch(8) unconfirmed(1) record |
+--                                      'd' reason(1) died(6) record
+-- KEYS[24..39]  key:{p}:c:<shelf>      hashes: destination number ':' application key -> id
+-- KEYS[40..]    indexes of slots (sorted sets: slot name by start), then slot:{p}:c:<name> (hashes: id -> record;
+--               a timer that is not at its birth position has 128 + tier (1), fire time (6) before the record)
+--
+-- ARGV[4] now, ms      ARGV[5] claim or ''       ARGV[6] prior claim, ms    ARGV[7] epoch, 8 bytes little endian
+-- ARGV[8] KEYS before the first slot             ARGV[9] bytes of a slot's key before its name
+-- ARGV[10] number of slots       then for each slot: the number of its index in KEYS
+-- then the number of ids, then each: id (16), numbers of the slots it may be in at birth (2 bytes each, big endian)
+-- then, from FIRST on, what the script itself wants
+--
+-- Besides the answers of prelude.lua: {'NEED', what, ...}: 's' slot name, 'i' id, or 'k' id and the field of the key that names it, which has to
+-- be declared as well;
+-- nothing changed. {'OK', answers, lengths}: the operations' answers one after another; 4 bytes for each slot, its length.
+
+local NOW, PRIOR, EPOCH8 = tonumber(ARGV[4]), tonumber(ARGV[6]), ARGV[7]
+local SLOT0, NAME0, NSLOTS = tonumber(ARGV[8]), tonumber(ARGV[9]) + 1, tonumber(ARGV[10])
+local NIDS = tonumber(ARGV[11 + NSLOTS])
+local FIRST = 12 + NSLOTS + NIDS
+local DUE, DEADLINE, TIMEOUT, RETRY = 64, 4, 8, 16
+
+local slot_of_name, cands, timers, keys, needs = {}, {}, {}, {}, {}
+for i = 1, NSLOTS do slot_of_name[string.sub(KEYS[SLOT0 + i], NAME0)] = i end
+for i = 1, NIDS do
+  local a = ARGV[11 + NSLOTS + i]
+  cands[string.sub(a, 1, 16)] = a
+end
+
+-- Ids that are asked for through their keys.
+local asked = {}
+
+local function need(what) needs[#needs + 1] = what end
+
+local function varint(s, at)
+  local n, shift = 0, 1
+  while true do
+    local b = string.byte(s, at)
+    at = at + 1
+    n = n + (b % 128) * shift
+    if b < 128 then return n, at end
+    shift = shift * 128
+  end
+end
+
+-- Takes a record apart into a timer: progress, and the body behind it.
+local function parse(t, rec)
+  local flags = string.byte(rec, 1)
+  t.flags = flags
+  if bit.band(flags, 32) ~= 0 then
+    local len
+    t.failed, t.budget, t.fresh, t.stopped, len = struct.unpack('<I4I4c8BI2', rec, 2)
+    t.error = string.sub(rec, 22, 21 + len)
+    t.body = string.sub(rec, 22 + len)
+    t.flags = flags - 32
+  else
+    t.failed, t.budget, t.fresh, t.stopped, t.error = 0, 0, '\0\0\0\0\0\0\0\0', 0, ''
+    t.body = string.sub(rec, 2)
+  end
+end
+
+local function record(t)
+  if t.failed == 0 and t.budget == 0 and t.stopped == 0 and t.error == '' and t.fresh == '\0\0\0\0\0\0\0\0' then
+    return string.char(t.flags) .. t.body
+  end
+  return string.char(t.flags + 32) .. struct.pack('<I4I4', t.failed, t.budget) .. t.fresh
+    .. struct.pack('<BI2B', t.stopped, #t.error, 0) .. t.error .. t.body
+end
+
+local function birth_due(id) return (struct.unpack('>I6', id)) end
+
+-- A slot's value: with fire time and tier if the timer is not at its birth position.
+local function parse_value(t, v)
+  local b = string.byte(v, 1)
+  if b >= 128 then
+    t.born, t.tier, t.fire = false, b - 128, struct.unpack('<I6', v, 2)
+    parse(t, string.sub(v, 8))
+  else
+    t.born, t.tier, t.fire = true, 0, birth_due(t.id)
+    parse(t, v)
+  end
+end
+
+local function moved_key(id) return KEYS[8 + string.byte(id, 16) % 16] end
+
+-- Reads where a timer is. kind: 's' pending in a slot, 'p' parked, 't' taken, 'd' dead, nil nowhere.
+local function read_timer(t)
+  local id, list = t.id, cands[t.id]
+  if not list then
+    if not asked[id] then need('i' .. id) end
+    return
+  end
+  for i = 17, #list, 2 do
+    local slot = string.byte(list, i) * 256 + string.byte(list, i + 1)
+    local v = redis.call('HGET', KEYS[SLOT0 + slot], id)
+    if v then
+      t.kind, t.slot = 's', slot
+      parse_value(t, v)
+      t.was_moved = not t.born
+      return
+    end
+  end
+  local m = redis.call('HGET', moved_key(id), id)
+  if not m then return end
+  t.was_moved = true
+  local kind = string.sub(m, 1, 1)
+  if kind == 's' then
+    local name = string.sub(m, 2)
+    local slot = slot_of_name[name]
+    if not slot then return need('s' .. name) end
+    local v = redis.call('HGET', KEYS[SLOT0 + slot], id)
+    if not v then return end
+    t.kind, t.slot = 's', slot
+    return parse_value(t, v)
+  end
+  t.kind = kind
+  if kind == 'p' then
+    parse(t, string.sub(m, 2))
+  elseif kind == 't' then
+    t.by, t.unconfirmed = string.sub(m, 2, 9), string.byte(m, 10) == 1
+    parse(t, string.sub(m, 11))
+  else
+    t.reason, t.died = struct.unpack('<BI6', m, 2)
+    parse(t, string.sub(m, 9))
+  end
+end
+
+-- The timer of an id, as it is at this point of the script.
+local function timer(id)
+  local t = timers[id]
+  if not t then
+    t = {id = id}
+    timers[id] = t
+    read_timer(t)
+    t.was_kind, t.was_slot = t.kind, t.slot
+  end
+  return t
+end
+
+-- The number of a timer's destination, and the position behind it in the body.
+local function dest(t) return varint(t.body, 1) end
+
+-- The field under which a timer's key is kept, and the position behind it; nil if it has none.
+local function key_field(t)
+  local d, at = dest(t)
+  if t.flags % 4 < 2 then return nil, at end
+  local len
+  len, at = varint(t.body, at)
+  return d .. ':' .. string.sub(t.body, at, at + len - 1), at + len
+end
+
+local function key_key(field)
+  local a, b, c = string.byte(field, -3, -1)
+  return KEYS[24 + (a * 31 + b * 7 + c + #field) % 16]
+end
+
+-- Which timer a key names, as it is at this point of the script.
+local function holder(field)
+  local k = keys[field]
+  if not k then
+    local id = redis.call('HGET', key_key(field), field)
+    k = {id = id, was = id}
+    keys[field] = k
+  end
+  return k.id
+end
+
+local function set_holder(field, id)
+  holder(field)
+  keys[field].id = id
+end
+
+local function free_key(t)
+  local field = key_field(t)
+  if field and holder(field) == t.id then set_holder(field, false) end
+end
+
+local buckets = {}
+for i = 2, 4 do buckets[i] = redis.call('EXISTS', KEYS[i]) == 1 end
+local remembered, new_ended = {}, {}
+
+-- What is remembered of an id (or 'r' + request id); false if nothing is.
+local function ended(field)
+  local v = remembered[field]
+  if v ~= nil then return v end
+  v = false
+  for i = 4, 2, -1 do
+    if not v and buckets[i] then v = redis.call('HGET', KEYS[i], field) end
+  end
+  remembered[field] = v
+  return v
+end
+
+local function remember(field, value)
+  remembered[field] = value
+  new_ended[field] = value
+end
+
+local function covered(t)
+  return t.kind == 's' and t.fire <= PRIOR and t.fresh ~= EPOCH8
+end
+
+-- Files a timer as pending at a place that is not its birth position.
+local function file(t, fire, tier, slot)
+  t.kind, t.slot, t.fire, t.tier, t.born, t.changed = 's', slot, fire, tier, false, true
+  t.fresh = fire <= PRIOR and EPOCH8 or '\0\0\0\0\0\0\0\0'
+end
+
+local function bury(t, reason)
+  free_key(t)
+  t.kind, t.reason, t.died, t.changed = 'd', reason, NOW, true
+end
+
+local function remove(t, how)
+  free_key(t)
+  t.kind, t.changed = nil, true
+  if how then remember(t.id, how) end
+end
+
+-- What a purged dead or unconfirmed timer leaves behind.
+local function purge(t)
+  local old = t.kind == 'd' and NOW - t.died > 30000
+  remove(t, not old and '\4' or nil)
+end
+
+local function value(t)
+  if t.born then return record(t) end
+  return string.char(128 + t.tier) .. struct.pack('<I6', t.fire) .. record(t)
+end
+
+local function moved_value(t)
+  if t.kind == 's' then
+    if t.born then return nil end
+    return 's' .. string.sub(KEYS[SLOT0 + t.slot], NAME0)
+  elseif t.kind == 'p' then
+    return 'p' .. record(t)
+  elseif t.kind == 't' then
+    return 't' .. t.by .. (t.unconfirmed and '\1' or '\0') .. record(t)
+  elseif t.kind == 'd' then
+    return 'd' .. struct.pack('<BI6', t.reason, t.died) .. record(t)
+  end
+end
+
+local function list_of(map, key)
+  local l = map[key]
+  if not l then
+    l = {}
+    map[key] = l
+  end
+  return l
+end
+
+local function last_score(key, low, high)
+  local from, to = string.format('(%.0f', high), string.format('%.0f', low)
+  local last = redis.call('ZREVRANGEBYSCORE', key, from, to, 'WITHSCORES', 'LIMIT', 0, 1)
+  return last[2] and tonumber(last[2]) or low
+end
+
+-- Where a timer newly stands in the index of its place.
+local next_order = {}
+local function order(kind, t)
+  local key, low, high = KEYS[5], 0, 9007199254740992
+  local name = kind
+  if kind == 't' then
+    key = KEYS[6]
+  elseif kind == 'p' then
+    local d = dest(t)
+    key, low, high, name = KEYS[7], d * 4294967296, (d + 1) * 4294967296, 'p' .. d
+  end
+  local n = (next_order[name] or last_score(key, low, high)) + 1
+  next_order[name] = n
+  return string.format('%.0f', n)
+end
+
+-- Everything that is to be written, from the differences between what was read and what is.
+local function differences()
+  local w = {sets = {}, dels = {}, added = {}, moved = {}, gone = {}, zadd = {}, zrem = {}}
+  local index = {d = KEYS[5], t = KEYS[6], p = KEYS[7]}
+  for id, t in pairs(timers) do
+    if t.changed then
+      local stays = t.kind == 's' and t.was_kind == 's' and t.slot == t.was_slot
+      if t.was_kind == 's' and not stays then table.insert(list_of(w.dels, t.was_slot), id) end
+      if t.kind == 's' then
+        local l = list_of(w.sets, t.slot)
+        l[#l + 1] = id
+        l[#l + 1] = value(t)
+        if not stays then w.added[t.slot] = (w.added[t.slot] or 0) + 1 end
+      end
+      local m = moved_value(t)
+      if m then
+        local l = list_of(w.moved, moved_key(id))
+        l[#l + 1] = id
+        l[#l + 1] = m
+      elseif t.was_moved then
+        table.insert(list_of(w.gone, moved_key(id)), id)
+      end
+    end
+    if t.kind ~= t.was_kind then
+      if index[t.was_kind] then table.insert(list_of(w.zrem, index[t.was_kind]), id) end
+    end
+  end
+  return w, index
+end
+
+-- Writes it all. Indexes of slots first, then contents, then removals, then indexes of what is empty.
+local function write(w)
+  local empty, lengths = {}, {}
+  for slot = 1, NSLOTS do
+    local key = KEYS[SLOT0 + slot]
+    local before = redis.call('HLEN', key)
+    local after = before + (w.added[slot] or 0) - (w.dels[slot] and #w.dels[slot] or 0)
+    lengths[slot] = struct.pack('<I4', after)
+    local name, in_index = string.sub(key, NAME0), KEYS[tonumber(ARGV[10 + slot])]
+    if before == 0 and after > 0 then
+      local l = list_of(w.zadd, in_index)
+      l[#l + 1] = string.match(name, '^%d+%.%d+%.(%d+)')
+      l[#l + 1] = name
+    elseif before > 0 and after == 0 then
+      table.insert(list_of(empty, in_index), name)
+    end
+  end
+  for key, l in pairs(w.zadd) do in_pieces('ZADD', key, l, 1000) end
+  for slot, l in pairs(w.sets) do in_pieces('HSET', KEYS[SLOT0 + slot], l, 1000) end
+  for key, l in pairs(w.moved) do in_pieces('HSET', key, l, 1000) end
+  for slot, l in pairs(w.dels) do in_pieces('HDEL', KEYS[SLOT0 + slot], l, 1000) end
+  for key, l in pairs(w.gone) do in_pieces('HDEL', key, l, 1000) end
+  for key, l in pairs(w.zrem) do in_pieces('ZREM', key, l, 1000) end
+  for key, l in pairs(empty) do in_pieces('ZREM', key, l, 1000) end
+  return table.concat(lengths)
+end
+
+local function write_keys()
+  local sets, dels = {}, {}
+  for field, k in pairs(keys) do
+    if k.id ~= k.was then
+      if k.id then
+        local l = list_of(sets, key_key(field))
+        l[#l + 1] = field
+        l[#l + 1] = k.id
+      else
+        table.insert(list_of(dels, key_key(field)), field)
+      end
+    end
+  end
+  for key, l in pairs(sets) do in_pieces('HSET', key, l, 1000) end
+  for key, l in pairs(dels) do in_pieces('HDEL', key, l, 1000) end
+end
+
+local function write_ended()
+  local l = {}
+  for field, v in pairs(new_ended) do
+    l[#l + 1] = field
+    l[#l + 1] = v
+  end
+  if #l > 0 then
+    in_pieces('HSET', KEYS[3], l, 1000)
+    redis.call('PEXPIRE', KEYS[3], 100000)
+  end
+end
+
+-- Answers NEED, or writes and answers OK. `arrived`: ids in the order in which they came to their place.
+local arrived = {}
+local function finish(answers)
+  if #needs > 0 then return {'NEED', unpack(needs, 1, math.min(#needs, 1000))} end
+  local w, index = differences()
+  for i = 1, #arrived do
+    local t = timers[arrived[i]]
+    if t.kind ~= t.was_kind and index[t.kind] and not t.ordered then
+      t.ordered = true
+      local l = list_of(w.zadd, index[t.kind])
+      l[#l + 1] = order(t.kind, t)
+      l[#l + 1] = t.id
+    end
+  end
+  local answer = table.concat(answers)
+  local lengths = write(w)
+  write_keys()
+  write_ended()
+  applied(struct.pack('<I4', #answer) .. answer .. lengths, ARGV[5])
+  return {'OK', answer, lengths}
+end
+
+-- Notes that a timer has come to the dead letters, to the taken or to the parked ones.
+local function arrive(t) arrived[#arrived + 1] = t.id end
+
+-- Asks for the id behind a key.
+local function need_target(target, id)
+  asked[id] = true
+  need('k' .. id .. string.sub(target, 2))
+end
+
+-- The id that a target names: 'i' id, or 'k' the field of a key; false if none.
+local function resolve(target)
+  if string.sub(target, 1, 1) == 'i' then return string.sub(target, 2) end
+  local id = holder(string.sub(target, 2))
+  if id and not cands[id] then need_target(target, id) end
+  return id
+end
+
+-- No delivery of this pending or parked timer can have been started, in whatever epoch.
+local function untouched(t)
+  return t.failed == 0 and not covered(t) and t.stopped == 0
+end

@@ -1,0 +1,27 @@
+#!lua flags=allow-oom
+-- Removes the oldest dead letters.
+--
+-- KEYS[1..39] and on, ARGV up to FIRST: see timers.lua. Answers: see prelude.lua and timers.lua.
+-- ARGV[FIRST] those that died before (ms), ARGV[FIRST + 1] how many to keep, ARGV[FIRST + 2] how many at most now.
+-- Answers: 'Y' removed (4, little endian) more ('1', '0')
+--@include prelude
+--@include timers
+
+local refused = fence(1)
+if refused then return refused end
+
+local before, keep, limit = tonumber(ARGV[FIRST]), tonumber(ARGV[FIRST + 1]), tonumber(ARGV[FIRST + 2])
+local surplus = redis.call('ZCARD', KEYS[5]) - keep
+local removed, more = 0, '0'
+for i, id in ipairs(redis.call('ZRANGE', KEYS[5], 0, limit)) do
+  cands[id] = id
+  local t = timer(id)
+  if i > surplus and not (t.kind == 'd' and t.died < before) then break end
+  if removed == limit then
+    more = '1'
+    break
+  end
+  purge(t)
+  removed = removed + 1
+end
+return finish({'Y' .. struct.pack('<I4', removed) .. more})
