@@ -3,12 +3,23 @@
 use std::fmt;
 use std::ops::{Add, Sub};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 /// Milliseconds since the Unix epoch by the cluster clock; 0 to 2^48-1 (the year 10889).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
 #[serde(transparent)]
 pub struct Time(u64);
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let ms = u64::deserialize(d)?;
+        let max = Self::MAX.0;
+        if ms > max {
+            return Err(de::Error::custom(format_args!("the time {ms} ms is beyond {max} ms, the latest there is")));
+        }
+        Ok(Self(ms))
+    }
+}
 
 impl Time {
     /// The beginning of time: earlier than or equal to every other value.
@@ -57,5 +68,18 @@ impl fmt::Debug for Time {
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_beyond_the_latest_is_not_read() {
+        let max = Time::MAX.as_ms();
+        assert_eq!(serde_json::from_str::<Time>(&max.to_string()).unwrap(), Time::MAX);
+        let error = serde_json::from_str::<Time>(&(max + 1).to_string()).unwrap_err();
+        assert!(error.to_string().contains("281474976710656"), "{error}");
     }
 }
