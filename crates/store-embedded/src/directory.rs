@@ -6,6 +6,7 @@
 //! | `mtimer-store` | text: format and partition count; written before anything else |
 //! | `db/` | the storage engine's |
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -115,6 +116,7 @@ impl Directory {
         }
         let database = path.join(DATABASE);
         clear_unfinished(&database)?;
+        check_names(path, &database)?;
         Ok(Self { lock, database })
     }
 }
@@ -198,6 +200,39 @@ fn clear_unfinished(database: &Path) -> Result<(), OpenError> {
     let finished = there(&database.join("version"))? || there(&database.join("keyspaces").join("1"))?;
     if !finished && there(database)? {
         std::fs::remove_dir_all(database).map_err(io_error("clear the unfinished", database))?;
+    }
+    Ok(())
+}
+
+/// Refuses what does not belong in a database: the engine takes every name in it for one of its own, and aborts the
+/// process over one that it cannot read.
+fn check_names(path: &Path, database: &Path) -> Result<(), OpenError> {
+    let is_number = |name: &OsStr| name.to_str().is_some_and(|name| name.parse::<u64>().is_ok());
+    check_entries(path, database, |name, is_dir| {
+        let name = Path::new(name);
+        !name.extension().is_some_and(|ext| ext.eq_ignore_ascii_case("jnl"))
+            || (!is_dir
+                && name.extension() == Some(OsStr::new("jnl"))
+                && name.file_stem().is_some_and(is_number))
+    })?;
+    check_entries(path, &database.join("keyspaces"), |name, is_dir| !is_dir || is_number(name))
+}
+
+fn check_entries(
+    path: &Path,
+    folder: &Path,
+    belongs: impl Fn(&OsStr, bool) -> bool,
+) -> Result<(), OpenError> {
+    if !folder.try_exists().map_err(io_error("look for", folder))? {
+        return Ok(());
+    }
+    for entry in folder.read_dir().map_err(io_error("list", folder))? {
+        let entry = entry.map_err(io_error("list", folder))?;
+        let is_dir = !entry.file_type().map_err(io_error("look at", folder))?.is_file();
+        if !belongs(&entry.file_name(), is_dir) {
+            let what = format!("{} does not belong there", entry.path().display());
+            return Err(OpenError::Damaged { path: path.to_owned(), what });
+        }
     }
     Ok(())
 }

@@ -166,12 +166,7 @@ impl View<'_> {
     }
 
     /// Rows of a shelf from an order on, and the order that comes next.
-    fn shelf(
-        &mut self,
-        shelf: Shelf,
-        from: u64,
-        limit: usize,
-    ) -> Result<(ShelfRows, Option<u64>), Fault> {
+    fn shelf(&mut self, shelf: Shelf, from: u64, limit: usize) -> Result<(ShelfRows, Option<u64>), Fault> {
         self.tree.write()?;
         let p = self.partition.id;
         let (from, to) = (shelf_key(p, shelf, from), shelf_key(p, shelf, u64::MAX));
