@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use mtimer_types::{Destination, Key, Mode, RetryTiers, Target, Timer, limits};
 
-use super::kit::{DAY, Kit, MINUTE, NEW, Owner, YEAR, dead_verdict, mix, schedule_op, unique};
+use super::kit::{DAY, Kit, MINUTE, NEW, YEAR, dead_verdict, mix, schedule_op, unique};
+use super::owner::Owner;
 use crate::{Answer, CancelAnswer, Op, Place, RequestId};
 
 /// Texts that are easily damaged: separators of every store, hash tags, other scripts, what looks alike.

@@ -2,7 +2,8 @@
 
 use mtimer_types::{DeadReason, Destination, Ended, RetryTiers, Time, Timer, TimerId};
 
-use super::kit::{DAY, HOUR, Kit, MINUTE, NEW, Owner, SECOND, dest, other_dest, pending_at};
+use super::kit::{DAY, HOUR, Kit, MINUTE, NEW, SECOND, dest, other_dest, pending_at};
+use super::owner::Owner;
 use crate::{Answer, CancelAnswer, DeadFilter, DeadLetter, Op, Place, ScheduleAnswer, Verdict};
 
 fn bury(id: TimerId, reason: DeadReason, failed: u32, error: &str) -> Op {

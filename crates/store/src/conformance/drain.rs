@@ -3,7 +3,8 @@
 
 use mtimer_types::{DeadReason, KeyPolicy, SlotWidth, Target, Time, Timer, TimerId};
 
-use super::kit::{DAY, HOUR, Kit, MINUTE, Owner, SECOND, YEAR, dead_verdict, unique};
+use super::kit::{DAY, HOUR, Kit, MINUTE, SECOND, YEAR, dead_verdict, unique};
+use super::owner::Owner;
 use super::pair::schedule_with;
 use crate::{Answer, Census, Op, RequestId, Verdict};
 

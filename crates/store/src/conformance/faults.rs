@@ -4,7 +4,8 @@
 use mtimer_types::{Ended, Key, KeyPolicy, Target, Time, Timer};
 
 use super::harness::Fault;
-use super::kit::{DAY, HOUR, Kit, MINUTE, NEW, Owner, SECOND, dead_verdict, pending_at, schedule_op, unique};
+use super::kit::{DAY, HOUR, Kit, MINUTE, NEW, SECOND, dead_verdict, pending_at, schedule_op, unique};
+use super::owner::Owner;
 use super::pair::{Pair, schedule_with};
 use crate::{
     Answer, Batch, CancelAnswer, Health, Load, Op, Place, Refusal, RequestId, RescheduleAnswer,

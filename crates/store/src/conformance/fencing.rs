@@ -5,9 +5,8 @@
 
 use mtimer_types::{Key, KeyPolicy, Target, Time, Timer};
 
-use super::kit::{
-    DAY, HOUR, Kit, MINUTE, NEW, Owner, SECOND, State, dead_verdict, dest, schedule_op, unique,
-};
+use super::kit::{DAY, HOUR, Kit, MINUTE, NEW, SECOND, dead_verdict, dest, schedule_op, unique};
+use super::owner::{Owner, State};
 use super::pair::{same_state, schedule_with};
 use crate::{
     Answer, Batch, DeadFilter, Health, InFlight, LaneError, Load, Op, RequestId, ScheduleAnswer, Verdict,

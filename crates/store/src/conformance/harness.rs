@@ -45,10 +45,13 @@ pub enum Fault {
     LoseNextCall(PartitionId),
     /// The store cannot be reached, until [`Fault::ComeUp`].
     GoDown,
-    /// It can be reached again, with everything it had.
+    /// It can be reached again, with everything it had. Follows every [`Fault::GoDown`], and every lost answer or call
+    /// once the calls under test have been made (perhaps before they have left the lane): a site whose lanes find back
+    /// by themselves has nothing to do then, and must not disarm the loss.
     ComeUp,
     /// From now on (or no longer) the store refuses writes that need more memory.
     OutOfMemory(bool),
-    /// Remembered outcomes and answers are forgotten as if the repeat horizon had passed.
+    /// Remembered outcomes and answers are forgotten as if the repeat horizon had passed. (A store that goes by
+    /// [`crate::Batch::now`] has nothing to do: the test moves that by a minute, too.)
     ForgetEnded,
 }

@@ -2,10 +2,9 @@
 
 use mtimer_types::{Ended, Key, KeyPolicy, Target, Timer};
 
-use super::kit::{DAY, HOUR, Kit, MINUTE, NEW, OLD, Owner, SECOND, dest, other_dest, pending_at, unique};
+use super::kit::{DAY, HOUR, Kit, MINUTE, NEW, OLD, SECOND, dest, other_dest, pending_at, unique};
+use super::owner::Owner;
 use crate::{Answer, CancelAnswer, Op, Place, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict};
-
-const REPLACED_NONE: ScheduleAnswer = NEW;
 
 pub(super) async fn create_refuses_a_key_in_use(mut kit: Kit) {
     let owner = kit.owner().await;
@@ -31,7 +30,7 @@ pub(super) async fn replace_ends_the_holder(mut kit: Kit) {
     let owner = kit.owner().await;
     let key = kit.key("order-");
     let (first, second) = (kit.keyed(kit.now + MINUTE, &key), kit.keyed(kit.now + HOUR, &key));
-    assert_eq!(owner.schedule_as(&first, KeyPolicy::Replace).await, REPLACED_NONE);
+    assert_eq!(owner.schedule_as(&first, KeyPolicy::Replace).await, NEW);
     let answer = owner.schedule_as(&second, KeyPolicy::Replace).await;
     assert_eq!(answer, ScheduleAnswer::Scheduled { new: true, replaced: Some(first.id) });
     assert_eq!(owner.fires().await, [(second.id, second.due)]);
@@ -106,7 +105,10 @@ async fn freed_by(mut kit: Kit, end: impl AsyncFn(&Owner, &Timer)) {
 }
 
 pub(super) async fn an_ack_frees_it(kit: Kit) {
-    freed_by(kit, async |owner, old| drop(owner.ack(old.id).await)).await;
+    freed_by(kit, async |owner, old| {
+        owner.ack(old.id).await;
+    })
+    .await;
 }
 
 pub(super) async fn a_cancel_frees_it(kit: Kit) {
@@ -117,11 +119,17 @@ pub(super) async fn a_cancel_frees_it(kit: Kit) {
 }
 
 pub(super) async fn expiry_frees_it(kit: Kit) {
-    freed_by(kit, async |owner, old| drop(owner.settle(old.id, Verdict::Expired).await)).await;
+    freed_by(kit, async |owner, old| {
+        owner.settle(old.id, Verdict::Expired).await;
+    })
+    .await;
 }
 
 pub(super) async fn death_frees_it(kit: Kit) {
-    freed_by(kit, async |owner, old| drop(owner.bury(old.id).await)).await;
+    freed_by(kit, async |owner, old| {
+        owner.bury(old.id).await;
+    })
+    .await;
 }
 
 pub(super) async fn a_late_ok_frees_it(kit: Kit) {

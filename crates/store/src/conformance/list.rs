@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 use super::kit::{Kit, TestFn};
 use super::{
     claims, content, dead, drain, faults, fencing, keys, loading, matrix, once, order, ownership, parking,
-    random, requests, reschedule, retries,
+    random, requests, reschedule, retries, steps,
 };
 
 /// Makes one `#[test]` of every conformance test. The argument is called to make a [`Harness`](crate::conformance::Harness).
@@ -73,6 +73,7 @@ macro_rules! conformance_list {
                 partitions_know_nothing_of_each_other,
                 a_second_handle_sees_the_owner,
                 the_next_owner_finds_everything,
+                what_was_answered_is_stored,
                 everything_survives_a_restart,
                 release_closes_the_lane,
                 release_leaves_word_of_deliveries_under_way,
@@ -264,7 +265,6 @@ macro_rules! conformance_list {
                 every_width_and_its_boundaries,
                 ids_of_any_birth_width,
                 a_wide_window_receives_more_after_a_load,
-                a_full_wide_window_is_loaded_in_parts,
                 calls_take_their_place_when_they_are_made,
                 a_load_brings_nothing_back,
                 loads_follow_one_another_without_waiting,
@@ -272,6 +272,11 @@ macro_rules! conformance_list {
                 unload_above_the_horizon_changes_nothing,
                 unload_with_a_load_behind_it,
                 what_was_filed_while_unloaded_is_loaded,
+                the_next_owner_starts_from_nothing,
+                replaced_timers_are_not_loaded,
+            }
+            steps {
+                a_full_wide_window_is_loaded_in_parts,
                 max_timers_is_kept_about,
                 max_bytes_is_kept_about,
                 the_smallest_steps_come_to_an_end,
@@ -280,10 +285,8 @@ macro_rules! conformance_list {
                 timers_that_move_between_the_steps_are_not_lost,
                 three_thousand_in_one_second,
                 a_thousand_in_one_millisecond,
-                the_next_owner_starts_from_nothing,
                 a_takeover_in_the_middle_of_a_wide_window,
                 a_restart_in_the_middle_of_a_wide_window,
-                replaced_timers_are_not_loaded,
             }
             order {
                 an_empty_batch_has_no_answers,

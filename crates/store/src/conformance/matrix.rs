@@ -182,8 +182,11 @@ fn by_key(timer: &Timer) -> Target {
     Target::Key(timer.dest.clone(), timer.key.clone().unwrap())
 }
 
+/// Makes the operation under test, given the timer and now.
+type Form<'a> = &'a (dyn Fn(&Timer, Time) -> Op + Sync);
+
 /// Puts a timer in each spot, applies each form of the operation twice, and compares.
-async fn on_every_spot(kit: Kit, forms: &[&(dyn Fn(&Timer, Time) -> Op + Sync)]) {
+async fn on_every_spot(kit: Kit, forms: &[Form<'_>]) {
     let mut pair = Pair::new(kit).await;
     let now = pair.kit.now;
     let mut cases = Vec::new();

@@ -33,6 +33,7 @@ mod matrix;
 mod model;
 mod once;
 mod order;
+mod owner;
 mod ownership;
 mod pair;
 mod parking;
@@ -40,6 +41,7 @@ mod random;
 mod requests;
 mod reschedule;
 mod retries;
+mod steps;
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;

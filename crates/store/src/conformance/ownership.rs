@@ -176,6 +176,18 @@ pub(super) async fn the_next_owner_finds_everything(mut kit: Kit) {
     assert_eq!(after, before);
 }
 
+pub(super) async fn what_was_answered_is_stored(mut kit: Kit) {
+    // Nothing but the schedule itself: its owner dies with the answer in hand.
+    for round in 0..5 {
+        let owner = kit.owner().await;
+        let timer = kit.timer(kit.now + round);
+        owner.add(&timer).await;
+        drop(owner);
+        let next = kit.owner().await;
+        assert_eq!(next.place(timer.id).await, pending_at(timer.due), "stored before it was answered");
+    }
+}
+
 pub(super) async fn everything_survives_a_restart(mut kit: Kit) {
     let first = kit.owner().await;
     let timer = kit.keyed(kit.now + MINUTE, &kit.key("survivor"));
@@ -243,7 +255,7 @@ pub(super) async fn release_leaves_word_of_deliveries_under_way(mut kit: Kit) {
     let rows: Vec<_> = (1..4).map(|attempt| delivery(&kit, attempt)).collect();
     first.lane.release(rows.clone()).await.unwrap();
     let second = kit.owner().await;
-    assert_eq!(sorted(second.in_flight.clone()), sorted(rows));
+    assert_eq!(sorted(second.in_flight), sorted(rows));
 }
 
 pub(super) async fn word_of_deliveries_stays_until_the_next_release(mut kit: Kit) {

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use mtimer_types::{Target, Time, TimerId};
 
-use super::kit::{Kit, Owner, State};
+use super::kit::Kit;
 use super::model::Model;
+use super::owner::{Owner, State};
 use crate::{
     Answer, Batch, DeadLetter, InFlight, Load, Loaded, LoadedTimer, Op, OwnerRecord, Place, Record,
     Unconfirmed,

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use mtimer_types::{Destination, Time, Timer, TimerId};
 
-use super::kit::{HOUR, Kit, MINUTE, SECOND, dest, other_dest, pages, pending_at};
+use super::kit::{HOUR, Kit, MINUTE, SECOND, dest, other_dest, pending_at};
+use super::owner::pages;
 use crate::{Answer, Census, Op, Place, Record};
 
 fn ids(rows: &[Record]) -> Vec<TimerId> {

@@ -211,7 +211,7 @@ pub(super) async fn a_repeated_reschedule_does_not_undo_a_later_one(mut kit: Kit
     let timer = kit.timer(kit.now + MINUTE);
     owner.add(&timer).await;
     let request = RequestId(unique());
-    let again = async |owner: &super::kit::Owner| {
+    let again = async |owner: &super::owner::Owner| {
         owner.reschedule_as(Target::Id(timer.id), kit.now + HOUR, false, request).await
     };
     assert_eq!(again(&owner).await, RescheduleAnswer::Rescheduled(timer.id));
