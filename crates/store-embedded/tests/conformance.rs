@@ -1,5 +1,7 @@
 //! The embedded store passes the conformance suite, at both durability levels.
 
+#![allow(clippy::unwrap_used, reason = "this is a test")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

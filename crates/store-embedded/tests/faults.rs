@@ -1,6 +1,8 @@
 //! What happens to a data directory: the process is killed, the disk fails, files are damaged. Nothing that was
 //! answered is lost, nothing panics, every error says what to do.
 
+#![allow(clippy::unwrap_used, reason = "this is a test")]
+
 use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
