@@ -1,32 +1,243 @@
-//! A running broker: start, stop, wait.
+//! A running broker: start, stop, wait; and the supervision of its tasks.
+//!
+//! Invariant: every task belongs to one set; the first that ends, ends the broker, and says why. Stop order: accept
+//! none, drain, release, close.
 
+use std::collections::HashMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::{StreamExt, TryStreamExt, stream};
+use mtimer_core::{Engine, EngineOptions};
 use mtimer_protocol::Status;
-use mtimer_store::Store;
+use mtimer_store::{Acquired, Store};
+use mtimer_types::{Epoch, PartitionId};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
+use crate::acquire::{Acquirer, Outage};
+use crate::clock::{Clock, keep};
+use crate::counters::Counters;
 use crate::error::{BrokerError, StartError};
+use crate::inbox::Gate;
+use crate::lanes::Lanes;
+use crate::listener::listen;
 use crate::options::BrokerOptions;
+use crate::session::{SessionContext, welcome};
+use crate::shell::{Control, Parts, Shell};
+use crate::wheel::Wheel;
+
+/// Partitions that are acquired at the same time.
+const ACQUIRE_AT_ONCE: usize = 64;
+/// Requests to the engine's task that may wait.
+const CONTROLS: usize = 64;
+/// How long sessions and tasks may take to end when the engine's task has ended: last words and lingering, twice over.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Starts a broker on a store: listens, acquires every partition, then accepts clients.
 ///
 /// Returns once all partitions are acquired. While the store is away it waits, up to
-/// [`BrokerOptions::startup_timeout`].
+/// [`BrokerOptions::startup_timeout`]. Must be called within a tokio runtime.
 ///
 /// # Cancel safety
 ///
 /// Dropping the future stops the broker at once; partitions that were acquired by then stay with it in the store until
 /// the next broker acquires them.
-pub async fn start(options: BrokerOptions, _store: Arc<dyn Store>) -> Result<Broker, StartError> {
+pub async fn start(options: BrokerOptions, store: Arc<dyn Store>) -> Result<Broker, StartError> {
     options.validate()?;
-    Ok(Broker { local: options.listen })
+    // First of all: a second broker started by mistake on the same address must not take the partitions over.
+    let addr = options.listen;
+    let listen_error = |source| StartError::Listen { addr, source };
+    let listener = TcpListener::bind(addr).await.map_err(listen_error)?;
+    let local = listener.local_addr().map_err(listen_error)?;
+    let counters = Arc::new(Counters::default());
+    let ownership = own_all(&options, &store, &counters).await?;
+    let (broker, running) = assemble(options, store, counters, ownership, listener, local)?;
+    tokio::spawn(running);
+    tracing::info!(%local, "ready");
+    Ok(broker)
+}
+
+/// What a broker needs before it serves anybody.
+struct Ownership {
+    acquirer: Arc<Acquirer>,
+    clock: Arc<Clock>,
+    acquired: Vec<(PartitionId, Acquired)>,
+}
+
+async fn own_all(
+    options: &BrokerOptions,
+    store: &Arc<dyn Store>,
+    counters: &Arc<Counters>,
+) -> Result<Ownership, StartError> {
+    let outage = Arc::new(Outage::default());
+    let own = async {
+        let acquirer = Acquirer::start(store.clone(), outage.clone(), counters.clone())
+            .await
+            .map_err(StartError::Store)?;
+        let clock = Clock::start(options.host_clock.clone(), &**store).await;
+        let one = |p| {
+            let acquirer = &acquirer;
+            async move {
+                acquirer.acquire(PartitionId(p), Epoch(0)).await.map(|acquired| (PartitionId(p), acquired))
+            }
+        };
+        let partitions = stream::iter(0..store.info().partitions);
+        let acquired = partitions.map(one).buffer_unordered(ACQUIRE_AT_ONCE).try_collect().await?;
+        Ok(Ownership { acquirer: Arc::new(acquirer), clock: Arc::new(clock), acquired })
+    };
+    let began = Instant::now();
+    match options.startup_timeout {
+        None => own.await,
+        Some(patience) => timeout(patience, own).await.unwrap_or_else(|_| {
+            let last =
+                outage.why().map_or_else(|| "it has not answered".to_owned(), |error| error.to_string());
+            Err(StartError::StoreAway { waited: began.elapsed(), last })
+        }),
+    }
+}
+
+/// Puts the parts together: the handle, and the future that runs everything.
+fn assemble(
+    options: BrokerOptions,
+    store: Arc<dyn Store>,
+    counters: Arc<Counters>,
+    ownership: Ownership,
+    listener: TcpListener,
+    local: SocketAddr,
+) -> Result<(Broker, impl Future<Output = ()> + Send + use<>), StartError> {
+    let Ownership { acquirer, clock, acquired } = ownership;
+    let info = store.info();
+    let (gate, inbox) = Gate::new();
+    let (control, controls) = mpsc::channel(CONTROLS);
+    let stopping = CancellationToken::new();
+    let seed = if options.engine.seed == 0 { rand::random() } else { options.engine.seed };
+    let engine = EngineOptions { partitions: info.partitions, seed, ..options.engine };
+    let shell = Shell::new(Parts {
+        engine: Engine::new(engine, clock.now()),
+        clock: clock.clone(),
+        wheel: Wheel::new(clock.clone()).map_err(StartError::Thread)?,
+        lanes: Lanes::new(acquirer),
+        counters: counters.clone(),
+        inbox,
+        control: controls,
+        drain_timeout: options.drain_timeout,
+        stopping: stopping.clone(),
+    });
+    let context = Arc::new(SessionContext {
+        gate,
+        clock: clock.clone(),
+        counters: counters.clone(),
+        auth: options.auth,
+        outbox_total: Arc::default(),
+        outbox_limit: options.session_outbox_bytes,
+        sessions: Arc::new(Semaphore::new(options.max_sessions)),
+        max_sessions: options.max_sessions,
+        heartbeat: options.heartbeat,
+        heartbeat_timeout: options.heartbeat_timeout,
+        handshake_timeout: options.handshake_timeout,
+        welcome: welcome(options.cluster, info, options.heartbeat),
+        stopping: stopping.clone(),
+    });
+    let (ended, end) = watch::channel(None);
+    let abort = CancellationToken::new();
+    let broker = Broker { local, control, end, abort: abort.clone() };
+    let running = async move {
+        let mut tasks = Tasks::default();
+        tasks.spawn("engine", shell.run(acquired));
+        tasks.spawn("listener", listen(listener, context, options.max_handshakes));
+        let clock_stop = stopping.clone();
+        tasks.spawn("clock", async move {
+            keep(clock, store, counters, clock_stop).await;
+            Ok(())
+        });
+        let end = tasks.supervise(&stopping, &abort).await;
+        if let Err(error) = &end {
+            tracing::error!(%error, "the broker has ended");
+        }
+        ended.send_replace(Some(end));
+    };
+    Ok((broker, running))
+}
+
+/// The broker's tasks, by name. Dropping it aborts them.
+#[derive(Default)]
+struct Tasks {
+    set: JoinSet<Result<(), BrokerError>>,
+    names: HashMap<Id, &'static str>,
+}
+
+impl Tasks {
+    fn spawn(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = Result<(), BrokerError>> + Send + 'static,
+    ) {
+        let id = self.set.spawn(task).id();
+        self.names.insert(id, name);
+    }
+
+    /// Waits for the end of the engine's task, or for any task to fail, or to be aborted; then ends all others.
+    async fn supervise(
+        mut self,
+        stopping: &CancellationToken,
+        abort: &CancellationToken,
+    ) -> Result<(), BrokerError> {
+        let mut end = loop {
+            let joined = tokio::select! {
+                () = abort.cancelled() => {
+                    self.set.shutdown().await;
+                    return Ok(());
+                }
+                joined = self.set.join_next_with_id() => joined,
+            };
+            match joined.map(|joined| self.name_of(joined)) {
+                // The clock and, without sessions, the listener end by themselves once the broker is stopping.
+                Some(("clock" | "listener", Ok(()))) => {}
+                Some((_, end)) => break end,
+                None => break Ok(()),
+            }
+        };
+        stopping.cancel();
+        let rest = async {
+            while let Some(joined) = self.set.join_next_with_id().await {
+                let (_, also) = self.name_of(joined);
+                end = end.clone().and(also);
+            }
+        };
+        tokio::select! {
+            _ = timeout(CLOSE_TIMEOUT, rest) => {}
+            () = abort.cancelled() => {}
+        }
+        self.set.shutdown().await;
+        end
+    }
+
+    fn name_of(
+        &self,
+        joined: Result<(Id, Result<(), BrokerError>), JoinError>,
+    ) -> (&'static str, Result<(), BrokerError>) {
+        let id = joined.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
+        let task = self.names.get(&id).copied().unwrap_or("unnamed");
+        let end = joined.map_or_else(
+            |error| Err(BrokerError::Panicked { task, what: error.to_string() }),
+            |(_, end)| end,
+        );
+        (task, end)
+    }
 }
 
 /// A running broker. Dropping it stops it at once, like [`Broker::abort`].
-#[derive(Debug)]
 pub struct Broker {
     local: SocketAddr,
+    control: mpsc::Sender<Control>,
+    end: watch::Receiver<Option<Result<(), BrokerError>>>,
+    abort: CancellationToken,
 }
 
 impl Broker {
@@ -42,19 +253,48 @@ impl Broker {
     ///
     /// Dropping the future does not take the stop back.
     pub async fn stop(&self) -> Result<(), BrokerError> {
-        Ok(())
+        // If nobody takes it, it has ended already.
+        let _ = self.control.send(Control::Stop).await;
+        self.wait().await
     }
 
-    /// Stops at once: what is under way is left as if the process had been killed.
-    pub fn abort(&self) {}
+    /// Stops at once: what is under way is left as if the process had been killed. [`Broker::wait`] tells when
+    /// everything is gone.
+    pub fn abort(&self) {
+        self.abort.cancel();
+    }
 
     /// Waits until it has ended: `Ok` if it was told to, otherwise why.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped and called again.
     pub async fn wait(&self) -> Result<(), BrokerError> {
-        Ok(())
+        let mut end = self.end.clone();
+        let ended = end.wait_for(Option::is_some).await;
+        match ended {
+            Ok(end) => end.clone().unwrap_or(Ok(())),
+            // Only when the runtime itself is going down: its tasks are dropped.
+            Err(_) => Ok(()),
+        }
     }
 
     /// Its state in numbers: what a client gets for [`mtimer_protocol::Query::Status`]. `None` if it has ended.
     pub async fn status(&self) -> Option<Status> {
-        None
+        let (to, status) = oneshot::channel();
+        self.control.send(Control::Status(to)).await.ok()?;
+        status.await.ok()
+    }
+}
+
+impl fmt::Debug for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Broker").field("local", &self.local).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.abort.cancel();
     }
 }

@@ -8,13 +8,27 @@
 //!
 //! Not in here: any decision about timers (the engine's), how timers are stored (the store's), the command line.
 
+mod acquire;
 mod auth;
 mod broker;
+mod clock;
 pub mod config;
+mod counters;
 mod error;
+mod handshake;
+mod inbox;
+mod lanes;
+mod listener;
 mod options;
+mod outbox;
+mod precise;
+mod session;
+mod shell;
+mod wheel;
+mod writer;
 
 pub use auth::{AcceptAll, Authenticator, Denied};
 pub use broker::{Broker, start};
+pub use clock::{HostClock, SystemClock};
 pub use error::{BrokerError, StartError};
 pub use options::{BrokerOptions, InvalidOptions};

@@ -8,6 +8,7 @@ use mtimer_core::EngineOptions;
 use mtimer_types::limits;
 
 use crate::auth::{AcceptAll, Authenticator};
+use crate::clock::{HostClock, SystemClock};
 
 /// What can be set of a broker. [`Default`] gives a broker on 127.0.0.1:7400 that lets everybody in.
 #[derive(Clone, Debug)]
@@ -20,6 +21,8 @@ pub struct BrokerOptions {
     pub engine: EngineOptions,
     /// Who may open a session.
     pub auth: Arc<dyn Authenticator>,
+    /// The host's clock.
+    pub host_clock: Arc<dyn HostClock>,
     /// Something is sent to every session at least this often.
     pub heartbeat: Duration,
     /// A session that is silent (or takes nothing) for so long is closed. At least two heartbeats.
@@ -45,6 +48,7 @@ impl Default for BrokerOptions {
             cluster: "mtimer".to_owned(),
             engine: EngineOptions::default(),
             auth: Arc::new(AcceptAll),
+            host_clock: Arc::new(SystemClock),
             heartbeat: Duration::from_millis(limits::HEARTBEAT_MS),
             heartbeat_timeout: Duration::from_millis(limits::HEARTBEAT_TIMEOUT_MS),
             handshake_timeout: Duration::from_millis(limits::HANDSHAKE_DEADLINE_MS),

@@ -1,0 +1,232 @@
+//! The cluster clock of this process: readings of the host and of the store, carried on by the monotonic clock.
+//!
+//! Purpose: [`Clock`] hands out the present by both clocks and turns times of the cluster clock into instants to wait
+//! for; [`keep`] feeds it with a round of readings every second.
+//! Invariant: the cluster clock never steps back; a monotonic millisecond begins where a millisecond of the host's clock
+//! began at start, so that rounding down never makes a timer early.
+//! Not in here: how readings are weighed ([`ClusterClock`]).
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use mtimer_core::{ClusterClock, Now};
+use mtimer_store::Store;
+use mtimer_types::Time;
+use tokio::sync::Notify;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use crate::counters::{Counters, ShellCounter};
+
+/// How often the clocks are read.
+const ROUND: Duration = Duration::from_secs(1);
+/// How long the store may take to tell its time; an answer that took longer is not worth much as a clock.
+const READING_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The host's clock. There to be replaced in tests.
+pub trait HostClock: Send + Sync + fmt::Debug + 'static {
+    /// Microseconds since the Unix epoch.
+    fn now_us(&self) -> u64;
+}
+
+/// The clock of the operating system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl HostClock for SystemClock {
+    fn now_us(&self) -> u64 {
+        // A host that thinks it is before 1970 has time 0: it is outvoted by the store, or stands alone and is wrong.
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The present. Shared by the engine's task and the sessions.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    host: Arc<dyn HostClock>,
+    /// Where monotonic time begins: on a boundary of the host clock's milliseconds.
+    base: Instant,
+    cluster: Mutex<ClusterClock>,
+    /// The estimate has moved against the monotonic clock; whoever waits for a time derives its instant anew.
+    moved: Notify,
+}
+
+/// A round of readings of the store's clocks.
+struct Round {
+    readings: Vec<Time>,
+    /// From the request to the answer.
+    took: Duration,
+}
+
+impl Clock {
+    /// Starts from a first round of readings. A store that does not tell its time in time is left out.
+    pub(crate) async fn start(host: Arc<dyn HostClock>, store: &dyn Store) -> Self {
+        let round = read(store).await;
+        let (instant, us) = (Instant::now(), host.now_us());
+        let fraction = Duration::from_micros(us % 1_000);
+        // An instant may be too near the beginning of the machine's time to go back; then the fraction is lost.
+        let base = instant.checked_sub(fraction).unwrap_or(instant);
+        let mut readings = round.at_answer();
+        readings.push(Time::from_ms(us / 1_000));
+        let cluster = Mutex::new(ClusterClock::new(0, &readings));
+        Self { host, base, cluster, moved: Notify::new() }
+    }
+
+    /// The present by both clocks.
+    pub(crate) fn now(&self) -> Now {
+        let mono_ms = self.mono_ms();
+        Now { time: self.cluster().now(mono_ms), mono_ms }
+    }
+
+    /// When the cluster clock will read `time`, as far as can be said now; in the past if it does already.
+    pub(crate) fn instant_of(&self, time: Time) -> Instant {
+        let mono_ms = self.mono_ms();
+        let ahead = self.cluster().mono_until(mono_ms, time);
+        self.instant_of_mono(mono_ms.saturating_add(ahead))
+    }
+
+    /// The instant of a monotonic time. Ten years ahead at most, which an instant can hold.
+    pub(crate) fn instant_of_mono(&self, mono_ms: u64) -> Instant {
+        let most = mtimer_types::limits::MAX_AHEAD_MS;
+        self.base + Duration::from_millis(mono_ms.min(self.mono_ms().saturating_add(most)))
+    }
+
+    /// Completes when the estimate has moved since the last time this completed. For one waiter.
+    pub(crate) async fn moved(&self) {
+        self.moved.notified().await;
+    }
+
+    /// Takes a round of readings; says how many clocks are far off.
+    fn observe(&self, round: &Round) -> usize {
+        let mono_ms = self.mono_ms();
+        let mut readings = round.at_answer();
+        readings.push(Time::from_ms(self.host.now_us() / 1_000));
+        let mut cluster = self.cluster();
+        // The distance to the end of time changes with the offset only.
+        let before = cluster.mono_until(mono_ms, Time::MAX);
+        let seen = cluster.observe(mono_ms, &readings);
+        if cluster.mono_until(mono_ms, Time::MAX) != before {
+            self.moved.notify_one();
+        }
+        seen.outliers
+    }
+
+    fn mono_ms(&self) -> u64 {
+        let elapsed = Instant::now().saturating_duration_since(self.base);
+        u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn cluster(&self) -> MutexGuard<'_, ClusterClock> {
+        // The estimator is plain numbers; nothing in it can be left half done by a panic elsewhere.
+        self.cluster.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Round {
+    /// The readings, carried on to the moment of the answer: they were taken about half way.
+    fn at_answer(&self) -> Vec<Time> {
+        let half = u64::try_from(self.took.as_millis() / 2).unwrap_or_default();
+        self.readings.iter().map(|t| *t + half).collect()
+    }
+}
+
+async fn read(store: &dyn Store) -> Round {
+    let before = Instant::now();
+    // No answer is no reading: the store's health is watched and logged elsewhere.
+    let answer = tokio::time::timeout(READING_TIMEOUT, store.clocks()).await;
+    let readings = answer.ok().and_then(Result::ok).unwrap_or_default();
+    Round { readings, took: before.elapsed() }
+}
+
+/// Reads the clocks every second until cancelled. Logs when a clock goes far off and when all are back.
+pub(crate) async fn keep(
+    clock: Arc<Clock>,
+    store: Arc<dyn Store>,
+    counters: Arc<Counters>,
+    stop: CancellationToken,
+) {
+    let mut rounds = tokio::time::interval(ROUND);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut alarmed = false;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = rounds.tick() => {}
+        }
+        let outliers = clock.observe(&read(&*store).await);
+        if outliers > 0 {
+            counters.add(ShellCounter::ClockOutliers, outliers as u64);
+        }
+        if (outliers > 0) != alarmed {
+            alarmed = outliers > 0;
+            if alarmed {
+                let limit_ms = mtimer_core::clock::ALARM_MS;
+                tracing::warn!(
+                    outliers,
+                    limit_ms,
+                    "clocks are far from the cluster clock; check the hosts' time service"
+                );
+            } else {
+                tracing::info!("all clocks agree with the cluster clock again");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Manual(AtomicU64);
+
+    impl HostClock for Manual {
+        fn now_us(&self) -> u64 {
+            self.0.load(Ordering::SeqCst)
+        }
+    }
+
+    fn clock(host: &Arc<Manual>) -> Clock {
+        let us = host.now_us();
+        let base = Instant::now() - Duration::from_micros(us % 1_000);
+        let cluster = Mutex::new(ClusterClock::new(0, &[Time::from_ms(us / 1_000)]));
+        Clock { host: host.clone(), base, cluster, moved: Notify::new() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn milliseconds_begin_where_the_hosts_do() {
+        let host = Arc::new(Manual(AtomicU64::new(1_000_000_700)));
+        let clock = clock(&host);
+        assert_eq!(clock.now().time, Time::from_ms(1_000_000));
+        tokio::time::advance(Duration::from_micros(299)).await;
+        assert_eq!(clock.now().time, Time::from_ms(1_000_000));
+        tokio::time::advance(Duration::from_micros(1)).await;
+        assert_eq!(clock.now().time, Time::from_ms(1_000_001));
+        let due = clock.instant_of(Time::from_ms(1_000_011));
+        assert_eq!(due - Instant::now(), Duration::from_millis(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_moved_estimate_wakes_who_waits() {
+        let host = Arc::new(Manual(AtomicU64::new(1_000_000_000)));
+        let clock = clock(&host);
+        let far = Round { readings: vec![Time::from_ms(1_001_000); 2], took: Duration::ZERO };
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(clock.observe(&far), 1, "the host's clock has stood still");
+        let far = Round { readings: vec![Time::from_ms(1_007_000); 3], took: Duration::ZERO };
+        clock.observe(&far);
+        clock.moved().await;
+        assert!(clock.now().time > Time::from_ms(1_001_000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn times_far_ahead_have_an_instant() {
+        let clock = clock(&Arc::new(Manual::default()));
+        assert!(clock.instant_of(Time::MAX) > Instant::now() + Duration::from_secs(86_400));
+        assert!(clock.instant_of_mono(u64::MAX) > Instant::now());
+    }
+}

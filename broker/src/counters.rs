@@ -1,0 +1,121 @@
+//! What the shell counts beside the engine's own counters.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One number of the shell. All count up since start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub(crate) enum ShellCounter {
+    /// Connections taken from the listener.
+    ConnectionsAccepted,
+    /// Connections closed at once: too many in their handshake.
+    ConnectionsRefused,
+    /// Sessions refused: too many of them.
+    SessionsRefused,
+    /// The authenticator said no.
+    AuthRefused,
+    /// Hellos without a common version.
+    VersionRefused,
+    /// Handshakes that did not end in time.
+    HandshakesTimedOut,
+    /// First messages that were no valid hello.
+    HandshakesMalformed,
+    /// Frames whose body is no message.
+    FramesMalformed,
+    /// Frames that announce more than the limit.
+    FramesOversized,
+    /// Connections that ended in the middle of a frame.
+    FramesTruncated,
+    /// Messages that are not allowed where they came.
+    FramesOutOfPlace,
+    /// Sessions closed by the engine: they broke the protocol.
+    SessionsBroken,
+    /// Sessions that were silent for too long.
+    HeartbeatsMissed,
+    /// Sessions that did not take what was sent.
+    WritesStalled,
+    /// Sessions that let too much pile up.
+    OutboxOverflows,
+    /// Messages that fit no frame and went out in parts.
+    MessagesSplit,
+    /// Messages that fit no frame and went out as an error.
+    MessagesTooLarge,
+    /// Alarms given to the engine.
+    Alarms,
+    /// Readings of clocks far from the cluster clock.
+    ClockOutliers,
+    /// Reigns that began.
+    PartitionsAcquired,
+    /// Times that the store went away.
+    StoreOutages,
+    /// Errors of the listener.
+    AcceptErrors,
+}
+
+use ShellCounter as C;
+
+const ALL: [(ShellCounter, &str); 22] = [
+    (C::ConnectionsAccepted, "connections_accepted_total"),
+    (C::ConnectionsRefused, "connections_refused_total"),
+    (C::SessionsRefused, "sessions_refused_total"),
+    (C::AuthRefused, "auth_refused_total"),
+    (C::VersionRefused, "version_refused_total"),
+    (C::HandshakesTimedOut, "handshakes_timed_out_total"),
+    (C::HandshakesMalformed, "handshakes_malformed_total"),
+    (C::FramesMalformed, "frames_malformed_total"),
+    (C::FramesOversized, "frames_oversized_total"),
+    (C::FramesTruncated, "frames_truncated_total"),
+    (C::FramesOutOfPlace, "frames_out_of_place_total"),
+    (C::SessionsBroken, "sessions_broken_total"),
+    (C::HeartbeatsMissed, "heartbeats_missed_total"),
+    (C::WritesStalled, "writes_stalled_total"),
+    (C::OutboxOverflows, "outbox_overflows_total"),
+    (C::MessagesSplit, "messages_split_total"),
+    (C::MessagesTooLarge, "messages_too_large_total"),
+    (C::Alarms, "alarms_total"),
+    (C::ClockOutliers, "clock_outliers_total"),
+    (C::PartitionsAcquired, "partitions_acquired_total"),
+    (C::StoreOutages, "store_outages_total"),
+    (C::AcceptErrors, "accept_errors_total"),
+];
+
+/// The shell's counters, shared by its tasks.
+#[derive(Debug, Default)]
+pub(crate) struct Counters([AtomicU64; ALL.len()]);
+
+impl Counters {
+    pub(crate) fn add(&self, counter: ShellCounter, n: u64) {
+        self.0[counter as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count(&self, counter: ShellCounter) {
+        self.add(counter, 1);
+    }
+
+    /// Puts these counters among the engine's, in order of name.
+    pub(crate) fn merge_into(&self, counters: &mut Vec<(String, u64)>) {
+        let own =
+            ALL.iter().map(|(c, name)| ((*name).to_owned(), self.0[*c as usize].load(Ordering::Relaxed)));
+        counters.extend(own);
+        counters.sort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_has_its_own_name_and_place() {
+        for (i, (counter, _)) in ALL.iter().enumerate() {
+            assert_eq!(*counter as usize, i);
+        }
+        let counters = Counters::default();
+        counters.add(C::Alarms, 3);
+        let mut merged = vec![("scheduled_total".to_owned(), 7)];
+        counters.merge_into(&mut merged);
+        assert_eq!(merged.len(), ALL.len() + 1);
+        assert!(merged.windows(2).all(|w| w[0].0 < w[1].0), "in order, none twice");
+        assert!(merged.contains(&("alarms_total".to_owned(), 3)));
+    }
+}

@@ -1,0 +1,120 @@
+//! The handshake: a stranger becomes a session, or learns why not.
+//!
+//! Purpose: the first frame, of 4 KiB at most, is a hello; magic, version and token are looked at in this order.
+//! Invariant: until the hello is accepted nothing about the stranger is kept and nothing reaches the engine.
+//! Not in here: the deadline and the caps (the session's and the listener's).
+
+use std::net::SocketAddr;
+
+use futures_util::StreamExt;
+use mtimer_protocol::{ClientMessage, ErrorCode, Hello, MAGIC, VERSION, decode};
+use tokio::io::AsyncRead;
+use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
+
+use crate::auth::Authenticator;
+use crate::counters::ShellCounter;
+
+/// Longest name of a client software, bytes.
+const MAX_SOFTWARE: usize = 128;
+
+/// The frames of a connection.
+pub(crate) type Frames<R> = FramedRead<R, LengthDelimitedCodec>;
+
+/// Why a connection is refused or closed, and how it is counted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Refusal {
+    pub(crate) counter: ShellCounter,
+    pub(crate) code: ErrorCode,
+    pub(crate) message: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(counter: ShellCounter, code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { counter, code, message: message.into() }
+    }
+
+    pub(crate) fn protocol(counter: ShellCounter, message: impl Into<String>) -> Self {
+        Self::new(counter, ErrorCode::Protocol, message)
+    }
+}
+
+/// A message could not be read.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    /// The connection has ended between two frames.
+    Ended,
+    /// The connection has ended in the middle of a frame, or failed; nobody is there to be told.
+    Lost { truncated: bool, error: std::io::Error },
+    /// What came is not allowed.
+    Refused(Refusal),
+}
+
+/// Reads one message; says how many bytes its frame had.
+pub(crate) async fn read_message<R: AsyncRead + Unpin>(
+    frames: &mut Frames<R>,
+) -> Result<(ClientMessage, usize), ReadError> {
+    let body = match frames.next().await {
+        Some(Ok(body)) => body,
+        None => return Err(ReadError::Ended),
+        Some(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
+            let limit = frames.decoder().max_frame_length();
+            let text = format!("a frame is announced with more than {limit} bytes: send smaller frames");
+            return Err(ReadError::Refused(Refusal::protocol(ShellCounter::FramesOversized, text)));
+        }
+        Some(Err(error)) => {
+            // The codec reports an end in the middle of a frame as an error of no particular kind.
+            let truncated = error.kind() == std::io::ErrorKind::Other;
+            return Err(ReadError::Lost { truncated, error });
+        }
+    };
+    match decode(&body) {
+        Ok(message) => Ok((message, body.len())),
+        Err(error) => {
+            Err(ReadError::Refused(Refusal::protocol(ShellCounter::FramesMalformed, error.to_string())))
+        }
+    }
+}
+
+/// Reads and checks the hello.
+pub(crate) async fn read_hello<R: AsyncRead + Unpin>(
+    frames: &mut Frames<R>,
+    peer: SocketAddr,
+    auth: &dyn Authenticator,
+) -> Result<Hello, ReadError> {
+    let hello = match read_message(frames).await? {
+        (ClientMessage::Hello(hello), _) => hello,
+        _ => {
+            let text = "the first message of a connection is a hello";
+            return Err(ReadError::Refused(Refusal::protocol(ShellCounter::HandshakesMalformed, text)));
+        }
+    };
+    check(&hello).map_err(ReadError::Refused)?;
+    auth.authenticate(peer, &hello).map_err(|denied| {
+        ReadError::Refused(Refusal::new(ShellCounter::AuthRefused, ErrorCode::Unauthorized, denied.0))
+    })?;
+    Ok(hello)
+}
+
+fn check(hello: &Hello) -> Result<(), Refusal> {
+    if hello.magic != MAGIC {
+        let text =
+            format!("the hello begins with {:#010x}, an mtimer client says {MAGIC:#010x}", hello.magic);
+        return Err(Refusal::protocol(ShellCounter::HandshakesMalformed, text));
+    }
+    if !(hello.min_version..=hello.max_version).contains(&VERSION) {
+        let text = format!(
+            "this broker speaks protocol version {VERSION}, the client speaks {} to {}: update the older one",
+            hello.min_version, hello.max_version
+        );
+        return Err(Refusal::new(ShellCounter::VersionRefused, ErrorCode::Version, text));
+    }
+    if hello.software.len() > MAX_SOFTWARE {
+        let text = format!(
+            "the software's name has {} bytes, the limit is {MAX_SOFTWARE}: shorten it",
+            hello.software.len()
+        );
+        return Err(Refusal::new(ShellCounter::HandshakesMalformed, ErrorCode::Invalid, text));
+    }
+    Ok(())
+}

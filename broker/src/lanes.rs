@@ -1,0 +1,267 @@
+//! The lanes of the partitions that this broker owns: calls go out at once, answers come back in their order.
+//!
+//! Purpose: for every reign its lane, the calls that are not answered, and its health; acquisition anew when a reign
+//! has ended. All of it is polled by the engine's task, so that an answer takes no detour.
+//! Invariant: the answers of one reign are given out strictly in the order of its calls. How many are under way is the
+//! engine's bound.
+//! Not in here: what is called and why.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use mtimer_core::{Call, CallAnswer, Input};
+use mtimer_store::{Acquired, Health, Lane, LaneError, LaneFuture};
+use mtimer_types::{Epoch, PartitionId};
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
+
+use crate::acquire::Acquirer;
+use crate::error::BrokerError;
+
+/// A reign that lasted so long was a good one: the partition is acquired anew at once when it ends.
+const STABLE: Duration = Duration::from_secs(60);
+/// Otherwise at once the first time, then after a pause that doubles from the shorter to the longer.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
+
+/// What has happened on the lanes.
+pub(crate) enum LaneEvent {
+    /// A call was answered; [`Lanes::next_answer`] gives out what is in order.
+    Answered,
+    /// A partition's store came or went.
+    Health(PartitionId, Health),
+    /// A partition was acquired anew.
+    Acquired(PartitionId, Acquired),
+    /// This broker can go on no more.
+    Ended(BrokerError),
+}
+
+/// One reign over one partition.
+struct Reign {
+    lane: Arc<dyn Lane>,
+    epoch: Epoch,
+    began: tokio::time::Instant,
+    /// Number of the first call in `calls`.
+    first: u64,
+    /// Unanswered calls, and answers that wait for an earlier one.
+    calls: VecDeque<Option<CallAnswer>>,
+}
+
+type Answered = (PartitionId, Epoch, u64, CallAnswer);
+type HealthChanged = (PartitionId, Epoch, Option<watch::Receiver<Health>>);
+type Reacquired = (PartitionId, Result<Acquired, BrokerError>);
+
+/// All lanes of this broker.
+pub(crate) struct Lanes {
+    reigns: HashMap<PartitionId, Reign>,
+    calls: FuturesUnordered<BoxFuture<'static, Answered>>,
+    health: FuturesUnordered<BoxFuture<'static, HealthChanged>>,
+    acquirer: Arc<Acquirer>,
+    acquiring: JoinSet<Reacquired>,
+    /// How long to pause before the next acquisition, of partitions whose reigns do not last.
+    restless: HashMap<PartitionId, Duration>,
+    /// Partitions with an answer that is in order.
+    answered: VecDeque<PartitionId>,
+    /// Partitions whose store is away.
+    down: BTreeSet<PartitionId>,
+}
+
+impl Lanes {
+    pub(crate) fn new(acquirer: Arc<Acquirer>) -> Self {
+        Self {
+            reigns: HashMap::new(),
+            calls: FuturesUnordered::new(),
+            health: FuturesUnordered::new(),
+            acquirer,
+            acquiring: JoinSet::new(),
+            restless: HashMap::new(),
+            answered: VecDeque::new(),
+            down: BTreeSet::new(),
+        }
+    }
+
+    /// Begins a reign. Gives what the engine is to be told: the acquisition, and the health if it is not well.
+    pub(crate) fn begin(&mut self, partition: PartitionId, acquired: Acquired) -> Vec<Input> {
+        let Acquired { lane, epoch, prior_claim, in_flight } = acquired;
+        let mut receiver = lane.health();
+        let health = receiver.borrow_and_update().clone();
+        self.watch(partition, epoch, receiver);
+        let began = tokio::time::Instant::now();
+        self.reigns.insert(partition, Reign { lane, epoch, began, first: 0, calls: VecDeque::new() });
+        let mut inputs = vec![Input::Acquired { partition, epoch, prior_claim, in_flight }];
+        if health != Health::Up {
+            self.note_health(partition, &health);
+            inputs.push(Input::Health { partition, health });
+        }
+        inputs
+    }
+
+    /// Makes a call now. A call on a partition without a lane is not made: its reign has ended.
+    pub(crate) fn call(&mut self, partition: PartitionId, call: Call) {
+        let Some(reign) = self.reigns.get_mut(&partition) else {
+            return;
+        };
+        let number = reign.first + reign.calls.len() as u64;
+        reign.calls.push_back(None);
+        let (epoch, answer) = (reign.epoch, make(&*reign.lane, call));
+        self.calls.push(Box::pin(async move { (partition, epoch, number, answer.await) }));
+    }
+
+    /// Waits for the next event; for ever if nothing is under way.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub(crate) async fn next(&mut self) -> LaneEvent {
+        loop {
+            tokio::select! {
+                Some(answered) = self.calls.next() => {
+                    self.note_answer(answered);
+                    return LaneEvent::Answered;
+                }
+                Some((partition, epoch, receiver)) = self.health.next() => {
+                    if let Some(event) = self.health_changed(partition, epoch, receiver) {
+                        return event;
+                    }
+                }
+                Some(ended) = self.acquiring.join_next() => return acquired_anew(ended),
+                else => std::future::pending().await,
+            }
+        }
+    }
+
+    /// The next answer in order, as the engine's input.
+    pub(crate) fn next_answer(&mut self) -> Option<Input> {
+        loop {
+            let partition = *self.answered.front()?;
+            if let Some(reign) = self.reigns.get_mut(&partition)
+                && let Some(answer) = reign.calls.front_mut().and_then(Option::take)
+            {
+                reign.calls.pop_front();
+                reign.first += 1;
+                return Some(Input::Answered { partition, epoch: reign.epoch, answer });
+            }
+            self.answered.pop_front();
+        }
+    }
+
+    /// Ends a reign. Unless the broker is stopping, the partition is acquired anew; if somebody else holds it under a
+    /// higher term, that ends the broker.
+    pub(crate) fn end(&mut self, partition: PartitionId, error: &LaneError, stopping: bool) {
+        let Some(reign) = self.reigns.remove(&partition) else {
+            return;
+        };
+        self.down.remove(&partition);
+        if stopping || *error == LaneError::Closed {
+            return;
+        }
+        let epoch = reign.epoch;
+        tracing::warn!(%partition, %epoch, %error, "the reign has ended, acquiring anew");
+        let pause = self.pause(partition, reign.began.elapsed());
+        let acquirer = self.acquirer.clone();
+        self.acquiring.spawn(async move {
+            tokio::time::sleep(pause).await;
+            (partition, acquirer.acquire(partition, epoch).await)
+        });
+    }
+
+    fn pause(&mut self, partition: PartitionId, lasted: Duration) -> Duration {
+        if lasted >= STABLE {
+            self.restless.remove(&partition);
+        }
+        let pause = self.restless.get(&partition).copied().unwrap_or_default();
+        self.restless.insert(partition, (pause * 2).clamp(PAUSES.0, PAUSES.1));
+        pause
+    }
+
+    fn note_answer(&mut self, (partition, epoch, number, answer): Answered) {
+        // An answer of an earlier reign has nobody left to take it.
+        let Some(reign) = self.reigns.get_mut(&partition).filter(|r| r.epoch == epoch) else {
+            return;
+        };
+        let place = number.checked_sub(reign.first).and_then(|i| reign.calls.get_mut(i as usize));
+        if let Some(place) = place {
+            *place = Some(answer);
+            if number == reign.first {
+                self.answered.push_back(partition);
+            }
+        }
+    }
+
+    fn watch(&mut self, partition: PartitionId, epoch: Epoch, mut receiver: watch::Receiver<Health>) {
+        self.health.push(Box::pin(async move {
+            // The sender goes away with the lane: nothing more to tell then.
+            let alive = receiver.changed().await.is_ok();
+            (partition, epoch, alive.then_some(receiver))
+        }));
+    }
+
+    fn health_changed(
+        &mut self,
+        partition: PartitionId,
+        epoch: Epoch,
+        receiver: Option<watch::Receiver<Health>>,
+    ) -> Option<LaneEvent> {
+        let mut receiver = receiver?;
+        self.reigns.get(&partition).filter(|r| r.epoch == epoch)?;
+        let health = receiver.borrow_and_update().clone();
+        self.watch(partition, epoch, receiver);
+        self.note_health(partition, &health);
+        Some(LaneEvent::Health(partition, health))
+    }
+
+    /// Logs when the first partition's store goes away and when the last one's is back.
+    fn note_health(&mut self, partition: PartitionId, health: &Health) {
+        match health {
+            Health::Up => {
+                if self.down.remove(&partition) && self.down.is_empty() {
+                    tracing::info!("the store can be reached again");
+                }
+            }
+            Health::Down(why) => {
+                if self.down.is_empty() {
+                    tracing::warn!(%partition, %why, "the store cannot be reached, new timers are refused meanwhile");
+                }
+                self.down.insert(partition);
+            }
+            Health::Ended(_) => {
+                self.down.remove(&partition);
+            }
+        }
+    }
+}
+
+fn acquired_anew(ended: Result<Reacquired, JoinError>) -> LaneEvent {
+    match ended {
+        Ok((partition, Ok(acquired))) => LaneEvent::Acquired(partition, acquired),
+        Ok((_, Err(error))) => LaneEvent::Ended(error),
+        Err(error) => {
+            LaneEvent::Ended(BrokerError::Panicked { task: "acquisition", what: error.to_string() })
+        }
+    }
+}
+
+/// Makes the call; that it is made, not polled, fixes its place in the lane.
+fn make(lane: &dyn Lane, call: Call) -> BoxFuture<'static, CallAnswer> {
+    match call {
+        Call::Apply(batch) => into(lane.apply(batch), CallAnswer::Apply),
+        Call::Load(load) => into(lane.load(load), CallAnswer::Load),
+        Call::Unload(beyond) => into(lane.unload(beyond), |()| CallAnswer::Unload),
+        Call::Get(target) => into(lane.get(target), CallAnswer::Get),
+        Call::ParkedDestinations => into(lane.parked_destinations(), CallAnswer::ParkedDestinations),
+        Call::Parked(dest, cursor, limit) => into(lane.parked(dest, cursor, limit), CallAnswer::Parked),
+        Call::Dead(filter, cursor, limit) => into(lane.dead(filter, cursor, limit), CallAnswer::Dead),
+        Call::Taken(cursor, limit) => into(lane.taken(cursor, limit), CallAnswer::Taken),
+        Call::Census => into(lane.census(), CallAnswer::Census),
+        Call::Release(in_flight) => into(lane.release(in_flight), |()| CallAnswer::Release),
+    }
+}
+
+fn into<T: Send + 'static>(
+    answer: LaneFuture<T>,
+    name: impl FnOnce(T) -> CallAnswer + Send + 'static,
+) -> BoxFuture<'static, CallAnswer> {
+    Box::pin(async move { answer.await.map_or_else(CallAnswer::Ended, name) })
+}

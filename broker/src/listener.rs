@@ -1,0 +1,71 @@
+//! Accepts connections, within caps, and keeps their tasks.
+//!
+//! Purpose: every connection is a task of its own in one set, so that none outlives the broker and none fails unseen.
+//! Invariant: connections in their handshake are capped before a byte is read; sessions are capped when they are welcomed.
+//! Not in here: what a connection says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mtimer_core::SessionId;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinError, JoinSet};
+
+use crate::counters::ShellCounter;
+use crate::error::BrokerError;
+use crate::session::{SessionContext, serve};
+
+/// Pause after an error of the listener, which usually means that the process has no file descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts until the broker stops, then waits for the sessions to end. Aborting it ends them at once.
+pub(crate) async fn listen(
+    listener: TcpListener,
+    context: Arc<SessionContext>,
+    max_handshakes: usize,
+) -> Result<(), BrokerError> {
+    let handshakes = Arc::new(Semaphore::new(max_handshakes));
+    let mut tasks = JoinSet::new();
+    // 0 is the broker itself.
+    let mut last = 0;
+    let mut failing = false;
+    loop {
+        let accepted = tokio::select! {
+            () = context.stopping.cancelled() => break,
+            Some(ended) = tasks.join_next() => {
+                check(ended)?;
+                continue;
+            }
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((socket, peer)) => {
+                failing = false;
+                context.counters.count(ShellCounter::ConnectionsAccepted);
+                let Ok(handshake) = handshakes.clone().try_acquire_owned() else {
+                    context.counters.count(ShellCounter::ConnectionsRefused);
+                    continue;
+                };
+                last += 1;
+                tasks.spawn(serve(socket, peer, SessionId(last), context.clone(), handshake));
+            }
+            Err(error) => {
+                context.counters.count(ShellCounter::AcceptErrors);
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::warn!(%error, "cannot accept connections, trying again");
+                }
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    while let Some(ended) = tasks.join_next().await {
+        check(ended)?;
+    }
+    Ok(())
+}
+
+fn check(ended: Result<(), JoinError>) -> Result<(), BrokerError> {
+    ended.map_err(|error| BrokerError::Panicked { task: "session", what: error.to_string() })
+}

@@ -1,0 +1,100 @@
+//! Waiting for an instant more exactly than the runtime's timers, which round up to the next millisecond.
+//!
+//! Purpose: one thread that sleeps on a condition variable until the instant (the system wakes it about 60 µs late)
+//! and then wakes the task that waits.
+//! Invariant: the thread is a help, not the truth. The runtime's own timer runs beside it, so that a wait ends even if
+//! the thread does nothing (or time is paused in a test, of which the thread knows nothing).
+//! Not in here: more than one waiter, long waits.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The thread and the way to it. Dropping it ends the thread.
+pub(crate) struct Precise {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// The instant that the thread was given last: each is given once.
+    given: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Shared {
+    wish: Mutex<Wish>,
+    changed: Condvar,
+    reached: Notify,
+}
+
+#[derive(Default)]
+struct Wish {
+    at: Option<std::time::Instant>,
+    stop: bool,
+}
+
+impl Precise {
+    /// Starts the thread.
+    pub(crate) fn start() -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let thread = {
+            let shared = shared.clone();
+            std::thread::Builder::new().name("mtimer-alarm".to_owned()).spawn(move || shared.run())?
+        };
+        Ok(Self { shared, thread: Some(thread), given: None })
+    }
+
+    /// Completes at `at` or a little later; now and then too early, so compare the clock.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped and called again.
+    pub(crate) async fn reached(&mut self, at: Instant) {
+        if self.given != Some(at) {
+            self.given = Some(at);
+            self.shared.wait_for(at.into_std());
+        }
+        tokio::select! {
+            () = self.shared.reached.notified() => {}
+            () = tokio::time::sleep_until(at) => {}
+        }
+    }
+}
+
+impl Drop for Precise {
+    fn drop(&mut self) {
+        self.shared.wish.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
+        self.shared.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // It only ever sleeps: there is nothing to wait for, and nothing that it could say.
+            drop(thread);
+        }
+    }
+}
+
+impl Shared {
+    fn wait_for(&self, at: std::time::Instant) {
+        self.wish.lock().unwrap_or_else(PoisonError::into_inner).at = Some(at);
+        self.changed.notify_one();
+    }
+
+    fn run(&self) {
+        let mut wish = self.wish.lock().unwrap_or_else(PoisonError::into_inner);
+        while !wish.stop {
+            let now = std::time::Instant::now();
+            wish = match wish.at {
+                None => self.changed.wait(wish).unwrap_or_else(PoisonError::into_inner),
+                Some(at) if at <= now => {
+                    wish.at = None;
+                    self.reached.notify_one();
+                    wish
+                }
+                Some(at) => {
+                    let waited = self.changed.wait_timeout(wish, at - now);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}

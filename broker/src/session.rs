@@ -1,0 +1,323 @@
+//! One connection, from its handshake to its end.
+//!
+//! Purpose: reads messages and hands them to the engine's task; writes what the engine's task has put into the outbox;
+//! notices when the other side has gone silent.
+//! Invariant: whoever is refused or closed by us is told why (`Refused`), and counted; the engine hears of a session's
+//! end exactly once.
+//! Not in here: what messages mean.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mtimer_core::SessionId;
+use mtimer_protocol::{ErrorCode, Hello, ServerMessage, VERSION, Welcome, frame_codec};
+use mtimer_types::limits::{MAX_BATCH, MAX_FRAME, MAX_FRAME_BEFORE_AUTH};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+use tokio_util::codec::FramedRead;
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::Authenticator;
+use crate::clock::Clock;
+use crate::counters::{Counters, ShellCounter};
+use crate::handshake::{Frames, ReadError, Refusal, read_hello, read_message};
+use crate::inbox::{Gate, Handle, OutOfPlace, Sorted, Way, What, sort};
+use crate::outbox::{Outbox, TotalBytes};
+use crate::writer::{Pace, WriteError, write_all};
+
+/// How long the last words to a client may take.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Bytes that are read and thrown away after the last words, so that the system does not reset the connection before
+/// the client has read them.
+const LINGER_BYTES: u64 = 1024 * 1024;
+
+/// What all sessions have in common.
+pub(crate) struct SessionContext {
+    pub(crate) gate: Gate,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) auth: Arc<dyn Authenticator>,
+    pub(crate) outbox_total: Arc<TotalBytes>,
+    pub(crate) outbox_limit: usize,
+    pub(crate) sessions: Arc<Semaphore>,
+    pub(crate) max_sessions: usize,
+    pub(crate) heartbeat: Duration,
+    pub(crate) heartbeat_timeout: Duration,
+    pub(crate) handshake_timeout: Duration,
+    /// What every welcome says; the session's number and the time are filled in.
+    pub(crate) welcome: Welcome,
+    /// The broker is stopping: nobody is welcomed any more.
+    pub(crate) stopping: CancellationToken,
+}
+
+/// Why a session has ended.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("closed by the client")]
+    Client,
+    /// Nobody is there to be told.
+    #[error("lost: {0}")]
+    Lost(String),
+    #[error("closed by us: {0}")]
+    Refused(Refusal),
+    /// Everything was sent and the outbox is closed: the engine or the stopping broker wants it so.
+    #[error("closed by us")]
+    Closed,
+    /// The outbox holds the last words already.
+    #[error("closed by us: too much waits to be read")]
+    Killed,
+    #[error("closed by us: the broker has ended")]
+    EngineGone,
+}
+
+/// Serves a connection until it ends.
+pub(crate) async fn serve(
+    socket: TcpStream,
+    peer: SocketAddr,
+    session: SessionId,
+    context: Arc<SessionContext>,
+    handshake: OwnedSemaphorePermit,
+) {
+    // A lone small frame goes out at once; the writer coalesces by itself. Where that is refused, it is a bit slower.
+    if let Err(error) = socket.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "cannot turn Nagle's algorithm off");
+    }
+    let (read, mut write) = socket.into_split();
+    let mut frames = FramedRead::new(read, frame_codec(MAX_FRAME_BEFORE_AUTH));
+    let welcomed = match shake_hands(&mut frames, peer, &context).await {
+        Ok(welcomed) => welcomed,
+        Err(ReadError::Refused(refusal)) => {
+            context.counters.count(refusal.counter);
+            tracing::debug!(%peer, %refusal, "connection refused");
+            refuse(&mut frames, &mut write, &context, refusal).await;
+            return;
+        }
+        Err(ReadError::Ended) => return,
+        Err(ReadError::Lost { truncated, error }) => {
+            if truncated {
+                context.counters.count(ShellCounter::FramesTruncated);
+            }
+            tracing::debug!(%peer, %error, "connection lost in its handshake");
+            return;
+        }
+    };
+    drop(handshake);
+    frames.decoder_mut().set_max_frame_length(MAX_FRAME);
+    let software = &welcomed.hello.software;
+    tracing::debug!(session = session.0, %peer, software, "session opened");
+    let end =
+        Session { session, context: &context }.run(&mut frames, &mut write, welcomed.hello.client).await;
+    tracing::debug!(session = session.0, %peer, %end, "session closed");
+}
+
+/// A hello that was accepted, and the place among the sessions that goes with it.
+struct Welcomed {
+    hello: Hello,
+    _place: OwnedSemaphorePermit,
+}
+
+async fn shake_hands(
+    frames: &mut Frames<OwnedReadHalf>,
+    peer: SocketAddr,
+    context: &SessionContext,
+) -> Result<Welcomed, ReadError> {
+    let hello = tokio::select! {
+        hello = timeout(context.handshake_timeout, read_hello(frames, peer, &*context.auth)) => hello.map_err(|_| {
+            let text = format!("no hello within {} ms", context.handshake_timeout.as_millis());
+            ReadError::Refused(Refusal::protocol(ShellCounter::HandshakesTimedOut, text))
+        })??,
+        () = context.stopping.cancelled() => {
+            let text = "the broker is stopping";
+            return Err(ReadError::Refused(Refusal::new(ShellCounter::SessionsRefused, ErrorCode::Stopping, text)));
+        }
+    };
+    let place = context.sessions.clone().try_acquire_owned().map_err(|_| {
+        let text = format!("all {} sessions of this broker are taken: try again later", context.max_sessions);
+        ReadError::Refused(Refusal::new(ShellCounter::SessionsRefused, ErrorCode::Overloaded, text))
+    })?;
+    Ok(Welcomed { hello, _place: place })
+}
+
+/// Tells a stranger why it is refused.
+async fn refuse(
+    frames: &mut Frames<OwnedReadHalf>,
+    write: &mut OwnedWriteHalf,
+    context: &SessionContext,
+    refusal: Refusal,
+) {
+    let outbox = Outbox::new(context.outbox_limit, context.outbox_total.clone());
+    outbox.close(Some(refusal.into()));
+    let sent = timeout(LAST_WORDS, write_all(write, &outbox, context.pace(), &context.counters)).await;
+    if let Ok(Ok(())) = sent {
+        linger(frames, write).await;
+    }
+}
+
+/// Says that nothing follows, and reads on for a moment.
+async fn linger(frames: &mut Frames<OwnedReadHalf>, write: &mut OwnedWriteHalf) {
+    if write.shutdown().await.is_err() {
+        return;
+    }
+    let mut rest = frames.get_mut().take(LINGER_BYTES);
+    // However this ends, the connection is closed next.
+    let _ = timeout(LAST_WORDS, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await;
+}
+
+struct Session<'a> {
+    session: SessionId,
+    context: &'a SessionContext,
+}
+
+impl Session<'_> {
+    async fn run(&self, frames: &mut Frames<OwnedReadHalf>, write: &mut OwnedWriteHalf, client: u128) -> End {
+        let context = self.context;
+        let outbox = Arc::new(Outbox::new(context.outbox_limit, context.outbox_total.clone()));
+        let way = context.gate.way(self.session);
+        let kill = CancellationToken::new();
+        // Cannot be over the bound: it is the first message.
+        let _ = outbox.push(ServerMessage::Welcome(self.welcome()));
+        let handle = Handle { outbox: outbox.clone(), kill: kill.clone() };
+        if way.send(What::Opened { client, handle }).await.is_err() {
+            outbox.close(Some(stopping()));
+        }
+        let end = {
+            let mut writer = pin!(write_all(write, &outbox, context.pace(), &context.counters));
+            let end = tokio::select! {
+                end = self.read(frames, &way, &outbox) => end,
+                wrote = &mut writer => self.wrote(wrote),
+                () = kill.cancelled() => End::Killed,
+            };
+            match &end {
+                End::Refused(refusal) => outbox.close(Some(refusal.clone().into())),
+                End::EngineGone => outbox.close(Some(stopping())),
+                End::Client | End::Lost(_) | End::Closed | End::Killed => outbox.close(None),
+            }
+            // A client that has gone away, or whose connection takes nothing, misses its last words.
+            if matches!(end, End::Refused(_) | End::EngineGone | End::Killed) {
+                let _ = timeout(LAST_WORDS, &mut writer).await;
+            }
+            end
+        };
+        // If the engine is gone it need not know.
+        let _ = way.send(What::Closed).await;
+        if matches!(end, End::Refused(_) | End::EngineGone | End::Closed) {
+            linger(frames, write).await;
+        }
+        end
+    }
+
+    /// Reads until something ends it.
+    async fn read(&self, frames: &mut Frames<OwnedReadHalf>, way: &Way, outbox: &Outbox) -> End {
+        let context = self.context;
+        loop {
+            // Only the wait for the client counts as silence, not that for the engine.
+            let (message, bytes) = match timeout(context.heartbeat_timeout, read_message(frames)).await {
+                Ok(Ok(message)) => message,
+                Ok(Err(error)) => return self.unreadable(error),
+                Err(_) => {
+                    let text = format!("nothing heard for {} ms", context.heartbeat_timeout.as_millis());
+                    return self.refused(Refusal::protocol(ShellCounter::HeartbeatsMissed, text));
+                }
+            };
+            let sent = match sort(message) {
+                Ok(Sorted::ForEngine(event)) => way.send_message(event, bytes).await,
+                Ok(Sorted::Pong) => Ok(()),
+                Ok(Sorted::Ping(n)) => {
+                    if let Err(over) = outbox.push(ServerMessage::Pong(n, context.clock.now().time)) {
+                        let refusal = Refusal::new(
+                            ShellCounter::OutboxOverflows,
+                            ErrorCode::Overloaded,
+                            over.to_string(),
+                        );
+                        outbox.clear_and_close(refusal.clone().into());
+                        return self.refused(refusal);
+                    }
+                    Ok(())
+                }
+                Err(OutOfPlace(what)) => {
+                    let text = format!("{what} is not allowed here");
+                    return self.refused(Refusal::protocol(ShellCounter::FramesOutOfPlace, text));
+                }
+            };
+            if sent.is_err() {
+                return End::EngineGone;
+            }
+        }
+    }
+
+    fn unreadable(&self, error: ReadError) -> End {
+        match error {
+            ReadError::Ended => End::Client,
+            ReadError::Refused(refusal) => self.refused(refusal),
+            ReadError::Lost { truncated, error } => {
+                if truncated {
+                    self.context.counters.count(ShellCounter::FramesTruncated);
+                }
+                End::Lost(error.to_string())
+            }
+        }
+    }
+
+    fn refused(&self, refusal: Refusal) -> End {
+        self.context.counters.count(refusal.counter);
+        tracing::info!(session = self.session.0, %refusal, "closing a session");
+        End::Refused(refusal)
+    }
+
+    fn wrote(&self, wrote: Result<(), WriteError>) -> End {
+        match wrote {
+            Ok(()) => End::Closed,
+            Err(error) => {
+                if let WriteError::Stalled(_) = error {
+                    self.context.counters.count(ShellCounter::WritesStalled);
+                    tracing::info!(session = self.session.0, %error, "closing a session");
+                }
+                End::Lost(error.to_string())
+            }
+        }
+    }
+
+    fn welcome(&self) -> Welcome {
+        let context = self.context;
+        Welcome { session: self.session.0, now: context.clock.now().time, ..context.welcome.clone() }
+    }
+}
+
+impl SessionContext {
+    fn pace(&self) -> Pace {
+        Pace { heartbeat: self.heartbeat, stalled: self.heartbeat_timeout }
+    }
+}
+
+/// The welcome of a broker, but for what is different for every session.
+pub(crate) fn welcome(cluster: String, store: mtimer_store::StoreInfo, heartbeat: Duration) -> Welcome {
+    Welcome {
+        version: VERSION,
+        session: 0,
+        cluster,
+        software: concat!("mtimer/", env!("CARGO_PKG_VERSION")).to_owned(),
+        store: store.kind.to_owned(),
+        durability: store.durability.to_owned(),
+        partitions: store.partitions,
+        now: mtimer_types::Time::ZERO,
+        heartbeat_ms: u64::try_from(heartbeat.as_millis()).unwrap_or(u64::MAX),
+        // Both are small constants.
+        max_frame: MAX_FRAME as u32,
+        max_batch: MAX_BATCH as u32,
+    }
+}
+
+fn stopping() -> ServerMessage {
+    ServerMessage::Refused { code: ErrorCode::Stopping, message: "the broker is stopping".to_owned() }
+}
+
+impl From<Refusal> for ServerMessage {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused { code: refusal.code, message: refusal.message }
+    }
+}

@@ -1,0 +1,418 @@
+//! The engine's task: the one place where the engine is called.
+//!
+//! Purpose: a loop that waits for one [`Event`], hands it and whatever else is there to the engine, flushes once, and
+//! carries out the effects.
+//! Invariant: between two waits everything is synchronous; nothing here waits for a client or for the store, and one
+//! round takes a bounded amount of work, so that alarms are not late because of it.
+//! Not in here: decisions about timers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use mtimer_core::{Effect, Engine, Input, SessionEvent, SessionId};
+use mtimer_protocol::{ErrorCode, Query, QueryAnswer, ServerMessage, Status};
+use mtimer_store::Acquired;
+use mtimer_types::PartitionId;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::counters::{Counters, ShellCounter};
+use crate::error::BrokerError;
+use crate::inbox::{FromSession, Handle, Ticket, What};
+use crate::lanes::{LaneEvent, Lanes};
+use crate::outbox::Overflow;
+use crate::wheel::Wheel;
+
+/// Operations and settlements that are handed to the engine in one round: about a millisecond of work.
+const ROUND_OPS: usize = 2_000;
+/// Answers of lanes that are handed to the engine in one round.
+const ROUND_ANSWERS: usize = 256;
+/// How long giving the partitions up may take when the broker stops.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The broker's own session, for its own questions.
+const SELF: SessionId = SessionId(0);
+
+/// What others want of the engine's task.
+#[derive(Debug)]
+pub(crate) enum Control {
+    /// Stop gracefully.
+    Stop,
+    /// Tell the state.
+    Status(oneshot::Sender<Status>),
+}
+
+/// What can happen.
+enum Event {
+    /// Time has come: an alarm, a timeout of the engine, or the end of a stop's patience.
+    Time,
+    Lane(LaneEvent),
+    Control(Control),
+    ClockMoved,
+    Session(FromSession),
+}
+
+/// How far a graceful stop has come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    Serving,
+    Draining { until: Instant },
+    Releasing { until: Instant },
+    Released,
+}
+
+/// A session, as the engine's task sees it.
+struct Entry {
+    handle: Handle,
+    /// Of requests and queries that are not answered, by kind and number; a client may use a number twice.
+    tickets: HashMap<(Kind, u64), Vec<Ticket>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    Request,
+    Query,
+}
+
+/// The engine and everything that it is wired to.
+pub(crate) struct Shell {
+    engine: Engine,
+    clock: Arc<Clock>,
+    wheel: Wheel,
+    lanes: Lanes,
+    counters: Arc<Counters>,
+    inbox: mpsc::Receiver<FromSession>,
+    control: mpsc::Receiver<Control>,
+    sessions: HashMap<SessionId, Entry>,
+    /// Questions of the broker itself, by number.
+    questions: HashMap<u64, oneshot::Sender<Status>>,
+    last_question: u64,
+    effects: Vec<Effect>,
+    phase: Phase,
+    drain_timeout: Duration,
+    stopping: CancellationToken,
+}
+
+/// What a shell is made of.
+pub(crate) struct Parts {
+    pub(crate) engine: Engine,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) wheel: Wheel,
+    pub(crate) lanes: Lanes,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) inbox: mpsc::Receiver<FromSession>,
+    pub(crate) control: mpsc::Receiver<Control>,
+    pub(crate) drain_timeout: Duration,
+    /// Cancelled when the broker begins to stop.
+    pub(crate) stopping: CancellationToken,
+}
+
+impl Shell {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { engine, clock, wheel, lanes, counters, inbox, control, drain_timeout, stopping } = parts;
+        Self {
+            engine,
+            clock,
+            wheel,
+            lanes,
+            counters,
+            inbox,
+            control,
+            sessions: HashMap::new(),
+            questions: HashMap::new(),
+            last_question: 0,
+            effects: Vec::new(),
+            phase: Phase::Serving,
+            drain_timeout,
+            stopping,
+        }
+    }
+
+    /// Runs until the broker has stopped gracefully or cannot go on. Closes all sessions.
+    pub(crate) async fn run(mut self, acquired: Vec<(PartitionId, Acquired)>) -> Result<(), BrokerError> {
+        self.handle(Input::Session(SELF, SessionEvent::Opened { client: 0 }));
+        for (partition, acquired) in acquired {
+            self.lanes.begin(partition, acquired).into_iter().for_each(|input| self.handle(input));
+        }
+        let ended = self.serve().await;
+        let last = ended.as_ref().err().map(|error| {
+            let code = if matches!(error, BrokerError::Fenced { .. }) {
+                ErrorCode::NotOwner
+            } else {
+                ErrorCode::Unavailable
+            };
+            ServerMessage::Refused { code, message: error.to_string() }
+        });
+        for entry in self.sessions.values() {
+            entry.handle.outbox.close(last.clone());
+        }
+        ended
+    }
+
+    async fn serve(&mut self) -> Result<(), BrokerError> {
+        self.tick_and_flush();
+        while self.phase != Phase::Released {
+            let event = self.next().await;
+            self.take(event)?;
+            self.take_what_is_there()?;
+            self.tick_and_flush();
+            self.advance_stop();
+        }
+        Ok(())
+    }
+
+    /// Waits for the next event.
+    async fn next(&mut self) -> Event {
+        // Something the engine wants at a time that has passed is done at once, but not more often than every ms.
+        let now = self.clock.now().mono_ms;
+        let tick = self.engine.next_tick().map(|ms| self.clock.instant_of_mono(ms.max(now + 1)));
+        let patience = self.phase.until();
+        let first = [tick, patience].into_iter().flatten().min();
+        tokio::select! {
+            // The alarms first: the others are looked at after every event anyway.
+            biased;
+            () = self.wheel.due() => Event::Time,
+            () = sleep_until(first.unwrap_or_else(Instant::now)), if first.is_some() => Event::Time,
+            event = self.lanes.next() => Event::Lane(event),
+            Some(control) = self.control.recv() => Event::Control(control),
+            () = self.clock.moved() => Event::ClockMoved,
+            Some(event) = self.inbox.recv() => Event::Session(event),
+        }
+    }
+
+    fn take(&mut self, event: Event) -> Result<(), BrokerError> {
+        match event {
+            Event::Time => {}
+            Event::Lane(event) => self.take_lane_event(event)?,
+            Event::Control(control) => self.take_control(control),
+            Event::ClockMoved => self.wheel.rederive(),
+            Event::Session(event) => {
+                self.take_from_session(event);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes more of what is there already, up to a round's work.
+    fn take_what_is_there(&mut self) -> Result<(), BrokerError> {
+        for _ in 0..ROUND_ANSWERS {
+            let Some(event) = self.lanes.next().now_or_never() else { break };
+            self.take_lane_event(event)?;
+        }
+        let mut work = 0;
+        while work < ROUND_OPS
+            && let Ok(event) = self.inbox.try_recv()
+        {
+            work += self.take_from_session(event);
+        }
+        Ok(())
+    }
+
+    fn take_lane_event(&mut self, event: LaneEvent) -> Result<(), BrokerError> {
+        match event {
+            LaneEvent::Answered => {
+                while let Some(input) = self.lanes.next_answer() {
+                    self.handle(input);
+                }
+            }
+            LaneEvent::Health(partition, health) => self.handle(Input::Health { partition, health }),
+            // Too late for a partition that is to be given up: the next owner acquires it from the store.
+            LaneEvent::Acquired(..) if matches!(self.phase, Phase::Releasing { .. }) => {}
+            LaneEvent::Acquired(partition, acquired) => {
+                self.lanes.begin(partition, acquired).into_iter().for_each(|input| self.handle(input));
+            }
+            LaneEvent::Ended(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn take_control(&mut self, control: Control) {
+        match control {
+            Control::Stop if self.phase == Phase::Serving => {
+                tracing::info!(
+                    unsettled = self.engine.unsettled(),
+                    "stopping: no new work, waiting for handlers"
+                );
+                self.stopping.cancel();
+                self.phase = Phase::Draining { until: Instant::now() + self.drain_timeout };
+                self.handle(Input::Drain);
+            }
+            Control::Stop => {}
+            Control::Status(to) => {
+                self.last_question += 1;
+                let corr = self.last_question;
+                self.questions.insert(corr, to);
+                self.handle(Input::Session(SELF, SessionEvent::Query { corr, query: Query::Status }));
+            }
+        }
+    }
+
+    /// Hands something of a session to the engine; says how much work it was.
+    fn take_from_session(&mut self, from: FromSession) -> usize {
+        let session = from.session;
+        match from.what {
+            What::Opened { client, handle } => {
+                self.sessions.insert(session, Entry { handle, tickets: HashMap::new() });
+                self.handle(Input::Session(session, SessionEvent::Opened { client }));
+                1
+            }
+            What::Closed => {
+                if self.sessions.remove(&session).is_some() {
+                    self.handle(Input::Session(session, SessionEvent::Closed));
+                }
+                1
+            }
+            What::Message { event, ticket } => {
+                let Some(entry) = self.sessions.get_mut(&session) else {
+                    return 1;
+                };
+                let (work, kept) = match &event {
+                    SessionEvent::Request(request) => {
+                        (request.ops.len(), Some((Kind::Request, request.corr)))
+                    }
+                    SessionEvent::Query { corr, .. } => (1, Some((Kind::Query, *corr))),
+                    SessionEvent::Settle(settlements) => (settlements.len(), None),
+                    _ => (1, None),
+                };
+                if let Some(key) = kept {
+                    entry.tickets.entry(key).or_default().push(ticket);
+                }
+                self.handle(Input::Session(session, event));
+                work.max(1)
+            }
+        }
+    }
+
+    /// Gives the engine its tick if it is time, lets it act on everything it was told, and carries out what it wants.
+    fn tick_and_flush(&mut self) {
+        let now = self.clock.now();
+        let alarm = self.wheel.take_due(now.time);
+        if alarm {
+            self.counters.count(ShellCounter::Alarms);
+        }
+        if alarm || self.engine.next_tick().is_some_and(|ms| ms <= now.mono_ms) {
+            self.engine.handle(now, Input::Tick);
+        }
+        self.engine.flush(now, &mut self.effects);
+        let mut effects = std::mem::take(&mut self.effects);
+        effects.drain(..).for_each(|effect| self.carry_out(effect));
+        self.effects = effects;
+    }
+
+    fn advance_stop(&mut self) {
+        let late = self.phase.until().is_some_and(|until| until <= Instant::now());
+        match self.phase {
+            Phase::Draining { .. } if late || self.engine.unsettled() == 0 => {
+                if late {
+                    let unsettled = self.engine.unsettled();
+                    tracing::warn!(
+                        unsettled,
+                        "handlers are still at work after the drain timeout, giving up the wait"
+                    );
+                }
+                self.phase = Phase::Releasing { until: Instant::now() + RELEASE_TIMEOUT };
+                self.handle(Input::Release);
+                self.tick_and_flush();
+            }
+            Phase::Releasing { .. } if late => {
+                tracing::warn!("the store did not take the partitions back in time, stopping without");
+                self.phase = Phase::Released;
+            }
+            _ => {}
+        }
+    }
+
+    fn handle(&mut self, input: Input) {
+        self.engine.handle(self.clock.now(), input);
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send(SELF, message) => self.answer_own(message),
+            Effect::Send(session, message) => self.send(session, message),
+            Effect::Close(session, text) => {
+                if let Some(entry) = self.sessions.get(&session) {
+                    self.counters.count(ShellCounter::SessionsBroken);
+                    tracing::info!(session = session.0, reason = text, "closing a session");
+                    entry
+                        .handle
+                        .outbox
+                        .close(Some(ServerMessage::Refused { code: ErrorCode::Protocol, message: text }));
+                }
+            }
+            Effect::Call(partition, call) => self.lanes.call(partition, call),
+            Effect::Alarm(time) => self.wheel.arm(time),
+            Effect::LaneEnded(partition, error) => {
+                self.lanes.end(partition, &error, self.phase != Phase::Serving);
+            }
+            Effect::Released => self.phase = Phase::Released,
+        }
+    }
+
+    fn send(&mut self, session: SessionId, mut message: ServerMessage) {
+        if let ServerMessage::Answer { answer: QueryAnswer::Status(status), .. } = &mut message {
+            self.complete(status);
+        }
+        let Some(entry) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        let answered = match &message {
+            ServerMessage::Reply { corr, .. } => Some((Kind::Request, *corr)),
+            ServerMessage::Answer { corr, .. } => Some((Kind::Query, *corr)),
+            _ => None,
+        };
+        if let Some(key) = answered {
+            entry.answered(key);
+        }
+        if let Err(over) = entry.handle.outbox.push(message) {
+            self.counters.count(ShellCounter::OutboxOverflows);
+            entry.overflow(session, over);
+        }
+    }
+
+    /// An answer to a question of the broker itself.
+    fn answer_own(&mut self, message: ServerMessage) {
+        if let ServerMessage::Answer { corr, answer: QueryAnswer::Status(mut status) } = message {
+            self.complete(&mut status);
+            if let Some(to) = self.questions.remove(&corr) {
+                // Whoever asked may have gone.
+                let _ = to.send(status);
+            }
+        }
+    }
+
+    fn complete(&self, status: &mut Status) {
+        status.sessions = self.sessions.len() as u64;
+        self.counters.merge_into(&mut status.counters);
+    }
+}
+
+impl Phase {
+    fn until(self) -> Option<Instant> {
+        match self {
+            Self::Draining { until } | Self::Releasing { until } => Some(until),
+            Self::Serving | Self::Released => None,
+        }
+    }
+}
+
+impl Entry {
+    fn answered(&mut self, key: (Kind, u64)) {
+        if let Some(tickets) = self.tickets.get_mut(&key) {
+            tickets.pop();
+            if tickets.is_empty() {
+                self.tickets.remove(&key);
+            }
+        }
+    }
+
+    fn overflow(&self, session: SessionId, over: Overflow) {
+        tracing::info!(session = session.0, %over, "closing a session that does not read");
+        let refused = ServerMessage::Refused { code: ErrorCode::Overloaded, message: over.to_string() };
+        self.handle.outbox.clear_and_close(refused);
+        self.handle.kill.cancel();
+    }
+}

@@ -1,0 +1,259 @@
+//! A session's writer: encodes what the outbox holds and puts it on the wire.
+//!
+//! Purpose: frames are encoded here, on the session's task, many into one write; a heartbeat goes out when nothing
+//! else did.
+//! Invariant: no message is dropped in silence. One that fits no frame goes out in parts, or as an error in its place.
+//! Not in here: what is sent and when.
+
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use mtimer_protocol::{EncodeError, ErrorCode, OpReply, QueryAnswer, ServerMessage, encode};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::counters::{Counters, ShellCounter};
+use crate::outbox::Outbox;
+
+/// Bytes that are encoded before they are written.
+const CHUNK: usize = 256 * 1024;
+
+/// Why a writer ended before its outbox was closed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WriteError {
+    /// The connection is gone.
+    #[error("cannot write: {0}")]
+    Io(#[from] std::io::Error),
+    /// The other side takes nothing.
+    #[error("the client takes nothing for {} ms", .0.as_millis())]
+    Stalled(Duration),
+    /// A message cannot be encoded at all.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+}
+
+/// How often something is sent, and how long the other side may take nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    pub(crate) heartbeat: Duration,
+    pub(crate) stalled: Duration,
+}
+
+/// Sends until the outbox is closed and empty.
+pub(crate) async fn write_all<W: AsyncWrite + Unpin>(
+    socket: &mut W,
+    outbox: &Outbox,
+    pace: Pace,
+    counters: &Counters,
+) -> Result<(), WriteError> {
+    let mut buffer = BytesMut::new();
+    let mut pings = 0;
+    loop {
+        match timeout_at(Instant::now() + pace.heartbeat, outbox.take()).await {
+            Ok(Some((messages, bytes))) => {
+                for message in messages {
+                    put(&mut buffer, message, counters)?;
+                    if buffer.len() >= CHUNK {
+                        write_out(socket, &mut buffer, pace.stalled).await?;
+                    }
+                }
+                write_out(socket, &mut buffer, pace.stalled).await?;
+                outbox.sent(bytes);
+            }
+            Ok(None) => return Ok(()),
+            Err(_) => {
+                pings += 1;
+                put(&mut buffer, ServerMessage::Ping(pings), counters)?;
+                write_out(socket, &mut buffer, pace.stalled).await?;
+            }
+        }
+        if buffer.capacity() > 2 * CHUNK {
+            buffer = BytesMut::new();
+        }
+    }
+}
+
+/// Writes the buffer and empties it. Any progress within `stalled` is good enough.
+async fn write_out<W: AsyncWrite + Unpin>(
+    socket: &mut W,
+    buffer: &mut BytesMut,
+    stalled: Duration,
+) -> Result<(), WriteError> {
+    while !buffer.is_empty() {
+        let wrote =
+            timeout(stalled, socket.write_buf(buffer)).await.map_err(|_| WriteError::Stalled(stalled))??;
+        if wrote == 0 {
+            return Err(std::io::Error::from(std::io::ErrorKind::WriteZero).into());
+        }
+    }
+    buffer.clear();
+    Ok(())
+}
+
+/// Appends a message's frame, or frames if it fits no single one.
+fn put(buffer: &mut BytesMut, message: ServerMessage, counters: &Counters) -> Result<(), EncodeError> {
+    let too_large = match encode(&message) {
+        Ok(body) => {
+            // `encode` has checked that the length is within the frame limit.
+            buffer.reserve(4 + body.len());
+            buffer.put_u32(body.len() as u32);
+            buffer.put_slice(&body);
+            return Ok(());
+        }
+        Err(error @ EncodeError::TooLarge { .. }) => error,
+        Err(error @ EncodeError::Unencodable(_)) => return Err(error),
+    };
+    let mut message = message;
+    if let Some(rest) = cut_in_half(&mut message) {
+        counters.count(ShellCounter::MessagesSplit);
+        put(buffer, message, counters)?;
+        return put(buffer, rest, counters);
+    }
+    counters.count(ShellCounter::MessagesTooLarge);
+    let instead = in_place_of(message, &too_large).ok_or(too_large)?;
+    put(buffer, instead, counters)
+}
+
+/// Cuts the second half off a message of a kind that means the same in two parts.
+fn cut_in_half(message: &mut ServerMessage) -> Option<ServerMessage> {
+    match message {
+        ServerMessage::Deliver { registration, deliveries } if deliveries.len() > 1 => {
+            let rest = deliveries.split_off(deliveries.len() / 2);
+            Some(ServerMessage::Deliver { registration: *registration, deliveries: rest })
+        }
+        ServerMessage::Settled { refused, .. } if refused.len() > 1 => {
+            let rest = refused.split_off(refused.len() / 2);
+            Some(ServerMessage::Settled { accepted: 0, refused: rest })
+        }
+        _ => None,
+    }
+}
+
+/// The error that goes out in place of an answer that fits no frame.
+fn in_place_of(message: ServerMessage, error: &EncodeError) -> Option<ServerMessage> {
+    let text = |what: &str| format!("{what} does not fit: {error}");
+    match message {
+        ServerMessage::Reply { corr, replies } => {
+            // What was done is done; the client can ask for each.
+            let code = ErrorCode::Unknown;
+            let mut replies = vec![OpReply::Failed { code, message: String::new() }; replies.len()];
+            if let Some(first) = replies.first_mut() {
+                *first = OpReply::Failed { code, message: text("the reply") };
+            }
+            Some(ServerMessage::Reply { corr, replies })
+        }
+        ServerMessage::Answer { corr, answer: QueryAnswer::Failed { code, .. } } => {
+            Some(ServerMessage::Answer { corr, answer: QueryAnswer::Failed { code, message: String::new() } })
+        }
+        ServerMessage::Answer { corr, .. } => {
+            let answer = QueryAnswer::Failed {
+                code: ErrorCode::Invalid,
+                message: text("the answer; ask for fewer rows"),
+            };
+            Some(ServerMessage::Answer { corr, answer })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use futures_util::StreamExt;
+    use mtimer_protocol::{Delivery, SettleRefusal, decode, frame_codec};
+    use mtimer_types::limits::MAX_FRAME;
+    use mtimer_types::{Epoch, Mode, Time, TimerId};
+    use tokio_util::codec::FramedRead;
+
+    use super::*;
+
+    fn delivery(n: u128, payload: usize) -> Delivery {
+        Delivery {
+            id: TimerId::from_u128(n),
+            key: None,
+            due: Time::from_ms(1),
+            epoch: Epoch(1),
+            attempt: 1,
+            mode: Mode::AtLeastOnce,
+            timeout_ms: 1_000,
+            payload: Bytes::from(vec![7; payload]),
+        }
+    }
+
+    /// What a client reads when these messages are sent.
+    async fn over_the_wire(messages: Vec<ServerMessage>) -> (Vec<ServerMessage>, Counters) {
+        let counters = Counters::default();
+        let outbox = Outbox::new(usize::MAX, Arc::default());
+        messages.into_iter().for_each(|m| outbox.push(m).unwrap());
+        outbox.close(None);
+        let (mut here, there) = tokio::io::duplex(64 * 1024);
+        let pace = Pace { heartbeat: Duration::from_secs(5), stalled: Duration::from_secs(5) };
+        let write = async {
+            write_all(&mut here, &outbox, pace, &counters).await.unwrap();
+            drop(here);
+        };
+        let read = async {
+            let frames = FramedRead::new(there, frame_codec(MAX_FRAME));
+            frames.map(|frame| decode(&frame.unwrap()).unwrap()).collect().await
+        };
+        let ((), read) = tokio::join!(write, read);
+        (read, counters)
+    }
+
+    #[tokio::test]
+    async fn a_delivery_batch_over_the_frame_limit_goes_out_in_parts() {
+        let deliveries: Vec<Delivery> = (0..150).map(|n| delivery(n, 64 * 1024)).collect();
+        let sent = ServerMessage::Deliver { registration: 3, deliveries: deliveries.clone() };
+        let (read, _) = over_the_wire(vec![sent, ServerMessage::Closing]).await;
+        assert!(read.len() > 3, "two parts at least, and the message after");
+        assert_eq!(read.last(), Some(&ServerMessage::Closing));
+        let mut seen = Vec::new();
+        for message in &read[..read.len() - 1] {
+            let ServerMessage::Deliver { registration: 3, deliveries } = message else {
+                panic!("{message:?}")
+            };
+            seen.extend(deliveries.iter().cloned());
+        }
+        assert!(seen == deliveries, "all of them, in order");
+    }
+
+    #[tokio::test]
+    async fn settlement_answers_and_too_large_answers_say_something() {
+        let refused = (0..300_000).map(|n| (TimerId::from_u128(n << 64), SettleRefusal::NotYours)).collect();
+        let settled = ServerMessage::Settled { accepted: 4, refused };
+        let message = "x".repeat(MAX_FRAME);
+        let failed = OpReply::Failed { code: ErrorCode::Invalid, message };
+        let reply = ServerMessage::Reply { corr: 8, replies: vec![failed, OpReply::Done] };
+        let (read, counters) = over_the_wire(vec![settled, reply]).await;
+        let (mut accepted, mut refusals) = (0, 0);
+        for message in &read[..read.len() - 1] {
+            let ServerMessage::Settled { accepted: a, refused } = message else { panic!("not settled") };
+            accepted += a;
+            refusals += refused.len();
+        }
+        assert_eq!((accepted, refusals), (4, 300_000));
+        let Some(ServerMessage::Reply { corr: 8, replies }) = read.last() else { panic!("no reply") };
+        assert!(matches!(
+            &replies[..],
+            [OpReply::Failed { code: ErrorCode::Unknown, .. }, OpReply::Failed { .. }]
+        ));
+        let mut merged = Vec::new();
+        counters.merge_into(&mut merged);
+        assert!(merged.contains(&("messages_too_large_total".to_owned(), 1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_filled_with_heartbeats_and_a_full_pipe_is_noticed() {
+        let counters = Counters::default();
+        let outbox = Outbox::new(1 << 20, Arc::default());
+        let (mut here, _there) = tokio::io::duplex(64);
+        let pace = Pace { heartbeat: Duration::from_secs(5), stalled: Duration::from_secs(15) };
+        let started = Instant::now();
+        let error = write_all(&mut here, &outbox, pace, &counters).await.unwrap_err();
+        assert!(matches!(error, WriteError::Stalled(_)), "{error}");
+        // A ping is 6 bytes: ten fit, the eleventh is stuck.
+        assert_eq!(started.elapsed().as_secs(), 11 * 5 + 15);
+    }
+}
