@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use mtimer_protocol::{ClientMessage, Query, Settlement};
+use mtimer_protocol::{ClientMessage, Query, QueryAnswer, Settlement};
 use mtimer_types::limits::MAX_REGISTRATIONS;
 use mtimer_types::{Epoch, Time, TimerId};
 use tokio::sync::oneshot;
@@ -25,7 +25,7 @@ const MAX_CONTROL: usize = 2 * MAX_REGISTRATIONS + 64;
 /// Questions sent in one go.
 const QUERIES_AT_ONCE: usize = 64;
 /// Pings without an answer.
-const MAX_PINGS: usize = MAX_REGISTRATIONS + 64;
+const MAX_PINGS: usize = 64;
 
 /// How far a client is on its way out.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -46,10 +46,11 @@ pub(crate) enum Outgoing {
     Frame(Frame),
 }
 
-/// What happens when everything that the broker sent before a pong has come in.
+/// What happens once the broker has taken in what was sent before, and everything that it sent until then has come in.
+/// A pong does not tell that: it is sent past everything else. The answer to a question does, so one is asked about
+/// the timer with id 0.
 #[derive(Debug)]
 enum Barrier {
-    None,
     /// Nothing comes for this registration any more.
     Unregistered(u32),
     /// Somebody waits.
@@ -75,8 +76,11 @@ pub(crate) struct Outbox {
     pub(crate) ticking: bool,
     control: VecDeque<ClientMessage>,
     extends: HashMap<(TimerId, Epoch, u32), u32>,
-    pings: VecDeque<Barrier>,
-    pings_sent: BTreeMap<u64, (Instant, Barrier)>,
+    barriers: VecDeque<Barrier>,
+    /// By the number of the question.
+    barriers_sent: BTreeMap<u64, Barrier>,
+    ping: bool,
+    pings_sent: BTreeMap<u64, Instant>,
     last_ping: u64,
     registrations: BTreeMap<u32, Arc<Inbox>>,
     last_registration: u32,
@@ -97,7 +101,9 @@ impl Outbox {
             ticking: false,
             control: VecDeque::new(),
             extends: HashMap::new(),
-            pings: VecDeque::new(),
+            barriers: VecDeque::new(),
+            barriers_sent: BTreeMap::new(),
+            ping: false,
             pings_sent: BTreeMap::new(),
             last_ping: 0,
             registrations: BTreeMap::new(),
@@ -117,7 +123,7 @@ impl Outbox {
         } else {
             self.control.push_back(ClientMessage::Goodbye);
         }
-        self.pings.push_back(Barrier::None);
+        self.ping = true;
     }
 
     /// The connection is gone. Returns how many outcomes became pointless, and how many callbacks.
@@ -131,8 +137,9 @@ impl Outbox {
         self.queries.disconnected();
         let pointless = self.settling.disconnected();
         let dropped = self.registrations.values().map(|inbox| inbox.disconnected()).sum();
-        let sent = std::mem::take(&mut self.pings_sent).into_values().map(|(_, barrier)| barrier);
-        for barrier in std::mem::take(&mut self.pings).into_iter().chain(sent) {
+        self.pings_sent.clear();
+        let sent = std::mem::take(&mut self.barriers_sent).into_values();
+        for barrier in std::mem::take(&mut self.barriers).into_iter().chain(sent) {
             self.pass(barrier);
         }
         (pointless, dropped)
@@ -142,8 +149,8 @@ impl Outbox {
     pub(crate) fn close(&mut self) {
         self.stage = Stage::Closed;
         self.connected = false;
-        self.pings.clear();
-        self.pings_sent.clear();
+        self.barriers.clear();
+        self.barriers_sent.clear();
         self.requests.close();
         self.queries.close();
         std::mem::take(&mut self.registrations).into_values().for_each(|inbox| inbox.close());
@@ -185,7 +192,7 @@ impl Outbox {
         if self.stage == Stage::Open {
             self.control.push_back(ClientMessage::Unregister { registration: number });
         }
-        self.pings.push_back(Barrier::Unregistered(number));
+        self.barriers.push_back(Barrier::Unregistered(number));
     }
 
     /// Takes no more callbacks at all. What it returns ends when everything that was on its way is in.
@@ -196,7 +203,7 @@ impl Outbox {
         }
         self.stage = self.stage.max(Stage::Draining);
         if self.connected {
-            self.pings.push_back(Barrier::Notify(notify));
+            self.barriers.push_back(Barrier::Notify(notify));
         }
         passed
     }
@@ -238,7 +245,7 @@ impl Outbox {
     }
 
     pub(crate) fn ping(&mut self) {
-        self.pings.push_back(Barrier::None);
+        self.ping = true;
     }
 
     /// An error is a breach of the protocol.
@@ -252,10 +259,21 @@ impl Outbox {
 
     /// A ping was answered: when it was sent. An error is a breach of the protocol.
     pub(crate) fn ponged(&mut self, number: u64) -> Result<Instant, &'static str> {
-        let (sent, barrier) =
-            self.pings_sent.remove(&number).ok_or("a pong to a ping that was never sent")?;
-        self.pass(barrier);
-        Ok(sent)
+        self.pings_sent.remove(&number).ok_or("a pong to a ping that was never sent")
+    }
+
+    /// A question was answered. An error is a breach of the protocol.
+    pub(crate) fn answer(
+        &mut self,
+        corr: u64,
+        answer: QueryAnswer,
+        now: Instant,
+    ) -> Result<(), &'static str> {
+        match self.barriers_sent.remove(&corr) {
+            Some(barrier) => self.pass(barrier),
+            None => self.queries.answer(corr, answer, now)?,
+        }
+        Ok(())
     }
 
     /// Whether the broker leaves pings unanswered.
@@ -266,9 +284,15 @@ impl Outbox {
     /// What can be sent now; a little of everything, in this order.
     pub(crate) fn gather(&mut self, time: Time, now: Instant, out: &mut Vec<Outgoing>) {
         out.extend(self.control.drain(..).map(Outgoing::Message));
-        for barrier in std::mem::take(&mut self.pings) {
+        for barrier in std::mem::take(&mut self.barriers) {
+            let corr = self.queries.number();
+            self.barriers_sent.insert(corr, barrier);
+            let query = Query::Get(TimerId::from_u128(0).into());
+            out.push(Outgoing::Message(ClientMessage::Query { corr, query }));
+        }
+        if std::mem::take(&mut self.ping) {
             self.last_ping += 1;
-            self.pings_sent.insert(self.last_ping, (now, barrier));
+            self.pings_sent.insert(self.last_ping, now);
             out.push(Outgoing::Message(ClientMessage::Ping(self.last_ping)));
         }
         let extends = self.extends.drain();
@@ -298,7 +322,6 @@ impl Outbox {
 
     fn pass(&mut self, barrier: Barrier) {
         match barrier {
-            Barrier::None => {}
             Barrier::Unregistered(number) => {
                 if let Some(inbox) = self.registrations.remove(&number) {
                     inbox.close();

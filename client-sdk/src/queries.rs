@@ -59,10 +59,15 @@ impl Queries {
                 break asked;
             }
         };
+        let (number, query) = (self.number(), asked.query.clone());
+        self.sent.insert(number, asked);
+        Some((number, query))
+    }
+
+    /// A number for a question.
+    pub(crate) fn number(&mut self) -> u64 {
         self.last_number += 1;
-        let query = asked.query.clone();
-        self.sent.insert(self.last_number, asked);
-        Some((self.last_number, query))
+        self.last_number
     }
 
     /// Takes in an answer. An error is a breach of the protocol, and changes nothing.

@@ -100,7 +100,7 @@ impl Reader<'_> {
                 self.progress()
             }
             ServerMessage::Answer { corr, answer } => {
-                shared.outbox.locked().queries.answer(corr, answer, now).map_err(LinkError::Protocol)?;
+                shared.outbox.locked().answer(corr, answer, now).map_err(LinkError::Protocol)?;
                 self.progress()
             }
             ServerMessage::Deliver { registration, deliveries } => {

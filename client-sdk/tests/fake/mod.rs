@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
-use mtimer_client::{Client, ClientBuilder, Destination, Epoch, Mode, PartitionId, Time, TimerId, limits};
+use mtimer_client::{
+    Client, ClientBuilder, Destination, Epoch, Mode, PartitionId, Target, Time, TimerId, limits,
+};
 use mtimer_protocol::{
-    ClientMessage, Delivery, Hello, OpReply, Request, RequestOp, ServerMessage, Settlement, Welcome, decode,
-    encode, frame_codec,
+    ClientMessage, Delivery, Hello, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage,
+    Settlement, Welcome, decode, encode, frame_codec,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -106,7 +108,8 @@ impl Peer {
         START + self.began.elapsed().as_millis() as u64
     }
 
-    /// The next message that is no heartbeat; pings are answered on the way. `None`: the client closed.
+    /// The next message that is no heartbeat; pings and questions about id 0 (by which a client learns that what it sent
+    /// before was taken in) are answered on the way. `None`: the client closed.
     pub async fn next(&mut self) -> Option<ClientMessage> {
         loop {
             let body = self.frames.next().await?.ok()?;
@@ -116,6 +119,9 @@ impl Peer {
                     self.send(ServerMessage::Pong(n, now)).await;
                 }
                 ClientMessage::Ping(_) | ClientMessage::Pong(_) => {}
+                ClientMessage::Query { corr, query: Query::Get(Target::Id(id)) } if id.as_u128() == 0 => {
+                    self.send(ServerMessage::Answer { corr, answer: QueryAnswer::Timer(None) }).await;
+                }
                 message => return Some(message),
             }
         }
