@@ -7,6 +7,7 @@
 
 #![warn(missing_docs)]
 
+mod bounded;
 mod codec;
 mod message;
 

@@ -4,13 +4,22 @@
 //! [`ClientMessage::Hello`], [`ServerMessage::Welcome`] and [`ServerMessage::Refused`] keep their place for ever.
 
 use bytes::Bytes;
+use mtimer_types::limits::{MAX_BATCH, MAX_CREDIT, MAX_PAGE};
 use mtimer_types::{
     DeadReason, Destination, Ended, Epoch, HandlerOutcome, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::bounded::at_most;
+
 /// The first field of a hello: `MTMR` read as a big-endian number.
 pub const MAGIC: u32 = 0x4d54_4d52;
+/// Most outcomes or callbacks of one message.
+const MAX_CALLBACKS: usize = MAX_CREDIT as usize;
+/// Most rows of a page.
+const MAX_ROWS: usize = MAX_PAGE as usize;
+/// Most counters of a status.
+const MAX_COUNTERS: usize = 1_000;
 /// The protocol version that this code speaks.
 pub const VERSION: u16 = 1;
 
@@ -36,7 +45,7 @@ pub enum ClientMessage {
     /// Operations, answered together by one [`ServerMessage::Reply`].
     Request(Request),
     /// Outcomes of deliveries, answered by [`ServerMessage::Settled`].
-    Settle(Vec<Settlement>),
+    Settle(#[serde(deserialize_with = "at_most::<MAX_CALLBACKS, _, _>")] Vec<Settlement>),
     /// A handler needs more time. Not answered.
     Extend {
         /// Which timer.
@@ -89,6 +98,7 @@ pub struct Request {
     /// horizon (30 s), all of them are answered [`ErrorCode::Unknown`].
     pub first_sent: Time,
     /// At most 2,000. They are independent of each other and may be applied in any order.
+    #[serde(deserialize_with = "at_most::<MAX_BATCH, _, _>")]
     pub ops: Vec<RequestOp>,
 }
 
@@ -242,6 +252,7 @@ pub enum QueryAnswer {
     /// To [`Query::Dead`].
     Dead {
         /// The rows; may be fewer than asked, even none, and yet not the end.
+        #[serde(deserialize_with = "at_most::<MAX_ROWS, _, _>")]
         rows: Vec<DeadRow>,
         /// Where to go on; `None` at the end.
         next: Option<(u16, u64)>,
@@ -249,6 +260,7 @@ pub enum QueryAnswer {
     /// To [`Query::Unconfirmed`].
     Unconfirmed {
         /// The rows; may be fewer than asked, even none, and yet not the end.
+        #[serde(deserialize_with = "at_most::<MAX_ROWS, _, _>")]
         rows: Vec<UnconfirmedRow>,
         /// Where to go on; `None` at the end.
         next: Option<(u16, u64)>,
@@ -361,6 +373,7 @@ pub struct Status {
     /// In the store: live keys.
     pub keys: u64,
     /// Counters since start, by name, in order of name.
+    #[serde(deserialize_with = "at_most::<MAX_COUNTERS, _, _>")]
     pub counters: Vec<(String, u64)>,
 }
 
@@ -381,6 +394,7 @@ pub enum ServerMessage {
         /// The request's.
         corr: u64,
         /// One for each operation, in the request's order.
+        #[serde(deserialize_with = "at_most::<MAX_BATCH, _, _>")]
         replies: Vec<OpReply>,
     },
     /// To [`ClientMessage::Query`].
@@ -395,6 +409,7 @@ pub enum ServerMessage {
         /// Under which registration.
         registration: u32,
         /// The callbacks.
+        #[serde(deserialize_with = "at_most::<MAX_CALLBACKS, _, _>")]
         deliveries: Vec<Delivery>,
     },
     /// To [`ClientMessage::Settle`], once stored.
@@ -402,6 +417,7 @@ pub enum ServerMessage {
         /// Deliveries settled.
         accepted: u32,
         /// Deliveries that this client could not settle, and why.
+        #[serde(deserialize_with = "at_most::<MAX_CALLBACKS, _, _>")]
         refused: Vec<(TimerId, SettleRefusal)>,
     },
     /// To be answered with the same number.

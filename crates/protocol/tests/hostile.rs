@@ -1,0 +1,153 @@
+//! Whatever arrives is a message or a refusal: no panic, no abort, no memory beyond the frame's own measure.
+
+#![allow(clippy::unwrap_used)]
+
+mod samples;
+
+use bytes::{Bytes, BytesMut};
+use mtimer_protocol::{
+    ClientMessage, DecodeError, EncodeError, ServerMessage, Settlement, decode, encode, frame_codec,
+};
+use mtimer_types::limits::{MAX_BATCH, MAX_CREDIT, MAX_FRAME};
+use proptest::prelude::*;
+use samples::{from_client, from_server};
+use tokio_util::codec::Decoder;
+
+fn client(body: &[u8]) -> Result<ClientMessage, DecodeError> {
+    decode(&BytesMut::from(body))
+}
+
+fn server(body: &[u8]) -> Result<ServerMessage, DecodeError> {
+    decode(&BytesMut::from(body))
+}
+
+fn bodies() -> Vec<Bytes> {
+    let client = from_client().into_iter().map(|(_, m)| encode(&m).unwrap());
+    client.chain(from_server().into_iter().map(|(_, m)| encode(&m).unwrap())).collect()
+}
+
+#[test]
+fn a_message_cut_off_anywhere_is_refused() {
+    for (name, message) in from_client() {
+        let body = encode(&message).unwrap();
+        for end in 0..body.len() {
+            assert!(matches!(client(&body[..end]), Err(DecodeError::Malformed(_))), "{name} up to {end}");
+        }
+    }
+    for (name, message) in from_server() {
+        let body = encode(&message).unwrap();
+        for end in 0..body.len() {
+            assert!(matches!(server(&body[..end]), Err(DecodeError::Malformed(_))), "{name} up to {end}");
+        }
+    }
+}
+
+#[test]
+fn a_message_with_a_rest_is_refused() {
+    for (name, message) in from_client() {
+        let mut body = encode(&message).unwrap().to_vec();
+        let used = body.len();
+        body.extend([0, 0]);
+        assert_eq!(client(&body), Err(DecodeError::Trailing { used, extra: 2 }), "{name}");
+    }
+}
+
+#[test]
+fn lengths_that_lie_are_refused_before_anything_is_reserved() {
+    // A settle, a request, a reply, deliveries, a hello's software: each with a length of up to 2^64-1.
+    let lengths: [&[u8]; 4] = [
+        &[251, 255, 255],
+        &[252, 255, 255, 255, 255],
+        &[253, 255, 255, 255, 255, 255, 255, 255, 127],
+        &[253, 255, 255, 255, 255, 255, 255, 255, 255],
+    ];
+    for length in lengths {
+        for head in [&[4u8][..], &[3, 1, 1], &[0, 252, 0x52, 0x4d, 0x54, 0x4d, 1, 1, 5]] {
+            assert!(client(&[head, length].concat()).is_err());
+        }
+        for head in [&[2u8, 1][..], &[3, 1, 1], &[4, 1], &[5, 1]] {
+            assert!(server(&[head, length].concat()).is_err());
+        }
+    }
+}
+
+#[test]
+fn more_elements_than_a_message_may_have_are_refused() {
+    // Two bytes each in the frame, two hundred in memory.
+    let purges = |n: usize| [&[3, 1, 1, 251][..], &(n as u16).to_le_bytes(), &[4, 0].repeat(n)].concat();
+    assert!(client(&purges(MAX_BATCH)).is_ok());
+    let error = client(&purges(MAX_BATCH + 1)).unwrap_err();
+    assert!(error.to_string().contains("2001 elements where 2000 are the most"), "{error}");
+    let million = [&[3, 1, 1, 252][..], &2_000_000u32.to_le_bytes(), &[4, 0].repeat(2_000_000)].concat();
+    assert!(million.len() < MAX_FRAME && client(&million).is_err());
+
+    let outcomes = |n: usize| ClientMessage::Settle(vec![settlement(); n]);
+    let credit = MAX_CREDIT as usize;
+    assert!(client(&encode(&outcomes(credit)).unwrap()).is_ok());
+    assert!(client(&encode(&outcomes(credit + 1)).unwrap()).is_err());
+    let replies = [&[2, 1, 252][..], &4_000_000u32.to_le_bytes(), &[4].repeat(4_000_000)].concat();
+    assert!(replies.len() < MAX_FRAME && server(&replies).is_err());
+}
+
+fn settlement() -> Settlement {
+    let outcome = mtimer_types::HandlerOutcome::Ok;
+    Settlement { id: samples::id(), epoch: mtimer_types::Epoch(1), attempt: 1, outcome }
+}
+
+#[test]
+fn values_that_no_type_has_are_refused() {
+    // Register with an empty group; unregister 2^32; extend of a time-like number is fine, a pong beyond u64 is not.
+    assert!(client(&[1, 1, 0, 1, b'a', 5]).is_err());
+    assert!(client(&[2, 253, 0, 0, 0, 0, 1, 0, 0, 0]).is_err());
+    assert!(client(&[8, 254, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).is_err());
+    // A key with a control character, a text that is not UTF-8, a bool of 2, an option of 2, unknown variants.
+    assert!(client(&[6, 1, 0, 1, 1, b'g', 1, b'a', 1, 10]).is_err());
+    assert!(server(&[1, 0, 1, 0xff]).is_err());
+    assert!(server(&[2, 1, 1, 0, 2, 0]).is_err());
+    assert!(server(&[3, 1, 0, 2]).is_err());
+    assert!(client(&[10]).is_err() && server(&[9]).is_err() && client(&[255]).is_err());
+    // A request first sent after the end of time.
+    assert!(client(&[3, 1, 253, 0, 0, 0, 0, 0, 0, 1, 0, 0]).is_err());
+    assert!(client(&[]).is_err() && server(&[]).is_err());
+}
+
+#[test]
+fn frames_are_bounded_both_ways() {
+    let mut codec = frame_codec(16);
+    let mut short = BytesMut::from(&[0, 0, 0, 16][..]);
+    assert!(codec.decode(&mut short).unwrap().is_none());
+    let mut long = BytesMut::from(&[0, 0, 0, 17][..]);
+    assert!(frame_codec(16).decode(&mut long).is_err());
+
+    let text = "x".repeat(MAX_FRAME);
+    let message = ServerMessage::Refused { code: mtimer_protocol::ErrorCode::Invalid, message: text };
+    assert!(matches!(encode(&message), Err(EncodeError::TooLarge { limit: MAX_FRAME, .. })));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_message_or_refused(body in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let _ = client(&body);
+        let _ = server(&body);
+    }
+
+    #[test]
+    fn a_damaged_message_is_a_message_or_refused(
+        which: prop::sample::Index,
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let bodies = bodies();
+        let mut body = which.get(&bodies).to_vec();
+        for (at, byte) in damage {
+            let at = at.index(body.len());
+            body[at] = byte;
+        }
+        // What is read is written back as the same value.
+        if let Ok(message) = client(&body) {
+            prop_assert_eq!(client(&encode(&message).unwrap()), Ok(message));
+        }
+        if let Ok(message) = server(&body) {
+            prop_assert_eq!(server(&encode(&message).unwrap()), Ok(message));
+        }
+    }
+}

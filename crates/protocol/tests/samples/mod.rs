@@ -1,0 +1,266 @@
+//! One sample of every message kind, and the bytes that it has had since version 1.
+
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+use bytes::Bytes;
+use mtimer_protocol::*;
+use mtimer_types::{
+    DeadReason, Destination, Ended, Epoch, HandlerOutcome, Key, KeyPolicy, Mode, PartitionId, RetryTiers,
+    Target, Time, Timer, TimerId,
+};
+
+pub fn time(ms: u64) -> Time {
+    Time::from_ms(1_700_000_000_000 + ms)
+}
+
+pub fn id() -> TimerId {
+    TimerId::new(time(5_000), time(0), PartitionId(9), 0x0123_4567_89ab_cdef)
+}
+
+pub fn dest() -> Destination {
+    Destination::new("orders", "billing").unwrap()
+}
+
+pub fn key() -> Key {
+    Key::new("order-1").unwrap()
+}
+
+/// A timer with nothing that can be left out.
+pub fn plain_timer() -> Timer {
+    Timer {
+        id: id(),
+        dest: dest(),
+        key: None,
+        due: time(5_000),
+        mode: Mode::AtLeastOnce,
+        deadline: None,
+        callback_timeout_ms: None,
+        retry: None,
+        payload: Bytes::from_static(b"hello"),
+    }
+}
+
+/// A timer with everything.
+pub fn full_timer() -> Timer {
+    Timer {
+        key: Some(key()),
+        mode: Mode::AtMostOnce,
+        deadline: Some(time(60_000)),
+        callback_timeout_ms: Some(2_000),
+        retry: Some(RetryTiers(vec![250, 251, 70_000])),
+        ..plain_timer()
+    }
+}
+
+fn request(ops: Vec<RequestOp>) -> ClientMessage {
+    ClientMessage::Request(Request { corr: 7, first_sent: time(0), ops })
+}
+
+fn settle(outcome: HandlerOutcome) -> ClientMessage {
+    ClientMessage::Settle(vec![Settlement { id: id(), epoch: Epoch(3), attempt: 1, outcome }])
+}
+
+fn query(query: Query) -> ClientMessage {
+    ClientMessage::Query { corr: 8, query }
+}
+
+/// Every kind of message from a client, by name.
+pub fn from_client() -> Vec<(&'static str, ClientMessage)> {
+    let hello = Hello {
+        magic: MAGIC,
+        min_version: 1,
+        max_version: 1,
+        client: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
+        software: "shop/2".into(),
+        token: "s3cret".into(),
+    };
+    let by_key = || Target::Key(dest(), key());
+    let error = || "no".to_owned();
+    vec![
+        ("hello", ClientMessage::Hello(hello)),
+        ("register", ClientMessage::Register { registration: 1, dest: dest(), credit: 1_000 }),
+        ("unregister", ClientMessage::Unregister { registration: 1 }),
+        ("schedule", request(vec![RequestOp::Schedule { timer: plain_timer(), policy: KeyPolicy::Create }])),
+        (
+            "schedule-full",
+            request(vec![
+                RequestOp::Schedule { timer: full_timer(), policy: KeyPolicy::Replace },
+                RequestOp::Schedule { timer: plain_timer(), policy: KeyPolicy::Keep },
+            ]),
+        ),
+        ("cancel", request(vec![RequestOp::Cancel { target: Target::Id(id()), request: 9 }])),
+        (
+            "reschedule",
+            request(vec![RequestOp::Reschedule { target: by_key(), due: time(9_000), request: 10 }]),
+        ),
+        ("replay", request(vec![RequestOp::Replay { id: id() }])),
+        ("purge", request(vec![RequestOp::Purge { id: id() }])),
+        ("settle-ok", settle(HandlerOutcome::Ok)),
+        ("settle-retry", settle(HandlerOutcome::Retry { after_ms: None, error: error() })),
+        ("settle-retry-after", settle(HandlerOutcome::Retry { after_ms: Some(300), error: error() })),
+        ("settle-fail", settle(HandlerOutcome::Fail { error: error() })),
+        ("extend", ClientMessage::Extend { id: id(), epoch: Epoch(3), attempt: 1, by_ms: 90_000 }),
+        ("query-get-id", query(Query::Get(Target::Id(id())))),
+        ("query-get-key", query(Query::Get(by_key()))),
+        ("query-dead", query(Query::Dead { group: None, app: None, cursor: None, limit: 100 })),
+        (
+            "query-dead-more",
+            query(Query::Dead {
+                group: Some("orders".into()),
+                app: Some("billing".into()),
+                cursor: Some((9, 300)),
+                limit: 1_000,
+            }),
+        ),
+        ("query-unconfirmed", query(Query::Unconfirmed { cursor: None, limit: 100 })),
+        ("query-status", query(Query::Status)),
+        ("client-ping", ClientMessage::Ping(1)),
+        ("client-pong", ClientMessage::Pong(u64::MAX)),
+        ("goodbye", ClientMessage::Goodbye),
+    ]
+}
+
+fn view(state: TimerState) -> ServerMessage {
+    let view =
+        TimerView { timer: plain_timer(), state, failed: 2, stopped: false, last_error: Some("no".into()) };
+    answer(QueryAnswer::Timer(Some(view)))
+}
+
+fn answer(answer: QueryAnswer) -> ServerMessage {
+    ServerMessage::Answer { corr: 8, answer }
+}
+
+fn reply(replies: Vec<OpReply>) -> ServerMessage {
+    ServerMessage::Reply { corr: 7, replies }
+}
+
+pub const CODES: [ErrorCode; 11] = [
+    ErrorCode::Invalid,
+    ErrorCode::Unauthorized,
+    ErrorCode::Version,
+    ErrorCode::NotOwner,
+    ErrorCode::Unavailable,
+    ErrorCode::StoreFull,
+    ErrorCode::Overloaded,
+    ErrorCode::Unknown,
+    ErrorCode::NotReplicated,
+    ErrorCode::Protocol,
+    ErrorCode::Stopping,
+];
+
+const ENDS: [Ended; 6] = [
+    Ended::Acknowledged,
+    Ended::Cancelled,
+    Ended::Replaced,
+    Ended::Expired,
+    Ended::Dead,
+    Ended::CancelledUnseen,
+];
+
+const REASONS: [DeadReason; 4] =
+    [DeadReason::Exhausted, DeadReason::Failed, DeadReason::Stopped, DeadReason::AtMostOnce];
+
+fn replies() -> Vec<(&'static str, ServerMessage)> {
+    vec![
+        ("reply-scheduled", reply(vec![OpReply::Scheduled { new: true, replaced: None }])),
+        ("reply-replaced", reply(vec![OpReply::Scheduled { new: false, replaced: Some(id()) }])),
+        ("reply-kept", reply(vec![OpReply::Kept(id())])),
+        ("reply-cancelled", reply(vec![OpReply::Cancelled(id())])),
+        ("reply-too-late", reply(vec![OpReply::TooLate(id())])),
+        ("reply-not-found", reply(vec![OpReply::NotFound])),
+        ("reply-rescheduled", reply(vec![OpReply::Rescheduled(id())])),
+        ("reply-done", reply(vec![OpReply::Done])),
+        ("reply-key-taken", reply(vec![OpReply::KeyTaken(id())])),
+        ("reply-conflict", reply(vec![OpReply::Conflict])),
+        ("reply-ended", reply(ENDS.map(OpReply::Ended).into())),
+        ("reply-failed", reply(CODES.map(|code| OpReply::Failed { code, message: "no".into() }).into())),
+    ]
+}
+
+fn answers() -> Vec<(&'static str, ServerMessage)> {
+    let dead = |reason| DeadRow {
+        timer: plain_timer(),
+        reason,
+        attempts: 6,
+        last_error: Some("no".into()),
+        died: time(700_000),
+    };
+    let unconfirmed = UnconfirmedRow { timer: full_timer(), epoch: Epoch(1_700_000_000_123) };
+    let status = Status {
+        sessions: 1,
+        loaded: 2,
+        loaded_bytes: 3,
+        in_flight: 4,
+        ready: 5,
+        pending: 6,
+        retrying: 7,
+        parked: 8,
+        taken: 9,
+        dead: 10,
+        residue: 11,
+        keys: 12,
+        counters: vec![("fired".into(), 13)],
+    };
+    vec![
+        ("answer-none", answer(QueryAnswer::Timer(None))),
+        ("answer-pending", view(TimerState::Pending { fire: time(5_000) })),
+        ("answer-retrying", view(TimerState::Retrying { fire: time(5_000), tier: 2 })),
+        ("answer-parked", view(TimerState::Parked)),
+        ("answer-in-flight", view(TimerState::InFlight { epoch: Epoch(3), attempt: 2 })),
+        ("answer-unconfirmed", view(TimerState::Unconfirmed)),
+        ("answer-dead", view(TimerState::Dead)),
+        (
+            "answer-dead-rows",
+            answer(QueryAnswer::Dead { rows: REASONS.map(dead).into(), next: Some((9, 300)) }),
+        ),
+        ("answer-unconfirmed-rows", answer(QueryAnswer::Unconfirmed { rows: vec![unconfirmed], next: None })),
+        ("answer-status", answer(QueryAnswer::Status(status))),
+        ("answer-failed", answer(QueryAnswer::Failed { code: ErrorCode::Unavailable, message: "no".into() })),
+    ]
+}
+
+/// Every kind of message from a broker, by name.
+pub fn from_server() -> Vec<(&'static str, ServerMessage)> {
+    let welcome = Welcome {
+        version: 1,
+        session: 42,
+        cluster: "main".into(),
+        software: "mtimer/0.1.0".into(),
+        store: "embedded".into(),
+        durability: "embedded-sync".into(),
+        partitions: 64,
+        now: time(0),
+        heartbeat_ms: 5_000,
+        max_frame: 4_194_304,
+        max_batch: 2_000,
+    };
+    let delivery = Delivery {
+        id: id(),
+        key: Some(key()),
+        due: time(5_000),
+        epoch: Epoch(1_700_000_000_123),
+        attempt: 1,
+        mode: Mode::AtMostOnce,
+        timeout_ms: 30_000,
+        payload: Bytes::from_static(b"hello"),
+    };
+    let refused = vec![(id(), SettleRefusal::NotYours), (id(), SettleRefusal::Late)];
+    let mut all = vec![
+        ("welcome", ServerMessage::Welcome(welcome)),
+        ("refused", ServerMessage::Refused { code: ErrorCode::Unauthorized, message: "no".into() }),
+    ];
+    all.extend(replies());
+    all.extend(answers());
+    all.extend([
+        ("deliver", ServerMessage::Deliver { registration: 1, deliveries: vec![delivery] }),
+        ("settled", ServerMessage::Settled { accepted: 300, refused }),
+        ("server-ping", ServerMessage::Ping(1)),
+        ("server-pong", ServerMessage::Pong(1, time(0))),
+        ("closing", ServerMessage::Closing),
+    ]);
+    all
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
