@@ -1,0 +1,65 @@
+//! An order that is not paid in time is cancelled; paying it cancels the timer.
+//!
+//! The timer's key is the order's number, so whoever takes the payment need not know the timer's id.
+//!
+//! Start a broker with `mtimer dev`, then `cargo run -p mtimer-client --example order_timeout`. Another broker's address
+//! goes into `MTIMER_BROKER`.
+
+use std::error::Error;
+use std::time::Duration;
+
+use mtimer_client::{Callback, Cancelled, Client, Destination, Key, KeyPolicy, Schedule};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+/// How long a customer has to pay.
+const PAY_WITHIN: Duration = Duration::from_secs(2);
+
+#[derive(Serialize, Deserialize)]
+struct Order {
+    number: u32,
+    total_cents: u64,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let broker = std::env::var("MTIMER_BROKER").unwrap_or_else(|_| "127.0.0.1:7400".into());
+    let client = Client::builder().brokers([broker]).software("order-timeout").connect().await?;
+    let unpaid = Destination::new("shop", "unpaid-orders")?;
+
+    let (tell, mut expired) = mpsc::channel(16);
+    let registration = client.on(unpaid.clone(), move |callback: Callback| {
+        let tell = tell.clone();
+        async move {
+            let order: Order = callback.json().map_err(|e| e.to_string())?;
+            println!("order {} was not paid: cancelled, {} cents", order.number, order.total_cents);
+            // An error here would be a failed attempt: the callback comes again, by the retry tiers.
+            tell.send(order.number).await.map_err(|e| e.to_string())
+        }
+    })?;
+
+    for (number, total_cents) in [(1, 4_200), (2, 990), (3, 12_000)] {
+        let schedule = Schedule::after(unpaid.clone(), PAY_WITHIN)
+            .key(Key::new(&format!("order-{number}"))?)
+            // The customer changed the order: the time starts anew, the old timer never fires.
+            .policy(KeyPolicy::Replace)
+            .json(&Order { number, total_cents })?;
+        let scheduled = client.schedule(schedule).await?;
+        println!("order {number} is to be paid by {PAY_WITHIN:?}: timer {}", scheduled.id);
+    }
+
+    let paid = (unpaid.clone(), Key::new("order-2")?);
+    match client.cancel(paid).await? {
+        Cancelled::Cancelled(id) => println!("order 2 is paid: timer {id} will not fire"),
+        Cancelled::TooLate(_) => println!("order 2 is paid, but its time was up just then"),
+        Cancelled::NotFound => println!("order 2 has no timer"),
+    }
+
+    for _ in 0..2 {
+        let number = tokio::time::timeout(PAY_WITHIN * 5, expired.recv()).await?;
+        assert_ne!(number, Some(2), "a cancelled timer fires never");
+    }
+    registration.stop().await;
+    client.close().await?;
+    Ok(())
+}
