@@ -1,0 +1,161 @@
+//! Who is let in, and what the others are told.
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mtimer_broker::{Authenticator, BrokerOptions, Denied};
+use mtimer_protocol::{ClientMessage, ErrorCode, Hello};
+use support::{Client, broker, count, frame, hello, options, wait_count, works};
+
+/// Sends a hello and returns the refusal.
+async fn refusal(options: BrokerOptions, hello: Hello, counter: &str) -> (ErrorCode, String) {
+    let broker = broker(options).await;
+    let mut client = Client::connect(&broker).await;
+    client.send(&ClientMessage::Hello(hello)).await;
+    let refused = client.refused().await;
+    assert_eq!(count(&broker, counter).await, 1, "{counter}");
+    works(&broker, "others").await;
+    refused
+}
+
+#[tokio::test]
+async fn a_welcome_says_what_this_broker_is() {
+    let broker = broker(options()).await;
+    let mut client = Client::connect(&broker).await;
+    let welcome = client.shake_hands(hello()).await;
+    assert_eq!((welcome.version, welcome.cluster.as_str(), welcome.partitions), (1, "test", 2));
+    assert_eq!((welcome.store.as_str(), welcome.heartbeat_ms), ("memory", 5_000));
+    assert!(welcome.now <= support::now() && welcome.software.starts_with("mtimer/"));
+    let other = Client::connect(&broker).await.shake_hands(hello()).await;
+    assert_ne!(welcome.session, other.session);
+    works(&broker, "a").await;
+}
+
+#[tokio::test]
+async fn a_wrong_magic_is_refused() {
+    let (code, text) =
+        refusal(options(), Hello { magic: 0x47455420, ..hello() }, "handshakes_malformed_total").await;
+    assert_eq!(
+        (code, text.as_str()),
+        (ErrorCode::Protocol, "the hello begins with 0x47455420, an mtimer client says 0x4d544d52")
+    );
+}
+
+#[tokio::test]
+async fn a_version_that_is_not_spoken_is_refused() {
+    let future = Hello { min_version: 2, max_version: 9, ..hello() };
+    let (code, text) = refusal(options(), future, "version_refused_total").await;
+    assert_eq!(code, ErrorCode::Version);
+    assert_eq!(text, "this broker speaks protocol version 1, the client speaks 2 to 9: update the older one");
+}
+
+#[tokio::test]
+async fn a_range_of_versions_is_enough() {
+    let broker = broker(options()).await;
+    let wide = Hello { min_version: 0, max_version: 9, ..hello() };
+    assert_eq!(Client::connect(&broker).await.shake_hands(wide).await.version, 1);
+}
+
+#[tokio::test]
+async fn a_long_software_name_is_refused() {
+    let (code, text) =
+        refusal(options(), Hello { software: "x".repeat(129), ..hello() }, "handshakes_malformed_total")
+            .await;
+    assert_eq!(
+        (code, text.as_str()),
+        (ErrorCode::Invalid, "the software's name has 129 bytes, the limit is 128: shorten it")
+    );
+}
+
+#[derive(Debug)]
+struct Password;
+
+impl Authenticator for Password {
+    fn authenticate(&self, _peer: SocketAddr, hello: &Hello) -> Result<(), Denied> {
+        if hello.token == "sesame" { Ok(()) } else { Err(Denied("this token opens nothing here".to_owned())) }
+    }
+}
+
+#[tokio::test]
+async fn the_authenticator_decides() {
+    let broker = broker(BrokerOptions { auth: Arc::new(Password), ..options() }).await;
+    let mut client = Client::connect(&broker).await;
+    client.send(&ClientMessage::Hello(hello())).await;
+    assert_eq!(client.refused().await, (ErrorCode::Unauthorized, "this token opens nothing here".to_owned()));
+    assert_eq!(count(&broker, "auth_refused_total").await, 1);
+    Client::connect(&broker).await.shake_hands(Hello { token: "sesame".to_owned(), ..hello() }).await;
+}
+
+#[tokio::test]
+async fn whatever_is_no_hello_is_refused() {
+    let broker = broker(options()).await;
+    // Something else that speaks the protocol too early, a body of no message, another protocol altogether.
+    let cases: [(&[u8], &str, &str); 4] = [
+        (
+            &frame(&ClientMessage::Ping(1)),
+            "handshakes_malformed_total",
+            "the first message of a connection is a hello",
+        ),
+        (&[0, 0, 0, 3, 250, 1, 1], "frames_malformed_total", "malformed message"),
+        (&[0, 0, 0, 0], "frames_malformed_total", "malformed message"),
+        (
+            b"GET / HTTP/1.1\r\n\r\n",
+            "frames_oversized_total",
+            "a frame is announced with more than 4096 bytes",
+        ),
+    ];
+    for (bytes, counter, text) in cases {
+        let before = count(&broker, counter).await;
+        let mut client = Client::connect(&broker).await;
+        client.send_bytes(bytes).await;
+        let (code, said) = client.refused().await;
+        assert_eq!(code, ErrorCode::Protocol, "{said}");
+        assert!(said.contains(text), "{said}");
+        assert_eq!(count(&broker, counter).await, before + 1, "{counter}");
+    }
+    works(&broker, "others").await;
+}
+
+#[tokio::test]
+async fn who_says_nothing_has_a_deadline() {
+    let broker = broker(BrokerOptions { handshake_timeout: Duration::from_millis(50), ..options() }).await;
+    let mut silent = Client::connect(&broker).await;
+    let mut half = Client::connect(&broker).await;
+    half.send_bytes(&frame(&ClientMessage::Hello(hello()))[..7]).await;
+    assert_eq!(silent.refused().await, (ErrorCode::Protocol, "no hello within 50 ms".to_owned()));
+    assert_eq!(half.refused().await.0, ErrorCode::Protocol);
+    assert_eq!(count(&broker, "handshakes_timed_out_total").await, 2);
+}
+
+#[tokio::test]
+async fn handshakes_are_capped() {
+    let broker = broker(BrokerOptions { max_handshakes: 2, ..options() }).await;
+    let mut first = Client::connect(&broker).await;
+    let _second = Client::connect(&broker).await;
+    wait_count(&broker, "connections_accepted_total", 2).await;
+    let mut third = Client::connect(&broker).await;
+    assert!(third.next().await.is_none(), "closed at once");
+    assert_eq!(count(&broker, "connections_refused_total").await, 1);
+    first.shake_hands(hello()).await;
+    works(&broker, "others").await;
+}
+
+#[tokio::test]
+async fn sessions_are_capped() {
+    let broker = broker(BrokerOptions { max_sessions: 1, ..options() }).await;
+    let first = Client::welcomed(&broker).await;
+    let mut second = Client::connect(&broker).await;
+    second.send(&ClientMessage::Hello(hello())).await;
+    let (code, text) = second.refused().await;
+    assert_eq!(
+        (code, text.as_str()),
+        (ErrorCode::Overloaded, "all 1 sessions of this broker are taken: try again later")
+    );
+    drop(first);
+    // The place is free again once the broker has noticed.
+    support::wait_sessions(&broker, 0).await;
+    works(&broker, "others").await;
+}

@@ -1,0 +1,294 @@
+//! A broker on the in-memory store, and a client that speaks the protocol byte by byte.
+
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::StreamExt;
+use mtimer_broker::{Broker, BrokerOptions, start};
+use mtimer_core::EngineOptions;
+use mtimer_protocol::{
+    ClientMessage, Delivery, Hello, MAGIC, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage,
+    Settlement, Status, VERSION, Welcome, decode, encode, frame_codec,
+};
+use mtimer_store::MemoryStore;
+use mtimer_types::limits::MAX_FRAME;
+use mtimer_types::{
+    Destination, HandlerOutcome, KeyPolicy, Mode, PartitionId, RetryTiers, Time, Timer, TimerId,
+};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+/// Nothing in these tests takes this long: what does has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn options() -> BrokerOptions {
+    BrokerOptions {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        cluster: "test".to_owned(),
+        engine: EngineOptions {
+            retry: RetryTiers(vec![50; 5]),
+            jitter_percent: 0,
+            seed: 7,
+            ..EngineOptions::default()
+        },
+        drain_timeout: Duration::from_secs(5),
+        startup_timeout: Some(PATIENCE),
+        ..BrokerOptions::default()
+    }
+}
+
+pub(crate) async fn broker_on(store: &MemoryStore, options: BrokerOptions) -> Broker {
+    start(options, Arc::new(store.clone())).await.unwrap()
+}
+
+pub(crate) async fn broker(options: BrokerOptions) -> Broker {
+    broker_on(&MemoryStore::new(2), options).await
+}
+
+pub(crate) async fn count(broker: &Broker, name: &str) -> u64 {
+    let status = broker.status().await.expect("the broker is up");
+    counter(&status, name)
+}
+
+pub(crate) fn counter(status: &Status, name: &str) -> u64 {
+    status.counters.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("no counter {name}")).1
+}
+
+/// Waits until a counter has reached `n`.
+pub(crate) async fn wait_count(broker: &Broker, name: &str, n: u64) {
+    let reached = async {
+        while count(broker, name).await < n {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{name} has not reached {n}"));
+}
+
+pub(crate) fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    Time::from_ms(since.as_millis() as u64)
+}
+
+pub(crate) fn dest(app: &str) -> Destination {
+    Destination::new("group", app).unwrap()
+}
+
+/// A timer due `ahead` ms from now.
+pub(crate) fn timer(app: &str, ahead: u64, payload: &[u8]) -> Timer {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    timer_in(PartitionId((n % 2) as u16), n, app, ahead, payload)
+}
+
+fn timer_in(partition: PartitionId, n: u64, app: &str, ahead: u64, payload: &[u8]) -> Timer {
+    let now = now();
+    let due = now + ahead;
+    Timer {
+        id: TimerId::new(due, now, partition, n),
+        dest: dest(app),
+        key: None,
+        due,
+        mode: Mode::AtLeastOnce,
+        deadline: None,
+        callback_timeout_ms: None,
+        retry: None,
+        payload: Bytes::copy_from_slice(payload),
+    }
+}
+
+pub(crate) fn schedule(timer: &Timer) -> RequestOp {
+    RequestOp::Schedule { timer: timer.clone(), policy: KeyPolicy::Create }
+}
+
+pub(crate) fn hello() -> Hello {
+    Hello {
+        magic: MAGIC,
+        min_version: VERSION,
+        max_version: VERSION,
+        client: 77,
+        software: "test".to_owned(),
+        token: String::new(),
+    }
+}
+
+/// A frame as it goes over the wire.
+pub(crate) fn frame(message: &ClientMessage) -> BytesMut {
+    let body = encode(message).unwrap();
+    let mut frame = BytesMut::new();
+    frame.put_u32(body.len() as u32);
+    frame.put_slice(&body);
+    frame
+}
+
+pub(crate) struct Client {
+    pub(crate) frames: Framed<TcpStream, LengthDelimitedCodec>,
+    corr: u64,
+    /// Callbacks that came while something else was waited for.
+    early: VecDeque<(Delivery, Time)>,
+}
+
+impl Client {
+    /// Connected, not welcomed.
+    pub(crate) async fn connect(broker: &Broker) -> Self {
+        let socket = TcpStream::connect(broker.local_addr()).await.unwrap();
+        Self { frames: Framed::new(socket, frame_codec(MAX_FRAME)), corr: 0, early: VecDeque::new() }
+    }
+
+    pub(crate) async fn welcomed(broker: &Broker) -> Self {
+        let mut client = Self::connect(broker).await;
+        client.shake_hands(hello()).await;
+        client
+    }
+
+    pub(crate) async fn shake_hands(&mut self, hello: Hello) -> Welcome {
+        self.send(&ClientMessage::Hello(hello)).await;
+        match self.next().await {
+            Some(ServerMessage::Welcome(welcome)) => welcome,
+            other => panic!("no welcome but {other:?}"),
+        }
+    }
+
+    pub(crate) async fn send(&mut self, message: &ClientMessage) {
+        self.send_bytes(&frame(message)).await;
+    }
+
+    pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) {
+        self.frames.get_mut().write_all(bytes).await.unwrap();
+    }
+
+    /// The next message, heartbeats included; `None` at the end of the connection.
+    pub(crate) async fn next_raw(&mut self) -> Option<ServerMessage> {
+        let frame = timeout(PATIENCE, self.frames.next()).await.expect("a message in time")?;
+        // A reset is an end as well.
+        Some(decode(&frame.ok()?).unwrap())
+    }
+
+    /// The next message, answering heartbeats.
+    pub(crate) async fn next(&mut self) -> Option<ServerMessage> {
+        loop {
+            match self.next_raw().await? {
+                ServerMessage::Ping(n) => self.send(&ClientMessage::Pong(n)).await,
+                message => return Some(message),
+            }
+        }
+    }
+
+    /// The end of the connection, and the words before it.
+    pub(crate) async fn refused(&mut self) -> (mtimer_protocol::ErrorCode, String) {
+        let mut refusal = None;
+        while let Some(message) = self.next_raw().await {
+            match message {
+                ServerMessage::Refused { code, message } => refusal = Some((code, message)),
+                ServerMessage::Ping(_) | ServerMessage::Closing | ServerMessage::Welcome(_) => {}
+                other => panic!("no refusal but {other:?}"),
+            }
+        }
+        refusal.expect("a refusal before the end")
+    }
+
+    pub(crate) async fn register(&mut self, registration: u32, app: &str, credit: u32) {
+        self.send(&ClientMessage::Register { registration, dest: dest(app), credit }).await;
+    }
+
+    pub(crate) async fn request(&mut self, ops: Vec<RequestOp>) -> Vec<OpReply> {
+        self.corr += 1;
+        let corr = self.corr;
+        self.send(&ClientMessage::Request(Request { corr, first_sent: now(), ops })).await;
+        self.wait_for(|message| match message {
+            ServerMessage::Reply { corr: c, replies } if c == corr => Some(replies),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Schedules, and insists that it is new.
+    pub(crate) async fn schedule(&mut self, timer: &Timer) {
+        let replies = self.request(vec![schedule(timer)]).await;
+        assert_eq!(replies, [OpReply::Scheduled { new: true, replaced: None }]);
+    }
+
+    pub(crate) async fn query(&mut self, query: Query) -> QueryAnswer {
+        self.corr += 1;
+        let corr = self.corr;
+        self.send(&ClientMessage::Query { corr, query }).await;
+        self.wait_for(|message| match message {
+            ServerMessage::Answer { corr: c, answer } if c == corr => Some(answer),
+            _ => None,
+        })
+        .await
+    }
+
+    /// The first message that `want` takes; callbacks before it are kept, everything else is passed over.
+    async fn wait_for<T>(&mut self, mut want: impl FnMut(ServerMessage) -> Option<T>) -> T {
+        loop {
+            let message = self.next().await.expect("closed before the answer");
+            if let ServerMessage::Deliver { deliveries, .. } = message {
+                let at = now();
+                self.early.extend(deliveries.into_iter().map(|d| (d, at)));
+            } else if let Some(found) = want(message) {
+                return found;
+            }
+        }
+    }
+
+    /// The next `n` callbacks, with the time of arrival of each; everything else is passed over.
+    pub(crate) async fn deliveries(&mut self, n: usize) -> Vec<(Delivery, Time)> {
+        while self.early.len() < n {
+            match self.next().await {
+                Some(ServerMessage::Deliver { deliveries, .. }) => {
+                    let at = now();
+                    self.early.extend(deliveries.into_iter().map(|d| (d, at)));
+                }
+                Some(_) => {}
+                None => panic!("closed after {} of {n} deliveries", self.early.len()),
+            }
+        }
+        self.early.drain(..n).collect()
+    }
+
+    pub(crate) async fn settle(&mut self, delivery: &Delivery, outcome: HandlerOutcome) {
+        let settlement =
+            Settlement { id: delivery.id, epoch: delivery.epoch, attempt: delivery.attempt, outcome };
+        self.send(&ClientMessage::Settle(vec![settlement])).await;
+    }
+
+    /// Waits for the answer to a settlement.
+    pub(crate) async fn settled(&mut self) -> (u32, Vec<(TimerId, mtimer_protocol::SettleRefusal)>) {
+        self.wait_for(|message| match message {
+            ServerMessage::Settled { accepted, refused } => Some((accepted, refused)),
+            _ => None,
+        })
+        .await
+    }
+}
+
+/// Schedules a timer on one connection, takes it on another, settles it: the broker is well.
+pub(crate) async fn works(broker: &Broker, app: &str) {
+    let mut client = Client::welcomed(broker).await;
+    client.register(1, app, 10).await;
+    let timer = timer(app, 20, b"well");
+    client.schedule(&timer).await;
+    let (delivery, at) = client.deliveries(1).await.remove(0);
+    assert_eq!((delivery.id, &delivery.payload[..]), (timer.id, &b"well"[..]));
+    assert!(at >= timer.due, "{at} is before {}", timer.due);
+    client.settle(&delivery, HandlerOutcome::Ok).await;
+    assert_eq!(client.settled().await, (1, vec![]));
+}
+
+/// Waits until the broker has so many sessions.
+pub(crate) async fn wait_sessions(broker: &Broker, n: u64) {
+    let reached = async {
+        while broker.status().await.expect("the broker is up").sessions != n {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("not {n} sessions"));
+}
