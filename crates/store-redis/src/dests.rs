@@ -7,9 +7,6 @@ use std::collections::HashMap;
 
 use mtimer_types::Destination;
 
-/// The highest number: `lua/timers.lua` keeps it in the upper bits of a parked timer's order.
-pub(crate) const MAX_NUMBER: u32 = 1 << 20;
-
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Destinations {

@@ -190,8 +190,9 @@ impl Engine {
             self.push(Work::Ops(Run { ops, now, claim: claim.take(), trimmed: 0 }));
             items += 1;
         }
-        if let Some(until) = claim {
-            self.push(Work::Claim(until, Vec::new()));
+        if claim.is_some() || items == 0 {
+            // An empty batch, too, is answered by the store: it tells whether we are still the owner.
+            self.push(Work::Claim(claim.unwrap_or(Time::ZERO), Vec::new()));
             items += 1;
         }
         self.calls.push_back(Applying { items, answers: Vec::new(), to });
@@ -339,12 +340,12 @@ impl Engine {
         let (answers, lengths) = (bytes(0), bytes(1));
         let Some(mut item) = self.window.pop_front() else { return Ok(()) };
         let sent = item.sent.take();
-        let slots = sent.as_ref().map_or(&[][..], |s| &s.slots[..]);
-        for (slot, length) in slots.iter().zip(answer::lengths(lengths)) {
-            self.mirror.length(*slot, length, item.no);
-        }
         match &mut item.work {
             Work::Ops(run) => {
+                let slots = sent.as_ref().map_or(&[][..], |s| &s.slots[..]);
+                for (slot, length) in slots.iter().zip(answer::lengths(lengths)) {
+                    self.mirror.length(*slot, length, item.no);
+                }
                 let name = sent.map_or("", |s| s.script.name());
                 let mut answers = answer::answers(name, answers, run.ops.len()).map_err(broken)?;
                 if let Some(answer) = run.next_trim(&answers) {

@@ -38,6 +38,8 @@ mod recovery;
 mod resp;
 mod script;
 mod store;
+#[cfg(feature = "test-support")]
+pub mod test_support;
 mod topology;
 
 pub use options::{DEFAULT_PARTITIONS, Durability, Options};

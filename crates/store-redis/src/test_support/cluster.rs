@@ -1,0 +1,107 @@
+//! A Redis Cluster of three masters.
+
+use std::time::{Duration, Instant};
+
+use super::server::{Server, ServerOptions};
+
+/// How long the nodes may take to agree.
+const AGREE_WITHIN: Duration = Duration::from_secs(60);
+/// Hash slots of a Redis Cluster.
+const SLOTS: u16 = 16_384;
+
+/// Masters with a third of the hash slots each. Killed on drop.
+#[derive(Debug)]
+pub struct TestCluster {
+    /// The masters.
+    pub nodes: Vec<Server>,
+}
+
+impl TestCluster {
+    /// Starts three masters and waits until the cluster is ok.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same, with more of each server's command line.
+    pub fn start_with(extra: &[&str]) -> Self {
+        let extra: Vec<String> = extra.iter().map(|s| (*s).to_owned()).collect();
+        let options = ServerOptions { cluster: true, extra, ..ServerOptions::default() };
+        let nodes: Vec<_> = (0..3).map(|_| Server::start_with(options.clone())).collect();
+        let third = SLOTS / 3 + 1;
+        for (i, node) in nodes.iter().enumerate() {
+            let from = third * i as u16;
+            let to = (from + third - 1).min(SLOTS - 1);
+            node.call::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(i + 1).to_string()]);
+            node.call::<()>(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
+        }
+        for node in &nodes[1..] {
+            nodes[0].call::<()>(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string()]);
+        }
+        let this = Self { nodes };
+        this.wait(|info| info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3"));
+        this
+    }
+
+    fn wait(&self, ready: impl Fn(&str) -> bool) {
+        let deadline = Instant::now() + AGREE_WITHIN;
+        while !self.nodes.iter().all(|n| ready(&n.call::<String>(&["CLUSTER", "INFO"]))) {
+            assert!(Instant::now() < deadline, "the cluster does not agree within {AGREE_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// As the store takes them.
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(Server::url).collect()
+    }
+
+    /// The number of the node that has a key's hash slot.
+    pub fn node_of(&self, key: &str) -> usize {
+        let slot = crate::keys::hash_slot(key);
+        (slot / (SLOTS / 3 + 1)) as usize
+    }
+
+    /// The name by which the cluster knows a node.
+    pub fn node_id(&self, node: usize) -> String {
+        self.nodes[node].call(&["CLUSTER", "MYID"])
+    }
+
+    /// Begins to move a key's hash slot: it stays half way until [`Self::finish_migration`].
+    pub fn begin_migration(&self, key: &str, from: usize, to: usize) {
+        let slot = crate::keys::hash_slot(key).to_string();
+        self.nodes[to].call::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.node_id(from)]);
+        self.nodes[from].call::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.node_id(to)]);
+    }
+
+    /// Moves all keys of a hash slot.
+    pub fn migrate_keys(&self, key: &str, from: usize, to: usize) {
+        let slot = crate::keys::hash_slot(key).to_string();
+        loop {
+            let keys: Vec<String> = self.nodes[from].call(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
+            if keys.is_empty() {
+                return;
+            }
+            let port = self.nodes[to].port().to_string();
+            let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            migrate.extend(keys.iter().map(String::as_str));
+            self.nodes[from].call::<()>(&migrate);
+        }
+    }
+
+    /// Ends a migration: the new node has the hash slot.
+    pub fn finish_migration(&self, key: &str, to: usize) {
+        let slot = crate::keys::hash_slot(key).to_string();
+        let id = self.node_id(to);
+        self.nodes[to].call::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
+        for node in &self.nodes {
+            node.call::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
+        }
+    }
+
+    /// All keys of all nodes, sorted.
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<_> = self.nodes.iter().flat_map(Server::keys).collect();
+        keys.sort_unstable();
+        keys
+    }
+}

@@ -1,0 +1,157 @@
+//! A TCP proxy in front of a server that loses what it is told to lose.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+/// What to lose next.
+#[derive(Clone, Debug, Default)]
+enum Armed {
+    #[default]
+    Nothing,
+    /// Forward the next request that contains this, drop its answer and the connection.
+    Answer(Vec<u8>),
+    /// Drop the next request that contains this, and the connection.
+    Call(Vec<u8>),
+}
+
+#[derive(Debug)]
+struct State {
+    target: String,
+    armed: Mutex<Armed>,
+    lost: std::sync::atomic::AtomicUsize,
+    /// Cancelled to cut all connections; `None`: down.
+    up: Mutex<Option<CancellationToken>>,
+}
+
+/// See the module. Must be made inside a tokio runtime; ends with it.
+#[derive(Debug)]
+pub struct Proxy {
+    address: String,
+    state: Arc<State>,
+    end: CancellationToken,
+}
+
+impl Proxy {
+    /// A proxy to `target` (`host:port`).
+    pub async fn start(target: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let state = Arc::new(State {
+            target: target.to_owned(),
+            armed: Mutex::default(),
+            lost: 0.into(),
+            up: Mutex::new(Some(CancellationToken::new())),
+        });
+        let end = CancellationToken::new();
+        let (accepting, ended) = (state.clone(), end.clone());
+        tokio::spawn(async move {
+            ended.run_until_cancelled(accept(listener, accepting)).await;
+        });
+        Self { address, state, end }
+    }
+
+    /// As the store takes it.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    /// The next request that contains `mark` reaches the server; its answer is lost, and the connection with it.
+    pub fn lose_answer(&self, mark: &str) {
+        *self.state.armed.lock().unwrap() = Armed::Answer(mark.as_bytes().to_vec());
+    }
+
+    /// The next request that contains `mark` is lost, and the connection with it.
+    pub fn lose_call(&self, mark: &str) {
+        *self.state.armed.lock().unwrap() = Armed::Call(mark.as_bytes().to_vec());
+    }
+
+    /// How much was lost so far.
+    pub fn lost(&self) -> usize {
+        self.state.lost.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    /// Cuts all connections and refuses new ones.
+    pub fn down(&self) {
+        if let Some(up) = self.state.up.lock().unwrap().take() {
+            up.cancel();
+        }
+    }
+
+    /// Lets connections through again.
+    pub fn up(&self) {
+        self.state.up.lock().unwrap().get_or_insert_with(CancellationToken::new);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.end.cancel();
+        self.down();
+    }
+}
+
+async fn accept(listener: TcpListener, state: Arc<State>) {
+    while let Ok((client, _)) = listener.accept().await {
+        let up = state.up.lock().unwrap().clone();
+        if let Some(up) = up {
+            let state = state.clone();
+            tokio::spawn(async move {
+                up.run_until_cancelled(forward(client, &state)).await;
+            });
+        }
+    }
+}
+
+/// Forwards until either side closes or something is to be lost.
+async fn forward(mut client: TcpStream, state: &State) {
+    let Ok(mut server) = TcpStream::connect(&state.target).await else { return };
+    // What is sent must not wait for more.
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let (mut request, mut answer) = (vec![0; 256 << 10], vec![0; 256 << 10]);
+    loop {
+        tokio::select! {
+            read = client.read(&mut request) => {
+                let Ok(n @ 1..) = read else { return };
+                match state.take(&request[..n]) {
+                    Armed::Nothing => {
+                        if server.write_all(&request[..n]).await.is_err() {
+                            return;
+                        }
+                    }
+                    Armed::Call(_) => return,
+                    Armed::Answer(_) => {
+                        // The server has done it when it answers.
+                        if server.write_all(&request[..n]).await.is_ok() {
+                            let _ = server.read(&mut answer).await;
+                        }
+                        return;
+                    }
+                }
+            }
+            read = server.read(&mut answer) => {
+                let Ok(n @ 1..) = read else { return };
+                if client.write_all(&answer[..n]).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    fn take(&self, request: &[u8]) -> Armed {
+        let mut armed = self.armed.lock().unwrap();
+        let hit = match &*armed {
+            Armed::Nothing => false,
+            Armed::Answer(mark) | Armed::Call(mark) => request.windows(mark.len()).any(|w| w == &mark[..]),
+        };
+        if !hit {
+            return Armed::Nothing;
+        }
+        self.lost.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        std::mem::take(&mut *armed)
+    }
+}

@@ -1,0 +1,170 @@
+//! One redis-server process.
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// How long a server may take to start: a loaded machine is slow.
+const START_WITHIN: Duration = Duration::from_secs(30);
+
+/// How a server is started.
+#[derive(Clone, Debug, Default)]
+pub struct ServerOptions {
+    /// Append-only file with fsync at every write.
+    pub append_only: bool,
+    /// Cluster mode.
+    pub cluster: bool,
+    /// More of its command line, such as `--requirepass secret`.
+    pub extra: Vec<String>,
+}
+
+/// A running (or stopped) server. Killed on drop.
+#[derive(Debug)]
+pub struct Server {
+    options: ServerOptions,
+    port: u16,
+    dir: TempDir,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// Starts a plain server: no persistence.
+    pub fn start() -> Self {
+        Self::start_with(ServerOptions::default())
+    }
+
+    /// Starts a server and waits until it answers.
+    pub fn start_with(options: ServerOptions) -> Self {
+        for _ in 0..20 {
+            let dir = tempfile::Builder::new().prefix("mtimer-redis-").tempdir().expect("a temporary folder");
+            let mut server = Self { options: options.clone(), port: free_port(), dir, child: None };
+            // If it fails, somebody else took the port in between.
+            if server.try_start() {
+                return server;
+            }
+        }
+        panic!("redis-server does not start: {options:?}");
+    }
+
+    fn try_start(&mut self) -> bool {
+        let yes_no = |on| if on { "yes" } else { "no" };
+        let mut command = Command::new("redis-server");
+        command
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+            .args(["--appendonly", yes_no(self.options.append_only), "--appendfsync", "always"])
+            .args(["--cluster-enabled", yes_no(self.options.cluster), "--cluster-node-timeout", "2000"])
+            .args(["--loglevel", "warning", "--logfile", "redis.log", "--enable-debug-command", "local"])
+            .args(&self.options.extra)
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        self.child = Some(command.spawn().expect("redis-server is installed"));
+        let deadline = Instant::now() + START_WITHIN;
+        while Instant::now() < deadline {
+            if self.child.as_mut().is_some_and(|c| c.try_wait().expect("a child process").is_some()) {
+                return false;
+            }
+            if self.answers() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("redis-server on port {} did not answer within {START_WITHIN:?}", self.port);
+    }
+
+    fn answers(&self) -> bool {
+        if TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
+            return false;
+        }
+        match self.try_call::<String>(&["PING"]) {
+            Ok(_) => true,
+            // It is there and wants a password.
+            Err(e) => e.to_string().contains("NOAUTH") || format!("{e:?}").contains("NOAUTH"),
+        }
+    }
+
+    /// Kills the process at once, as a crash would.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // It may be dead already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Starts it again on the same port and folder, and waits until it answers.
+    pub fn restart(&mut self) {
+        self.kill();
+        for _ in 0..50 {
+            if self.try_start() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("redis-server does not start again on port {}", self.port);
+    }
+
+    /// Its port.
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `host:port`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// As the store takes it.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address())
+    }
+
+    /// Sends a command and returns its answer.
+    pub fn call<T: redis::FromRedisValue>(&self, args: &[&str]) -> T {
+        self.try_call(args).unwrap_or_else(|e| panic!("{args:?}: {e}"))
+    }
+
+    /// Sends a command.
+    pub fn try_call<T: redis::FromRedisValue>(&self, args: &[&str]) -> redis::RedisResult<T> {
+        let client = redis::Client::open(self.url())?;
+        let mut connection = client.get_connection_with_timeout(Duration::from_secs(5))?;
+        let (name, rest) = args.split_first().expect("a command");
+        redis::cmd(name).arg(rest).query(&mut connection)
+    }
+
+    /// All keys, sorted.
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.call(&["KEYS", "*"]);
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Everything that is stored, as one checksum.
+    pub fn digest(&self) -> String {
+        self.call(&["DEBUG", "DIGEST"])
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A port that is free, and whose neighbour 10,000 above (the cluster bus) is, too.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let base = 20_000 + (std::process::id() % 300) as u16 * 80;
+    loop {
+        let port = base + NEXT.fetch_add(1, Ordering::Relaxed) % 8_000;
+        let port = 20_000 + (port - 20_000) % 30_000;
+        let free = |p: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, p)).is_ok();
+        if free(port) && free(port + 10_000) {
+            return port;
+        }
+    }
+}
