@@ -1,0 +1,116 @@
+//! Flags that several commands share.
+
+use std::time::Duration;
+
+use clap::Args;
+use mtimer_client::{Client, Destination, Key, Target, TimerId, When};
+
+use super::exit::Failure;
+use super::logging::LogArgs;
+use super::moment;
+
+/// How to reach a broker.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClientArgs {
+    /// Addresses of brokers, host:port, separated by commas; one is used at a time
+    #[arg(
+        long,
+        value_name = "ADDR",
+        value_delimiter = ',',
+        env = "MTIMER_BROKER",
+        default_value = "127.0.0.1:7400",
+        help_heading = "Connection"
+    )]
+    pub(crate) broker: Vec<String>,
+    /// Proof of who you are
+    #[arg(long, env = "MTIMER_TOKEN", hide_env_values = true, default_value = "", hide_default_value = true)]
+    #[arg(value_name = "TOKEN", help_heading = "Connection")]
+    pub(crate) token: String,
+    /// How long to try to connect
+    #[arg(long, value_name = "DURATION", value_parser = moment::span, default_value = "5s")]
+    #[arg(help_heading = "Connection")]
+    pub(crate) connect_timeout: Duration,
+    /// How long a request may wait for a broker that cannot do it yet
+    #[arg(long, value_name = "DURATION", value_parser = moment::span, default_value = "10s")]
+    #[arg(help_heading = "Connection")]
+    pub(crate) request_timeout: Duration,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+impl ClientArgs {
+    /// Starts the log and connects.
+    pub(crate) async fn connect(&self) -> Result<Client, Failure> {
+        self.log.start()?;
+        Ok(Client::builder()
+            .brokers(self.broker.iter().cloned())
+            .token(&self.token)
+            .software(concat!("mtimer/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(self.connect_timeout)
+            .request_timeout(self.request_timeout)
+            .connect()
+            .await?)
+    }
+}
+
+/// One timer.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TargetArgs {
+    /// The timer's id: 26 characters
+    #[arg(required_unless_present = "key", conflicts_with_all = ["key", "group", "app"])]
+    id: Option<TimerId>,
+    /// The timer's key; needs --group and --app
+    #[arg(long, requires = "group", requires = "app", value_parser = key)]
+    key: Option<Key>,
+    /// The group key of the timer's destination
+    #[arg(long, requires = "key")]
+    group: Option<String>,
+    /// The app key of the timer's destination
+    #[arg(long, requires = "key")]
+    app: Option<String>,
+}
+
+impl TargetArgs {
+    pub(crate) fn target(&self) -> Result<Target, Failure> {
+        match (self.id, &self.key, &self.group, &self.app) {
+            (Some(id), ..) => Ok(Target::Id(id)),
+            (None, Some(key), Some(group), Some(app)) => {
+                Ok(Target::Key(destination(group, app)?, key.clone()))
+            }
+            _ => Err(Failure::usage("name a timer: give its id, or --group, --app and --key")),
+        }
+    }
+}
+
+/// When a timer is due.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct WhenArgs {
+    /// Due so long from now: 250ms, 5s, 2h 30m
+    #[arg(long = "in", value_name = "DURATION", value_parser = moment::span, conflicts_with = "at")]
+    after: Option<Duration>,
+    /// Due then: RFC 3339, or milliseconds since 1970; a time in the past is due at once
+    #[arg(long, value_name = "TIME", value_parser = moment::time)]
+    at: Option<mtimer_client::Time>,
+}
+
+impl WhenArgs {
+    pub(crate) fn when(self) -> Option<When> {
+        self.at.map(When::At).or(self.after.map(When::After))
+    }
+
+    pub(crate) fn required(self) -> Result<When, Failure> {
+        self.when().ok_or_else(|| {
+            Failure::usage("when? Give --in such as --in 5s, or --at such as --at 2030-01-31T12:00:00Z")
+        })
+    }
+}
+
+/// Group and app as a destination.
+pub(crate) fn destination(group: &str, app: &str) -> Result<Destination, Failure> {
+    Destination::new(group, app).map_err(|e| Failure::usage(e.to_string()))
+}
+
+/// A key from a flag.
+pub(crate) fn key(text: &str) -> Result<Key, String> {
+    Key::new(text).map_err(|e| e.to_string())
+}

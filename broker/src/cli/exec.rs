@@ -1,0 +1,126 @@
+//! A command as a handler: its exit code is the outcome.
+
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use mtimer_client::{Callback, Mode, Outcome};
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, Command};
+
+/// Exit code for "try again" (EX_TEMPFAIL of sysexits).
+const TRY_AGAIN: i32 = 75;
+/// Exit code for "it will never be done".
+const FAIL: i32 = 100;
+
+/// What describes the callback to the command.
+pub(crate) const CHILD_VARIABLES: [&str; 10] = [
+    "MTIMER_ID",
+    "MTIMER_KEY",
+    "MTIMER_GROUP",
+    "MTIMER_APP",
+    "MTIMER_DUE_MS",
+    "MTIMER_ATTEMPT",
+    "MTIMER_EPOCH",
+    "MTIMER_MODE",
+    "MTIMER_TIMEOUT_MS",
+    "MTIMER_LATENESS_MS",
+];
+
+/// Runs a command for a callback: payload on standard input, the rest in variables. It is killed, with what it has
+/// started, when the callback times out.
+pub(crate) async fn run(
+    line: &str,
+    callback: &Callback,
+    retry_after: Option<Duration>,
+    quiet: bool,
+) -> Outcome {
+    let retry = |error: String| match retry_after {
+        Some(after) => Outcome::retry_after(after, error),
+        None => Outcome::retry(error),
+    };
+    let mut child = match start(line, callback, quiet) {
+        Ok(child) => child,
+        Err(e) => return retry(format!("the command could not be started: {e}")),
+    };
+    let pid = child.id();
+    let stdin = child.stdin.take();
+    let feed = async {
+        if let Some(mut stdin) = stdin {
+            // A command that does not read its input is none the worse for it.
+            let _ = stdin.write_all(&callback.payload).await;
+        }
+    };
+    let finished = async { tokio::join!(child.wait(), feed).0 };
+    let ended = tokio::time::timeout(callback.timeout, finished).await;
+    match ended {
+        Ok(Ok(status)) => outcome(status, retry),
+        Ok(Err(e)) => retry(format!("the command's end could not be seen: {e}")),
+        Err(_) => {
+            kill(&mut child, pid).await;
+            retry(format!("the command was killed after {} ms", callback.timeout.as_millis()))
+        }
+    }
+}
+
+fn start(line: &str, callback: &Callback, quiet: bool) -> std::io::Result<Child> {
+    let mut command = shell(line);
+    let mode = match callback.mode {
+        Mode::AtLeastOnce => "at-least-once",
+        Mode::AtMostOnce => "at-most-once",
+    };
+    let values = [
+        callback.id.to_string(),
+        callback.key.as_ref().map(ToString::to_string).unwrap_or_default(),
+        callback.dest.group().to_owned(),
+        callback.dest.app().to_owned(),
+        callback.due.to_string(),
+        callback.attempt.to_string(),
+        callback.epoch.to_string(),
+        mode.to_owned(),
+        callback.timeout.as_millis().to_string(),
+        callback.lateness_ms().to_string(),
+    ];
+    command.envs(CHILD_VARIABLES.into_iter().zip(values));
+    // Standard output is for the callbacks, if a program reads them.
+    let stdout = if quiet { Stdio::from(std::io::stderr()) } else { Stdio::inherit() };
+    command.stdin(Stdio::piped()).stdout(stdout).kill_on_drop(true).spawn()
+}
+
+#[cfg(unix)]
+fn shell(line: &str) -> Command {
+    let mut command = Command::new("/bin/sh");
+    // A group of its own, so that all of it can be killed and a Ctrl-C at the terminal is not meant for it.
+    command.arg("-c").arg(line).process_group(0);
+    command
+}
+
+#[cfg(not(unix))]
+fn shell(line: &str) -> Command {
+    let mut command = Command::new("cmd");
+    command.arg("/C").arg(line);
+    command
+}
+
+async fn kill(child: &mut Child, pid: Option<u32>) {
+    #[cfg(unix)]
+    if let Some(group) = pid.and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed())) {
+        // It may have ended by itself just now.
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+    #[cfg(not(unix))]
+    let _ = pid;
+    // As above.
+    let _ = child.kill().await;
+}
+
+fn outcome(status: ExitStatus, retry: impl FnOnce(String) -> Outcome) -> Outcome {
+    match status.code() {
+        Some(0) => Outcome::ok(),
+        Some(FAIL) => Outcome::fail("the command ended with exit code 100"),
+        Some(TRY_AGAIN) => {
+            retry("the command ended with exit code 75 and wants to be tried again".to_owned())
+        }
+        Some(code) => retry(format!("the command ended with exit code {code}")),
+        None => retry(format!("the command was ended: {status}")),
+    }
+}

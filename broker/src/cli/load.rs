@@ -1,0 +1,74 @@
+//! Load for demos and measurements: schedules many timers, as fast as they are taken.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::stream::{self, FuturesUnordered};
+use indicatif::ProgressBar;
+use mtimer_client::{Client, Destination, Schedule, ScheduleError, Scheduled, TimerId};
+
+use super::exit::Failure;
+use super::signals::Stop;
+
+/// Timers of a call, and calls under way.
+const CHUNK: u64 = 500;
+const IN_FLIGHT: usize = 16;
+/// Timers by which the store's speed is learned.
+const PROBE: u64 = 1_000;
+
+/// Schedules timers 0 to n-1 in this order; the ids of those that are stored. Ends at the first that is not, or when
+/// told to stop.
+pub(crate) async fn schedule_all(
+    client: &Client,
+    timers: u64,
+    make: impl Fn(u64) -> Schedule,
+    bar: &ProgressBar,
+    stop: &Stop,
+) -> Result<Vec<TimerId>, Failure> {
+    let mut ids = Vec::with_capacity(usize::try_from(timers).unwrap_or_default());
+    let mut running = FuturesUnordered::new();
+    let mut next = 0;
+    loop {
+        while next < timers && running.len() < IN_FLIGHT && !stop.is_asked() {
+            let end = (next + CHUNK).min(timers);
+            running.push(client.schedule_all((next..end).map(&make).collect()));
+            next = end;
+        }
+        let Some(results) = running.next().await else { return Ok(ids) };
+        let results: Vec<Result<Scheduled, ScheduleError>> = results;
+        bar.inc(results.len() as u64);
+        for result in results {
+            ids.push(result?.id);
+        }
+    }
+}
+
+/// Cancels timers; how many of them were there.
+pub(crate) async fn cancel_all(client: &Client, ids: Vec<TimerId>) -> Result<u64, Failure> {
+    let mut answers = stream::iter(ids).map(|id| client.cancel(id)).buffer_unordered(2_000);
+    let mut cancelled = 0;
+    while let Some(answer) = answers.next().await {
+        cancelled += u64::from(matches!(answer?, mtimer_client::Cancelled::Cancelled(_)));
+    }
+    Ok(cancelled)
+}
+
+/// How long it will take to schedule so many timers, with something to spare: from a few that are scheduled for much later
+/// and cancelled again. Warms everything up, too.
+pub(crate) async fn estimate(
+    client: &Client,
+    dest: &Destination,
+    timers: u64,
+    payload: usize,
+    stop: &Stop,
+) -> Result<Duration, Failure> {
+    let probe = PROBE.min(timers);
+    let later = Duration::from_secs(3_600);
+    let make = |n| Schedule::after(dest.clone(), later).payload(super::tally::payload(n, payload));
+    let began = Instant::now();
+    let ids = schedule_all(client, probe, make, &ProgressBar::hidden(), stop).await?;
+    let took = began.elapsed();
+    cancel_all(client, ids).await?;
+    let all = took.mul_f64(timers as f64 / probe.max(1) as f64);
+    Ok(Duration::from_millis(300) + all.mul_f64(1.5))
+}

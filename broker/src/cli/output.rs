@@ -1,0 +1,182 @@
+//! What goes to standard output: JSON for programs, tables and colours for people.
+//!
+//! Invariant: with `--json` every line of standard output is one JSON object; colours are only for a terminal; whoever
+//! stops reading ends the command, without a panic.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+
+use super::exit::Failure;
+
+/// How a command's results are shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    /// One JSON object a line.
+    pub(crate) json: bool,
+    colour: bool,
+}
+
+/// A colour with a meaning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tone {
+    Good,
+    Bad,
+    Strong,
+    Faint,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json, colour: colours(io::stdout().is_terminal()) }
+    }
+
+    /// For what goes to standard error.
+    pub(crate) fn for_errors() -> Self {
+        Self { json: false, colour: colours(io::stderr().is_terminal()) }
+    }
+
+    /// Writes one JSON object on a line of its own.
+    pub(crate) fn object(self, value: &impl Serialize) -> Result<(), Failure> {
+        self.text(&to_line(value)?)
+    }
+
+    /// Writes one line.
+    pub(crate) fn text(self, line: &str) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        out.write_all(line.as_bytes())
+            .and_then(|()| out.write_all(b"\n"))
+            .and_then(|()| out.flush())
+            .map_err(|e| Failure::output(&e))
+    }
+
+    /// Writes `value` as JSON if that was asked for, else what `text` says.
+    pub(crate) fn either(self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+        if self.json { self.object(value) } else { self.text(&text()) }
+    }
+
+    /// The text in a colour, on a terminal.
+    pub(crate) fn tone(self, tone: Tone, text: &str) -> String {
+        if !self.colour {
+            return text.to_owned();
+        }
+        let code = match tone {
+            Tone::Good => "32",
+            Tone::Bad => "31;1",
+            Tone::Strong => "1",
+            Tone::Faint => "2",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+}
+
+/// Whether to use colours on a stream that is or is not a terminal: <https://no-color.org>.
+pub(crate) fn colours(terminal: bool) -> bool {
+    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|v| v == "dumb");
+    terminal && !unwanted && !dumb
+}
+
+/// One line of JSON.
+pub(crate) fn to_line(value: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string(value)
+        .map_err(|e| Failure::new(super::exit::Exit::Failed, format!("cannot write the result as JSON: {e}")))
+}
+
+/// Says something to whoever watches; never part of the result.
+pub(crate) fn note(text: &str) {
+    // Nobody may be there to read it.
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Rows with a head, in columns. Columns in which everything is a number are flush right.
+#[derive(Debug)]
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(crate) fn new<const N: usize>(head: [&str; N]) -> Self {
+        Self { rows: vec![head.iter().map(|s| (*s).to_owned()).collect()] }
+    }
+
+    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.rows.push(cells.into());
+    }
+
+    /// The lines, the head first.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = String> + '_ {
+        let columns = self.rows.first().map_or(0, Vec::len);
+        let width = |c: usize| self.rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let right: Vec<bool> =
+            (0..columns).map(|c| self.rows.iter().skip(1).all(|r| is_number(&r[c]))).collect();
+        self.rows.iter().map(move |row| {
+            let mut line = String::new();
+            for (c, cell) in row.iter().enumerate() {
+                let gap = widths[c] - cell.chars().count();
+                let (before, after) = if right[c] { (gap, 0) } else { (0, gap) };
+                // Writing to a String cannot fail.
+                let _ = write!(line, "{:before$}{cell}{:after$}  ", "", "");
+            }
+            line.trim_end().to_owned()
+        })
+    }
+}
+
+fn is_number(cell: &str) -> bool {
+    !cell.is_empty() && cell.chars().all(|c| c.is_ascii_digit() || matches!(c, ',' | '.' | '-' | '+' | '%'))
+}
+
+/// `1234567` as `1,234,567`.
+pub(crate) fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Text from elsewhere, safe for a terminal and at most `limit` characters.
+pub(crate) fn plain(text: &str, limit: usize) -> String {
+    let mut out = String::new();
+    let mut chars = text.chars().flat_map(|c| {
+        let escaped: Vec<char> = if c.is_control() { c.escape_default().collect() } else { vec![c] };
+        escaped
+    });
+    out.extend(chars.by_ref().take(limit));
+    if chars.next().is_some() {
+        out.push('…');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn tables_line_up() {
+        let mut table = Table::new(["name", "n", "what"]);
+        table.row(["a".into(), "1,000".into(), "x".into()]);
+        table.row(["löng".into(), "2".into(), String::new()]);
+        let lines: Vec<String> = table.lines().collect();
+        assert_eq!(lines, ["name      n  what", "a     1,000  x", "löng      2"]);
+    }
+
+    #[test]
+    fn foreign_text_cannot_steer_a_terminal() {
+        assert_eq!(plain("a\x1b[31mb\n", 80), "a\\u{1b}[31mb\\n");
+        assert_eq!(plain("abcdef", 3), "abc…");
+    }
+}

@@ -1,0 +1,111 @@
+//! `mtimer get`, `cancel` and `reschedule`: one timer, by id or by key.
+
+use clap::Args;
+use mtimer_client::{Cancelled, Rescheduled};
+use serde_json::json;
+
+use super::args::{ClientArgs, TargetArgs, WhenArgs};
+use super::exit::{Exit, Failure};
+use super::output::{Output, Tone};
+use super::view;
+
+/// Shows a timer, live or dead
+///
+/// Says where the timer stands: pending, retrying, parked (nobody takes it), in-flight, unconfirmed (at-most-once, sent
+/// and never confirmed), or dead. Exit code 5 if there is no such timer: it was never there, or has ended.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer get 01jz8q4v3c0000g5m3x9w2k7ha\n  \
+    mtimer get --group shop --app orders --key order-17 --json")]
+pub(crate) struct Get {
+    #[command(flatten)]
+    target: TargetArgs,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Cancels a timer
+///
+/// "cancelled": no delivery starts any more, by any broker. "too-late" (exit code 6): it was delivered, or may have been;
+/// further attempts are stopped. "not-found" (exit code 5): there is no such timer.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer cancel 01jz8q4v3c0000g5m3x9w2k7ha\n  \
+    mtimer cancel --group shop --app orders --key order-17")]
+pub(crate) struct Cancel {
+    #[command(flatten)]
+    target: TargetArgs,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Gives a timer another due time
+///
+/// "rescheduled": the old time never fires; the id stays valid. "too-late" (exit code 6): it was delivered, or may have
+/// been; nothing changed. "not-found" (exit code 5): there is no such timer.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer reschedule 01jz8q4v3c0000g5m3x9w2k7ha --in 10m\n  \
+    mtimer reschedule --group shop --app orders --key order-17 --at 2030-01-31T12:00:00Z")]
+pub(crate) struct Reschedule {
+    #[command(flatten)]
+    target: TargetArgs,
+    #[command(flatten)]
+    when: WhenArgs,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+impl Get {
+    pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
+        let target = self.target.target()?;
+        let client = self.client.connect().await?;
+        let found = client.get(target).await?;
+        client.close().await?;
+        let found = found.ok_or_else(|| Failure::new(Exit::NotFound, "there is no such timer"))?;
+        let object = view::timer_object(&found);
+        out.either(&object, || view::fields(&object, out))
+    }
+}
+
+impl Cancel {
+    pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
+        let target = self.target.target()?;
+        let client = self.client.connect().await?;
+        let answer = client.cancel(target).await?;
+        client.close().await?;
+        let (result, id, exit) = match answer {
+            Cancelled::Cancelled(id) => ("cancelled", Some(id), Exit::Done),
+            Cancelled::TooLate(id) => ("too-late", Some(id), Exit::TooLate),
+            Cancelled::NotFound => ("not-found", None, Exit::NotFound),
+        };
+        answered(out, result, id, exit)
+    }
+}
+
+impl Reschedule {
+    pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
+        let (target, when) = (self.target.target()?, self.when.required()?);
+        let client = self.client.connect().await?;
+        let answer = client.reschedule(target, when).await?;
+        client.close().await?;
+        let (result, id, exit) = match answer {
+            Rescheduled::Rescheduled(id) => ("rescheduled", Some(id), Exit::Done),
+            Rescheduled::TooLate(id) => ("too-late", Some(id), Exit::TooLate),
+            Rescheduled::NotFound => ("not-found", None, Exit::NotFound),
+        };
+        answered(out, result, id, exit)
+    }
+}
+
+/// Shows an answer that is a result, whatever the exit code.
+fn answered(
+    out: Output,
+    result: &str,
+    id: Option<mtimer_client::TimerId>,
+    exit: Exit,
+) -> Result<(), Failure> {
+    out.either(&json!({ "result": result, "id": id }), || {
+        let tone = if exit == Exit::Done { Tone::Good } else { Tone::Bad };
+        let id = id.map(|id| format!(" {id}")).unwrap_or_default();
+        format!("{}{id}", out.tone(tone, result))
+    })?;
+    if exit == Exit::Done { Ok(()) } else { Err(Failure::silent(exit)) }
+}

@@ -1,0 +1,179 @@
+//! `mtimer schedule`: one timer from flags, or many from a file.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use mtimer_client::{KeyPolicy, Mode, limits};
+use serde_json::json;
+
+use super::args::{ClientArgs, WhenArgs};
+use super::exit::{Exit, Failure};
+use super::file::{self, line};
+use super::moment::{self, Deadline};
+use super::output::Output;
+
+/// Schedules a timer, or a file full of them
+///
+/// Prints the timer's id once it is stored. The id names the timer in get, cancel and reschedule; so does the key, if it
+/// was given one.
+///
+/// With --file, one JSON object a line:
+///
+///   {"in": "1500ms", "group": "g", "app": "a"}
+///   {"at": "2030-01-31T12:00:00Z", "group": "g", "app": "a", "key": "order-17", "payload": "text"}
+///
+/// Fields: "in" (a duration) or "at" (RFC 3339, or ms since 1970); "group" and "app" (or by flags, for lines without);
+/// optionally "id", "key", "payload" or "payload_base64", "mode" (at-least-once, at-most-once), "deadline" (a time, or a
+/// duration after the due time), "retry" ("1s,5s"), "callback_timeout". Any other field is an error. An "id" that is a
+/// timer id made for the line's time is the timer's id; any other text there is a key.
+///
+/// The file is checked as a whole first. Bad lines are told with their numbers, and then nothing is sent; with
+/// --skip-bad the others are. A file can be sent again: where a line has a key or an id, a timer that is there stays as it
+/// is (--key-policy keep is the default here).
+#[derive(Args, Debug)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "Examples:\n  mtimer schedule --group demo --app hello --in 5s --payload 'it is time'\n  \
+        mtimer schedule --group shop --app orders --key order-17 --in 15m --retry 1s,30s,5m\n  \
+        mtimer schedule --group shop --app mail --at 2030-01-31T12:00:00+01:00 --deadline 1h --payload-file mail.json\n  \
+        mtimer schedule --file timers.ndjson --skip-bad --json\n  \
+        generate | mtimer schedule --file - --group shop --app orders"
+)]
+pub(crate) struct ScheduleCommand {
+    /// The destination's group key
+    #[arg(long, required_unless_present = "file")]
+    group: Option<String>,
+    /// The destination's app key
+    #[arg(long, required_unless_present = "file")]
+    app: Option<String>,
+    #[command(flatten)]
+    when: WhenArgs,
+    /// Your own name for the timer, unique within group and app while it is live
+    #[arg(long, conflicts_with = "file")]
+    key: Option<String>,
+    /// What to do if the key names a live timer [default: create; with --file: keep]
+    #[arg(long, value_enum, value_name = "POLICY")]
+    key_policy: Option<Policy>,
+    /// The timer's id, made for the time in --at; any other text is a key
+    #[arg(long, conflicts_with = "file", conflicts_with = "key")]
+    id: Option<String>,
+    /// What the handler gets: text, up to 64 KiB
+    #[arg(long, conflicts_with_all = ["file", "payload_file"], value_name = "TEXT")]
+    payload: Option<String>,
+    /// What the handler gets: the contents of a file, up to 64 KiB
+    #[arg(long, conflicts_with = "file", value_name = "FILE")]
+    payload_file: Option<PathBuf>,
+    /// How often it may be delivered [default: at-least-once]
+    #[arg(long, value_enum)]
+    mode: Option<ModeArg>,
+    /// After this it is not delivered any more: a time, or a duration after the due time [default: never]
+    #[arg(long, value_name = "TIME", value_parser = Deadline::parse)]
+    deadline: Option<Deadline>,
+    /// Delays before attempt 2, 3, ..., such as 1s,5s; empty: one attempt only [default: the broker's]
+    #[arg(long, value_name = "DELAYS")]
+    retry: Option<String>,
+    /// How long a handler may take, 100ms to 24h [default: the broker's]
+    #[arg(long, value_name = "DURATION", value_parser = moment::span)]
+    callback_timeout: Option<Duration>,
+    /// A file of timers, a JSON object a line; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["after", "at"], help_heading = "Many timers")]
+    file: Option<PathBuf>,
+    /// Send the good lines although there are bad ones
+    #[arg(long, requires = "file", help_heading = "Many timers")]
+    skip_bad: bool,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Policy {
+    /// Refuse, and name the live timer
+    Create,
+    /// Cancel the live timer and schedule this one, in one step
+    Replace,
+    /// Leave the live timer as it is
+    Keep,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ModeArg {
+    /// Until it is acknowledged; duplicates can follow faults
+    AtLeastOnce,
+    /// Once at most, whatever fails
+    AtMostOnce,
+}
+
+impl ScheduleCommand {
+    pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
+        let retry = self.retry.as_deref().map(line::delays).transpose().map_err(Failure::usage)?;
+        let common = line::Fields {
+            group: self.group.clone(),
+            app: self.app.clone(),
+            mode: self.mode.map(|m| match m {
+                ModeArg::AtLeastOnce => Mode::AtLeastOnce,
+                ModeArg::AtMostOnce => Mode::AtMostOnce,
+            }),
+            deadline: self.deadline,
+            retry,
+            callback_timeout: self.callback_timeout,
+            ..line::Fields::default()
+        };
+        let policy = self.key_policy.map(|p| match p {
+            Policy::Create => KeyPolicy::Create,
+            Policy::Replace => KeyPolicy::Replace,
+            Policy::Keep => KeyPolicy::Keep,
+        });
+        if let Some(path) = &self.file {
+            let client = self.client.connect().await?;
+            let partitions = client.info().partitions;
+            let maker = line::Maker { defaults: common, policy, repeatable: true, partitions, dest: None };
+            let result = file::run(&client, path, maker, self.skip_bad, out).await;
+            client.close().await?;
+            return result;
+        }
+        let fields = line::Fields {
+            when: Some(self.when.required()?),
+            id: self.id.clone(),
+            key: self.key.clone(),
+            payload: self.payload()?.into(),
+            ..common
+        };
+        self.one(fields, policy, out).await
+    }
+
+    async fn one(&self, fields: line::Fields, policy: Option<KeyPolicy>, out: Output) -> Result<(), Failure> {
+        let client = self.client.connect().await?;
+        let partitions = client.info().partitions;
+        let defaults = line::Fields::default();
+        let mut maker = line::Maker { defaults, policy, repeatable: false, partitions, dest: None };
+        let schedule = maker.schedule(fields, client.now()).map_err(Failure::usage)?;
+        let (id, schedule) = client.prepare(schedule)?;
+        let scheduled = client.schedule(schedule).await?;
+        let object = json!({
+            "id": scheduled.id,
+            "due_ms": if scheduled.kept { None } else { Some(id.birth_due()) },
+            "new": scheduled.new,
+            "kept": scheduled.kept,
+            "replaced": scheduled.replaced,
+        });
+        out.either(&object, || scheduled.id.to_string())?;
+        Ok(client.close().await?)
+    }
+
+    fn payload(&self) -> Result<Vec<u8>, Failure> {
+        let Some(path) = &self.payload_file else {
+            return Ok(self.payload.clone().unwrap_or_default().into_bytes());
+        };
+        let size = std::fs::metadata(path).map_err(|e| Failure::file("read", path, &e))?.len();
+        if size > limits::MAX_PAYLOAD_BYTES as u64 {
+            let limit = limits::MAX_PAYLOAD_BYTES;
+            let text = format!(
+                "{} has {size} bytes, the limit of a payload is {limit}: send a reference",
+                path.display()
+            );
+            return Err(Failure::new(Exit::Refused, text));
+        }
+        std::fs::read(path).map_err(|e| Failure::file("read", path, &e))
+    }
+}

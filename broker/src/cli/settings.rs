@@ -1,0 +1,125 @@
+//! A broker's settings as the command line sees them: reading the layers, and showing the result.
+
+use std::path::Path;
+use std::time::Duration;
+
+use mtimer_broker::config::{Config, LogFormat, PartialConfig, StoreConfig};
+use serde_json::{Value, json};
+use toml::Table;
+
+use super::exec::CHILD_VARIABLES;
+use super::exit::{Exit, Failure};
+use super::logging;
+
+/// Flags over environment over file over defaults.
+pub(crate) fn read(flags: PartialConfig, file: Option<&Path>) -> Result<Config, Failure> {
+    // Commands that `listen --exec` runs may start a broker: what describes their callback is no setting.
+    let ours = |name: &str| name == "MTIMER_LOG" || CHILD_VARIABLES.contains(&name);
+    // A variable that is not UTF-8 is none of ours either.
+    let vars = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| !ours(name));
+    let layers = PartialConfig::layered(flags, vars, file)?;
+    let logged = layers.log_level.is_some();
+    let mut config = layers.resolve()?;
+    if let Some(filter) = logging::from_env().filter(|_| !logged) {
+        config.log_level = filter;
+    }
+    Ok(config)
+}
+
+/// The settings as JSON, under the names that they have in the file.
+pub(crate) fn as_json(config: &Config) -> Value {
+    let b = &config.broker;
+    let mut all = json!({
+        "listen": b.listen.to_string(),
+        "cluster": b.cluster,
+        "preload": ms(b.engine.preload_ms),
+        "memory": b.engine.memory_bytes,
+        "park-after": ms(b.engine.park_after_ms),
+        "retry": tiers(&b.engine.retry.0),
+        "jitter-percent": b.engine.jitter_percent,
+        "callback-timeout": ms(b.engine.callback_timeout_ms.into()),
+        "dead-max-age": ms(b.engine.dead_max_age_ms),
+        "dead-max-count": b.engine.dead_max_count,
+        "drain-timeout": span(b.drain_timeout),
+        "startup-timeout": span(b.startup_timeout.unwrap_or_default()),
+        "heartbeat": span(b.heartbeat),
+        "heartbeat-timeout": span(b.heartbeat_timeout),
+        "max-sessions": b.max_sessions,
+        "log-format": match config.log_format { LogFormat::Text => "text", LogFormat::Json => "json" },
+        "log-level": config.log_level,
+    });
+    let partitions = match &config.store {
+        StoreConfig::Embedded { data, sync, partitions } => {
+            all["data"] = json!(data);
+            all["durability"] = json!(if *sync { "embedded-sync" } else { "embedded-fast" });
+            partitions
+        }
+        StoreConfig::Redis { urls, replicated, partitions } => {
+            all["redis"] = json!(urls);
+            all["durability"] = json!(if *replicated { "redis-replicated" } else { "redis" });
+            partitions
+        }
+    };
+    if let Some(partitions) = partitions {
+        all["partitions"] = json!(partitions);
+    }
+    if let Some(advertise) = &config.advertise {
+        all["advertise"] = json!(advertise);
+    }
+    let mut destinations: Vec<_> = b.engine.retry_by_dest.iter().collect();
+    destinations.sort_by_key(|(dest, _)| (*dest).clone());
+    if !destinations.is_empty() {
+        let one = |(dest, retry): (&mtimer_types::Destination, &mtimer_types::RetryTiers)| json!({ "group": dest.group(), "app": dest.app(), "retry": tiers(&retry.0) });
+        all["destination"] = destinations.into_iter().map(one).collect();
+    }
+    all
+}
+
+/// The settings as a file that `--config` reads.
+pub(crate) fn as_toml(config: &Config) -> Result<String, Failure> {
+    let wrong =
+        |e: &dyn std::error::Error| Failure::new(Exit::Failed, format!("cannot write the settings: {e}"));
+    let table: Table = serde_json::from_value(as_json(config)).map_err(|e| wrong(&e))?;
+    toml::to_string_pretty(&table).map_err(|e| wrong(&e))
+}
+
+fn tiers(ms_each: &[u32]) -> Vec<String> {
+    ms_each.iter().map(|t| ms(u64::from(*t))).collect()
+}
+
+fn ms(ms: u64) -> String {
+    span(Duration::from_millis(ms))
+}
+
+fn span(span: Duration) -> String {
+    humantime::format_duration(span).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn resolve(text: &str) -> Config {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        PartialConfig::from_file(file.path()).unwrap().resolve().unwrap()
+    }
+
+    #[test]
+    fn what_is_shown_can_be_read_again() {
+        for text in [
+            "",
+            "listen = \"127.0.0.1:1\"\nretry = [\"1s\", \"2m\"]\ndurability = \"embedded-fast\"\npartitions = 8\n\
+             startup-timeout = \"3s\"\nmemory = \"64MiB\"\nadvertise = \"h:1\"\nlog-format = \"json\"\n\
+             [[destination]]\ngroup = \"g\"\napp = \"a\"\nretry = []\n",
+            "redis = [\"redis://a\", \"redis://b\"]\ndurability = \"redis-replicated\"\n",
+        ] {
+            let first = as_toml(&resolve(text)).unwrap();
+            assert_eq!(as_toml(&resolve(&first)).unwrap(), first);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! `mtimer status`: a broker's state in numbers.
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::args::ClientArgs;
+use super::exit::Failure;
+use super::output::{Output, Table, Tone, grouped};
+
+/// A broker's state in numbers
+///
+/// Where timers are (pending, retrying, parked, dead and so on), what is in memory, and what was counted since the broker
+/// started.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer status\n  mtimer status --counters\n  \
+    mtimer status --json | jq .pending")]
+pub(crate) struct Status {
+    /// Show every counter, also those that are 0
+    #[arg(long)]
+    counters: bool,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+impl Status {
+    pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
+        let client = self.client.connect().await?;
+        let (info, status) = (client.info(), client.status().await?);
+        client.close().await?;
+        let numbers = [
+            ("pending", status.pending, "first delivery to come"),
+            ("retrying", status.retrying, "a further attempt to come"),
+            ("ready", status.ready, "due, waiting for room"),
+            ("in_flight", status.in_flight, "delivered, not settled"),
+            ("parked", status.parked, "due, and nobody takes them"),
+            ("taken", status.taken, "at-most-once, sent or about to be"),
+            ("dead", status.dead, "dead letters"),
+            ("keys", status.keys, "keys of live timers"),
+            ("residue", status.residue, "left in the store without a timer"),
+            ("loaded", status.loaded, "timers in memory"),
+            ("loaded_bytes", status.loaded_bytes, "bytes of them"),
+            ("sessions", status.sessions, "clients"),
+        ];
+        if out.json {
+            let mut object = Map::new();
+            let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
+            put("broker", info.broker.clone().into());
+            put("cluster", info.cluster.clone().into());
+            put("software", info.software.clone().into());
+            put("store", info.store.clone().into());
+            put("durability", info.durability.clone().into());
+            put("partitions", info.partitions.into());
+            for (name, value, _) in numbers {
+                put(name, value.into());
+            }
+            put("counters", status.counters.into_iter().map(|(name, n)| (name, json!(n))).collect());
+            return out.object(&object);
+        }
+        out.text(&format!(
+            "cluster {} at {}: {}, store {} ({}), {} partitions",
+            out.tone(Tone::Strong, &info.cluster),
+            info.broker,
+            info.software,
+            info.store,
+            info.durability,
+            info.partitions,
+        ))?;
+        let mut table = Table::new(["what", "count", ""]);
+        for (name, value, meaning) in numbers {
+            table.row([name.to_owned(), grouped(value), meaning.to_owned()]);
+        }
+        for (name, value) in status.counters.into_iter().filter(|(_, n)| self.counters || *n > 0) {
+            table.row([name, grouped(value), "since start".to_owned()]);
+        }
+        table.lines().try_for_each(|line| out.text(&line))
+    }
+}

@@ -1,0 +1,170 @@
+//! Timers as they are shown.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use mtimer_client::{DeadRow, Mode, Timer, TimerState, TimerView, UnconfirmedRow};
+use serde_json::{Map, Value, json};
+
+use super::moment::shown;
+use super::output::{Output, Tone, plain};
+
+/// Characters of a payload that people are shown.
+const PAYLOAD_SHOWN: usize = 200;
+
+/// Puts a payload into an object: as text if it is text.
+pub(crate) fn put_payload(object: &mut Map<String, Value>, payload: &[u8]) {
+    match std::str::from_utf8(payload) {
+        Ok(text) => object.insert("payload".to_owned(), text.into()),
+        Err(_) => object.insert("payload_base64".to_owned(), BASE64.encode(payload).into()),
+    };
+}
+
+/// A payload in one line, for people.
+pub(crate) fn payload_shown(payload: &[u8], limit: usize) -> String {
+    std::str::from_utf8(payload)
+        .map_or_else(|_| format!("({} bytes)", payload.len()), |text| plain(text, limit))
+}
+
+fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::AtLeastOnce => "at-least-once",
+        Mode::AtMostOnce => "at-most-once",
+    }
+}
+
+fn timer(timer: &Timer) -> Map<String, Value> {
+    let mut object = Map::new();
+    let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
+    put("id", json!(timer.id));
+    put("key", json!(timer.key));
+    put("group", json!(timer.dest.group()));
+    put("app", json!(timer.dest.app()));
+    put("due_ms", json!(timer.due));
+    put("due", shown(timer.due).into());
+    put("mode", mode(timer.mode).into());
+    put("deadline_ms", json!(timer.deadline));
+    put("callback_timeout_ms", json!(timer.callback_timeout_ms));
+    put("retry_ms", json!(timer.retry));
+    put_payload(&mut object, &timer.payload);
+    object
+}
+
+fn state(state: TimerState) -> &'static str {
+    match state {
+        TimerState::Pending { .. } => "pending",
+        TimerState::Retrying { .. } => "retrying",
+        TimerState::Parked => "parked",
+        TimerState::InFlight { .. } => "in-flight",
+        TimerState::Unconfirmed => "unconfirmed",
+        TimerState::Dead => "dead",
+    }
+}
+
+/// What `get` answers.
+pub(crate) fn timer_object(view: &TimerView) -> Map<String, Value> {
+    let mut object = timer(&view.timer);
+    let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
+    put("state", state(view.state).into());
+    match view.state {
+        TimerState::Pending { fire } => {
+            put("fire_ms", json!(fire));
+        }
+        TimerState::Retrying { fire, tier } => {
+            put("fire_ms", json!(fire));
+            put("tier", tier.into());
+        }
+        TimerState::InFlight { epoch, attempt } => {
+            put("epoch", json!(epoch));
+            put("attempt", attempt.into());
+        }
+        TimerState::Parked | TimerState::Unconfirmed | TimerState::Dead => {}
+    }
+    put("failed", view.failed.into());
+    put("stopped", view.stopped.into());
+    put("last_error", json!(view.last_error));
+    object
+}
+
+/// A dead letter.
+pub(crate) fn dead_object(row: &DeadRow) -> Map<String, Value> {
+    let mut object = timer(&row.timer);
+    let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
+    put("state", "dead".into());
+    put("reason", json!(row.reason));
+    put("attempts", row.attempts.into());
+    put("last_error", json!(row.last_error));
+    put("died_ms", json!(row.died));
+    put("died", shown(row.died).into());
+    object
+}
+
+/// A timer that was claimed and never confirmed.
+pub(crate) fn unconfirmed_object(row: &UnconfirmedRow) -> Map<String, Value> {
+    let mut object = timer(&row.timer);
+    object.insert("state".to_owned(), "unconfirmed".into());
+    object.insert("epoch".to_owned(), json!(row.epoch));
+    object
+}
+
+/// An object for people: a line for each field that says something.
+pub(crate) fn fields(object: &Map<String, Value>, out: Output) -> String {
+    let said =
+        |value: &Value| !matches!(value, Value::Null | Value::Bool(false)) && value.as_str() != Some("");
+    let twice = |name: &str| name.strip_suffix("_ms").is_some_and(|base| object.contains_key(base));
+    let shown: Vec<(&String, String)> = object
+        .iter()
+        .filter(|(name, value)| said(value) && !twice(name))
+        .map(|(name, value)| {
+            (name, value.as_str().map_or_else(|| value.to_string(), |t| plain(t, PAYLOAD_SHOWN)))
+        })
+        .collect();
+    let width = shown.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let line = |(name, value): &(&String, String)| {
+        format!("{}  {value}", out.tone(Tone::Faint, &format!("{name:<width$}")))
+    };
+    shown.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use mtimer_client::{Destination, PartitionId, Time, TimerId};
+
+    use super::*;
+
+    fn view(payload: &'static [u8]) -> TimerView {
+        let due = Time::from_ms(1_500);
+        let timer = Timer {
+            id: TimerId::new(due, Time::ZERO, PartitionId(0), 1),
+            dest: Destination::new("g", "a").unwrap(),
+            key: None,
+            due,
+            mode: Mode::AtLeastOnce,
+            deadline: None,
+            callback_timeout_ms: None,
+            retry: None,
+            payload: payload.into(),
+        };
+        let state = TimerState::Retrying { fire: Time::from_ms(2_000), tier: 1 };
+        TimerView { timer, state, failed: 1, stopped: false, last_error: Some("no".into()) }
+    }
+
+    #[test]
+    fn a_payload_is_text_or_base_64() {
+        let text = timer_object(&view(b"hi"));
+        assert_eq!(
+            (&text["payload"], &text["state"], &text["tier"]),
+            (&json!("hi"), &json!("retrying"), &json!(1))
+        );
+        let bytes = timer_object(&view(b"\xff\0"));
+        assert!(!bytes.contains_key("payload"));
+        assert_eq!(bytes["payload_base64"], json!("/wA="));
+    }
+
+    #[test]
+    fn people_see_what_there_is() {
+        let text = fields(&timer_object(&view(b"a\x1bb")), Output::new(false));
+        assert!(text.contains("payload     a\\u{1b}b"), "{text}");
+        assert!(text.contains("due         1970-01-01T00:00:01.500Z"), "{text}");
+        assert!(!text.contains("key") && !text.contains("due_ms") && !text.contains("stopped"), "{text}");
+    }
+}
