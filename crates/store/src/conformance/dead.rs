@@ -216,16 +216,24 @@ pub(super) async fn a_replay_forgets_that_it_was_stopped(mut kit: Kit) {
 
 pub(super) async fn a_replay_drops_a_deadline_that_has_passed(mut kit: Kit) {
     let mut owner = kit.owner().await;
-    let (passed, kept) = (kit.now + MINUTE, kit.now + DAY);
-    let a = Timer { deadline: Some(passed), ..kit.timer(kit.now) };
-    let b = Timer { deadline: Some(kept), ..kit.timer(kit.now) };
-    owner.add_dead(&a).await;
-    owner.add_dead(&b).await;
-    owner.now = passed + 1;
-    assert_eq!(owner.replay(a.id, owner.now).await, Answer::Done);
-    assert_eq!(owner.replay(b.id, owner.now).await, Answer::Done);
-    assert_eq!(owner.record(a.id).await.timer.deadline, None);
-    assert_eq!(owner.record(b.id).await.timer.deadline, Some(kept));
+    let now = kit.now + HOUR;
+    // (deadline, fire, what becomes of the deadline)
+    let cases = [
+        (now - 1, now, None),
+        (now - MINUTE, now + DAY, None),
+        (now, now, Some(now)),
+        (now + MINUTE, now, Some(now + MINUTE)),
+        (now + MINUTE, now + DAY, Some(now + MINUTE)),
+    ];
+    for (deadline, fire, left) in cases {
+        let timer = Timer { deadline: Some(deadline), ..kit.timer(kit.now) };
+        owner.now = kit.now;
+        owner.add_dead(&timer).await;
+        owner.now = now;
+        assert_eq!(owner.replay(timer.id, fire).await, Answer::Done);
+        let found = owner.record(timer.id).await.timer.deadline;
+        assert_eq!(found, left, "deadline {deadline}, replayed at {now} for {fire}");
+    }
 }
 
 pub(super) async fn only_the_dead_and_unconfirmed_are_replayed(mut kit: Kit) {

@@ -287,6 +287,8 @@ macro_rules! conformance_list {
                 a_thousand_in_one_millisecond,
                 a_takeover_in_the_middle_of_a_wide_window,
                 a_restart_in_the_middle_of_a_wide_window,
+                a_crowded_millisecond_receives_more_between_the_steps,
+                a_crowded_millisecond_is_unloaded_half_way,
             }
             order {
                 an_empty_batch_has_no_answers,

@@ -44,7 +44,7 @@ mod retries;
 mod steps;
 
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 
@@ -61,10 +61,11 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// With the name of the first test that fails.
 pub async fn run_all(harness: &dyn Harness) {
     for name in names() {
+        let started = Instant::now();
         if let Err(why) = run(name, harness).await {
             panic!("conformance test {name} failed: {why}");
         }
-        println!("conformance: {name}");
+        println!("conformance: {name} ({} ms)", started.elapsed().as_millis());
     }
 }
 

@@ -13,7 +13,7 @@ use mtimer_types::{DeadReason, Destination, Key, KeyPolicy, Mode, Target, Time, 
 use super::harness::Harness;
 use super::kit::{DAY, HOUR, Kit, MINUTE, SECOND, dest, mix, other_dest, panic_text, unique};
 use super::pair::{Check, Pair, schedule_with};
-use crate::{InFlight, LaneError, Load, Op, RequestId, Verdict};
+use crate::{InFlight, LaneError, Load, Op, Place, RequestId, Verdict};
 
 /// Cases when the environment does not say otherwise: a few seconds on every store.
 const CASES: u64 = 24;
@@ -53,6 +53,64 @@ impl Random {
 struct Choice {
     window: u64,
     seed: u64,
+}
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Schedule,
+    ScheduleOther,
+    Cancel,
+    Reschedule,
+    /// A cancel or reschedule of before once more.
+    Again,
+    Take,
+    Ack,
+    LateAck,
+    Retry,
+    Dead,
+    Expired,
+    Unconfirmed,
+    Park,
+    Unpark,
+    Replay,
+    Purge,
+    Trim,
+}
+
+impl Kind {
+    const ALL: &[Self] = &[
+        Self::Schedule,
+        Self::ScheduleOther,
+        Self::Cancel,
+        Self::Reschedule,
+        Self::Again,
+        Self::Take,
+        Self::Ack,
+        Self::LateAck,
+        Self::Retry,
+        Self::Dead,
+        Self::Expired,
+        Self::Unconfirmed,
+        Self::Park,
+        Self::Unpark,
+        Self::Replay,
+        Self::Purge,
+        Self::Trim,
+    ];
+    const OF_PENDING: &[Self] = &[
+        Self::Take,
+        Self::Take,
+        Self::Retry,
+        Self::Retry,
+        Self::Park,
+        Self::Reschedule,
+        Self::Reschedule,
+        Self::Cancel,
+        Self::Dead,
+        Self::LateAck,
+        Self::Ack,
+    ];
 }
 
 #[derive(Clone, Debug)]
@@ -135,53 +193,72 @@ impl Case {
 
     fn op(&mut self, choice: Choice) -> Op {
         let mut r = Random(choice.seed);
-        let now = self.pair.kit.now;
         let timer = self.slot(choice, &mut r).clone();
+        // Mostly what makes sense where the timer is (so that sequences get somewhere), and anything at any time.
+        let kinds = match self.pair.model.timers.get(&timer.id).map(|e| e.place) {
+            _ if r.one_in(3) => Kind::ALL,
+            None => &[Kind::Schedule, Kind::Schedule, Kind::Schedule, Kind::Cancel, Kind::Again],
+            Some(Place::Pending { .. }) => Kind::OF_PENDING,
+            Some(Place::Parked) => {
+                &[Kind::Unpark, Kind::Unpark, Kind::Take, Kind::Reschedule, Kind::Cancel, Kind::Dead]
+            }
+            Some(Place::Taken { unconfirmed: false, .. }) => {
+                &[Kind::Unconfirmed, Kind::Unconfirmed, Kind::Dead, Kind::LateAck, Kind::Park, Kind::Take]
+            }
+            Some(Place::Taken { .. } | Place::Dead) => {
+                &[Kind::Replay, Kind::Replay, Kind::Schedule, Kind::Trim, Kind::LateAck, Kind::Purge]
+            }
+        };
+        let kind = r.pick(kinds);
+        self.op_of(kind, timer, &mut r)
+    }
+
+    fn op_of(&mut self, kind: Kind, timer: Timer, r: &mut Random) -> Op {
+        let now = self.pair.kit.now;
         let id = timer.id;
-        let fire = arbitrary_time(&mut r, now);
+        let fire = arbitrary_time(r, now);
         let settle = |verdict| Op::Settle { id, verdict };
-        match r.below(108) {
-            0..30 => schedule_with(&timer, r.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep])),
-            30..33 => {
+        match kind {
+            Kind::Schedule => {
+                schedule_with(&timer, r.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]))
+            }
+            Kind::ScheduleOther => {
                 let other = Timer { callback_timeout_ms: Some(1_234), ..timer };
                 schedule_with(&other, KeyPolicy::Create)
             }
-            33..42 => self.asks(Op::Cancel {
-                target: target(&mut r, &timer),
-                in_flight: r.one_in(4),
-                request: RequestId(unique()),
-            }),
-            42..52 => self.asks(Op::Reschedule {
-                target: target(&mut r, &timer),
-                due: fire,
-                in_flight: r.one_in(8),
-                request: RequestId(unique()),
-            }),
-            52..57 if !self.asked.is_empty() => {
+            Kind::Cancel => {
+                let (target, in_flight) = (target(r, &timer), r.one_in(4));
+                self.asks(Op::Cancel { target, in_flight, request: RequestId(unique()) })
+            }
+            Kind::Reschedule => {
+                let (target, in_flight) = (target(r, &timer), r.one_in(8));
+                self.asks(Op::Reschedule { target, due: fire, in_flight, request: RequestId(unique()) })
+            }
+            Kind::Again if !self.asked.is_empty() => {
                 let n = r.below(self.asked.len() as u64) as usize;
                 self.asked[n].clone()
             }
-            52..65 => Op::Take { id },
-            65..70 => settle(Verdict::Ack),
-            70..74 => settle(Verdict::LateAck { attempt: r.below(4) as u32 }),
-            74..82 => settle(Verdict::Retry {
+            Kind::Again | Kind::Take => Op::Take { id },
+            Kind::Ack => settle(Verdict::Ack),
+            Kind::LateAck => settle(Verdict::LateAck { attempt: r.below(4) as u32 }),
+            Kind::Retry => settle(Verdict::Retry {
                 fire,
                 tier: r.pick(&[1, 1, 2, 5, 32]),
                 failed: 1 + r.below(4) as u32,
                 error: r.pick(&["", "later", "im Moment nicht, später \u{1f570}"]).into(),
             }),
-            82..87 => settle(Verdict::Dead {
+            Kind::Dead => settle(Verdict::Dead {
                 reason: r.pick(&[DeadReason::Exhausted, DeadReason::Failed, DeadReason::AtMostOnce]),
                 failed: r.below(5) as u32,
                 error: r.pick(&["", "never"]).into(),
             }),
-            87..89 => settle(Verdict::Expired),
-            89..92 => settle(Verdict::Unconfirmed),
-            92..98 => Op::Park { id, failed: r.below(3) as u32 },
-            98..102 => Op::Unpark { id, fire },
-            102..105 => Op::Replay { id, fire },
-            105 | 106 => Op::Purge { id },
-            _ => Op::TrimDead {
+            Kind::Expired => settle(Verdict::Expired),
+            Kind::Unconfirmed => settle(Verdict::Unconfirmed),
+            Kind::Park => Op::Park { id, failed: r.below(3) as u32 },
+            Kind::Unpark => Op::Unpark { id, fire },
+            Kind::Replay => Op::Replay { id, fire },
+            Kind::Purge => Op::Purge { id },
+            Kind::Trim => Op::TrimDead {
                 before: now - r.below(2_000),
                 keep: r.below(6),
                 limit: r.pick(&[0, 1, 2, 100]),

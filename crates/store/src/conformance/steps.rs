@@ -177,3 +177,40 @@ pub(super) async fn a_restart_in_the_middle_of_a_wide_window(kit: Kit) {
     load(&mut pair, start + 40 * MINUTE, 1_000, MIB).await;
     pair.check_all().await.unwrap();
 }
+
+pub(super) async fn a_crowded_millisecond_receives_more_between_the_steps(kit: Kit) {
+    let mut pair = Pair::new(kit).await;
+    let due = pair.kit.now + SECOND;
+    let timers: Vec<_> = (0..400).map(|_| pair.kit.timer(due)).collect();
+    add(&mut pair, &timers).await;
+    for round in 0..20 {
+        let more = (0..4).map(|_| schedule_op(&pair.kit.timer(due))).collect();
+        let step = Load { until: due, max_timers: 10, max_bytes: MIB, claim: None };
+        let loaded = pair.load(step, vec![more]).await.unwrap();
+        // Some that were loaded leave the millisecond and come back to it.
+        let ids = loaded.timers.iter().map(|t| t.record.timer.id);
+        let moved = ids.clone().step_by(5).chain(ids.max());
+        let there =
+            moved.flat_map(|id| [Op::Park { id, failed: round }, Op::Unpark { id, fire: due }]).collect();
+        pair.apply(there).await.unwrap();
+    }
+    load(&mut pair, due, 10, MIB).await;
+    assert_eq!(pair.owner.census().await.pending, 480);
+    pair.check_all().await.unwrap();
+}
+
+pub(super) async fn a_crowded_millisecond_is_unloaded_half_way(kit: Kit) {
+    let mut pair = Pair::new(kit).await;
+    let due = pair.kit.now + SECOND;
+    let timers: Vec<_> = (0..200).map(|_| pair.kit.timer(due)).collect();
+    add(&mut pair, &timers).await;
+    let step = Load { until: due, max_timers: 20, max_bytes: MIB, claim: None };
+    for beyond in [due - 1, due - SECOND, Time::ZERO] {
+        pair.load(step, vec![]).await.unwrap();
+        pair.load(step, vec![]).await.unwrap();
+        pair.unload(beyond).await.unwrap();
+        let again = load(&mut pair, due, 1_000, MIB).await;
+        assert_eq!(ids(&again), all(&timers), "after an unload beyond {beyond}");
+        pair.unload(Time::ZERO).await.unwrap();
+    }
+}
