@@ -73,6 +73,9 @@ async fn main() -> Result<(), Failure> {
     let at = Instant::now();
     let loaded: u64 = join_all(owners.iter().map(load_all)).await.into_iter().sum();
     println!("first load           {:>9.1} ms, {loaded} timers", at.elapsed().as_secs_f64() * 1e3);
+    let at = Instant::now();
+    let unparked: u64 = join_all(owners.iter().map(unpark_all)).await.into_iter().sum();
+    report("list and unpark", unparked, at);
     println!("resident             {:>9} KiB", resident_kib().unwrap_or_default());
     store.close().await;
     Ok(())
@@ -138,6 +141,24 @@ async fn load_all(lane: &Arc<dyn Lane>) -> u64 {
                 eprintln!("{error}");
                 return count;
             }
+        }
+    }
+}
+
+/// As an owner does whose destination has come back: the longest parked first, until there are none.
+async fn unpark_all(lane: &Arc<dyn Lane>) -> u64 {
+    let mut count = 0;
+    loop {
+        let page = lane.parked(timer(PartitionId(0), 0).dest, 0, 1_000).await;
+        let rows = page.map(|page| page.rows).unwrap_or_default();
+        let ops: Vec<Op> = rows.iter().map(|row| Op::Unpark { id: row.timer.id, fire: NOW }).collect();
+        count += ops.len() as u64;
+        if ops.is_empty() {
+            return count;
+        }
+        if let Err(error) = lane.apply(Batch { now: NOW, claim: None, ops }).await {
+            eprintln!("{error}");
+            return count;
         }
     }
 }

@@ -124,10 +124,11 @@ impl Committer {
     /// Carries out a group of calls, makes it durable, answers.
     fn group(&mut self, first: Call, calls: &Receiver<Call>) {
         let mut answers = Vec::new();
-        let mut weight = 0;
+        let mut weight = 0_usize;
         let mut next = Some(first);
         while let Some(call) = next {
-            weight += call.weight.max(1);
+            // A load may ask for any number.
+            weight = weight.saturating_add(call.weight.max(1));
             self.guard(|committer| {
                 answers.push((call.work)(committer));
                 Ok(())

@@ -45,6 +45,7 @@ impl View<'_> {
         if haul.is_full() {
             return Ok(Loaded { timers: haul.timers, horizon: cursor.horizon() });
         }
+        self.lift_floor_of_nothing();
         let p = self.partition.id;
         let floor = self.partition.counters.floor;
         let (from, at_floor) = if at.as_ms() <= floor && inside.is_none() {
@@ -81,6 +82,14 @@ impl View<'_> {
         cursor.all_until(load.until);
         self.raise_floor(at_floor, first, load.until);
         Ok(Loaded { timers: haul.timers, horizon: cursor.horizon() })
+    }
+
+    /// Without any pending timer there is nothing to scan for, however many there were.
+    fn lift_floor_of_nothing(&mut self) {
+        let counters = &mut self.partition.counters;
+        if counters.census.pending + counters.census.retrying == 0 {
+            counters.floor = Time::MAX.as_ms() + 1;
+        }
     }
 
     /// A scan from the floor up to `until` found its first timer at `first`.

@@ -18,10 +18,12 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use crate::fault::Fault;
 use crate::layout::Space;
 
-/// Bytes of one space's memory table before it goes to disk. Six spaces, each with up to three tables under way.
-const MEMTABLE_BYTES: u64 = 16 * 1024 * 1024;
+/// Bytes in memory of a space of records, of any other, before they go to disk. Up to three tables of each space are
+/// under way, and in memory they take about twice their bytes.
+const RECORDS_BYTES: u64 = 16 * 1024 * 1024;
+const ENTRIES_BYTES: u64 = 4 * 1024 * 1024;
 /// Bytes of journals before the oldest is made superfluous: what an unclean start reads at most.
-const JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
+const JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
 /// Memory tables waiting for the disk at which writing pauses. The engine itself pauses at four, but without noticing
 /// when its background threads have died of a full disk.
 const MAX_SEALED: usize = 2;
@@ -44,7 +46,11 @@ impl Tree {
             .worker_threads(2)
             .open()?;
         let space = |space: Space| {
-            db.keyspace(space.name(), || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES))
+            let bytes = match space {
+                Space::Pending | Space::Shelf => RECORDS_BYTES,
+                Space::Moved | Space::Keys | Space::Ended | Space::Facts => ENTRIES_BYTES,
+            };
+            db.keyspace(space.name(), || KeyspaceCreateOptions::default().max_memtable_size(bytes))
         };
         let [a, b, c, d, e, f] = Space::ALL;
         let spaces = [space(a)?, space(b)?, space(c)?, space(d)?, space(e)?, space(f)?];
