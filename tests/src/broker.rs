@@ -1,0 +1,175 @@
+//! A broker process that can be killed and started again on the same store and address.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use mtimer_client::{Client, ClientBuilder};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::binary::mtimer;
+use crate::process::Process;
+
+/// How long a broker may take to start: a loaded machine is slow, and it may have a journal to read.
+const START_WITHIN: Duration = Duration::from_secs(60);
+/// The exit code of a broker whose address is taken.
+const LISTEN: i32 = 14;
+
+/// How a broker is started.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    store: Vec<String>,
+    flags: Vec<String>,
+}
+
+impl Launch {
+    /// On an embedded store in this folder.
+    pub fn embedded(data: &Path) -> Self {
+        let data = data.to_str().expect("a plain path").to_owned();
+        Self { store: vec!["--data".into(), data], flags: Vec::new() }
+    }
+
+    /// On a Redis.
+    pub fn redis(url: &str) -> Self {
+        Self { store: vec!["--redis".into(), url.to_owned()], flags: Vec::new() }
+    }
+
+    /// More of its command line.
+    pub fn flags<const N: usize>(mut self, flags: [&str; N]) -> Self {
+        self.flags.extend(flags.map(str::to_owned));
+        self
+    }
+
+    /// Starts it on a free port, and waits until it serves.
+    pub fn start(self) -> Broker {
+        for _ in 0..50 {
+            let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+            match run(&self, addr) {
+                Ok((process, about)) => return Broker { launch: self, addr, process, about, before: 0 },
+                // Somebody else took the port in between.
+                Err((Some(LISTEN), _)) => {}
+                Err((code, tail)) => panic!("the broker ended with {code:?} at its start{tail}"),
+            }
+        }
+        panic!("no free port for a broker");
+    }
+}
+
+/// A broker process. Killed on drop.
+#[derive(Debug)]
+pub struct Broker {
+    launch: Launch,
+    addr: SocketAddr,
+    process: Process,
+    about: Value,
+    /// Log lines of earlier processes.
+    before: u64,
+}
+
+impl Broker {
+    /// Where clients connect; the same after a restart.
+    pub fn address(&self) -> String {
+        self.addr.to_string()
+    }
+
+    /// What it said at its start.
+    pub fn about(&self) -> &Value {
+        &self.about
+    }
+
+    /// The folder of its embedded store.
+    pub fn data(&self) -> Option<PathBuf> {
+        self.about["data"].as_str().map(PathBuf::from)
+    }
+
+    /// The process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Log lines so far, of all its processes.
+    pub fn log_lines(&self) -> u64 {
+        self.before + self.process.log_lines()
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Tells it to stop and waits for its end.
+    pub fn terminate(&mut self, limit: Duration) -> ExitStatus {
+        self.process.signal(Signal::TERM);
+        self.process.wait(limit)
+    }
+
+    /// Starts it again on the same store and address, and waits until it serves.
+    pub fn restart(&mut self) {
+        self.process.kill();
+        self.before += self.process.log_lines();
+        let began = Instant::now();
+        loop {
+            match run(&self.launch, self.addr) {
+                Ok((process, about)) => {
+                    (self.process, self.about) = (process, about);
+                    return;
+                }
+                Err((Some(LISTEN), _)) if began.elapsed() < START_WITHIN => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                Err((code, tail)) => panic!("the broker ended with {code:?} when started again{tail}"),
+            }
+        }
+    }
+
+    /// A client's settings for it.
+    pub fn client_builder(&self) -> ClientBuilder {
+        Client::builder().brokers([self.address()]).connect_timeout(START_WITHIN)
+    }
+
+    /// A client.
+    pub async fn client(&self) -> Client {
+        self.client_builder().connect().await.unwrap_or_else(|e| panic!("{e}{}", self.process.tail()))
+    }
+}
+
+/// Starts a process and waits for its first line; the exit code and the log if it ends before that.
+fn run(launch: &Launch, addr: SocketAddr) -> Result<(Process, Value), (Option<i32>, String)> {
+    let mut command = Command::new(mtimer());
+    command.args(["broker", "--json", "--listen", &addr.to_string()]).args(&launch.store).args(&launch.flags);
+    // Settings of whoever runs the tests are none of theirs.
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|n| n.starts_with("MTIMER_")) {
+            command.env_remove(name);
+        }
+    }
+    let mut process = Process::start("the broker", &mut command);
+    let about = process.line(START_WITHIN).and_then(|line| serde_json::from_str::<Value>(&line).ok());
+    match about.filter(|v| v["listening"].is_string()) {
+        Some(about) => Ok((process, about)),
+        None => {
+            let code = process.wait(START_WITHIN).code();
+            Err((code, process.tail()))
+        }
+    }
+}
+
+/// A port that is free now, below the range from which outgoing connections take theirs.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let base = (std::process::id() % 400) as u16 * 20;
+    loop {
+        let port = 10_000 + (base + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}

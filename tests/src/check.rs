@@ -1,0 +1,389 @@
+//! Decides the contract's invariants 1 to 8 and 13 on a history and what was left at its end.
+//!
+//! Invariant: what is allowed for because an answer is missing is exactly what the missing answer leaves open; a broken
+//! invariant names the timer and shows everything that happened to it. 9 (liveness) is decided by whoever waits for the
+//! drain; 10 to 12 need several brokers, or a clock that jumps.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+
+use mtimer_client::{DeadReason, Mode, TimerId};
+
+use crate::history::{Event, Fault, Final, Handled, History, Left, Plan, Said};
+use crate::tell::tell;
+
+/// How far a record of a delivery may be behind the delivery, ms: a client that is short of processor time.
+const RECORD_LAG_MS: u64 = 10_000;
+
+/// A broken invariant.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Its number in the contract.
+    pub invariant: u8,
+    /// What is wrong.
+    pub what: String,
+    /// Which timer, if it is one, and everything that happened to it.
+    pub about: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "invariant {}: {}\n{}", self.invariant, self.what, self.about)
+    }
+}
+
+/// One delivery.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    at: u64,
+    id: TimerId,
+    epoch: u64,
+    attempt: u32,
+    due: u64,
+    intact: bool,
+}
+
+/// One reschedule that may have been done.
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    asked: u64,
+    answered: u64,
+    due: u64,
+    said: Said,
+}
+
+/// One timer's history, sorted by kind.
+#[derive(Debug, Default)]
+struct Life {
+    schedules: Vec<(u64, Said)>,
+    cancels: Vec<(u64, u64, Said)>,
+    moves: Vec<Moved>,
+    deliveries: Vec<Seen>,
+    settled: Vec<(u64, u64, u32, Handled)>,
+    /// Certainly replaced.
+    replaced: bool,
+    /// A schedule that replaces its key may have replaced it.
+    maybe_replaced: bool,
+    left: Vec<Left>,
+}
+
+/// All violations, in the order of the timers' numbers.
+pub fn check(history: &History, end: &Final) -> Vec<Violation> {
+    let lives = lives(history, end);
+    let mut all = Vec::new();
+    for (serial, plan) in &history.plans {
+        let empty = Life::default();
+        let life = lives.get(serial).unwrap_or(&empty);
+        let mut found = Vec::new();
+        Timer { plan, life, faults: &history.faults }.check(&mut found);
+        all.extend(found.into_iter().map(|(invariant, what)| Violation {
+            invariant,
+            what,
+            about: tell(history, end, *serial),
+        }));
+    }
+    let about = String::new;
+    for stranger in history.strangers.iter().chain(&end.strangers) {
+        all.push(Violation { invariant: 2, what: format!("nobody scheduled {stranger}"), about: about() });
+    }
+    let s = &end.status;
+    for (what, n) in [
+        ("pending timers", s.pending),
+        ("retrying timers", s.retrying),
+        ("parked timers", s.parked),
+        ("index entries without a timer", s.residue),
+        ("keys", s.keys),
+        ("timers in memory", s.loaded),
+    ] {
+        if n > 0 {
+            all.push(Violation { invariant: 13, what: format!("{n} {what} are left"), about: about() });
+        }
+    }
+    for leak in &end.leaks {
+        all.push(Violation { invariant: 13, what: leak.clone(), about: about() });
+    }
+    all
+}
+
+fn lives(history: &History, end: &Final) -> BTreeMap<u64, Life> {
+    let mut lives: BTreeMap<u64, Life> = BTreeMap::new();
+    let mut ids: HashMap<TimerId, u64> = HashMap::new();
+    let mut by_key: HashMap<_, Vec<u64>> = HashMap::new();
+    for plan in history.plans.values() {
+        if let Some(key) = &plan.key {
+            by_key.entry((&plan.dest, key)).or_default().push(plan.serial);
+        }
+    }
+    for (serial, event) in &history.events {
+        let life = lives.entry(*serial).or_default();
+        match event {
+            Event::Schedule { answered, said, .. } => {
+                life.schedules.push((*answered, *said));
+                if let Said::Stored { id: Some(id), .. } = said {
+                    ids.insert(*id, *serial);
+                }
+            }
+            Event::Cancel { asked, answered, said } => life.cancels.push((*asked, *answered, *said)),
+            Event::Move { asked, answered, due, said } => {
+                life.moves.push(Moved { asked: *asked, answered: *answered, due: *due, said: *said });
+            }
+            Event::Delivered { at, id, epoch, attempt, due, intact } => {
+                ids.insert(*id, *serial);
+                let (at, id, epoch, attempt, due, intact) = (*at, *id, *epoch, *attempt, *due, *intact);
+                life.deliveries.push(Seen { at, id, epoch, attempt, due, intact });
+            }
+            Event::Settled { at, epoch, attempt, outcome } => {
+                life.settled.push((*at, *epoch, *attempt, *outcome));
+            }
+        }
+    }
+    for (serial, left) in &end.left {
+        lives.entry(*serial).or_default().left.push(left.clone());
+    }
+    // What replaced what, where that was said; and what may have been, where the answer is missing.
+    for (serial, event) in &history.events {
+        let Event::Schedule { said, .. } = event else { continue };
+        let plan = &history.plans[serial];
+        let Some(key) = plan.key.as_ref().filter(|_| plan.replaces) else { continue };
+        match said {
+            Said::Stored { replaced: Some(replaced), .. } => {
+                let old = replaced.and_then(|id| ids.get(&id));
+                if let Some(old) = old {
+                    lives.entry(*old).or_default().replaced = true;
+                }
+            }
+            Said::Stored { replaced: None, .. } | Said::Unknown => {
+                for other in by_key[&(&plan.dest, key)].iter().filter(|o| *o != serial) {
+                    lives.entry(*other).or_default().maybe_replaced = true;
+                }
+            }
+            _ => {}
+        }
+    }
+    lives
+}
+
+struct Timer<'a> {
+    plan: &'a Plan,
+    life: &'a Life,
+    faults: &'a [Fault],
+}
+
+type Found = Vec<(u8, String)>;
+
+impl Timer<'_> {
+    fn check(&self, found: &mut Found) {
+        self.ends_once(found);
+        self.was_scheduled(found);
+        self.is_not_early(found);
+        self.is_delivered_as_often_as_allowed(found);
+        self.stays_cancelled(found);
+        self.stays_moved(found);
+        self.is_complete_when_dead(found);
+    }
+
+    /// Answered OK.
+    fn stored(&self) -> bool {
+        self.life.schedules.iter().any(|(_, said)| matches!(said, Said::Stored { .. }))
+    }
+
+    /// Certainly never stored.
+    fn never_stored(&self) -> bool {
+        !self.life.schedules.iter().any(|(_, said)| matches!(said, Said::Stored { .. } | Said::Unknown))
+    }
+
+    /// Whether a fault falls between two moments.
+    fn fault_between(&self, from: u64, to: u64) -> bool {
+        self.faults.iter().any(|f| f.from <= to && f.until >= from)
+    }
+
+    fn ends_once(&self, found: &mut Found) {
+        let l = self.life;
+        for left in &l.left {
+            if let Left::Live(state) = left {
+                found.push((1, format!("it has not ended: {state:?}")));
+            }
+        }
+        if l.left.len() > 1 {
+            found.push((1, format!("it is in {} places", l.left.len())));
+        }
+        let done = |said: Said| matches!(said, Said::Done);
+        let cancelled = l.cancels.iter().any(|(_, _, said)| done(*said));
+        let ended = [cancelled, l.replaced, !l.left.is_empty()];
+        if ended.iter().filter(|e| **e).count() > 1 {
+            let of = format!("cancelled: {cancelled}, replaced: {}, left: {:?}", l.replaced, l.left);
+            found.push((1, format!("it has ended more than once: {of}")));
+        }
+        if !self.stored() || ended.contains(&true) {
+            return;
+        }
+        // Gone: an ok, a cancel or replacement that may have been done, or its deadline must explain it.
+        let ok = l.settled.iter().any(|s| s.3 == Handled::Ok);
+        let maybe_cancelled = l.cancels.iter().any(|(_, _, said)| matches!(said, Said::Unknown));
+        if !(ok || maybe_cancelled || l.maybe_replaced || self.plan.deadline.is_some()) {
+            found.push((1, "it is gone, and nothing has ended it".to_owned()));
+        }
+    }
+
+    fn was_scheduled(&self, found: &mut Found) {
+        let l = self.life;
+        if self.never_stored() && !l.deliveries.is_empty() {
+            found.push((2, "it was refused, and yet delivered".to_owned()));
+        }
+        if self.never_stored() && !l.left.is_empty() {
+            found.push((2, format!("it was refused, and yet is there: {:?}", l.left)));
+        }
+        if l.deliveries.iter().any(|d| !d.intact) {
+            found.push((2, "it was delivered with another content than it was scheduled with".to_owned()));
+        }
+        if l.deliveries.iter().map(|d| d.id).collect::<HashSet<_>>().len() > 1 {
+            found.push((2, "it was delivered under two ids".to_owned()));
+        }
+    }
+
+    fn is_not_early(&self, found: &mut Found) {
+        for d in &self.life.deliveries {
+            if d.at < d.due {
+                found.push((
+                    3,
+                    format!("delivered at {}, {} ms before its due time {}", d.at, d.due - d.at, d.due),
+                ));
+            }
+            let asked_for = |m: &Moved| m.due == d.due && !matches!(m.said, Said::Refused);
+            let born = if self.plan.exact { d.due == self.plan.due } else { d.due >= self.plan.due };
+            if !born && !self.life.moves.iter().any(asked_for) {
+                found.push((3, format!("delivered with the due time {}, which nobody asked for", d.due)));
+            }
+        }
+    }
+
+    fn is_delivered_as_often_as_allowed(&self, found: &mut Found) {
+        let deliveries = &self.life.deliveries;
+        if self.plan.mode == Mode::AtMostOnce {
+            if deliveries.len() > 1 {
+                found.push((4, format!("at most once, and delivered {} times", deliveries.len())));
+            }
+            return;
+        }
+        for (i, d) in deliveries.iter().enumerate() {
+            let before = &deliveries[..i];
+            if before.iter().any(|b| (b.epoch, b.attempt) >= (d.epoch, d.attempt)) {
+                found.push((
+                    5,
+                    format!("delivery {}/{} is not higher than one before it", d.epoch, d.attempt),
+                ));
+            }
+            match before.last() {
+                Some(last) => self.has_a_cause(last, d, found),
+                None if d.attempt > 1 => {
+                    let since = self.life.schedules.iter().map(|s| s.0).min().unwrap_or(0);
+                    // Before the first answer there may have been others, and deliveries to clients that are gone.
+                    if !self.fault_between(since.min(d.due), d.at) {
+                        found.push((
+                            5,
+                            format!("its first delivery is attempt {}, without a fault", d.attempt),
+                        ));
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// A delivery after another one: the handler asked for it, or was too slow, or something broke in between.
+    fn has_a_cause(&self, last: &Seen, d: &Seen, found: &mut Found) {
+        if self.fault_between(last.at.saturating_sub(RECORD_LAG_MS), d.at) {
+            return;
+        }
+        let outcome = self.life.settled.iter().find(|s| (s.1, s.2) == (last.epoch, last.attempt));
+        let in_time = outcome.filter(|s| s.0.saturating_sub(last.at) < self.plan.timeout_ms);
+        match in_time {
+            Some((.., Handled::Retry)) | None => {}
+            Some((at, .., outcome)) => {
+                found.push((5, format!("delivered again although its handler had said {outcome:?} at {at}")));
+            }
+        }
+        if d.epoch != last.epoch || d.attempt != last.attempt + 1 {
+            let (a, b) = ((last.epoch, last.attempt), (d.epoch, d.attempt));
+            found.push((5, format!("delivery {b:?} after {a:?} without a fault in between")));
+        }
+    }
+
+    fn stays_cancelled(&self, found: &mut Found) {
+        let last = self.life.deliveries.last();
+        for (_, answered, said) in &self.life.cancels {
+            match (said, last) {
+                (Said::Done, Some(d)) => {
+                    found.push((6, format!("cancelled at {answered}, and delivered at {}", d.at)));
+                }
+                // What was under way then is the last attempt.
+                (Said::TooLate, Some(d)) if d.at > answered + RECORD_LAG_MS => {
+                    let what = format!(
+                        "a cancel that came too late, at {answered}, did not stop attempt {}",
+                        d.attempt
+                    );
+                    found.push((6, what));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// After an answered reschedule it is delivered at that time, or at one that was asked for later or at the same time.
+    fn stays_moved(&self, found: &mut Found) {
+        let moves = &self.life.moves;
+        if !moves.iter().any(|m| m.said == Said::Done) {
+            return;
+        }
+        let undone = |m: &Moved| moves.iter().any(|n| n.said == Said::Done && n.asked > m.answered);
+        let counts = |m: &&Moved| match m.said {
+            Said::Done => !undone(m),
+            Said::Unknown => true,
+            _ => false,
+        };
+        let allowed: Vec<u64> = moves.iter().filter(counts).map(|m| m.due).collect();
+        for d in self.life.deliveries.iter().filter(|d| !allowed.contains(&d.due)) {
+            found.push((7, format!("moved to {allowed:?}, and delivered for {} at {}", d.due, d.at)));
+        }
+    }
+
+    fn is_complete_when_dead(&self, found: &mut Found) {
+        for left in &self.life.left {
+            let (reason, attempts, error, intact) = match left {
+                Left::Dead { reason, attempts, last_error, intact } => {
+                    (*reason, *attempts, last_error, *intact)
+                }
+                Left::Unconfirmed { intact: false } => {
+                    found.push((
+                        8,
+                        "it is unconfirmed with another content than it was scheduled with".to_owned(),
+                    ));
+                    continue;
+                }
+                _ => continue,
+            };
+            if !intact {
+                found.push((8, "it is dead with another content than it was scheduled with".to_owned()));
+            }
+            // One that was stopped when a dead owner may have sent it has seen no error.
+            let stopped = reason == DeadReason::Stopped;
+            if !stopped && (attempts == 0 || error.as_deref().unwrap_or_default().is_empty()) {
+                found.push((
+                    8,
+                    format!("a dead letter ({reason:?}) with {attempts} attempts and the error {error:?}"),
+                ));
+            }
+            if reason == DeadReason::Exhausted && attempts < self.plan.attempts {
+                found.push((8, format!("exhausted after {attempts} of {} attempts", self.plan.attempts)));
+            }
+            let fits = match reason {
+                DeadReason::AtMostOnce => self.plan.mode == Mode::AtMostOnce,
+                DeadReason::Stopped => self.life.cancels.iter().any(|c| !matches!(c.2, Said::Done)),
+                DeadReason::Exhausted | DeadReason::Failed => self.plan.mode == Mode::AtLeastOnce,
+            };
+            if !fits {
+                found.push((8, format!("its reason {reason:?} does not fit what happened")));
+            }
+        }
+    }
+}

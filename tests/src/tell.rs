@@ -1,0 +1,43 @@
+//! Everything that happened to one timer, in words.
+
+use std::fmt::Write as _;
+
+use crate::history::{Event, Final, History};
+
+/// One line an event, in the order of time, with the faults in between; times in ms after the due time.
+pub fn tell(history: &History, end: &Final, serial: u64) -> String {
+    let Some(plan) = history.plans.get(&serial) else { return format!("timer {serial} was never planned") };
+    let mut text = format!("timer {serial}: {plan:?}\n");
+    let mut lines: Vec<(u64, String)> = Vec::new();
+    for (_, event) in history.events.iter().filter(|(s, _)| *s == serial) {
+        lines.push((event.at(), words(event)));
+    }
+    let first = lines.iter().map(|l| l.0).min().unwrap_or(0).min(plan.due);
+    for fault in history.faults.iter().filter(|f| f.until >= first) {
+        lines.push((fault.from, format!("{} (until {})", fault.what, fault.until)));
+    }
+    lines.sort();
+    for (at, line) in lines {
+        let after = at as i64 - plan.due as i64;
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {at} ({after:+} ms): {line}");
+    }
+    for (_, left) in end.left.iter().filter(|(s, _)| *s == serial) {
+        let _ = writeln!(text, "  in the end: {left:?}");
+    }
+    text
+}
+
+fn words(event: &Event) -> String {
+    match event {
+        Event::Schedule { asked, said, .. } => format!("schedule, asked at {asked}: {said:?}"),
+        Event::Cancel { asked, said, .. } => format!("cancel, asked at {asked}: {said:?}"),
+        Event::Move { asked, due, said, .. } => format!("reschedule to {due}, asked at {asked}: {said:?}"),
+        Event::Delivered { id, epoch, attempt, due, .. } => {
+            format!("delivered as {id}, due {due}, epoch {epoch}, attempt {attempt}")
+        }
+        Event::Settled { epoch, attempt, outcome, .. } => {
+            format!("handler of epoch {epoch}, attempt {attempt} says {outcome:?}")
+        }
+    }
+}

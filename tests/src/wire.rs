@@ -1,0 +1,98 @@
+//! A client that does not keep to anything: raw frames on a socket.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use mtimer_protocol::{ClientMessage, Hello, MAGIC, ServerMessage, VERSION, decode, encode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// How long an answer may take: a loaded machine is slow.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection to a broker.
+#[derive(Debug)]
+pub struct Wire {
+    stream: TcpStream,
+}
+
+impl Wire {
+    /// Connects, and says nothing yet.
+    pub async fn connect(address: &str) -> Self {
+        Self { stream: TcpStream::connect(address).await.unwrap() }
+    }
+
+    /// Connects and does the handshake.
+    pub async fn open(address: &str) -> Self {
+        let mut wire = Self::connect(address).await;
+        wire.send(&Self::hello(VERSION, VERSION)).await;
+        let welcome = wire.next().await;
+        assert!(matches!(welcome, Some(ServerMessage::Welcome(_))), "{welcome:?}");
+        wire
+    }
+
+    /// A hello for these versions.
+    pub fn hello(min_version: u16, max_version: u16) -> ClientMessage {
+        let client = rand::random();
+        let (software, token) = ("hostile/0".to_owned(), String::new());
+        ClientMessage::Hello(Hello { magic: MAGIC, min_version, max_version, client, software, token })
+    }
+
+    /// Sends a message as a frame.
+    pub async fn send(&mut self, message: &ClientMessage) {
+        let frame = Self::frame(&encode(message).unwrap());
+        self.send_bytes(&frame).await;
+    }
+
+    /// Sends bytes as they are. It is no error if the broker has closed the connection.
+    pub async fn send_bytes(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes).await;
+    }
+
+    /// A body with its length before it.
+    pub fn frame(body: &[u8]) -> Bytes {
+        let mut frame = BytesMut::new();
+        frame.put_u32(u32::try_from(body.len()).unwrap());
+        frame.put_slice(body);
+        frame.freeze()
+    }
+
+    /// No more is sent, but the other direction stays open.
+    pub async fn shutdown(&mut self) {
+        let _ = self.stream.shutdown().await;
+    }
+
+    /// The next message; `None` at the end of the connection.
+    pub async fn next(&mut self) -> Option<ServerMessage> {
+        let read = async {
+            let mut length = [0; 4];
+            self.stream.read_exact(&mut length).await.ok()?;
+            let mut body = BytesMut::zeroed(u32::from_be_bytes(length) as usize);
+            self.stream.read_exact(&mut body).await.ok()?;
+            Some(decode(&body).expect("a message of the protocol"))
+        };
+        tokio::time::timeout(PATIENCE, read).await.expect("the broker says something, or closes")
+    }
+
+    /// The next message that is not a heartbeat; heartbeats are answered.
+    pub async fn next_word(&mut self) -> Option<ServerMessage> {
+        loop {
+            match self.next().await? {
+                ServerMessage::Ping(n) => self.send(&ClientMessage::Pong(n)).await,
+                ServerMessage::Pong(..) => {}
+                word => return Some(word),
+            }
+        }
+    }
+
+    /// What a broker says before it closes the connection: a refusal's text, or nothing.
+    pub async fn closed_with(&mut self) -> Option<String> {
+        let mut last = None;
+        while let Some(word) = self.next().await {
+            if let ServerMessage::Refused { message, .. } = word {
+                last = Some(message);
+            }
+        }
+        last
+    }
+}

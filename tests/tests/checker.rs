@@ -1,0 +1,349 @@
+//! The checker is shown to fail: one good history, and for every invariant histories that break it and nothing else.
+
+use mtimer_client::{DeadReason, Destination, Key, Mode, PartitionId, Time, TimerId, TimerState};
+use mtimer_tests::{Event, Fault, Final, Handled, History, Left, Plan, Said, check};
+
+const DUE: u64 = 1_000_000;
+const TIMEOUT: u64 = 500;
+const EPOCH: u64 = 7;
+
+/// A history in the making. Its timers are due at `DUE`, and were scheduled at `DUE - 100`.
+#[derive(Default)]
+struct Story {
+    history: History,
+    end: Final,
+}
+
+fn dest() -> Destination {
+    Destination::new("g", "a").unwrap()
+}
+
+fn id(serial: u64) -> TimerId {
+    TimerId::new(Time::from_ms(DUE), Time::ZERO, PartitionId(0), serial)
+}
+
+fn stored(serial: u64) -> Said {
+    Said::Stored { id: Some(id(serial)), replaced: Some(None) }
+}
+
+impl Story {
+    fn timer(self, serial: u64) -> Self {
+        self.planned(Plan::new(serial, &dest(), DUE, 3, TIMEOUT), stored(serial))
+    }
+
+    fn at_most_once(self, serial: u64) -> Self {
+        let plan = Plan { mode: Mode::AtMostOnce, ..Plan::new(serial, &dest(), DUE, 3, TIMEOUT) };
+        self.planned(plan, stored(serial))
+    }
+
+    fn planned(mut self, plan: Plan, said: Said) -> Self {
+        let serial = plan.serial;
+        self.history.plans.insert(serial, plan);
+        self.event(serial, Event::Schedule { asked: DUE - 110, answered: DUE - 100, said })
+    }
+
+    fn event(mut self, serial: u64, event: Event) -> Self {
+        self.history.events.push((serial, event));
+        self
+    }
+
+    fn delivered(self, serial: u64, after: i64, epoch: u64, attempt: u32) -> Self {
+        self.delivered_for(serial, DUE, after, epoch, attempt)
+    }
+
+    /// `after` counts from `DUE`.
+    fn delivered_for(self, serial: u64, due: u64, after: i64, epoch: u64, attempt: u32) -> Self {
+        let at = DUE.checked_add_signed(after).unwrap();
+        self.event(serial, Event::Delivered { at, id: id(serial), epoch, attempt, due, intact: true })
+    }
+
+    fn settled(self, serial: u64, after: u64, epoch: u64, attempt: u32, outcome: Handled) -> Self {
+        self.event(serial, Event::Settled { at: DUE + after, epoch, attempt, outcome })
+    }
+
+    fn ok(self, serial: u64) -> Self {
+        self.delivered(serial, 1, EPOCH, 1).settled(serial, 2, EPOCH, 1, Handled::Ok)
+    }
+
+    fn cancelled(self, serial: u64, after: i64, said: Said) -> Self {
+        let answered = DUE.checked_add_signed(after).unwrap();
+        self.event(serial, Event::Cancel { asked: answered - 5, answered, said })
+    }
+
+    fn moved(self, serial: u64, after: i64, due: u64, said: Said) -> Self {
+        let answered = DUE.checked_add_signed(after).unwrap();
+        self.event(serial, Event::Move { asked: answered - 5, answered, due, said })
+    }
+
+    fn fault(mut self, after: u64, until: u64) -> Self {
+        self.history.faults.push(Fault {
+            from: DUE + after,
+            until: DUE + until,
+            what: "the broker was killed".into(),
+        });
+        self
+    }
+
+    fn left(mut self, serial: u64, left: Left) -> Self {
+        self.end.left.push((serial, left));
+        self
+    }
+
+    fn dead(self, serial: u64, reason: DeadReason, attempts: u32, error: Option<&str>) -> Self {
+        let last_error = error.map(str::to_owned);
+        self.left(serial, Left::Dead { reason, attempts, last_error, intact: true })
+    }
+
+    #[track_caller]
+    fn is_good(self) {
+        let found = check(&self.history, &self.end);
+        assert!(found.is_empty(), "{}", found[0]);
+    }
+
+    /// Breaks this invariant, says so for this timer, and breaks no other.
+    #[track_caller]
+    fn breaks(self, invariant: u8, what: &str) {
+        let found = check(&self.history, &self.end);
+        assert!(!found.is_empty(), "invariant {invariant} is not seen to be broken");
+        for violation in &found {
+            assert_eq!(violation.invariant, invariant, "{violation}");
+            assert!(violation.what.contains(what), "{violation}");
+        }
+    }
+}
+
+#[test]
+fn good_histories_pass() {
+    Story::default().timer(1).ok(1).is_good();
+    // Retries by the handler's wish, then dead.
+    Story::default()
+        .timer(1)
+        .delivered(1, 1, EPOCH, 1)
+        .settled(1, 2, EPOCH, 1, Handled::Retry)
+        .delivered(1, 300, EPOCH, 2)
+        .settled(1, 301, EPOCH, 2, Handled::Fail)
+        .dead(1, DeadReason::Failed, 2, Some("no"))
+        .is_good();
+    // A handler that was too slow; its late ok counts.
+    Story::default()
+        .timer(1)
+        .delivered(1, 1, EPOCH, 1)
+        .delivered(1, 700, EPOCH, 2)
+        .settled(1, 800, EPOCH, 1, Handled::Ok)
+        .is_good();
+    // A crash: an ok that was lost, and a claim that was not used.
+    Story::default().timer(1).ok(1).fault(3, 50).delivered(1, 60, EPOCH + 1, 2).is_good();
+    Story::default()
+        .timer(1)
+        .fault(0, 50)
+        .delivered(1, 60, EPOCH + 1, 2)
+        .settled(1, 61, EPOCH + 1, 2, Handled::Ok)
+        .is_good();
+    // At most once: unconfirmed after a crash.
+    Story::default().at_most_once(1).fault(0, 9).left(1, Left::Unconfirmed { intact: true }).is_good();
+    // Cancelled, too late to be cancelled, moved, refused.
+    Story::default().timer(1).cancelled(1, -10, Said::Done).is_good();
+    Story::default().timer(1).ok(1).cancelled(1, 9, Said::TooLate).is_good();
+    Story::default()
+        .timer(1)
+        .fault(0, 9)
+        .cancelled(1, 20, Said::TooLate)
+        .dead(1, DeadReason::Stopped, 1, None)
+        .is_good();
+    Story::default()
+        .timer(1)
+        .moved(1, -50, DUE + 200, Said::Done)
+        .moved(1, -10, DUE + 90, Said::Unknown)
+        .delivered_for(1, DUE + 90, 91, EPOCH, 1)
+        .settled(1, 92, EPOCH, 1, Handled::Ok)
+        .is_good();
+    Story::default().planned(Plan::new(1, &dest(), DUE, 3, TIMEOUT), Said::Refused).is_good();
+    // Unknown: may be there or not.
+    Story::default().planned(Plan::new(1, &dest(), DUE, 3, TIMEOUT), Said::Unknown).is_good();
+    Story::default().planned(Plan::new(1, &dest(), DUE, 3, TIMEOUT), Said::Unknown).ok(1).is_good();
+    // Expired.
+    let expires = Plan { deadline: Some(DUE + 5), ..Plan::new(1, &dest(), DUE, 3, TIMEOUT) };
+    Story::default().planned(expires, stored(1)).is_good();
+}
+
+#[test]
+fn replacing_ends_the_timer_that_had_the_key() {
+    let keyed = |serial| Plan {
+        key: Some(Key::new("k").unwrap()),
+        replaces: true,
+        ..Plan::new(serial, &dest(), DUE, 3, TIMEOUT)
+    };
+    let replaced = |id| Said::Stored { id: Some(self::id(2)), replaced: id };
+    let story = |said| Story::default().planned(keyed(1), stored(1)).planned(keyed(2), said).ok(2);
+    story(replaced(Some(Some(id(1))))).is_good();
+    // A repeat does not say what it replaced; an unknown one may have.
+    story(replaced(None)).is_good();
+    story(Said::Unknown).is_good();
+    story(replaced(Some(None))).breaks(1, "nothing has ended it");
+    story(replaced(Some(Some(id(1))))).cancelled(1, -10, Said::Done).breaks(1, "more than once");
+}
+
+#[test]
+fn invariant_1_every_timer_ends_once() {
+    Story::default().timer(1).breaks(1, "nothing has ended it");
+    Story::default().timer(1).left(1, Left::Live(TimerState::Parked)).breaks(1, "not ended");
+    Story::default().at_most_once(1).breaks(1, "nothing has ended it");
+    Story::default()
+        .timer(1)
+        .cancelled(1, -10, Said::Done)
+        .dead(1, DeadReason::Failed, 1, Some("no"))
+        .breaks(1, "more than once");
+    let row = || Left::Unconfirmed { intact: true };
+    Story::default().at_most_once(1).left(1, row()).left(1, row()).breaks(1, "2 places");
+    // A retry is no end, and a cancel that found nothing is none either.
+    Story::default()
+        .timer(1)
+        .delivered(1, 1, EPOCH, 1)
+        .settled(1, 2, EPOCH, 1, Handled::Retry)
+        .cancelled(1, 50, Said::NotFound)
+        .breaks(1, "nothing has ended it");
+}
+
+#[test]
+fn invariant_2_only_what_was_scheduled_fires() {
+    let refused = || Story::default().planned(Plan::new(1, &dest(), DUE, 3, TIMEOUT), Said::Refused);
+    refused().ok(1).breaks(2, "refused");
+    refused().dead(1, DeadReason::Failed, 1, Some("no")).breaks(2, "refused");
+    let mut story = Story::default();
+    story.history.strangers.push("timer x".into());
+    story.breaks(2, "nobody scheduled timer x");
+    let other = Event::Delivered { at: DUE, id: id(1), epoch: EPOCH, attempt: 1, due: DUE, intact: false };
+    Story::default()
+        .timer(1)
+        .event(1, other)
+        .settled(1, 1, EPOCH, 1, Handled::Ok)
+        .breaks(2, "another content");
+    let other =
+        Event::Delivered { at: DUE + 900, id: id(2), epoch: EPOCH, attempt: 2, due: DUE, intact: true };
+    Story::default()
+        .timer(1)
+        .delivered(1, 1, EPOCH, 1)
+        .event(1, other)
+        .settled(1, 901, EPOCH, 2, Handled::Ok)
+        .breaks(2, "two ids");
+}
+
+#[test]
+fn invariant_3_nothing_is_early() {
+    Story::default()
+        .timer(1)
+        .delivered(1, -1, EPOCH, 1)
+        .settled(1, 0, EPOCH, 1, Handled::Ok)
+        .breaks(3, "1 ms before");
+    Story::default()
+        .timer(1)
+        .delivered_for(1, DUE - 1, 1, EPOCH, 1)
+        .settled(1, 2, EPOCH, 1, Handled::Ok)
+        .breaks(3, "nobody asked for");
+}
+
+#[test]
+fn invariant_4_at_most_once_is_at_most_once() {
+    Story::default()
+        .at_most_once(1)
+        .ok(1)
+        .fault(3, 9)
+        .delivered(1, 20, EPOCH + 1, 2)
+        .breaks(4, "delivered 2 times");
+}
+
+#[test]
+fn invariant_5_duplicates_are_higher_and_have_a_cause() {
+    Story::default().timer(1).ok(1).fault(3, 9).delivered(1, 20, EPOCH, 1).breaks(5, "not higher");
+    Story::default()
+        .timer(1)
+        .delivered(1, 1, EPOCH + 1, 2)
+        .fault(3, 9)
+        .delivered(1, 20, EPOCH, 3)
+        .settled(1, 21, EPOCH, 3, Handled::Ok)
+        .breaks(5, "");
+    Story::default().timer(1).ok(1).delivered(1, 20, EPOCH, 2).breaks(5, "had said Ok");
+    Story::default()
+        .timer(1)
+        .delivered(1, 1, EPOCH, 1)
+        .settled(1, 2, EPOCH, 1, Handled::Retry)
+        .delivered(1, 300, EPOCH, 3)
+        .settled(1, 301, EPOCH, 3, Handled::Ok)
+        .breaks(5, "without a fault");
+    Story::default()
+        .timer(1)
+        .delivered(1, 1, EPOCH, 2)
+        .settled(1, 2, EPOCH, 2, Handled::Ok)
+        .breaks(5, "first delivery is attempt 2");
+    // A fault long over excuses nothing.
+    let story = Story::default().timer(1).fault(0, 1).delivered(1, 20_000, EPOCH, 1);
+    story.settled(1, 20_001, EPOCH, 1, Handled::Ok).delivered(1, 20_300, EPOCH, 2).breaks(5, "had said Ok");
+}
+
+#[test]
+fn invariant_6_cancelled_means_never() {
+    Story::default().timer(1).cancelled(1, -10, Said::Done).ok(1).breaks(6, "cancelled at");
+    Story::default()
+        .timer(1)
+        .delivered(1, 1, EPOCH, 1)
+        .cancelled(1, 10, Said::TooLate)
+        .delivered(1, 11_000, EPOCH, 2)
+        .settled(1, 11_001, EPOCH, 2, Handled::Ok)
+        .breaks(6, "did not stop attempt 2");
+}
+
+#[test]
+fn invariant_7_moved_means_not_at_the_old_time() {
+    Story::default().timer(1).moved(1, -10, DUE + 500, Said::Done).ok(1).breaks(7, "moved to");
+    // Of two answered moves the later one counts.
+    Story::default()
+        .timer(1)
+        .moved(1, -50, DUE + 200, Said::Done)
+        .moved(1, -10, DUE + 300, Said::Done)
+        .delivered_for(1, DUE + 200, 201, EPOCH, 1)
+        .settled(1, 202, EPOCH, 1, Handled::Ok)
+        .breaks(7, "moved to");
+}
+
+#[test]
+fn invariant_8_dead_letters_are_complete() {
+    let failed =
+        || Story::default().timer(1).delivered(1, 1, EPOCH, 1).settled(1, 2, EPOCH, 1, Handled::Fail);
+    failed().dead(1, DeadReason::Failed, 1, Some("no")).is_good();
+    failed().dead(1, DeadReason::Failed, 1, None).breaks(8, "error None");
+    failed().dead(1, DeadReason::Failed, 0, Some("no")).breaks(8, "0 attempts");
+    failed().dead(1, DeadReason::Exhausted, 1, Some("no")).breaks(8, "1 of 3 attempts");
+    failed().dead(1, DeadReason::AtMostOnce, 1, Some("no")).breaks(8, "does not fit");
+    failed().dead(1, DeadReason::Stopped, 1, Some("no")).breaks(8, "does not fit");
+    let other =
+        Left::Dead { reason: DeadReason::Failed, attempts: 1, last_error: Some("no".into()), intact: false };
+    failed().left(1, other).breaks(8, "another content");
+}
+
+#[test]
+fn invariant_13_nothing_is_left() {
+    let leaky = |change: fn(&mut Final)| {
+        let mut story = Story::default().timer(1).ok(1);
+        change(&mut story.end);
+        story
+    };
+    leaky(|end| end.status.pending = 1).breaks(13, "1 pending");
+    leaky(|end| end.status.retrying = 1).breaks(13, "1 retrying");
+    leaky(|end| end.status.parked = 1).breaks(13, "1 parked");
+    leaky(|end| end.status.residue = 2).breaks(13, "2 index entries");
+    leaky(|end| end.status.keys = 1).breaks(13, "1 keys");
+    leaky(|end| end.leaks.push("the key x is left".into())).breaks(13, "the key x");
+}
+
+#[test]
+fn a_violation_names_the_timer_and_tells_its_story() {
+    let story = Story::default().timer(41).timer(42).ok(41).fault(3, 9);
+    let found = check(&story.history, &story.end);
+    let [one] = &found[..] else { panic!("{found:?}") };
+    let text = one.to_string();
+    assert!(
+        text.contains("timer 42") && text.contains("schedule, asked at") && text.contains("killed"),
+        "{text}"
+    );
+    assert!(!text.contains("timer 41"), "{text}");
+}
