@@ -95,7 +95,7 @@ impl Engine {
                 self.loaded(now, id, loaded);
             }
             (Pending::Unload { beyond }, CallAnswer::Unload) => self.unloaded(id, beyond),
-            (Pending::Adopt, CallAnswer::Get(found)) => self.fetched(now, id, found),
+            (Pending::Fetch(timer), CallAnswer::Get(found)) => self.fetched(now, timer, found),
             (Pending::ParkedDestinations, CallAnswer::ParkedDestinations(list)) => self.parks_known(id, list),
             (Pending::Parked { dest }, CallAnswer::Parked(page)) => self.parked_page(now, id, dest, page),
             (Pending::Taken, CallAnswer::Taken(page)) => self.taken_page(now, id, page),
@@ -132,7 +132,7 @@ impl Engine {
             }
             (OpCtx::Cancel { reply, id, name }, Answer::Cancel(a)) => self.cancelled(at, reply, id, name, a),
             (OpCtx::Reschedule { reply, id, name, due }, Answer::Reschedule(a)) => {
-                self.rescheduled(now, at, (reply, id, name, due), a);
+                self.rescheduled(at, (reply, id, name, due), a);
             }
             (OpCtx::Replay { reply, id }, answer) => self.replayed(reply, id, &answer),
             (OpCtx::Purge { reply }, answer) => {

@@ -108,15 +108,21 @@ impl Engine {
         p.table.insert(Entry { record, dest, fire, covered, state });
     }
 
-    /// A timer read by [`Engine::fetch`].
-    pub(super) fn fetched(&mut self, now: Now, at: PartitionId, found: Option<(Record, Place)>) {
-        let Some(p) = self.partition(at) else { return };
+    /// A timer read by [`Engine::fetch`]: memory agrees with what the store has.
+    pub(super) fn fetched(&mut self, now: Now, id: TimerId, found: Option<(Record, Place)>) {
+        let Some(p) = self.partition(id.partition()) else { return };
         let (epoch, prior_claim, horizon) = (p.epoch, p.prior_claim, p.horizon);
-        if let Some((record, Place::Pending { fire, .. })) = found
-            && fire <= horizon
-        {
-            let covered = record.covered(fire, epoch, prior_claim);
-            self.adopt(now, record, fire, covered);
+        match found {
+            Some((record, Place::Pending { fire, .. })) => {
+                if let Some(entry) = p.table.get_mut(id) {
+                    entry.record.progress.stopped = record.progress.stopped;
+                } else if fire <= horizon {
+                    let covered = record.covered(fire, epoch, prior_claim);
+                    self.adopt(now, record, fire, covered);
+                }
+            }
+            Some((_, Place::Parked | Place::Taken { .. })) => {}
+            Some((_, Place::Dead)) | None => _ = self.forget(id),
         }
     }
 

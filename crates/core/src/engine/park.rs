@@ -59,7 +59,13 @@ impl Engine {
 
     pub(super) fn park(&mut self, id: TimerId) {
         let Some(p) = self.partition(id.partition()) else { return };
+        let edited = p.edited(id);
         let Some(entry) = p.table.get_mut(id) else { return };
+        if edited {
+            // The edit may move it to a later time; from the park it would come back before that.
+            entry.state = State::Held;
+            return;
+        }
         entry.state = State::Parking;
         let failed = entry.attempt() - 1;
         p.queue.push_back((Op::Park { id, failed }, OpCtx::Park { id, failed }));

@@ -41,8 +41,8 @@ pub(super) enum Pending {
     Unload {
         beyond: Time,
     },
-    /// Reads a timer in order to remember it, if it fires within the horizon.
-    Adopt,
+    /// Reads a timer, so that memory agrees with the store.
+    Fetch(TimerId),
     Query(QueryPart),
     ParkedDestinations,
     Parked {

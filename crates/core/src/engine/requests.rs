@@ -167,6 +167,14 @@ impl Engine {
             _ => None,
         };
         let Some(p) = self.partition(at) else { return };
+        if let RequestOp::Schedule { timer, .. } = &op
+            && let Some(known) = p.table.get(timer.id)
+        {
+            // A repeat. What is in memory was stored, even if its end is on its way to the store.
+            let same = known.record.timer.same_content(timer);
+            let old = OpReply::Scheduled { new: false, replaced: None };
+            return self.reply(reply, if same { old } else { OpReply::Conflict });
+        }
         if let Some(name) = &name {
             match p.key_edits.entry(name.clone()) {
                 Slot::Occupied(mut waiting) => return waiting.get_mut().push_back(Edit { op, reply }),
@@ -313,7 +321,7 @@ impl Engine {
         let (id, at) = (timer.id, timer.id.partition());
         let said = match answer {
             ScheduleAnswer::Scheduled { new, replaced } => {
-                self.supersede(id, name.as_ref());
+                self.supersede(id, name.as_ref(), replaced);
                 self.count(Counter::Scheduled, u64::from(new));
                 let within =
                     self.partition(at).is_some_and(|p| timer.due <= p.horizon && !p.table.contains(id));
@@ -338,12 +346,16 @@ impl Engine {
         self.reply(reply, said);
     }
 
-    /// Forgets the timer that had the key of a newly scheduled one: it has ended as replaced.
-    fn supersede(&mut self, id: TimerId, name: Option<&KeyName>) {
-        let Some(name) = name else { return };
-        let old = self.partition(id.partition()).and_then(|p| p.table.by_key(name));
-        if let Some(old) = old.filter(|old| *old != id) {
+    /// The timer that had the key of a newly scheduled one has ended as replaced, unless this is the answer to a repeat
+    /// and the key has passed on since.
+    fn supersede(&mut self, id: TimerId, name: Option<&KeyName>, replaced: Option<TimerId>) {
+        if let Some(old) = replaced {
             self.forget(old);
+        }
+        let Some(name) = name else { return };
+        let holder = self.partition(id.partition()).and_then(|p| p.table.by_key(name));
+        if let Some(holder) = holder.filter(|holder| *holder != id) {
+            self.fetch(holder);
         }
     }
 
@@ -373,6 +385,7 @@ impl Engine {
     }
 
     /// A cancel came too late: the delivery under way is the last; what waits for another was buried by the store.
+    /// (If this is the answer to a repeat, a replay may have given the timer new attempts: what is read tells.)
     fn stop_attempts(&mut self, id: TimerId) {
         let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) else { return };
         match entry.state {
@@ -381,11 +394,11 @@ impl Engine {
             }
             _ => _ = self.forget(id),
         }
+        self.fetch(id);
     }
 
     pub(super) fn rescheduled(
         &mut self,
-        now: Now,
         at: PartitionId,
         ctx: (ReplyRef, Option<TimerId>, Option<KeyName>, Time),
         answer: RescheduleAnswer,
@@ -394,7 +407,7 @@ impl Engine {
         let said = match answer {
             RescheduleAnswer::Rescheduled(id) => {
                 self.count(Counter::Rescheduled, 1);
-                self.move_to(now, id, due);
+                self.move_to(id, due);
                 OpReply::Rescheduled(id)
             }
             RescheduleAnswer::TooLate(id) => OpReply::TooLate(id),
@@ -408,19 +421,19 @@ impl Engine {
         self.reply(reply, said);
     }
 
-    /// The store has moved a timer to another time (or says again that it had): memory follows.
-    fn move_to(&mut self, now: Now, id: TimerId, due: Time) {
-        let known = self.forget(id);
+    /// The store has moved a timer to another time, now or when this request was first sent; since then it may have
+    /// gone on. What is under way is not touched: it was begun after the move. All else is read anew.
+    fn move_to(&mut self, id: TimerId, due: Time) {
         let Some(p) = self.partition(id.partition()) else { return };
-        if due > p.horizon {
-            return;
-        }
-        match known {
-            Some(mut record) => {
-                Arc::make_mut(&mut record.timer).due = due;
-                self.adopt(now, record, due, false);
+        let horizon = p.horizon;
+        match p.table.get(id).map(|e| &e.state) {
+            Some(State::InFlight(_) | State::Taking { .. } | State::Settling { .. }) => {}
+            Some(_) => {
+                self.forget(id);
+                self.fetch(id);
             }
-            None => self.fetch(id),
+            None if due <= horizon => self.fetch(id),
+            None => {}
         }
     }
 
@@ -469,10 +482,10 @@ impl Engine {
         }
     }
 
-    /// Reads a timer, to remember it if it fires within the horizon.
+    /// Reads a timer, so that memory agrees with the store.
     pub(super) fn fetch(&mut self, id: TimerId) {
         let Some(p) = self.partition(id.partition()) else { return };
-        p.calls.push_back(super::partition::Pending::Adopt);
+        p.calls.push_back(super::partition::Pending::Fetch(id));
         self.effects.push(Effect::Call(id.partition(), Call::Get(Target::Id(id))));
     }
 

@@ -136,7 +136,7 @@ pub(crate) fn run(seed: u64, plan: Plan) -> History {
     while quiet < 3_000 && w.ms < load_until + 400_000 {
         w.step();
         // Looking is dear, so it is done now and then.
-        if w.ms % 100 == 0 {
+        if w.ms.is_multiple_of(100) {
             quiet = if w.is_idle() { quiet + 100 } else { 0 };
         }
     }
@@ -261,9 +261,10 @@ impl World {
         for p in 0..PARTITIONS {
             if let Some(link) = &self.lanes[usize::from(p)] {
                 let mut watch = link.lane.health();
-                if watch.has_changed().unwrap_or(false) || self.ms % 50 == 0 {
+                if watch.has_changed().unwrap_or(false) || self.ms.is_multiple_of(50) {
                     let health = watch.borrow_and_update().clone();
-                    if !matches!(health, mtimer_store::Health::Ended(_)) {
+                    // Answers that are on their way come first.
+                    if !matches!(health, mtimer_store::Health::Ended(_)) || link.answers.is_empty() {
                         self.input(Input::Health { partition: PartitionId(p), health });
                     }
                 }
@@ -273,8 +274,7 @@ impl World {
 
     fn take_answers(&mut self) {
         for p in 0..PARTITIONS {
-            loop {
-                let Some(link) = &mut self.lanes[usize::from(p)] else { break };
+            while let Some(link) = &mut self.lanes[usize::from(p)] {
                 let epoch = link.lane.epoch();
                 let Some((ready, future)) = link.answers.front_mut() else { break };
                 if *ready > self.ms {
