@@ -64,11 +64,15 @@ impl Clock {
     /// Starts from a first round of readings. A store that does not tell its time in time is left out.
     pub(crate) async fn start(host: Arc<dyn HostClock>, store: &dyn Store) -> Self {
         let round = read(store).await;
+        Self::from_readings(host, round.at_answer())
+    }
+
+    /// Starts from readings of the store's clocks that were taken just now.
+    pub(crate) fn from_readings(host: Arc<dyn HostClock>, mut readings: Vec<Time>) -> Self {
         let (instant, us) = (Instant::now(), host.now_us());
         let fraction = Duration::from_micros(us % 1_000);
         // An instant may be too near the beginning of the machine's time to go back; then the fraction is lost.
         let base = instant.checked_sub(fraction).unwrap_or(instant);
-        let mut readings = round.at_answer();
         readings.push(Time::from_ms(us / 1_000));
         let cluster = Mutex::new(ClusterClock::new(0, &readings));
         Self { host, base, cluster, moved: Notify::new() }
@@ -176,13 +180,14 @@ pub(crate) async fn keep(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
 
+    /// A host clock that is set by hand.
     #[derive(Debug, Default)]
-    struct Manual(AtomicU64);
+    pub(crate) struct Manual(pub(crate) AtomicU64);
 
     impl HostClock for Manual {
         fn now_us(&self) -> u64 {
@@ -190,17 +195,21 @@ mod tests {
         }
     }
 
-    fn clock(host: &Arc<Manual>) -> Clock {
-        let us = host.now_us();
-        let base = Instant::now() - Duration::from_micros(us % 1_000);
-        let cluster = Mutex::new(ClusterClock::new(0, &[Time::from_ms(us / 1_000)]));
-        Clock { host: host.clone(), base, cluster, moved: Notify::new() }
+    /// A clock that starts at this time.
+    pub(crate) fn clock_at(us: u64) -> Clock {
+        Clock::from_readings(Arc::new(Manual(AtomicU64::new(us))), Vec::new())
+    }
+
+    impl Clock {
+        /// Observes that all clocks of the store say this, until nothing is left to correct.
+        pub(crate) fn observe_all(&self, ms: u64) {
+            self.observe(&Round { readings: vec![Time::from_ms(ms); 3], took: Duration::ZERO });
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn milliseconds_begin_where_the_hosts_do() {
-        let host = Arc::new(Manual(AtomicU64::new(1_000_000_700)));
-        let clock = clock(&host);
+        let clock = clock_at(1_000_000_700);
         assert_eq!(clock.now().time, Time::from_ms(1_000_000));
         tokio::time::advance(Duration::from_micros(299)).await;
         assert_eq!(clock.now().time, Time::from_ms(1_000_000));
@@ -212,21 +221,25 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_moved_estimate_wakes_who_waits() {
-        let host = Arc::new(Manual(AtomicU64::new(1_000_000_000)));
-        let clock = clock(&host);
-        let far = Round { readings: vec![Time::from_ms(1_001_000); 2], took: Duration::ZERO };
+        let clock = clock_at(1_000_000_000);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(clock.observe(&far), 1, "the host's clock has stood still");
-        let far = Round { readings: vec![Time::from_ms(1_007_000); 3], took: Duration::ZERO };
-        clock.observe(&far);
+        let agreed = Round { readings: vec![Time::from_ms(1_001_000); 2], took: Duration::ZERO };
+        assert_eq!(clock.observe(&agreed), 1, "the host's clock has stood still");
+        clock.observe_all(1_007_000);
         clock.moved().await;
         assert!(clock.now().time > Time::from_ms(1_001_000));
     }
 
     #[tokio::test(start_paused = true)]
     async fn times_far_ahead_have_an_instant() {
-        let clock = clock(&Arc::new(Manual::default()));
+        let clock = clock_at(0);
         assert!(clock.instant_of(Time::MAX) > Instant::now() + Duration::from_secs(86_400));
         assert!(clock.instant_of_mono(u64::MAX) > Instant::now());
+    }
+
+    #[test]
+    fn readings_are_carried_on_to_the_moment_of_the_answer() {
+        let round = Round { readings: vec![Time::from_ms(100)], took: Duration::from_millis(40) };
+        assert_eq!(round.at_answer(), [Time::from_ms(120)]);
     }
 }

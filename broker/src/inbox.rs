@@ -89,6 +89,11 @@ impl Gate {
 }
 
 impl Way {
+    /// Completes when the engine's task has ended.
+    pub(crate) async fn engine_gone(&self) {
+        self.gate.inbox.closed().await;
+    }
+
     /// Sends the first or last event.
     pub(crate) async fn send(&self, what: What) -> Result<(), EngineGone> {
         self.gate.inbox.send(FromSession { session: self.session, what }).await.map_err(|_| EngineGone)

@@ -191,6 +191,7 @@ impl Session<'_> {
                 end = self.read(frames, &way, &outbox) => end,
                 wrote = &mut writer => self.wrote(wrote),
                 () = kill.cancelled() => End::Killed,
+                () = way.engine_gone() => End::EngineGone,
             };
             match &end {
                 End::Refused(refusal) => outbox.close(Some(refusal.clone().into())),

@@ -172,13 +172,13 @@ impl Shell {
         let patience = self.phase.until();
         let first = [tick, patience].into_iter().flatten().min();
         tokio::select! {
-            // The alarms first: the others are looked at after every event anyway.
+            // What is rare comes first; of the others, more is taken after every event anyway.
             biased;
             () = self.wheel.due() => Event::Time,
+            () = self.clock.moved() => Event::ClockMoved,
+            Some(control) = self.control.recv() => Event::Control(control),
             () = sleep_until(first.unwrap_or_else(Instant::now)), if first.is_some() => Event::Time,
             event = self.lanes.next() => Event::Lane(event),
-            Some(control) = self.control.recv() => Event::Control(control),
-            () = self.clock.moved() => Event::ClockMoved,
             Some(event) = self.inbox.recv() => Event::Session(event),
         }
     }

@@ -125,3 +125,72 @@ async fn expired(queue: &mut DelayQueue<Time>) -> Time {
     })
     .await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::tests::clock_at;
+
+    const START: u64 = 1_000_000;
+
+    fn wheel() -> (Wheel, Arc<Clock>) {
+        let clock = Arc::new(clock_at(START * 1_000));
+        (Wheel::new(clock.clone()).unwrap(), clock)
+    }
+
+    fn at(ahead: u64) -> Time {
+        Time::from_ms(START + ahead)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn alarms_ring_once_each_in_order_and_never_early() {
+        let (mut wheel, clock) = wheel();
+        // Beyond what the queue can hold, far, near, due already, and some of them twice.
+        let ahead = [0, 1, 2, 3, 4, 5, 400, 401, 86_400_000 + 7, 200_000_000_000, 3 * 86_400_000];
+        ahead.iter().chain(&ahead).for_each(|ms| wheel.arm(at(*ms)));
+        let mut sorted = ahead;
+        sorted.sort_unstable();
+        for ms in sorted {
+            wheel.due().await;
+            assert_eq!(clock.now().time, at(ms), "rings in its millisecond");
+            assert!(wheel.take_due(clock.now().time));
+            assert!(!wheel.take_due(clock.now().time), "once");
+        }
+        assert!(wheel.far.is_empty() && wheel.near.is_empty() && wheel.queue.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_empty_wheel_never_rings_and_can_be_filled_while_it_is_waited_for() {
+        let (mut wheel, clock) = wheel();
+        let none = tokio::time::timeout(Duration::from_secs(3_600), wheel.due()).await;
+        assert!(none.is_err());
+        wheel.arm(at(3_600_500));
+        let given_up = tokio::time::timeout(Duration::from_millis(499), wheel.due()).await;
+        assert!(given_up.is_err(), "not early");
+        wheel.due().await;
+        assert_eq!(clock.now().time, at(3_600_500));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deadlines_follow_the_clock() {
+        for (says, expected_mono) in [(10_050, 60_000 - 50), (9_950, 60_000 + 50)] {
+            let (mut wheel, clock) = wheel();
+            wheel.arm(at(60_000));
+            tokio::time::advance(Duration::from_secs(10)).await;
+            clock.observe_all(START + says);
+            wheel.rederive();
+            wheel.due().await;
+            assert_eq!((clock.now().time, clock.now().mono_ms), (at(60_000), expected_mono));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_runs_behind_makes_nothing_early_even_before_deadlines_are_derived_anew() {
+        let (mut wheel, clock) = wheel();
+        wheel.arm(at(20_000));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        clock.observe_all(START + 9_900);
+        wheel.due().await;
+        assert_eq!(clock.now().time, at(20_000));
+    }
+}

@@ -121,10 +121,6 @@ fn cut_in_half(message: &mut ServerMessage) -> Option<ServerMessage> {
             let rest = deliveries.split_off(deliveries.len() / 2);
             Some(ServerMessage::Deliver { registration: *registration, deliveries: rest })
         }
-        ServerMessage::Settled { refused, .. } if refused.len() > 1 => {
-            let rest = refused.split_off(refused.len() / 2);
-            Some(ServerMessage::Settled { accepted: 0, refused: rest })
-        }
         _ => None,
     }
 }
@@ -162,7 +158,7 @@ mod tests {
 
     use bytes::Bytes;
     use futures_util::StreamExt;
-    use mtimer_protocol::{Delivery, SettleRefusal, decode, frame_codec};
+    use mtimer_protocol::{Delivery, decode, frame_codec};
     use mtimer_types::limits::MAX_FRAME;
     use mtimer_types::{Epoch, Mode, Time, TimerId};
     use tokio_util::codec::FramedRead;
@@ -220,28 +216,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn settlement_answers_and_too_large_answers_say_something() {
-        let refused = (0..300_000).map(|n| (TimerId::from_u128(n << 64), SettleRefusal::NotYours)).collect();
-        let settled = ServerMessage::Settled { accepted: 4, refused };
-        let message = "x".repeat(MAX_FRAME);
-        let failed = OpReply::Failed { code: ErrorCode::Invalid, message };
+    async fn an_answer_over_the_frame_limit_goes_out_as_an_error() {
+        let failed = OpReply::Failed { code: ErrorCode::Invalid, message: "x".repeat(MAX_FRAME) };
         let reply = ServerMessage::Reply { corr: 8, replies: vec![failed, OpReply::Done] };
-        let (read, counters) = over_the_wire(vec![settled, reply]).await;
-        let (mut accepted, mut refusals) = (0, 0);
-        for message in &read[..read.len() - 1] {
-            let ServerMessage::Settled { accepted: a, refused } = message else { panic!("not settled") };
-            accepted += a;
-            refusals += refused.len();
-        }
-        assert_eq!((accepted, refusals), (4, 300_000));
-        let Some(ServerMessage::Reply { corr: 8, replies }) = read.last() else { panic!("no reply") };
+        let counters = (0..80).map(|n| ("x".repeat(64 * 1024), n)).collect();
+        let answer = QueryAnswer::Status(mtimer_protocol::Status { counters, ..Default::default() });
+        let (read, counters) = over_the_wire(vec![reply, ServerMessage::Answer { corr: 9, answer }]).await;
+        let [ServerMessage::Reply { corr: 8, replies }, ServerMessage::Answer { corr: 9, answer }] =
+            &read[..]
+        else {
+            panic!("{} messages", read.len())
+        };
         assert!(matches!(
             &replies[..],
             [OpReply::Failed { code: ErrorCode::Unknown, .. }, OpReply::Failed { .. }]
         ));
+        let QueryAnswer::Failed { code: ErrorCode::Invalid, message } = answer else { panic!("not failed") };
+        assert!(
+            message.contains("ask for fewer rows") && message.contains("a frame holds 4194304"),
+            "{message}"
+        );
         let mut merged = Vec::new();
         counters.merge_into(&mut merged);
-        assert!(merged.contains(&("messages_too_large_total".to_owned(), 1)));
+        assert!(merged.contains(&("messages_too_large_total".to_owned(), 2)));
     }
 
     #[tokio::test(start_paused = true)]

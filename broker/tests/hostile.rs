@@ -72,8 +72,15 @@ async fn a_second_hello() {
 async fn a_batch_over_the_limit() {
     let ops = (0..=MAX_BATCH as u128).map(|n| RequestOp::Purge { id: TimerId::from_u128(n) }).collect();
     let request = ClientMessage::Request(Request { corr: 1, first_sent: support::now(), ops });
-    let text = format!("a request has 1 to {MAX_BATCH} operations");
-    sends(&frame(&request), "sessions_broken_total", &text).await;
+    let text = format!("{} elements where {MAX_BATCH} are the most", MAX_BATCH + 1);
+    sends(&frame(&request), "frames_malformed_total", &text).await;
+}
+
+#[tokio::test]
+async fn a_request_without_operations() {
+    let request = ClientMessage::Request(Request { corr: 1, first_sent: support::now(), ops: Vec::new() });
+    sends(&frame(&request), "sessions_broken_total", "a request has 1 to 2000 operations, this one has 0")
+        .await;
 }
 
 #[tokio::test]
