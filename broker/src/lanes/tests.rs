@@ -1,0 +1,183 @@
+use std::sync::Mutex;
+
+use futures_util::FutureExt;
+use mtimer_store::{
+    Answer, Batch, Census, DeadFilter, DeadLetter, InFlight, Load, Loaded, MemoryStore, Page,
+};
+use mtimer_store::{Place, Record, Unconfirmed};
+use mtimer_types::{Destination, Target, Time};
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::acquire::Outage;
+use crate::counters::Counters;
+
+const P: PartitionId = PartitionId(0);
+
+/// A lane whose censuses are answered by hand, in any order.
+struct Fake {
+    epoch: Epoch,
+    health: watch::Sender<Health>,
+    asked: Mutex<Vec<oneshot::Sender<Census>>>,
+}
+
+impl Fake {
+    fn begin(lanes: &mut Lanes, epoch: u64) -> (Arc<Self>, Vec<Input>) {
+        let (health, _) = watch::channel(Health::Up);
+        let lane = Arc::new(Self { epoch: Epoch(epoch), health, asked: Mutex::default() });
+        let acquired = Acquired {
+            lane: lane.clone(),
+            epoch: lane.epoch,
+            prior_claim: Time::ZERO,
+            in_flight: Vec::new(),
+        };
+        let inputs = lanes.begin(P, acquired);
+        (lane, inputs)
+    }
+
+    fn answer(&self, place: usize, pending: u64) {
+        let asked = self.asked.lock().unwrap().remove(place);
+        // Whoever asked may have gone.
+        let _ = asked.send(Census { pending, ..Census::default() });
+    }
+}
+
+fn never<T: Send + 'static>() -> LaneFuture<T> {
+    Box::pin(std::future::pending())
+}
+
+impl Lane for Fake {
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+    fn apply(&self, _: Batch) -> LaneFuture<Vec<Answer>> {
+        Box::pin(async { Err(LaneError::Closed) })
+    }
+    fn load(&self, _: Load) -> LaneFuture<Loaded> {
+        never()
+    }
+    fn unload(&self, _: Time) -> LaneFuture<()> {
+        never()
+    }
+    fn get(&self, _: Target) -> LaneFuture<Option<(Record, Place)>> {
+        never()
+    }
+    fn parked_destinations(&self) -> LaneFuture<Vec<(Destination, u64)>> {
+        never()
+    }
+    fn parked(&self, _: Destination, _: u64, _: u32) -> LaneFuture<Page<Record>> {
+        never()
+    }
+    fn dead(&self, _: DeadFilter, _: u64, _: u32) -> LaneFuture<Page<DeadLetter>> {
+        never()
+    }
+    fn taken(&self, _: u64, _: u32) -> LaneFuture<Page<Unconfirmed>> {
+        never()
+    }
+    fn census(&self) -> LaneFuture<Census> {
+        let (answer, asked) = oneshot::channel();
+        self.asked.lock().unwrap().push(answer);
+        Box::pin(async { asked.await.map_err(|_| LaneError::Closed) })
+    }
+    fn release(&self, _: Vec<InFlight>) -> LaneFuture<()> {
+        never()
+    }
+    fn health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+}
+
+async fn lanes() -> Lanes {
+    let store = Arc::new(MemoryStore::new(1));
+    let acquirer = Acquirer::start(store, Arc::new(Outage::default()), Arc::new(Counters::default())).await;
+    Lanes::new(Arc::new(acquirer.unwrap()))
+}
+
+/// Everything that is in order by now: the `pending` of each census.
+fn answers(lanes: &mut Lanes) -> Vec<u64> {
+    while let Some(event) = lanes.next().now_or_never() {
+        assert!(matches!(event, LaneEvent::Answered));
+    }
+    std::iter::from_fn(|| lanes.next_answer())
+        .map(|input| match input {
+            Input::Answered { answer: CallAnswer::Census(census), .. } => census.pending,
+            other => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn answers_are_given_out_in_the_order_of_the_calls() {
+    let mut lanes = lanes().await;
+    let (lane, inputs) = Fake::begin(&mut lanes, 1);
+    assert!(matches!(inputs[..], [Input::Acquired { epoch: Epoch(1), .. }]));
+    (0..4).for_each(|_| lanes.call(P, Call::Census));
+    assert_eq!(lane.asked.lock().unwrap().len(), 4, "made, not only queued");
+    lane.answer(3, 3);
+    lane.answer(1, 1);
+    assert_eq!(answers(&mut lanes), []);
+    lane.answer(0, 0);
+    assert_eq!(answers(&mut lanes), [0, 1]);
+    lane.answer(0, 2);
+    assert_eq!(answers(&mut lanes), [2, 3]);
+}
+
+#[tokio::test]
+async fn answers_of_an_earlier_reign_have_nobody_left() {
+    let mut lanes = lanes().await;
+    let (first, _) = Fake::begin(&mut lanes, 1);
+    lanes.call(P, Call::Census);
+    lanes.end(P, &LaneError::Closed, false);
+    lanes.call(P, Call::Census);
+    assert_eq!(first.asked.lock().unwrap().len(), 1, "no reign, no call");
+    let (second, _) = Fake::begin(&mut lanes, 2);
+    lanes.call(P, Call::Census);
+    first.answer(0, 7);
+    assert_eq!(answers(&mut lanes), []);
+    second.answer(0, 8);
+    assert_eq!(answers(&mut lanes), [8]);
+}
+
+#[tokio::test]
+async fn an_ended_lane_says_so_in_place_of_an_answer() {
+    let mut lanes = lanes().await;
+    let (_lane, _) = Fake::begin(&mut lanes, 1);
+    lanes.call(P, Call::Apply(Batch { now: Time::ZERO, claim: None, ops: Vec::new() }));
+    assert!(matches!(lanes.next().await, LaneEvent::Answered));
+    let Some(Input::Answered { answer: CallAnswer::Ended(LaneError::Closed), .. }) = lanes.next_answer()
+    else {
+        panic!("not ended")
+    };
+}
+
+#[tokio::test]
+async fn health_is_told_as_it_changes() {
+    let mut lanes = lanes().await;
+    let (lane, _) = Fake::begin(&mut lanes, 1);
+    for health in [Health::Down("no route".into()), Health::Up, Health::Ended(LaneError::Closed)] {
+        lane.health.send_replace(health.clone());
+        let LaneEvent::Health(P, told) = lanes.next().await else { panic!("no health") };
+        assert_eq!(told, health);
+    }
+    assert!(lanes.next().now_or_never().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn reigns_that_do_not_last_are_begun_anew_more_and_more_slowly() {
+    let mut lanes = lanes().await;
+    Fake::begin(&mut lanes, 1);
+    let mut pauses = Vec::new();
+    for _ in 0..4 {
+        let ended = tokio::time::Instant::now();
+        lanes.end(P, &LaneError::Broken("damaged".into()), false);
+        let LaneEvent::Acquired(P, acquired) = lanes.next().await else { panic!("not acquired") };
+        pauses.push(ended.elapsed().as_millis());
+        lanes.begin(P, acquired);
+    }
+    assert!(pauses[0] < 10 && pauses[1] >= 250 && pauses[2] >= 500 && pauses[3] >= 1_000, "{pauses:?}");
+    tokio::time::advance(STABLE).await;
+    let ended = tokio::time::Instant::now();
+    lanes.end(P, &LaneError::RolledBack(P), false);
+    assert!(matches!(lanes.next().await, LaneEvent::Acquired(..)));
+    assert!(ended.elapsed().as_millis() < 10, "a good reign is forgiven");
+}
