@@ -22,6 +22,8 @@ const STEPS: usize = 80;
 const SLOTS: usize = 48;
 /// How many of them a step can name: the window moves along.
 const WINDOW: u64 = 14;
+/// The clock moves in steps of so many ms.
+const TICK: u64 = 20;
 /// Runs spent on cutting a failing case down.
 const MAX_SHRINKS: usize = 300;
 
@@ -259,7 +261,7 @@ impl Case {
             Kind::Replay => Op::Replay { id, fire },
             Kind::Purge => Op::Purge { id },
             Kind::Trim => Op::TrimDead {
-                before: now - r.below(2_000),
+                before: now - TICK * r.below(40),
                 keep: r.below(6),
                 limit: r.pick(&[0, 1, 2, 100]),
             },
@@ -277,9 +279,9 @@ impl Case {
                 let mut r = Random(*seed);
                 let mut called = Vec::new();
                 for choices in batches {
-                    self.pair.kit.now = self.pair.kit.now + 1 + r.below(60);
+                    self.pair.kit.now = self.pair.kit.now + TICK * (1 + r.below(3));
                     let now = self.pair.kit.now;
-                    let ahead = r.pick(&[0, 20, 100, SECOND, 2 * MINUTE]);
+                    let ahead = r.pick(&[0, TICK, 5 * TICK, SECOND, 2 * MINUTE]);
                     let claim = r.one_in(4).then(|| now + ahead);
                     let ops = self.batch(choices);
                     self.log.push(format!("now {now}, claim {claim:?}, apply {ops:?}"));
@@ -292,9 +294,9 @@ impl Case {
             }
             Step::Load(behind, seed) => {
                 let mut r = Random(*seed);
-                self.pair.kit.now = self.pair.kit.now + 1;
+                self.pair.kit.now = self.pair.kit.now + TICK;
                 let now = self.pair.kit.now;
-                let claim = r.one_in(3).then(|| now + r.pick(&[20, SECOND]));
+                let claim = r.one_in(3).then(|| now + r.pick(&[TICK, SECOND]));
                 let load = Load {
                     until: now + r.pick(&[0, 500, 3 * SECOND, MINUTE, 3 * HOUR, 3 * DAY, 300 * DAY]),
                     max_timers: r.pick(&[1, 2, 5, 10_000]),
@@ -370,7 +372,8 @@ fn target(r: &mut Random, timer: &Timer) -> Target {
 }
 
 fn arbitrary_time(r: &mut Random, now: Time) -> Time {
-    let jitter = r.below(40);
+    // On the grid of the clock, so that times meet; sometimes beside it.
+    let jitter = r.pick(&[0, 0, TICK, 2 * TICK, 1, 13]);
     match r.below(4) {
         0 => now - r.pick(&[0, 1, SECOND, HOUR, 400 * DAY]) - jitter,
         1 => now + jitter,
