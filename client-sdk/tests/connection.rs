@@ -5,7 +5,7 @@ mod fake;
 use std::time::Duration;
 
 use fake::{Broker, START, delivery, dest, until, welcome};
-use mtimer_client::{Client, ConnectError, ErrorCode, limits};
+use mtimer_client::{Client, ConnectError, ErrorCode, Schedule, limits};
 use mtimer_protocol::{MAGIC, OpReply, ServerMessage, VERSION};
 use tokio::time::Instant;
 
@@ -224,4 +224,43 @@ async fn a_ping_is_answered() {
             other => break assert_eq!(other, ClientMessage::Pong(41)),
         }
     }
+}
+
+// In real time: megabytes take their time through the system's buffers, which a paused clock would take for silence.
+#[tokio::test]
+async fn a_broker_that_takes_nothing_is_given_up() {
+    let broker = Broker::start().await;
+    let greet = async {
+        let mut peer = broker.greet().await;
+        let welcome = mtimer_protocol::Welcome { heartbeat_ms: 100, ..welcome(START) };
+        peer.send(ServerMessage::Welcome(welcome)).await;
+        peer
+    };
+    let (client, mut peer) = tokio::join!(broker.client().connect(), greet);
+    let client = client.unwrap();
+    // It talks, but it does not read.
+    let talk = tokio::spawn(async move {
+        for n in 0.. {
+            peer.send(ServerMessage::Ping(n)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    let payload = bytes::Bytes::from(vec![7; limits::MAX_PAYLOAD_BYTES]);
+    let schedule = Schedule::after(dest(), Duration::from_secs(60)).payload(payload);
+    let calls = tokio::spawn({
+        let client = client.clone();
+        async move { client.schedule_all(vec![schedule; 400]).await }
+    });
+    let mut peer = broker.accept().await;
+    // What it had not taken comes again, all of it.
+    let mut seen = 0;
+    while seen < 400 {
+        let request = peer.request().await;
+        seen += request.ops.len();
+        peer.scheduled(&request).await;
+    }
+    assert!(calls.await.unwrap().iter().all(Result::is_ok));
+    assert!(client.stats().repeated > 0);
+    assert_eq!(client.stats().connections, 2);
+    talk.abort();
 }
