@@ -6,7 +6,7 @@
 -- KEYS[20], KEYS[22], ... the index of a narrower slot, KEYS[21], KEYS[23], ... the narrower slot
 -- ARGV[4] the name of the slot. ARGV[5] number of narrower slots, then for each: its start (ms), its name;
 -- then for each timer: id (16), the number of its narrower slot.
--- Answers: {'OK', '', lengths}: 4 bytes for the slot and each narrower slot, its length
+-- Answers: {'OK', '', lengths}: see timers.lua; number 0 is the slot itself
 --@include prelude
 
 local refused = fence(1)
@@ -35,11 +35,11 @@ for i = 6 + 2 * count, #ARGV, 2 do
   end
 end
 local left = redis.call('HLEN', KEYS[18]) - #gone
-lengths[1] = struct.pack('<I4', left)
+lengths[1] = struct.pack('<I2I4', 0, left)
 for slot = 1, count do
   local before = redis.call('HLEN', KEYS[19 + 2 * slot])
   local after = before + (sets[slot] and #sets[slot] / 2 or 0)
-  lengths[slot + 1] = struct.pack('<I4', after)
+  lengths[slot + 1] = struct.pack('<I2I4', slot, after)
   if before == 0 and after > 0 then added[#added + 1] = slot end
 end
 for _, slot in ipairs(added) do

@@ -24,7 +24,8 @@
 --
 -- Besides the answers of prelude.lua: {'NEED', what, ...}: 's' slot name, 'i' id, or 'k' id and the field of the key that names it, which has to
 -- be declared as well;
--- nothing changed. {'OK', answers, lengths}: the operations' answers one after another; 4 bytes for each slot, its length.
+-- nothing changed. {'OK', answers, lengths}: the operations' answers one after another; for each slot that
+-- was written its number (2 bytes) and length (4 bytes, both little endian).
 
 local NOW, PRIOR, EPOCH8 = tonumber(ARGV[4]), tonumber(ARGV[6]), ARGV[7]
 local SLOT0, NAME0, NSLOTS = tonumber(ARGV[8]), tonumber(ARGV[9]) + 1, tonumber(ARGV[10])
@@ -32,8 +33,7 @@ local NIDS = tonumber(ARGV[11 + NSLOTS])
 local FIRST = 12 + NSLOTS + NIDS
 local DUE, DEADLINE, TIMEOUT, RETRY = 64, 4, 8, 16
 
-local slot_of_name, cands, timers, keys, needs = {}, {}, {}, {}, {}
-for i = 1, NSLOTS do slot_of_name[string.sub(KEYS[SLOT0 + i], NAME0)] = i end
+local slot_of_name, cands, timers, keys, needs = nil, {}, {}, {}, {}
 for i = 1, NIDS do
   local a = ARGV[11 + NSLOTS + i]
   cands[string.sub(a, 1, 16)] = a
@@ -95,6 +95,15 @@ end
 
 local function moved_key(id) return KEYS[8 + string.byte(id, 16) % 16] end
 
+-- The number of a slot by its name; nil if it is not declared.
+local function slot_number(name)
+  if not slot_of_name then
+    slot_of_name = {}
+    for i = 1, NSLOTS do slot_of_name[string.sub(KEYS[SLOT0 + i], NAME0)] = i end
+  end
+  return slot_of_name[name]
+end
+
 -- Reads where a timer is. kind: 's' pending in a slot, 'p' parked, 't' taken, 'd' dead, nil nowhere.
 local function read_timer(t)
   local id, list = t.id, cands[t.id]
@@ -118,7 +127,7 @@ local function read_timer(t)
   local kind = string.sub(m, 1, 1)
   if kind == 's' then
     local name = string.sub(m, 2)
-    local slot = slot_of_name[name]
+    local slot = slot_number(name)
     if not slot then return need('s' .. name) end
     local v = redis.call('HGET', KEYS[SLOT0 + slot], id)
     if not v then return end
@@ -316,12 +325,14 @@ end
 
 -- Writes it all. Indexes of slots first, then contents, then removals, then indexes of what is empty.
 local function write(w)
-  local empty, lengths = {}, {}
-  for slot = 1, NSLOTS do
+  local empty, lengths, touched = {}, {}, {}
+  for slot in pairs(w.sets) do touched[slot] = true end
+  for slot in pairs(w.dels) do touched[slot] = true end
+  for slot in pairs(touched) do
     local key = KEYS[SLOT0 + slot]
     local before = redis.call('HLEN', key)
     local after = before + (w.added[slot] or 0) - (w.dels[slot] and #w.dels[slot] or 0)
-    lengths[slot] = struct.pack('<I4', after)
+    lengths[#lengths + 1] = struct.pack('<I2I4', slot, after)
     local name, in_index = string.sub(key, NAME0), KEYS[tonumber(ARGV[10 + slot])]
     if before == 0 and after > 0 then
       local l = list_of(w.zadd, in_index)

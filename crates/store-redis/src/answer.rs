@@ -126,9 +126,10 @@ fn answer(bytes: &mut Bytes) -> Option<Answer> {
     })
 }
 
-/// The lengths of slots.
-pub(crate) fn lengths(mut bytes: Bytes) -> Vec<u32> {
-    std::iter::from_fn(|| bytes.try_get_u32_le().ok()).collect()
+/// The lengths of slots by their numbers in the script, from 1.
+pub(crate) fn lengths(mut bytes: Bytes) -> Vec<(usize, u32)> {
+    std::iter::from_fn(|| Some((usize::from(bytes.try_get_u16_le().ok()?), bytes.try_get_u32_le().ok()?)))
+        .collect()
 }
 
 #[cfg(test)]

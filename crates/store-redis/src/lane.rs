@@ -343,8 +343,10 @@ impl Engine {
         match &mut item.work {
             Work::Ops(run) => {
                 let slots = sent.as_ref().map_or(&[][..], |s| &s.slots[..]);
-                for (slot, length) in slots.iter().zip(answer::lengths(lengths)) {
-                    self.mirror.length(*slot, length, item.no);
+                for (number, length) in answer::lengths(lengths) {
+                    if let Some(slot) = slots.get(number.wrapping_sub(1)) {
+                        self.mirror.length(*slot, length, item.no);
+                    }
                 }
                 let name = sent.map_or("", |s| s.script.name());
                 let mut answers = answer::answers(name, answers, run.ops.len()).map_err(broken)?;

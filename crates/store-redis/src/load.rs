@@ -142,8 +142,9 @@ impl Engine {
         let plan = self.split_plan(slot, &targets, &moves);
         let answer = self.run_alone(Alone { plan, confirm: false }).await?;
         let lengths = answer::lengths(answer.get(1).and_then(Reply::bytes).cloned().unwrap_or_default());
-        for (slot, length) in std::iter::once(&slot).chain(&targets).zip(lengths) {
-            self.mirror.length(*slot, length, u64::MAX);
+        for (number, length) in lengths {
+            let slot = if number == 0 { Some(&slot) } else { targets.get(number - 1) };
+            slot.into_iter().for_each(|slot| self.mirror.length(*slot, length, u64::MAX));
         }
         Ok(())
     }

@@ -9,9 +9,9 @@
 //!
 //! ## Siblings
 //!
-//! A slot that has grown past [`FULL`] gets a level of siblings more. Level 0 is sibling 0; level k has the siblings
-//! 2^(k-1) to 2^k - 1, chosen by the k-1 lowest bits of the id's random part. New timers go to the highest level, so
-//! an id is in one of few places, and no timer has to be moved when a slot grows.
+//! A slot that has grown past [`FULL`] gets a level of siblings more. Level 0 is sibling 0; level k has 4^k siblings,
+//! chosen by the 2k lowest bits of the id's random part. New timers go to the highest level, so an id is in one of few
+//! places, and no timer has to be moved when a slot grows.
 //!
 //! Not in here: timers, Redis.
 
@@ -27,10 +27,10 @@ pub(crate) const FULL: u32 = 128;
 const FULL_BYTES: u32 = 64 << 10;
 /// What a slot is taken to hold whose length is not known yet.
 const UNKNOWN: u32 = FULL / 2;
-/// Levels of siblings: 2^16 siblings of 128 timers are eight million in one second of one partition.
-const MAX_LEVEL: u32 = 16;
+/// Levels of siblings: 4^8 siblings of 128 timers are eight million in one second of one partition.
+const MAX_LEVEL: u32 = 8;
 /// A wide slot with more siblings is split instead of being loaded whole.
-const SPLIT_ABOVE: usize = 4;
+const SPLIT_ABOVE: usize = 5;
 /// Timers a narrower slot should get at least when a wide one is split.
 const SPLIT_DENSITY: u64 = 32;
 
@@ -90,14 +90,20 @@ const fn index_of(room: Room, track: u8) -> IndexKey {
     }
 }
 
+/// The first sibling of a level: behind 1 + 4 + 16 + ... of the levels below.
+const fn first_of(level: u32) -> u32 {
+    ((1 << (2 * level)) - 1) / 3
+}
+
 /// The sibling of a level that an id belongs to.
 const fn sibling(level: u32, random: u64) -> u32 {
-    if level == 0 { 0 } else { 1 << (level - 1) | (random & ((1 << (level - 1)) - 1)) as u32 }
+    first_of(level) + (random & ((1 << (2 * level)) - 1)) as u32
 }
 
 /// The level of a sibling.
 const fn level(sibling: u32) -> u32 {
-    u32::BITS - sibling.leading_zeros()
+    // First siblings are 1, 101, 10101 in binary: three times one and one is a power of four.
+    (3 * sibling as u64 + 1).ilog2() / 2
 }
 
 impl Mirror {
@@ -326,5 +332,113 @@ impl Mirror {
 
     fn at(&self, track: u8, width: SlotWidth, start: u64, level: u32, id: TimerId) -> SlotKey {
         SlotKey { track, width, start, sibling: sibling(level, id.random()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mtimer_types::PartitionId;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(due: u64, width: SlotWidth, random: u64) -> TimerId {
+        TimerId::with_width(Time::from_ms(due), width, PartitionId(0), random)
+    }
+
+    #[test]
+    fn siblings_know_their_level() {
+        assert_eq!([first_of(0), first_of(1), first_of(2), first_of(3)], [0, 1, 5, 21]);
+        for l in 0..=MAX_LEVEL {
+            assert_eq!(level(first_of(l)), l);
+            assert_eq!(level(sibling(l, u64::MAX)), l);
+            assert_eq!(sibling(l, u64::MAX) + 1, first_of(l + 1));
+        }
+    }
+
+    #[test]
+    fn a_slot_that_fills_up_gets_siblings_and_stays_findable() {
+        let mut mirror = Mirror::default();
+        for n in 0..5_000u64 {
+            let id = id(7_000, SlotWidth::Second, n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 2);
+            let slot = mirror.place(id, id.birth_due(), 0, SlotWidth::Second, 10, n);
+            assert!(mirror.birth_places(id).contains(&slot));
+        }
+        assert!(mirror.entries.values().all(|e| e.count <= FULL));
+        assert!(mirror.slots().count() > 40);
+    }
+
+    #[test]
+    fn a_wide_slot_that_is_dense_takes_nothing_in_any_more() {
+        let mut mirror = Mirror::default();
+        for n in 0..2_000u64 {
+            let id = id(3_600_000 + n, SlotWidth::Hour, n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 2);
+            let slot = mirror.place(id, id.birth_due(), 0, SlotWidth::Hour, 10, n);
+            assert!(mirror.birth_places(id).contains(&slot));
+        }
+        let wide = mirror.group(0, SlotWidth::Hour, 3_600_000).count();
+        assert_eq!(wide, SPLIT_ABOVE + 1);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Act {
+        File { fire: u64, width: usize, track: u8 },
+        Load { until: u64, steps: usize },
+        Unload { beyond: u64 },
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        let time = 0u64..400_000;
+        prop_oneof![
+            4 => (time.clone(), 0usize..4, 0u8..2).prop_map(|(fire, width, track)| Act::File { fire, width, track }),
+            2 => (time.clone(), 1usize..4).prop_map(|(until, steps)| Act::Load { until, steps }),
+            1 => time.prop_map(|beyond| Act::Unload { beyond }),
+        ]
+    }
+
+    proptest! {
+        /// Whatever is filed, loaded and unloaded: what is at or below the horizon is in the wheel.
+        #[test]
+        fn the_horizon_is_exact(acts in proptest::collection::vec(act(), 1..60)) {
+            let mut mirror = Mirror::default();
+            let mut stored: BTreeMap<SlotKey, Vec<u64>> = BTreeMap::new();
+            // Fire times of everything, and whether the owner has it.
+            let mut wheel: BTreeMap<(SlotKey, u64), bool> = BTreeMap::new();
+            for (no, act) in acts.into_iter().enumerate() {
+                match act {
+                    Act::File { fire, width, track } => {
+                        let id = TimerId::from_u128(no as u128);
+                        let at = Time::from_ms(fire);
+                        let slot = mirror.place(id, at, track, SlotWidth::ALL[width], 10, no as u64);
+                        stored.entry(slot).or_default().push(fire);
+                        let own = fire < mirror.next;
+                        let known = wheel.entry((slot, fire)).or_insert(own);
+                        *known &= own;
+                    }
+                    Act::Load { until, steps } => {
+                        let before = mirror.horizon();
+                        for _ in 0..steps {
+                            let Step::Read(slots) = mirror.step(Time::from_ms(until)) else { break };
+                            for slot in slots {
+                                let content = stored.get(&slot).cloned().unwrap_or_default();
+                                wheel.extend(content.iter().map(|fire| ((slot, *fire), true)));
+                                mirror.loaded(slot, content.len() as u32, 10);
+                            }
+                        }
+                        mirror.advance(Time::from_ms(until));
+                        prop_assert!(mirror.horizon() >= before);
+                    }
+                    Act::Unload { beyond } => {
+                        for slot in mirror.unload(Time::from_ms(beyond)) {
+                            mirror.listed(slot);
+                        }
+                        wheel.iter_mut().for_each(|((_, fire), known)| *known &= *fire <= beyond);
+                    }
+                }
+                for ((slot, fire), known) in &wheel {
+                    prop_assert!(*known || *fire >= mirror.next, "{slot} has {fire}, loaded is up to {}", mirror.next);
+                }
+            }
+        }
     }
 }

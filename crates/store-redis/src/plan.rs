@@ -17,8 +17,8 @@ use crate::mirror::Mirror;
 use crate::resp::Args;
 use crate::script::Script;
 
-/// Operations of one script.
-const MAX_OPS: usize = 100;
+/// Operations of one script: each may have to look into several siblings of a crowded slot.
+const MAX_OPS: usize = 64;
 /// Bytes of payload that one script files.
 const MAX_BYTES: usize = 64 << 10;
 /// KEYS before the indexes of slots, as in `lua/timers.lua`.

@@ -8,7 +8,9 @@
 mod cluster;
 mod proxy;
 mod server;
+mod slowlog;
 
 pub use cluster::TestCluster;
 pub use proxy::Proxy;
 pub use server::{Server, ServerOptions};
+pub use slowlog::{Durations, print_durations};

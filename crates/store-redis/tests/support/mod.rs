@@ -3,6 +3,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
+pub mod owner;
+
 use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;

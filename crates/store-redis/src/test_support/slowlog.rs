@@ -1,0 +1,53 @@
+//! How long scripts ran, by the server's own measure.
+
+use std::collections::BTreeMap;
+
+use super::server::Server;
+use crate::script::Script;
+
+/// Durations of one script in microseconds, sorted.
+pub type Durations = BTreeMap<String, Vec<u64>>;
+
+impl Server {
+    /// Starts to note every command's duration.
+    pub fn note_durations(&self) {
+        self.call::<()>(&["CONFIG", "SET", "slowlog-max-len", "1000000"]);
+        self.call::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
+        self.call::<()>(&["SLOWLOG", "RESET"]);
+    }
+
+    /// What was noted, by script.
+    pub fn durations(&self) -> Durations {
+        self.call::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]);
+        let entries: Vec<Vec<redis::Value>> = self.call(&["SLOWLOG", "GET", "-1"]);
+        let mut found = Durations::new();
+        for entry in entries {
+            let (Some(redis::Value::Int(micros)), Some(redis::Value::Array(args))) =
+                (entry.get(2), entry.get(3))
+            else {
+                continue;
+            };
+            let arg = |i: usize| match args.get(i) {
+                Some(redis::Value::BulkString(text)) => String::from_utf8_lossy(text).into_owned(),
+                _ => String::new(),
+            };
+            let script = Script::ALL.iter().find(|s| s.sha() == arg(1));
+            let name = script.map_or_else(|| arg(0).to_lowercase(), |s| format!("{}.lua", s.name()));
+            found.entry(name).or_default().push(u64::try_from(*micros).unwrap_or(0));
+        }
+        found.values_mut().for_each(|d| d.sort_unstable());
+        found
+    }
+}
+
+/// Prints a table: how often, median, 99th percentile, longest.
+pub fn print_durations(title: &str, durations: &Durations) {
+    println!(
+        "{title}: microseconds by the slowlog\n{:>24} {:>8} {:>8} {:>8} {:>8}",
+        "script", "runs", "p50", "p99", "max"
+    );
+    for (name, d) in durations.iter().filter(|(name, _)| name.ends_with(".lua")) {
+        let at = |q: usize| d[(d.len() - 1) * q / 100];
+        println!("{name:>24} {:>8} {:>8} {:>8} {:>8}", d.len(), at(50), at(99), at(100));
+    }
+}
