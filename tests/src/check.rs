@@ -14,6 +14,8 @@ use crate::tell::tell;
 
 /// How far a record of a delivery may be behind the delivery, ms: a client that is short of processor time.
 const RECORD_LAG_MS: u64 = 10_000;
+/// How long an outcome may be on its way to the broker's decision that there was none, ms.
+const SETTLE_LAG_MS: u64 = 4_000;
 
 /// A broken invariant.
 #[derive(Clone, Debug)]
@@ -93,6 +95,8 @@ pub fn check(history: &History, end: &Final) -> Vec<Violation> {
         ("parked timers", s.parked),
         ("index entries without a timer", s.residue),
         ("keys", s.keys),
+        ("taken timers", s.taken),
+        ("dead letters", s.dead),
         ("timers in memory", s.loaded),
     ] {
         if n > 0 {
@@ -296,7 +300,7 @@ impl Timer<'_> {
             return;
         }
         let outcome = self.life.settled.iter().find(|s| (s.1, s.2) == (last.epoch, last.attempt));
-        let in_time = outcome.filter(|s| s.0.saturating_sub(last.at) < self.plan.timeout_ms);
+        let in_time = outcome.filter(|s| s.0.saturating_sub(last.at) + SETTLE_LAG_MS <= self.plan.timeout_ms);
         match in_time {
             Some((.., Handled::Retry)) | None => {}
             Some((at, .., outcome)) => {

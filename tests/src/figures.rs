@@ -49,7 +49,7 @@ impl Figures {
                     Said::Done => count("moved"),
                     Said::TooLate => count("move too late"),
                     Said::Unknown => count("move unknown"),
-                    _ => count("move refused"),
+                    _ => count("move found nothing"),
                 },
                 Event::Delivered { at, due, .. } => {
                     count("deliveries");

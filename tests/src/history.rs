@@ -349,16 +349,16 @@ pub struct Final {
     pub left: Vec<(u64, Left)>,
     /// Rows of listings whose payload has no serial number of a plan.
     pub strangers: Vec<String>,
-    /// The store's numbers.
+    /// The store's numbers, after the dead letters and the unconfirmed were purged.
     pub status: Status,
-    /// What is left in the store after the dead letters and the unconfirmed were purged, in words.
+    /// What is left in the store then, in words.
     pub leaks: Vec<String>,
 }
 
 impl Final {
-    /// Reads everything that can be read.
+    /// Reads what is left; see [`purge`](crate::purge) for the rest.
     pub async fn read(client: &Client, history: &History) -> Self {
-        let mut end = Self { status: client.status().await.unwrap(), ..Self::default() };
+        let mut end = Self::default();
         for row in client.dead(DeadFilter::default()).all().await.unwrap() {
             let serial = serial_of(&row.timer.payload);
             let plan = serial.and_then(|s| history.plans.get(&s));

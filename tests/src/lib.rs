@@ -25,7 +25,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub use binary::mtimer;
 pub use broker::{Broker, Launch};
 pub use check::{Violation, check};
-pub use drain::{drain, drained_keys};
+pub use drain::{drain, purge};
 pub use figures::Figures;
 pub use history::{Event, Fault, Final, Handled, History, Left, Plan, Recorder, Said, serial_of};
 pub use mtimer_store_redis::test_support::{Server, ServerOptions};
