@@ -119,6 +119,11 @@ impl Waiter {
         self.first.is_none() && self.reply.is_closed()
     }
 
+    /// Whether every sending but the one at hand is known to have done nothing.
+    fn is_fresh(&self) -> bool {
+        !self.lost && !matches!(self.last, Some(RequestError::NotReplicated { .. }))
+    }
+
     /// When it is given up.
     fn limit(&self) -> Instant {
         match self.first {
@@ -265,14 +270,14 @@ impl Requests {
                 RequestError::NotReplicated { message }
             }
             ErrorCode::NotOwner | ErrorCode::Unavailable | ErrorCode::Overloaded | ErrorCode::Stopping => {
-                if !waiter.lost && !matches!(waiter.last, Some(RequestError::NotReplicated { .. })) {
+                if waiter.is_fresh() {
                     waiter.first = None;
                 }
                 RequestError::Refused { code, message }
             }
             // The first sending may have found room where the repeat did not.
-            ErrorCode::StoreFull if waiter.lost => {
-                call.waiter.answer(Err(unknown(&message)));
+            ErrorCode::StoreFull if !waiter.is_fresh() => {
+                call.waiter.give_up(now, &message);
                 return false;
             }
             _ => {
@@ -385,3 +390,6 @@ fn fits(op: &RequestOp, reply: &OpReply) -> bool {
         RequestOp::Purge { .. } => matches!(reply, R::Done | R::NotFound),
     }
 }
+
+#[cfg(test)]
+mod tests;
