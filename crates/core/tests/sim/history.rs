@@ -37,6 +37,8 @@ struct Life {
 pub(crate) struct History {
     lives: BTreeMap<TimerId, Life>,
     events: Vec<(u64, String)>,
+    /// Replacing schedules not answered yet, by key: they may still be applied.
+    replacing: BTreeMap<(String, String), u32>,
     pub census: Vec<Census>,
 }
 
@@ -55,15 +57,33 @@ impl History {
     pub(crate) fn asked_schedule(&mut self, timer: &Timer, policy: KeyPolicy) {
         let deadline = timer.deadline.map(Time::as_ms);
         let name = timer.key.as_ref().map(|k| (timer.dest.app().to_owned(), k.as_str().to_owned()));
-        if policy == KeyPolicy::Replace && name.is_some() {
+        let maybe_replaced =
+            name.as_ref().is_some_and(|n| self.replacing.get(n).is_some_and(|open| *open > 0));
+        if policy == KeyPolicy::Replace
+            && let Some(n) = &name
+        {
+            *self.replacing.entry(n.clone()).or_default() += 1;
             self.lives.values_mut().filter(|l| l.name == name).for_each(|l| l.maybe_replaced = true);
         }
-        let life = Life { name, due: timer.due.as_ms(), mode: timer.mode, deadline, ..Life::default() };
+        let life = Life {
+            name,
+            due: timer.due.as_ms(),
+            mode: timer.mode,
+            deadline,
+            maybe_replaced,
+            ..Life::default()
+        };
         self.lives.insert(timer.id, life);
     }
 
     pub(crate) fn answered(&mut self, asked: u64, ms: u64, op: &RequestOp, reply: &OpReply) {
         self.events.push((ms, format!("{reply:?} <- {op:?}").chars().take(240).collect()));
+        if let RequestOp::Schedule { timer, policy: KeyPolicy::Replace } = op
+            && let Some(key) = &timer.key
+        {
+            let name = (timer.dest.app().to_owned(), key.as_str().to_owned());
+            self.replacing.entry(name).and_modify(|open| *open -= 1);
+        }
         match (op, reply) {
             (RequestOp::Schedule { timer, .. }, OpReply::Scheduled { replaced, .. }) => {
                 if let Some(old) = replaced.and_then(|id| self.lives.get_mut(&id)) {
