@@ -70,6 +70,8 @@ enum Flaw {
     PagesLeaveOut,
     /// A batch stops in the middle, and answers as if it had not.
     HalfBatches,
+    /// Each batch is applied once more behind the next one, as by a careless resend.
+    AppliedAgain,
     /// The term never rises.
     TermStands,
 }
@@ -102,7 +104,7 @@ struct BrokenLane {
     partition: PartitionId,
     flaw: Flaw,
     shared: Arc<Shared>,
-    /// Answered, but not stored.
+    /// Answered, but not stored (or to be applied once more).
     unstored: Mutex<Vec<Batch>>,
 }
 
@@ -179,7 +181,8 @@ impl Store for BrokenStore {
 impl BrokenLane {
     /// The lane that a call goes to, after what was answered and not yet stored.
     fn lane(&self) -> Arc<dyn Lane> {
-        for batch in self.unstored.lock().unwrap().drain(..) {
+        let unstored = self.flaw == Flaw::AnsweredBeforeStored;
+        for batch in self.unstored.lock().unwrap().drain(..).filter(|_| unstored) {
             drop(self.inner.apply(batch));
         }
         self.inner.clone()
@@ -267,6 +270,13 @@ impl Lane for BrokenLane {
                 }
                 None => self.lane().apply(batch),
             },
+            Flaw::AppliedAgain => {
+                let answers = self.inner.apply(batch.clone());
+                for before in self.unstored.lock().unwrap().splice(.., [batch]) {
+                    drop(self.inner.apply(before));
+                }
+                answers
+            }
             Flaw::TakeSkipped => {
                 let takes: Vec<_> = batch.ops.iter().map(|op| matches!(op, Op::Take { .. })).collect();
                 batch.ops.retain(|op| !matches!(op, Op::Take { .. }));
@@ -434,5 +444,6 @@ noticed! {
     something_is_left_over: SomethingLeftOver by "drain::after_acknowledgements";
     pages_leave_rows_out: PagesLeaveOut by "dead::pages_show_each_letter_once", "parking::pages_show_each_timer_once";
     batches_are_done_by_half: HalfBatches by "order::a_batch_of_2000";
+    batches_are_applied_again: AppliedAgain by "random::operations_agree_with_the_reference";
     terms_do_not_rise: TermStands by "ownership::terms_only_rise";
 }

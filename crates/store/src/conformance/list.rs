@@ -374,6 +374,7 @@ macro_rules! conformance_list {
                 unconfirmed,
             };
             operations_agree_with_the_reference,
+            operations_agree_through_faults,
         }
     };
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use mtimer_types::{Target, Time, TimerId};
 
+use super::harness::Fault;
 use super::kit::Kit;
 use super::model::Model;
 use super::owner::{Owner, State};
@@ -98,10 +99,26 @@ impl Pair {
 
     /// A load together with what may be going on around it: `calls` are made right behind it, before any answer.
     pub(super) async fn load(&mut self, load: Load, calls: Vec<Vec<Op>>) -> Check<Loaded> {
+        self.load_in_trouble(load, calls, None).await
+    }
+
+    /// As [`Pair::load`], with a fault upon the load or one of the calls behind it.
+    pub(super) async fn load_in_trouble(
+        &mut self,
+        load: Load,
+        calls: Vec<Vec<Op>>,
+        fault: Option<Fault>,
+    ) -> Check<Loaded> {
+        if let Some(fault) = fault {
+            self.kit.fault(fault).await;
+        }
         let (pending, mut wheel) = (self.model.pending(), self.wheel.clone());
         let loading = self.owner.lane.load(load);
         self.model.claim(load.claim);
         let called: Vec<_> = calls.into_iter().map(|ops| self.call(None, ops)).collect();
+        if fault.is_some() {
+            self.kit.fault(Fault::ComeUp).await;
+        }
         let loaded = loading.await.map_err(|e| format!("{load:?}: the lane ended: {e}"))?;
         for call in called {
             self.settle(call).await?;

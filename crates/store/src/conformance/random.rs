@@ -10,13 +10,15 @@ use std::panic::AssertUnwindSafe;
 use futures_util::FutureExt;
 use mtimer_types::{DeadReason, Destination, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId};
 
-use super::harness::Harness;
+use super::harness::{Fault, Harness};
 use super::kit::{DAY, HOUR, Kit, MINUTE, SECOND, dest, mix, other_dest, panic_text, unique};
 use super::pair::{Check, Pair, schedule_with};
 use crate::{InFlight, LaneError, Load, Op, Place, RequestId, Verdict};
 
 /// Cases when the environment does not say otherwise: a few seconds on every store.
 const CASES: u64 = 24;
+/// The same through faults, which take a second each where there is a network.
+const FAULTY_CASES: u64 = 8;
 const STEPS: usize = 80;
 /// Timers of a case.
 const SLOTS: usize = 48;
@@ -165,16 +167,18 @@ struct Case {
     slots: Vec<Timer>,
     /// Cancels and reschedules so far, to be repeated.
     asked: Vec<Op>,
+    /// Whether faults strike bursts and loads.
+    faulty: bool,
     log: Vec<String>,
 }
 
 impl Case {
-    async fn new(harness: &dyn Harness, seed: u64) -> Self {
+    async fn new(harness: &dyn Harness, seed: u64, faulty: bool) -> Self {
         let kit = Kit::new(harness).await;
         let mut r = Random(mix(seed));
         let dests = [dest(), other_dest(), Destination::new("Größe", "\u{1f570}").unwrap()];
         let slots = (0..SLOTS).map(|_| arbitrary_timer(&mut r, &kit, &dests)).collect();
-        Self { pair: Pair::new(kit).await, slots, asked: Vec::new(), log: Vec::new() }
+        Self { pair: Pair::new(kit).await, slots, asked: Vec::new(), faulty, log: Vec::new() }
     }
 
     fn slot(&self, choice: Choice, r: &mut Random) -> &Timer {
@@ -278,7 +282,12 @@ impl Case {
             Step::Burst(batches, seed) => {
                 let mut r = Random(*seed);
                 let mut called = Vec::new();
+                let mut fault = self.trouble(&mut r);
                 for choices in batches {
+                    if let Some(fault) = fault.take_if(|_| r.one_in(2)) {
+                        self.log.push(format!("{fault:?}"));
+                        self.pair.kit.fault(fault).await;
+                    }
                     self.pair.kit.now = self.pair.kit.now + TICK * (1 + r.below(3));
                     let now = self.pair.kit.now;
                     let ahead = r.pick(&[0, TICK, 5 * TICK, SECOND, 2 * MINUTE]);
@@ -286,6 +295,9 @@ impl Case {
                     let ops = self.batch(choices);
                     self.log.push(format!("now {now}, claim {claim:?}, apply {ops:?}"));
                     called.push(self.pair.call(claim, ops));
+                }
+                if self.faulty {
+                    self.pair.kit.fault(Fault::ComeUp).await;
                 }
                 for call in called {
                     self.pair.settle(call).await?;
@@ -307,8 +319,9 @@ impl Case {
                 let choices: Vec<_> = behind.iter().flatten().copied().collect();
                 let ops = self.batch(&choices);
                 let behind: Vec<_> = ops.into_iter().map(|op| vec![op]).collect();
-                self.log.push(format!("now {now}, {load:?}, then apply each of {behind:?}"));
-                self.pair.load(load, behind).await.map(|_| ())
+                let fault = self.trouble(&mut r);
+                self.log.push(format!("{fault:?}, now {now}, {load:?}, then apply each of {behind:?}"));
+                self.pair.load_in_trouble(load, behind, fault).await.map(|_| ())
             }
             Step::Unload(seed) => {
                 let mut r = Random(*seed);
@@ -342,6 +355,12 @@ impl Case {
             }
             Step::Restart | Step::CheckAll => self.pair.check_all().await,
         }
+    }
+
+    fn trouble(&self, r: &mut Random) -> Option<Fault> {
+        let partition = self.pair.kit.partition;
+        let faults = [Fault::LoseNextAnswer(partition), Fault::LoseNextCall(partition), Fault::GoDown];
+        (self.faulty && r.one_in(3)).then(|| r.pick(&faults))
     }
 
     fn in_flight(&self, r: &mut Random) -> InFlight {
@@ -393,9 +412,12 @@ fn arbitrary_timer(r: &mut Random, kit: &Kit, dests: &[Destination]) -> Timer {
     Timer { id, dest, key, due, mode, deadline, payload, ..kit.timer(due) }
 }
 
+/// What went wrong, and everything that was done before.
+type Failure = (String, Vec<String>);
+
 /// Runs one case; what went wrong and everything that was done.
-async fn run(harness: &dyn Harness, seed: u64, steps: &[Step]) -> Result<(), (String, Vec<String>)> {
-    let mut case = Case::new(harness, seed).await;
+async fn run(harness: &dyn Harness, seed: u64, steps: &[Step], faulty: bool) -> Result<(), Failure> {
+    let mut case = Case::new(harness, seed, faulty).await;
     for step in steps {
         if matches!(step, Step::Restart) {
             case = case.restart().await.map_err(|e| (e, vec!["restart".into()]))?;
@@ -407,13 +429,13 @@ async fn run(harness: &dyn Harness, seed: u64, steps: &[Step]) -> Result<(), (St
 }
 
 /// As [`run`], with panics as failures.
-async fn run_caught(harness: &dyn Harness, seed: u64, steps: &[Step]) -> Result<(), (String, Vec<String>)> {
-    let caught = AssertUnwindSafe(run(harness, seed, steps)).catch_unwind().await;
+async fn run_caught(harness: &dyn Harness, seed: u64, steps: &[Step], faulty: bool) -> Result<(), Failure> {
+    let caught = AssertUnwindSafe(run(harness, seed, steps, faulty)).catch_unwind().await;
     caught.unwrap_or_else(|panic| Err((panic_text(&*panic), Vec::new())))
 }
 
 /// Leaves out as many steps as can be left out while the case still fails.
-async fn shrink(harness: &dyn Harness, seed: u64, mut steps: Vec<Step>) -> Vec<Step> {
+async fn shrink(harness: &dyn Harness, seed: u64, mut steps: Vec<Step>, faulty: bool) -> Vec<Step> {
     let mut runs = 0;
     let mut chunk = steps.len() / 2;
     while chunk > 0 {
@@ -422,7 +444,7 @@ async fn shrink(harness: &dyn Harness, seed: u64, mut steps: Vec<Step>) -> Vec<S
             let mut fewer = steps.clone();
             fewer.drain(at..(at + chunk).min(steps.len()));
             runs += 1;
-            match run_caught(harness, seed, &fewer).await {
+            match run_caught(harness, seed, &fewer, faulty).await {
                 Err(_) => steps = fewer,
                 Ok(()) => at += chunk,
             }
@@ -439,13 +461,14 @@ fn from_env(name: &str, default: u64) -> u64 {
     }
 }
 
-pub(super) async fn operations_agree_with_the_reference(harness: &dyn Harness) {
+async fn run_cases(harness: &dyn Harness, faulty: bool) {
     let first = from_env("MTIMER_PROPTEST_SEED", 1);
-    for seed in first..first + from_env("MTIMER_PROPTEST_CASES", CASES) {
+    let cases = from_env("MTIMER_PROPTEST_CASES", if faulty { FAULTY_CASES } else { CASES });
+    for seed in first..first + cases {
         let steps = steps(seed);
-        if let Err((why, _)) = run_caught(harness, seed, &steps).await {
-            let fewer = shrink(harness, seed, steps).await;
-            let (short, log) = run_caught(harness, seed, &fewer).await.err().unwrap_or_default();
+        if let Err((why, _)) = run_caught(harness, seed, &steps, faulty).await {
+            let fewer = shrink(harness, seed, steps, faulty).await;
+            let (short, log) = run_caught(harness, seed, &fewer, faulty).await.err().unwrap_or_default();
             panic!(
                 "{why}\n\nMTIMER_PROPTEST_SEED={seed} MTIMER_PROPTEST_CASES=1 repeats it. Cut down to {} steps:\n\
                  {}\n\nwhich end with: {short}",
@@ -453,5 +476,18 @@ pub(super) async fn operations_agree_with_the_reference(harness: &dyn Harness) {
                 log.join("\n")
             );
         }
+    }
+}
+
+pub(super) async fn operations_agree_with_the_reference(harness: &dyn Harness) {
+    run_cases(harness, false).await;
+}
+
+/// The same with answers and calls lost and the store away now and then: a lane hides all of that.
+pub(super) async fn operations_agree_through_faults(harness: &dyn Harness) {
+    let mut kit = Kit::new(harness).await;
+    if kit.fault(Fault::GoDown).await {
+        kit.fault(Fault::ComeUp).await;
+        run_cases(harness, true).await;
     }
 }
