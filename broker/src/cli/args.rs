@@ -53,6 +53,21 @@ impl ClientArgs {
     }
 }
 
+impl ClientArgs {
+    /// Connects, does the work, and closes the connection in good order however the work has gone.
+    pub(crate) async fn with<T>(
+        &self,
+        work: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let client = self.connect().await?;
+        let result = work(&client).await;
+        let closed = client.close().await;
+        let value = result?;
+        closed?;
+        Ok(value)
+    }
+}
+
 /// One timer.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TargetArgs {

@@ -24,7 +24,8 @@ const STOPPING: &str = "stopping: running handlers may finish";
 /// Every setting of `mtimer broker` can be given as a flag or as a variable (MTIMER_LISTEN for --listen, and so on).
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer dev\n  mtimer dev --data ./timers --listen 127.0.0.1:7500\n  \
-    mtimer dev --listen 127.0.0.1:0 --json      any free port; the first line says which")]
+    mtimer dev --listen 127.0.0.1:0 --json      any free port; the first line says which\n  \
+    mtimer dev --retry 1s,5s --callback-timeout 10s")]
 pub(crate) struct Dev {
     #[command(flatten)]
     settings: PartialConfig,
@@ -42,7 +43,8 @@ pub(crate) struct Dev {
 #[command(after_help = "Examples:\n  \
     mtimer broker --cluster shop --redis redis://10.0.0.5:6379 --listen 0.0.0.0:7400\n  \
     mtimer broker --store embedded --data /var/lib/mtimer\n  \
-    mtimer broker --config /etc/mtimer.toml --print-config")]
+    mtimer broker --config /etc/mtimer.toml --print-config\n  \
+    mtimer broker --print-config > mtimer.toml          every setting with its default, to begin with")]
 pub(crate) struct Broker {
     /// A TOML file with settings, named as the flags are
     #[arg(long, value_name = "FILE", env = "MTIMER_CONFIG")]

@@ -101,7 +101,7 @@ struct Filter {
 #[derive(Args, Debug)]
 struct Which {
     /// Ids of timers
-    #[arg(required_unless_present_any = ["group", "app", "all"], conflicts_with_all = ["group", "app", "all"])]
+    #[arg(conflicts_with_all = ["group", "app", "all"])]
     ids: Vec<TimerId>,
     #[command(flatten)]
     filter: Filter,
@@ -187,9 +187,12 @@ impl Rows {
 const TABLE_ROWS: u64 = 500;
 
 async fn list_all(args: &ClientArgs, filter: Filter, limit: u64, out: Output) -> Result<(), Failure> {
-    let client = args.connect().await?;
+    args.with(async |client| list_rows(client, filter, limit, out).await).await
+}
+
+async fn list_rows(client: &Client, filter: Filter, limit: u64, out: Output) -> Result<(), Failure> {
     let unconfirmed = filter.unconfirmed;
-    let mut rows = Rows::new(&client, filter);
+    let mut rows = Rows::new(client, filter);
     let (mut shown, mut table) = (0, new_table());
     while shown < limit {
         let Some(row) = rows.next().await? else { break };
@@ -210,7 +213,7 @@ async fn list_all(args: &ClientArgs, filter: Filter, limit: u64, out: Output) ->
         let what = if unconfirmed { "unconfirmed timers" } else { "dead letters" };
         note(&format!("{} {what}", grouped(shown)));
     }
-    Ok(client.close().await?)
+    Ok(())
 }
 
 fn new_table() -> Table {
@@ -239,7 +242,11 @@ fn add_row(table: &mut Table, row: &Row) {
 
 impl GetDead {
     async fn run(self, out: Output) -> Result<(), Failure> {
-        let client = self.client.connect().await?;
+        let object = self.client.with(async |client| self.object(client).await).await?;
+        out.either(&object, || view::fields(&object, out))
+    }
+
+    async fn object(&self, client: &Client) -> Result<Map<String, Value>, Failure> {
         let missing = || Failure::new(Exit::NotFound, format!("{} is neither dead nor unconfirmed", self.id));
         // Where it stands tells which listing has the rest.
         let found = client.get(self.id).await?.ok_or_else(missing)?;
@@ -250,16 +257,13 @@ impl GetDead {
         };
         let dest = &found.timer.dest;
         let (group, app) = (Some(dest.group().to_owned()), Some(dest.app().to_owned()));
-        let mut rows = Rows::new(&client, Filter { group, app, unconfirmed });
-        let row = loop {
+        let mut rows = Rows::new(client, Filter { group, app, unconfirmed });
+        loop {
             let row = rows.next().await?.ok_or_else(missing)?;
             if row.id() == self.id {
-                break row;
+                return Ok(row.object());
             }
-        };
-        let object = row.object();
-        out.either(&object, || view::fields(&object, out))?;
-        Ok(client.close().await?)
+        }
     }
 }
 
@@ -323,17 +327,21 @@ impl Count {
 
 impl Which {
     async fn run(self, work: Work, out: Output) -> Result<(), Failure> {
-        let stop = Stop::on_signals("stopping: waiting for the answers to what was sent")?;
-        let client = self.client.connect().await?;
-        let mut count = Count::default();
-        if self.ids.is_empty() {
-            self.filtered(&client, work, &mut count, &stop, out).await?;
-        } else {
-            for ids in self.ids.chunks(CHUNK) {
-                self.chunk(&client, work, ids.to_vec(), &mut count, out).await?;
-            }
+        if self.ids.is_empty() && !self.all && self.filter.group.is_none() && self.filter.app.is_none() {
+            return Err(Failure::usage("which ones? Give ids, or --group, --app or both, or --all"));
         }
-        client.close().await?;
+        let stop = Stop::on_signals("stopping: waiting for the answers to what was sent")?;
+        let work_on = async |client: &Client| {
+            let mut count = Count::default();
+            if self.ids.is_empty() {
+                self.filtered(client, work, &mut count, &stop, out).await?;
+            }
+            for ids in self.ids.chunks(CHUNK) {
+                self.chunk(client, work, ids.to_vec(), &mut count, out).await?;
+            }
+            Ok(count)
+        };
+        let count = self.client.with(work_on).await?;
         self.summary(work, &count, stop.is_asked(), out)
     }
 

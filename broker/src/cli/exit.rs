@@ -37,7 +37,7 @@ use Exit as E;
 
 /// Code, name in JSON, meaning.
 const ALL: [(Exit, &str, &str); 16] = [
-    (E::Done, "done", "done"),
+    (E::Done, "done", "what was asked for was done"),
     (E::Failed, "failed", "something else: a file, the output, a defect"),
     (E::Usage, "usage", "flags, variables or the settings file are not right"),
     (E::NoConnection, "no-connection", "no broker could be reached in time; nothing was done"),

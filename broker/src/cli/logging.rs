@@ -35,9 +35,12 @@ pub(crate) fn from_env() -> Option<String> {
     variable("MTIMER_LOG").or_else(|| variable("RUST_LOG"))
 }
 
+/// What libraries say of their daily work is for those who ask for it by name.
+const QUIET: &str = "fjall=warn,lsm_tree=warn";
+
 /// Starts the log.
 pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(filter).map_err(|e| {
+    let filter = EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|e| {
         Failure::usage(format!("the log filter {filter:?} is not valid: {e}; write info, for example"))
     })?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);

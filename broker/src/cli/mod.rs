@@ -94,7 +94,9 @@ pub(crate) fn main() -> ExitCode {
         "Exit codes:\n{}\nWith --json a failure is told as {{\"error\", \"message\", \"exit_code\"}} on standard output.",
         exit::table()
     );
-    let command = Cli::command();
+    let command = Cli::command()
+        .mut_subcommand("broker", |c| settings::with_defaults(c, &["durability"]))
+        .mut_subcommand("dev", |c| settings::with_defaults(c, &["durability", "data"]));
     let more = command.get_after_help().map(|text| format!("{text}\n\n{help}")).unwrap_or(help);
     let matches = command.after_long_help(more).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());

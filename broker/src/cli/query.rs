@@ -56,9 +56,7 @@ pub(crate) struct Reschedule {
 impl Get {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let target = self.target.target()?;
-        let client = self.client.connect().await?;
-        let found = client.get(target).await?;
-        client.close().await?;
+        let found = self.client.with(async |client| Ok(client.get(target).await?)).await?;
         let found = found.ok_or_else(|| Failure::new(Exit::NotFound, "there is no such timer"))?;
         let object = view::timer_object(&found);
         out.either(&object, || view::fields(&object, out))
@@ -68,9 +66,7 @@ impl Get {
 impl Cancel {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let target = self.target.target()?;
-        let client = self.client.connect().await?;
-        let answer = client.cancel(target).await?;
-        client.close().await?;
+        let answer = self.client.with(async |client| Ok(client.cancel(target).await?)).await?;
         let (result, id, exit) = match answer {
             Cancelled::Cancelled(id) => ("cancelled", Some(id), Exit::Done),
             Cancelled::TooLate(id) => ("too-late", Some(id), Exit::TooLate),
@@ -83,9 +79,7 @@ impl Cancel {
 impl Reschedule {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let (target, when) = (self.target.target()?, self.when.required()?);
-        let client = self.client.connect().await?;
-        let answer = client.reschedule(target, when).await?;
-        client.close().await?;
+        let answer = self.client.with(async |client| Ok(client.reschedule(target, when).await?)).await?;
         let (result, id, exit) = match answer {
             Rescheduled::Rescheduled(id) => ("rescheduled", Some(id), Exit::Done),
             Rescheduled::TooLate(id) => ("too-late", Some(id), Exit::TooLate),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use mtimer_client::{KeyPolicy, Mode, limits};
+use mtimer_client::{Client, KeyPolicy, Mode, limits};
 use serde_json::json;
 
 use super::args::{ClientArgs, WhenArgs};
@@ -14,29 +14,25 @@ use super::moment::{self, Deadline};
 use super::output::Output;
 
 /// Schedules a timer, or a file full of them
-///
-/// Prints the timer's id once it is stored. The id names the timer in get, cancel and reschedule; so does the key, if it
-/// was given one.
-///
-/// With --file, one JSON object a line:
-///
-///   {"in": "1500ms", "group": "g", "app": "a"}
-///   {"at": "2030-01-31T12:00:00Z", "group": "g", "app": "a", "key": "order-17", "payload": "text"}
-///
-/// Fields: "in" (a duration) or "at" (RFC 3339, or ms since 1970); "group" and "app" (or by flags, for lines without);
-/// optionally "id", "key", "payload" or "payload_base64", "mode" (at-least-once, at-most-once), "deadline" (a time, or a
-/// duration after the due time), "retry" ("1s,5s"), "callback_timeout". Any other field is an error. An "id" that is a
-/// timer id made for the line's time is the timer's id; any other text there is a key.
-///
-/// The file is checked as a whole first. Bad lines are told with their numbers, and then nothing is sent; with
-/// --skip-bad the others are. A file can be sent again: where a line has a key or an id, a timer that is there stays as it
-/// is (--key-policy keep is the default here).
 #[derive(Args, Debug)]
 #[command(
-    verbatim_doc_comment,
+    long_about = "Schedules a timer, or a file full of them\n\n\
+        Prints the timer's id once it is stored. The id names the timer in get, cancel and reschedule; so does the key, \
+        if it was given one.\n\n\
+        With --file, one JSON object a line:\n\n  \
+        {\"in\": \"1500ms\", \"group\": \"g\", \"app\": \"a\"}\n  \
+        {\"at\": \"2030-01-31T12:00:00Z\", \"group\": \"g\", \"app\": \"a\", \"key\": \"order-17\"}\n\n\
+        Fields: \"in\" (a duration) or \"at\" (RFC 3339, or ms since 1970); \"group\" and \"app\" (or by flags, for lines \
+        without); optionally \"id\", \"key\", \"payload\" (text) or \"payload_base64\", \"mode\" (at-least-once, \
+        at-most-once), \"deadline\" (a time, or a duration after the due time), \"retry\" (\"1s,5s\"), \
+        \"callback_timeout\". Any other field is an error. An \"id\" that is a timer id made for the line's time is the \
+        timer's id; any other text there is a key.\n\n\
+        The file is checked as a whole first. Bad lines are told with their numbers, and then nothing is sent; with \
+        --skip-bad the others are. A file can be sent again: where a line has a key or an id, a timer that is there \
+        stays as it is (with --file, --key-policy keep is the default).",
     after_help = "Examples:\n  mtimer schedule --group demo --app hello --in 5s --payload 'it is time'\n  \
         mtimer schedule --group shop --app orders --key order-17 --in 15m --retry 1s,30s,5m\n  \
-        mtimer schedule --group shop --app mail --at 2030-01-31T12:00:00+01:00 --deadline 1h --payload-file mail.json\n  \
+        mtimer schedule --group shop --app mail --at 2030-01-31T12:00:00+01:00 --deadline 1h\n  \
         mtimer schedule --file timers.ndjson --skip-bad --json\n  \
         generate | mtimer schedule --file - --group shop --app orders"
 )]
@@ -125,12 +121,13 @@ impl ScheduleCommand {
             Policy::Keep => KeyPolicy::Keep,
         });
         if let Some(path) = &self.file {
-            let client = self.client.connect().await?;
-            let partitions = client.info().partitions;
-            let maker = line::Maker { defaults: common, policy, repeatable: true, partitions, dest: None };
-            let result = file::run(&client, path, maker, self.skip_bad, out).await;
-            client.close().await?;
-            return result;
+            let send = async |client: &Client| {
+                let partitions = client.info().partitions;
+                let maker =
+                    line::Maker { defaults: common, policy, repeatable: true, partitions, dest: None };
+                file::run(client, path, maker, self.skip_bad, out).await
+            };
+            return self.client.with(send).await;
         }
         let fields = line::Fields {
             when: Some(self.when.required()?),
@@ -143,13 +140,16 @@ impl ScheduleCommand {
     }
 
     async fn one(&self, fields: line::Fields, policy: Option<KeyPolicy>, out: Output) -> Result<(), Failure> {
-        let client = self.client.connect().await?;
-        let partitions = client.info().partitions;
-        let defaults = line::Fields::default();
-        let mut maker = line::Maker { defaults, policy, repeatable: false, partitions, dest: None };
-        let schedule = maker.schedule(fields, client.now()).map_err(Failure::usage)?;
-        let (id, schedule) = client.prepare(schedule)?;
-        let scheduled = client.schedule(schedule).await?;
+        let (id, scheduled) = self
+            .client
+            .with(async |client| {
+                let (partitions, defaults) = (client.info().partitions, line::Fields::default());
+                let mut maker = line::Maker { defaults, policy, repeatable: false, partitions, dest: None };
+                let schedule = maker.schedule(fields, client.now()).map_err(Failure::usage)?;
+                let (id, schedule) = client.prepare(schedule)?;
+                Ok((id, client.schedule(schedule).await?))
+            })
+            .await?;
         let object = json!({
             "id": scheduled.id,
             "due_ms": if scheduled.kept { None } else { Some(id.birth_due()) },
@@ -157,8 +157,7 @@ impl ScheduleCommand {
             "kept": scheduled.kept,
             "replaced": scheduled.replaced,
         });
-        out.either(&object, || scheduled.id.to_string())?;
-        Ok(client.close().await?)
+        out.either(&object, || scheduled.id.to_string())
     }
 
     fn payload(&self) -> Result<Vec<u8>, Failure> {

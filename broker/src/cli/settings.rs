@@ -35,7 +35,7 @@ pub(crate) fn as_json(config: &Config) -> Value {
         "listen": b.listen.to_string(),
         "cluster": b.cluster,
         "preload": ms(b.engine.preload_ms),
-        "memory": b.engine.memory_bytes,
+        "memory": size(b.engine.memory_bytes),
         "park-after": ms(b.engine.park_after_ms),
         "retry": tiers(&b.engine.retry.0),
         "jitter-percent": b.engine.jitter_percent,
@@ -85,8 +85,33 @@ pub(crate) fn as_toml(config: &Config) -> Result<String, Failure> {
     toml::to_string_pretty(&table).map_err(|e| wrong(&e))
 }
 
+/// The command with the default of every setting in its help; `but` are told elsewhere.
+pub(crate) fn with_defaults(command: clap::Command, but: &[&str]) -> clap::Command {
+    let Ok(config) = PartialConfig::default().resolve() else { return command };
+    let Value::Object(defaults) = as_json(&config) else { return command };
+    let told = |name: &str| !but.contains(&name);
+    defaults.into_iter().filter(|(name, _)| told(name)).fold(command, |command, (name, value)| {
+        let shown = match value {
+            Value::String(text) => text,
+            Value::Array(parts) => parts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
+            other => other.to_string(),
+        };
+        command.mut_arg(name.replace('-', "_"), |arg| {
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            arg.help(format!("{help} [default: {shown}]"))
+        })
+    })
+}
+
 fn tiers(ms_each: &[u32]) -> Vec<String> {
     ms_each.iter().map(|t| ms(u64::from(*t))).collect()
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        b if b.is_multiple_of(1 << 20) => format!("{}MiB", b >> 20),
+        b => b.to_string(),
+    }
 }
 
 fn ms(ms: u64) -> String {

@@ -1,6 +1,7 @@
 //! `mtimer status`: a broker's state in numbers.
 
 use clap::Args;
+use mtimer_client::Client;
 use serde_json::{Map, Value, json};
 
 use super::args::ClientArgs;
@@ -24,9 +25,8 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
-        let client = self.client.connect().await?;
-        let (info, status) = (client.info(), client.status().await?);
-        client.close().await?;
+        let ask = async |client: &Client| Ok((client.info(), client.status().await?));
+        let (info, status) = self.client.with(ask).await?;
         let numbers = [
             ("pending", status.pending, "first delivery to come"),
             ("retrying", status.retrying, "a further attempt to come"),

@@ -106,13 +106,18 @@ pub(crate) fn unconfirmed_object(row: &UnconfirmedRow) -> Map<String, Value> {
     object
 }
 
+/// What people look for first.
+const FIRST: [&str; 7] = ["id", "key", "group", "app", "state", "due", "payload"];
+
 /// An object for people: a line for each field that says something.
 pub(crate) fn fields(object: &Map<String, Value>, out: Output) -> String {
     let said =
         |value: &Value| !matches!(value, Value::Null | Value::Bool(false)) && value.as_str() != Some("");
     let twice = |name: &str| name.strip_suffix("_ms").is_some_and(|base| object.contains_key(base));
-    let shown: Vec<(&String, String)> = object
-        .iter()
+    let first = FIRST.iter().filter_map(|name| object.get_key_value(*name));
+    let rest = object.iter().filter(|(name, _)| !FIRST.contains(&name.as_str()));
+    let shown: Vec<(&String, String)> = first
+        .chain(rest)
         .filter(|(name, value)| said(value) && !twice(name))
         .map(|(name, value)| {
             (name, value.as_str().map_or_else(|| value.to_string(), |t| plain(t, PAYLOAD_SHOWN)))

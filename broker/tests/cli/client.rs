@@ -1,0 +1,154 @@
+//! schedule, get, cancel, reschedule, status: one timer at a time.
+
+use serde_json::json;
+
+use crate::harness::{Dev, end, mtimer, run};
+
+#[test]
+fn a_timer_is_scheduled_found_moved_and_cancelled() {
+    let dev = Dev::start();
+    let id = dev.schedule(&[
+        "--in",
+        "1h",
+        "--key",
+        "k",
+        "--payload",
+        "héllo",
+        "--retry",
+        "1s,2s",
+        "--deadline",
+        "30s",
+    ]);
+    assert_eq!(id.len(), 26);
+    let found = dev.run(&["get", &id, "--json"]).ok().json();
+    assert_eq!((&found["id"], &found["state"], &found["key"]), (&json!(id), &json!("pending"), &json!("k")));
+    assert_eq!((&found["payload"], &found["retry_ms"]), (&json!("héllo"), &json!([1_000, 2_000])));
+    assert_eq!(found["deadline_ms"].as_u64().unwrap() - found["due_ms"].as_u64().unwrap(), 30_000);
+    let by_key = ["--group", "g", "--app", "a", "--key", "k", "--json"];
+    let with_key = |command| [&[command][..], &by_key[..]].concat();
+    assert_eq!(dev.run(&with_key("get")).ok().json(), found);
+
+    let moved = dev.run(&["reschedule", &id, "--at", "2030-01-31T12:00:00Z", "--json"]);
+    // Its deadline stays: the new time is beyond it.
+    assert_eq!(moved.code(4).json()["error"], "refused");
+    let moved = dev.run(&["reschedule", &id, "--in", "10m", "--json"]).ok().json();
+    assert_eq!(moved, json!({ "result": "rescheduled", "id": id }));
+    let found = dev.run(&["get", &id, "--json"]).ok().json();
+    assert_eq!(found["fire_ms"], found["due_ms"]);
+
+    let cancelled = dev.run(&with_key("cancel")).ok().json();
+    assert_eq!(cancelled, json!({ "result": "cancelled", "id": id }));
+    assert_eq!(dev.run(&with_key("cancel")).code(5).json(), json!({ "result": "not-found", "id": null }));
+    assert_eq!(dev.run(&["get", &id, "--json"]).code(5).json()["error"], "not-found");
+    let gone = dev.run(&["reschedule", &id, "--in", "1m"]).code(5);
+    assert_eq!((gone.out.trim(), gone.err.as_str()), ("not-found", ""));
+}
+
+#[test]
+fn a_key_is_created_kept_or_replaced() {
+    let dev = Dev::start();
+    let schedule = |policy: &str, payload: &str| {
+        let args = ["schedule", "--group", "g", "--app", "a", "--in", "1h", "--key", "k", "--json"];
+        dev.run(&[&args[..], &["--key-policy", policy, "--payload", payload][..]].concat())
+    };
+    let first = schedule("create", "1").ok().json();
+    assert_eq!(
+        (&first["new"], &first["kept"], &first["replaced"]),
+        (&json!(true), &json!(false), &json!(null))
+    );
+    let taken = schedule("create", "2").code(7).json();
+    assert_eq!((&taken["error"], &taken["exit_code"]), (&json!("conflict"), &json!(7)));
+    assert!(taken["message"].as_str().unwrap().contains(first["id"].as_str().unwrap()));
+    let kept = schedule("keep", "3").ok().json();
+    assert_eq!((&kept["id"], &kept["kept"]), (&first["id"], &json!(true)));
+    let replaced = schedule("replace", "4").ok().json();
+    assert_eq!(replaced["replaced"], first["id"]);
+    assert_eq!(dev.status()["keys"], 1);
+}
+
+#[test]
+fn too_late_is_told_apart() {
+    let dev = Dev::start();
+    let id = dev.schedule(&["--in", "0s"]);
+    let mut listener =
+        dev.start_client(&["listen", "--group", "g", "--app", "a", "--exec", "sleep 600", "--json"]);
+    assert!(listener.line().contains(&id));
+    assert_eq!(dev.run(&["reschedule", &id, "--in", "1h", "--json"]).code(6).json()["result"], "too-late");
+    assert_eq!(dev.run(&["cancel", &id, "--json"]).code(6).json(), json!({ "result": "too-late", "id": id }));
+    assert_eq!(dev.run(&["get", &id, "--json"]).ok().json()["stopped"], true);
+}
+
+#[test]
+fn payloads_come_from_files_and_have_a_limit() {
+    let dev = Dev::start();
+    let file = dev.data.path().join("payload");
+    let name = file.to_str().unwrap();
+    std::fs::write(&file, [0xff, 0x00]).unwrap();
+    let id = dev.schedule(&["--in", "1h", "--payload-file", name]);
+    assert_eq!(dev.run(&["get", &id, "--json"]).ok().json()["payload_base64"], "/wA=");
+    std::fs::write(&file, vec![b'x'; 64 * 1024 + 1]).unwrap();
+    let args = ["schedule", "--group", "g", "--app", "a", "--in", "1h", "--payload-file", name];
+    let refused = dev.run(&args).code(4);
+    assert!(refused.err.contains("65537 bytes, the limit of a payload is 65536"), "{refused:?}");
+    std::fs::remove_file(&file).unwrap();
+    assert!(dev.run(&args).code(1).err.contains("cannot read"));
+}
+
+#[test]
+fn an_id_is_the_id_if_it_was_made_for_the_time() {
+    let dev = Dev::start();
+    let first = dev.run(&["schedule", "--group", "g", "--app", "a", "--in", "1h", "--json"]).ok().json();
+    let (id, due) = (first["id"].as_str().unwrap(), first["due_ms"].to_string());
+    let args = ["schedule", "--group", "g", "--app", "a", "--at", &due, "--id", id, "--json"];
+    let again = dev.run(&args).ok().json();
+    assert_eq!((&again["id"], &again["new"]), (&first["id"], &json!(false)));
+    let other = dev.run(&[&args[..], &["--payload", "other"][..]].concat()).code(7).json();
+    assert_eq!(other["error"], "conflict");
+    let foreign = ["schedule", "--group", "g", "--app", "a", "--in", "1h", "--id", "order 17", "--json"];
+    let made = dev.run(&foreign).ok().json();
+    assert_eq!(dev.run(&["get", made["id"].as_str().unwrap(), "--json"]).ok().json()["key"], "order 17");
+    assert_eq!(dev.run(&foreign).ok().json()["kept"], true);
+}
+
+#[test]
+fn limits_are_told_with_value_and_fix() {
+    let dev = Dev::start();
+    let args = ["schedule", "--group", "g", "--app", "a", "--at", "2100-01-01T00:00:00Z", "--json"];
+    let far = dev.run(&args).code(4).json();
+    assert!(far["message"].as_str().unwrap().contains("more than 3653 days"), "{far}");
+    let args = ["schedule", "--group", "g", "--app", "a", "--in", "1s", "--retry", "1s,90days"];
+    assert!(dev.run(&args).code(4).err.contains("retry tier 2 of 2"));
+}
+
+#[test]
+fn the_status_says_what_there_is() {
+    let dev = Dev::start();
+    dev.schedule(&["--in", "1h"]);
+    let status = dev.status();
+    assert_eq!(
+        (&status["pending"], &status["store"], &status["broker"]),
+        (&json!(1), &json!("embedded"), &json!(dev.addr))
+    );
+    assert_eq!(status["counters"]["scheduled_total"], 1);
+    assert_eq!(dev.run(&["cluster", "status", "--json"]).ok().json()["pending"], 1);
+    let text = dev.run(&["status"]).ok().out;
+    assert!(text.contains("cluster mtimer at") && text.contains("first delivery to come"), "{text}");
+}
+
+#[test]
+fn the_broker_comes_from_the_environment_and_one_of_several_is_used() {
+    let dev = Dev::start();
+    let mut command = mtimer(&["status", "--json"]);
+    command.env("MTIMER_BROKER", format!("127.0.0.1:1,{}", dev.addr));
+    assert_eq!(end(command, b"").ok().json()["broker"], dev.addr.as_str());
+}
+
+#[test]
+fn nobody_there_has_an_exit_code_of_its_own() {
+    let args = ["get", "00000000000000000000000000", "--broker", "127.0.0.1:1", "--connect-timeout", "10ms"];
+    let failed = run(&args).code(3);
+    assert!(failed.err.starts_with("error: no connection to a broker at 127.0.0.1:1"), "{failed:?}");
+    let failed = run(&[&args[..], &["--json"][..]].concat()).code(3).json();
+    assert_eq!((&failed["error"], &failed["exit_code"]), (&json!("no-connection"), &json!(3)));
+    assert!(run(&["status", "--broker", "nonsense"]).code(2).err.contains("write host:port"));
+}

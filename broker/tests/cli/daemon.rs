@@ -1,0 +1,116 @@
+//! dev and broker: settings, readiness, signals, exit codes.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Dev, Running, end, mtimer, run};
+
+#[test]
+fn timers_outlive_a_crash_and_a_good_end() {
+    let mut dev = Dev::start();
+    let id = dev.schedule(&["--in", "1h", "--key", "k", "--payload", "p"]);
+    dev.crash();
+    assert_eq!(dev.run(&["get", &id, "--json"]).ok().json()["payload"], "p");
+    assert_eq!(dev.stop(), 0);
+}
+
+#[test]
+fn people_are_told_what_to_type_next() {
+    let mut dev = Running::start(&["dev", "--listen", "127.0.0.1:0"]);
+    let listens = dev.line();
+    assert!(listens.starts_with("mtimer listens on 127.0.0.1:"), "{listens}");
+    let timers = dev.line();
+    assert!(timers.contains("gone when this stops"), "{timers}");
+    let folder = timers.split_whitespace().nth(1).unwrap().to_owned();
+    assert!(std::path::Path::new(&folder).exists());
+    dev.signal("INT");
+    let (code, rest) = dev.wait();
+    assert_eq!(code, 0);
+    let addr = listens.trim_start_matches("mtimer listens on ");
+    assert!(rest.contains(&format!("mtimer listen --broker {addr} --group demo")), "{rest}");
+    assert!(!std::path::Path::new(&folder).exists(), "the temporary folder goes");
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let dev = Dev::with(&["--drain-timeout", "1h"]);
+    dev.schedule(&["--in", "0s", "--callback-timeout", "1h"]);
+    let mut listener =
+        dev.start_client(&["listen", "--group", "g", "--app", "a", "--exec", "sleep 600", "--json"]);
+    listener.line();
+    let mut running = dev.into_running();
+    running.signal("TERM");
+    // The first has been seen once the listener is told that the broker stops; the second can come at any time after.
+    let mut code = None;
+    while code.is_none() {
+        running.signal_if_there("TERM");
+        code = running.try_wait();
+    }
+    assert_eq!(code, Some(143));
+}
+
+#[test]
+fn a_place_that_is_taken_has_exit_codes_of_its_own() {
+    let dev = Dev::start();
+    let data = dev.data.path().join("timers");
+    let other = tempfile::tempdir().unwrap();
+    let args = ["broker", "--json", "--listen", &dev.addr, "--data", other.path().to_str().unwrap()];
+    assert_eq!(run(&args).code(14).json()["error"], "listen");
+    let args = ["broker", "--json", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
+    let locked = run(&args).code(12).json();
+    assert!(locked["message"].as_str().unwrap().contains("in use by another mtimer process"), "{locked}");
+    let foreign = tempfile::tempdir().unwrap();
+    std::fs::write(foreign.path().join("something"), "else").unwrap();
+    let args = ["broker", "--listen", "127.0.0.1:0", "--data", foreign.path().to_str().unwrap()];
+    assert!(run(&args).code(12).err.contains("not an mtimer data directory"));
+}
+
+#[test]
+fn settings_come_in_layers_and_can_be_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mtimer.toml");
+    std::fs::write(&file, "cluster = \"file\"\npreload = \"2s\"\nretry = [\"7s\"]\n").unwrap();
+    let args = ["broker", "--config", file.to_str().unwrap(), "--park-after", "100ms", "--print-config"];
+    let with_env = |args: &[&str]| {
+        let mut command = mtimer(args);
+        command.env("MTIMER_CLUSTER", "env").env("MTIMER_LOG", "debug");
+        end(command, b"").ok()
+    };
+    let shown: Value = with_env(&[&args[..], &["--json"][..]].concat()).json();
+    assert_eq!(
+        (&shown["cluster"], &shown["preload"], &shown["park-after"]),
+        (&json!("env"), &json!("2s"), &json!("100ms"))
+    );
+    assert_eq!((&shown["retry"], &shown["log-level"]), (&json!(["7s"]), &json!("debug")));
+    // What is shown is a file that says the same.
+    let text = with_env(&args).out;
+    std::fs::write(&file, &text).unwrap();
+    assert_eq!(run(&["broker", "--config", file.to_str().unwrap(), "--print-config"]).ok().out, text);
+}
+
+#[test]
+fn wrong_settings_are_refused_with_the_fix() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mtimer.toml");
+    std::fs::write(&file, "clustre = \"x\"\n").unwrap();
+    let error = |args: &[&str]| run(args).code(2).err;
+    assert!(error(&["broker", "--config", file.to_str().unwrap()]).contains("clustre"));
+    assert!(error(&["broker", "--config", "/nowhere"]).contains("cannot read the settings file /nowhere"));
+    assert!(error(&["broker", "--store", "redis"]).contains("--redis redis://host:6379"));
+    assert!(
+        error(&["broker", "--store", "embedded", "--redis", "redis://h"]).contains("leave one of them out")
+    );
+    assert!(error(&["dev", "--redis", "redis://h"]).contains("use mtimer broker"));
+    assert!(error(&["broker", "--listen", "nonsense"]).contains("write host:port"));
+    assert!(error(&["broker", "--log-level", "a=b=c"]).contains("log filter"));
+    let mut unknown = mtimer(&["broker", "--print-config"]);
+    unknown.env("MTIMER_CLUSTRE", "x");
+    assert!(end(unknown, b"").code(2).err.contains("MTIMER_CLUSTRE is not known"));
+}
+
+#[test]
+fn a_redis_that_is_not_there_is_waited_for_as_long_as_is_allowed() {
+    let args =
+        ["broker", "--redis", "redis://127.0.0.1:1", "--startup-timeout", "50ms", "--listen", "127.0.0.1:0"];
+    let away = run(&args).code(13);
+    assert!(away.err.contains("allow more with --startup-timeout"), "{away:?}");
+}

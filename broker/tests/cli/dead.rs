@@ -1,0 +1,122 @@
+//! dead list, get, replay, purge, unconfirmed.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Dev, PATIENCE, Running};
+
+impl Dev {
+    /// Waits until there are so many dead letters.
+    pub(crate) fn wait_for_dead(&self, n: usize) -> Vec<Value> {
+        let began = Instant::now();
+        loop {
+            let dead = self.run(&["dead", "list", "--json"]).ok().lines();
+            if dead.len() == n {
+                return dead;
+            }
+            assert!(began.elapsed() < PATIENCE, "{dead:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Makes a dead letter for a destination.
+    fn bury(&self, app: &str, args: &[&str]) -> String {
+        let schedule = ["schedule", "--group", "g", "--app", app, "--in", "0s"];
+        let id = self.run(&[&schedule[..], args].concat()).ok().out.trim().to_owned();
+        self.run(&["listen", "--group", "g", "--app", app, "--count", "1", "--outcome", "fail", "--json"])
+            .ok();
+        id
+    }
+}
+
+#[test]
+fn dead_letters_are_listed_shown_replayed_and_purged() {
+    let dev = Dev::start();
+    let a = dev.bury("a", &["--payload", "pa", "--key", "ka"]);
+    let b = dev.bury("b", &["--payload", "pb"]);
+    dev.wait_for_dead(2);
+    let only = dev.run(&["dead", "list", "--group", "g", "--app", "b", "--json"]).ok().lines();
+    assert_eq!((only.len(), &only[0]["id"]), (1, &json!(b)));
+    assert_eq!(dev.run(&["dead", "list", "--limit", "1", "--json"]).ok().lines().len(), 1);
+    let text = dev.run(&["dead", "list"]).ok();
+    assert!(
+        text.out.contains(&a) && text.out.contains("g/a") && text.err.contains("2 dead letters"),
+        "{text:?}"
+    );
+    let shown = dev.run(&["dead", "get", &a, "--json"]).ok().json();
+    assert_eq!(
+        (&shown["payload"], &shown["reason"], &shown["attempts"]),
+        (&json!("pa"), &json!("failed"), &json!(1))
+    );
+    assert_eq!(shown["last_error"], "mtimer listen --outcome fail");
+
+    let dry = dev.run(&["dead", "replay", "--all", "--dry-run", "--json"]).ok();
+    assert_eq!((dry.lines().len(), dry.err.contains("2 would be replayed")), (2, true));
+    assert_eq!(dev.status()["dead"], 2);
+
+    assert_eq!(dev.run(&["dead", "replay", &a, "--json"]).ok().json()["replayed"], 1);
+    let again = dev.run(&["listen", "--group", "g", "--app", "a", "--count", "1", "--json"]).ok().lines();
+    assert_eq!(
+        (&again[0]["id"], &again[0]["attempt"], &again[0]["key"]),
+        (&json!(a), &json!(2), &json!("ka"))
+    );
+    dev.wait_for_dead(1);
+    let missing = dev.run(&["dead", "replay", &a, "--json"]).code(5).json();
+    assert_eq!((&missing["replayed"], &missing["not_found"]), (&json!(0), &json!(1)));
+    assert_eq!(dev.run(&["dead", "get", &a, "--json"]).code(5).json()["error"], "not-found");
+    let partly = dev.run(&["dead", "purge", &a, &b, "--json"]).code(9).json();
+    assert_eq!((&partly["purged"], &partly["not_found"]), (&json!(1), &json!(1)));
+    assert_eq!(dev.status()["dead"], 0);
+    assert!(dev.run(&["dead", "replay"]).code(2).err.contains("--all"));
+}
+
+#[test]
+fn filters_take_many_and_those_that_die_again_are_left_alone() {
+    let dev = Dev::start();
+    let line = "{\"in\":\"0s\",\"group\":\"g\",\"app\":\"many\"}\n";
+    dev.run_with(&["schedule", "--file", "-"], line.repeat(1_500).as_bytes()).ok();
+    let fail = ["listen", "--group", "g", "--app", "many", "--outcome", "fail", "--json"];
+    // It goes on: whatever is replayed dies again.
+    let _listener = Running::silent(&dev.args(&fail));
+    dev.wait_for("dead", |s| s["dead"] == 1_500);
+    let other = dev.bury("other", &[]);
+    dev.wait_for("dead", |s| s["dead"] == 1_501);
+    let replayed = dev.run(&["dead", "replay", "--app", "many", "--json"]).ok().json();
+    assert_eq!(replayed["replayed"], 1_500);
+    dev.wait_for("dead again", |s| s["dead"] == 1_501 && s["counters"]["delivered_total"] == 3_001);
+    assert_eq!(dev.run(&["dead", "purge", "--app", "many", "--json"]).ok().json()["purged"], 1_500);
+    assert_eq!(dev.wait_for_dead(1)[0]["id"], other.as_str());
+    assert_eq!(dev.run(&["dead", "purge", "--all", "--json"]).ok().json()["purged"], 1);
+}
+
+#[test]
+fn a_replay_into_a_key_that_is_taken_is_refused() {
+    let dev = Dev::start();
+    let id = dev.bury("a", &["--key", "k"]);
+    dev.wait_for_dead(1);
+    let live = dev.schedule(&["--in", "1h", "--key", "k"]);
+    let refused = dev.run(&["dead", "replay", &id, "--json"]).code(7);
+    assert_eq!(refused.json()["key_taken"], 1);
+    assert!(refused.err.contains(&live), "{refused:?}");
+}
+
+#[test]
+fn at_most_once_timers_that_nobody_confirmed_are_listed_and_replayed_by_hand() {
+    let mut dev = Dev::start();
+    let id = dev.schedule(&["--in", "0s", "--mode", "at-most-once", "--payload", "p"]);
+    let mut listener =
+        dev.start_client(&["listen", "--group", "g", "--app", "a", "--exec", "sleep 600", "--json"]);
+    assert!(listener.line().contains(&id));
+    dev.crash();
+    drop(listener);
+    let found = dev.run(&["dead", "unconfirmed", "--json"]).ok().lines();
+    assert_eq!((found.len(), &found[0]["id"], &found[0]["state"]), (1, &json!(id), &json!("unconfirmed")));
+    assert_eq!(dev.run(&["dead", "list", "--unconfirmed", "--json"]).ok().lines(), found);
+    assert_eq!(dev.run(&["dead", "unconfirmed", "--app", "b", "--json"]).ok().lines().len(), 0);
+    assert_eq!(dev.run(&["dead", "get", &id, "--json"]).ok().json()["payload"], "p");
+    assert_eq!(dev.run(&["dead", "list", "--json"]).ok().lines().len(), 0);
+    assert_eq!(dev.run(&["dead", "replay", "--unconfirmed", "--all", "--json"]).ok().json()["replayed"], 1);
+    let lines = dev.run(&["listen", "--group", "g", "--app", "a", "--count", "1", "--json"]).ok().lines();
+    assert_eq!(lines[0]["id"], id.as_str());
+}

@@ -1,0 +1,44 @@
+//! demo and bench: small ones.
+
+use serde_json::Value;
+
+use crate::harness::run;
+
+#[test]
+fn a_demo_accounts_for_every_timer() {
+    let report = run(&["demo", "--timers", "500", "--over", "500ms", "--json"]).ok().json();
+    let Value::Object(report) = &report else { panic!("{report}") };
+    let names: Vec<&str> = report.keys().map(String::as_str).collect();
+    assert_eq!(names, ["duplicates", "early", "fired", "lateness_ms", "lost", "scheduled"]);
+    for (name, n) in [("scheduled", 500), ("fired", 500), ("lost", 0), ("early", 0), ("duplicates", 0)] {
+        assert_eq!(report[name], n, "{report:?}");
+    }
+    let names: Vec<&String> = report["lateness_ms"].as_object().unwrap().keys().collect();
+    assert_eq!(names, ["max", "p50", "p90", "p99"]);
+    let text = run(&["demo", "--timers", "10", "--over", "10ms", "--memory"]).ok().out;
+    assert!(text.contains("store: memory") && text.contains("lateness   p50"), "{text}");
+}
+
+#[test]
+fn measurements_check_themselves() {
+    let small = ["--rounds", "2", "--memory", "--json"];
+    for (name, args) in [
+        ("schedule", &["--timers", "500"][..]),
+        ("fire", &["--timers", "500"]),
+        ("lateness", &["--rate", "500", "--over", "300ms", "--ahead", "100ms"]),
+    ] {
+        let report = run(&[&["bench", name][..], args, &small].concat()).ok().json();
+        assert_eq!(report["bench"], name);
+        assert_eq!(
+            (report["lost"].as_u64(), report["early"].as_u64(), report["duplicates"].as_u64()),
+            (Some(0), Some(0), Some(0))
+        );
+        assert!(report["rate_per_s"].as_f64().unwrap() > 0.0, "{report}");
+        assert_eq!(report["each"].as_array().unwrap().len(), 2);
+        let tail = &report["lateness_ms"];
+        assert_eq!(tail.is_null(), name == "schedule");
+        if name != "schedule" {
+            assert!(["p50", "p99", "p999", "max"].iter().all(|q| tail[q].is_number()), "{report}");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Starts `mtimer`, and looks at what comes out.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long anything may take before a test gives up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A command that sees nothing of this process's settings.
+pub(crate) fn mtimer(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mtimer"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|n| n.starts_with("MTIMER_") || n == "RUST_LOG") {
+            command.env_remove(name);
+        }
+    }
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// What a command that has ended has left.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ended {
+    /// Each line of standard output as JSON.
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line:?}: {e}"));
+        self.out.lines().map(parse).collect()
+    }
+
+    /// Standard output as one JSON object.
+    pub(crate) fn json(&self) -> Value {
+        let mut lines = self.lines();
+        assert_eq!(lines.len(), 1, "{self:?}");
+        lines.remove(0)
+    }
+
+    pub(crate) fn ok(self) -> Self {
+        self.code(0)
+    }
+
+    pub(crate) fn code(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{self:?}");
+        self
+    }
+}
+
+/// Runs a command to its end.
+pub(crate) fn run(args: &[&str]) -> Ended {
+    run_with(args, b"")
+}
+
+/// Runs a command to its end, with this on its standard input.
+pub(crate) fn run_with(args: &[&str], input: &[u8]) -> Ended {
+    end(mtimer(args), input)
+}
+
+/// Runs a command to its end, with this on its standard input.
+pub(crate) fn end(mut command: Command, input: &[u8]) -> Ended {
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let feed = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let (out, err) = (read(child.stdout.take().unwrap()), read(child.stderr.take().unwrap()));
+    let began = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if began.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("{command:?} does not end: {:?}", (out.join(), err.join()));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    feed.join().unwrap();
+    Ended { code: status.code().unwrap_or(-1), out: out.join().unwrap(), err: err.join().unwrap() }
+}
+
+/// Reads to the end, beside everything else.
+fn read(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes).unwrap();
+        String::from_utf8(bytes).unwrap()
+    })
+}
+
+/// A process that is killed when the test ends, however it ends.
+pub(crate) struct Running {
+    child: Child,
+    out: Option<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    pub(crate) fn start(args: &[&str]) -> Self {
+        Self::spawn(mtimer(args))
+    }
+
+    /// One whose output nobody wants to see.
+    pub(crate) fn silent(args: &[&str]) -> Self {
+        let mut command = mtimer(args);
+        command.stdout(Stdio::null());
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        let out = child.stdout.take().map(BufReader::new);
+        Self { child, out }
+    }
+
+    /// The next line of standard output; empty at its end.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.as_mut().unwrap().read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
+    /// Sends a signal, if it has not ended by now.
+    pub(crate) fn signal_if_there(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        // It is not reaped before the test has seen its end, so the number is still its own.
+        let _ = Command::new("kill").args(["-s", name, &pid]).status().unwrap();
+    }
+
+    /// Its exit code, if it has ended.
+    pub(crate) fn try_wait(&mut self) -> Option<i32> {
+        self.child.try_wait().unwrap().map(|status| status.code().unwrap_or(-1))
+    }
+
+    /// Its exit code, and what is left of its output.
+    pub(crate) fn wait(mut self) -> (i32, String) {
+        let mut rest = String::new();
+        self.out.as_mut().unwrap().read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code().unwrap_or(-1), rest)
+    }
+
+    /// Closes its standard output, for nobody reads it any more, and waits for its end.
+    pub(crate) fn close_output(mut self) -> i32 {
+        self.out = None;
+        self.child.wait().unwrap().code().unwrap_or(-1)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A broker of one's own, in a folder of its own.
+pub(crate) struct Dev {
+    running: Option<Running>,
+    pub(crate) addr: String,
+    pub(crate) data: TempDir,
+}
+
+impl Dev {
+    /// Starts one whose retries come soon.
+    pub(crate) fn start() -> Self {
+        Self::with(&["--retry", "50ms,50ms", "--jitter-percent", "0"])
+    }
+
+    pub(crate) fn with(settings: &[&str]) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let (running, addr) = start(data.path(), "127.0.0.1:0", settings);
+        Self { running: Some(running), addr, data }
+    }
+
+    /// Runs a client command against it.
+    pub(crate) fn run(&self, args: &[&str]) -> Ended {
+        run(&self.args(args))
+    }
+
+    pub(crate) fn run_with(&self, args: &[&str], input: &[u8]) -> Ended {
+        run_with(&self.args(args), input)
+    }
+
+    /// Starts a client command that goes on.
+    pub(crate) fn start_client(&self, args: &[&str]) -> Running {
+        Running::start(&self.args(args))
+    }
+
+    /// The arguments with the broker's address.
+    pub(crate) fn args<'a>(&'a self, args: &[&'a str]) -> Vec<&'a str> {
+        args.iter().copied().chain(["--broker", self.addr.as_str()]).collect()
+    }
+
+    /// Schedules a timer for g/a; its id.
+    pub(crate) fn schedule(&self, args: &[&str]) -> String {
+        let all: Vec<&str> = ["schedule", "--group", "g", "--app", "a"].iter().chain(args).copied().collect();
+        self.run(&all).ok().out.trim().to_owned()
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        self.run(&["status", "--json"]).ok().json()
+    }
+
+    /// Asks for the status until it is as wanted.
+    pub(crate) fn wait_for(&self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let began = Instant::now();
+        loop {
+            let status = self.status();
+            if is(&status) {
+                return status;
+            }
+            assert!(began.elapsed() < PATIENCE, "never {what}: {status}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The process alone.
+    pub(crate) fn into_running(mut self) -> Running {
+        self.running.take().unwrap()
+    }
+
+    /// Stops it in good order.
+    pub(crate) fn stop(&mut self) -> i32 {
+        let running = self.running.take().unwrap();
+        running.signal("TERM");
+        running.wait().0
+    }
+
+    /// Kills it and starts another in the same place, on the same data.
+    pub(crate) fn crash(&mut self) {
+        drop(self.running.take());
+        let (running, addr) = start(self.data.path(), &self.addr, &[]);
+        assert_eq!(addr, self.addr);
+        self.running = Some(running);
+    }
+}
+
+fn start(data: &Path, listen: &str, settings: &[&str]) -> (Running, String) {
+    let data = data.join("timers");
+    let args = ["dev", "--json", "--listen", listen, "--data", data.to_str().unwrap()];
+    let args: Vec<&str> = args.iter().chain(settings).copied().collect();
+    let mut running = Running::start(&args);
+    let line = running.line();
+    let ready: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line:?}: {e}"));
+    let addr = ready["listening"].as_str().unwrap().to_owned();
+    (running, addr)
+}

@@ -1,0 +1,138 @@
+//! listen: what it prints, what it answers, and when it ends.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::harness::Dev;
+
+const LISTEN: [&str; 6] = ["listen", "--group", "g", "--app", "a", "--json"];
+
+fn listen<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    [&LISTEN[..], args].concat()
+}
+
+#[test]
+fn a_line_has_everything_about_a_callback() {
+    let dev = Dev::start();
+    let id = dev.schedule(&["--in", "0s", "--key", "k", "--payload", "{\"a\": 1}"]);
+    let lines = dev.run(&listen(&["--count", "1"])).ok().lines();
+    let Value::Object(line) = &lines[0] else { panic!("{lines:?}") };
+    let names: BTreeSet<&str> = line.keys().map(String::as_str).collect();
+    let expected =
+        ["id", "key", "group", "app", "due_ms", "received_ms", "lateness_ms", "attempt", "epoch", "payload"];
+    assert_eq!(names, BTreeSet::from(expected));
+    assert_eq!(
+        (&line["id"], &line["key"], &line["payload"]),
+        (&json!(id), &json!("k"), &json!("{\"a\": 1}"))
+    );
+    assert_eq!(line["attempt"], 1);
+    let ms = |name: &str| line[name].as_u64().unwrap();
+    assert_eq!(ms("received_ms") - ms("due_ms"), ms("lateness_ms"));
+    dev.wait_for("acknowledged", |s| s["counters"]["acknowledged_total"] == 1 && s["keys"] == 0);
+}
+
+#[test]
+fn exactly_so_many_are_taken() {
+    let dev = Dev::start();
+    let text: String = (0..200)
+        .map(|n| format!("{{\"in\":\"0s\",\"group\":\"g\",\"app\":\"a\",\"payload\":\"{n}\"}}\n"))
+        .collect();
+    dev.run_with(&["schedule", "--file", "-", "--json"], text.as_bytes()).ok();
+    let mut seen = BTreeSet::new();
+    for count in ["1", "70", "128"] {
+        for line in dev.run(&listen(&["--count", count])).ok().lines() {
+            assert_eq!(line["attempt"], 1, "nothing was delivered that was not printed: {line}");
+            assert!(seen.insert(line["payload"].as_str().unwrap().to_owned()));
+        }
+    }
+    assert_eq!(seen.len(), 199);
+    let last = dev.run(&listen(&["--count", "1"])).ok().lines();
+    assert_eq!(last[0]["attempt"], 1);
+    let status = dev.wait_for("drained", |s| s["counters"]["acknowledged_total"] == 200);
+    assert_eq!(status["counters"]["redelivered_total"], 0);
+}
+
+#[test]
+fn every_outcome_is_what_it_says() {
+    let dev = Dev::start();
+    let id = dev.schedule(&["--in", "0s"]);
+    let attempts = |args: &[&str]| -> Vec<u64> {
+        dev.run(&listen(args)).ok().lines().iter().map(|l| l["attempt"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(attempts(&["--count", "2", "--outcome", "retry", "--retry-after", "1ms"]), [1, 2]);
+    assert_eq!(attempts(&["--count", "1", "--outcome", "fail"]), [3]);
+    let dead = dev.wait_for_dead(1);
+    assert_eq!(
+        (&dead[0]["id"], &dead[0]["reason"], &dead[0]["attempts"]),
+        (&json!(id), &json!("failed"), &json!(3))
+    );
+}
+
+#[test]
+fn a_command_gets_the_callback_and_its_exit_code_is_the_outcome() {
+    let dev = Dev::start();
+    let seen = dev.data.path().join("seen");
+    let id = dev.schedule(&["--in", "0s", "--key", "k", "--payload", "to do"]);
+    let script = format!(
+        "printf '%s ' \"$MTIMER_ID\" \"$MTIMER_KEY\" \"$MTIMER_GROUP/$MTIMER_APP\" \"$MTIMER_ATTEMPT\" \"$MTIMER_MODE\" \
+         >> {0}; cat >> {0}; echo >> {0}; echo noise; case $MTIMER_ATTEMPT in 1) exit 75;; 2) exit 3;; *) exit 100;; esac",
+        seen.display()
+    );
+    // What the command prints does not get between the callbacks.
+    assert_eq!(dev.run(&listen(&["--count", "3", "--exec", &script])).ok().lines().len(), 3);
+    let seen = std::fs::read_to_string(seen).unwrap();
+    let expected: Vec<String> = (1..=3).map(|n| format!("{id} k g/a {n} at-least-once to do")).collect();
+    assert_eq!(seen.lines().collect::<Vec<_>>(), expected);
+    let dead = dev.wait_for_dead(1);
+    assert_eq!(
+        (&dead[0]["reason"], &dead[0]["last_error"]),
+        (&json!("failed"), &json!("the command ended with exit code 100"))
+    );
+    dev.run(&["dead", "replay", &id]).ok();
+    dev.run(&listen(&["--count", "1", "--exec", "exit 0"])).ok();
+    dev.wait_for("acknowledged", |s| s["counters"]["acknowledged_total"] == 1);
+}
+
+#[test]
+fn a_command_that_takes_too_long_is_killed_with_what_it_has_started() {
+    let dev = Dev::start();
+    let pid = dev.data.path().join("pid");
+    dev.schedule(&["--in", "0s", "--callback-timeout", "200ms", "--retry", ""]);
+    let script = format!("sleep 600 & echo $! > {}; wait", pid.display());
+    dev.run(&listen(&["--count", "1", "--exec", &script])).ok();
+    let pid = std::fs::read_to_string(pid).unwrap();
+    dev.wait_for_dead(1);
+    let gone = || !std::path::Path::new("/proc").exists() || !is_running(pid.trim());
+    let began = std::time::Instant::now();
+    while !gone() {
+        assert!(began.elapsed() < crate::harness::PATIENCE, "the command's child lives on");
+    }
+}
+
+/// Whether a process is there and no mere zombie.
+fn is_running(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[test]
+fn it_ends_when_told_to_and_when_nobody_reads() {
+    let dev = Dev::start();
+    let mut listener = dev.start_client(&LISTEN);
+    dev.schedule(&["--in", "0s", "--payload", "1"]);
+    assert!(listener.line().contains("\"payload\":\"1\""));
+    listener.signal("TERM");
+    assert_eq!(listener.wait(), (0, String::new()));
+    dev.wait_for("settled", |s| s["counters"]["acknowledged_total"] == 1 && s["in_flight"] == 0);
+
+    let listener = dev.start_client(&LISTEN);
+    dev.schedule(&["--in", "0s", "--payload", "2"]);
+    dev.wait_for("delivered", |s| s["counters"]["acknowledged_total"] == 2);
+    let closing = std::thread::spawn(move || listener.close_output());
+    // Whatever is delivered now cannot be printed: it is not acknowledged, and comes again to whoever is there.
+    let id = dev.schedule(&["--in", "0s", "--payload", "3"]);
+    assert_eq!(closing.join().unwrap(), 0, "no panic");
+    let lines = dev.run(&listen(&["--count", "1"])).ok().lines();
+    assert_eq!(lines[0]["id"], id.as_str());
+}

@@ -1,0 +1,10 @@
+//! The command line from outside: real processes, what they print, and how they end.
+
+mod client;
+mod daemon;
+mod dead;
+mod demo;
+mod file;
+mod harness;
+mod listen;
+mod usage;
