@@ -16,6 +16,12 @@ impl Server {
         self.call::<()>(&["SLOWLOG", "RESET"]);
     }
 
+    /// The SHA-1 under which a script is called, by its file's name.
+    pub fn script_sha(&self, name: &str) -> String {
+        let script = Script::ALL.iter().find(|s| s.name() == name);
+        script.map(|s| s.sha().to_owned()).expect("a script of this name")
+    }
+
     /// What was noted, by script.
     pub fn durations(&self) -> Durations {
         self.call::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]);

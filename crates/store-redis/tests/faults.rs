@@ -1,0 +1,371 @@
+//! Lost answers, fencing, memory limits, restarts.
+
+mod support;
+
+use std::time::Duration;
+
+use mtimer_store::{
+    Answer, Batch, CancelAnswer, DeadFilter, Health, LaneError, Load, Op, Refusal, RequestId,
+    RescheduleAnswer, ScheduleAnswer, Store, Verdict,
+};
+use mtimer_store_redis::test_support::{Proxy, Server, ServerOptions};
+use mtimer_store_redis::{Durability, Options};
+use mtimer_types::{DeadReason, KeyPolicy, Mode, SlotWidth, Target, Time, Timer, TimerId};
+use support::owner::{Owner, PARTITION, ack, acquire, connect, dest, keyed, now, schedule, timer, unique};
+
+const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
+
+/// What a proxy is to wait for: requests of the partition's lane carry this.
+const MARK: &str = "owner:{2}";
+
+fn settle(id: TimerId, verdict: Verdict) -> Op {
+    Op::Settle { id, verdict }
+}
+
+fn dead(id: TimerId) -> Op {
+    settle(id, Verdict::Dead { reason: DeadReason::Failed, failed: 1, error: "no".into() })
+}
+
+fn cancel(id: TimerId) -> Op {
+    Op::Cancel { target: Target::Id(id), in_flight: false, request: RequestId(unique()) }
+}
+
+/// Every operation on a timer that is where it must be for it, and its answer.
+async fn prepared(owner: &Owner) -> Vec<(&'static str, Op, Answer)> {
+    let at = now() + 60_000;
+    let amo = |due| Timer { mode: Mode::AtMostOnce, ..timer(due, 5) };
+    let timers: Vec<_> = (0..12).map(|n| timer(at + n, 5)).collect();
+    let taking: Vec<_> = (0..2).map(|n| amo(at + n)).collect();
+    let old = keyed(at, "k");
+    let ops: Vec<_> = timers.iter().chain(&taking).chain([&old]).map(schedule).collect();
+    assert!(owner.apply(ops).await.iter().all(|a| *a == NEW));
+    let id = |n: usize| timers[n].id;
+    owner.one(Op::Park { id: id(1), failed: 0 }).await;
+    owner.apply(vec![dead(id(2)), dead(id(3)), dead(id(4))]).await;
+    owner.one(Op::Take { id: taking[1].id }).await;
+    let fresh = timer(at, 5);
+    let newer = keyed(at, "k");
+    let (due, request) = (at + 90, RequestId(unique()));
+    let reschedule = Op::Reschedule { target: Target::Id(id(5)), due, in_flight: false, request };
+    let replace = Op::Schedule { timer: newer.into(), policy: KeyPolicy::Replace };
+    let replaced = ScheduleAnswer::Scheduled { new: true, replaced: Some(old.id) };
+    let retry = Verdict::Retry { fire: at + 500, tier: 1, failed: 1, error: "later".into() };
+    let trim = Op::TrimDead { before: Time::ZERO, keep: 1, limit: 10 };
+    vec![
+        ("schedule", schedule(&fresh), NEW),
+        ("replace", replace, Answer::Schedule(replaced)),
+        ("cancel", cancel(id(6)), Answer::Cancel(CancelAnswer::Cancelled(id(6)))),
+        ("reschedule", reschedule, Answer::Reschedule(RescheduleAnswer::Rescheduled(id(5)))),
+        ("take", Op::Take { id: taking[0].id }, Answer::Done),
+        ("unconfirmed", settle(taking[1].id, Verdict::Unconfirmed), Answer::Done),
+        ("ack", ack(id(7)), Answer::Done),
+        ("retry", settle(id(8), retry), Answer::Done),
+        ("dead", dead(id(9)), Answer::Done),
+        ("expired", settle(id(10), Verdict::Expired), Answer::Done),
+        ("park", Op::Park { id: id(11), failed: 0 }, Answer::Done),
+        ("unpark", Op::Unpark { id: id(1), fire: at }, Answer::Done),
+        ("replay", Op::Replay { id: id(2), fire: at }, Answer::Done),
+        ("purge", Op::Purge { id: id(3) }, Answer::Done),
+        ("trim", trim, Answer::Trimmed { removed: 1, more: false }),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_operation_with_its_answer_lost_is_applied_once_and_answered_rightly() {
+    let server = Server::start();
+    let proxy = Proxy::start(&server.address()).await;
+    let owner = Owner::new(&proxy.url()).await;
+    let cases = prepared(&owner).await;
+    for (n, (name, op, expected)) in cases.into_iter().enumerate() {
+        proxy.lose_answer(MARK);
+        assert_eq!(owner.one(op.clone()).await, expected, "{name}");
+        assert_eq!(proxy.lost(), n + 1, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pipeline_with_an_answer_lost_in_the_middle_keeps_its_order() {
+    let server = Server::start();
+    let proxy = Proxy::start(&server.address()).await;
+    let owner = Owner::new(&proxy.url()).await;
+    for round in 0..20 {
+        let t = timer(now() + 60_000, 5);
+        if round % 2 == 0 {
+            proxy.lose_answer(MARK)
+        } else {
+            proxy.lose_call(MARK)
+        }
+        // Each answer depends on what went before.
+        let steps = vec![
+            (schedule(&t), NEW),
+            (Op::Park { id: t.id, failed: 0 }, Answer::Done),
+            (Op::Unpark { id: t.id, fire: t.due }, Answer::Done),
+            (dead(t.id), Answer::Done),
+            (Op::Replay { id: t.id, fire: t.due }, Answer::Done),
+            (ack(t.id), Answer::Done),
+            (ack(t.id), Answer::Gone),
+        ];
+        let sent: Vec<_> = steps.iter().map(|(op, _)| owner.send(vec![op.clone()])).collect();
+        for (answers, (op, expected)) in sent.into_iter().zip(&steps) {
+            assert_eq!(answers.await.unwrap(), vec![expected.clone()], "round {round}: {op:?}");
+        }
+    }
+    assert_eq!(owner.lane.census().await.unwrap(), mtimer_store::Census::default());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_and_loads_with_their_answers_lost() {
+    let server = Server::start();
+    let proxy = Proxy::start(&server.address()).await;
+    let owner = Owner::new(&proxy.url()).await;
+    let timers: Vec<_> = (0..50).map(|n| timer(now() + n * 1_000, 5)).collect();
+    owner.apply(timers.iter().map(schedule).collect()).await;
+    owner.apply(vec![dead(timers[0].id), Op::Park { id: timers[1].id, failed: 0 }]).await;
+    let lane = &owner.lane;
+    proxy.lose_answer(MARK);
+    let load = Load { until: now() + 60_000, max_timers: 100, max_bytes: 1 << 20, claim: Some(now()) };
+    assert_eq!(lane.load(load).await.unwrap().timers.len(), 48);
+    proxy.lose_answer(MARK);
+    assert!(lane.get(Target::Id(timers[5].id)).await.unwrap().is_some());
+    proxy.lose_answer(MARK);
+    assert_eq!(lane.dead(DeadFilter::default(), 0, 10).await.unwrap().rows.len(), 1);
+    proxy.lose_answer(MARK);
+    assert_eq!(lane.parked_destinations().await.unwrap(), vec![(dest(), 1)]);
+    proxy.lose_answer(MARK);
+    assert_eq!(lane.parked(dest(), 0, 10).await.unwrap().rows.len(), 1);
+    proxy.lose_answer(MARK);
+    assert_eq!(lane.census().await.unwrap().pending, 48);
+    proxy.lose_answer(MARK);
+    lane.unload(now()).await.unwrap();
+    proxy.lose_answer(MARK);
+    assert!(lane.load(load).await.unwrap().timers.len() >= 40);
+    proxy.lose_answer(MARK);
+    lane.release(vec![]).await.unwrap();
+    assert_eq!(proxy.lost(), 9);
+    assert_eq!(lane.census().await, Err(LaneError::Closed));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_splitting_load_with_every_answer_lost_in_turn() {
+    for skip in 0..6 {
+        let server = Server::start();
+        let proxy = Proxy::start(&server.address()).await;
+        let owner = Owner::new(&proxy.url()).await;
+        let start = SlotWidth::Hour.start_of(now() + 30 * 3_600_000);
+        let width = SlotWidth::Hour;
+        let of = |n: u64| {
+            let due = start + n * 3_000;
+            Timer { id: TimerId::with_width(due, width, PARTITION, unique()), ..timer(due, 5) }
+        };
+        let timers: Vec<_> = (0..1_200).map(of).collect();
+        owner.apply(timers.iter().map(schedule).collect()).await;
+        // The name of each script that a splitting load uses, by turns.
+        let marks = ["peek", "split", "split", "load", "load", "claim"];
+        proxy.lose_answer(&server.script_sha(marks[skip]));
+        let until = start + 3_600_000;
+        let mut ids: Vec<_> = owner.load(until).await.iter().map(|t| t.record.timer.id).collect();
+        owner.claim(now()).await;
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), timers.len(), "after a lost answer of {}", marks[skip]);
+        assert_eq!(proxy.lost(), 1, "{}", marks[skip]);
+        let answers = owner.apply(timers.iter().map(|t| ack(t.id)).collect()).await;
+        assert!(answers.iter().all(|a| *a == Answer::Done));
+        let left: Vec<_> =
+            server.keys().into_iter().filter(|k| k.contains("slot") || k.contains("copy")).collect();
+        assert_eq!(left, Vec::<String>::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_former_owner_changes_nothing_whatever_it_sends() {
+    let server = Server::start();
+    let first = Owner::new(&server.url()).await;
+    let cases = prepared(&first).await;
+    let digest = |server: &Server| server.digest();
+    for (name, op, _) in cases {
+        // A fresh former owner each time: a lane ends at its first refusal.
+        let former = Owner::of(first.store.clone()).await;
+        let _next = acquire(&*first.store).await;
+        let before = digest(&server);
+        let refused = former.try_apply(vec![op]).await;
+        assert!(matches!(refused, Err(LaneError::Fenced { .. })), "{name}: {refused:?}");
+        assert_eq!(digest(&server), before, "{name} of a former owner changed something");
+        assert!(matches!(&*former.lane.health().borrow(), Health::Ended(LaneError::Fenced { .. })));
+    }
+    for call in 0..5 {
+        let former = Owner::of(first.store.clone()).await;
+        let _next = acquire(&*first.store).await;
+        let before = digest(&server);
+        let claim = Some(now() + 99_999);
+        let refused = match call {
+            0 => former.lane.apply(Batch { now: now(), claim, ops: vec![] }).await.map(drop),
+            1 => {
+                let load = Load { until: now() + 99_999_999, max_timers: 10, max_bytes: 1_000, claim };
+                former.lane.load(load).await.map(drop)
+            }
+            2 => former.lane.release(vec![]).await,
+            3 => former.lane.census().await.map(drop),
+            _ => former.lane.get(Target::Id(timer(now(), 1).id)).await.map(drop),
+        };
+        assert!(matches!(refused, Err(LaneError::Fenced { .. })), "call {call}: {refused:?}");
+        assert_eq!(digest(&server), before, "call {call} of a former owner changed something");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_the_memory_limit_everything_but_adding_goes_on() {
+    let server = Server::start();
+    let owner = Owner::new(&server.url()).await;
+    let cases = prepared(&owner).await;
+    server.call::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    for (name, op, expected) in &cases {
+        let answer = owner.one(op.clone()).await;
+        if op.adds() {
+            assert_eq!(answer, Answer::Refused(Refusal::OutOfMemory), "{name}");
+        } else {
+            assert_eq!(answer, *expected, "{name}");
+        }
+    }
+    let claimed = now() + 5_000;
+    let t = timer(now() + 60_000, 5);
+    // A claim that comes with a refused schedule is made all the same; what follows is not disturbed.
+    let batch = Batch { now: now(), claim: Some(claimed), ops: vec![schedule(&t), cancel(t.id)] };
+    let answers = owner.lane.apply(batch).await.unwrap();
+    assert_eq!(answers[0], Answer::Refused(Refusal::OutOfMemory));
+    assert_eq!(answers[1], Answer::Cancel(CancelAnswer::NotFound));
+    assert_eq!(owner.store.owner(PARTITION).await.unwrap().claimed_until, claimed);
+    assert!(!owner.load(now() + 99_999).await.is_empty(), "loads go on");
+    server.call::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    for (name, op, expected) in cases.into_iter().filter(|(_, op, _)| op.adds()) {
+        assert_eq!(owner.one(op).await, expected, "{name}, with room again");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_few_replicas_to_write_refuses_what_adds_and_holds_the_rest() {
+    let server = Server::start();
+    let owner = Owner::new(&server.url()).await;
+    let t = timer(now() + 60_000, 5);
+    owner.one(schedule(&t)).await;
+    server.call::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let other = timer(now() + 60_000, 5);
+    assert_eq!(owner.one(schedule(&other)).await, Answer::Refused(Refusal::ReadOnly));
+    let mut health = owner.lane.health();
+    let held = owner.send(vec![ack(t.id)]);
+    health.wait_for(|h| matches!(h, Health::Down(_))).await.unwrap();
+    server.call::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    assert_eq!(held.await.unwrap(), vec![Answer::Done]);
+    assert_eq!(*owner.lane.health().borrow(), Health::Up);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_that_were_flushed_are_loaded_again() {
+    let server = Server::start();
+    let owner = Owner::new(&server.url()).await;
+    let timers: Vec<_> = (0..10).map(|n| timer(now() + n, 5)).collect();
+    for t in &timers {
+        server.call::<()>(&["SCRIPT", "FLUSH"]);
+        let sent = [owner.send(vec![schedule(t)]), owner.send(vec![ack(t.id)])];
+        for (answers, expected) in sent.into_iter().zip([NEW, Answer::Done]) {
+            assert_eq!(answers.await.unwrap(), vec![expected]);
+        }
+    }
+    server.call::<()>(&["SCRIPT", "FLUSH"]);
+    owner.store.raise_term().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_was_restarted_ends_the_lane_and_keeps_what_was_answered() {
+    let mut server = Server::start_with(ServerOptions { append_only: true, ..ServerOptions::default() });
+    let owner = Owner::new(&server.url()).await;
+    let timers: Vec<_> = (0..200).map(|n| timer(now() + 60_000 + n, 5)).collect();
+    let answers = owner.apply(timers.iter().map(schedule).collect()).await;
+    assert!(answers.iter().all(|a| *a == NEW));
+    server.kill();
+    let pending = owner.send(vec![ack(timers[0].id)]);
+    let mut health = owner.lane.health();
+    health.wait_for(|h| matches!(h, Health::Down(_))).await.unwrap();
+    server.restart();
+    assert_eq!(pending.await, Err(LaneError::RolledBack(PARTITION)));
+    let next = Owner::of(owner.store.clone()).await;
+    let ids: Vec<_> = next.load(now() + 120_000).await.iter().map(|t| t.record.timer.id).collect();
+    assert_eq!(ids.len(), timers.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_went_back_in_time_is_noticed() {
+    let server = Server::start();
+    let owner = Owner::new(&server.url()).await;
+    owner.one(schedule(&timer(now(), 5))).await;
+    let seq: u64 = server.call(&["HGET", "owner:{2}:t", "s"]);
+    server.call::<()>(&["HSET", "owner:{2}:t", "s", &(seq - 1).to_string()]);
+    assert_eq!(
+        owner.try_apply(vec![schedule(&timer(now(), 5))]).await,
+        Err(LaneError::RolledBack(PARTITION))
+    );
+    // And without any record of us.
+    let owner = Owner::of(owner.store.clone()).await;
+    server.call::<()>(&["FLUSHALL"]);
+    assert_eq!(
+        owner.try_apply(vec![schedule(&timer(now(), 5))]).await,
+        Err(LaneError::RolledBack(PARTITION))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicated_writes_wait_for_replicas() {
+    let server = Server::start();
+    let replica = Server::start_with(ServerOptions {
+        extra: vec!["--replicaof".into(), format!("127.0.0.1 {}", server.port())],
+        ..ServerOptions::default()
+    });
+    // The handshake of a replica takes a while.
+    while !server.call::<String>(&["INFO", "replication"]).contains("state=online") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let timeout = Duration::from_millis(300);
+    let durability = Durability::Replicated { replicas: 1, timeout };
+    let store = connect(Options { durability, ..Options::new([server.url()], "t") }).await;
+    assert_eq!(store.info().durability, "redis-replicated");
+    let owner = Owner::of(store).await;
+    let timers: Vec<_> = (0..4).map(|n| timer(now() + 60_000 + n, 5)).collect();
+    let answers = owner.apply(timers.iter().map(schedule).collect()).await;
+    assert!(answers.iter().all(|a| *a == NEW));
+    let stored: u64 = replica.call(&["EXISTS", "owner:{2}:t"]);
+    assert_eq!(stored, 1);
+    drop(replica);
+    let fresh = timer(now() + 60_000, 5);
+    assert_eq!(owner.one(schedule(&fresh)).await, Answer::Refused(Refusal::NotReplicated));
+    assert_eq!(owner.one(cancel(timers[0].id)).await, Answer::Refused(Refusal::NotReplicated));
+    assert_eq!(owner.one(ack(timers[1].id)).await, Answer::Done, "settling does not wait");
+    // It is stored and may stay: a repeat says so, once there are replicas again.
+    let _replica = Server::start_with(ServerOptions {
+        extra: vec!["--replicaof".into(), format!("127.0.0.1 {}", server.port())],
+        ..ServerOptions::default()
+    });
+    loop {
+        match owner.one(schedule(&fresh)).await {
+            Answer::Refused(Refusal::NotReplicated) => {}
+            answer => {
+                let old = ScheduleAnswer::Scheduled { new: false, replaced: None };
+                assert_eq!(answer, Answer::Schedule(old));
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_left_of_what_was_dropped_while_the_store_was_away() {
+    let server = Server::start();
+    let proxy = Proxy::start(&server.address()).await;
+    let owner = Owner::new(&proxy.url()).await;
+    proxy.down();
+    let sent = owner.send(vec![schedule(&timer(now(), 5))]);
+    let mut health = owner.lane.health();
+    health.wait_for(|h| matches!(h, Health::Down(_))).await.unwrap();
+    drop((sent, owner));
+    // The lane gives up when nobody is left to tell: its end of the watch is dropped.
+    while health.changed().await.is_ok() {}
+}

@@ -1,0 +1,122 @@
+//! What the store refuses to start on, and says why.
+
+mod support;
+
+use mtimer_store::{Store, StoreError};
+use mtimer_store_redis::test_support::{Server, ServerOptions};
+use mtimer_store_redis::{DEFAULT_PARTITIONS, Options, RedisStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+async fn refusal(options: Options) -> String {
+    match RedisStore::connect(options).await {
+        Err(StoreError::Unusable(why)) => why,
+        Err(other) => panic!("not a refusal: {other}"),
+        Ok(_) => panic!("the store was accepted"),
+    }
+}
+
+#[tokio::test]
+async fn an_eviction_policy_is_refused() {
+    let server = Server::start();
+    server.call::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let why = refusal(Options::new([server.url()], "c")).await;
+    assert!(why.contains("allkeys-lru") && why.contains("set maxmemory-policy noeviction"), "{why}");
+}
+
+#[tokio::test]
+async fn partitions_are_fixed_when_a_cluster_is_created() {
+    let server = Server::start();
+    let options = |n| Options { partitions: n, ..Options::new([server.url()], "c") };
+    let first = RedisStore::connect(options(Some(8))).await.unwrap();
+    assert_eq!(first.info().partitions, 8);
+    assert_eq!(RedisStore::connect(options(None)).await.unwrap().info().partitions, 8);
+    let why = refusal(options(Some(9))).await;
+    assert!(why.contains("has 8 partitions, configured are 9"), "{why}");
+    let other = Options::new([server.url()], "other");
+    assert_eq!(RedisStore::connect(other).await.unwrap().info().partitions, DEFAULT_PARTITIONS);
+}
+
+#[tokio::test]
+async fn a_password_is_asked_for_and_used() {
+    let options =
+        ServerOptions { extra: vec!["--requirepass".into(), "s3cret".into()], ..ServerOptions::default() };
+    let server = Server::start_with(options);
+    let why = refusal(Options::new([server.url()], "c")).await;
+    assert!(why.contains("NOAUTH") && why.contains("redis://user:pass@host:6379"), "{why}");
+    let url = format!("redis://:wrong@{}", server.address());
+    let why = refusal(Options::new([url], "c")).await;
+    assert!(why.contains("WRONGPASS") && !why.contains("wrong@"), "{why}");
+    let url = format!("redis://:s3cret@{}", server.address());
+    assert_eq!(RedisStore::connect(Options::new([url], "c")).await.unwrap().info().kind, "redis");
+}
+
+#[tokio::test]
+async fn a_database_is_selected() {
+    let server = Server::start();
+    let url = format!("{}/3", server.url());
+    RedisStore::connect(Options::new([url], "c")).await.unwrap();
+    let info: String = server.call(&["INFO", "keyspace"]);
+    assert!(info.contains("db3:keys=1"), "{info}");
+}
+
+/// A server that says `answer` to everything.
+async fn fake(answer: &'static [u8]) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut buf = [0; 1024];
+            while let Ok(1..) = stream.read(&mut buf).await {
+                if stream.write_all(answer).await.is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn what_is_not_redis_is_refused() {
+    let url = fake(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+    let why = refusal(Options::new([url], "c")).await;
+    assert!(why.contains("does not speak the Redis protocol") && why.contains("plain Redis port"), "{why}");
+}
+
+#[tokio::test]
+async fn an_old_server_is_refused() {
+    let url =
+        fake(b"$66\r\nredis_version:6.2.14\r\nrun_id:x\r\nmaxmemory_policy:noeviction\r\nx:12345\r\n").await;
+    let why = refusal(Options::new([url], "c")).await;
+    assert!(why.contains("6.2.14") && why.contains("7.0 or later"), "{why}");
+}
+
+#[tokio::test]
+async fn nobody_there_may_come_later() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let refused = RedisStore::connect(Options::new([url], "c")).await.map(drop);
+    assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_replica_alone_cannot_be_used() {
+    let master = Server::start();
+    let extra = vec!["--replicaof".into(), format!("127.0.0.1 {}", master.port())];
+    let replica = Server::start_with(ServerOptions { extra, ..ServerOptions::default() });
+    let both = Options::new([replica.url(), master.url()], "c");
+    assert_eq!(RedisStore::connect(both).await.unwrap().info().kind, "redis");
+    let refused = RedisStore::connect(Options::new([replica.url()], "c")).await.map(drop).unwrap_err();
+    assert!(refused.to_string().contains("master"), "{refused}");
+}
+
+#[tokio::test]
+async fn clocks_and_terms() {
+    let server = Server::start();
+    let store = RedisStore::connect(Options::new([server.url()], "c")).await.unwrap();
+    assert_eq!(store.clocks().await.unwrap().len(), 1);
+    let first = store.raise_term().await.unwrap();
+    let second = store.raise_term().await.unwrap();
+    assert!(second > first && first.0 > 1_600_000_000_000);
+}
