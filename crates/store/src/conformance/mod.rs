@@ -18,6 +18,7 @@
 
 #![allow(clippy::unwrap_used, reason = "this is a test suite: it is meant to panic")]
 
+mod arbitrary;
 mod claims;
 mod content;
 mod dead;

@@ -8,8 +8,9 @@
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt;
-use mtimer_types::{DeadReason, Destination, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId};
+use mtimer_types::{DeadReason, Destination, KeyPolicy, Time, Timer};
 
+use super::arbitrary::{Kind, Random, TICK, arbitrary_time, arbitrary_timer, target};
 use super::harness::{Fault, Harness};
 use super::kit::{DAY, HOUR, Kit, MINUTE, SECOND, dest, mix, other_dest, panic_text, unique};
 use super::pair::{Check, Pair, schedule_with};
@@ -24,97 +25,14 @@ const STEPS: usize = 80;
 const SLOTS: usize = 48;
 /// How many of them a step can name: the window moves along.
 const WINDOW: u64 = 14;
-/// The clock moves in steps of so many ms.
-const TICK: u64 = 20;
 /// Runs spent on cutting a failing case down.
 const MAX_SHRINKS: usize = 300;
-
-/// SplitMix64.
-#[derive(Clone, Debug)]
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(1);
-        mix(mix(self.0))
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
-}
 
 /// One operation to be: around which timer, and its own randomness.
 #[derive(Clone, Copy, Debug)]
 struct Choice {
     window: u64,
     seed: u64,
-}
-
-/// What an operation does.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Schedule,
-    ScheduleOther,
-    Cancel,
-    Reschedule,
-    /// A cancel or reschedule of before once more.
-    Again,
-    Take,
-    Ack,
-    LateAck,
-    Retry,
-    Dead,
-    Expired,
-    Unconfirmed,
-    Park,
-    Unpark,
-    Replay,
-    Purge,
-    Trim,
-}
-
-impl Kind {
-    const ALL: &[Self] = &[
-        Self::Schedule,
-        Self::ScheduleOther,
-        Self::Cancel,
-        Self::Reschedule,
-        Self::Again,
-        Self::Take,
-        Self::Ack,
-        Self::LateAck,
-        Self::Retry,
-        Self::Dead,
-        Self::Expired,
-        Self::Unconfirmed,
-        Self::Park,
-        Self::Unpark,
-        Self::Replay,
-        Self::Purge,
-        Self::Trim,
-    ];
-    const OF_PENDING: &[Self] = &[
-        Self::Take,
-        Self::Take,
-        Self::Retry,
-        Self::Retry,
-        Self::Park,
-        Self::Reschedule,
-        Self::Reschedule,
-        Self::Cancel,
-        Self::Dead,
-        Self::LateAck,
-        Self::Ack,
-    ];
 }
 
 #[derive(Clone, Debug)]
@@ -381,35 +299,6 @@ impl Case {
 
 fn may_bury(op: &Op) -> bool {
     matches!(op, Op::Cancel { .. } | Op::Settle { verdict: Verdict::Dead { .. } | Verdict::Retry { .. }, .. })
-}
-
-fn target(r: &mut Random, timer: &Timer) -> Target {
-    match &timer.key {
-        Some(key) if r.one_in(2) => Target::Key(timer.dest.clone(), key.clone()),
-        _ => Target::Id(timer.id),
-    }
-}
-
-fn arbitrary_time(r: &mut Random, now: Time) -> Time {
-    // On the grid of the clock, so that times meet; sometimes beside it.
-    let jitter = r.pick(&[0, 0, TICK, 2 * TICK, 1, 13]);
-    match r.below(4) {
-        0 => now - r.pick(&[0, 1, SECOND, HOUR, 400 * DAY]) - jitter,
-        1 => now + jitter,
-        2 => now + r.pick(&[SECOND, 5 * SECOND, 119 * SECOND]) + jitter,
-        _ => now + r.pick(&[2 * MINUTE, HOUR, 2 * HOUR, 20 * HOUR, 3 * DAY, 40 * DAY, 300 * DAY]) + jitter,
-    }
-}
-
-fn arbitrary_timer(r: &mut Random, kit: &Kit, dests: &[Destination]) -> Timer {
-    let dest = dests[r.below(dests.len() as u64) as usize].clone();
-    let key: Option<Key> = r.one_in(2).then(|| kit.key_of(r.pick(&["a", "b", "ключ"]), &dest));
-    let due = arbitrary_time(r, kit.now);
-    let deadline = r.one_in(3).then(|| due + r.pick(&[0, 10, MINUTE, DAY]));
-    let mode = if r.one_in(3) { Mode::AtMostOnce } else { Mode::AtLeastOnce };
-    let payload = vec![b'x'; r.pick(&[0, 1, 100, 1_000])].into();
-    let id = TimerId::new(due, kit.now, kit.partition, r.next());
-    Timer { id, dest, key, due, mode, deadline, payload, ..kit.timer(due) }
 }
 
 /// What went wrong, and everything that was done before.
