@@ -2,12 +2,14 @@
 //!
 //! An implementation writes a [`Harness`] and calls [`crate::conformance_tests!`] in its tests:
 //!
-//! ```ignore
+//! ```text
 //! mtimer_store::conformance_tests!(make_harness); // fn make_harness() -> impl Harness
 //! ```
 //!
 //! which makes one `#[test]` of every test here, under the module of its name. Each runs in a tokio runtime of its own
 //! with two workers; `make_harness` is called inside it.
+//! [`run_all`] runs them one after the other instead. How many random cases are run is said by
+//! `MTIMER_PROPTEST_CASES`; a case that fails prints its seed for `MTIMER_PROPTEST_SEED`.
 //!
 //! Invariant: the tests speak of timers and time only. They take answers whenever they come, know of no slots or
 //! scripts, and go by a clock that is an argument (set near the real one, because a store may forget outcomes by its
