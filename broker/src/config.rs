@@ -99,8 +99,14 @@ settings! {
     heartbeat: Span = "MTIMER_HEARTBEAT",
     /// Silence after which a client is taken for dead
     heartbeat_timeout: Span = "MTIMER_HEARTBEAT_TIMEOUT",
+    /// How long a connection may take for its handshake
+    handshake_timeout: Span = "MTIMER_HANDSHAKE_TIMEOUT",
+    /// Connections at most that have not finished their handshake
+    max_handshakes: usize = "MTIMER_MAX_HANDSHAKES",
     /// Sessions at most
     max_sessions: usize = "MTIMER_MAX_SESSIONS",
+    /// What may wait for one session to read it, at most
+    session_outbox: Size = "MTIMER_SESSION_OUTBOX",
     /// text or json
     log_format: LogFormat = "MTIMER_LOG_FORMAT",
     /// error, warn, info, debug or trace, or a filter such as info,mtimer_broker=debug
@@ -288,6 +294,7 @@ impl PartialConfig {
         let span = |value: Option<Span>, default: Duration| value.map_or(default, |s| s.0);
         // Somebody who sets only the heartbeat wants the usual three of them.
         let heartbeat = span(self.heartbeat, base.heartbeat);
+        let outbox = self.session_outbox.map(|s| usize::try_from(s.0).unwrap_or(usize::MAX));
         let broker = BrokerOptions {
             listen,
             cluster: self.cluster.clone().unwrap_or(base.cluster),
@@ -296,7 +303,10 @@ impl PartialConfig {
             heartbeat_timeout: span(self.heartbeat_timeout, heartbeat * 3),
             drain_timeout: span(self.drain_timeout, base.drain_timeout),
             startup_timeout: self.startup_timeout.map(|s| s.0).filter(|d| !d.is_zero()),
+            handshake_timeout: span(self.handshake_timeout, base.handshake_timeout),
+            max_handshakes: self.max_handshakes.unwrap_or(base.max_handshakes),
             max_sessions: self.max_sessions.unwrap_or(base.max_sessions),
+            session_outbox_bytes: outbox.unwrap_or(base.session_outbox_bytes),
             ..BrokerOptions::default()
         };
         broker.validate()?;

@@ -215,16 +215,25 @@ impl Session<'_> {
     /// Reads until something ends it.
     async fn read(&self, frames: &mut Frames<OwnedReadHalf>, way: &Way, outbox: &Outbox) -> End {
         let context = self.context;
+        // Bytes of an unfinished frame when the wait for more of it began.
+        let mut begun = 0;
         loop {
             // Only the wait for the client counts as silence, not that for the engine.
-            let (message, bytes) = match timeout(context.heartbeat_timeout, read_message(frames)).await {
+            let read = timeout(context.heartbeat_timeout, read_message(frames)).await;
+            let (message, bytes) = match read {
                 Ok(Ok(message)) => message,
                 Ok(Err(error)) => return self.unreadable(error),
+                Err(_) if frames.read_buffer().len() > begun => {
+                    // A large frame over a slow line: it is on its way.
+                    begun = frames.read_buffer().len();
+                    continue;
+                }
                 Err(_) => {
                     let text = format!("nothing heard for {} ms", context.heartbeat_timeout.as_millis());
                     return self.refused(Refusal::protocol(ShellCounter::HeartbeatsMissed, text));
                 }
             };
+            begun = 0;
             let sent = match sort(message) {
                 Ok(Sorted::ForEngine(event)) => way.send_message(event, bytes).await,
                 Ok(Sorted::Pong) => Ok(()),

@@ -129,6 +129,22 @@ async fn a_half_open_connection() {
     assert!(matches!(lively.next().await, Some(ServerMessage::Pong(9, _))));
 }
 
+#[tokio::test]
+async fn a_large_frame_over_a_slow_line_is_not_silence() {
+    let (heartbeat, heartbeat_timeout) = (Duration::from_millis(100), Duration::from_millis(400));
+    let broker = broker(BrokerOptions { heartbeat, heartbeat_timeout, ..options() }).await;
+    let mut slow = Client::welcomed(&broker).await;
+    let timers: Vec<_> = (0..30).map(|_| timer("slow", 3_600_000, &[1; 60 * 1024])).collect();
+    let request = Request { corr: 1, first_sent: support::now(), ops: timers.iter().map(schedule).collect() };
+    let bytes = frame(&ClientMessage::Request(request));
+    for part in bytes.chunks(bytes.len() / 8 + 1) {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        slow.send_bytes(part).await;
+    }
+    let Some(ServerMessage::Reply { replies, .. }) = slow.next().await else { panic!("no reply") };
+    assert_eq!(replies.len(), 30);
+}
+
 /// Options under which a failed delivery comes again soon.
 fn quick() -> BrokerOptions {
     let engine = EngineOptions { callback_timeout_ms: 200, ..options().engine };
