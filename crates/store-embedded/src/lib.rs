@@ -47,7 +47,8 @@ pub struct Options {
     pub partitions: u16,
     /// What an answer promises.
     pub durability: Durability,
-    /// Bytes of memory for what was read from disk. Besides, up to about 100 MiB wait in memory to be written.
+    /// Bytes of memory for what was read from disk. Besides, up to about 150 MiB are
+    /// in memory to be written.
     pub cache_bytes: u64,
 }
 

@@ -20,7 +20,7 @@ use crate::layout::Space;
 
 /// Bytes in memory of a space of records, of any other, before they go to disk. Up to three tables of each space are
 /// under way, and in memory they take about twice their bytes.
-const RECORDS_BYTES: u64 = 16 * 1024 * 1024;
+const RECORDS_BYTES: u64 = 8 * 1024 * 1024;
 const ENTRIES_BYTES: u64 = 4 * 1024 * 1024;
 /// Bytes of journals before the oldest is made superfluous: what an unclean start reads at most.
 const JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
