@@ -5,12 +5,14 @@ use mtimer_types::{PartitionId, Time, TimerId, limits::MAX_PAGE};
 
 use super::partition::{CLAIM_LEAD_MS, CLAIM_SPAN_MS, Pending};
 use super::requests::OpCtx;
-use super::table::{Entry, Flight, State};
+use super::table::{ENTRY_BYTES, Entry, Flight, State};
 use super::{Engine, Phase};
 use crate::api::{Call, Counter, Effect, Now};
 
 /// Timers of one load: an answer is taken in in about a millisecond.
 const LOAD_TIMERS: usize = 4_000;
+/// Timers of one load however short memory is.
+const LEAST_TIMERS: usize = 64;
 /// Payload bytes of one load.
 const LOAD_BYTES: usize = 4 * 1024 * 1024;
 /// Due timers of one partition that wait for claim or credit; beyond them no more are loaded.
@@ -39,7 +41,9 @@ impl Engine {
             _ => 0,
         };
         let owned = self.partitions.iter().flatten().count().max(1) as u64;
-        let share = (budget.saturating_sub(used) / owned).clamp(64 * 1024, LOAD_BYTES as u64) as usize;
+        let room = budget.saturating_sub(used) / owned;
+        let max_timers = ((room / ENTRY_BYTES) as usize).clamp(LEAST_TIMERS, LOAD_TIMERS);
+        let max_bytes = (room as usize).clamp(64 * 1024, LOAD_BYTES);
         let target = now.time + preload;
         for ix in 0..self.partitions.len() {
             let Some(p) = self.partitions[ix].as_deref_mut() else { continue };
@@ -55,7 +59,7 @@ impl Engine {
             p.claim_asked = p.claim_asked.max(claim.unwrap_or(Time::ZERO));
             p.load_out = true;
             p.calls.push_back(Pending::Load { claim, begun: now.mono_ms });
-            let load = Load { until: target, max_timers: LOAD_TIMERS, max_bytes: share, claim };
+            let load = Load { until: target, max_timers, max_bytes, claim };
             self.effects.push(Effect::Call(p.id, Call::Load(load)));
         }
     }

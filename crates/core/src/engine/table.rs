@@ -10,7 +10,7 @@ use super::roster::{DestIx, MemberRef};
 use crate::api::SessionId;
 
 /// Bookkeeping bytes of one timer in memory, about: its entry, its record, its place in the wheel.
-const ENTRY_BYTES: u64 = 300;
+pub(super) const ENTRY_BYTES: u64 = 300;
 
 /// One timer in memory.
 #[derive(Debug)]

@@ -1,1 +1,407 @@
-//! Tests of the engine.
+//! Single scenes of the engine on the in-memory model; whole lives are simulated in `tests/simulation.rs`.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use mtimer_protocol::{
+    Delivery, ErrorCode, OpReply, Request, RequestOp, ServerMessage, SettleRefusal, Settlement,
+};
+use mtimer_store::memory::MemoryStore;
+use mtimer_store::{Acquire, Lane, Store};
+use mtimer_types::{
+    Destination, HandlerOutcome, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Target, Term, Time, Timer,
+    TimerId,
+};
+
+use crate::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
+
+const START: u64 = 1_700_000_000_000;
+const P: PartitionId = PartitionId(0);
+
+/// An engine, a store, and what was sent to sessions.
+struct Rig {
+    engine: Engine,
+    store: MemoryStore,
+    lane: Arc<dyn Lane>,
+    unanswered: std::collections::VecDeque<mtimer_store::LaneFuture<CallAnswer>>,
+    ms: u64,
+    sent: Vec<(SessionId, ServerMessage)>,
+    released: bool,
+    random: u64,
+}
+
+impl Rig {
+    fn new(options: EngineOptions) -> Self {
+        Self::on(MemoryStore::new(1), 1, 0, options)
+    }
+
+    fn on(store: MemoryStore, term: u64, ms: u64, options: EngineOptions) -> Self {
+        let owner = store.owner(P).now_or_never().unwrap().unwrap();
+        let (nonce, term) = (Nonce(term), Term(term));
+        let acquire = Acquire { partition: P, expected: owner.epoch, nonce, term, version: 1 };
+        let acquired = store.acquire(acquire).now_or_never().unwrap().unwrap();
+        let retry = RetryTiers(vec![100, 100]);
+        let options = EngineOptions { partitions: 1, jitter_percent: 0, retry, ..options };
+        let now = Now { time: Time::from_ms(START + ms), mono_ms: ms };
+        let mut engine = Engine::new(options, now);
+        let (epoch, prior_claim) = (acquired.epoch, acquired.prior_claim);
+        engine
+            .handle(now, Input::Acquired { partition: P, epoch, prior_claim, in_flight: acquired.in_flight });
+        let unanswered = std::collections::VecDeque::new();
+        let mut rig = Self {
+            engine,
+            store,
+            lane: acquired.lane,
+            unanswered,
+            ms,
+            sent: vec![],
+            released: false,
+            random: term.0 << 32,
+        };
+        rig.run(10);
+        rig
+    }
+
+    fn now(&self) -> Now {
+        Now { time: Time::from_ms(START + self.ms), mono_ms: self.ms }
+    }
+
+    fn session(&mut self, n: u64, event: SessionEvent) {
+        let now = self.now();
+        self.engine.handle(now, Input::Session(SessionId(n), event));
+    }
+
+    fn join(&mut self, n: u64, app: &str, credit: u32) {
+        self.session(n, SessionEvent::Opened { client: u128::from(n) });
+        self.session(n, SessionEvent::Register { registration: 1, dest: dest(app), credit });
+    }
+
+    /// Lets so many ms pass.
+    fn run(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.ms += 1;
+            let health = self.lane.health().borrow().clone();
+            let now = self.now();
+            self.engine.handle(now, Input::Health { partition: P, health });
+            self.turn();
+        }
+    }
+
+    fn turn(&mut self) {
+        loop {
+            while let Some(answer) = self.unanswered.front_mut().and_then(FutureExt::now_or_never) {
+                self.unanswered.pop_front();
+                let answer = answer.unwrap_or_else(CallAnswer::Ended);
+                let epoch = self.lane.epoch();
+                let now = self.now();
+                self.engine.handle(now, Input::Answered { partition: P, epoch, answer });
+            }
+            let mut effects = Vec::new();
+            let now = self.now();
+            self.engine.flush(now, &mut effects);
+            if effects.is_empty() {
+                return;
+            }
+            effects.into_iter().for_each(|e| self.carry_out(e));
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        let call = match effect {
+            Effect::Send(session, message) => return self.sent.push((session, message)),
+            Effect::Call(_, call) => call,
+            Effect::Released => return self.released = true,
+            Effect::Alarm(_) => return,
+            other => panic!("unexpected: {other:?}"),
+        };
+        let lane = &self.lane;
+        self.unanswered.push_back(match call {
+            Call::Apply(batch) => lane.apply(batch).map(|a| a.map(CallAnswer::Apply)).boxed(),
+            Call::Load(load) => lane.load(load).map(|a| a.map(CallAnswer::Load)).boxed(),
+            Call::Unload(beyond) => lane.unload(beyond).map(|a| a.map(|()| CallAnswer::Unload)).boxed(),
+            Call::Get(target) => lane.get(target).map(|a| a.map(CallAnswer::Get)).boxed(),
+            Call::ParkedDestinations => {
+                lane.parked_destinations().map(|a| a.map(CallAnswer::ParkedDestinations)).boxed()
+            }
+            Call::Parked(dest, from, limit) => {
+                lane.parked(dest, from, limit).map(|a| a.map(CallAnswer::Parked)).boxed()
+            }
+            Call::Dead(filter, from, limit) => {
+                lane.dead(filter, from, limit).map(|a| a.map(CallAnswer::Dead)).boxed()
+            }
+            Call::Taken(from, limit) => lane.taken(from, limit).map(|a| a.map(CallAnswer::Taken)).boxed(),
+            Call::Census => lane.census().map(|a| a.map(CallAnswer::Census)).boxed(),
+            Call::Release(left) => lane.release(left).map(|a| a.map(|()| CallAnswer::Release)).boxed(),
+        });
+    }
+
+    fn timer(&mut self, app: &str, due_in: u64) -> Timer {
+        self.random += 1;
+        let now = self.now().time;
+        let due = now + due_in;
+        Timer {
+            id: TimerId::new(due, now, P, self.random),
+            dest: dest(app),
+            key: None,
+            due,
+            mode: Mode::AtLeastOnce,
+            deadline: None,
+            callback_timeout_ms: Some(500),
+            retry: None,
+            payload: b"payload".as_slice().into(),
+        }
+    }
+
+    fn ask(&mut self, n: u64, ops: Vec<RequestOp>) {
+        let first_sent = self.now().time;
+        self.session(n, SessionEvent::Request(Request { corr: 1, first_sent, ops }));
+    }
+
+    fn schedule(&mut self, n: u64, timer: Timer) {
+        self.ask(n, vec![RequestOp::Schedule { timer, policy: KeyPolicy::Create }]);
+    }
+
+    fn settle(&mut self, n: u64, d: &Delivery, outcome: HandlerOutcome) {
+        let s = Settlement { id: d.id, epoch: d.epoch, attempt: d.attempt, outcome };
+        self.session(n, SessionEvent::Settle(vec![s]));
+    }
+
+    fn take_deliveries(&mut self) -> Vec<(SessionId, Delivery)> {
+        let mut all = Vec::new();
+        self.sent.retain_mut(|(session, message)| match message {
+            ServerMessage::Deliver { deliveries, .. } => {
+                all.extend(deliveries.drain(..).map(|d| (*session, d)));
+                false
+            }
+            _ => true,
+        });
+        all
+    }
+
+    fn take_replies(&mut self) -> Vec<OpReply> {
+        let mut all = Vec::new();
+        for (_, message) in self.sent.drain(..) {
+            if let ServerMessage::Reply { replies, .. } = message {
+                all.extend(replies);
+            }
+        }
+        all
+    }
+
+    fn refusals(&mut self) -> Vec<SettleRefusal> {
+        let mut all = Vec::new();
+        for (_, message) in self.sent.drain(..) {
+            if let ServerMessage::Settled { refused, .. } = message {
+                all.extend(refused.into_iter().map(|r| r.1));
+            }
+        }
+        all
+    }
+}
+
+fn dest(app: &str) -> Destination {
+    Destination::new("test", app).unwrap()
+}
+
+fn code(reply: &OpReply) -> Option<ErrorCode> {
+    if let OpReply::Failed { code, .. } = reply { Some(*code) } else { None }
+}
+
+#[test]
+fn a_stuck_destination_leaves_memory_and_holds_up_nobody() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "busy", 10);
+    for _ in 0..500 {
+        let stuck = rig.timer("stuck", 0);
+        rig.schedule(1, stuck);
+    }
+    rig.run(400);
+    assert_eq!(rig.engine.memory().0, 0, "stuck timers are still in memory");
+    let busy = rig.timer("busy", 5);
+    rig.schedule(1, busy.clone());
+    rig.run(5);
+    let got = rig.take_deliveries();
+    assert_eq!(got.iter().map(|(_, d)| d.id).collect::<Vec<_>>(), [busy.id]);
+    // When somebody comes at last, each of them is delivered, as a first attempt.
+    rig.join(2, "stuck", 50);
+    let mut seen = Vec::new();
+    for _ in 0..200 {
+        rig.run(1);
+        for (session, d) in rig.take_deliveries() {
+            assert_eq!((session, d.attempt), (SessionId(2), 1));
+            rig.settle(2, &d, HandlerOutcome::Ok);
+            seen.push(d.id);
+        }
+    }
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 500);
+}
+
+#[test]
+fn deliveries_go_to_the_least_loaded_and_never_beyond_credit() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 3);
+    rig.join(2, "a", 100);
+    for _ in 0..20 {
+        let t = rig.timer("a", 1);
+        rig.schedule(1, t);
+    }
+    rig.run(10);
+    let got = rig.take_deliveries();
+    let first = got.iter().filter(|(s, _)| *s == SessionId(1)).count();
+    assert_eq!((got.len(), first), (20, 3));
+}
+
+#[test]
+fn a_settlement_is_refused_to_a_stranger_and_too_late() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    rig.join(2, "a", 0);
+    let t = rig.timer("a", 1);
+    rig.schedule(1, t);
+    rig.run(5);
+    let (_, d) = rig.take_deliveries().remove(0);
+    rig.settle(2, &d, HandlerOutcome::Ok);
+    rig.run(2);
+    assert_eq!(rig.refusals(), [SettleRefusal::NotYours]);
+    // Timed out, retried; the failure report of the first attempt is late, its ok is not.
+    rig.run(600);
+    let (_, again) = rig.take_deliveries().remove(0);
+    assert_eq!(again.attempt, 2);
+    rig.settle(1, &d, HandlerOutcome::Fail { error: "no".into() });
+    rig.run(2);
+    assert_eq!(rig.refusals(), [SettleRefusal::Late]);
+    rig.settle(1, &d, HandlerOutcome::Ok);
+    rig.run(2);
+    assert_eq!(rig.refusals(), []);
+    assert_eq!((rig.engine.memory().0, rig.engine.unsettled()), (0, 0));
+}
+
+#[test]
+fn extending_moves_the_callback_timeout() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let t = rig.timer("a", 1);
+    rig.schedule(1, t);
+    rig.run(5);
+    let (_, d) = rig.take_deliveries().remove(0);
+    rig.run(400);
+    rig.session(1, SessionEvent::Extend { id: d.id, epoch: d.epoch, attempt: 1, by_ms: 2_000 });
+    rig.run(1_500);
+    assert!(rig.take_deliveries().is_empty());
+    rig.run(1_000);
+    assert_eq!(rig.take_deliveries()[0].1.attempt, 2);
+}
+
+#[test]
+fn what_is_being_cancelled_is_not_sent() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let t = rig.timer("a", 50);
+    rig.schedule(1, t.clone());
+    rig.run(45);
+    rig.store.faults().hold(P);
+    rig.ask(1, vec![RequestOp::Cancel { target: Target::Id(t.id), request: 9 }]);
+    rig.run(100);
+    assert!(rig.take_deliveries().is_empty(), "sent although its cancel was under way");
+    rig.store.faults().heal(P);
+    rig.run(2);
+    assert_eq!(rig.take_replies().last(), Some(&OpReply::Cancelled(t.id)));
+    rig.run(100);
+    assert!(rig.take_deliveries().is_empty());
+}
+
+#[test]
+fn nothing_is_sent_without_a_recent_fenced_write() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let t = rig.timer("a", 3_000);
+    rig.schedule(1, t);
+    rig.run(100);
+    rig.store.faults().down(P, "test");
+    rig.run(4_000);
+    assert!(rig.take_deliveries().is_empty(), "sent while the store was away");
+    let t = rig.timer("a", 10);
+    rig.schedule(1, t);
+    rig.run(1);
+    assert_eq!(code(rig.take_replies().last().unwrap()), Some(ErrorCode::Unavailable));
+    rig.store.faults().heal(P);
+    rig.run(60);
+    assert_eq!(rig.take_deliveries().len(), 1);
+}
+
+#[test]
+fn requests_that_are_too_old_or_not_ours_are_refused() {
+    let mut rig = Rig::new(EngineOptions { partitions: 1, ..EngineOptions::default() });
+    rig.join(1, "a", 0);
+    rig.run(40_000);
+    let timer = rig.timer("a", 10);
+    let ops = vec![RequestOp::Schedule { timer: timer.clone(), policy: KeyPolicy::Create }];
+    let first_sent = Time::from_ms(START);
+    rig.session(1, SessionEvent::Request(Request { corr: 1, first_sent, ops }));
+    let id = TimerId::new(timer.due, timer.due, PartitionId(7), 1);
+    rig.schedule(1, Timer { id, ..timer.clone() });
+    rig.schedule(1, Timer { due: timer.due + 1, ..timer });
+    rig.run(1);
+    let codes: Vec<_> = rig.take_replies().iter().map(code).collect();
+    assert_eq!(codes, [Some(ErrorCode::Unknown), Some(ErrorCode::Invalid), Some(ErrorCode::Invalid)]);
+}
+
+#[test]
+fn little_memory_is_kept_to_and_nothing_is_dropped() {
+    let budget = 100_000;
+    let mut rig = Rig::new(EngineOptions { memory_bytes: budget, ..EngineOptions::default() });
+    rig.join(1, "a", 1_000);
+    for n in 0..2_000 {
+        let t = rig.timer("a", 2_000 + n);
+        rig.schedule(1, t);
+    }
+    let mut seen = 0;
+    for _ in 0..6_000 {
+        rig.run(1);
+        for (_, d) in rig.take_deliveries() {
+            rig.settle(1, &d, HandlerOutcome::Ok);
+            seen += 1;
+        }
+        if rig.ms > 1_500 {
+            let bytes = rig.engine.memory().1;
+            assert!(bytes < budget * 13 / 10, "{bytes} bytes in memory, the budget is {budget}");
+        }
+    }
+    assert_eq!(seen, 2_000);
+}
+
+#[test]
+fn a_graceful_stop_leaves_word_and_the_next_owner_honours_it() {
+    let store = MemoryStore::new(1);
+    let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
+    rig.join(1, "a", 10);
+    let t = rig.timer("a", 1);
+    rig.schedule(1, t.clone());
+    rig.run(5);
+    let (_, d) = rig.take_deliveries().remove(0);
+    let now = rig.now();
+    rig.engine.handle(now, Input::Drain);
+    rig.run(50);
+    assert_eq!(rig.engine.unsettled(), 1);
+    let late = rig.timer("a", 1);
+    rig.schedule(1, late);
+    rig.run(1);
+    assert_eq!(code(rig.take_replies().last().unwrap()), Some(ErrorCode::Stopping));
+    let now = rig.now();
+    rig.engine.handle(now, Input::Release);
+    rig.turn();
+    assert!(rig.released);
+
+    let mut next = Rig::on(store, 2, rig.ms, EngineOptions::default());
+    next.join(1, "a", 10);
+    next.run(100);
+    assert!(next.take_deliveries().is_empty(), "delivered again although the handler is still at work");
+    next.settle(1, &d, HandlerOutcome::Ok);
+    next.run(5);
+    assert_eq!(next.refusals(), []);
+    assert_eq!((next.engine.memory().0, next.engine.unsettled()), (0, 0));
+    let found = next.lane.get(Target::Id(t.id)).now_or_never().unwrap().unwrap();
+    assert_eq!(found, None);
+}
