@@ -97,7 +97,9 @@ pub struct Acquired {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AcquireError {
     /// Somebody else did since the record was read.
-    #[error("partition {partition} is at epoch {stored}, expected was {expected}: read its owner record again")]
+    #[error(
+        "partition {partition} is at epoch {stored}, expected was {expected}: read its owner record again"
+    )]
     Epoch {
         /// Which partition.
         partition: PartitionId,
@@ -287,7 +289,8 @@ pub struct DeadFilter {
 impl DeadFilter {
     /// Whether a destination passes.
     pub fn accepts(&self, dest: &Destination) -> bool {
-        self.group.as_deref().is_none_or(|g| g == dest.group()) && self.app.as_deref().is_none_or(|a| a == dest.app())
+        self.group.as_deref().is_none_or(|g| g == dest.group())
+            && self.app.as_deref().is_none_or(|a| a == dest.app())
     }
 }
 
