@@ -218,7 +218,9 @@ impl fmt::Debug for TimerId {
 
 /// The text is not a timer id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a timer id: an id has 26 characters of 0-9 a-z without i, l, o, u, the first of them 0-7")]
+#[error(
+    "{0:?} is not a timer id: an id has 26 characters of 0-9 a-z without i, l, o, u, the first of them 0-7"
+)]
 pub struct ParseIdError(String);
 
 impl FromStr for TimerId {

@@ -15,7 +15,9 @@ impl<'de> Deserialize<'de> for Time {
         let ms = u64::deserialize(d)?;
         let max = Self::MAX.0;
         if ms > max {
-            return Err(de::Error::custom(format_args!("the time {ms} ms is beyond {max} ms, the latest there is")));
+            return Err(de::Error::custom(format_args!(
+                "the time {ms} ms is beyond {max} ms, the latest there is"
+            )));
         }
         Ok(Self(ms))
     }

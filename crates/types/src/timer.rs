@@ -112,7 +112,9 @@ pub enum InvalidTimer {
         max_ms: u32,
     },
     /// Too far ahead.
-    #[error("the due time {due} ms is more than {max_days} days ahead of {now} ms: schedule it nearer to its time")]
+    #[error(
+        "the due time {due} ms is more than {max_days} days ahead of {now} ms: schedule it nearer to its time"
+    )]
     TooFar {
         /// The due time.
         due: Time,
