@@ -69,7 +69,7 @@ impl RedisLane {
         health: watch::Receiver<Health>,
     ) -> (Self, impl Future<Output = ()> + Send) {
         let epoch = engine.facts.epoch;
-        let left = CancellationToken::new();
+        let left = engine.left.clone();
         let inbox = Arc::new(Inbox { queue: Mutex::default(), arrived: Notify::new(), left });
         let task = serve(engine, inbox.clone());
         (Self { epoch, inbox, health }, task)

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use mtimer_store::{Answer, Batch, Health, LaneError, Op, Refusal};
 use mtimer_types::{Destination, PartitionId, Target, Time};
 use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::answer::{self, Nonsense, Said};
 use crate::backoff::Backoff;
@@ -122,6 +123,8 @@ pub(crate) struct Engine {
     pub(crate) alone: Option<Vec<Reply>>,
     pub(crate) health: watch::Sender<Health>,
     pub(crate) backoff: Backoff,
+    /// Cancelled when the handle was dropped: no call follows.
+    pub(crate) left: CancellationToken,
 }
 
 /// Why the script at the front was not applied.
@@ -162,6 +165,7 @@ impl Engine {
             alone: None,
             health,
             backoff: Backoff::new(jitter),
+            left: CancellationToken::new(),
         }
     }
 

@@ -51,7 +51,7 @@ impl Engine {
                 Attempt::Done(found) => break found,
                 Attempt::Again(reason) => why = reason,
             }
-            if self.health.is_closed() && self.nobody_waits() {
+            if self.left.is_cancelled() && self.nobody_waits() {
                 return Err(LaneError::Closed);
             }
         };

@@ -47,6 +47,12 @@ impl RedisStore {
         let (addresses, login) = options.check()?;
         let tasks = TaskTracker::new();
         let pool = Pool::new(login, options.replication(), tasks.clone());
+        for address in &addresses {
+            // Those that cannot be reached are passed over: others may do.
+            if let Ok(conn) = pool.get(address).await {
+                check_server(&conn)?;
+            }
+        }
         let topology = Topology::discover(addresses, &pool).await.map_err(explain)?;
         let shared = Arc::new(Shared { pool, topology });
         for address in shared.topology.masters() {

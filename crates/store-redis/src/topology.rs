@@ -30,15 +30,9 @@ pub(crate) struct Topology {
 impl Topology {
     /// Asks a server what it belongs to.
     pub(crate) async fn discover(seeds: Vec<String>, pool: &Pool) -> Result<Self, Lost> {
-        let (first, info) = first_reachable(&seeds, pool).await?;
-        let cluster = info == "1";
+        let cluster = is_cluster(&seeds, pool).await?;
         let this = Self { seeds, cluster, map: Mutex::default() };
-        if cluster {
-            this.refresh(pool).await?;
-        } else if this.refresh(pool).await.is_err() {
-            // No master among them for now: the lanes will look again.
-            this.put(vec![Stretch { from: 0, to: u16::MAX, address: first }]);
-        }
+        this.refresh(pool).await?;
         Ok(this)
     }
 
@@ -116,15 +110,12 @@ impl Topology {
     }
 }
 
-/// The first server that answers, and whether it is part of a cluster.
-async fn first_reachable(seeds: &[String], pool: &Pool) -> Result<(String, String), Lost> {
+/// Whether the first server that answers is part of a cluster.
+async fn is_cluster(seeds: &[String], pool: &Pool) -> Result<bool, Lost> {
     let mut last = Lost("no address was given".into());
     for address in seeds {
         match pool.get(address).await {
-            Ok(conn) => {
-                let cluster = conn.info.get("cluster_enabled").cloned().unwrap_or_default();
-                return Ok((address.clone(), cluster));
-            }
+            Ok(conn) => return Ok(conn.info.get("cluster_enabled").is_some_and(|on| on == "1")),
             Err(lost) => last = lost,
         }
     }

@@ -56,6 +56,7 @@ impl Server {
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", ""])
             .args(["--appendonly", yes_no(self.options.append_only), "--appendfsync", "always"])
             .args(["--cluster-enabled", yes_no(self.options.cluster), "--cluster-node-timeout", "2000"])
+            .args(["--repl-diskless-sync-delay", "0"])
             .args(["--loglevel", "warning", "--logfile", "redis.log", "--enable-debug-command", "local"])
             .args(&self.options.extra)
             .current_dir(self.dir.path())

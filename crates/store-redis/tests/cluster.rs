@@ -1,0 +1,102 @@
+//! Redis Cluster: a hash slot that migrates under a lane.
+
+mod support;
+
+use mtimer_store::{Answer, Health, LaneError, ScheduleAnswer, Store};
+use mtimer_store_redis::test_support::TestCluster;
+use mtimer_store_redis::{Options, RedisStore};
+use mtimer_types::{Target, Timer};
+use support::owner::{Owner, PARTITION, ack, acquire, connect, dest, keyed, now, schedule, timer};
+
+const KEY: &str = "owner:{2}:t";
+const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
+
+async fn owner(cluster: &TestCluster) -> Owner {
+    Owner::of(connect(Options::new(cluster.urls()[..1].to_vec(), "t")).await).await
+}
+
+fn timers(name: &str, n: u64) -> Vec<Timer> {
+    (0..n)
+        .map(|n| {
+            if n % 5 == 0 { keyed(now() + n * 700, &format!("{name}{n}")) } else { timer(now() + n * 700, 5) }
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_is_recognised_by_asking() {
+    let cluster = TestCluster::start();
+    let store = RedisStore::connect(Options::new(cluster.urls()[2..].to_vec(), "t")).await.unwrap();
+    assert_eq!(store.info().kind, "redis-cluster");
+    assert_eq!(store.clocks().await.unwrap().len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lane_survives_the_migration_of_its_hash_slot() {
+    let cluster = TestCluster::start();
+    let owner = owner(&cluster).await;
+    let before = timers("a", 200);
+    assert!(owner.apply(before.iter().map(schedule).collect()).await.iter().all(|a| *a == NEW));
+    let from = cluster.node_of(KEY);
+    let to = (from + 1) % 3;
+    // Half way, with everything still at the old node: what needs a key that is not there has to wait.
+    cluster.begin_migration(KEY, from, to);
+    let during = timers("b", 50);
+    let sent: Vec<_> = during.chunks(10).map(|c| owner.send(c.iter().map(schedule).collect())).collect();
+    let acks: Vec<_> = before[..20].iter().map(|t| owner.send(vec![ack(t.id)])).collect();
+    let mut health = owner.lane.health();
+    health.wait_for(|h| matches!(h, Health::Down(_))).await.unwrap();
+    // Half way, with everything at the new node.
+    cluster.migrate_keys(KEY, from, to);
+    cluster.finish_migration(KEY, to);
+    for answers in sent {
+        assert!(answers.await.unwrap().iter().all(|a| *a == NEW));
+    }
+    for answers in acks {
+        assert_eq!(answers.await.unwrap(), [Answer::Done]);
+    }
+    health.wait_for(|h| *h == Health::Up).await.unwrap();
+    // Nothing lost, nothing twice.
+    let loaded = owner.load(now() + 3_600_000).await;
+    assert_eq!(loaded.len(), 230);
+    let key = before.iter().skip(20).find_map(|t| t.key.clone()).unwrap();
+    assert!(owner.lane.get(Target::Key(dest(), key)).await.unwrap().is_some());
+    let rest: Vec<_> = before[20..].iter().chain(&during).map(|t| ack(t.id)).collect();
+    assert!(owner.apply(rest).await.iter().all(|a| *a == Answer::Done));
+    let fixed = ["owner:", "meta:", "dest:", "term:", "ended:"];
+    let left: Vec<_> =
+        cluster.keys().into_iter().filter(|k| !fixed.iter().any(|f| k.starts_with(f))).collect();
+    assert_eq!(left, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_half_of_the_keys_have_migrated_nothing_is_torn() {
+    let cluster = TestCluster::start();
+    let owner = owner(&cluster).await;
+    let before = timers("a", 300);
+    owner.apply(before.iter().map(schedule).collect()).await;
+    let from = cluster.node_of(KEY);
+    let to = (from + 1) % 3;
+    cluster.begin_migration(KEY, from, to);
+    // Everything but the owner record and one slot goes.
+    let keys: Vec<String> = cluster.nodes[from].keys().into_iter().filter(|k| k.contains("{2}")).collect();
+    let going: Vec<_> = keys.iter().filter(|k| !k.starts_with("owner")).skip(1).map(String::as_str).collect();
+    let port = cluster.nodes[to].port().to_string();
+    let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+    migrate.extend(going);
+    cluster.nodes[from].call::<()>(&migrate);
+    let sent: Vec<_> = before.chunks(50).map(|c| owner.send(c.iter().map(|t| ack(t.id)).collect())).collect();
+    let mut health = owner.lane.health();
+    health.wait_for(|h| matches!(h, Health::Down(_))).await.unwrap();
+    cluster.migrate_keys(KEY, from, to);
+    cluster.finish_migration(KEY, to);
+    for answers in sent {
+        assert!(answers.await.unwrap().iter().all(|a| *a == Answer::Done));
+    }
+    assert_eq!(owner.lane.census().await.unwrap(), mtimer_store::Census::default());
+    // And an acquisition finds the new node.
+    let next = acquire(&*owner.store).await;
+    let refused = owner.try_apply(vec![schedule(&timer(now(), 1))]).await;
+    assert!(matches!(refused, Err(LaneError::Fenced { partition: PARTITION, .. })));
+    assert_eq!(next.lane.census().await.unwrap(), mtimer_store::Census::default());
+}
