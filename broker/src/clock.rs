@@ -53,18 +53,10 @@ pub(crate) struct Clock {
     moved: Notify,
 }
 
-/// A round of readings of the store's clocks.
-struct Round {
-    readings: Vec<Time>,
-    /// From the request to the answer.
-    took: Duration,
-}
-
 impl Clock {
     /// Starts from a first round of readings. A store that does not tell its time in time is left out.
     pub(crate) async fn start(host: Arc<dyn HostClock>, store: &dyn Store) -> Self {
-        let round = read(store).await;
-        Self::from_readings(host, round.at_answer())
+        Self::from_readings(host, read(store).await)
     }
 
     /// Starts from readings of the store's clocks that were taken just now.
@@ -103,9 +95,9 @@ impl Clock {
     }
 
     /// Takes a round of readings; says how many clocks are far off.
-    fn observe(&self, round: &Round) -> usize {
+    fn observe(&self, store: &[Time]) -> usize {
         let mono_ms = self.mono_ms();
-        let mut readings = round.at_answer();
+        let mut readings = store.to_vec();
         readings.push(Time::from_ms(self.host.now_us() / 1_000));
         let mut cluster = self.cluster();
         // The distance to the end of time changes with the offset only.
@@ -128,20 +120,12 @@ impl Clock {
     }
 }
 
-impl Round {
-    /// The readings, carried on to the moment of the answer: they were taken about half way.
-    fn at_answer(&self) -> Vec<Time> {
-        let half = u64::try_from(self.took.as_millis() / 2).unwrap_or_default();
-        self.readings.iter().map(|t| *t + half).collect()
-    }
-}
-
-async fn read(store: &dyn Store) -> Round {
-    let before = Instant::now();
+/// Readings of the store's clocks, as they were when the store looked: none of them is ahead of its clock now. Half a round
+/// trip could be added, but a guess that is too high would make timers early.
+async fn read(store: &dyn Store) -> Vec<Time> {
     // No answer is no reading: the store's health is watched and logged elsewhere.
     let answer = tokio::time::timeout(READING_TIMEOUT, store.clocks()).await;
-    let readings = answer.ok().and_then(Result::ok).unwrap_or_default();
-    Round { readings, took: before.elapsed() }
+    answer.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 /// Reads the clocks every second until cancelled. Logs when a clock goes far off and when all are back.
@@ -203,7 +187,7 @@ pub(crate) mod tests {
     impl Clock {
         /// Observes that all clocks of the store say this, until nothing is left to correct.
         pub(crate) fn observe_all(&self, ms: u64) {
-            self.observe(&Round { readings: vec![Time::from_ms(ms); 3], took: Duration::ZERO });
+            self.observe(&[Time::from_ms(ms); 3]);
         }
     }
 
@@ -223,7 +207,7 @@ pub(crate) mod tests {
     async fn a_moved_estimate_wakes_who_waits() {
         let clock = clock_at(1_000_000_000);
         tokio::time::advance(Duration::from_secs(1)).await;
-        let agreed = Round { readings: vec![Time::from_ms(1_001_000); 2], took: Duration::ZERO };
+        let agreed = [Time::from_ms(1_001_000); 2];
         assert_eq!(clock.observe(&agreed), 1, "the host's clock has stood still");
         clock.observe_all(1_007_000);
         clock.moved().await;
@@ -235,11 +219,5 @@ pub(crate) mod tests {
         let clock = clock_at(0);
         assert!(clock.instant_of(Time::MAX) > Instant::now() + Duration::from_secs(86_400));
         assert!(clock.instant_of_mono(u64::MAX) > Instant::now());
-    }
-
-    #[test]
-    fn readings_are_carried_on_to_the_moment_of_the_answer() {
-        let round = Round { readings: vec![Time::from_ms(100)], took: Duration::from_millis(40) };
-        assert_eq!(round.at_answer(), [Time::from_ms(120)]);
     }
 }

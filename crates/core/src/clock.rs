@@ -42,7 +42,8 @@ impl ClusterClock {
     pub fn new(mono_ms: u64, readings: &[Time]) -> Self {
         let mut sorted: Vec<i64> = readings.iter().map(|t| t.as_ms() as i64).collect();
         sorted.sort_unstable();
-        let start = sorted.get(sorted.len() / 2).copied().unwrap_or_default();
+        // Of the two in the middle the lower one: rather late than early.
+        let start = sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or_default();
         Self { offset: start - mono_ms as i64, corrected: mono_ms, latest: Time::ZERO, tied_since: None }
     }
 
