@@ -1,5 +1,6 @@
 //! dev and broker: settings, readiness, signals, exit codes.
 
+use mtimer_store_redis::test_support::Server;
 use serde_json::{Value, json};
 
 use crate::harness::{Dev, Running, end, mtimer, run};
@@ -113,4 +114,41 @@ fn a_redis_that_is_not_there_is_waited_for_as_long_as_is_allowed() {
         ["broker", "--redis", "redis://127.0.0.1:1", "--startup-timeout", "50ms", "--listen", "127.0.0.1:0"];
     let away = run(&args).code(13);
     assert!(away.err.contains("allow more with --startup-timeout"), "{away:?}");
+}
+
+#[test]
+fn the_broker_that_was_started_last_wins_and_the_other_says_so() {
+    let redis = Server::start();
+    let url = redis.url();
+    let args = [
+        "broker",
+        "--cluster",
+        "shop",
+        "--redis",
+        &url,
+        "--partitions",
+        "4",
+        "--listen",
+        "127.0.0.1:0",
+        "--json",
+    ];
+    let mut first = Running::start(&args);
+    let ready: Value = serde_json::from_str(&first.line()).unwrap();
+    assert_eq!(
+        (&ready["store"], &ready["cluster"], &ready["partitions"]),
+        (&json!("redis"), &json!("shop"), &json!(4))
+    );
+    let addr = ready["listening"].as_str().unwrap();
+    run(&["schedule", "--group", "g", "--app", "a", "--in", "0s", "--broker", addr]).ok();
+    let mut second = Running::start(&args);
+    let ready: Value = serde_json::from_str(&second.line()).unwrap();
+    let addr = ready["listening"].as_str().unwrap();
+    run(&["listen", "--group", "g", "--app", "a", "--count", "1", "--json", "--broker", addr]).ok();
+    let (code, last) = first.wait();
+    assert_eq!(code, 11);
+    assert_eq!(serde_json::from_str::<Value>(&last).unwrap()["error"], "fenced");
+    second.signal("TERM");
+    assert_eq!(second.wait().0, 0);
+    let other = ["broker", "--cluster", "shop", "--redis", &url, "--partitions", "8", "--json"];
+    assert_eq!(run(&other).code(12).json()["error"], "store-unusable");
 }

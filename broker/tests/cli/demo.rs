@@ -1,6 +1,8 @@
-//! demo and bench: small ones.
+//! demo and bench: small ones, on every store.
 
 use serde_json::Value;
+
+use mtimer_store_redis::test_support::{Server, TestCluster};
 
 use crate::harness::run;
 
@@ -41,4 +43,23 @@ fn measurements_check_themselves() {
             assert!(["p50", "p99", "p999", "max"].iter().all(|q| tail[q].is_number()), "{report}");
         }
     }
+}
+
+#[test]
+fn a_demo_on_redis_leaves_no_key_behind() {
+    let redis = Server::start();
+    let _: () = redis.call(&["SET", "somebody-elses", "1"]);
+    let report =
+        run(&["demo", "--timers", "300", "--over", "300ms", "--redis", &redis.url(), "--json"]).ok().json();
+    assert_eq!((&report["fired"], &report["duplicates"]), (&300.into(), &0.into()));
+    assert_eq!(redis.keys(), ["somebody-elses"]);
+}
+
+#[test]
+fn a_demo_on_a_redis_cluster_leaves_no_key_behind() {
+    let cluster = TestCluster::start();
+    let urls = cluster.urls().join(",");
+    let report = run(&["demo", "--timers", "300", "--over", "300ms", "--redis", &urls, "--json"]).ok().json();
+    assert_eq!((&report["fired"], &report["duplicates"]), (&300.into(), &0.into()));
+    assert_eq!(cluster.keys(), Vec::<String>::new());
 }

@@ -1,5 +1,7 @@
 //! The command line from outside: real processes, what they print, and how they end.
 
+#![allow(clippy::unwrap_used)]
+
 mod client;
 mod daemon;
 mod dead;

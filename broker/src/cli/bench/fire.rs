@@ -30,8 +30,8 @@ pub(super) async fn round(bed: &Bed, dest: &Destination, timers: u64) -> Result<
     let bar = progress::bar("scheduling", timers);
     let scheduled = load::schedule_all(client, timers, make, &bar, &bed.stop).await?.len() as u64;
     bar.finish_and_clear();
-    // What was still being scheduled when the moment came is no measure of firing.
-    let begin_us = (due.as_ms() * 1_000).max(bed.reference.now_us());
+    // Also if scheduling took longer than was thought: then the rate comes out too low, never too high.
+    let begin_us = due.as_ms() * 1_000;
     if client.now() < due {
         tokio::time::sleep(Duration::from_millis(due.ms_since(client.now()))).await;
     }

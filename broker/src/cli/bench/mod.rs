@@ -27,7 +27,7 @@ use super::tally::Reference;
 ///
 /// Every measurement starts a broker of its own in this process, on an embedded store in a temporary folder, unless it is
 /// given --redis, --memory (no store: what everything else costs) or the --broker of a running one. Rounds are repeated;
-/// the result is the median, with the lowest and the highest. With --json: bench, store, timers (in a round), rate_per_s,
+/// the result is the median, with the lowest and the highest (lateness_ms.max: the highest). With --json: bench, store, timers (in a round), rate_per_s,
 /// lateness_ms{p50,p99,p999,max}, lost, early, duplicates, and more. Exit code 10 if anything was lost, early or
 /// duplicated.
 ///

@@ -136,6 +136,8 @@ impl Report {
         });
         if tails[0].is_some() {
             object["lateness_ms"] = of_tails(&|v| json!(median(v)));
+            // The worst there was is what it says.
+            object["lateness_ms"]["max"] = json!(tails[3].map(|v| rounded(v[2])));
             object["lateness_spread"] = of_tails(&|v| json!(spread(v)));
         }
         if let Some(us) = &self.answer_us {
@@ -233,6 +235,7 @@ mod tests {
         let json = report.json();
         assert_eq!((&json["rate_per_s"], &json["rate_spread"]), (&json!(20.0), &json!([10.0, 30.0])));
         assert_eq!((&json["lateness_ms"]["p50"], &json["lost"]), (&json!(2.0), &json!(1)));
+        assert_eq!(json["lateness_ms"]["max"], json!(4.0));
         assert!(!report.is_exact());
         report.rounds.pop();
         assert_eq!(report.json()["rate_per_s"], json!(20.0), "of an even number the mean of the middle two");
