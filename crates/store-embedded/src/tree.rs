@@ -24,9 +24,9 @@ const RECORDS_BYTES: u64 = 8 * 1024 * 1024;
 const ENTRIES_BYTES: u64 = 4 * 1024 * 1024;
 /// Bytes of journals before the oldest is made superfluous: what an unclean start reads at most.
 const JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
-/// Memory tables waiting for the disk at which writing pauses. The engine itself pauses at four, but without noticing
-/// when its background threads have died of a full disk.
-const MAX_SEALED: usize = 2;
+/// Memory tables of a space that wait for the disk when a write may begin. Two more can come to wait while it is under
+/// way. At four the engine itself waits, without noticing when its background threads have died of a full disk.
+const MAX_SEALED: usize = 1;
 
 pub(crate) struct Tree {
     // Spaces stand before the database, which waits for nobody else to use it when it is dropped.
