@@ -111,7 +111,9 @@ impl Broker {
         logging::start(config.log_format, &config.log_level)?;
         let ready = |addr: SocketAddr| match out.json {
             true => Ok(()),
-            false => out.text(&format!("cluster {} on {addr}", config.broker.cluster)),
+            false => {
+                out.text(&format!("mtimer broker of cluster {} listens on {addr}", config.broker.cluster))
+            }
         };
         serve(&config, out, ready).await
     }

@@ -89,7 +89,9 @@ impl Demo {
         let scheduled = self.schedule(&client, &dest, first, out, stop).await?;
         let last = first + millis(self.over);
         wait(&client, &tally, scheduled, last, stop).await;
-        settled(&client).await?;
+        if !stop.is_asked() {
+            settled(&client).await?;
+        }
         registration.stop().await;
         client.close().await?;
         Ok(Report {
@@ -117,19 +119,19 @@ impl Demo {
         };
         let bar = progress::bar("scheduling", self.timers);
         let began = Instant::now();
-        let ids = load::schedule_all(client, self.timers, make, &bar, stop).await?;
+        let stored = load::schedule_all(client, self.timers, make, &bar, stop, |_| {}).await?;
         let took = began.elapsed();
         bar.finish_and_clear();
         if !out.json {
-            let (now, rate) = (client.now(), ids.len() as f64 / took.as_secs_f64());
+            let (now, rate) = (client.now(), stored as f64 / took.as_secs_f64());
             let begin = match first.ms_since(now) {
                 0 => format!("which began {} ms before that was done", now.ms_since(first)),
                 ms => format!("which begins {ms} ms later"),
             };
-            let (n, took, rate) = (grouped(ids.len() as u64), span_shown(took), grouped(rate as u64));
+            let (n, took, rate) = (grouped(stored), span_shown(took), grouped(rate as u64));
             out.text(&format!("scheduled {n} in {took} ({rate} a second) for a window {begin}"))?;
         }
-        Ok(ids.len() as u64)
+        Ok(stored)
     }
 }
 

@@ -16,16 +16,17 @@ const IN_FLIGHT: usize = 16;
 /// Timers by which the store's speed is learned.
 const PROBE: u64 = 1_000;
 
-/// Schedules timers 0 to n-1 in this order; the ids of those that are stored. Ends at the first that is not, or when
-/// told to stop.
+/// Schedules timers 0 to n-1 in this order; how many are stored, and their ids for `keep`. Ends at the first that is
+/// not, or when told to stop.
 pub(crate) async fn schedule_all(
     client: &Client,
     timers: u64,
     make: impl Fn(u64) -> Schedule,
     bar: &ProgressBar,
     stop: &Stop,
-) -> Result<Vec<TimerId>, Failure> {
-    let mut ids = Vec::with_capacity(usize::try_from(timers).unwrap_or_default());
+    mut keep: impl FnMut(TimerId),
+) -> Result<u64, Failure> {
+    let mut stored = 0;
     let mut running = FuturesUnordered::new();
     let mut next = 0;
     loop {
@@ -34,11 +35,12 @@ pub(crate) async fn schedule_all(
             running.push(client.schedule_all((next..end).map(&make).collect()));
             next = end;
         }
-        let Some(results) = running.next().await else { return Ok(ids) };
+        let Some(results) = running.next().await else { return Ok(stored) };
         let results: Vec<Result<Scheduled, ScheduleError>> = results;
         bar.inc(results.len() as u64);
         for result in results {
-            ids.push(result?.id);
+            keep(result?.id);
+            stored += 1;
         }
     }
 }
@@ -66,7 +68,8 @@ pub(crate) async fn estimate(
     let later = Duration::from_secs(3_600);
     let make = |n| Schedule::after(dest.clone(), later).payload(super::tally::payload(n, payload));
     let began = Instant::now();
-    let ids = schedule_all(client, probe, make, &ProgressBar::hidden(), stop).await?;
+    let mut ids = Vec::new();
+    schedule_all(client, probe, make, &ProgressBar::hidden(), stop, |id| ids.push(id)).await?;
     let took = began.elapsed();
     cancel_all(client, ids).await?;
     let all = took.mul_f64(timers as f64 / probe.max(1) as f64);

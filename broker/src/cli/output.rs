@@ -92,26 +92,24 @@ pub(crate) fn note(text: &str) {
 
 /// Rows with a head, in columns. Columns in which everything is a number are flush right.
 #[derive(Debug)]
-pub(crate) struct Table {
-    rows: Vec<Vec<String>>,
+pub(crate) struct Table<const N: usize> {
+    rows: Vec<[String; N]>,
 }
 
-impl Table {
-    pub(crate) fn new<const N: usize>(head: [&str; N]) -> Self {
-        Self { rows: vec![head.iter().map(|s| (*s).to_owned()).collect()] }
+impl<const N: usize> Table<N> {
+    pub(crate) fn new(head: [&str; N]) -> Self {
+        Self { rows: vec![head.map(str::to_owned)] }
     }
 
-    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.into());
+    pub(crate) fn row(&mut self, cells: [String; N]) {
+        self.rows.push(cells);
     }
 
     /// The lines, the head first.
     pub(crate) fn lines(&self) -> impl Iterator<Item = String> + '_ {
-        let columns = self.rows.first().map_or(0, Vec::len);
         let width = |c: usize| self.rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        let right: Vec<bool> =
-            (0..columns).map(|c| self.rows.iter().skip(1).all(|r| is_number(&r[c]))).collect();
+        let widths: Vec<usize> = (0..N).map(width).collect();
+        let right: Vec<bool> = (0..N).map(|c| self.rows.iter().skip(1).all(|r| is_number(&r[c]))).collect();
         self.rows.iter().map(move |row| {
             let mut line = String::new();
             for (c, cell) in row.iter().enumerate() {

@@ -1,12 +1,13 @@
 //! Progress bars: on standard error, and only if that is a terminal.
 
+use std::fmt::Write;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 /// A bar for so many things.
 pub(crate) fn bar(what: &str, total: u64) -> ProgressBar {
-    style(ProgressBar::new(total), what, "{msg} [{bar:32}] {human_pos}/{human_len} {per_sec} {eta}")
+    style(ProgressBar::new(total), what, "{msg} [{bar:32}] {human_pos}/{human_len} {rate} {eta}")
 }
 
 /// A bar for so many bytes.
@@ -16,13 +17,17 @@ pub(crate) fn bytes(what: &str, total: u64) -> ProgressBar {
 
 /// Counts what has no known end.
 pub(crate) fn counter(what: &str) -> ProgressBar {
-    style(ProgressBar::no_length(), what, "{msg} {human_pos} {per_sec} {elapsed}")
+    style(ProgressBar::no_length(), what, "{msg} {human_pos} {rate} {elapsed}")
 }
 
 fn style(bar: ProgressBar, what: &str, template: &str) -> ProgressBar {
     // The template is one of those above; a wrong one would fall back to the plain bar.
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    let style = style.progress_chars("=> ");
+    let rate = |state: &ProgressState, out: &mut dyn Write| {
+        // A bar that cannot be drawn is no reason to stop.
+        let _ = write!(out, "{:.0}/s", state.per_sec());
+    };
+    let style = style.progress_chars("=> ").with_key("rate", rate);
     bar.set_style(style);
     bar.set_message(what.to_owned());
     if !bar.is_hidden() {

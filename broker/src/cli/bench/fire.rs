@@ -28,7 +28,7 @@ pub(super) async fn round(bed: &Bed, dest: &Destination, timers: u64) -> Result<
     let due = client.now() + millis(lead);
     let make = |n| Schedule::at(dest.clone(), due).payload(payload(n, bed.payload));
     let bar = progress::bar("scheduling", timers);
-    let scheduled = load::schedule_all(client, timers, make, &bar, &bed.stop).await?.len() as u64;
+    let scheduled = load::schedule_all(client, timers, make, &bar, &bed.stop, |_| {}).await?;
     bar.finish_and_clear();
     // Also if scheduling took longer than was thought: then the rate comes out too low, never too high.
     let begin_us = due.as_ms() * 1_000;

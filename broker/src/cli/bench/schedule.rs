@@ -29,14 +29,17 @@ pub(super) async fn round(bed: &Bed, dest: &Destination, timers: u64) -> Result<
     };
     let bar = progress::bar("scheduling", timers);
     let began = Instant::now();
-    let ids = load::schedule_all(client, timers, make, &bar, &bed.stop).await?;
+    let (mut ids, own) = (Vec::new(), bed.is_own());
+    let keep = |id| {
+        if !own {
+            ids.push(id)
+        }
+    };
+    let scheduled = load::schedule_all(client, timers, make, &bar, &bed.stop, keep).await?;
     let took = began.elapsed();
     bar.finish_and_clear();
-    let scheduled = ids.len() as u64;
     let stored = client.status().await?.pending.saturating_sub(before);
-    if !bed.is_own() {
-        load::cancel_all(client, ids).await?;
-    }
+    load::cancel_all(client, ids).await?;
     Ok(Round {
         rate_per_s: scheduled as f64 / took.as_secs_f64(),
         lost: scheduled.saturating_sub(stored),

@@ -200,11 +200,11 @@ async fn list_rows(client: &Client, filter: Filter, limit: u64, out: Output) -> 
     Ok(())
 }
 
-fn new_table() -> Table {
+fn new_table() -> Table<7> {
     Table::new(["id", "destination", "key", "since", "reason", "attempts", "last error"])
 }
 
-fn add_row(table: &mut Table, row: &Row) {
+fn add_row(table: &mut Table<7>, row: &Row) {
     let timer = match row {
         Row::Dead(row) => &row.timer,
         Row::Unconfirmed(row) => &row.timer,
