@@ -63,7 +63,7 @@ pub(crate) enum Work {
 /// Operations of one kind.
 #[derive(Debug)]
 pub(crate) struct Run {
-    ops: Vec<Op>,
+    pub(crate) ops: Vec<Op>,
     now: Time,
     claim: Option<Time>,
     /// Dead letters trimmed so far, if it is a trim in several steps.
@@ -84,7 +84,9 @@ pub(crate) struct Sent {
 pub(crate) struct Item {
     no: u64,
     pub(crate) work: Work,
-    needs: Needs,
+    pub(crate) needs: Needs,
+    /// Its keys were looked up.
+    pub(crate) looked_up: bool,
     pub(crate) sent: Option<Sent>,
     /// Applied, as the owner record told: its kept answer, and whether replicas have it.
     pub(crate) found: Option<(Bytes, bool)>,
@@ -190,7 +192,9 @@ impl Engine {
             self.push(Work::Intern(new.to_vec()));
             items += 1;
         }
-        for ops in runs(ops) {
+        let mirror = &self.mirror;
+        // In a crowded slot an id may be in several siblings, and a script has to look into each.
+        for ops in runs(ops, |id| mirror.birth_places(id).len().div_ceil(3)) {
             self.push(Work::Ops(Run { ops, now, claim: claim.take(), trimmed: 0 }));
             items += 1;
         }
@@ -206,7 +210,14 @@ impl Engine {
     pub(crate) fn push(&mut self, work: Work) {
         let no = self.next_no;
         self.next_no += 1;
-        self.window.push_back(Item { no, work, needs: Needs::default(), sent: None, found: None });
+        self.window.push_back(Item {
+            no,
+            work,
+            needs: Needs::default(),
+            looked_up: false,
+            sent: None,
+            found: None,
+        });
     }
 
     /// Runs a script alone and returns what follows its OK.
@@ -233,6 +244,7 @@ impl Engine {
 
     /// Sends what may be sent.
     pub(crate) async fn send(&mut self) -> Result<(), LaneError> {
+        self.resolve().await;
         for at in 0..self.window.len().min(WINDOW) {
             if self.window[at].sent.is_some() || self.window[at].found.is_some() {
                 continue;

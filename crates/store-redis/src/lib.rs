@@ -10,7 +10,7 @@
 //! | module | what |
 //! |---|---|
 //! | `options`, `store` | what is given, checks at the start, acquisition |
-//! | `handle`, `lane`, `recovery` | the ordered stream of one owner |
+//! | `handle`, `lane`, `resolve`, `recovery` | the ordered stream of one owner |
 //! | `plan`, `answer`, `script` | operations to script calls, and back |
 //! | `mirror`, `hints`, `dests`, `load`, `reads` | where timers are |
 //! | `keys` | the keyspace |
@@ -35,6 +35,7 @@ mod options;
 mod plan;
 mod reads;
 mod recovery;
+mod resolve;
 mod resp;
 mod script;
 mod store;

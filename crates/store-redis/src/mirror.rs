@@ -258,7 +258,7 @@ impl Mirror {
         let count: u64 = group.filter_map(|s| self.entries.get(&s)).map(|e| u64::from(e.count)).sum();
         let dense = |w: &SlotWidth| count / (slot.width.ms() / w.ms()) >= SPLIT_DENSITY;
         let narrower = SlotWidth::ALL.into_iter().filter(|w| *w < slot.width);
-        narrower.clone().find(dense).or_else(|| narrower.last()).unwrap_or(SlotWidth::Second)
+        narrower.clone().find(dense).or_else(|| slot.width.narrower()).unwrap_or(SlotWidth::Second)
     }
 
     /// A slot was read whole and is in the copy.

@@ -71,28 +71,47 @@ pub(crate) const fn script_of(op: &Op) -> Script {
     }
 }
 
-/// Cuts operations into runs of one kind and bounded size, in order.
-pub(crate) fn runs(ops: Vec<Op>) -> Vec<Vec<Op>> {
+/// The id that an operation names by itself.
+fn id_of(op: &Op) -> Option<TimerId> {
+    match op {
+        Op::Schedule { timer, .. } => Some(timer.id),
+        Op::Cancel { target: Target::Id(id), .. } | Op::Reschedule { target: Target::Id(id), .. } => {
+            Some(*id)
+        }
+        Op::Take { id }
+        | Op::Settle { id, .. }
+        | Op::Park { id, .. }
+        | Op::Unpark { id, .. }
+        | Op::Replay { id, .. }
+        | Op::Purge { id } => Some(*id),
+        Op::Cancel { .. } | Op::Reschedule { .. } | Op::TrimDead { .. } => None,
+    }
+}
+
+/// Cuts operations into runs of one kind and bounded size, in order. `weigh` tells how much work an id is.
+pub(crate) fn runs(ops: Vec<Op>, weigh: impl Fn(TimerId) -> usize) -> Vec<Vec<Op>> {
     let mut runs: Vec<Vec<Op>> = Vec::new();
-    let mut bytes = 0;
+    let (mut weight, mut bytes) = (0, 0);
     for op in ops {
         let size = match &op {
             Op::Schedule { timer, .. } => timer.payload.len(),
             _ => 0,
         };
+        let heavy = id_of(&op).map_or(1, &weigh).max(1);
         let fits = runs.last().and_then(|run| run.first()).is_some_and(|first| {
             script_of(first) == script_of(&op)
                 && !matches!(op, Op::TrimDead { .. })
                 && bytes + size <= MAX_BYTES
+                && weight + heavy <= MAX_OPS
         });
         match runs.last_mut() {
-            Some(run) if fits && run.len() < MAX_OPS => run.push(op),
+            Some(run) if fits => run.push(op),
             _ => {
                 runs.push(vec![op]);
-                bytes = 0;
+                (weight, bytes) = (0, 0);
             }
         }
-        bytes += size;
+        (weight, bytes) = (weight + heavy, bytes + size);
     }
     runs
 }

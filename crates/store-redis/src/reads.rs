@@ -14,7 +14,7 @@ use crate::resp::{Args, Reply};
 use crate::script::Script;
 
 /// Entries of each index that are read at a time.
-const INDEX_PAGE: u64 = 500;
+const INDEX_PAGE: u64 = 300;
 /// Destinations that are read at a time.
 const DESTINATION_PAGE: u64 = 200;
 /// Slots that are counted at a time.

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use mtimer_store::{Answer, Op, RescheduleAnswer};
 use mtimer_store_redis::test_support::{Server, print_durations};
 use mtimer_types::{SlotWidth, Target, Time, Timer, TimerId};
-use support::owner::{Owner, PARTITION, ack, now, schedule, timer, unique};
+use support::owner::{Owner, PARTITION, ack, keyed, now, schedule, timer, unique};
 
 fn slots(server: &Server) -> Vec<String> {
     server.keys().into_iter().filter_map(|k| k.strip_prefix("slot:{2}:t:").map(str::to_owned)).collect()
@@ -21,29 +21,35 @@ fn assert_empty(server: &Server) {
     assert_eq!(left, Vec::<String>::new(), "keys are left");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_thousand_in_one_second() {
-    const COUNT: usize = 200_000;
-    let server = Server::start();
-    let owner = Owner::new(&server.url()).await;
-    let start = SlotWidth::Second.start_of(now() + 60_000);
-    let timers: Vec<_> = (0..COUNT).map(|n| timer(start + (n % 1_000) as u64, 100)).collect();
+/// Schedules, loads and acknowledges; prints what that cost.
+async fn life(server: &Server, owner: &Owner, title: &str, timers: &[Timer]) {
+    let count = timers.len() as u64;
+    let until = timers.iter().map(|t| t.due).max().unwrap();
+    let mut before = server.processor_micros();
+    let mut cost = |step: &str| {
+        print_durations(&format!("{title}: {step}"), &server.durations());
+        let now = server.processor_micros();
+        println!(
+            "{title}: {step}: {:.2} us of processor time a timer\n",
+            (now - before) as f64 / count as f64
+        );
+        before = server.processor_micros();
+        server.note_durations();
+    };
     server.note_durations();
     for group in timers.chunks(8_000) {
         let sent: Vec<_> =
             group.chunks(1_000).map(|c| owner.send(c.iter().map(schedule).collect())).collect();
         for answers in sent {
-            assert!(answers.await.unwrap().iter().all(|a| matches!(a, Answer::Schedule(_))));
+            assert!(answers.await.unwrap().iter().all(|a| format!("{a:?}").contains("new: true")));
         }
     }
-    print_durations("schedule 200,000 in one second", &server.durations());
-    println!("{} slots", slots(&server).len());
-    server.note_durations();
-    let loaded = owner.load(start + 1_000).await;
-    print_durations("load them", &server.durations());
+    cost("schedule");
+    println!("{} slots", slots(server).len());
+    let loaded = owner.load(until).await;
+    cost("load");
     let ids: HashSet<_> = loaded.iter().map(|t| t.record.timer.id).collect();
-    assert_eq!(ids.len(), COUNT);
-    server.note_durations();
+    assert_eq!(ids.len() as u64, count);
     for group in timers.chunks(8_000) {
         let sent: Vec<_> =
             group.chunks(1_000).map(|c| owner.send(c.iter().map(|t| ack(t.id)).collect())).collect();
@@ -51,7 +57,61 @@ async fn two_hundred_thousand_in_one_second() {
             assert!(answers.await.unwrap().iter().all(|a| *a == Answer::Done));
         }
     }
-    print_durations("acknowledge them", &server.durations());
+    cost("acknowledge");
+    assert_empty(server);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_thousand_in_one_second() {
+    let server = Server::start();
+    let owner = Owner::new(&server.url()).await;
+    let start = SlotWidth::Second.start_of(now() + 3_600_000);
+    let timers: Vec<_> =
+        (0..200_000).map(|n| of_width(SlotWidth::Second, start + n % 1_000, unique())).collect();
+    life(&server, &owner, "200,000 in one second", &timers).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_thousand_over_ten_minutes() {
+    let server = Server::start();
+    let owner = Owner::new(&server.url()).await;
+    let at = now() + 3_600_000;
+    let timers: Vec<_> = (0..50_000).map(|n| timer(at + n * 12, 100)).collect();
+    life(&server, &owner, "50,000 over ten minutes", &timers).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lone_timers_and_timers_with_keys() {
+    let server = Server::start();
+    let owner = Owner::new(&server.url()).await;
+    let at = now() + 3_600_000;
+    server.note_durations();
+    for n in 0..500 {
+        let t = timer(at + n, 100);
+        owner.one(schedule(&t)).await;
+        owner.one(ack(t.id)).await;
+    }
+    print_durations("one at a time", &server.durations());
+    server.note_durations();
+    let timers: Vec<_> = (0..5_000).map(|n| keyed(at + n, &format!("order-{n}"))).collect();
+    let sent: Vec<_> = timers.chunks(500).map(|c| owner.send(c.iter().map(schedule).collect())).collect();
+    for answers in sent {
+        assert!(answers.await.unwrap().iter().all(|a| format!("{a:?}").contains("new: true")));
+    }
+    let cancel = |t: &Timer| {
+        let target = Target::Key(t.dest.clone(), t.key.clone().unwrap());
+        Op::Cancel { target, in_flight: false, request: mtimer_store::RequestId(unique()) }
+    };
+    let sent: Vec<_> = timers.chunks(500).map(|c| owner.send(c.iter().map(cancel).collect())).collect();
+    for (answers, timers) in sent.into_iter().zip(timers.chunks(500)) {
+        for (answer, t) in answers.await.unwrap().into_iter().zip(timers) {
+            assert_eq!(answer, Answer::Cancel(mtimer_store::CancelAnswer::Cancelled(t.id)));
+        }
+    }
+    let durations = server.durations();
+    print_durations("5,000 with keys, cancelled by key", &durations);
+    // Keys are looked up beforehand: hardly a script has to ask.
+    assert!(durations["cancel.lua"].len() < 200, "{} runs", durations["cancel.lua"].len());
     assert_empty(&server);
 }
 

@@ -1,5 +1,7 @@
 //! What the store refuses to start on, and says why.
 
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
 mod support;
 
 use mtimer_store::{Store, StoreError};

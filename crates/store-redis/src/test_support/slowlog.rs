@@ -9,6 +9,16 @@ use crate::script::Script;
 pub type Durations = BTreeMap<String, Vec<u64>>;
 
 impl Server {
+    /// Processor time the server's main thread has used, in microseconds.
+    pub fn processor_micros(&self) -> u64 {
+        let info: String = self.call(&["INFO", "cpu"]);
+        let seconds = |name: &str| {
+            let value = info.lines().find_map(|l| l.strip_prefix(name));
+            value.and_then(|v| v.trim_start_matches(':').trim().parse::<f64>().ok()).unwrap_or_default()
+        };
+        ((seconds("used_cpu_user_main_thread") + seconds("used_cpu_sys_main_thread")) * 1e6) as u64
+    }
+
     /// Starts to note every command's duration.
     pub fn note_durations(&self) {
         self.call::<()>(&["CONFIG", "SET", "slowlog-max-len", "1000000"]);

@@ -1,6 +1,7 @@
 //! What several tests share.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 pub mod owner;
