@@ -51,7 +51,7 @@ fn one_seed_gives_one_history() {
 #[test]
 fn the_checker_can_fail() {
     for sabotage in sim::Sabotage::ALL {
-        let caught = (1..=30).any(|seed| {
+        let caught = (1..=100).any(|seed| {
             let plan = Plan { sabotage: Some(sabotage), ..Plan::default() };
             run(seed, plan).check(true).is_err()
         });

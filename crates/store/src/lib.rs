@@ -22,9 +22,12 @@ pub mod record;
 
 pub use cursor::LoadCursor;
 pub use lane::{
-    Acquire, AcquireError, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError, LaneFuture,
-    Load, Loaded, LoadedTimer, OwnerRecord, Page, Store, StoreError, StoreFuture, StoreInfo, Unconfirmed,
+    Acquire, AcquireError, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError,
+    LaneFuture, Load, Loaded, LoadedTimer, OwnerRecord, Page, Store, StoreError, StoreFuture, StoreInfo,
+    Unconfirmed,
 };
 pub use memory::MemoryStore;
-pub use op::{Answer, Batch, CancelAnswer, Op, Place, Refusal, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict};
+pub use op::{
+    Answer, Batch, CancelAnswer, Op, Place, Refusal, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict,
+};
 pub use record::{Progress, Record, RecordError};

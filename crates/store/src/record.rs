@@ -258,8 +258,13 @@ mod tests {
             proptest::collection::vec(any::<u8>(), 0..200),
             proptest::option::of(0u64..1 << 40),
         );
-        let progress =
-            (any::<u32>(), any::<u32>(), any::<bool>(), proptest::option::of(1u64..), proptest::option::of("[a-zé]{1,90}"));
+        let progress = (
+            any::<u32>(),
+            any::<u32>(),
+            any::<bool>(),
+            proptest::option::of(1u64..),
+            proptest::option::of("[a-zé]{1,90}"),
+        );
         (timer, progress).prop_map(|((id, key, amo, deadline, timeout, retry, payload, due), p)| {
             let birth = Time::from_ms(id.0);
             let timer = Timer {

@@ -98,6 +98,7 @@ impl Engine {
             (Pending::Fetch(timer), CallAnswer::Get(found)) => self.fetched(now, timer, found),
             (Pending::ParkedDestinations, CallAnswer::ParkedDestinations(list)) => self.parks_known(id, list),
             (Pending::Parked { dest }, CallAnswer::Parked(page)) => self.parked_page(now, id, dest, page),
+            (Pending::Sweep { dest }, CallAnswer::Parked(page)) => self.swept(now, id, &dest, page),
             (Pending::Taken, CallAnswer::Taken(page)) => self.taken_page(now, id, page),
             (Pending::Query(part), answer) => self.query_answered(id, part, answer),
             (Pending::Release, CallAnswer::Release) => self.partition_released(id),

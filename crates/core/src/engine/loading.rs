@@ -193,6 +193,8 @@ impl Engine {
     pub(super) fn keep_house(&mut self, now: Now) {
         self.shed(now);
         self.park_waiting(now);
+        self.continue_sweep(now);
+        self.sweep_parks(now);
         let max_age = self.options.dead_max_age_ms;
         let keep = self.options.dead_max_count;
         for p in self.partitions.iter_mut().flatten() {

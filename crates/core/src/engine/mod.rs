@@ -29,7 +29,7 @@ mod table;
 mod tests;
 mod timeouts;
 
-use mtimer_types::PartitionId;
+use mtimer_types::{Destination, PartitionId};
 use slab::Slab;
 
 use self::hash::{Rng, Seeded};
@@ -65,6 +65,10 @@ pub struct Engine {
     unsettled: usize,
     phase: Phase,
     housekeeping_at: u64,
+    /// When the next sweep of parks may begin, monotonic ms; none while one is under way.
+    sweep_at: u64,
+    /// The next step of a sweep: when, and where it goes on.
+    put_off_sweep: Option<(u64, PartitionId, Destination, u64)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,6 +98,8 @@ impl Engine {
             unsettled: 0,
             phase: Phase::Running,
             housekeeping_at: now.mono_ms,
+            sweep_at: now.mono_ms,
+            put_off_sweep: None,
             options,
         }
     }

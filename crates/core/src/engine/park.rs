@@ -1,17 +1,28 @@
 //! Set aside until somebody can take it: parking costs no memory and no attempts, and holds up nobody else.
 
-use mtimer_store::{Answer, Op, Page, Record};
-use mtimer_types::{Destination, PartitionId, TimerId};
+use mtimer_store::{Answer, Op, Page, Record, Verdict};
+use mtimer_types::{Destination, PartitionId, Time, TimerId};
 
 use super::Engine;
 use super::partition::Pending;
 use super::requests::OpCtx;
-use super::roster::DestIx;
+use super::roster::{DestIx, Park};
 use super::table::{Entry, State};
 use crate::api::{Call, Counter, Now};
 
 /// Timers that come back from the park at once.
 const RETURN_PAGE: u32 = 500;
+/// Parked timers that one step of a sweep looks at. With one step at most every [`SWEEP_MS`] a sweep costs little, however
+/// many are parked.
+const SWEEP_PAGE: u32 = 200;
+/// Pause between two steps, ms.
+const SWEEP_MS: u64 = 100;
+
+impl Park {
+    fn note_deadline(&mut self, deadline: Option<Time>) {
+        self.deadline = [self.deadline, deadline].into_iter().flatten().min();
+    }
+}
 
 impl Engine {
     /// Whether a destination has taken nothing for so long, for want of credit, that waiting for it is no use.
@@ -74,10 +85,13 @@ impl Engine {
     pub(super) fn parked(&mut self, id: TimerId, answer: &Answer) {
         let at = id.partition();
         let entry = self.partition(at).and_then(|p| p.table.get(id));
-        let Some(dest) = entry.filter(|e| matches!(e.state, State::Parking)).map(|e| e.dest) else { return };
+        let Some(entry) = entry.filter(|e| matches!(e.state, State::Parking)) else { return };
+        let (dest, deadline) = (entry.dest, entry.record.timer.deadline);
         if matches!(answer, Answer::Done) {
             self.count(Counter::Parked, 1);
-            self.roster.dest_mut(dest).parks.entry(at).or_default().count += 1;
+            let park = self.roster.dest_mut(dest).parks.entry(at).or_default();
+            park.count += 1;
+            park.note_deadline(deadline);
             self.roster.touch(dest);
         }
         self.forget(id);
@@ -87,7 +101,9 @@ impl Engine {
     pub(super) fn parks_known(&mut self, at: PartitionId, list: Vec<(Destination, u64)>) {
         for (name, count) in list {
             let dest = self.roster.dest_ix(&name);
-            self.roster.dest_mut(dest).parks.entry(at).or_default().count += count;
+            let park = self.roster.dest_mut(dest).parks.entry(at).or_default();
+            park.count += count;
+            park.note_deadline(Some(Time::ZERO));
             self.roster.touch(dest);
         }
     }
@@ -97,7 +113,11 @@ impl Engine {
         let dests: Vec<DestIx> =
             self.roster.dests().filter(|(_, d)| d.parks.contains_key(&at)).map(|(ix, _)| ix).collect();
         for dest in dests {
-            self.roster.dest_mut(dest).parks.remove(&at);
+            if self.roster.dest_mut(dest).parks.remove(&at).is_some_and(|p| p.sweeping) {
+                // Its answer will not come.
+                self.sweep_at = 0;
+                self.put_off_sweep = None;
+            }
             self.roster.touch(dest);
         }
     }
@@ -178,5 +198,70 @@ impl Engine {
             }
         }
         self.roster.touch(dest);
+    }
+
+    /// Begins a sweep where a deadline has passed among parked timers, one at a time.
+    pub(super) fn sweep_parks(&mut self, now: Now) {
+        if now.mono_ms < self.sweep_at {
+            return;
+        }
+        let missed = |p: &Park| !p.sweeping && !p.fetching && p.deadline.is_some_and(|d| d < now.time);
+        let due = self.roster.dests().find_map(|(ix, d)| {
+            let (at, _) = d.parks.iter().find(|(_, p)| missed(p))?;
+            Some((ix, *at, d.name.clone()))
+        });
+        let Some((ix, at, dest)) = due else { return };
+        if self.partition(at).is_none_or(|p| p.down.is_some()) {
+            return;
+        }
+        // Until the answer is there nothing else is begun.
+        self.sweep_at = u64::MAX;
+        if let Some(park) = self.roster.dest_mut(ix).parks.get_mut(&at) {
+            park.sweeping = true;
+            park.deadline = None;
+        }
+        self.call(at, Pending::Sweep { dest: dest.clone() }, Call::Parked(dest, 0, SWEEP_PAGE));
+    }
+
+    /// One step of a sweep: what has missed its deadline ends as expired.
+    pub(super) fn swept(&mut self, now: Now, at: PartitionId, dest: &Destination, page: Page<Record>) {
+        self.sweep_at = now.mono_ms + SWEEP_MS;
+        let mut earliest = None;
+        for record in page.rows {
+            let (id, deadline) = (record.timer.id, record.timer.deadline);
+            let here = self.partition(at).is_some_and(|p| p.table.contains(id));
+            match deadline {
+                Some(d) if d < now.time && !here => {
+                    let verdict = Verdict::Expired;
+                    let op = Op::Settle { id, verdict: verdict.clone() };
+                    self.enqueue(at, op, OpCtx::Settle { id, verdict, report: None });
+                }
+                Some(d) => earliest = Some(earliest.map_or(d, |e: Time| e.min(d))),
+                None => {}
+            }
+        }
+        let ix = self.roster.dest_ix(dest);
+        if let Some(park) = self.roster.dest_mut(ix).parks.get_mut(&at) {
+            park.note_deadline(earliest);
+            park.sweeping = page.next.is_some();
+        }
+        self.roster.touch(ix);
+        if let Some(next) = page.next {
+            self.sweep_at = u64::MAX;
+            self.put_off_sweep = Some((now.mono_ms + SWEEP_MS, at, dest.clone(), next));
+        }
+    }
+
+    /// Goes on with a sweep after its pause.
+    pub(super) fn continue_sweep(&mut self, now: Now) {
+        let Some((_, at, dest, cursor)) = self.put_off_sweep.take_if(|(when, ..)| *when <= now.mono_ms)
+        else {
+            return;
+        };
+        if self.partition(at).is_some() {
+            self.call(at, Pending::Sweep { dest: dest.clone() }, Call::Parked(dest, cursor, SWEEP_PAGE));
+        } else {
+            self.sweep_at = now.mono_ms;
+        }
     }
 }

@@ -48,6 +48,9 @@ pub(super) enum Pending {
     Parked {
         dest: DestIx,
     },
+    Sweep {
+        dest: Destination,
+    },
     Taken,
     Release,
 }

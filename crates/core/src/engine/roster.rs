@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use mtimer_protocol::Delivery;
-use mtimer_types::{Destination, PartitionId, TimerId};
+use mtimer_types::{Destination, PartitionId, Time, TimerId};
 use slab::Slab;
 
 use super::hash::{Map, Seeded, Set};
@@ -59,6 +59,10 @@ pub(super) struct Park {
     pub(super) fetching: bool,
     /// Of that page, how many are not here yet.
     pub(super) returning: u32,
+    /// The earliest deadline that a parked timer has, as far as is known; the beginning of time, if it is to be found out.
+    pub(super) deadline: Option<Time>,
+    /// A sweep for missed deadlines is under way.
+    pub(super) sweeping: bool,
 }
 
 /// A destination that has members, timers in memory, or parked timers.

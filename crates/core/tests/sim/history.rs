@@ -40,6 +40,8 @@ pub(crate) struct History {
     /// Replacing schedules not answered yet, by key: they may still be applied.
     replacing: BTreeMap<(String, String), u32>,
     pub census: Vec<Census>,
+    /// When the run ended, by the cluster clock, ms.
+    pub end: u64,
 }
 
 /// Whether the SDK would repeat the request.
@@ -199,6 +201,9 @@ impl History {
             None => {}
         }
         // One that was cancelled when it may have been sent by a crashed owner has seen no error.
+        if l.left == Some("parked") && l.deadline.is_some_and(|d| d + 30_000 < self.end) {
+            return Err("1: parked long after its deadline".into());
+        }
         if l.left == Some("dead") && !l.dead_complete && !l.stopped {
             return Err("8: a dead letter without attempts or error".into());
         }

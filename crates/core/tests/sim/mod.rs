@@ -109,6 +109,8 @@ pub(crate) struct World {
     asked: Vec<Asked>,
     corr: u64,
     ids: Vec<(TimerId, Option<Key>)>,
+    /// The latest deliveries: edits of these are the delicate ones.
+    latest: VecDeque<TimerId>,
     heal_at: Option<u64>,
     history: History,
 }
@@ -133,7 +135,7 @@ pub(crate) fn run(seed: u64, plan: Plan) -> History {
     w.heal();
     // Long enough for every retry tier, every callback timeout, every reconnect.
     let mut quiet = 0;
-    while quiet < 3_000 && w.ms < load_until + 400_000 {
+    while (quiet < 3_000 || w.ms < load_until + 60_000) && w.ms < load_until + 400_000 {
         w.step();
         // Looking is dear, so it is done now and then.
         if w.ms.is_multiple_of(100) {
@@ -169,6 +171,7 @@ impl World {
             asked: Vec::new(),
             corr: 0,
             ids: Vec::new(),
+            latest: VecDeque::new(),
             heal_at: None,
             history: History::default(),
             plan,
@@ -402,7 +405,9 @@ impl World {
             return;
         }
         let pick = self.rng.below(self.ids.len() as u64) as usize;
-        let target = Target::Id(self.ids[pick].0);
+        let late = self.rng.chance(50);
+        let id = self.latest.front().copied().filter(|_| late).unwrap_or(self.ids[pick].0);
+        let target = Target::Id(id);
         let request = self.rng.next();
         let op = if self.rng.chance(50) {
             RequestOp::Cancel { target, request }
@@ -428,6 +433,10 @@ impl World {
                 let Some(n) = self.clients.iter().position(|c| c.session == Some(session)) else { return };
                 for d in deliveries {
                     self.history.delivered_at(self.ms, START + self.ms, &d);
+                    self.latest.push_back(d.id);
+                    if self.latest.len() > 8 {
+                        self.latest.pop_front();
+                    }
                     let outcome = match self.rng.below(100) {
                         0..=74 => HandlerOutcome::Ok,
                         75..=84 => HandlerOutcome::Retry { after_ms: None, error: "later".into() },
@@ -527,6 +536,7 @@ impl World {
             }
         }
         self.history.census = residue;
+        self.history.end = START + self.ms;
         self.history
     }
 }

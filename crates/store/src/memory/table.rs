@@ -19,7 +19,7 @@ pub(crate) struct MemoryTable {
     keys: HashMap<(Destination, Key), TimerId>,
     pending: BTreeSet<(Time, TimerId)>,
     /// In the order of parking, by destination.
-    parked: HashMap<Destination, BTreeMap<u64, TimerId>>,
+    parked: BTreeMap<Destination, BTreeMap<u64, TimerId>>,
     /// In the order of taking.
     taken: BTreeMap<u64, TimerId>,
     /// In the order of dying.
