@@ -50,7 +50,7 @@ fn a_good_file_is_scheduled_and_sent_again_changes_nothing_that_has_a_name() {
     assert_eq!(found["payload_base64"], json!("//79"));
     let created = dev.file(&other.replace("//79", "AQEB"), &["--key-policy", "create"]).code(9);
     assert_eq!(created.json()["reasons"], json!({ "key-taken": 1 }));
-    assert!(created.err.contains("line 2 was not scheduled: the key names the live timer"), "{created:?}");
+    assert!(created.err.contains("line 2 has failed: the key names the live timer"), "{created:?}");
 }
 
 #[test]

@@ -59,7 +59,7 @@ pub(crate) async fn run(
     };
     let summary = Summary { lines: good + bad.count, bad, end, took: began.elapsed() };
     if let Some(end) = &summary.end {
-        tell(&end.sent.refused, "was not scheduled");
+        tell(&end.sent.refused, "has failed");
     }
     summary.show(out)?;
     summary.result(stop.is_asked())
