@@ -136,8 +136,7 @@ impl Engine {
         let timeout_default = self.options.callback_timeout_ms;
         let Some(m) = self.roster.member(to) else { return };
         let session = m.session;
-        let Some(s) = self.roster.sessions.get_mut(&session) else { return };
-        s.flights.insert(id);
+        let Some(s) = self.roster.sessions.get(&session) else { return };
         let client = s.client;
         let Some(p) = self.partitions[usize::from(id.partition().0)].as_deref_mut() else { return };
         let epoch = p.epoch;
@@ -159,6 +158,7 @@ impl Engine {
         entry.state =
             State::InFlight(Flight { attempt, member: Some(to), session: Some(session), client, until });
         self.timeouts.add(until, id, attempt);
+        self.roster.begin_flight(session, id, delivery.payload.len());
         self.roster.post(to, delivery);
         self.count(Counter::Delivered, 1);
         self.count(Counter::Redelivered, u64::from(attempt > 1));

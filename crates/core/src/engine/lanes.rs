@@ -208,8 +208,8 @@ impl Engine {
     pub(super) fn retire(&mut self, id: mtimer_types::TimerId, dest: usize, state: &State) {
         let member = match state {
             State::InFlight(flight) => {
-                if let Some(s) = flight.session.and_then(|s| self.roster.sessions.get_mut(&s)) {
-                    s.flights.remove(&id);
+                if let Some(session) = flight.session {
+                    self.roster.end_flight(session, id);
                 }
                 self.unsettled -= 1;
                 flight.member

@@ -4,12 +4,15 @@ use mtimer_protocol::{
     DeadRow, ErrorCode, Query, QueryAnswer, ServerMessage, Status, TimerState, TimerView, UnconfirmedRow,
 };
 use mtimer_store::{Census, DeadFilter, Place, Record};
-use mtimer_types::{PartitionId, Target, limits::MAX_PAGE};
+use mtimer_types::{PartitionId, Target};
 
 use super::Engine;
 use super::partition::Pending;
 use super::table::State;
 use crate::api::{Call, CallAnswer, Effect, SessionId};
+
+/// Rows of one page of a listing: with the largest payloads they still fit a frame. Whoever wants more asks again.
+const PAGE_ROWS: u32 = 48;
 
 /// What the answer to a call is for.
 #[derive(Debug)]
@@ -41,12 +44,12 @@ impl Engine {
             }
             Query::Dead { group, app, cursor, limit } => {
                 let (at, cursor) = cursor.unwrap_or_default();
-                let call = Call::Dead(DeadFilter { group, app }, cursor, limit.clamp(1, MAX_PAGE));
+                let call = Call::Dead(DeadFilter { group, app }, cursor, limit.clamp(1, PAGE_ROWS));
                 self.ask(PartitionId(at), QueryPart::Dead { session, corr }, call);
             }
             Query::Unconfirmed { cursor, limit } => {
                 let (at, cursor) = cursor.unwrap_or_default();
-                let call = Call::Taken(cursor, limit.clamp(1, MAX_PAGE));
+                let call = Call::Taken(cursor, limit.clamp(1, PAGE_ROWS));
                 self.ask(PartitionId(at), QueryPart::Unconfirmed { session, corr }, call);
             }
             Query::Status => self.ask_status(session, corr),

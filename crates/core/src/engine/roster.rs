@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use mtimer_protocol::Delivery;
+use mtimer_types::limits::MAX_SESSION_UNSETTLED_BYTES;
 use mtimer_types::{Destination, PartitionId, Time, TimerId};
 use slab::Slab;
 
-use super::hash::{Map, Seeded, Set};
+use super::hash::{Map, Seeded};
 use crate::api::SessionId;
 
 /// Number of a destination in this engine.
@@ -45,7 +46,9 @@ impl Member {
 pub(super) struct Session {
     pub(super) client: u128,
     pub(super) registrations: Map<u32, MemberRef>,
-    pub(super) flights: Set<TimerId>,
+    /// Deliveries that it has not settled, and their payload bytes.
+    flights: Map<TimerId, usize>,
+    flight_bytes: usize,
     /// Operations not answered yet.
     pub(super) unanswered: usize,
 }
@@ -98,6 +101,15 @@ pub(super) struct Roster {
     pub(super) outgoing: Vec<MemberRef>,
 }
 
+impl Session {
+    /// The deliveries that it has not settled, in order.
+    pub(super) fn unsettled(&self) -> Vec<TimerId> {
+        let mut ids: Vec<TimerId> = self.flights.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+}
+
 impl Roster {
     pub(super) fn new(seed: Seeded) -> Self {
         Self {
@@ -113,8 +125,8 @@ impl Roster {
     }
 
     pub(super) fn open(&mut self, id: SessionId, client: u128) {
-        let (registrations, flights) = (Map::with_hasher(self.seed), Set::with_hasher(self.seed));
-        self.sessions.insert(id, Session { client, registrations, flights, unanswered: 0 });
+        let (registrations, flights) = (Map::with_hasher(self.seed), Map::with_hasher(self.seed));
+        self.sessions.insert(id, Session { client, registrations, flights, flight_bytes: 0, unanswered: 0 });
     }
 
     /// The number of a destination, a new one if need be.
@@ -271,22 +283,53 @@ impl Roster {
 
     /// Credits of a destination that are free.
     pub(super) fn free(&self, dest: DestIx) -> u64 {
-        self.dests[dest]
-            .members
-            .iter()
-            .filter_map(|m| self.members.get(m.ix))
-            .map(|m| u64::from(m.free()))
-            .sum()
+        let members = self.dests[dest].members.iter().filter_map(|m| self.members.get(m.ix));
+        members.map(|m| u64::from(self.free_of(m))).sum()
+    }
+
+    /// Free credit of a member; none while its session has too many bytes to settle.
+    fn free_of(&self, m: &Member) -> u32 {
+        let full =
+            self.sessions.get(&m.session).is_none_or(|s| s.flight_bytes >= MAX_SESSION_UNSETTLED_BYTES);
+        if full { 0 } else { m.free() }
     }
 
     /// The least loaded member of a destination with credit, and how many deliveries it should take in one go, so that a
     /// backlog of `waiting` is shared evenly.
     pub(super) fn least_loaded(&self, dest: DestIx, waiting: usize) -> Option<(MemberRef, u32)> {
         let members = &self.dests[dest].members;
-        let candidates = members.iter().filter_map(|r| self.members.get(r.ix).map(|m| (*r, m)));
-        let (best, m) = candidates.filter(|(_, m)| m.free() > 0).min_by_key(|(_, m)| m.outstanding)?;
+        let candidates =
+            members.iter().filter_map(|r| self.members.get(r.ix).map(|m| (*r, m, self.free_of(m))));
+        let (best, _, free) =
+            candidates.filter(|(.., free)| *free > 0).min_by_key(|(_, m, _)| m.outstanding)?;
         let share = waiting.div_ceil(members.len()).clamp(1, 64) as u32;
-        Some((best, share.min(m.free())))
+        Some((best, share.min(free)))
+    }
+
+    /// A delivery is on its way to a session.
+    pub(super) fn begin_flight(&mut self, session: SessionId, id: TimerId, bytes: usize) {
+        if let Some(s) = self.sessions.get_mut(&session)
+            && s.flights.insert(id, bytes).is_none()
+        {
+            s.flight_bytes += bytes;
+        }
+    }
+
+    /// A delivery is settled, or taken for lost.
+    pub(super) fn end_flight(&mut self, session: SessionId, id: TimerId) {
+        let Some(s) = self.sessions.get_mut(&session) else { return };
+        let Some(bytes) = s.flights.remove(&id) else { return };
+        let was_full = s.flight_bytes >= MAX_SESSION_UNSETTLED_BYTES;
+        s.flight_bytes -= bytes;
+        if was_full && s.flight_bytes < MAX_SESSION_UNSETTLED_BYTES {
+            // Every destination of the session may have waited for this.
+            let members: Vec<MemberRef> = s.registrations.values().copied().collect();
+            for member in members {
+                if let Some(dest) = live(&mut self.members, member).map(|m| m.dest) {
+                    self.touch(dest);
+                }
+            }
+        }
     }
 
     /// Uses one credit.

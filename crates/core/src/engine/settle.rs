@@ -154,8 +154,8 @@ impl Engine {
     ) {
         match flight {
             Some(f) => {
-                if let Some(s) = f.session.and_then(|s| self.roster.sessions.get_mut(&s)) {
-                    s.flights.remove(&id);
+                if let Some(session) = f.session {
+                    self.roster.end_flight(session, id);
                 }
             }
             None => self.unsettled += 1,
@@ -270,9 +270,7 @@ impl Engine {
 
     pub(super) fn session_closed(&mut self, now: Now, session: SessionId) {
         let Some(s) = self.roster.close(session) else { return };
-        let mut flights: Vec<TimerId> = s.flights.into_iter().collect();
-        flights.sort_unstable();
-        for id in flights {
+        for id in s.unsettled() {
             let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
             let Some(State::InFlight(f)) = entry.map(|e| &e.state) else { continue };
             let f = *f;

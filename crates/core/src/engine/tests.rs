@@ -254,6 +254,27 @@ fn deliveries_go_to_the_least_loaded_and_never_beyond_credit() {
 }
 
 #[test]
+fn a_session_has_no_more_bytes_to_settle_than_it_may() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10_000);
+    let payload = vec![0; 64 * 1024];
+    for _ in 0..600 {
+        let mut t = rig.timer("a", 0);
+        t.payload = payload.clone().into();
+        t.callback_timeout_ms = None;
+        rig.schedule(1, t);
+    }
+    rig.run(20);
+    let first = rig.take_deliveries();
+    assert_eq!(first.len(), 256, "16 MiB and not more");
+    for (_, d) in &first {
+        rig.settle(1, d, HandlerOutcome::Ok);
+    }
+    rig.run(400);
+    assert_eq!(rig.take_deliveries().len(), 256);
+}
+
+#[test]
 fn a_settlement_is_refused_to_a_stranger_and_too_late() {
     let mut rig = Rig::new(EngineOptions::default());
     rig.join(1, "a", 10);
