@@ -2,6 +2,8 @@
 
 mod support;
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::HashSet;
 
 use mtimer_store::{Answer, Op, RescheduleAnswer};
