@@ -104,24 +104,67 @@ local function slot_number(name)
   return slot_of_name[name]
 end
 
+local function list_of(map, key)
+  local l = map[key]
+  if not l then
+    l = {}
+    map[key] = l
+  end
+  return l
+end
+
+-- Reads some fields of each of some hashes: calls `found` with hash, field and value for each that is there.
+local function read_all(lists, key_of, found)
+  for name, fields in pairs(lists) do
+    for from = 1, #fields, 1000 do
+      local to = math.min(from + 999, #fields)
+      local values = redis.call('HMGET', key_of(name), unpack(fields, from, to))
+      for i = from, to do
+        if values[i - from + 1] then found(name, fields[i], values[i - from + 1]) end
+      end
+    end
+  end
+end
+
+-- Reads everything about the declared ids at once: what is in slots, and for all others their entries of moved.
+local in_slots, in_moved
+local function prefetch()
+  in_slots, in_moved = {}, {}
+  local by_slot, by_shelf = {}, {}
+  for id, list in pairs(cands) do
+    for i = 17, #list, 2 do
+      local l = list_of(by_slot, string.byte(list, i) * 256 + string.byte(list, i + 1))
+      l[#l + 1] = id
+    end
+  end
+  read_all(by_slot, function(slot) return KEYS[SLOT0 + slot] end, function(slot, id, v)
+    in_slots[id] = {slot, v}
+  end)
+  for id in pairs(cands) do
+    if not in_slots[id] then
+      local l = list_of(by_shelf, moved_key(id))
+      l[#l + 1] = id
+    end
+  end
+  read_all(by_shelf, function(key) return key end, function(_, id, v) in_moved[id] = v end)
+end
+
 -- Reads where a timer is. kind: 's' pending in a slot, 'p' parked, 't' taken, 'd' dead, nil nowhere.
 local function read_timer(t)
-  local id, list = t.id, cands[t.id]
-  if not list then
+  local id = t.id
+  if not cands[id] then
     if not asked[id] then need('i' .. id) end
     return
   end
-  for i = 17, #list, 2 do
-    local slot = string.byte(list, i) * 256 + string.byte(list, i + 1)
-    local v = redis.call('HGET', KEYS[SLOT0 + slot], id)
-    if v then
-      t.kind, t.slot = 's', slot
-      parse_value(t, v)
-      t.was_moved = not t.born
-      return
-    end
+  if not in_slots then prefetch() end
+  local found = in_slots[id]
+  if found then
+    t.kind, t.slot = 's', found[1]
+    parse_value(t, found[2])
+    t.was_moved = not t.born
+    return
   end
-  local m = redis.call('HGET', moved_key(id), id)
+  local m = in_moved[id]
   if not m then return end
   t.was_moved = true
   local kind = string.sub(m, 1, 1)
@@ -260,15 +303,6 @@ local function moved_value(t)
   elseif t.kind == 'd' then
     return 'd' .. struct.pack('<BI6', t.reason, t.died) .. record(t)
   end
-end
-
-local function list_of(map, key)
-  local l = map[key]
-  if not l then
-    l = {}
-    map[key] = l
-  end
-  return l
 end
 
 local function last_score(key, low, high)

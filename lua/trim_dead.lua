@@ -13,8 +13,9 @@ if refused then return refused end
 local before, keep, limit = tonumber(ARGV[FIRST]), tonumber(ARGV[FIRST + 1]), tonumber(ARGV[FIRST + 2])
 local surplus = redis.call('ZCARD', KEYS[5]) - keep
 local removed, more = 0, '0'
-for i, id in ipairs(redis.call('ZRANGE', KEYS[5], 0, limit)) do
-  cands[id] = id
+local oldest = redis.call('ZRANGE', KEYS[5], 0, limit)
+for _, id in ipairs(oldest) do cands[id] = id end
+for i, id in ipairs(oldest) do
   local t = timer(id)
   if i > surplus and not (t.kind == 'd' and t.died < before) then break end
   if removed == limit then

@@ -146,8 +146,8 @@ impl Lane for RedisLane {
 
 async fn serve(mut engine: Engine, inbox: Arc<Inbox>) {
     let Err(why) = work(&mut engine, &inbox).await else { return };
-    engine.end(&why);
     engine.health.send_replace(Health::Ended(why.clone()));
+    engine.end(&why);
     if why != LaneError::Closed {
         tracing::warn!(partition = engine.partition.0, error = %why, "the lane has ended");
     }
@@ -199,24 +199,55 @@ async fn alone(engine: &mut Engine, call: Call) -> Result<(), LaneError> {
             engine.admit(batch, to);
             Ok(())
         }
-        Call::Load(load, to) => tell(to, engine.load(load).await),
-        Call::Unload(beyond, to) => tell(to, engine.unload(beyond).await),
-        Call::Get(target, to) => tell(to, engine.get(target).await),
-        Call::ParkedDestinations(to) => tell(to, engine.parked_destinations().await),
-        Call::Parked(dest, cursor, limit, to) => tell(to, engine.parked(&dest, cursor, limit).await),
-        Call::Dead(filter, cursor, limit, to) => tell(to, engine.dead(&filter, cursor, limit).await),
-        Call::Taken(cursor, limit, to) => tell(to, engine.taken(cursor, limit).await),
-        Call::Census(to) => tell(to, engine.census().await),
+        Call::Load(load, to) => {
+            let answer = engine.load(load).await;
+            tell(engine, to, answer)
+        }
+        Call::Unload(beyond, to) => {
+            let answer = engine.unload(beyond).await;
+            tell(engine, to, answer)
+        }
+        Call::Get(target, to) => {
+            let answer = engine.get(target).await;
+            tell(engine, to, answer)
+        }
+        Call::ParkedDestinations(to) => {
+            let answer = engine.parked_destinations().await;
+            tell(engine, to, answer)
+        }
+        Call::Parked(dest, cursor, limit, to) => {
+            let answer = engine.parked(&dest, cursor, limit).await;
+            tell(engine, to, answer)
+        }
+        Call::Dead(filter, cursor, limit, to) => {
+            let answer = engine.dead(&filter, cursor, limit).await;
+            tell(engine, to, answer)
+        }
+        Call::Taken(cursor, limit, to) => {
+            let answer = engine.taken(cursor, limit).await;
+            tell(engine, to, answer)
+        }
+        Call::Census(to) => {
+            let answer = engine.census().await;
+            tell(engine, to, answer)
+        }
         Call::Release(in_flight, to) => {
-            tell(to, engine.release(&in_flight).await)?;
+            let answer = engine.release(&in_flight).await;
+            if answer.is_ok() {
+                engine.health.send_replace(Health::Ended(LaneError::Closed));
+            }
+            tell(engine, to, answer)?;
             Err(LaneError::Closed)
         }
     }
 }
 
-/// Answers; an error ends the lane.
-fn tell<T>(to: To<T>, answer: Result<T, LaneError>) -> Result<(), LaneError> {
+/// Answers; an error ends the lane, and whoever watches it knows before the caller does.
+fn tell<T>(engine: &Engine, to: To<T>, answer: Result<T, LaneError>) -> Result<(), LaneError> {
     let end = answer.as_ref().err().cloned();
+    if let Some(why) = &end {
+        engine.health.send_replace(Health::Ended(why.clone()));
+    }
     // The caller may have dropped its future.
     let _ = to.send(answer);
     end.map_or(Ok(()), Err)

@@ -378,3 +378,33 @@ async fn nothing_is_left_of_what_was_dropped_while_the_store_was_away() {
     // The lane gives up when nobody is left to tell: its end of the watch is dropped.
     while health.changed().await.is_ok() {}
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_cut_at_random_lose_and_repeat_nothing() {
+    let server = Server::start();
+    let proxy = Proxy::start(&server.address()).await;
+    let owner = Owner::new(&proxy.url()).await;
+    let mut cut = unique();
+    for round in 0..60 {
+        let timers: Vec<_> = (0..150).map(|n| timer(now() + n * 500, 20)).collect();
+        let all = |make: &dyn Fn(&Timer) -> Op| owner.send(timers.iter().map(make).collect());
+        // Everything at once: each step finds what the one before it has left.
+        let steps = [
+            (all(&schedule), NEW),
+            (all(&|t| Op::Park { id: t.id, failed: 0 }), Answer::Done),
+            (all(&|t| Op::Unpark { id: t.id, fire: t.due + 5_000 }), Answer::Done),
+            (all(&|t| dead(t.id)), Answer::Done),
+            (all(&|t| Op::Replay { id: t.id, fire: t.due }), Answer::Done),
+            (all(&|t| ack(t.id)), Answer::Done),
+            (all(&|t| ack(t.id)), Answer::Gone),
+        ];
+        cut = cut.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        tokio::time::sleep(Duration::from_micros(cut >> 52)).await;
+        proxy.cut();
+        for (step, (answers, expected)) in steps.into_iter().enumerate() {
+            let answers = answers.await.unwrap();
+            assert!(answers.iter().all(|a| *a == expected), "round {round}, step {step}: {answers:?}");
+        }
+    }
+    assert_eq!(owner.lane.census().await.unwrap(), mtimer_store::Census::default());
+}

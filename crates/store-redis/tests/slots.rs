@@ -1,8 +1,10 @@
 //! Slots of every width, siblings, splitting, and how long scripts take on a crowd.
 
-mod support;
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 #![allow(clippy::unwrap_used)]
+
+mod support;
 
 use std::collections::HashSet;
 

@@ -80,6 +80,12 @@ impl Proxy {
         }
     }
 
+    /// Cuts all connections; new ones are let through.
+    pub fn cut(&self) {
+        self.down();
+        self.up();
+    }
+
     /// Lets connections through again.
     pub fn up(&self) {
         self.state.up.lock().unwrap().get_or_insert_with(CancellationToken::new);
