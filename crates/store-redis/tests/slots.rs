@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-#![allow(clippy::unwrap_used)]
-
 mod support;
 
 use std::collections::HashSet;
