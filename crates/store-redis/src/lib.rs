@@ -10,7 +10,7 @@
 //! | module | what |
 //! |---|---|
 //! | `options`, `store` | what is given, checks at the start, acquisition |
-//! | `handle`, `lane`, `resolve`, `recovery` | the ordered stream of one owner |
+//! | `handle`, `lane`, `resolve`, `mend`, `recovery` | the ordered stream of one owner |
 //! | `plan`, `answer`, `script` | operations to script calls, and back |
 //! | `mirror`, `hints`, `dests`, `load`, `reads` | where timers are |
 //! | `keys` | the keyspace |
@@ -30,6 +30,7 @@ mod hints;
 mod keys;
 mod lane;
 mod load;
+mod mend;
 mod mirror;
 mod options;
 mod plan;
