@@ -62,7 +62,7 @@ impl Wire {
         let _ = self.stream.shutdown().await;
     }
 
-    /// The next message; `None` at the end of the connection.
+    /// The next message; `None` at the end of the connection. Dropping the future may leave half a message unread.
     pub async fn next(&mut self) -> Option<ServerMessage> {
         let read = async {
             let mut length = [0; 4];

@@ -1,0 +1,246 @@
+//! Redis goes away under load, by a stop, a crash, or by hanging, and comes back: schedules are refused with a clear error
+//! meanwhile and work again by themselves afterwards, nothing that was answered OK is lost, and the broker waits quietly.
+
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mtimer_client::{
+    Callback, Client, Destination, ErrorCode, KeyPolicy, Mode, Outcome, PartitionId, Schedule, Time,
+};
+use mtimer_client::{Timer, TimerId};
+use mtimer_protocol::{ClientMessage, OpReply, Request, RequestOp, ServerMessage};
+use mtimer_tests::{
+    Broker, Figures, Final, Handled, Launch, Plan, Recorder, Server, ServerOptions, Signal, Wire, check,
+    cpu_seconds, drain, host_ms, long, purge, signal, wait_for,
+};
+use rand::RngExt;
+use tokio_util::sync::CancellationToken;
+
+const PARTITIONS: u16 = 4;
+/// How long Redis is away, once that has been noticed.
+const AWAY: Duration = Duration::from_secs(4);
+/// More of a processor than this, while there is nothing to do but wait, is a busy loop.
+const BUSY: f64 = 0.5;
+/// More lines than this are a flood: they do not depend on how long it lasts, nor on how much is refused.
+const LINES: u64 = 50;
+/// How long things may take that have no bound in the contract: a loaded machine is slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How Redis goes away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Loss {
+    /// A stop in good order.
+    Stopped,
+    /// A crash.
+    Killed,
+    /// It hangs, with its connections open.
+    Frozen,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopped_with_its_append_only_file_synced_every_second() {
+    // A later flag overrides an earlier one.
+    let extra = ["--appendfsync", "everysec"].map(str::to_owned).to_vec();
+    run(Loss::Stopped, ServerOptions { append_only: true, extra, ..ServerOptions::default() }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_with_its_append_only_file_always_synced() {
+    run(Loss::Killed, ServerOptions { append_only: true, ..ServerOptions::default() }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frozen_for_some_seconds() {
+    run(Loss::Frozen, ServerOptions::default()).await;
+}
+
+async fn run(loss: Loss, options: ServerOptions) {
+    let mut redis = Server::start_with(options);
+    let partitions = PARTITIONS.to_string();
+    let broker =
+        Launch::redis(&redis.url()).flags(["--partitions", &partitions, "--callback-timeout", "10s"]).start();
+    let recorder = Arc::new(Recorder::default());
+    let listener = broker.client().await;
+    let registration = {
+        let recorder = Arc::clone(&recorder);
+        listener.on(dest(), move |callback| handle(Arc::clone(&recorder), callback)).unwrap()
+    };
+    let probed = listener.on(probes(), async |_| Outcome::ok()).unwrap();
+    // Impatient, so that it sees refusals instead of waiting until all is well again.
+    let client = broker.client_builder().request_timeout(Duration::from_secs(1)).connect().await.unwrap();
+    let stop = CancellationToken::new();
+    let load = tokio::spawn(produce(client.clone(), Arc::clone(&recorder), stop.clone()));
+
+    for round in 0..if long() { 5 } else { 2 } {
+        let before = recorder.deliveries();
+        wait_for("deliveries", PATIENCE, async || recorder.deliveries() > before + 200).await;
+        let from = host_ms();
+        outage(loss, &mut redis, &broker).await;
+        is_back(&client).await;
+        recorder.fault(from, format!("Redis {loss:?}, round {round}"));
+    }
+    let before = recorder.deliveries();
+    wait_for("deliveries", PATIENCE, async || recorder.deliveries() > before + 200).await;
+    stop.cancel();
+    let refused = load.await.unwrap();
+    // What hangs with Redis cannot be refused; new requests are, which `outage` has seen.
+    assert!(refused || loss == Loss::Frozen, "no schedule was refused while Redis was away");
+
+    drain(&listener, PATIENCE).await;
+    let history = recorder.history();
+    let mut end = Final::read(&listener, &history).await;
+    purge(&listener, Some(&redis), &mut end).await;
+    println!("Redis {loss:?}:\n{}", Figures::of(&history, &end));
+    let violations = check(&history, &end);
+    violations.iter().take(10).for_each(|v| eprintln!("{v}"));
+    assert!(violations.is_empty(), "Redis {loss:?}: {} violations, the first are above", violations.len());
+    drop((registration, probed));
+    listener.close().await.unwrap();
+}
+
+fn dest() -> Destination {
+    Destination::new("redis", "away").unwrap()
+}
+
+/// Whose timers show whether the store is there.
+fn probes() -> Destination {
+    Destination::new("redis", "probes").unwrap()
+}
+
+/// Takes Redis away, looks at what the broker does, and brings it back.
+async fn outage(loss: Loss, redis: &mut Server, broker: &Broker) {
+    let pid = pid_of(redis);
+    match loss {
+        Loss::Stopped => signal(pid, Signal::TERM),
+        Loss::Killed => redis.kill(),
+        Loss::Frozen => signal(pid, Signal::STOP),
+    }
+    let mut wire = Wire::open(&broker.address()).await;
+    let began = Instant::now();
+    while !is_refused(&mut wire).await {
+        assert!(began.elapsed() < PATIENCE, "schedules are still not refused");
+    }
+    println!("Redis {loss:?}: schedules are refused after {:?}", began.elapsed());
+    let (began, cpu, lines) = (Instant::now(), cpu_seconds(broker.pid()), broker.log_lines());
+    tokio::time::sleep(AWAY).await;
+    assert!(is_refused(&mut wire).await, "Redis is away, and yet a schedule is not refused");
+    let used = (cpu_seconds(broker.pid()) - cpu) / began.elapsed().as_secs_f64();
+    let lines = broker.log_lines() - lines;
+    println!("Redis {loss:?}: the broker uses {:.1} % of a processor and logs {lines} lines", used * 100.0);
+    assert!(used < BUSY, "a busy loop: {:.0} % of a processor", used * 100.0);
+    assert!(lines < LINES, "{lines} log lines");
+    match loss {
+        Loss::Stopped | Loss::Killed => redis.restart(),
+        Loss::Frozen => signal(pid, Signal::CONT),
+    }
+}
+
+fn pid_of(redis: &Server) -> u32 {
+    let info: String = redis.call(&["INFO", "server"]);
+    info.lines().find_map(|l| l.strip_prefix("process_id:")).unwrap().trim().parse().unwrap()
+}
+
+/// Asks over a socket, without an SDK that tries again: the broker has to answer, and to say that the store is away.
+async fn is_refused(wire: &mut Wire) -> bool {
+    let now = Time::from_ms(host_ms());
+    let partition = PartitionId(rand::rng().random_range(0..PARTITIONS));
+    let timer = Timer {
+        id: TimerId::new(now, now, partition, rand::random()),
+        dest: probes(),
+        key: None,
+        due: now,
+        mode: Mode::AtLeastOnce,
+        deadline: None,
+        callback_timeout_ms: None,
+        retry: None,
+        payload: bytes::Bytes::new(),
+    };
+    let schedule = RequestOp::Schedule { timer, policy: KeyPolicy::Create };
+    match ask(wire, now, schedule).await {
+        Some(OpReply::Failed { code: ErrorCode::Unavailable, message }) => {
+            assert!(message.contains("store"), "{message:?} does not say that it is the store");
+            true
+        }
+        // Redis was not yet away, or the answer is not known as long as it is.
+        Some(OpReply::Scheduled { .. }) | None => false,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// `None`: no answer for now. What Redis may have done when it went away is not known before it is back.
+async fn ask(wire: &mut Wire, first_sent: Time, op: RequestOp) -> Option<OpReply> {
+    let corr = rand::random();
+    wire.send(&ClientMessage::Request(Request { corr, first_sent, ops: vec![op] })).await;
+    let answer = async {
+        loop {
+            match wire.next_word().await {
+                Some(ServerMessage::Reply { corr: to, mut replies }) if to == corr => return replies.pop(),
+                Some(ServerMessage::Reply { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(1), answer).await.unwrap_or(None)
+}
+
+/// Waits until every partition takes timers again.
+async fn is_back(client: &Client) {
+    let began = Instant::now();
+    for partition in 0..PARTITIONS {
+        wait_for("a schedule after the outage", PATIENCE, async || {
+            let now = client.now();
+            let id = TimerId::new(now, now, PartitionId(partition), rand::random());
+            client.schedule(Schedule::at(probes(), now).id(id)).await.is_ok()
+        })
+        .await;
+    }
+    println!("all partitions take timers again after {:?}", began.elapsed());
+}
+
+async fn handle(recorder: Arc<Recorder>, callback: Callback) -> Outcome {
+    if let Some(plan) = recorder.delivered(&callback) {
+        recorder.settled(plan.serial, &callback, Handled::Ok);
+    }
+    Outcome::ok()
+}
+
+/// Schedules, and cancels some, until told to stop. Returns whether a schedule was refused for the right reason.
+async fn produce(client: Client, recorder: Arc<Recorder>, stop: CancellationToken) -> bool {
+    let (mut serial, mut refused) = (0, false);
+    while !stop.is_cancelled() {
+        let mut plans = Vec::new();
+        for _ in 0..20 {
+            serial += 1;
+            let ahead = rand::rng().random_range(0..1_500);
+            let mut plan = Plan::new(serial, &dest(), host_ms() + ahead, 6, 10_000);
+            if serial % 10 == 0 {
+                plan.mode = Mode::AtMostOnce;
+            }
+            recorder.plan(plan.clone());
+            plans.push(plan);
+        }
+        let asked = host_ms();
+        for (plan, result) in
+            plans.iter().zip(client.schedule_all(plans.iter().map(Plan::schedule).collect()).await)
+        {
+            recorder.scheduled(plan.serial, asked, &result);
+            match result {
+                Ok(scheduled) if plan.serial % 7 == 0 => {
+                    let asked = host_ms();
+                    let result = client.cancel(scheduled.id).await;
+                    recorder.cancelled(plan.serial, asked, &result);
+                }
+                Err(error) if error.has_no_side_effects() => {
+                    assert!(error.is_retryable(), "{error}");
+                    assert!(error.to_string().contains("store"), "{error}");
+                    refused = true;
+                }
+                _ => {}
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    refused
+}
