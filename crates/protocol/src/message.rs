@@ -194,7 +194,7 @@ pub enum ErrorCode {
     StoreFull,
     /// Too much at once; nothing was done. Try again later.
     Overloaded,
-    /// The outcome cannot be known any more; `get` tells what is.
+    /// Whether it was done is not known. Repeated as it was and in time it gets the answer; later, `get` tells what is.
     Unknown,
     /// Stored, but not confirmed by enough replicas in time. Repeat it.
     NotReplicated,

@@ -1,7 +1,7 @@
 //! What goes to the store and what comes back: acquisition, group commit, answers in order, the end of a reign.
 
 use mtimer_protocol::ErrorCode;
-use mtimer_store::{Answer, Batch, Health, InFlight, LaneError, Op};
+use mtimer_store::{Answer, Batch, Health, InFlight, LaneError, Op, Refusal};
 use mtimer_types::{Epoch, PartitionId, Time};
 
 use super::partition::{APPLIES_OUT, BATCH_OPS, Partition, Pending};
@@ -82,7 +82,12 @@ impl Engine {
         match (pending, answer) {
             (Pending::Apply { ctxs, claim, begun }, CallAnswer::Apply(answers)) => {
                 p.applies_out -= 1;
-                p.confirm(claim, begun);
+                // A store that is full or read-only refuses before it looks at the owner record.
+                let unseen =
+                    |a: &Answer| matches!(a, Answer::Refused(Refusal::OutOfMemory | Refusal::ReadOnly));
+                if claim.is_some() || !answers.iter().all(unseen) {
+                    p.confirm(claim, begun);
+                }
                 for (ctx, answer) in ctxs.into_iter().zip(answers) {
                     self.applied(now, id, ctx, answer);
                 }
@@ -120,7 +125,7 @@ impl Engine {
                 self.settled(now, id, verdict, report, &answer)
             }
             (OpCtx::Park { id, .. }, answer) => self.parked(id, &answer),
-            (OpCtx::Unpark { id }, answer) => self.unparked(id, &answer),
+            (OpCtx::Unpark { id }, answer) => self.unparked(now, id, &answer),
             (OpCtx::Trim, Answer::Trimmed { removed, more }) => {
                 self.count(Counter::DeadTrimmed, u64::from(removed));
                 if let Some(p) = self.partition(at).filter(|_| more) {
@@ -173,24 +178,31 @@ impl Engine {
         for (timer, entry) in table.iter() {
             self.retire(*timer, entry.dest, &entry.state);
         }
-        let (code, text) = match &error {
-            LaneError::Fenced { .. } | LaneError::Closed => (ErrorCode::NotOwner, error.to_string()),
-            LaneError::RolledBack(_) | LaneError::Broken(_) => {
-                (ErrorCode::Unavailable, format!("{error}; whether it was done is not known, repeat it"))
-            }
+        let code = match &error {
+            LaneError::Fenced { .. } | LaneError::Closed => ErrorCode::NotOwner,
+            LaneError::RolledBack(_) | LaneError::Broken(_) => ErrorCode::Unavailable,
         };
+        let text = error.to_string();
+        // What has left may have been applied, whatever has ended the lane: its answer may be lost, or on its way here.
+        let unknown = format!("{error}; whether it was done is not known, repeat it");
         let of_calls = calls.into_iter().flat_map(|call| match call {
-            Pending::Apply { ctxs, .. } => ctxs,
-            Pending::Query(part) => vec![OpCtx::Query(part)],
+            Pending::Apply { ctxs, .. } => ctxs.into_iter().map(|ctx| (ctx, true)).collect(),
+            Pending::Query(part) => vec![(OpCtx::Query(part), true)],
+            Pending::Sweep { .. } => {
+                (self.sweep_at, self.put_off_sweep) = (0, None);
+                Vec::new()
+            }
             _ => Vec::new(),
         });
-        let queued = queue.into_iter().chain(put_off).map(|(_, ctx)| ctx);
-        for ctx in of_calls.chain(queued) {
+        let of_calls: Vec<(OpCtx, bool)> = of_calls.collect();
+        let queued = queue.into_iter().chain(put_off).map(|(_, ctx)| (ctx, false));
+        for (ctx, left) in of_calls.into_iter().chain(queued) {
             match ctx {
                 OpCtx::Settle { id, report, .. } => {
                     self.report(report, id, Some(mtimer_protocol::SettleRefusal::Late))
                 }
                 OpCtx::Query(part) => self.query_failed(part, code, &text),
+                ctx if left => self.not_applied(id, ctx, ErrorCode::Unknown, &unknown),
                 ctx => self.not_applied(id, ctx, code, &text),
             }
         }

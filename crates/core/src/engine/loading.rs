@@ -83,7 +83,8 @@ impl Engine {
         let dest = self.roster.dest_ix(&record.timer.dest);
         self.roster.dest_mut(dest).entries += 1;
         let Some(p) = self.partitions[usize::from(at.0)].as_deref_mut() else { return };
-        let inherited = p.inherited.get(&id).filter(|f| f.until > now.time).cloned();
+        // Once: what comes after that delivery (a retry, a replay) is this owner's own.
+        let inherited = p.inherited.remove(&id).filter(|f| f.until > now.time);
         let state = match inherited {
             Some(f) => {
                 let until = now.mono_ms + f.until.ms_since(now.time);
@@ -149,7 +150,8 @@ impl Engine {
             candidates.filter(|p| reach(p.table.last_fire()).is_some()).max_by_key(|p| p.table.last_fire());
         let Some(p) = farthest else { return };
         let last = p.table.last_fire().unwrap_or(now.time);
-        let beyond = now.time + (last.ms_since(now.time) / 2).clamp(NEAR_MS, self.options.preload_ms / 2);
+        let most = (self.options.preload_ms / 2).max(NEAR_MS);
+        let beyond = now.time + (last.ms_since(now.time) / 2).clamp(NEAR_MS, most);
         p.unload_out = true;
         let id = p.id;
         self.call(id, Pending::Unload { beyond }, Call::Unload(beyond));

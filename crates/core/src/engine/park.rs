@@ -167,7 +167,7 @@ impl Engine {
         self.roster.touch(dest);
     }
 
-    pub(super) fn unparked(&mut self, id: TimerId, answer: &Answer) {
+    pub(super) fn unparked(&mut self, now: Now, id: TimerId, answer: &Answer) {
         let at = id.partition();
         let entry = self.partition(at).and_then(|p| p.table.get_mut(id));
         // It may have been cancelled or moved meanwhile.
@@ -175,6 +175,9 @@ impl Engine {
         let dest = entry.dest;
         if matches!(answer, Answer::Done) {
             entry.state = State::Due;
+            // The store has filed it at the time of the batch. What may be sent before a claim covers that time a successor
+            // would take for unsent.
+            entry.fire = now.time;
             if let Some(p) = self.partition(at) {
                 p.due.push(id);
             }
@@ -206,14 +209,15 @@ impl Engine {
             return;
         }
         let missed = |p: &Park| !p.sweeping && !p.fetching && p.deadline.is_some_and(|d| d < now.time);
+        let up = |at: &PartitionId| {
+            let p = self.partitions.get(usize::from(at.0)).and_then(|p| p.as_deref());
+            p.is_some_and(|p| p.down.is_none())
+        };
         let due = self.roster.dests().find_map(|(ix, d)| {
-            let (at, _) = d.parks.iter().find(|(_, p)| missed(p))?;
+            let (at, _) = d.parks.iter().find(|(at, p)| missed(p) && up(at))?;
             Some((ix, *at, d.name.clone()))
         });
         let Some((ix, at, dest)) = due else { return };
-        if self.partition(at).is_none_or(|p| p.down.is_some()) {
-            return;
-        }
         // Until the answer is there nothing else is begun.
         self.sweep_at = u64::MAX;
         if let Some(park) = self.roster.dest_mut(ix).parks.get_mut(&at) {

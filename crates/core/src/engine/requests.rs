@@ -168,9 +168,10 @@ impl Engine {
         };
         let Some(p) = self.partition(at) else { return };
         if let RequestOp::Schedule { timer, .. } = &op
-            && let Some(known) = p.table.get(timer.id)
+            && let Some(known) = p.table.get(timer.id).filter(|e| e.state.is_under_way())
         {
-            // A repeat. What is in memory was stored, even if its end is on its way to the store.
+            // A repeat of one whose end may be on its way to the store. (Any other is for the store to answer: what is in
+            // memory was stored, but replicas may not have it yet.)
             let same = known.record.timer.same_content(timer);
             let old = OpReply::Scheduled { new: false, replaced: None };
             return self.reply(reply, if same { old } else { OpReply::Conflict });
@@ -470,9 +471,44 @@ impl Engine {
         let code = match refusal {
             Refusal::OutOfMemory => ErrorCode::StoreFull,
             Refusal::ReadOnly => ErrorCode::Unavailable,
-            Refusal::NotReplicated => ErrorCode::NotReplicated,
+            Refusal::NotReplicated => {
+                self.reread(&ctx);
+                ErrorCode::NotReplicated
+            }
         };
         self.not_applied(at, ctx, code, &refusal.to_string());
+    }
+
+    /// An operation was applied but not confirmed, so it counts as unanswered; memory has to agree with the store all the
+    /// same: what is cancelled, replaced or moved must not be sent, what is filed must be.
+    fn reread(&mut self, ctx: &OpCtx) {
+        match ctx {
+            OpCtx::Schedule { timer, name, .. } => {
+                let id = timer.id;
+                let holder =
+                    name.as_ref().and_then(|name| self.partition(id.partition())?.table.by_key(name));
+                if let Some(holder) = holder.filter(|holder| *holder != id) {
+                    self.forget_and_fetch(holder);
+                }
+                if self.partition(id.partition()).is_some_and(|p| timer.due <= p.horizon) {
+                    self.fetch(id);
+                }
+            }
+            OpCtx::Cancel { id: Some(id), .. } | OpCtx::Reschedule { id: Some(id), .. } => {
+                self.forget_and_fetch(*id);
+            }
+            OpCtx::Replay { id, .. } => self.fetch(*id),
+            _ => {}
+        }
+    }
+
+    /// Reads a timer anew that is not under way; one that is under way learns whether it was stopped.
+    fn forget_and_fetch(&mut self, id: TimerId) {
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
+        if entry.is_some_and(|e| !e.state.is_under_way()) {
+            self.forget(id);
+        }
+        self.fetch(id);
     }
 
     /// Every operation that waits for an earlier one on its key will not be applied.

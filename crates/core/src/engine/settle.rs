@@ -5,6 +5,7 @@ use mtimer_store::{Answer, Op, Verdict, record::cut_error};
 use mtimer_types::{DeadReason, Epoch, HandlerOutcome, Mode, TimerId, limits};
 
 use super::Engine;
+use super::partition::QUEUE_OPS;
 use super::requests::OpCtx;
 use super::table::{Flight, State};
 use crate::api::{Counter, Effect, Now, SessionId};
@@ -67,11 +68,12 @@ impl Engine {
         }
     }
 
-    /// Whether a delivery of this epoch can have been sent at all, and no outcome is on its way to the store.
+    /// Whether a delivery of this epoch can have been sent at all, no outcome is on its way to the store, and there is room
+    /// for one (nothing else bounds how many a client sends).
     fn may_be_late(&mut self, id: TimerId, epoch: Epoch) -> bool {
         self.partition(id.partition()).is_some_and(|p| {
             let settling = p.table.get(id).is_some_and(|e| matches!(e.state, State::Settling { .. }));
-            epoch <= p.epoch && !settling
+            epoch <= p.epoch && !settling && p.queue.len() < QUEUE_OPS
         })
     }
 
@@ -297,8 +299,9 @@ impl Engine {
             && f.attempt == attempt
             && epoch == current
         {
-            f.until = until;
-            self.timeouts.add(until, id, attempt);
+            // It is looked at when its present timeout comes, and then again at this one: however often a client asks,
+            // there is one entry of it.
+            f.until = f.until.max(until);
         }
     }
 }

@@ -56,6 +56,13 @@ pub(super) enum State {
     Unparking,
 }
 
+impl State {
+    /// Sent or about to be, or an outcome is on its way to the store.
+    pub(super) fn is_under_way(&self) -> bool {
+        matches!(self, Self::InFlight(_) | Self::Taking { .. } | Self::Settling { .. })
+    }
+}
+
 /// A delivery under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {

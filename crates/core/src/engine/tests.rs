@@ -7,12 +7,13 @@ use mtimer_protocol::{
     Delivery, ErrorCode, OpReply, Request, RequestOp, ServerMessage, SettleRefusal, Settlement,
 };
 use mtimer_store::memory::MemoryStore;
-use mtimer_store::{Acquire, Lane, Store};
+use mtimer_store::{Acquire, Answer, CancelAnswer, Lane, LaneError, Op, Refusal, RequestId, Store};
 use mtimer_types::{
     Destination, HandlerOutcome, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Target, Term, Time, Timer,
     TimerId,
 };
 
+use super::partition::APPLIES_OUT;
 use crate::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
 
 const START: u64 = 1_700_000_000_000;
@@ -27,6 +28,10 @@ struct Rig {
     ms: u64,
     sent: Vec<(SessionId, ServerMessage)>,
     released: bool,
+    /// Why the reign has ended, if it has.
+    ended: Option<LaneError>,
+    /// What is applied is answered as not confirmed by enough replicas.
+    unconfirmed: bool,
     random: u64,
 }
 
@@ -56,6 +61,8 @@ impl Rig {
             ms,
             sent: vec![],
             released: false,
+            ended: None,
+            unconfirmed: false,
             random: term.0 << 32,
         };
         rig.run(10);
@@ -112,10 +119,16 @@ impl Rig {
             Effect::Call(_, call) => call,
             Effect::Released => return self.released = true,
             Effect::Alarm(_) => return,
+            Effect::LaneEnded(_, error) => return self.ended = Some(error),
             other => panic!("unexpected: {other:?}"),
         };
         let lane = &self.lane;
         self.unanswered.push_back(match call {
+            Call::Apply(batch) if self.unconfirmed => {
+                let refused = |_| Answer::Refused(Refusal::NotReplicated);
+                let all = move |a: Vec<Answer>| CallAnswer::Apply(a.into_iter().map(refused).collect());
+                lane.apply(batch).map(move |a| a.map(all)).boxed()
+            }
             Call::Apply(batch) => lane.apply(batch).map(|a| a.map(CallAnswer::Apply)).boxed(),
             Call::Load(load) => lane.load(load).map(|a| a.map(CallAnswer::Load)).boxed(),
             Call::Unload(beyond) => lane.unload(beyond).map(|a| a.map(|()| CallAnswer::Unload)).boxed(),
@@ -425,4 +438,173 @@ fn a_graceful_stop_leaves_word_and_the_next_owner_honours_it() {
     assert_eq!((next.engine.memory().0, next.engine.unsettled()), (0, 0));
     let found = next.lane.get(Target::Id(t.id)).now_or_never().unwrap().unwrap();
     assert_eq!(found, None);
+}
+
+#[test]
+fn a_retry_of_a_delivery_that_was_inherited_comes_at_its_time() {
+    let store = MemoryStore::new(1);
+    let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
+    rig.join(1, "a", 10);
+    let mut t = rig.timer("a", 1);
+    t.callback_timeout_ms = Some(60_000);
+    rig.schedule(1, t);
+    rig.run(5);
+    let (_, d) = rig.take_deliveries().remove(0);
+    let now = rig.now();
+    rig.engine.handle(now, Input::Drain);
+    rig.engine.handle(now, Input::Release);
+    rig.turn();
+    let mut next = Rig::on(store, 2, rig.ms, EngineOptions::default());
+    next.join(1, "a", 10);
+    next.run(10);
+    next.settle(1, &d, HandlerOutcome::Retry { after_ms: None, error: "not yet".into() });
+    next.run(300);
+    assert_eq!(next.take_deliveries().iter().map(|(_, d)| d.attempt).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn little_memory_and_a_short_preload_go_together() {
+    let options = EngineOptions { memory_bytes: 100_000, preload_ms: 100, ..EngineOptions::default() };
+    let mut rig = Rig::new(EngineOptions { preload_ms: 5_000, ..options.clone() });
+    rig.join(1, "a", 1_000);
+    rig.run(10);
+    for n in 0..500 {
+        let t = rig.timer("a", 2_000 + n);
+        rig.schedule(1, t);
+    }
+    rig.engine.options = options;
+    let mut seen = 0;
+    for _ in 0..4_000 {
+        rig.run(1);
+        for (_, d) in rig.take_deliveries() {
+            rig.settle(1, &d, HandlerOutcome::Ok);
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 500);
+}
+
+#[test]
+fn what_comes_back_from_the_park_is_not_sent_before_a_claim_covers_it() {
+    let store = MemoryStore::new(1);
+    let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
+    rig.join(1, "a", 0);
+    let t = rig.timer("a", 0);
+    rig.schedule(1, t.clone());
+    rig.run(1_000);
+    // A claim for another timer reaches a little ahead; what comes back waits for its turn until after that.
+    rig.join(2, "b", 1);
+    let other = rig.timer("b", 10);
+    rig.schedule(2, other);
+    rig.run(12);
+    rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
+    rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 10 });
+    rig.turn();
+    rig.ms += 200;
+    rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
+    rig.turn();
+    let sent = rig.take_deliveries().iter().any(|(_, d)| d.id == t.id);
+    assert!(sent);
+    // Whoever comes next must know of every delivery: after it, a cancel is too late.
+    let next = Rig::on(store, 2, rig.ms, EngineOptions::default());
+    let op = Op::Cancel { target: Target::Id(t.id), in_flight: false, request: RequestId(1) };
+    let batch = mtimer_store::Batch { now: next.now().time, claim: None, ops: vec![op] };
+    let answer = next.lane.apply(batch).now_or_never().unwrap().unwrap().remove(0);
+    let cancelled = answer == Answer::Cancel(CancelAnswer::Cancelled(t.id));
+    assert!(!cancelled, "cancelled although it was delivered");
+}
+
+#[test]
+fn extending_often_costs_no_memory() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let t = rig.timer("a", 1);
+    rig.schedule(1, t);
+    rig.run(5);
+    let (_, d) = rig.take_deliveries().remove(0);
+    for by_ms in 0..1_000 {
+        rig.session(1, SessionEvent::Extend { id: d.id, epoch: d.epoch, attempt: 1, by_ms: 5_000 + by_ms });
+    }
+    assert_eq!(rig.engine.timeouts.len(), 1);
+}
+
+#[test]
+fn late_settlements_wait_in_a_queue_that_has_an_end() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    rig.store.faults().down(P, "test");
+    rig.run(1);
+    let t = rig.timer("a", 1);
+    let epoch = rig.lane.epoch();
+    let late = Settlement { id: t.id, epoch, attempt: 1, outcome: HandlerOutcome::Ok };
+    for _ in 0..60 {
+        rig.session(1, SessionEvent::Settle(vec![late.clone(); 1_000]));
+    }
+    rig.run(1);
+    assert!(rig.refusals().len() >= 5_000);
+    rig.store.faults().heal(P);
+    rig.run(100);
+    assert!(rig.refusals().len() >= 50_000, "every settlement is answered in the end");
+}
+
+#[test]
+fn memory_follows_what_was_applied_but_not_confirmed() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let (cancelled, moved) = (rig.timer("a", 100), rig.timer("a", 100));
+    rig.schedule(1, cancelled.clone());
+    rig.schedule(1, moved.clone());
+    rig.run(5);
+    rig.unconfirmed = true;
+    let due = moved.due + 500;
+    let filed = rig.timer("a", 100);
+    rig.ask(
+        1,
+        vec![
+            RequestOp::Cancel { target: Target::Id(cancelled.id), request: 1 },
+            RequestOp::Reschedule { target: Target::Id(moved.id), due, request: 2 },
+            RequestOp::Schedule { timer: filed.clone(), policy: KeyPolicy::Create },
+        ],
+    );
+    rig.run(1);
+    let codes: Vec<_> = rig.take_replies().iter().filter_map(code).collect();
+    assert_eq!(codes, [ErrorCode::NotReplicated; 3]);
+    // Held in memory or not, a repeat is for the store to answer.
+    rig.schedule(1, filed.clone());
+    rig.run(1);
+    assert_eq!(rig.take_replies().iter().map(code).collect::<Vec<_>>(), [Some(ErrorCode::NotReplicated)]);
+    rig.unconfirmed = false;
+    rig.run(300);
+    let early: Vec<_> = rig.take_deliveries().iter().map(|(_, d)| d.id).collect();
+    assert_eq!(early, [filed.id]);
+    rig.run(300);
+    assert!(rig.take_deliveries().iter().any(|(_, d)| d.id == moved.id));
+}
+
+#[test]
+fn what_was_under_way_when_a_reign_ended_is_unknown() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    rig.store.faults().cut(P);
+    let t = rig.timer("a", 1_000);
+    rig.schedule(1, t);
+    rig.run(1);
+    rig.store.faults().fence(P);
+    rig.store.faults().heal(P);
+    rig.run(5);
+    assert!(matches!(rig.ended, Some(LaneError::Fenced { .. })), "{:?}", rig.ended);
+    assert_eq!(rig.take_replies().iter().map(code).collect::<Vec<_>>(), [Some(ErrorCode::Unknown)]);
+}
+
+#[test]
+fn a_refusal_by_a_full_store_says_nothing_about_the_owner() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    rig.run(2_000);
+    rig.store.faults().full(P, true);
+    let t = rig.timer("a", 60_000);
+    rig.schedule(1, t);
+    rig.run(5);
+    let mono_ms = rig.ms;
+    assert!(!rig.engine.partition(P).unwrap().is_fenced(mono_ms));
 }

@@ -21,6 +21,11 @@ impl Timeouts {
         self.len += 1;
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     /// The next time at which something may time out, ms.
     pub(super) fn next(&self) -> Option<u64> {
         self.buckets.keys().next().map(|k| k * GRAIN_MS)

@@ -46,9 +46,9 @@ pub(crate) struct History {
 
 /// Whether the SDK would repeat the request.
 pub(crate) fn is_temporary(reply: &OpReply) -> bool {
-    use ErrorCode::{NotOwner, NotReplicated, Overloaded, Stopping, StoreFull, Unavailable};
+    use ErrorCode::{NotOwner, NotReplicated, Overloaded, Stopping, StoreFull, Unavailable, Unknown};
     matches!(reply, OpReply::Failed { code, .. }
-        if matches!(code, NotOwner | NotReplicated | Overloaded | Stopping | StoreFull | Unavailable))
+        if matches!(code, NotOwner | NotReplicated | Overloaded | Stopping | StoreFull | Unavailable | Unknown))
 }
 
 impl History {
