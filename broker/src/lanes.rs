@@ -154,7 +154,9 @@ impl Lanes {
             return;
         };
         self.down.remove(&partition);
-        if stopping || *error == LaneError::Closed {
+        // A lane that was closed without being asked to has lost its task: that, too, is no reason to leave the partition
+        // without an owner.
+        if stopping {
             return;
         }
         let epoch = reign.epoch;

@@ -127,7 +127,7 @@ async fn answers_of_an_earlier_reign_have_nobody_left() {
     let mut lanes = lanes().await;
     let (first, _) = Fake::begin(&mut lanes, 1);
     lanes.call(P, Call::Census);
-    lanes.end(P, &LaneError::Closed, false);
+    lanes.end(P, &LaneError::Closed, true);
     lanes.call(P, Call::Census);
     assert_eq!(first.asked.lock().unwrap().len(), 1, "no reign, no call");
     let (second, _) = Fake::begin(&mut lanes, 2);
@@ -136,6 +136,15 @@ async fn answers_of_an_earlier_reign_have_nobody_left() {
     assert_eq!(answers(&mut lanes), []);
     second.answer(0, 8);
     assert_eq!(answers(&mut lanes), [8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_that_closed_by_itself_is_acquired_anew() {
+    let mut lanes = lanes().await;
+    Fake::begin(&mut lanes, 1);
+    lanes.end(P, &LaneError::Closed, false);
+    let anew = tokio::time::timeout(STABLE, lanes.next()).await;
+    assert!(matches!(anew, Ok(LaneEvent::Acquired(P, _))));
 }
 
 #[tokio::test]
