@@ -261,9 +261,10 @@ impl Requests {
         };
         let waiter = &mut call.waiter;
         let error = match code {
+            // As with a lost connection: a repeat finds out, as long as it comes in time.
             ErrorCode::Unknown => {
-                call.waiter.answer(Err(RequestError::Unknown { reason: message }));
-                return false;
+                waiter.lost = true;
+                RequestError::Unknown { reason: message }
             }
             ErrorCode::NotReplicated => {
                 waiter.lost = false;

@@ -372,3 +372,20 @@ async fn callers_wait_while_too_much_is_on_its_way() {
         call.await.unwrap().unwrap();
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_broker_does_not_know_is_repeated_as_it_was() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let id = TimerId::from_u128(1);
+    let (answer, ()) = tokio::join!(client.cancel(id), async {
+        let first = peer.request().await;
+        let unknown = ServerMessage::Reply { corr: first.corr, replies: vec![failed(ErrorCode::Unknown)] };
+        peer.send(unknown).await;
+        let again = peer.request().await;
+        assert_eq!((again.first_sent, &again.ops), (first.first_sent, &first.ops));
+        let reply = ServerMessage::Reply { corr: again.corr, replies: vec![OpReply::Cancelled(id)] };
+        peer.send(reply).await;
+    });
+    assert!(answer.is_ok(), "{answer:?}");
+}

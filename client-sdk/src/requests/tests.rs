@@ -30,7 +30,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => Just(Step::Ask),
         4 => Just(Step::Send),
-        3 => (0u8..5).prop_map(Step::Answer),
+        3 => (0u8..6).prop_map(Step::Answer),
         1 => Just(Step::Stale),
         1 => Just(Step::Disconnect),
         4 => prop_oneof![0u64..50, 0u64..5_000, 9_000u64..31_000].prop_map(Step::Wait),
@@ -123,6 +123,7 @@ impl World {
             1 => failed(ErrorCode::Unavailable),
             2 => failed(ErrorCode::NotReplicated),
             3 => failed(ErrorCode::StoreFull),
+            5 => failed(ErrorCode::Unknown),
             _ => failed(ErrorCode::Invalid),
         };
         for op in ops {
@@ -130,7 +131,7 @@ impl World {
             // "Nothing was done" speaks of this sending only: after a lost one, or one that was stored, it changes nothing.
             match kind {
                 1 | 3 if !seen.tainted => (seen.open, seen.first) = (false, None),
-                2 => seen.tainted = true,
+                2 | 5 => seen.tainted = true,
                 0 | 4 => seen.open = false,
                 _ => {}
             }
