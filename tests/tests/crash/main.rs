@@ -16,7 +16,7 @@ use mtimer_tests::{
     Figures, Final, Launch, Recorder, Server, ServerOptions, check, drain, host_ms, long, purge, seed,
 };
 use tempfile::TempDir;
-use tokio_util::task::TaskTracker;
+use tokio::task::JoinSet;
 
 use load::{Load, Sent};
 
@@ -64,15 +64,15 @@ async fn run(name: &str, launch: Launch, redis: Option<&Server>) {
     let clients = handlers::start(&broker, &recorder, seed).await;
     let control = broker.client().await;
 
-    let tasks = TaskTracker::new();
+    let mut tasks = JoinSet::new();
     let load = Load::new(seed, size, host_ms(), partitions);
     let sent = Arc::new(Sent::default());
     tasks.spawn(load::send_files(load.clone(), address, Arc::clone(&recorder), Arc::clone(&sent)));
     tasks.spawn(load::produce(load.clone(), broker.client().await, Arc::clone(&recorder)));
     tasks.spawn(load::change(load.clone(), broker.client().await, Arc::clone(&recorder), Arc::clone(&sent)));
     let met = killer::kill_again_and_again(&mut broker, &control, &recorder, size, seed).await;
-    tasks.close();
-    tasks.wait().await;
+    // A panic of one is a panic of all.
+    tasks.join_all().await;
     load::bring_near(&control, &recorder, &sent).await;
     let killing = began.elapsed();
 
