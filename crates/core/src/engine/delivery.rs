@@ -166,18 +166,20 @@ impl Engine {
 
     /// An at-most-once timer was taken: now it may be sent, once.
     pub(super) fn taken(&mut self, now: Now, id: TimerId, answer: &Answer) {
-        let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
-        let Some(State::Taking { member }) = entry.map(|e| &e.state) else { return };
-        let (member, dest) = (*member, entry.map_or(0, |e| e.dest));
+        let Some(p) = self.partition(id.partition()) else { return };
+        let fenced = p.is_fenced(now.mono_ms);
+        let Some(entry) = p.table.get(id) else { return };
+        let State::Taking { member } = entry.state else { return };
+        let dest = entry.dest;
+        // The answer may be old: a process that was stopped, a store that is slow.
+        let able = fenced && self.phase == Phase::Running;
         match answer {
-            Answer::Done if self.phase == Phase::Running && self.roster.takes(member) => {
-                self.deliver(now, id, member)
-            }
+            Answer::Done if able && self.roster.takes(member) => self.deliver(now, id, member),
             Answer::Done => {
-                // The member has left meanwhile. Nothing was sent, so it may go to another, or wait.
+                // Nothing was sent, so it may go to another, or wait.
                 self.roster.give_back(member);
                 match self.roster.least_loaded(dest, 1) {
-                    Some((other, _)) if self.phase == Phase::Running => {
+                    Some((other, _)) if able => {
                         self.roster.charge(other);
                         self.deliver(now, id, other);
                     }

@@ -50,13 +50,6 @@ impl Engine {
         self.check_released();
     }
 
-    pub(super) fn partition_released(&mut self, at: PartitionId) {
-        if let Some(slot) = self.partitions.get_mut(usize::from(at.0)) {
-            *slot = None;
-        }
-        self.check_released();
-    }
-
     pub(super) fn check_released(&mut self) {
         if self.phase == Phase::Releasing && self.partitions.iter().all(Option::is_none) {
             self.phase = Phase::Released;

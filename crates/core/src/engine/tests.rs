@@ -9,8 +9,8 @@ use mtimer_protocol::{
 use mtimer_store::memory::MemoryStore;
 use mtimer_store::{Acquire, Answer, CancelAnswer, Lane, LaneError, Op, Refusal, RequestId, Store};
 use mtimer_types::{
-    Destination, HandlerOutcome, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Target, Term, Time, Timer,
-    TimerId,
+    Destination, HandlerOutcome, Key, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Target, Term, Time,
+    Timer, TimerId,
 };
 
 use super::partition::APPLIES_OUT;
@@ -607,4 +607,47 @@ fn a_refusal_by_a_full_store_says_nothing_about_the_owner() {
     rig.run(5);
     let mono_ms = rig.ms;
     assert!(!rig.engine.partition(P).unwrap().is_fenced(mono_ms));
+}
+
+#[test]
+fn what_was_taken_long_ago_is_not_sent_before_the_store_has_answered_again() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let first = rig.timer("a", 100);
+    let mut once = rig.timer("a", 120);
+    once.mode = Mode::AtMostOnce;
+    rig.schedule(1, first);
+    rig.schedule(1, once);
+    rig.run(110);
+    assert_eq!(rig.take_deliveries().len(), 1);
+    // Taken in the store; the answer comes when somebody else has the partition.
+    rig.store.faults().hold(P);
+    rig.run(3_000);
+    rig.store.faults().fence(P);
+    rig.store.faults().heal(P);
+    rig.run(5);
+    assert!(rig.take_deliveries().is_empty(), "sent by an owner that is none any more");
+    assert!(matches!(rig.ended, Some(LaneError::Fenced { .. })), "{:?}", rig.ended);
+}
+
+#[test]
+fn a_stop_answers_what_waited_for_another_edit_of_its_key() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    rig.store.faults().hold(P);
+    for _ in 0..3 {
+        let mut timer = rig.timer("a", 60_000);
+        timer.key = Some(Key::new("order-1").unwrap());
+        rig.schedule(1, timer);
+    }
+    rig.run(1);
+    let now = rig.now();
+    rig.engine.handle(now, Input::Drain);
+    rig.engine.handle(now, Input::Release);
+    rig.turn();
+    rig.store.faults().heal(P);
+    rig.turn();
+    assert!(rig.released);
+    let codes: Vec<_> = rig.take_replies().iter().map(code).collect();
+    assert_eq!(codes, [None, Some(ErrorCode::NotOwner), Some(ErrorCode::NotOwner)]);
 }
