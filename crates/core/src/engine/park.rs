@@ -130,10 +130,14 @@ impl Engine {
             let coming = d.ready.len() as u64 + u64::from(d.returning);
             let fetches = d.parks.values().filter(|p| p.fetching).count() as u64;
             let room = free.saturating_sub(coming + fetches * u64::from(RETURN_PAGE));
-            let next = d.parks.iter().find(|(_, p)| !p.fetching && p.count > 0).map(|(at, _)| *at);
+            // The partitions take turns, so that one that is parked in all the time does not keep the others' waiting.
+            let turns = d.parks.range(d.unpark_from..).chain(&d.parks);
+            let next = turns.filter(|(_, p)| !p.fetching && p.count > 0).map(|(at, _)| *at).next();
             let Some(at) = next.filter(|_| room > 0) else { return };
             let (name, limit) = (d.name.clone(), room.min(u64::from(RETURN_PAGE)) as u32);
-            if let Some(park) = self.roster.dest_mut(dest).parks.get_mut(&at) {
+            let d = self.roster.dest_mut(dest);
+            d.unpark_from = PartitionId(at.0.saturating_add(1));
+            if let Some(park) = d.parks.get_mut(&at) {
                 park.fetching = true;
             }
             // A partition that is not owned any more has no parks.

@@ -83,6 +83,8 @@ pub(super) struct Partition {
     pub(super) due: Vec<TimerId>,
     /// Edits under way by id: such a timer is not sent meanwhile.
     pub(super) edits: Map<TimerId, u32>,
+    /// Late acknowledgements under way by id: such a timer may have ended, which the next answer tells.
+    pub(super) late_acks: Map<TimerId, u32>,
     /// Edits under way by key, and those that wait for them.
     pub(super) key_edits: Map<KeyName, VecDeque<Edit>>,
     /// Deliveries that the predecessor left under way.
@@ -111,6 +113,7 @@ impl Partition {
             down: None,
             due: Vec::new(),
             edits: Map::with_hasher(seed),
+            late_acks: Map::with_hasher(seed),
             key_edits: Map::with_hasher(seed),
             inherited: Map::with_hasher(seed),
             trim_at: 0,

@@ -218,6 +218,13 @@ impl Engine {
                 format!("the store is away, nothing was done: {why}"),
             ));
         }
+        if let RequestOp::Schedule { timer, .. } = op
+            && p.late_acks.contains_key(&timer.id)
+        {
+            // Asked of the store now, it would bring back what is about to have ended.
+            let text = format!("an outcome of timer {} is on its way to the store: try again", timer.id);
+            return Err(failed(ErrorCode::Overloaded, text));
+        }
         if p.queue.len() >= QUEUE_OPS {
             let text = format!("partition {at} has {QUEUE_OPS} operations waiting: try again later");
             return Err(failed(ErrorCode::Overloaded, text));

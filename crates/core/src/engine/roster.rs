@@ -78,6 +78,8 @@ pub(super) struct Dest {
     pub(super) parks: BTreeMap<PartitionId, Park>,
     /// Timers on their way back from the park.
     pub(super) returning: u32,
+    /// Whose park is to be fetched from next: this partition's or the first after it.
+    pub(super) unpark_from: PartitionId,
     /// Timers in memory.
     pub(super) entries: usize,
     /// No credit free and nothing taken since this monotonic time, ms.
@@ -140,6 +142,7 @@ impl Roster {
             ready: VecDeque::new(),
             parks: BTreeMap::new(),
             returning: 0,
+            unpark_from: PartitionId(0),
             entries: 0,
             full_since: None,
             sent_lately: 0,

@@ -1,5 +1,7 @@
 //! From sent to settled: outcomes, timeouts, lost sessions; acknowledge, retry, bury, expire.
 
+use std::collections::hash_map::Entry as Slot;
+
 use mtimer_protocol::{ServerMessage, SettleRefusal, Settlement};
 use mtimer_store::{Answer, Op, Verdict, record::cut_error};
 use mtimer_types::{DeadReason, Epoch, HandlerOutcome, Mode, TimerId, limits};
@@ -60,6 +62,9 @@ impl Engine {
                 let verdict = Verdict::LateAck { attempt };
                 let op = Op::Settle { id, verdict: verdict.clone() };
                 self.enqueue(id.partition(), op, OpCtx::Settle { id, verdict, report: Some(report) });
+                if let Some(p) = self.partition(id.partition()) {
+                    *p.late_acks.entry(id).or_default() += 1;
+                }
             }
             None => {
                 self.count(Counter::SettleLate, 1);
@@ -75,6 +80,16 @@ impl Engine {
             let settling = p.table.get(id).is_some_and(|e| matches!(e.state, State::Settling { .. }));
             epoch <= p.epoch && !settling && p.queue.len() < QUEUE_OPS
         })
+    }
+
+    fn end_late_ack(&mut self, id: TimerId) {
+        let Some(p) = self.partition(id.partition()) else { return };
+        if let Slot::Occupied(mut n) = p.late_acks.entry(id) {
+            *n.get_mut() -= 1;
+            if *n.get() == 0 {
+                n.remove();
+            }
+        }
     }
 
     fn settle_flight(
@@ -184,6 +199,9 @@ impl Engine {
         report: Option<usize>,
         answer: &Answer,
     ) {
+        if matches!(verdict, Verdict::LateAck { .. }) {
+            self.end_late_ack(id);
+        }
         let done = matches!(answer, Answer::Done);
         let refused = (!done).then_some(SettleRefusal::Late);
         if done {

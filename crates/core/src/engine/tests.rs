@@ -7,10 +7,10 @@ use mtimer_protocol::{
     Delivery, ErrorCode, OpReply, Request, RequestOp, ServerMessage, SettleRefusal, Settlement,
 };
 use mtimer_store::memory::MemoryStore;
-use mtimer_store::{Acquire, Answer, CancelAnswer, Lane, LaneError, Op, Refusal, RequestId, Store};
+use mtimer_store::{Acquire, Answer, CancelAnswer, Lane, LaneError, Op, Page, Refusal, RequestId, Store};
 use mtimer_types::{
-    Destination, HandlerOutcome, Key, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Target, Term, Time,
-    Timer, TimerId,
+    Destination, Epoch, HandlerOutcome, Key, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Target, Term,
+    Time, Timer, TimerId,
 };
 
 use super::partition::APPLIES_OUT;
@@ -650,4 +650,44 @@ fn a_stop_answers_what_waited_for_another_edit_of_its_key() {
     assert!(rig.released);
     let codes: Vec<_> = rig.take_replies().iter().map(code).collect();
     assert_eq!(codes, [None, Some(ErrorCode::NotOwner), Some(ErrorCode::NotOwner)]);
+}
+
+#[test]
+fn partitions_take_turns_when_parked_timers_come_back() {
+    let now = Now { time: Time::from_ms(START), mono_ms: 0 };
+    let mut engine = Engine::new(EngineOptions { partitions: 3, ..EngineOptions::default() }, now);
+    let session = SessionId(1);
+    engine.handle(now, Input::Session(session, SessionEvent::Opened { client: 1 }));
+    let (epoch, prior_claim) = (Epoch(1), Time::ZERO);
+    for partition in (0..3).map(PartitionId) {
+        engine.handle(now, Input::Acquired { partition, epoch, prior_claim, in_flight: vec![] });
+        for answer in [
+            CallAnswer::Taken(Page { rows: vec![], next: None }),
+            CallAnswer::ParkedDestinations(vec![(dest("a"), 1_000)]),
+        ] {
+            engine.handle(now, Input::Answered { partition, epoch, answer });
+        }
+        // What else a reign begins with is not answered here, so that the next answer is to a page.
+        engine.partition(partition).unwrap().load_out = true;
+        engine.partition(partition).unwrap().trim_at = u64::MAX;
+    }
+    // Sweeps ask for pages as well.
+    engine.sweep_at = u64::MAX;
+    engine.handle(
+        now,
+        Input::Session(session, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 1 }),
+    );
+    let mut asked = Vec::new();
+    for _ in 0..6 {
+        let mut effects = Vec::new();
+        engine.flush(now, &mut effects);
+        for effect in effects {
+            if let Effect::Call(partition, Call::Parked(..)) = effect {
+                asked.push(partition.0);
+                let answer = CallAnswer::Parked(Page { rows: vec![], next: Some(1) });
+                engine.handle(now, Input::Answered { partition, epoch, answer });
+            }
+        }
+    }
+    assert_eq!(asked, [0, 1, 2, 0, 1, 2]);
 }
