@@ -691,3 +691,26 @@ fn partitions_take_turns_when_parked_timers_come_back() {
     }
     assert_eq!(asked, [0, 1, 2, 0, 1, 2]);
 }
+
+#[test]
+fn a_repeat_beside_a_late_acknowledgement_brings_nothing_back() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let timer = rig.timer("a", 0);
+    rig.schedule(1, timer.clone());
+    rig.run(30);
+    let (_, first) = rig.take_deliveries().remove(0);
+    rig.settle(1, &first, HandlerOutcome::Retry { after_ms: None, error: "again".into() });
+    rig.run(10);
+    // It waits for its second attempt; an ok of the first is late, and ends it.
+    rig.settle(1, &first, HandlerOutcome::Ok);
+    rig.sent.clear();
+    rig.schedule(1, timer.clone());
+    rig.run(500);
+    let replies = rig.take_replies();
+    assert!(matches!(replies[..], [OpReply::Failed { code: ErrorCode::Overloaded, .. }]), "{replies:?}");
+    rig.schedule(1, timer);
+    rig.run(500);
+    assert_eq!(rig.take_deliveries(), []);
+    assert_eq!(rig.take_replies(), [OpReply::Ended(mtimer_types::Ended::Acknowledged)]);
+}
