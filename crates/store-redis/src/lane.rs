@@ -318,7 +318,8 @@ impl Engine {
 
     /// Waits for the answer at the front. Cancel safe.
     pub(crate) async fn front(&mut self) -> Result<Answered, Lost> {
-        match self.window.front_mut().and_then(|item| item.sent.as_mut()) {
+        let front = self.window.front_mut().filter(|item| item.found.is_none());
+        match front.and_then(|item| item.sent.as_mut()) {
             Some(sent) => {
                 (&mut sent.waiting).await.unwrap_or_else(|_| Err(Lost("the connection is closed".into())))
             }
@@ -330,7 +331,9 @@ impl Engine {
     /// Deals with the answer at the front.
     pub(crate) async fn handle(&mut self, answered: Result<Answered, Lost>) -> Result<(), LaneError> {
         let Some(front) = self.window.front() else { return Ok(()) };
-        let Some(script) = front.sent.as_ref().map(|sent| sent.script) else { return self.complete_found() };
+        // What a recovery has found needs no answer any more (and its connection will give none).
+        let asked = front.sent.as_ref().filter(|_| front.found.is_none());
+        let Some(script) = asked.map(|sent| sent.script) else { return self.complete_found() };
         let (said, confirmed) = match answered {
             Err(lost) => return self.start_again(Trouble::Lost(lost)).await,
             Ok(Answered { reply, confirmed }) => {

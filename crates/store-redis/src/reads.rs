@@ -103,6 +103,15 @@ impl Engine {
             .map_err(|e| LaneError::Broken(e.to_string()))
     }
 
+    /// A row of a listing. One that cannot be read is left out and logged: it must not take the others with it.
+    fn row(&self, id: TimerId, bytes: &Bytes) -> Option<Record> {
+        let read = self.record(id, bytes);
+        if let Err(error) = &read {
+            tracing::error!(partition = self.partition.0, timer_id = %id, %error, "left out of a listing");
+        }
+        read.ok()
+    }
+
     /// See [`mtimer_store::Lane::parked_destinations`].
     pub(crate) async fn parked_destinations(&mut self) -> Result<Vec<(Destination, u64)>, LaneError> {
         let mut found = Vec::new();
@@ -161,7 +170,7 @@ impl Engine {
             self.listing(self.facts.keys.park(), from, base + PARK_ORDERS - 1, limit).await?;
         let mut rows = Vec::new();
         for (id, entry) in entries.into_iter().filter(|(_, e)| e.first() == Some(&b'p')) {
-            rows.push(self.record(id, &entry.slice(1..))?);
+            rows.extend(self.row(id, &entry.slice(1..)));
         }
         Ok(Page { rows, next: next.map(|n| n - base) })
     }
@@ -177,7 +186,7 @@ impl Engine {
         let mut rows = Vec::new();
         for (id, mut entry) in entries {
             let Some((reason, died)) = read_dead(&mut entry) else { continue };
-            let record = self.record(id, &entry)?;
+            let Some(record) = self.row(id, &entry) else { continue };
             if filter.accepts(&record.timer.dest) {
                 rows.push(DeadLetter { record, reason, died });
             }
@@ -191,7 +200,8 @@ impl Engine {
         let mut rows = Vec::new();
         for (id, mut entry) in entries {
             let Some((epoch, unconfirmed)) = read_taken(&mut entry) else { continue };
-            rows.push(Unconfirmed { record: self.record(id, &entry)?, epoch, unconfirmed });
+            let row = |record| Unconfirmed { record, epoch, unconfirmed };
+            rows.extend(self.row(id, &entry).map(row));
         }
         Ok(Page { rows, next })
     }

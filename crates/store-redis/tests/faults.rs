@@ -408,3 +408,37 @@ async fn connections_cut_at_random_lose_and_repeat_nothing() {
     }
     assert_eq!(owner.lane.census().await.unwrap(), mtimer_store::Census::default());
 }
+
+/// The connection is lost behind several applied scripts, the first of which carries a claim, and no replica confirms it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unconfirmed_claim_that_was_recovered_holds_the_lane_and_does_not_end_it() {
+    let server = Server::start();
+    let replica_of = || ServerOptions {
+        extra: vec!["--replicaof".into(), format!("127.0.0.1 {}", server.port())],
+        ..ServerOptions::default()
+    };
+    let proxy = Proxy::start(&server.address()).await;
+    let durability = Durability::Replicated { replicas: 1, timeout: Duration::from_millis(100) };
+    let replica = Server::start_with(replica_of());
+    let store = connect(Options { durability, ..Options::new([proxy.url()], "t") }).await;
+    let owner = Owner::of(store).await;
+    let unsettled = Answer::Refused(Refusal::NotReplicated);
+    while owner.one(schedule(&timer(now() + 60_000, 5))).await == unsettled {}
+    drop(replica);
+    proxy.lose_answer(MARK);
+    let timers: Vec<_> = (0..4).map(|n| timer(now() + 60_000 + n, 5)).collect();
+    let claim = Some(now() + 1_000);
+    let first = Batch { now: now(), claim, ops: vec![schedule(&timers[0])] };
+    let first = owner.lane.apply(first);
+    let others: Vec<_> = timers[1..].iter().map(|t| owner.send(vec![schedule(t)])).collect();
+    let mut health = owner.lane.health();
+    health.wait_for(|h| matches!(h, Health::Down(why) if why.contains("replica"))).await.unwrap();
+    let _replica = Server::start_with(replica_of());
+    assert_eq!(first.await.unwrap(), vec![unsettled.clone()]);
+    for answers in others {
+        let answers = answers.await.unwrap();
+        assert!(answers == [unsettled.clone()] || answers == [NEW], "{answers:?}");
+    }
+    assert!(proxy.lost() > 0, "nothing was lost");
+    assert!(owner.store.owner(PARTITION).await.unwrap().claimed_until >= claim.unwrap());
+}
