@@ -71,6 +71,10 @@ settings! {
     redis: List<String> = "MTIMER_REDIS",
     /// embedded-sync, embedded-fast, redis or redis-replicated
     durability: Durability = "MTIMER_DURABILITY",
+    /// How many replicas have to confirm a write (redis-replicated)
+    replicas: u32 = "MTIMER_REPLICAS",
+    /// How long they may take; then the write is answered as not confirmed
+    replicas_within: Span = "MTIMER_REPLICAS_WITHIN",
     /// Partitions of the cluster, fixed when it is created
     partitions: u16 = "MTIMER_PARTITIONS",
     /// Folder of the embedded store
@@ -142,6 +146,27 @@ pub enum Durability {
     RedisReplicated,
 }
 
+/// Most replicas that a write can wait for.
+const MAX_REPLICAS: u32 = 16;
+/// Bounds of the time that they may take: less is noise, more holds up everything behind the write.
+const MIN_REPLICAS_WITHIN: Duration = Duration::from_millis(10);
+const MAX_REPLICAS_WITHIN: Duration = Duration::from_secs(60);
+
+/// What `redis-replicated` waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replication {
+    /// Replicas that have to confirm a write, 1 to 16.
+    pub replicas: u32,
+    /// How long they may take, 10 ms to 60 s.
+    pub within: Duration,
+}
+
+impl Default for Replication {
+    fn default() -> Self {
+        Self { replicas: 1, within: Duration::from_secs(2) }
+    }
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -200,7 +225,7 @@ pub enum StoreConfig {
         /// One server or several.
         urls: Vec<String>,
         /// Wait for replicas.
-        replicated: bool,
+        replication: Option<Replication>,
         /// Partitions, if the cluster is new; otherwise it must have as many. `None`: as it has, or the store's default.
         partitions: Option<u16>,
     },
@@ -337,12 +362,30 @@ impl PartialConfig {
             let message = "a folder and redis URLs are given: leave one of them out".to_owned();
             return Err(ConfigError::Setting { setting: "data", message });
         }
-        let replicated = match self.durability {
-            None | Some(Durability::Redis) => false,
-            Some(Durability::RedisReplicated) => true,
+        let replication = match self.durability {
+            None | Some(Durability::Redis) if self.replicas.or(self.replicas_within.map(|_| 0)).is_some() => {
+                return Err(wrong("replicas are set: write redis-replicated, or leave them out"));
+            }
+            None | Some(Durability::Redis) => None,
+            Some(Durability::RedisReplicated) => Some(self.replication()?),
             Some(_) => return Err(wrong("the store is Redis: write redis or redis-replicated")),
         };
-        Ok(StoreConfig::Redis { urls, replicated, partitions })
+        Ok(StoreConfig::Redis { urls, replication, partitions })
+    }
+
+    fn replication(&self) -> Result<Replication, ConfigError> {
+        let base = Replication::default();
+        let replicas = self.replicas.unwrap_or(base.replicas);
+        let within = self.replicas_within.map_or(base.within, |s| s.0);
+        let wrong = |setting, message| Err(ConfigError::Setting { setting, message });
+        if !(1..=MAX_REPLICAS).contains(&replicas) {
+            return wrong("replicas", format!("{replicas} replicas: allowed are 1 to {MAX_REPLICAS}"));
+        }
+        if within < MIN_REPLICAS_WITHIN || within > MAX_REPLICAS_WITHIN {
+            let ms = within.as_millis();
+            return wrong("replicas-within", format!("{ms} ms: allowed are 10ms to 60s"));
+        }
+        Ok(Replication { replicas, within })
     }
 
     fn engine(&self, base: EngineOptions) -> Result<EngineOptions, ConfigError> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mtimer_broker::config::Replication;
 use mtimer_store::StoreError;
 use mtimer_store_redis::{Durability, Options, RedisStore};
 use redis::aio::MultiplexedConnection;
@@ -11,9 +12,6 @@ use redis::{Client, ConnectionAddr, IntoConnectionInfo, RedisError, Value, cmd, 
 use super::exit::{Exit, Failure};
 use super::store::Opened;
 
-/// Replicas that have to confirm a write at the level `redis-replicated`, and how long they may take.
-const REPLICAS: u32 = 1;
-const REPLICAS_WITHIN: Duration = Duration::from_secs(2);
 /// Waits between two tries to reach a store that is away.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -23,14 +21,14 @@ const KEYS: u64 = 1_000;
 /// Opens a store on Redis. While it is away it is tried again, for `patience` (`None`: for ever).
 pub(crate) async fn open(
     urls: &[String],
-    replicated: bool,
+    replication: Option<Replication>,
     partitions: Option<u16>,
     cluster: &str,
     patience: Option<Duration>,
 ) -> Result<Opened, Failure> {
-    let durability = match replicated {
-        false => Durability::Redis,
-        true => Durability::Replicated { replicas: REPLICAS, timeout: REPLICAS_WITHIN },
+    let durability = match replication {
+        None => Durability::Redis,
+        Some(Replication { replicas, within }) => Durability::Replicated { replicas, timeout: within },
     };
     let options = Options { partitions, durability, ..Options::new(urls.iter().cloned(), cluster) };
     let (began, mut pause) = (Instant::now(), FIRST_PAUSE);

@@ -56,9 +56,13 @@ pub(crate) fn as_json(config: &Config) -> Value {
             all["durability"] = json!(if *sync { "embedded-sync" } else { "embedded-fast" });
             partitions
         }
-        StoreConfig::Redis { urls, replicated, partitions } => {
+        StoreConfig::Redis { urls, replication, partitions } => {
             all["redis"] = json!(urls);
-            all["durability"] = json!(if *replicated { "redis-replicated" } else { "redis" });
+            all["durability"] = json!(if replication.is_some() { "redis-replicated" } else { "redis" });
+            if let Some(replication) = replication {
+                all["replicas"] = json!(replication.replicas);
+                all["replicas-within"] = json!(span(replication.within));
+            }
             partitions
         }
     };
@@ -141,7 +145,7 @@ mod tests {
             "listen = \"127.0.0.1:1\"\nretry = [\"1s\", \"2m\"]\ndurability = \"embedded-fast\"\npartitions = 8\n\
              startup-timeout = \"3s\"\nmemory = \"64MiB\"\nadvertise = \"h:1\"\nlog-format = \"json\"\n\
              [[destination]]\ngroup = \"g\"\napp = \"a\"\nretry = []\n",
-            "redis = [\"redis://a\", \"redis://b\"]\ndurability = \"redis-replicated\"\n",
+            "redis = [\"redis://a\", \"redis://b\"]\ndurability = \"redis-replicated\"\nreplicas = 3\n",
         ] {
             let first = as_toml(&resolve(text)).unwrap();
             assert_eq!(as_toml(&resolve(&first)).unwrap(), first);

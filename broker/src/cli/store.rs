@@ -37,8 +37,8 @@ impl Opened {
                 let embedded = Arc::new(opened?);
                 Ok(Self { store: Arc::clone(&embedded) as Arc<dyn Store>, embedded: Some(embedded) })
             }
-            StoreConfig::Redis { urls, replicated, partitions } => {
-                super::redis::open(urls, *replicated, *partitions, cluster, patience).await
+            StoreConfig::Redis { urls, replication, partitions } => {
+                super::redis::open(urls, *replication, *partitions, cluster, patience).await
             }
         }
     }

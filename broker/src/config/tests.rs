@@ -80,5 +80,27 @@ fn redis_urls_choose_redis() {
     let vars = env(&[("MTIMER_REDIS", "redis://a,redis://b"), ("MTIMER_DURABILITY", "redis-replicated")]);
     let config = PartialConfig::from_env(vars).unwrap().resolve().unwrap();
     let urls = vec!["redis://a".to_owned(), "redis://b".to_owned()];
-    assert_eq!(config.store, StoreConfig::Redis { urls, replicated: true, partitions: None });
+    assert_eq!(
+        config.store,
+        StoreConfig::Redis { urls, replication: Some(Replication::default()), partitions: None }
+    );
+}
+
+#[test]
+fn replicas_are_counted_and_bounded() {
+    let with = |more: &[(&'static str, &'static str)]| {
+        let vars = [&[("MTIMER_REDIS", "redis://a")][..], more].concat();
+        PartialConfig::from_env(env(&vars)).unwrap().resolve()
+    };
+    let level = ("MTIMER_DURABILITY", "redis-replicated");
+    let config = with(&[level, ("MTIMER_REPLICAS", "2"), ("MTIMER_REPLICAS_WITHIN", "500ms")]).unwrap();
+    let replication = Some(Replication { replicas: 2, within: Duration::from_millis(500) });
+    assert!(matches!(config.store, StoreConfig::Redis { replication: r, .. } if r == replication));
+    for (more, fix) in [
+        (&[level, ("MTIMER_REPLICAS", "0")][..], "allowed are 1 to 16"),
+        (&[level, ("MTIMER_REPLICAS_WITHIN", "5m")][..], "allowed are 10ms to 60s"),
+        (&[("MTIMER_REPLICAS", "1")][..], "write redis-replicated"),
+    ] {
+        assert!(with(more).unwrap_err().to_string().contains(fix), "{more:?}");
+    }
 }
