@@ -427,8 +427,8 @@ async fn an_unconfirmed_claim_that_was_recovered_holds_the_lane_and_does_not_end
     drop(replica);
     proxy.lose_answer(MARK);
     let timers: Vec<_> = (0..4).map(|n| timer(now() + 60_000 + n, 5)).collect();
-    let claim = Some(now() + 1_000);
-    let first = Batch { now: now(), claim, ops: vec![schedule(&timers[0])] };
+    let claim = now() + 1_000;
+    let first = Batch { now: now(), claim: Some(claim), ops: vec![schedule(&timers[0])] };
     let first = owner.lane.apply(first);
     let others: Vec<_> = timers[1..].iter().map(|t| owner.send(vec![schedule(t)])).collect();
     let mut health = owner.lane.health();
@@ -440,5 +440,5 @@ async fn an_unconfirmed_claim_that_was_recovered_holds_the_lane_and_does_not_end
         assert!(answers == [unsettled.clone()] || answers == [NEW], "{answers:?}");
     }
     assert!(proxy.lost() > 0, "nothing was lost");
-    assert!(owner.store.owner(PARTITION).await.unwrap().claimed_until >= claim.unwrap());
+    assert!(owner.store.owner(PARTITION).await.unwrap().claimed_until >= claim);
 }
