@@ -309,6 +309,20 @@ impl Recorder {
         self.0.lock().unwrap().clone()
     }
 
+    /// Timers that were delivered since then and whose handler has not returned.
+    pub fn in_hands(&self, since: u64) -> Vec<(u64, TimerId)> {
+        let history = self.0.lock().unwrap();
+        let mut held = BTreeMap::new();
+        for (serial, event) in &history.events {
+            match event {
+                Event::Delivered { at, id, .. } if *at >= since => _ = held.insert(*serial, *id),
+                Event::Settled { .. } => _ = held.remove(serial),
+                _ => {}
+            }
+        }
+        held.into_iter().collect()
+    }
+
     /// How many deliveries there were.
     pub fn deliveries(&self) -> usize {
         self.0.lock().unwrap().events.iter().filter(|(_, e)| matches!(e, Event::Delivered { .. })).count()

@@ -12,6 +12,9 @@ use crate::Size;
 /// How long a kill waits for a moment when there is something of everything.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How far back a delivery may be that a handler is still busy with.
+const IN_HANDS_MS: u64 = 2_000;
+
 /// What the broker had when it was killed, summed over all kills.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Met {
@@ -54,9 +57,25 @@ pub(crate) async fn kill_again_and_again(
         broker.kill();
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..300))).await;
         broker.restart();
+        cancel_what_was_sent(broker, recorder, from).await;
         recorder.fault(from, format!("kill {} of the broker", kill + 1));
     }
     met
+}
+
+/// Cancels, before anybody else is back, what the killed broker had sent: only its claims in the store can tell the new one
+/// that it is too late.
+async fn cancel_what_was_sent(broker: &Broker, recorder: &Recorder, killed: u64) {
+    let client = broker.client().await;
+    let cancels = recorder.in_hands(killed - IN_HANDS_MS).into_iter().map(|(serial, id)| {
+        let client = &client;
+        async move {
+            let asked = host_ms();
+            recorder.cancelled(serial, asked, &client.cancel(id).await);
+        }
+    });
+    futures_util::future::join_all(cancels).await;
+    client.close().await.unwrap();
 }
 
 /// Waits for a moment when timers are pending, in delivery and in retry.
