@@ -188,8 +188,8 @@ pub struct EngineOptions {
     pub partitions: u16,
     /// How far ahead timers are loaded into memory, ms.
     pub preload_ms: u64,
-    /// Budget for timers in memory, bytes (payload plus about 300 bytes each). What clients have scheduled for the present
-    /// and is on its way to a client or to the park comes on top; it is bounded by their unanswered requests.
+    /// Budget for timers in memory, bytes (payload plus about 300 bytes each). What is scheduled when it is already
+    /// due comes on top until it is delivered or parked: it is taken into memory without a look at the budget.
     pub memory_bytes: u64,
     /// How long a due timer waits for a session or credit before it is parked, ms.
     pub park_after_ms: u64,
