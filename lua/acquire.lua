@@ -3,7 +3,7 @@
 --
 -- KEYS[1] owner:{p}:c   hash: e epoch, n nonce, s seq, t term, v version, c claimed-until,
 --                       p claimed-until as it was at the acquisition, f deliveries under way at the last release,
---                       a0..a31 answers
+--                       r 1: released in good order, a0..a31 answers
 -- ARGV[1] the epoch expected, ARGV[2] the nonce, ARGV[3] term, ARGV[4] version
 -- Answers: {'EPOCH', epoch stored} | {'ASSIGNMENT', term stored, version stored} |
 --          {'OK', epoch, prior claim, seq, deliveries under way}
@@ -19,7 +19,7 @@ end
 local now = redis.call('TIME')
 local ms = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
 local new = string.format('%.0f', math.max(tonumber(epoch) + 1, ms))
-local claimed, answers = o[5] or '0', {}
+local claimed, answers = o[5] or '0', {'r'}
 for i = 0, 31 do answers[#answers + 1] = 'a' .. i end
 redis.call('HSET', KEYS[1], 'e', new, 'n', ARGV[2], 's', '0', 't', ARGV[3], 'v', ARGV[4], 'c', claimed,
   'p', claimed)

@@ -35,6 +35,9 @@ local function cancel(target, in_flight)
   return 'L' .. id
 end
 
+local requests = {}
+for i = FIRST + 2, #ARGV, 3 do requests[#requests + 1] = 'r' .. ARGV[i] end
+recall(requests)
 local answers = {}
 for i = FIRST, #ARGV, 3 do
   local request = 'r' .. ARGV[i + 2]

@@ -48,6 +48,9 @@ local function reschedule(target, in_flight, due, slot)
   return 'H' .. id
 end
 
+local requests = {}
+for i = FIRST + 2, #ARGV, 5 do requests[#requests + 1] = 'r' .. ARGV[i] end
+recall(requests)
 local answers = {}
 for i = FIRST, #ARGV, 5 do
   local request = 'r' .. ARGV[i + 2]

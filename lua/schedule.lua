@@ -2,7 +2,8 @@
 -- Files new timers as pending at their birth positions. Refused by a store at its memory limit.
 --
 -- KEYS[1..39] and on, ARGV up to FIRST: see timers.lua. Answers: see prelude.lua and timers.lua.
--- From ARGV[FIRST] for each operation: id (16), policy ('c' create, 'r' replace, 'k' keep), record, number of the slot.
+-- ARGV[FIRST] for each operation: id (16), policy ('c' create, 'r' replace, 'k' keep), number of the slot (2, big endian);
+-- then for each operation: record.
 -- Answers: 'N' new | 'R' id: new, replaced this one | 'O' stored before | 'C' conflict | 'E' how it ended (1) |
 --          'B' id: the key names this one | 'K' id: kept this one
 --@include prelude
@@ -21,7 +22,7 @@ end
 local function schedule(id, policy, rec, slot)
   local t = timer(id)
   if t.kind then
-    return content(t.flags, t.body) == rec and 'O' or 'C'
+    return not t.raw and content(t.flags, t.body) == rec and 'O' or 'C'
   end
   local how = ended(id)
   if how then return 'E' .. how end
@@ -43,8 +44,21 @@ local function schedule(id, policy, rec, slot)
   return answer
 end
 
-local answers = {}
-for i = FIRST, #ARGV, 4 do
-  answers[#answers + 1] = schedule(ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]))
+prefetch()
+local heads, ids, answers, unseen = ARGV[FIRST], {}, {}, {}
+for i = 1, #heads / 19 do
+  local id = sub(heads, 19 * i - 18, 19 * i - 3)
+  ids[i] = id
+  if unknown(id) then unseen[#unseen + 1] = id end
+end
+recall(unseen)
+for i, id in ipairs(ids) do
+  local rec, slot = ARGV[FIRST + i], u16(heads, 19 * i - 1)
+  if byte(rec, 1) % 4 < 2 and birth_due(id) > PRIOR and unknown(id) and not ended(id) then
+    file_plain(id, rec, slot)
+    answers[i] = 'N'
+  else
+    answers[i] = schedule(id, sub(heads, 19 * i - 2, 19 * i - 2), rec, slot)
+  end
 end
 return finish(answers)

@@ -2,11 +2,11 @@
 -- Ends or continues timers after a delivery, or in place of one.
 --
 -- KEYS[1..39] and on, ARGV up to FIRST: see timers.lua. Answers: see prelude.lua and timers.lua.
--- From ARGV[FIRST] for each operation: id (16), verdict, then by verdict:
---   'a' ack, 'e' expired, 'u' unconfirmed: '', '', '', ''
---   'l' late ack: attempt, '', '', ''
+-- ARGV[FIRST] for each operation: id (16), verdict (1); then for each operation by its verdict:
+--   'a' ack, 'e' expired, 'u' unconfirmed: nothing
+--   'l' late ack: attempt
 --   'r' retry: failed, error, fire (ms), tier 'x' number of the slot
---   'd' dead: failed, error, reason, ''
+--   'd' dead: failed, error, reason
 -- Answers: 'D' done | 'U' gone
 --@include prelude
 --@include timers
@@ -68,10 +68,17 @@ function verdicts.u(t)
   return 'D'
 end
 
-local answers = {}
-for i = FIRST, #ARGV, 6 do
-  local t = timer(ARGV[i])
-  local verdict = verdicts[ARGV[i + 1]]
-  answers[#answers + 1] = t.kind and verdict(t, ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5]) or 'U'
+prefetch()
+local words = {l = 1, r = 4, d = 3}
+local heads, at, answers = ARGV[FIRST], FIRST + 1, {}
+for i = 1, #heads / 17 do
+  local id, verdict = sub(heads, 17 * i - 16, 17 * i - 1), sub(heads, 17 * i, 17 * i)
+  if verdict == 'a' and remove_plain(id) then
+    answers[i] = 'D'
+  else
+    local t = timer(id)
+    answers[i] = t.kind and verdicts[verdict](t, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]) or 'U'
+    at = at + (words[verdict] or 0)
+  end
 end
 return finish(answers)

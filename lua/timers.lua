@@ -18,9 +18,9 @@
 --
 -- ARGV[4] now, ms      ARGV[5] claim or ''       ARGV[6] prior claim, ms    ARGV[7] epoch, 8 bytes little endian
 -- ARGV[8] KEYS before the first slot             ARGV[9] bytes of a slot's key before its name
--- ARGV[10] number of slots       then for each slot: the number of its index in KEYS
--- then the number of ids, then each: id (16), numbers of the slots it may be in at birth (2 bytes each, big endian)
--- then, from FIRST on, what the script itself wants
+-- ARGV[10] for each slot the number of its index in KEYS (2 bytes, big endian)
+-- ARGV[11] for each id: id (16), how many slots it may be in (1), their numbers (2 bytes each, big endian)
+-- from ARGV[FIRST] on: what the script itself wants
 --
 -- Besides the answers of prelude.lua: {'NEED', what, ...}: 's' slot name, 'i' id, or 'k' id and the field of the key that names it, which has to
 -- be declared as well;
@@ -28,15 +28,25 @@
 -- was written its number (2 bytes) and length (4 bytes, both little endian).
 
 local NOW, PRIOR, EPOCH8 = tonumber(ARGV[4]), tonumber(ARGV[6]), ARGV[7]
-local SLOT0, NAME0, NSLOTS = tonumber(ARGV[8]), tonumber(ARGV[9]) + 1, tonumber(ARGV[10])
-local NIDS = tonumber(ARGV[11 + NSLOTS])
-local FIRST = 12 + NSLOTS + NIDS
+local SLOT0, NAME0, INDEXES = tonumber(ARGV[8]), tonumber(ARGV[9]) + 1, ARGV[10]
+local FIRST = 12
 local DUE, DEADLINE, TIMEOUT, RETRY = 64, 4, 8, 16
 
 local slot_of_name, cands, timers, keys, needs = nil, {}, {}, {}, {}
-for i = 1, NIDS do
-  local a = ARGV[11 + NSLOTS + i]
-  cands[string.sub(a, 1, 16)] = a
+do
+  local ids, at = ARGV[11], 1
+  while at < #ids do
+    local behind = at + 17 + 2 * string.byte(ids, at + 16)
+    cands[string.sub(ids, at, at + 15)] = string.sub(ids, at + 17, behind - 1)
+    at = behind
+  end
+end
+
+-- A number of two bytes.
+local byte, sub, call = string.byte, string.sub, redis.call
+local function u16(s, at)
+  local high, low = byte(s, at, at + 1)
+  return high * 256 + low
 end
 
 -- Ids that are asked for through their keys.
@@ -47,7 +57,7 @@ local function need(what) needs[#needs + 1] = what end
 local function varint(s, at)
   local n, shift = 0, 1
   while true do
-    local b = string.byte(s, at)
+    local b = string.byte(s, at) or 0
     at = at + 1
     n = n + (b % 128) * shift
     if b < 128 then return n, at end
@@ -55,9 +65,12 @@ local function varint(s, at)
   end
 end
 
--- Takes a record apart into a timer: progress, and the body behind it.
+-- Takes a record apart into a timer: progress, and the body behind it. One that cannot be is kept as it is in `raw`.
 local function parse(t, rec)
   local flags = string.byte(rec, 1)
+  if not flags or (bit.band(flags, 32) ~= 0 and #rec < 21) then
+    t.raw, rec, flags = rec, '\0\0', 0
+  end
   t.flags = flags
   if bit.band(flags, 32) ~= 0 then
     local len
@@ -72,6 +85,7 @@ local function parse(t, rec)
 end
 
 local function record(t)
+  if t.raw then return t.raw end
   if t.failed == 0 and t.budget == 0 and t.stopped == 0 and t.error == '' and t.fresh == '\0\0\0\0\0\0\0\0' then
     return string.char(t.flags) .. t.body
   end
@@ -84,7 +98,7 @@ local function birth_due(id) return (struct.unpack('>I6', id)) end
 -- A slot's value: with fire time and tier if the timer is not at its birth position.
 local function parse_value(t, v)
   local b = string.byte(v, 1)
-  if b >= 128 then
+  if b and b >= 128 and #v >= 7 then
     t.born, t.tier, t.fire = false, b - 128, struct.unpack('<I6', v, 2)
     parse(t, string.sub(v, 8))
   else
@@ -93,13 +107,13 @@ local function parse_value(t, v)
   end
 end
 
-local function moved_key(id) return KEYS[8 + string.byte(id, 16) % 16] end
+local function moved_key(id) return KEYS[8 + byte(id, 16) % 16] end
 
 -- The number of a slot by its name; nil if it is not declared.
 local function slot_number(name)
   if not slot_of_name then
     slot_of_name = {}
-    for i = 1, NSLOTS do slot_of_name[string.sub(KEYS[SLOT0 + i], NAME0)] = i end
+    for i = 1, #INDEXES / 2 do slot_of_name[string.sub(KEYS[SLOT0 + i], NAME0)] = i end
   end
   return slot_of_name[name]
 end
@@ -118,30 +132,33 @@ local function read_all(lists, key_of, found)
   for name, fields in pairs(lists) do
     for from = 1, #fields, 1000 do
       local to = math.min(from + 999, #fields)
-      local values = redis.call('HMGET', key_of(name), unpack(fields, from, to))
+      local values = call('HMGET', key_of(name), unpack(fields, from, to))
       for i = from, to do
-        if values[i - from + 1] then found(name, fields[i], values[i - from + 1]) end
+        local value = values[i - from + 1]
+        if value then found(name, fields[i], value) end
       end
     end
   end
 end
 
--- Reads everything about the declared ids at once: what is in slots, and for all others their entries of moved.
-local in_slots, in_moved
+-- Reads everything about the declared ids at once: what is in slots (in which one, with which value), and for all others
+-- their entries of moved.
+local slot_at, value_at, in_moved
 local function prefetch()
-  in_slots, in_moved = {}, {}
+  if slot_at then return end
+  slot_at, value_at, in_moved = {}, {}, {}
   local by_slot, by_shelf = {}, {}
   for id, list in pairs(cands) do
-    for i = 17, #list, 2 do
-      local l = list_of(by_slot, string.byte(list, i) * 256 + string.byte(list, i + 1))
+    for i = 1, #list, 2 do
+      local l = list_of(by_slot, u16(list, i))
       l[#l + 1] = id
     end
   end
   read_all(by_slot, function(slot) return KEYS[SLOT0 + slot] end, function(slot, id, v)
-    in_slots[id] = {slot, v}
+    slot_at[id], value_at[id] = slot, v
   end)
   for id in pairs(cands) do
-    if not in_slots[id] then
+    if not slot_at[id] then
       local l = list_of(by_shelf, moved_key(id))
       l[#l + 1] = id
     end
@@ -156,11 +173,10 @@ local function read_timer(t)
     if not asked[id] then need('i' .. id) end
     return
   end
-  if not in_slots then prefetch() end
-  local found = in_slots[id]
-  if found then
-    t.kind, t.slot = 's', found[1]
-    parse_value(t, found[2])
+  prefetch()
+  if slot_at[id] then
+    t.kind, t.slot = 's', slot_at[id]
+    parse_value(t, value_at[id])
     t.was_moved = not t.born
     return
   end
@@ -170,6 +186,7 @@ local function read_timer(t)
   local kind = string.sub(m, 1, 1)
   if kind == 's' then
     local name = string.sub(m, 2)
+    if not string.find(name, '^%d+%.[0-3]%.%d+%.%d+$') then return end
     local slot = slot_number(name)
     if not slot then return need('s' .. name) end
     local v = redis.call('HGET', KEYS[SLOT0 + slot], id)
@@ -183,10 +200,48 @@ local function read_timer(t)
   elseif kind == 't' then
     t.by, t.unconfirmed = string.sub(m, 2, 9), string.byte(m, 10) == 1
     parse(t, string.sub(m, 11))
-  else
+  elseif kind == 'd' and #m >= 8 then
     t.reason, t.died = struct.unpack('<BI6', m, 2)
     parse(t, string.sub(m, 9))
+  else
+    t.kind, t.reason, t.died = 'd', 0, 0
+    parse(t, '')
+    t.raw = m
   end
+end
+
+-- Short ways around the tables of timers, for what is done most. Behind them a timer is as if it had been read so.
+local plain = {sets = {}, added = {}, dels = {}, gone = {}}
+
+-- Whether nothing is known of a declared id.
+local function unknown(id)
+  return cands[id] and not timers[id] and not slot_at[id] and not in_moved[id]
+end
+
+-- Files a new timer at its birth position: without a key, above all prior claims.
+local function file_plain(id, rec, slot)
+  slot_at[id], value_at[id] = slot, rec
+  local l = list_of(plain.sets, slot)
+  l[#l + 1] = id
+  l[#l + 1] = rec
+  plain.added[slot] = (plain.added[slot] or 0) + 1
+end
+
+-- Removes a pending timer that has no key, nor leaves a word of how it ended. False if it is none.
+local function remove_plain(id)
+  local v = not timers[id] and value_at[id]
+  if not v then return false end
+  local flags, moved = byte(v, 1), false
+  if flags and flags >= 128 then flags, moved = byte(v, 8), true end
+  if not flags or flags % 4 ~= 0 then return false end
+  local l = list_of(plain.dels, slot_at[id])
+  l[#l + 1] = id
+  if moved then
+    l = list_of(plain.gone, moved_key(id))
+    l[#l + 1] = id
+  end
+  slot_at[id], value_at[id] = nil, nil
+  return true
 end
 
 -- The timer of an id, as it is at this point of the script.
@@ -214,7 +269,7 @@ local function key_field(t)
 end
 
 local function key_key(field)
-  local a, b, c = string.byte(field, -3, -1)
+  local a, b, c = string.byte('\0' .. field, -3, -1)
   return KEYS[24 + (a * 31 + b * 7 + c + #field) % 16]
 end
 
@@ -239,20 +294,29 @@ local function free_key(t)
   if field and holder(field) == t.id then set_holder(field, false) end
 end
 
-local buckets = {}
-for i = 2, 4 do buckets[i] = redis.call('EXISTS', KEYS[i]) == 1 end
+local buckets
 local remembered, new_ended = {}, {}
+
+-- Reads what is remembered of ids (or 'r' + request ids), all at once.
+local function recall(fields)
+  if not buckets then
+    buckets = {}
+    for i = 4, 2, -1 do
+      if redis.call('EXISTS', KEYS[i]) == 1 then buckets[#buckets + 1] = KEYS[i] end
+    end
+  end
+  for _, field in ipairs(fields) do remembered[field] = false end
+  for _, bucket in ipairs(buckets) do
+    read_all({[bucket] = fields}, function(key) return key end, function(_, field, v)
+      remembered[field] = remembered[field] or v
+    end)
+  end
+end
 
 -- What is remembered of an id (or 'r' + request id); false if nothing is.
 local function ended(field)
-  local v = remembered[field]
-  if v ~= nil then return v end
-  v = false
-  for i = 4, 2, -1 do
-    if not v and buckets[i] then v = redis.call('HGET', KEYS[i], field) end
-  end
-  remembered[field] = v
-  return v
+  if remembered[field] == nil then recall({field}) end
+  return remembered[field]
 end
 
 local function remember(field, value)
@@ -329,7 +393,7 @@ end
 
 -- Everything that is to be written, from the differences between what was read and what is.
 local function differences()
-  local w = {sets = {}, dels = {}, added = {}, moved = {}, gone = {}, zadd = {}, zrem = {}}
+  local w = {sets = plain.sets, dels = plain.dels, added = plain.added, gone = plain.gone, moved = {}, zadd = {}, zrem = {}}
   local index = {d = KEYS[5], t = KEYS[6], p = KEYS[7]}
   for id, t in pairs(timers) do
     if t.changed then
@@ -364,16 +428,14 @@ local function write(w)
   for slot in pairs(w.dels) do touched[slot] = true end
   for slot in pairs(touched) do
     local key = KEYS[SLOT0 + slot]
-    local before = redis.call('HLEN', key)
+    local before = call('HLEN', key)
     local after = before + (w.added[slot] or 0) - (w.dels[slot] and #w.dels[slot] or 0)
     lengths[#lengths + 1] = struct.pack('<I2I4', slot, after)
-    local name, in_index = string.sub(key, NAME0), KEYS[tonumber(ARGV[10 + slot])]
-    if before == 0 and after > 0 then
-      local l = list_of(w.zadd, in_index)
-      l[#l + 1] = string.match(name, '^%d+%.%d+%.(%d+)')
+    if (before == 0) ~= (after == 0) then
+      local name, in_index = string.sub(key, NAME0), KEYS[u16(INDEXES, 2 * slot - 1)]
+      local l = list_of(after > 0 and w.zadd or empty, in_index)
+      if after > 0 then l[#l + 1] = string.match(name, '^%d+%.%d+%.(%d+)') end
       l[#l + 1] = name
-    elseif before > 0 and after == 0 then
-      table.insert(list_of(empty, in_index), name)
     end
   end
   for key, l in pairs(w.zadd) do in_pieces('ZADD', key, l, 1000) end

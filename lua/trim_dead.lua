@@ -14,15 +14,20 @@ local before, keep, limit = tonumber(ARGV[FIRST]), tonumber(ARGV[FIRST + 1]), to
 local surplus = redis.call('ZCARD', KEYS[5]) - keep
 local removed, more = 0, '0'
 local oldest = redis.call('ZRANGE', KEYS[5], 0, limit)
-for _, id in ipairs(oldest) do cands[id] = id end
+for _, id in ipairs(oldest) do cands[id] = '' end
 for i, id in ipairs(oldest) do
   local t = timer(id)
-  if i > surplus and not (t.kind == 'd' and t.died < before) then break end
+  if t.kind and i > surplus and not (t.kind == 'd' and t.died < before) then break end
   if removed == limit then
     more = '1'
     break
   end
-  purge(t)
+  if t.kind then
+    purge(t)
+  else
+    -- The index names what is not there.
+    t.was_kind = 'd'
+  end
   removed = removed + 1
 end
 return finish({'Y' .. struct.pack('<I4', removed) .. more})

@@ -8,9 +8,14 @@
 #![warn(missing_docs)]
 
 mod bounded;
+mod cluster;
 mod codec;
 mod message;
 
+pub use cluster::{
+    BrokerEntry, BrokerLoad, BrokerView, ClientView, ClusterView, Heartbeat, MAX_CLIENT_VIEWS, MemberView,
+    PartitionView, PeerAnswer, PeerRequest, Topology,
+};
 pub use codec::{DecodeError, EncodeError, decode, encode, frame_codec};
 pub use message::{
     ClientMessage, DeadRow, Delivery, ErrorCode, Hello, MAGIC, OpReply, Query, QueryAnswer, Request,

@@ -11,6 +11,7 @@ use mtimer_types::{
 use serde::{Deserialize, Serialize};
 
 use crate::bounded::at_most;
+use crate::cluster::{BrokerView, ClusterView, PeerAnswer, PeerRequest, Topology};
 
 /// The first field of a hello: `MTMR` read as a big-endian number.
 pub const MAGIC: u32 = 0x4d54_4d52;
@@ -20,7 +21,7 @@ const MAX_CALLBACKS: usize = MAX_CREDIT as usize;
 const MAX_ROWS: usize = MAX_PAGE as usize;
 /// Most counters of a status.
 const MAX_COUNTERS: usize = 1_000;
-/// The protocol version that this code speaks.
+/// The protocol version that this code speaks. Version 1 is not released yet: until it is, it may still grow.
 pub const VERSION: u16 = 1;
 
 /// From a client to a broker.
@@ -70,6 +71,8 @@ pub enum ClientMessage {
     Pong(u64),
     /// No more deliveries, please: the client stops after it has settled what it has.
     Goodbye,
+    /// From one broker to another, answered by [`ServerMessage::Peer`].
+    Peer(PeerRequest),
 }
 
 /// The client's half of the handshake.
@@ -175,6 +178,11 @@ pub enum OpReply {
         /// For people: value, limit, fix.
         message: String,
     },
+    /// Not done: this partition is another broker's. Ask there.
+    Moved {
+        /// Its address.
+        owner: String,
+    },
 }
 
 /// Kinds of failure.
@@ -242,6 +250,17 @@ pub enum Query {
     },
     /// The broker's state.
     Status,
+    /// The cluster as this broker sees it.
+    Cluster,
+    /// This broker in detail.
+    Broker,
+    /// Empties a broker for maintenance, or gives it partitions again. Only the leader does it.
+    Drain {
+        /// The broker's address, as in the topology.
+        broker: String,
+        /// Whether to empty it, or to end that.
+        drain: bool,
+    },
 }
 
 /// The answer to a question.
@@ -274,6 +293,17 @@ pub enum QueryAnswer {
         /// For people.
         message: String,
     },
+    /// No answer: this partition is another broker's. Ask there.
+    Moved {
+        /// Its address.
+        owner: String,
+    },
+    /// To [`Query::Cluster`].
+    Cluster(ClusterView),
+    /// To [`Query::Broker`].
+    Broker(BrokerView),
+    /// To [`Query::Drain`]: the leader has taken note; the topology shows how far it is.
+    Done,
 }
 
 /// A timer as `get` shows it.
@@ -426,6 +456,10 @@ pub enum ServerMessage {
     Pong(u64, Time),
     /// The broker stops: settle what you have, then go elsewhere.
     Closing,
+    /// Who is to own which partition: after the welcome of a broker that is part of a cluster, and at every change.
+    Topology(Topology),
+    /// To [`ClientMessage::Peer`].
+    Peer(PeerAnswer),
 }
 
 /// Why a settlement was refused.
@@ -435,6 +469,8 @@ pub enum SettleRefusal {
     NotYours,
     /// Too late: the delivery had timed out or the timer has ended. (A late `ok` still settles a live timer.)
     Late,
+    /// The partition is another broker's by now: send it there. The topology says who.
+    Moved,
 }
 
 /// The broker's half of the handshake.
@@ -462,6 +498,8 @@ pub struct Welcome {
     pub max_frame: u32,
     /// Most operations of a request.
     pub max_batch: u32,
+    /// The broker's own address in the topology, which follows; `None`: it has no cluster around it and owns everything.
+    pub broker: Option<String>,
 }
 
 /// One callback.

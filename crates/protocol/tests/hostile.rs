@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use mtimer_protocol::{
     ClientMessage, DecodeError, EncodeError, ServerMessage, Settlement, decode, encode, frame_codec,
 };
-use mtimer_types::limits::{MAX_BATCH, MAX_CREDIT, MAX_FRAME};
+use mtimer_types::limits::{MAX_BATCH, MAX_BROKERS, MAX_CREDIT, MAX_FRAME, MAX_PARTITIONS};
 use proptest::prelude::*;
 use samples::{from_client, from_server};
 use tokio_util::codec::Decoder;
@@ -62,10 +62,14 @@ fn lengths_that_lie_are_refused_before_anything_is_reserved() {
         &[253, 255, 255, 255, 255, 255, 255, 255, 255],
     ];
     for length in lengths {
-        for head in [&[4u8][..], &[3, 1, 1], &[0, 252, 0x52, 0x4d, 0x54, 0x4d, 1, 1, 5]] {
+        for head in [&[4u8][..], &[3, 1, 1], &[0, 252, 0x52, 0x4d, 0x54, 0x4d, 1, 1, 5], &[10, 0]] {
             assert!(client(&[head, length].concat()).is_err());
         }
-        for head in [&[2u8, 1][..], &[3, 1, 1], &[4, 1], &[5, 1]] {
+        // The last: a topology's leader, brokers and owners, a cluster's members, a broker's partitions.
+        let topology: &[u8] = &[9, 1, 1, 0];
+        let heads = [&[2u8, 1][..], &[3, 1, 1], &[4, 1], &[5, 1], &[9, 1, 1], topology, &[9, 1, 1, 0, 0]];
+        let views: [&[u8]; 2] = [&[3, 1, 6, 1, 1, 0, 0, 0, 0, 1], &[3, 1, 7, 0, 1, 2, 3, 4]];
+        for head in heads.into_iter().chain(views) {
             assert!(server(&[head, length].concat()).is_err());
         }
     }
@@ -85,6 +89,14 @@ fn more_elements_than_a_message_may_have_are_refused() {
     let credit = MAX_CREDIT as usize;
     assert!(client(&encode(&outcomes(credit)).unwrap()).is_ok());
     assert!(client(&encode(&outcomes(credit + 1)).unwrap()).is_err());
+    // One byte each in the frame, four in memory; and brokers, two and forty.
+    let owners = |n: usize| [&[9, 1, 1, 0, 0, 251][..], &(n as u16).to_le_bytes(), &vec![0; n]].concat();
+    assert!(server(&owners(usize::from(MAX_PARTITIONS))).is_ok());
+    assert!(server(&owners(usize::from(MAX_PARTITIONS) + 1)).is_err());
+    let brokers = |n: usize| [&[9, 1, 1, 0, n as u8][..], &[0, 0].repeat(n), &[0]].concat();
+    assert!(server(&brokers(MAX_BROKERS)).is_ok());
+    assert!(server(&brokers(MAX_BROKERS + 1)).is_err());
+
     let replies = [&[2, 1, 252][..], &4_000_000u32.to_le_bytes(), &[4].repeat(4_000_000)].concat();
     assert!(replies.len() < MAX_FRAME && server(&replies).is_err());
 }
@@ -105,7 +117,8 @@ fn values_that_no_type_has_are_refused() {
     assert!(server(&[1, 0, 1, 0xff]).is_err());
     assert!(server(&[2, 1, 1, 0, 2, 0]).is_err());
     assert!(server(&[3, 1, 0, 2]).is_err());
-    assert!(client(&[10]).is_err() && server(&[9]).is_err() && client(&[255]).is_err());
+    assert!(client(&[11]).is_err() && server(&[11]).is_err() && client(&[255]).is_err());
+    assert!(client(&[10, 1]).is_err() && server(&[10, 3]).is_err() && server(&[3, 1, 9]).is_err());
     // A request first sent after the end of time.
     assert!(client(&[3, 1, 253, 0, 0, 0, 0, 0, 0, 1, 0, 0]).is_err());
     assert!(client(&[]).is_err() && server(&[]).is_err());

@@ -6,11 +6,13 @@ mod samples;
 
 use bytes::{Bytes, BytesMut};
 use mtimer_protocol::{
-    ClientMessage, Delivery, ErrorCode, OpReply, Query, Request, RequestOp, ServerMessage, SettleRefusal,
-    Settlement, decode, encode,
+    BrokerEntry, BrokerLoad, BrokerView, ClientMessage, ClientView, ClusterView, Delivery, ErrorCode,
+    Heartbeat, MemberView, OpReply, PartitionView, PeerAnswer, PeerRequest, Query, QueryAnswer, Request,
+    RequestOp, ServerMessage, SettleRefusal, Settlement, Topology, Welcome, decode, encode,
 };
 use mtimer_types::{
-    Destination, Ended, Epoch, HandlerOutcome, Key, KeyPolicy, Mode, RetryTiers, Target, Time, Timer, TimerId,
+    Destination, Ended, Epoch, HandlerOutcome, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Term,
+    Time, Timer, TimerId,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -85,6 +87,146 @@ fn outcome() -> impl Strategy<Value = HandlerOutcome> {
     ]
 }
 
+fn address() -> impl Strategy<Value = String> {
+    "[a-z0-9.]{1,30}:[0-9]{1,5}"
+}
+
+fn partition() -> impl Strategy<Value = PartitionId> {
+    any::<u16>().prop_map(PartitionId)
+}
+
+fn load() -> impl Strategy<Value = BrokerLoad> {
+    any::<(u64, u64, u64)>().prop_map(|(sessions, loaded, in_flight)| BrokerLoad {
+        sessions,
+        loaded,
+        in_flight,
+    })
+}
+
+prop_compose! {
+    fn topology()(
+        term: u64,
+        version: u64,
+        leader in address(),
+        brokers in vec((address(), any::<bool>()), 0..20),
+        owners in vec(any::<Option<u16>>(), 0..200),
+    ) -> Topology {
+        let entry = |(address, draining)| BrokerEntry { address, draining };
+        Topology { term: Term(term), version, leader, brokers: brokers.into_iter().map(entry).collect(), owners }
+    }
+}
+
+prop_compose! {
+    fn heartbeat()(
+        names in (".{0,20}", address(), ".{0,20}"),
+        numbers: (u16, u64, u16, u64, u64),
+        terms: (u64, u64, u64),
+        stopping: bool,
+        owned in vec((partition(), any::<u64>().prop_map(Epoch)), 0..100),
+        unreachable in vec(partition(), 0..100),
+        load in load(),
+    ) -> Heartbeat {
+        let (cluster, address, software) = names;
+        let (partitions, incarnation, weight, seq, heard) = numbers;
+        let (term, topology) = (Term(terms.0), (Term(terms.1), terms.2));
+        Heartbeat {
+            cluster, partitions, address, incarnation, software, weight, seq, heard, term, topology, stopping,
+            owned, unreachable, load,
+        }
+    }
+}
+
+prop_compose! {
+    fn member()(
+        names in (address(), ".{0,20}"),
+        numbers: (u16, u64, u64, u32, u32),
+        stopping: bool,
+        load in load(),
+    ) -> MemberView {
+        let (address, software) = names;
+        let (weight, heartbeat_age_ms, held_back_ms, owned, unreachable) = numbers;
+        MemberView { address, software, weight, heartbeat_age_ms, stopping, held_back_ms, owned, unreachable, load }
+    }
+}
+
+fn partition_view() -> impl Strategy<Value = PartitionView> {
+    (partition(), any::<(u64, bool)>(), any::<[u64; 8]>()).prop_map(|(partition, (epoch, reachable), n)| {
+        let [pending, overdue, loaded, in_flight, retrying, parked, taken, dead] = n;
+        let epoch = Epoch(epoch);
+        PartitionView {
+            partition,
+            epoch,
+            reachable,
+            pending,
+            overdue,
+            loaded,
+            in_flight,
+            retrying,
+            parked,
+            taken,
+            dead,
+        }
+    })
+}
+
+fn broker_view() -> impl Strategy<Value = BrokerView> {
+    let client =
+        (dest(), any::<(u32, u64, u64, u64)>()).prop_map(|(dest, (sessions, credit, in_flight, waiting))| {
+            ClientView { dest, sessions, credit, in_flight, waiting }
+        });
+    (address(), load(), any::<u64>(), vec(partition_view(), 0..50), vec(client, 0..20)).prop_map(
+        |(address, load, loaded_bytes, partitions, clients)| BrokerView {
+            address,
+            load,
+            loaded_bytes,
+            partitions,
+            clients,
+        },
+    )
+}
+
+fn cluster_answer() -> impl Strategy<Value = QueryAnswer> {
+    prop_oneof![
+        address().prop_map(|owner| QueryAnswer::Moved { owner }),
+        (topology(), address(), any::<bool>(), vec(member(), 0..20)).prop_map(
+            |(topology, answered_by, leads, members)| {
+                QueryAnswer::Cluster(ClusterView { topology, answered_by, leads, members })
+            }
+        ),
+        broker_view().prop_map(QueryAnswer::Broker),
+        Just(QueryAnswer::Done),
+    ]
+}
+
+fn peer_answer() -> impl Strategy<Value = PeerAnswer> {
+    prop_oneof![
+        (any::<(u64, u64)>(), option::of(topology())).prop_map(|((seq, term), topology)| PeerAnswer::Heard {
+            seq,
+            term: Term(term),
+            topology
+        }),
+        (option::of(address()), any::<u64>())
+            .prop_map(|(leader, term)| PeerAnswer::NotLeader { leader, term: Term(term) }),
+        ".{0,99}".prop_map(|message| PeerAnswer::Refused { message }),
+    ]
+}
+
+prop_compose! {
+    fn welcome()(
+        numbers: (u16, u64, u16, u64, u32, u32),
+        texts in (".{0,20}", ".{0,20}", ".{0,20}", ".{0,20}"),
+        now in time(),
+        broker in option::of(address()),
+    ) -> Welcome {
+        let (version, session, partitions, heartbeat_ms, max_frame, max_batch) = numbers;
+        let (cluster, software, store, durability) = texts;
+        Welcome {
+            version, session, cluster, software, store, durability, partitions, now, heartbeat_ms, max_frame,
+            max_batch, broker,
+        }
+    }
+}
+
 fn from_client() -> impl Strategy<Value = ClientMessage> {
     let settlement = (id(), any::<u64>(), any::<u32>(), outcome())
         .prop_map(|(id, epoch, attempt, outcome)| Settlement { id, epoch: Epoch(epoch), attempt, outcome });
@@ -95,7 +237,12 @@ fn from_client() -> impl Strategy<Value = ClientMessage> {
         (any::<u32>(), dest(), any::<u32>())
             .prop_map(|(registration, dest, credit)| ClientMessage::Register { registration, dest, credit }),
         (any::<u64>(), target()).prop_map(|(corr, t)| ClientMessage::Query { corr, query: Query::Get(t) }),
+        (any::<u64>(), address(), any::<bool>()).prop_map(|(corr, broker, drain)| ClientMessage::Query {
+            corr,
+            query: Query::Drain { broker, drain }
+        }),
         any::<u64>().prop_map(ClientMessage::Ping),
+        heartbeat().prop_map(|beat| ClientMessage::Peer(PeerRequest::Heartbeat(beat))),
     ]
 }
 
@@ -118,10 +265,12 @@ fn from_server() -> impl Strategy<Value = ServerMessage> {
         id().prop_map(OpReply::TooLate),
         Just(OpReply::Conflict),
         Just(OpReply::Ended(Ended::Expired)),
+        address().prop_map(|owner| OpReply::Moved { owner }),
         (prop::sample::select(&CODES[..]), ".{0,99}")
             .prop_map(|(code, message): (ErrorCode, String)| OpReply::Failed { code, message }),
     ];
-    let refused = (id(), prop_oneof![Just(SettleRefusal::NotYours), Just(SettleRefusal::Late)]);
+    let why = [SettleRefusal::NotYours, SettleRefusal::Late, SettleRefusal::Moved];
+    let refused = (id(), prop::sample::select(why.to_vec()));
     prop_oneof![
         (any::<u32>(), vec(delivery, 0..20))
             .prop_map(|(registration, deliveries)| ServerMessage::Deliver { registration, deliveries }),
@@ -129,6 +278,10 @@ fn from_server() -> impl Strategy<Value = ServerMessage> {
         (any::<u32>(), vec(refused, 0..20))
             .prop_map(|(accepted, refused)| ServerMessage::Settled { accepted, refused }),
         (any::<u64>(), time()).prop_map(|(n, time)| ServerMessage::Pong(n, time)),
+        welcome().prop_map(ServerMessage::Welcome),
+        (any::<u64>(), cluster_answer()).prop_map(|(corr, answer)| ServerMessage::Answer { corr, answer }),
+        topology().prop_map(ServerMessage::Topology),
+        peer_answer().prop_map(ServerMessage::Peer),
     ]
 }
 

@@ -229,6 +229,7 @@ impl Committer {
                 term: acquire.term,
                 version: acquire.version,
                 claimed_until: stored.claimed_until,
+                released: false,
             };
             partition.owner = Owner { record, prior_claim: stored.claimed_until };
             partition.store_owner(&mut self.tree);

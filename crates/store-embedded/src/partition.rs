@@ -135,6 +135,8 @@ impl Owner {
             term: Term(bytes.get_u64()),
             version: bytes.get_u64(),
             claimed_until: Time::from_ms(bytes.get_uint(6)),
+            // Not stored: whoever opens the store has it to himself.
+            released: false,
         };
         Some(Self { record, prior_claim: Time::from_ms(bytes.get_uint(6)) })
     }
@@ -227,6 +229,7 @@ mod tests {
             term: Term(3),
             version: 4,
             claimed_until: Time::from_ms(5),
+            released: false,
         };
         let owner = Owner { record, prior_claim: Time::from_ms(6) };
         assert_eq!(Owner::decode(&owner.encode()), Some(owner));

@@ -61,6 +61,10 @@ impl<'a> View<'a> {
     /// Gives the partition up.
     pub(crate) fn release(&mut self, in_flight: Vec<InFlight>) {
         self.partition.in_flight = in_flight;
+        let owner = &mut self.partition.owner;
+        owner.record.released = true;
+        owner.record.claimed_until = owner.prior_claim;
+        self.partition.store_owner(self.tree);
         self.partition.store_in_flight(self.tree);
         self.lane.end(LaneError::Closed);
     }

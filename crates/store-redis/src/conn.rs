@@ -328,6 +328,8 @@ struct Node {
 pub(crate) struct Pool {
     login: Login,
     replication: Option<Replication>,
+    /// Load the scripts when a connection is opened, not only when one is missed.
+    scripts: bool,
     tasks: TaskTracker,
     nodes: std::sync::Mutex<HashMap<String, Arc<Mutex<Node>>>>,
 }
@@ -340,7 +342,14 @@ impl std::fmt::Debug for Node {
 
 impl Pool {
     pub(crate) fn new(login: Login, replication: Option<Replication>, tasks: TaskTracker) -> Self {
-        Self { login, replication, tasks, nodes: std::sync::Mutex::default() }
+        Self { login, replication, scripts: true, tasks, nodes: std::sync::Mutex::default() }
+    }
+
+    /// For requests that are few and urgent: nothing waits for replicas, and a connection is opened without loading
+    /// scripts.
+    pub(crate) fn bare(login: &Login, answer_within: Duration, tasks: TaskTracker) -> Self {
+        let login = Login { answer_within, ..login.clone() };
+        Self { scripts: false, ..Self::new(login, None, tasks) }
     }
 
     /// The live connection to a node, made if there is none.
@@ -369,7 +378,9 @@ impl Pool {
 
     async fn open(&self, address: &str) -> Result<Conn, Lost> {
         let conn = Conn::open(address, &self.login, self.replication, &self.tasks).await?;
-        conn.load_scripts().await?;
+        if self.scripts {
+            conn.load_scripts().await?;
+        }
         Ok(conn)
     }
 }

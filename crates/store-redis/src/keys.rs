@@ -36,6 +36,16 @@ pub(crate) fn term(cluster: &str) -> String {
     format!("term:{{{cluster}}}")
 }
 
+/// `leader:{c}`
+pub(crate) fn leader(cluster: &str) -> String {
+    format!("leader:{{{cluster}}}")
+}
+
+/// `topology:{c}`
+pub(crate) fn topology(cluster: &str) -> String {
+    format!("topology:{{{cluster}}}")
+}
+
 /// The keys of one partition.
 #[derive(Clone, Debug)]
 pub(crate) struct Keyspace {

@@ -9,7 +9,7 @@
 //!
 //! Not in here: the caller's side ([`crate::handle`]), lost answers ([`crate::recovery`]), loads and listings.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,10 +25,11 @@ use crate::dests::{self, Destinations};
 use crate::hints::Hints;
 use crate::keys::SlotKey;
 use crate::mirror::Mirror;
-use crate::plan::{Facts, Needs, Plan, Planner, TRIM_STEP, runs};
+use crate::plan::{Facts, Needs, Placed, Plan, Planner, TRIM_STEP, runs};
 use crate::resp::{Args, Reply};
 use crate::script::Script;
 use crate::topology::Topology;
+use crate::unreadable::Unreadable;
 
 /// Scripts under way at a time; the owner record keeps as many answers.
 pub(crate) const WINDOW: usize = 32;
@@ -73,7 +74,7 @@ pub(crate) struct Run {
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) seq: u64,
-    script: Script,
+    pub(crate) script: Script,
     slots: Vec<SlotKey>,
     waiting: Waiting,
 }
@@ -84,6 +85,8 @@ pub(crate) struct Item {
     no: u64,
     pub(crate) work: Work,
     pub(crate) needs: Needs,
+    /// Where it files timers.
+    placed: Vec<Placed>,
     /// Its keys were looked up.
     pub(crate) looked_up: bool,
     pub(crate) sent: Option<Sent>,
@@ -109,6 +112,7 @@ pub(crate) struct Engine {
     pub(crate) mirror: Mirror,
     pub(crate) hints: Hints,
     pub(crate) dests: Destinations,
+    pub(crate) unreadable: Unreadable,
     pub(crate) window: VecDeque<Item>,
     calls: VecDeque<Applying>,
     /// The number of the next item.
@@ -155,6 +159,7 @@ impl Engine {
             mirror: Mirror::default(),
             hints: Hints::default(),
             dests: Destinations::default(),
+            unreadable: Unreadable::default(),
             window: VecDeque::new(),
             calls: VecDeque::new(),
             next_no: 1,
@@ -193,7 +198,7 @@ impl Engine {
         }
         let mirror = &self.mirror;
         // In a crowded slot an id may be in several siblings, and a script has to look into each.
-        for ops in runs(ops, |id| mirror.birth_places(id).len().div_ceil(3)) {
+        for ops in runs(ops, |id| mirror.birth_places(id).len().div_ceil(2)) {
             self.push(Work::Ops(Run { ops, now, claim: claim.take(), trimmed: 0 }));
             items += 1;
         }
@@ -213,6 +218,7 @@ impl Engine {
             no,
             work,
             needs: Needs::default(),
+            placed: Vec::new(),
             looked_up: false,
             sent: None,
             found: None,
@@ -267,7 +273,8 @@ impl Engine {
 
     fn plan(&mut self, at: usize) -> Plan {
         let item = &mut self.window[at];
-        let planner = Planner::new(&self.facts, &mut self.mirror, &mut self.hints, &self.dests, item.no);
+        let (mirror, placed) = (&mut self.mirror, &mut item.placed);
+        let planner = Planner::new(&self.facts, mirror, &mut self.hints, &self.dests, item.no, placed);
         match &mut item.work {
             Work::Ops(run) => {
                 if let [Op::TrimDead { before, keep, limit }] = run.ops[..] {
@@ -361,11 +368,10 @@ impl Engine {
         match &mut item.work {
             Work::Ops(run) => {
                 let slots = sent.as_ref().map_or(&[][..], |s| &s.slots[..]);
-                for (number, length) in answer::lengths(lengths) {
-                    if let Some(slot) = slots.get(number.wrapping_sub(1)) {
-                        self.mirror.length(*slot, length, item.no);
-                    }
-                }
+                let lengths = answer::lengths(lengths).into_iter();
+                let written =
+                    lengths.filter_map(|(n, length)| Some((*slots.get(n.wrapping_sub(1))?, length)));
+                take_note(&mut self.mirror, item.no, &mut item.placed, written.collect());
                 let name = sent.map_or("", |s| s.script.name());
                 let mut answers = answer::answers(name, answers, run.ops.len()).map_err(broken)?;
                 if let Some(answer) = run.next_trim(&answers) {
@@ -412,6 +418,11 @@ impl Engine {
             self.complete(vec![Reply::Bulk(answers), Reply::Bulk(lengths)], confirmed)?;
         }
         Ok(())
+    }
+
+    /// The item was refused as a whole: it has filed nothing.
+    pub(crate) fn filed_nothing(&mut self, item: &mut Item) {
+        take_note(&mut self.mirror, item.no, &mut item.placed, HashMap::new());
     }
 
     pub(crate) fn done(&mut self, answers: Vec<Answer>) {
@@ -514,6 +525,18 @@ impl Run {
         self.trimmed += removed;
         let again = *more && self.trimmed < *limit;
         Some((!again).then_some(Answer::Trimmed { removed: self.trimmed, more: *more }))
+    }
+}
+
+/// Enters what the script `no` has written, with the lengths of slots; and what it was to file and has not. A slot it
+/// has filed something in is among the written ones: an answer that was lost is kept with its lengths for as long as
+/// its script is in the window.
+fn take_note(mirror: &mut Mirror, no: u64, placed: &mut Vec<Placed>, written: HashMap<SlotKey, u32>) {
+    for (slot, length) in &written {
+        mirror.length(*slot, *length, no);
+    }
+    for p in placed.drain(..).filter(|p| !written.contains_key(&p.slot)) {
+        mirror.withdraw(p.slot, p.size, no);
     }
 }
 

@@ -10,9 +10,10 @@
 //! | module | what |
 //! |---|---|
 //! | `options`, `store` | what is given, checks at the start, acquisition |
+//! | `coordination` | the lease, and which masters answer |
 //! | `handle`, `lane`, `resolve`, `mend`, `recovery` | the ordered stream of one owner |
 //! | `plan`, `answer`, `script` | operations to script calls, and back |
-//! | `mirror`, `hints`, `dests`, `load`, `reads` | where timers are |
+//! | `mirror`, `hints`, `dests`, `load`, `reads`, `unreadable` | where timers are |
 //! | `keys` | the keyspace |
 //! | `conn`, `resp`, `topology`, `fault`, `backoff` | servers |
 //!
@@ -23,6 +24,7 @@
 mod answer;
 mod backoff;
 mod conn;
+mod coordination;
 mod dests;
 mod fault;
 mod handle;
@@ -38,11 +40,16 @@ mod reads;
 mod recovery;
 mod resolve;
 mod resp;
+#[cfg(feature = "sabotage")]
+pub mod sabotage;
 mod script;
 mod store;
 #[cfg(feature = "test-support")]
 pub mod test_support;
+#[cfg(test)]
+mod tests;
 mod topology;
+mod unreadable;
 
 pub use options::{DEFAULT_PARTITIONS, Durability, Options};
 pub use store::RedisStore;

@@ -36,7 +36,7 @@ impl Engine {
                     if splits > SPLITS {
                         break;
                     }
-                    self.split(&slots).await?;
+                    bytes += self.split(&slots, &mut timers).await?;
                 }
                 Step::Read(slots) => bytes += self.read(&slots, claim.take(), &mut timers).await?,
             }
@@ -97,7 +97,7 @@ impl Engine {
         let record = match Record::decode(id, &value, |number| self.dests.name(number)) {
             Ok(record) => record,
             Err(error) => {
-                tracing::error!(partition = self.partition.0, %error, "a timer cannot be read and is left where it is");
+                self.unreadable.report(self.partition, &error);
                 return None;
             }
         };
@@ -105,24 +105,25 @@ impl Engine {
         Some(LoadedTimer { record, fire, tier, covered })
     }
 
-    /// Moves the timers of dense wide slots into narrower ones.
-    async fn split(&mut self, slots: &[SlotKey]) -> Result<(), LaneError> {
+    /// Moves the timers of dense wide slots into narrower ones. Bytes of payload, if it comes to reading after all.
+    async fn split(&mut self, slots: &[SlotKey], timers: &mut Vec<LoadedTimer>) -> Result<usize, LaneError> {
         let mut keys = vec![self.facts.keys.owner()];
         keys.extend(slots.iter().map(|slot| self.facts.keys.slot(*slot)));
         let plan = Plan { script: Script::Peek, keys, args: Args::new(), slots: Vec::new() };
         let contents = self.run_alone(Alone { plan, confirm: false }).await?;
+        let mut payload = 0;
         for (slot, content) in slots.iter().zip(&contents) {
             let pairs = content.array().unwrap_or_default();
             let heads: Vec<_> = pairs.chunks_exact(2).filter_map(|pair| head(&pair[0], &pair[1])).collect();
             if heads.is_empty() {
-                // Reading it takes it out of its index.
-                self.read(&[*slot], None, &mut Vec::new()).await?;
+                // Empty, or all damaged: reading it takes it out of its index.
+                payload += self.read(&[*slot], None, timers).await?;
             }
             for heads in heads.chunks(SPLIT_STEP) {
                 self.split_some(*slot, heads).await?;
             }
         }
-        Ok(())
+        Ok(payload)
     }
 
     async fn split_some(&mut self, slot: SlotKey, heads: &[Head]) -> Result<(), LaneError> {

@@ -79,6 +79,7 @@ impl Engine {
     /// Answers the operations at the front with a refusal. A claim that came with them is still made.
     fn refuse_front(&mut self, refusal: Refusal) -> Result<(), LaneError> {
         let Some(mut item) = self.window.pop_front() else { return Ok(()) };
+        self.filed_nothing(&mut item);
         let Work::Ops(run) = &item.work else { return Ok(()) };
         let answers = vec![Answer::Refused(refusal); run.ops.len()];
         match run.claim {

@@ -3,15 +3,16 @@
 //! Purpose: which slots there are, roughly how full, which are in the wheel; from that the place of a new timer, the
 //! places where an id may be, what to load next and how far everything is loaded.
 //!
-//! Invariant: every slot that has contents is in the picture (it may also hold slots that turn out to be empty).
+//! Invariant: every slot that has contents is in the picture. A slot that no script has told of is in it for only as
+//! long as a script is under way that may fill it: refused schedules leave nothing behind.
 //! `need` of a slot is at or below the fire time of everything in it that was not loaded; nothing below `next` is
 //! needed. So the horizon is exact: see [`mtimer_store::Loaded`].
 //!
 //! ## Siblings
 //!
-//! A slot that has grown past [`FULL`] gets a level of siblings more. Level 0 is sibling 0; level k has 4^k siblings,
-//! chosen by the 2k lowest bits of the id's random part. New timers go to the highest level, so an id is in one of few
-//! places, and no timer has to be moved when a slot grows.
+//! A slot that has grown past [`FULL`] gets a level of siblings more: 1, 4, 32, 256, ... (see [`bits`]), chosen by the
+//! lowest bits of the id's random part. New timers go to the highest level, so an id is in one of few places, and no
+//! timer has to be moved when a slot grows.
 //!
 //! Not in here: timers, Redis.
 
@@ -27,8 +28,8 @@ pub(crate) const FULL: u32 = 128;
 const FULL_BYTES: u32 = 64 << 10;
 /// What a slot is taken to hold whose length is not known yet.
 const UNKNOWN: u32 = FULL / 2;
-/// Levels of siblings: 4^8 siblings of 128 timers are eight million in one second of one partition.
-const MAX_LEVEL: u32 = 8;
+/// Levels of siblings: the 131,072 siblings of the sixth take sixteen million timers of one second of one partition.
+const MAX_LEVEL: u32 = 6;
 /// A wide slot with more siblings is split instead of being loaded whole.
 const SPLIT_ABOVE: usize = 5;
 /// Timers a narrower slot should get at least when a wide one is split.
@@ -59,6 +60,8 @@ struct Entry {
     need: Option<u64>,
     /// The last script that was made to put something in.
     last_add: u64,
+    /// The last script that told of it left something in it.
+    stored: bool,
 }
 
 /// What a load does next.
@@ -90,26 +93,37 @@ const fn index_of(room: Room, track: u8) -> IndexKey {
     }
 }
 
-/// The first sibling of a level: behind 1 + 4 + 16 + ... of the levels below.
+/// Bits that choose a sibling of a level. Four siblings are what a wide slot grows to before it is split; from then on
+/// a script that looks for an id has few levels to look at.
+const fn bits(level: u32) -> u32 {
+    if level == 0 { 0 } else { 3 * level - 1 }
+}
+
+/// The first sibling of a level: behind 1 + 4 + 32 + ... of the levels below.
 const fn first_of(level: u32) -> u32 {
-    ((1 << (2 * level)) - 1) / 3
+    // From the second level on each has eight times as many: a geometric sum.
+    if level == 0 { 0 } else { 1 + 4 * ((1 << (3 * (level - 1))) - 1) / 7 }
 }
 
 /// The sibling of a level that an id belongs to.
 const fn sibling(level: u32, random: u64) -> u32 {
-    first_of(level) + (random & ((1 << (2 * level)) - 1)) as u32
+    first_of(level) + (random & ((1 << bits(level)) - 1)) as u32
 }
 
 /// The level of a sibling.
 const fn level(sibling: u32) -> u32 {
-    // First siblings are 1, 101, 10101 in binary: three times one and one is a power of four.
-    (3 * sibling as u64 + 1).ilog2() / 2
+    let mut level = 0;
+    while level < MAX_LEVEL && sibling >= first_of(level + 1) {
+        level += 1;
+    }
+    level
 }
 
 impl Mirror {
     /// A slot found in an index at acquisition: nothing of it is loaded, its length is unknown.
     pub(crate) fn found(&mut self, slot: SlotKey, room: Room) {
-        let entry = Entry { room, count: UNKNOWN, bytes: FULL_BYTES / 2, need: None, last_add: 0 };
+        let (count, bytes) = (UNKNOWN, FULL_BYTES / 2);
+        let entry = Entry { room, count, bytes, need: None, last_add: 0, stored: true };
         self.entries.insert(slot, entry);
         self.set_need(slot, Some(slot.start));
     }
@@ -187,6 +201,7 @@ impl Mirror {
             bytes: 0,
             need: None,
             last_add: no,
+            stored: false,
         });
         entry.count += 1;
         entry.bytes = entry.bytes.saturating_add(u32::try_from(size).unwrap_or(u32::MAX));
@@ -211,6 +226,7 @@ impl Mirror {
     /// The length of a slot when the script `no` was done.
     pub(crate) fn length(&mut self, slot: SlotKey, length: u32, no: u64) {
         let Some(entry) = self.entries.get_mut(&slot) else { return };
+        entry.stored = length > 0;
         if entry.last_add > no {
             return;
         }
@@ -225,6 +241,18 @@ impl Mirror {
         }
     }
 
+    /// The script `no` is done, and has not put what was placed in this slot for it anywhere there.
+    pub(crate) fn withdraw(&mut self, slot: SlotKey, size: usize, no: u64) {
+        let Some(entry) = self.entries.get_mut(&slot) else { return };
+        entry.count = entry.count.saturating_sub(1);
+        entry.bytes = entry.bytes.saturating_sub(u32::try_from(size).unwrap_or(u32::MAX));
+        // A later script may be about to fill it.
+        if !entry.stored && entry.last_add <= no {
+            self.set_need(slot, None);
+            self.entries.remove(&slot);
+        }
+    }
+
     /// What to load next, up to `until`: a bounded number of timers and bytes in one step.
     pub(crate) fn step(&self, until: Time) -> Step {
         let mut read: Vec<SlotKey> = Vec::new();
@@ -235,9 +263,10 @@ impl Mirror {
             }
             if slot.width != SlotWidth::Second && self.group_is_dense(slot.track, slot.width, slot.start) {
                 if read.is_empty() {
-                    return Step::Split(
-                        self.group(slot.track, slot.width, slot.start).take(SPLIT_ABOVE).collect(),
-                    );
+                    // Not those that are in the copy already: what cannot be moved out of them stays there.
+                    let needed = |s: &SlotKey| self.entries.get(s).is_some_and(|e| e.need.is_some());
+                    let group = self.group(slot.track, slot.width, slot.start).filter(needed);
+                    return Step::Split(group.take(SPLIT_ABOVE).collect());
                 }
                 break;
             }
@@ -267,7 +296,7 @@ impl Mirror {
             self.set_need(slot, None);
             self.entries.remove(&slot);
         } else if let Some(entry) = self.entries.get_mut(&slot) {
-            (entry.room, entry.count, entry.bytes) = (Room::Copy, count, bytes);
+            (entry.room, entry.count, entry.bytes, entry.stored) = (Room::Copy, count, bytes, true);
             self.set_need(slot, None);
         }
     }
@@ -348,11 +377,12 @@ mod tests {
 
     #[test]
     fn siblings_know_their_level() {
-        assert_eq!([first_of(0), first_of(1), first_of(2), first_of(3)], [0, 1, 5, 21]);
+        assert_eq!([first_of(0), first_of(1), first_of(2), first_of(3)], [0, 1, 5, 37]);
         for l in 0..=MAX_LEVEL {
             assert_eq!(level(first_of(l)), l);
             assert_eq!(level(sibling(l, u64::MAX)), l);
             assert_eq!(sibling(l, u64::MAX) + 1, first_of(l + 1));
+            assert_eq!(sibling(l, 0), first_of(l));
         }
     }
 

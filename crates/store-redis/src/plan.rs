@@ -18,7 +18,7 @@ use crate::resp::Args;
 use crate::script::Script;
 
 /// Operations of one script: each may have to look into several siblings of a crowded slot.
-const MAX_OPS: usize = 64;
+const MAX_OPS: usize = 128;
 /// Bytes of payload that one script files.
 const MAX_BYTES: usize = 64 << 10;
 /// KEYS before the indexes of slots, as in `lua/timers.lua`.
@@ -33,6 +33,15 @@ pub(crate) struct Plan {
     pub(crate) args: Args,
     /// The slots it was told about, in order.
     pub(crate) slots: Vec<SlotKey>,
+}
+
+/// Where a script is to file a timer. It stays so when the script is laid out again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed {
+    id: TimerId,
+    fire: Time,
+    pub(crate) slot: SlotKey,
+    pub(crate) size: usize,
 }
 
 /// What a script asked for when it was run before.
@@ -127,6 +136,10 @@ pub(crate) struct Planner<'a> {
     pub(crate) dests: &'a Destinations,
     /// The number of the script in the lane.
     pub(crate) no: u64,
+    /// Where it files timers, as far as it was laid out before.
+    pub(crate) placed: &'a mut Vec<Placed>,
+    /// What each operation has of fixed size, of the scripts that take it so.
+    heads: Vec<u8>,
     slots: Vec<SlotKey>,
     numbers: HashMap<SlotKey, usize>,
     ids: Vec<TimerId>,
@@ -140,9 +153,10 @@ impl<'a> Planner<'a> {
         hints: &'a mut Hints,
         dests: &'a Destinations,
         no: u64,
+        placed: &'a mut Vec<Placed>,
     ) -> Self {
-        let (slots, numbers, ids, seen) = Default::default();
-        Self { facts, mirror, hints, dests, no, slots, numbers, ids, seen }
+        let (heads, slots, numbers, ids, seen) = Default::default();
+        Self { facts, mirror, hints, dests, no, placed, heads, slots, numbers, ids, seen }
     }
 
     /// A script that applies a run of operations of one kind.
@@ -168,25 +182,24 @@ impl<'a> Planner<'a> {
             self.slot(*slot);
         }
         needs.ids.iter().for_each(|id| self.id(*id));
-        let places: Vec<Vec<u8>> =
-            std::mem::take(&mut self.ids).into_iter().map(|id| self.places(id)).collect();
+        let mut places = Vec::with_capacity(self.ids.len() * 24);
+        for id in std::mem::take(&mut self.ids) {
+            self.places(id, &mut places);
+        }
         let mut keys = fixed_keys(&self.facts.keys, now);
         let indexes: Vec<_> = self.slots.iter().map(|slot| self.mirror.index(*slot)).collect();
-        let index_numbers = declare_indexes(&self.facts.keys, &indexes, &mut keys);
+        let indexes = declare_indexes(&self.facts.keys, &indexes, &mut keys);
         let mut args = Args::new();
         args.number(now.as_ms());
         args.optional(claim.map(Time::as_ms));
         args.number(self.facts.prior_claim.as_ms()).push(self.facts.epoch.0.to_le_bytes());
         args.number(keys.len() as u64)
             .number(self.facts.keys.slot_prefix() as u64)
-            .number(self.slots.len() as u64);
-        index_numbers.iter().for_each(|n| {
-            args.number(*n as u64);
-        });
-        args.number(places.len() as u64);
-        places.iter().for_each(|p| {
-            args.push(p);
-        });
+            .push(indexes)
+            .push(places);
+        if !self.heads.is_empty() {
+            args.push(&self.heads);
+        }
         args.append(rest);
         keys.extend(self.slots.iter().map(|slot| self.facts.keys.slot(*slot)));
         Plan { script, keys, args, slots: self.slots }
@@ -199,14 +212,15 @@ impl<'a> Planner<'a> {
                 let mut record = Vec::with_capacity(timer.payload.len() + 32);
                 Record::new(timer.clone()).encode(self.dests.number(&timer.dest), &mut record);
                 let (width, size) = (timer.id.birth_width(), record.len());
-                let slot = self.mirror.place(timer.id, timer.due, 0, width, size, self.no);
-                let slot = self.slot(slot);
-                let policy = match policy {
-                    KeyPolicy::Create => "c",
-                    KeyPolicy::Replace => "r",
-                    KeyPolicy::Keep => "k",
-                };
-                out.push(timer.id.to_bytes()).push(policy).push(record).number(slot as u64);
+                let slot = self.place(timer.id, timer.due, 0, width, size);
+                self.heads.extend(timer.id.to_bytes());
+                self.heads.push(match policy {
+                    KeyPolicy::Create => b'c',
+                    KeyPolicy::Replace => b'r',
+                    KeyPolicy::Keep => b'k',
+                });
+                self.heads.extend((slot as u16).to_be_bytes());
+                out.push(record);
             }
             Op::Cancel { target, in_flight, request } => {
                 self.target(target, needs, out);
@@ -240,28 +254,28 @@ impl<'a> Planner<'a> {
 
     fn verdict(&mut self, id: TimerId, verdict: &Verdict, now: Time, out: &mut Args) {
         self.id(id);
-        out.push(id.to_bytes());
+        self.heads.extend(id.to_bytes());
+        self.heads.push(match verdict {
+            Verdict::Ack => b'a',
+            Verdict::Expired => b'e',
+            Verdict::Unconfirmed => b'u',
+            Verdict::LateAck { .. } => b'l',
+            Verdict::Retry { .. } => b'r',
+            Verdict::Dead { .. } => b'd',
+        });
         match verdict {
-            Verdict::Ack => ["a", "", "", "", ""].iter().for_each(|a| {
-                out.push(a);
-            }),
-            Verdict::Expired => ["e", "", "", "", ""].iter().for_each(|a| {
-                out.push(a);
-            }),
-            Verdict::Unconfirmed => ["u", "", "", "", ""].iter().for_each(|a| {
-                out.push(a);
-            }),
+            Verdict::Ack | Verdict::Expired | Verdict::Unconfirmed => {}
             Verdict::LateAck { attempt } => {
-                out.push("l").number(u64::from(*attempt)).push("").push("").push("");
+                out.number(u64::from(*attempt));
             }
             Verdict::Retry { fire, tier, failed, error } => {
                 let slot = self.file(id, *fire, *tier, now);
-                out.push("r").number(u64::from(*failed)).push(cut_error(error).as_bytes());
+                out.number(u64::from(*failed)).push(cut_error(error).as_bytes());
                 out.number(fire.as_ms()).push(format!("{tier}x{slot}"));
             }
             Verdict::Dead { reason, failed, error } => {
-                out.push("d").number(u64::from(*failed)).push(cut_error(error).as_bytes());
-                out.number(*reason as u64).push("");
+                out.number(u64::from(*failed)).push(cut_error(error).as_bytes());
+                out.number(*reason as u64);
             }
         }
     }
@@ -287,8 +301,19 @@ impl<'a> Planner<'a> {
     /// A place away from the birth position.
     fn file(&mut self, id: TimerId, fire: Time, track: u8, now: Time) -> usize {
         let width = SlotWidth::for_distance(fire.ms_since(now));
-        let slot = self.mirror.place(id, fire, track, width, 0, self.no);
-        self.hints.note(id, slot);
+        let number = self.place(id, fire, track, width, 0);
+        self.hints.note(id, self.slots[number - 1]);
+        number
+    }
+
+    /// The number of the slot that a timer is to be filed in.
+    fn place(&mut self, id: TimerId, fire: Time, track: u8, width: SlotWidth, size: usize) -> usize {
+        let same = |p: &&Placed| p.id == id && p.fire == fire && p.slot.track == track;
+        let slot = self.placed.iter().find(same).map(|p| p.slot).unwrap_or_else(|| {
+            let slot = self.mirror.place(id, fire, track, width, size, self.no);
+            self.placed.push(Placed { id, fire, slot, size });
+            slot
+        });
         self.slot(slot)
     }
 
@@ -299,16 +324,17 @@ impl<'a> Planner<'a> {
     }
 
     /// The entry of an id in the script's table of ids.
-    fn places(&mut self, id: TimerId) -> Vec<u8> {
-        let mut places = id.to_bytes().to_vec();
+    fn places(&mut self, id: TimerId, out: &mut Vec<u8>) {
         if let Some(slot) = self.hints.get(id).filter(|slot| self.mirror.has(*slot)) {
             self.slot(slot);
         }
-        for slot in self.mirror.birth_places(id) {
-            let number = self.slot(slot) as u16;
-            places.extend(number.to_be_bytes());
+        let places = self.mirror.birth_places(id);
+        out.extend(id.to_bytes());
+        // Some levels of siblings of each width: it fits.
+        out.push(places.len() as u8);
+        for slot in places {
+            out.extend((self.slot(slot) as u16).to_be_bytes());
         }
-        places
     }
 
     /// The number of a slot in this script, from 1.
@@ -339,16 +365,17 @@ fn fixed_keys(keys: &Keyspace, now: Time) -> Vec<String> {
     all
 }
 
-/// Declares each index once; the number in KEYS for each slot.
-fn declare_indexes(keys: &Keyspace, indexes: &[IndexKey], out: &mut Vec<String>) -> Vec<usize> {
-    let mut numbers: HashMap<IndexKey, usize> = HashMap::new();
+/// Declares each index once; the number in KEYS for each slot, in two bytes.
+fn declare_indexes(keys: &Keyspace, indexes: &[IndexKey], out: &mut Vec<String>) -> Vec<u8> {
+    let mut numbers: HashMap<IndexKey, u16> = HashMap::new();
     indexes
         .iter()
-        .map(|index| {
-            *numbers.entry(*index).or_insert_with(|| {
+        .flat_map(|index| {
+            let number = *numbers.entry(*index).or_insert_with(|| {
                 out.push(keys.index(*index));
-                out.len()
-            })
+                out.len() as u16
+            });
+            number.to_be_bytes()
         })
         .collect()
 }

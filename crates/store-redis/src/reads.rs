@@ -1,7 +1,9 @@
 //! Looking into a partition: single timers, listings, counts; and the picture that a new owner starts from.
 
 use bytes::{Buf, Bytes};
-use mtimer_store::{Census, DeadFilter, DeadLetter, InFlight, LaneError, Page, Place, Record, Unconfirmed};
+use mtimer_store::{
+    Census, DeadFilter, DeadLetter, InFlight, LaneError, Page, Place, Record, RecordError, Unconfirmed,
+};
 use mtimer_types::{DeadReason, Destination, Epoch, Target, Time, TimerId, limits};
 
 use crate::dests;
@@ -93,21 +95,18 @@ impl Engine {
         let [id, place, record] = &found[..] else { return Ok(None) };
         let damaged = || LaneError::Broken(format!("the answer about {target:?} is damaged"));
         let id = timer_id(id).ok_or_else(damaged)?;
-        let place = place.bytes().cloned().and_then(read_place).ok_or_else(damaged)?;
-        let record = self.record(id, &record.bytes().cloned().unwrap_or_default())?;
-        Ok(Some((record, place)))
+        let Some(place) = place.bytes().cloned().and_then(read_place) else {
+            self.unreadable.report(self.partition, &RecordError { id, what: "its place is cut off" });
+            return Ok(None);
+        };
+        Ok(self.record(id, &record.bytes().cloned().unwrap_or_default()).map(|record| (record, place)))
     }
 
-    fn record(&self, id: TimerId, bytes: &Bytes) -> Result<Record, LaneError> {
-        Record::decode(id, bytes, |number| self.dests.name(number))
-            .map_err(|e| LaneError::Broken(e.to_string()))
-    }
-
-    /// A row of a listing. One that cannot be read is left out and logged: it must not take the others with it.
-    fn row(&self, id: TimerId, bytes: &Bytes) -> Option<Record> {
-        let read = self.record(id, bytes);
+    /// A record; `None` for one that cannot be read, which is told: it must not take others, or the lane, with it.
+    fn record(&mut self, id: TimerId, bytes: &Bytes) -> Option<Record> {
+        let read = Record::decode(id, bytes, |number| self.dests.name(number));
         if let Err(error) = &read {
-            tracing::error!(partition = self.partition.0, timer_id = %id, %error, "left out of a listing");
+            self.unreadable.report(self.partition, error);
         }
         read.ok()
     }
@@ -136,21 +135,21 @@ impl Engine {
         }
     }
 
-    /// A page of a listing: entries of `moved`, and the order to go on at.
+    /// A page of a listing: entries of `moved` with their orders, and the order to go on at.
     async fn listing(
         &mut self,
         index: String,
         from: u64,
         to: u64,
         limit: u32,
-    ) -> Result<(Vec<(TimerId, Bytes)>, Option<u64>), LaneError> {
+    ) -> Result<(Vec<Listed>, Option<u64>), LaneError> {
         let mut keys = vec![self.facts.keys.owner(), index];
         keys.extend((0..SHELVES).map(|shelf| self.facts.keys.moved(shelf)));
         let mut args = Args::new();
         args.number(from).number(to).number(u64::from(limit.clamp(1, limits::MAX_PAGE))).number(PAGE_BYTES);
         let answer = self.look(Script::Listing, keys, args).await?;
         let rows = answer.first().and_then(Reply::array).unwrap_or_default();
-        let entry = |row: &[Reply]| Some((timer_id(&row[0])?, row[2].bytes()?.clone()));
+        let entry = |row: &[Reply]| Some((timer_id(&row[0])?, order(&row[1])?, row[2].bytes()?.clone()));
         Ok((rows.chunks_exact(3).filter_map(entry).collect(), answer.get(1).and_then(order)))
     }
 
@@ -165,14 +164,29 @@ impl Engine {
         if base == 0 {
             return Ok(Page { rows: Vec::new(), next: None });
         }
-        let from = base + cursor.min(PARK_ORDERS - 1);
-        let (entries, next) =
-            self.listing(self.facts.keys.park(), from, base + PARK_ORDERS - 1, limit).await?;
-        let mut rows = Vec::new();
-        for (id, entry) in entries.into_iter().filter(|(_, e)| e.first() == Some(&b'p')) {
-            rows.extend(self.row(id, &entry.slice(1..)));
+        let mut from = base + cursor.min(PARK_ORDERS - 1);
+        let limit = limit.max(1) as usize;
+        let (mut rows, mut unreadable) = (Vec::new(), 0);
+        loop {
+            // Whoever asks for one page only must get past rows that cannot be read, however many there are.
+            let count = u32::try_from(limit - rows.len() + unreadable).unwrap_or(u32::MAX);
+            let (entries, next) =
+                self.listing(self.facts.keys.park(), from, base + PARK_ORDERS - 1, count).await?;
+            for (id, order, entry) in entries {
+                if rows.len() == limit {
+                    return Ok(Page { rows, next: Some(order - base) });
+                }
+                let parked = entry.first() == Some(&b'p');
+                match parked.then(|| self.record(id, &entry.slice(1..))).flatten() {
+                    Some(record) => rows.push(record),
+                    None => unreadable += 1,
+                }
+            }
+            match next {
+                Some(next) if rows.is_empty() => from = next,
+                next => return Ok(Page { rows, next: next.map(|n| n - base) }),
+            }
         }
-        Ok(Page { rows, next: next.map(|n| n - base) })
     }
 
     /// See [`mtimer_store::Lane::dead`].
@@ -184,9 +198,9 @@ impl Engine {
     ) -> Result<Page<DeadLetter>, LaneError> {
         let (entries, next) = self.listing(self.facts.keys.dead(), cursor, MAX_ORDER, limit).await?;
         let mut rows = Vec::new();
-        for (id, mut entry) in entries {
+        for (id, _, mut entry) in entries {
             let Some((reason, died)) = read_dead(&mut entry) else { continue };
-            let Some(record) = self.row(id, &entry) else { continue };
+            let Some(record) = self.record(id, &entry) else { continue };
             if filter.accepts(&record.timer.dest) {
                 rows.push(DeadLetter { record, reason, died });
             }
@@ -198,10 +212,10 @@ impl Engine {
     pub(crate) async fn taken(&mut self, cursor: u64, limit: u32) -> Result<Page<Unconfirmed>, LaneError> {
         let (entries, next) = self.listing(self.facts.keys.taken(), cursor, MAX_ORDER, limit).await?;
         let mut rows = Vec::new();
-        for (id, mut entry) in entries {
+        for (id, _, mut entry) in entries {
             let Some((epoch, unconfirmed)) = read_taken(&mut entry) else { continue };
             let row = |record| Unconfirmed { record, epoch, unconfirmed };
-            rows.extend(self.row(id, &entry).map(row));
+            rows.extend(self.record(id, &entry).map(row));
         }
         Ok(Page { rows, next })
     }
@@ -242,6 +256,9 @@ impl Engine {
         self.run_alone(Alone { plan, confirm: true }).await.map(drop)
     }
 }
+
+/// A row of a listing: which timer, its order, its entry of `moved`.
+type Listed = (TimerId, u64, Bytes);
 
 /// A score, which comes as a floating point number's text.
 fn order(reply: &Reply) -> Option<u64> {

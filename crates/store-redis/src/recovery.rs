@@ -58,7 +58,9 @@ impl Engine {
         self.up();
         (self.seq, self.acked) = (found.seq, found.seq);
         for item in &mut self.window {
-            let kept = item.sent.as_ref().and_then(|sent| found.kept.get(&sent.seq));
+            // A reader carries the number of the writer before it: that one's answer is not its own.
+            let sent = item.sent.as_ref().filter(|sent| sent.script.writes());
+            let kept = sent.and_then(|sent| found.kept.get(&sent.seq));
             match kept {
                 Some(kept) => item.found = Some((kept.clone(), found.confirmed)),
                 None => item.sent = None,

@@ -25,6 +25,7 @@ macro_rules! scripts {
 
 scripts! {
     Acquire = "acquire",
+    Campaign = "campaign",
     Cancel = "cancel",
     Claim = "claim",
     CountRest = "count_rest",
@@ -39,12 +40,15 @@ scripts! {
     Park = "park",
     ParkedDestinations = "parked_destinations",
     Peek = "peek",
+    Publish = "publish",
     Purge = "purge",
     RaiseTerm = "raise_term",
     Recover = "recover",
     Release = "release",
+    Renew = "renew",
     Replay = "replay",
     Reschedule = "reschedule",
+    Resign = "resign",
     Schedule = "schedule",
     Settle = "settle",
     Split = "split",
@@ -63,6 +67,9 @@ impl Script {
         let mut text = String::new();
         for line in self.file().lines() {
             match line {
+                #[cfg(feature = "sabotage")]
+                "--@include prelude" => text.push_str(&crate::sabotage::prelude(PRELUDE)),
+                #[cfg(not(feature = "sabotage"))]
                 "--@include prelude" => text.push_str(PRELUDE),
                 "--@include timers" => text.push_str(TIMERS),
                 line if line.starts_with("--") => {}

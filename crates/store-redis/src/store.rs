@@ -6,7 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use mtimer_store::{
-    Acquire, AcquireError, Acquired, Health, OwnerRecord, Store, StoreError, StoreFuture, StoreInfo,
+    Acquire, AcquireError, Acquired, Coordination, Health, InFlight, OwnerRecord, Store, StoreError,
+    StoreFuture, StoreInfo,
 };
 use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time, limits::MAX_PARTITIONS};
 use tokio::sync::watch;
@@ -14,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::backoff::Backoff;
 use crate::conn::{Conn, Lost, Pool};
+use crate::coordination::{Handle, RedisCoordination};
 use crate::fault::{Remedy, remedy};
 use crate::handle::RedisLane;
 use crate::keys::{self, Keyspace, hash_slot};
@@ -38,6 +40,7 @@ pub struct RedisStore {
     cluster: Arc<str>,
     info: StoreInfo,
     tasks: TaskTracker,
+    coordination: Handle,
 }
 
 impl RedisStore {
@@ -46,6 +49,7 @@ impl RedisStore {
     pub async fn connect(options: Options) -> Result<Self, StoreError> {
         let (addresses, login) = options.check()?;
         let tasks = TaskTracker::new();
+        let lease_pool = Pool::bare(&login, crate::coordination::ANSWER_WITHIN, tasks.clone());
         let pool = Pool::new(login, options.replication(), tasks.clone());
         for address in &addresses {
             // Those that cannot be reached are passed over: others may do.
@@ -61,44 +65,50 @@ impl RedisStore {
         }
         let kind = if shared.topology.is_cluster() { "redis-cluster" } else { "redis" };
         let cluster: Arc<str> = options.cluster.as_str().into();
-        let mut this = Self {
+        let partitions = found(&shared, &cluster, options.partitions).await?;
+        let coordination = RedisCoordination::new(shared.clone(), lease_pool, cluster.clone(), partitions);
+        Ok(Self {
             shared,
             cluster,
-            info: StoreInfo { kind, durability: options.durability.name(), partitions: 0 },
+            info: StoreInfo { kind, durability: options.durability.name(), partitions },
             tasks,
-        };
-        this.info.partitions = this.found(options.partitions).await?;
-        Ok(this)
+            coordination: Handle(Arc::new(coordination)),
+        })
     }
 
-    /// Reads the cluster's fixed facts, or fixes them.
-    async fn found(&self, wanted: Option<u16>) -> Result<u16, StoreError> {
-        let key = keys::meta(&self.cluster);
-        let mut args = Args::of(["EVALSHA", Script::Found.sha(), "1", &key]);
-        args.push(wanted.map_or_else(String::new, |n| n.to_string()));
-        args.number(u64::from(DEFAULT_PARTITIONS)).number(FORMAT);
-        let answer = ask(&self.shared, &key, &args).await?;
-        let number = |i: usize| answer.array().and_then(|a| a.get(i)).and_then(Reply::number);
-        let (Some(stored), Some(format)) = (number(0), number(1)) else {
-            return Err(unusable(format!("{key} is not mtimer's: choose another cluster name")));
-        };
-        if format != FORMAT {
-            return Err(unusable(format!(
-                "cluster {} is stored in format {format}, this version reads format {FORMAT}: use the version that wrote it",
-                self.cluster
-            )));
-        }
-        let partitions = u16::try_from(stored).ok().filter(|n| (1..=MAX_PARTITIONS).contains(n));
-        let partitions =
-            partitions.ok_or_else(|| unusable(format!("{key} says {stored} partitions: it is damaged")))?;
-        match wanted {
-            Some(wanted) if wanted != partitions => Err(unusable(format!(
-                "cluster {} has {partitions} partitions, configured are {wanted}: configure {partitions}, or use another \
-                 cluster name (the number is fixed when a cluster is created)",
-                self.cluster
-            ))),
-            _ => Ok(partitions),
-        }
+    /// The engine of a lane, for tests that look inside.
+    #[cfg(test)]
+    pub(crate) async fn engine(&self, acquire: Acquire) -> Result<Engine, AcquireError> {
+        acquire_partition(self.shared.clone(), &self.cluster, acquire).await.map(|(engine, ..)| engine)
+    }
+}
+
+/// Reads the cluster's fixed facts, or fixes them.
+async fn found(shared: &Shared, cluster: &str, wanted: Option<u16>) -> Result<u16, StoreError> {
+    let key = keys::meta(cluster);
+    let mut args = Args::of(["EVALSHA", Script::Found.sha(), "1", &key]);
+    args.push(wanted.map_or_else(String::new, |n| n.to_string()));
+    args.number(u64::from(DEFAULT_PARTITIONS)).number(FORMAT);
+    let answer = ask(shared, &key, &args).await?;
+    let number = |i: usize| answer.array().and_then(|a| a.get(i)).and_then(Reply::number);
+    let (Some(stored), Some(format)) = (number(0), number(1)) else {
+        return Err(unusable(format!("{key} is not mtimer's: choose another cluster name")));
+    };
+    if format != FORMAT {
+        return Err(unusable(format!(
+            "cluster {cluster} is stored in format {format}, this version reads format {FORMAT}: use the version that \
+             wrote it"
+        )));
+    }
+    let partitions = u16::try_from(stored).ok().filter(|n| (1..=MAX_PARTITIONS).contains(n));
+    let partitions =
+        partitions.ok_or_else(|| unusable(format!("{key} says {stored} partitions: it is damaged")))?;
+    match wanted {
+        Some(wanted) if wanted != partitions => Err(unusable(format!(
+            "cluster {cluster} has {partitions} partitions, configured are {wanted}: configure {partitions}, or use \
+             another cluster name (the number is fixed when a cluster is created)"
+        ))),
+        _ => Ok(partitions),
     }
 }
 
@@ -148,7 +158,7 @@ async fn ask(shared: &Shared, key: &str, args: &Args) -> Result<Reply, StoreErro
     let mut backoff = Backoff::new(u64::from(slot) << 16 | 1);
     let deadline = tokio::time::Instant::now() + TRY_FOR;
     loop {
-        let why = match once(shared, slot, args).await {
+        let why = match once(&shared.pool, &shared.topology, slot, args).await {
             Ok(Ok(reply)) => return Ok(reply),
             Ok(Err(why)) => why,
             Err(error @ StoreError::Unusable(_)) => return Err(error),
@@ -166,20 +176,25 @@ async fn ask(shared: &Shared, key: &str, args: &Args) -> Result<Reply, StoreErro
 }
 
 /// One attempt. The inner error: try again.
-async fn once(shared: &Shared, slot: u16, args: &Args) -> Result<Result<Reply, String>, StoreError> {
+pub(crate) async fn once(
+    pool: &Pool,
+    topology: &Topology,
+    slot: u16,
+    args: &Args,
+) -> Result<Result<Reply, String>, StoreError> {
     let unavailable = |lost: Lost| StoreError::Unavailable(lost.0);
-    let Some(address) = shared.topology.master(slot) else {
+    let Some(address) = topology.master(slot) else {
         return Err(StoreError::Unavailable(format!("no node has hash slot {slot}")));
     };
-    let conn = shared.pool.get(&address).await.map_err(unavailable)?;
+    let conn = pool.get(&address).await.map_err(unavailable)?;
     let error = match conn.ask(args).await.map_err(unavailable)? {
         Reply::Error(error) => error,
         reply => return Ok(Ok(reply)),
     };
     match remedy(&error, &address) {
-        Remedy::Follow(address) => shared.topology.moved(slot, &address),
+        Remedy::Follow(address) => topology.moved(slot, &address),
         Remedy::Ask(address) => {
-            let conn = shared.pool.get(&address).await.map_err(unavailable)?;
+            let conn = pool.get(&address).await.map_err(unavailable)?;
             let waiting = conn.send(args.command(), true, false).await;
             match conn.answer(waiting).await.map_err(unavailable)?.reply {
                 Reply::Error(error) => return Ok(Err(error)),
@@ -209,7 +224,7 @@ impl Store for RedisStore {
     fn owner(&self, partition: PartitionId) -> StoreFuture<OwnerRecord> {
         let (shared, key) = (self.shared.clone(), Keyspace::new(&self.cluster, partition).owner());
         async move {
-            let reply = ask(&shared, &key, &Args::of(["HMGET", &key, "e", "n", "t", "v", "c"])).await?;
+            let reply = ask(&shared, &key, &Args::of(["HMGET", &key, "e", "n", "t", "v", "c", "r"])).await?;
             let fields = reply.array().unwrap_or_default();
             let number = |i: usize| fields.get(i).and_then(Reply::number).unwrap_or_default();
             Ok(OwnerRecord {
@@ -218,6 +233,7 @@ impl Store for RedisStore {
                 term: Term(number(2)),
                 version: number(3),
                 claimed_until: Time::from_ms(number(4)),
+                released: number(5) == 1,
             })
         }
         .boxed()
@@ -225,7 +241,14 @@ impl Store for RedisStore {
 
     fn acquire(&self, acquire: Acquire) -> StoreFuture<Acquired, AcquireError> {
         let (shared, cluster, tasks) = (self.shared.clone(), self.cluster.clone(), self.tasks.clone());
-        async move { acquire_partition(shared, &cluster, &tasks, acquire).await }.boxed()
+        async move {
+            let (engine, health, in_flight) = acquire_partition(shared, &cluster, acquire).await?;
+            let (epoch, prior_claim) = (engine.facts.epoch, engine.facts.prior_claim);
+            let (lane, task) = RedisLane::new(engine, health);
+            tasks.spawn(task);
+            Ok(Acquired { lane: Arc::new(lane), epoch, prior_claim, in_flight })
+        }
+        .boxed()
     }
 
     fn raise_term(&self) -> StoreFuture<Term> {
@@ -257,6 +280,10 @@ impl Store for RedisStore {
         }
         .boxed()
     }
+
+    fn coordination(&self) -> Option<Arc<dyn Coordination>> {
+        Some(Arc::new(self.coordination.clone()))
+    }
 }
 
 async fn clock(shared: &Shared, address: &str) -> Result<Time, Lost> {
@@ -268,12 +295,12 @@ async fn clock(shared: &Shared, address: &str) -> Result<Time, Lost> {
     }
 }
 
+/// Acquires a partition and reads its indexes. What was under way when it was released.
 async fn acquire_partition(
     shared: Arc<Shared>,
     cluster: &str,
-    tasks: &TaskTracker,
     acquire: Acquire,
-) -> Result<Acquired, AcquireError> {
+) -> Result<(Engine, watch::Receiver<Health>, Vec<InFlight>), AcquireError> {
     let partition = acquire.partition;
     let keys = Keyspace::new(cluster, partition);
     let key = keys.owner();
@@ -310,7 +337,5 @@ async fn acquire_partition(
             return Err(unavailable(format!("partition {partition}: reading its indexes took too long")));
         }
     }
-    let (lane, task) = RedisLane::new(engine, health);
-    tasks.spawn(task);
-    Ok(Acquired { lane: Arc::new(lane), epoch, prior_claim, in_flight: decode_in_flight(in_flight) })
+    Ok((engine, health, decode_in_flight(in_flight)))
 }

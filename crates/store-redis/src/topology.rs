@@ -5,7 +5,11 @@
 //!
 //! Not in here: connections of lanes, retries.
 
+use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
+
+use futures_util::FutureExt;
+use futures_util::future::select_ok;
 
 use crate::conn::{Conn, Lost, Pool};
 use crate::fault::with_host;
@@ -88,6 +92,19 @@ impl Topology {
             }
         }
         Err(last)
+    }
+
+    /// Looks again, at all nodes at the same time but those in `without`; the first that answers will do.
+    pub(crate) async fn refresh_without(&self, without: &HashSet<String>, pool: &Pool) -> Result<(), Lost> {
+        let known: HashSet<_> = self.masters().into_iter().chain(self.seeds.iter().cloned()).collect();
+        let looks: Vec<_> =
+            known.difference(without).map(|address| self.look(address, pool).boxed()).collect();
+        if looks.is_empty() {
+            return Err(Lost("no other node is known".into()));
+        }
+        let (map, _) = select_ok(looks).await?;
+        self.put(map);
+        Ok(())
     }
 
     async fn look(&self, address: &str, pool: &Pool) -> Result<Vec<Stretch>, Lost> {

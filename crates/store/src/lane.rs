@@ -6,6 +6,7 @@ use futures_util::future::BoxFuture;
 use mtimer_types::{DeadReason, Destination, Epoch, Nonce, PartitionId, Target, Term, Time, TimerId};
 use tokio::sync::watch;
 
+use crate::coordination::Coordination;
 use crate::op::{Answer, Batch, Place};
 use crate::record::Record;
 
@@ -37,6 +38,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// One reading of each clock the store has (a Redis master each); empty if it has none of its own.
     fn clocks(&self) -> StoreFuture<Vec<Time>>;
+
+    /// What brokers need that share the store; `None`: it belongs to one process alone.
+    fn coordination(&self) -> Option<Arc<dyn Coordination>> {
+        None
+    }
 }
 
 /// What a store is, for handshakes, status and metrics.
@@ -63,6 +69,8 @@ pub struct OwnerRecord {
     pub version: u64,
     /// The highest claim stored in any epoch.
     pub claimed_until: Time,
+    /// The owner has given it up in good order: whoever is to have it next need not wait for anything.
+    pub released: bool,
 }
 
 /// A request to own a partition.
@@ -183,7 +191,9 @@ pub trait Lane: Send + Sync {
     /// Counts, cheap enough for a status page.
     fn census(&self) -> LaneFuture<Census>;
 
-    /// Gives the partition up, leaving word of deliveries under way. Every later call answers [`LaneError::Closed`].
+    /// Gives the partition up in good order. `in_flight` is all that this owner has sent and not settled: what it has
+    /// claimed beside that was not sent, so claimed-until falls back to where it was when the partition was acquired.
+    /// Every later call answers [`LaneError::Closed`].
     fn release(&self, in_flight: Vec<InFlight>) -> LaneFuture<()>;
 
     /// Whether the store can be reached. The owner refuses new work while it is down.

@@ -13,6 +13,7 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod coordination;
 pub mod cursor;
 pub mod decide;
 pub mod lane;
@@ -20,6 +21,7 @@ pub mod memory;
 pub mod op;
 pub mod record;
 
+pub use coordination::{Campaigned, Candidate, Coordination, Lease};
 pub use cursor::LoadCursor;
 pub use lane::{
     Acquire, AcquireError, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError,

@@ -32,6 +32,11 @@ pub const REPEAT_HORIZON_MS: u64 = 30_000;
 /// Most partitions of a cluster: owner records and heartbeats stay small.
 pub const MAX_PARTITIONS: u16 = 1_024;
 
+/// Most brokers of a cluster: each holds a connection to the leader, and clients one to each.
+pub const MAX_BROKERS: usize = 128;
+/// Bytes of a broker's address.
+pub const MAX_ADDRESS_BYTES: usize = 255;
+
 /// Bytes of a frame before the handshake is done: a hello fits easily, and a stranger can make us hold no more.
 pub const MAX_FRAME_BEFORE_AUTH: usize = 4 * 1024;
 /// Bytes of a frame afterwards: a batch of 1,000 small timers or of 60 largest.

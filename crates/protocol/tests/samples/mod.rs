@@ -6,7 +6,7 @@ use bytes::Bytes;
 use mtimer_protocol::*;
 use mtimer_types::{
     DeadReason, Destination, Ended, Epoch, HandlerOutcome, Key, KeyPolicy, Mode, PartitionId, RetryTiers,
-    Target, Time, Timer, TimerId,
+    Target, Term, Time, Timer, TimerId,
 };
 
 pub fn time(ms: u64) -> Time {
@@ -114,10 +114,48 @@ pub fn from_client() -> Vec<(&'static str, ClientMessage)> {
         ),
         ("query-unconfirmed", query(Query::Unconfirmed { cursor: None, limit: 100 })),
         ("query-status", query(Query::Status)),
+        ("query-cluster", query(Query::Cluster)),
+        ("query-broker", query(Query::Broker)),
+        ("query-drain", query(Query::Drain { broker: "b2.example:7400".into(), drain: true })),
         ("client-ping", ClientMessage::Ping(1)),
         ("client-pong", ClientMessage::Pong(u64::MAX)),
         ("goodbye", ClientMessage::Goodbye),
+        ("peer-heartbeat", ClientMessage::Peer(PeerRequest::Heartbeat(heartbeat()))),
     ]
+}
+
+const LOAD: BrokerLoad = BrokerLoad { sessions: 1, loaded: 2, in_flight: 3 };
+
+/// What a broker tells the leader.
+pub fn heartbeat() -> Heartbeat {
+    Heartbeat {
+        cluster: "main".into(),
+        partitions: 64,
+        address: "b2.example:7400".into(),
+        incarnation: 0x1122_3344_5566_7788,
+        software: "mtimer/0.1.0".into(),
+        weight: 100,
+        seq: 5,
+        heard: 4,
+        term: Term(3),
+        topology: (Term(3), 2),
+        stopping: false,
+        owned: vec![(PartitionId(1), Epoch(1_700_000_000_123))],
+        unreachable: vec![PartitionId(2)],
+        load: LOAD,
+    }
+}
+
+/// Two brokers, one of them being emptied, and three partitions, one of them nobody's.
+pub fn topology() -> Topology {
+    let broker = |address: &str, draining| BrokerEntry { address: address.into(), draining };
+    Topology {
+        term: Term(3),
+        version: 2,
+        leader: "b1.example:7400".into(),
+        brokers: vec![broker("b1.example:7400", false), broker("b2.example:7400", true)],
+        owners: vec![Some(0), Some(1), None],
+    }
 }
 
 fn view(state: TimerState) -> ServerMessage {
@@ -173,6 +211,7 @@ fn replies() -> Vec<(&'static str, ServerMessage)> {
         ("reply-key-taken", reply(vec![OpReply::KeyTaken(id())])),
         ("reply-conflict", reply(vec![OpReply::Conflict])),
         ("reply-ended", reply(ENDS.map(OpReply::Ended).into())),
+        ("reply-moved", reply(vec![OpReply::Moved { owner: "b2.example:7400".into() }])),
         ("reply-failed", reply(CODES.map(|code| OpReply::Failed { code, message: "no".into() }).into())),
     ]
 }
@@ -216,6 +255,65 @@ fn answers() -> Vec<(&'static str, ServerMessage)> {
         ("answer-unconfirmed-rows", answer(QueryAnswer::Unconfirmed { rows: vec![unconfirmed], next: None })),
         ("answer-status", answer(QueryAnswer::Status(status))),
         ("answer-failed", answer(QueryAnswer::Failed { code: ErrorCode::Unavailable, message: "no".into() })),
+        ("answer-moved", answer(QueryAnswer::Moved { owner: "b2.example:7400".into() })),
+        ("answer-cluster", answer(QueryAnswer::Cluster(cluster_view()))),
+        ("answer-broker", answer(QueryAnswer::Broker(broker_view()))),
+        ("answer-done", answer(QueryAnswer::Done)),
+    ]
+}
+
+fn cluster_view() -> ClusterView {
+    let member = MemberView {
+        address: "b2.example:7400".into(),
+        software: "mtimer/0.1.0".into(),
+        weight: 100,
+        heartbeat_age_ms: 300,
+        stopping: false,
+        held_back_ms: 0,
+        owned: 1,
+        unreachable: 1,
+        load: LOAD,
+    };
+    ClusterView {
+        topology: topology(),
+        answered_by: "b1.example:7400".into(),
+        leads: true,
+        members: vec![member],
+    }
+}
+
+fn broker_view() -> BrokerView {
+    let partition = PartitionView {
+        partition: PartitionId(1),
+        epoch: Epoch(1_700_000_000_123),
+        reachable: true,
+        pending: 1,
+        overdue: 2,
+        loaded: 3,
+        in_flight: 4,
+        retrying: 5,
+        parked: 6,
+        taken: 7,
+        dead: 8,
+    };
+    let client = ClientView { dest: dest(), sessions: 1, credit: 1_000, in_flight: 4, waiting: 2 };
+    BrokerView {
+        address: "b2.example:7400".into(),
+        load: LOAD,
+        loaded_bytes: 300,
+        partitions: vec![partition],
+        clients: vec![client],
+    }
+}
+
+fn peer_answers() -> Vec<(&'static str, ServerMessage)> {
+    let heard = |topology| ServerMessage::Peer(PeerAnswer::Heard { seq: 5, term: Term(3), topology });
+    let leader = Some("b1.example:7400".into());
+    vec![
+        ("peer-heard", heard(None)),
+        ("peer-heard-topology", heard(Some(topology()))),
+        ("peer-not-leader", ServerMessage::Peer(PeerAnswer::NotLeader { leader, term: Term(3) })),
+        ("peer-refused", ServerMessage::Peer(PeerAnswer::Refused { message: "no".into() })),
     ]
 }
 
@@ -233,7 +331,10 @@ pub fn from_server() -> Vec<(&'static str, ServerMessage)> {
         heartbeat_ms: 5_000,
         max_frame: 4_194_304,
         max_batch: 2_000,
+        broker: None,
     };
+    let of_a_cluster =
+        Welcome { store: "redis".into(), broker: Some("b1.example:7400".into()), ..welcome.clone() };
     let delivery = Delivery {
         id: id(),
         key: Some(key()),
@@ -244,9 +345,11 @@ pub fn from_server() -> Vec<(&'static str, ServerMessage)> {
         timeout_ms: 30_000,
         payload: Bytes::from_static(b"hello"),
     };
-    let refused = vec![(id(), SettleRefusal::NotYours), (id(), SettleRefusal::Late)];
+    let refused =
+        [SettleRefusal::NotYours, SettleRefusal::Late, SettleRefusal::Moved].map(|why| (id(), why)).into();
     let mut all = vec![
         ("welcome", ServerMessage::Welcome(welcome)),
+        ("welcome-cluster", ServerMessage::Welcome(of_a_cluster)),
         ("refused", ServerMessage::Refused { code: ErrorCode::Unauthorized, message: "no".into() }),
     ];
     all.extend(replies());
@@ -257,7 +360,9 @@ pub fn from_server() -> Vec<(&'static str, ServerMessage)> {
         ("server-ping", ServerMessage::Ping(1)),
         ("server-pong", ServerMessage::Pong(1, time(0))),
         ("closing", ServerMessage::Closing),
+        ("topology", ServerMessage::Topology(topology())),
     ]);
+    all.extend(peer_answers());
     all
 }
 

@@ -42,6 +42,29 @@ impl TestCluster {
         this
     }
 
+    /// Starts a replica of a master and waits until it has everything.
+    pub fn add_replica(&self, master: usize) -> Server {
+        let replica = Server::start_with(ServerOptions { cluster: true, ..ServerOptions::default() });
+        let (id, port) = (self.node_id(master), self.nodes[master].port().to_string());
+        replica.call::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+        let deadline = Instant::now() + AGREE_WITHIN;
+        let until = |ready: &dyn Fn() -> bool| {
+            while !ready() {
+                assert!(Instant::now() < deadline, "no replica within {AGREE_WITHIN:?}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        // Refused until it has heard of its master.
+        until(&|| replica.try_call::<()>(&["CLUSTER", "REPLICATE", &id]).is_ok());
+        until(&|| replica.call::<String>(&["INFO", "replication"]).contains("master_link_status:up"));
+        // Those who are to vote for it must know it.
+        let known =
+            |node: &Server| node.call::<String>(&["CLUSTER", "NODES"]).contains(&format!("slave {id}"));
+        until(&|| self.nodes.iter().all(known));
+        until(&|| replica.call::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok"));
+        replica
+    }
+
     fn wait(&self, ready: impl Fn(&str) -> bool) {
         let deadline = Instant::now() + AGREE_WITHIN;
         while !self.nodes.iter().all(|n| ready(&n.call::<String>(&["CLUSTER", "INFO"]))) {

@@ -97,6 +97,22 @@ impl Server {
         }
     }
 
+    /// Stops the process from running, as an overloaded machine would: it neither answers nor closes anything.
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets a frozen process run again.
+    pub fn thaw(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.as_ref().expect("the server runs").id().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status().expect("kill is installed");
+        assert!(sent.success(), "kill {signal} {pid}");
+    }
+
     /// Starts it again on the same port and folder, and waits until it answers.
     pub fn restart(&mut self) {
         self.kill();

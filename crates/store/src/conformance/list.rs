@@ -4,8 +4,8 @@ use futures_util::FutureExt;
 
 use super::kit::{Kit, TestFn};
 use super::{
-    claims, content, dead, drain, faults, fencing, keys, loading, matrix, once, order, ownership, parking,
-    random, requests, reschedule, retries, steps,
+    claims, content, dead, drain, faults, fencing, keys, lease, loading, matrix, once, order, ownership,
+    parking, random, requests, reschedule, retries, steps,
 };
 
 /// Makes one `#[test]` of every conformance test. The argument is called to make a [`Harness`](crate::conformance::Harness).
@@ -81,6 +81,7 @@ macro_rules! conformance_list {
                 release_with_1000_deliveries,
                 release_comes_after_what_was_called_before_it,
                 a_claim_is_left_to_the_next_owner,
+                a_release_takes_its_own_claims_back,
             }
             fencing {
                 every_operation_is_refused,
@@ -352,6 +353,25 @@ macro_rules! conformance_list {
                 without_room_a_batch_is_refused_in_part_only,
                 a_refusal_for_want_of_room_is_not_final,
                 outcomes_are_forgotten_after_the_horizon,
+            }
+            lease {
+                the_first_campaign_wins,
+                somebody_else_sees_who_has_it,
+                a_repeated_campaign_keeps_its_term,
+                another_life_of_the_holder_wins_at_once,
+                of_many_candidates_one_wins,
+                it_runs_out_by_itself,
+                a_renewed_one_lasts_as_long_as_it_is_renewed_for,
+                only_the_holder_renews,
+                a_resigned_one_is_free,
+                only_the_holder_resigns,
+                the_next_winner_gets_what_was_published_last,
+                only_the_holder_publishes,
+                its_terms_and_raised_terms_rise_together,
+                terms_rise_over_a_restart,
+                without_room_it_goes_on,
+                a_lost_answer_changes_nothing,
+                while_the_store_is_away_nothing_is_answered,
             }
             matrix {
                 schedule_the_same,

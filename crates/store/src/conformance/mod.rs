@@ -30,6 +30,7 @@ mod fencing;
 mod harness;
 mod keys;
 mod kit;
+mod lease;
 mod list;
 mod loading;
 mod matrix;

@@ -21,6 +21,7 @@ pub(super) async fn acquire_is_recorded(mut kit: Kit) {
         term: acquire.term,
         version: acquire.version,
         claimed_until: Time::ZERO,
+        released: false,
     };
     assert_eq!(kit.owner_record().await, expected);
 }
@@ -238,6 +239,7 @@ pub(super) async fn release_closes_the_lane(mut kit: Kit) {
     let timer = kit.timer(kit.now);
     owner.add(&timer).await;
     owner.lane.release(Vec::new()).await.unwrap();
+    assert!(kit.owner_record().await.released, "whoever comes next sees that nobody has it");
     assert_eq!(
         owner.try_apply(vec![super::kit::schedule_op(&kit.timer(kit.now))]).await,
         Err(LaneError::Closed)
@@ -247,6 +249,7 @@ pub(super) async fn release_closes_the_lane(mut kit: Kit) {
     assert_eq!(owner.lane.census().await, Err(LaneError::Closed));
     assert_eq!(owner.lane.release(Vec::new()).await, Err(LaneError::Closed));
     let next = kit.owner().await;
+    assert!(!kit.owner_record().await.released);
     assert_eq!(next.fires().await, [(timer.id, kit.now)], "only what came before the release was done");
 }
 
@@ -299,8 +302,22 @@ pub(super) async fn release_comes_after_what_was_called_before_it(mut kit: Kit) 
 pub(super) async fn a_claim_is_left_to_the_next_owner(mut kit: Kit) {
     let first = kit.owner().await;
     first.claim(kit.now + MINUTE).await;
-    first.lane.release(Vec::new()).await.unwrap();
     let second = kit.owner().await;
-    assert_eq!(second.prior_claim, kit.now + MINUTE, "also when the handover was planned");
+    assert_eq!(second.prior_claim, kit.now + MINUTE);
     assert_eq!(kit.owner_record().await.claimed_until, kit.now + MINUTE);
+}
+
+pub(super) async fn a_release_takes_its_own_claims_back(mut kit: Kit) {
+    let first = kit.owner().await;
+    first.claim(kit.now + SECOND).await;
+    // It dies; the second one claims more and gives the partition up in good order.
+    let second = kit.owner().await;
+    second.claim(kit.now + MINUTE).await;
+    let timer = kit.timer(kit.now + 2 * SECOND);
+    second.add(&timer).await;
+    second.lane.release(Vec::new()).await.unwrap();
+    assert_eq!(kit.owner_record().await.claimed_until, kit.now + SECOND);
+    let third = kit.owner().await;
+    assert_eq!(third.prior_claim, kit.now + SECOND, "what the first may have sent stays covered");
+    assert!(third.pending().await.into_values().all(|t| !t.covered), "what the second has not sent is not");
 }

@@ -172,6 +172,7 @@ impl Pair {
                 .await
                 .map_err(|e| format!("release: the lane ended: {e}"))?;
             self.model.in_flight = rows;
+            self.model.claimed_until = self.model.prior_claim;
         }
         let next = self.kit.owner().await;
         self.took_over(next)
@@ -234,6 +235,7 @@ impl Pair {
             nonce: store.owner.nonce,
             term: store.owner.term,
             version: store.owner.version,
+            released: store.owner.released,
         };
         same("the owner record", &store.owner, &owner)?;
         same_rows("pending", &store.pending, &m.pending())?;

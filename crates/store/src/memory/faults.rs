@@ -36,6 +36,11 @@ impl Faults {
         self.on(partition, |p| p.set_link(Link::Down(why.to_owned())));
     }
 
+    /// The lease's place cannot be reached (`Some(why)`), or can be again.
+    pub fn lease_down(&self, why: Option<&str>) {
+        self.shared.lease().down = why.map(str::to_owned);
+    }
+
     /// Ends [`Self::hold`], [`Self::cut`] and [`Self::down`].
     pub fn heal(&self, partition: PartitionId) {
         self.on(partition, |p| p.set_link(Link::Up));

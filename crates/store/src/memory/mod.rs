@@ -10,6 +10,7 @@
 //! Not in here: what operations mean (see [`crate::decide`]), durability.
 
 mod faults;
+mod lease;
 mod partition;
 mod table;
 
@@ -22,9 +23,11 @@ use mtimer_types::{Destination, Epoch, PartitionId, Target, Term, Time};
 use tokio::sync::{oneshot, watch};
 
 pub use self::faults::Faults;
+use self::lease::{LeaseCell, MemoryCoordination};
 use self::partition::{Deliver, LaneState, Link, Partition, Turn};
 #[cfg(test)]
 pub(crate) use self::table::MemoryTable;
+use crate::coordination::Coordination;
 use crate::cursor::LoadCursor;
 use crate::lane::{
     Acquire, AcquireError, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError,
@@ -37,9 +40,11 @@ use crate::record::Record;
 #[derive(Clone)]
 pub struct MemoryStore {
     shared: Arc<Shared>,
+    coordinated: bool,
 }
 
 struct Shared {
+    lease: LeaseCell,
     partitions: Vec<Mutex<Partition>>,
     term: AtomicU64,
     /// The store's clock in ms; 0: it has none.
@@ -52,7 +57,14 @@ impl MemoryStore {
     pub fn new(partitions: u16) -> Self {
         let partitions = (0..partitions).map(|p| Mutex::new(Partition::new(PartitionId(p)))).collect();
         let (term, clock, lanes) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        Self { shared: Arc::new(Shared { partitions, term, clock, lanes }) }
+        let lease = LeaseCell::default();
+        Self { shared: Arc::new(Shared { lease, partitions, term, clock, lanes }), coordinated: false }
+    }
+
+    /// The same for several brokers: with a lease to compete for.
+    #[must_use]
+    pub fn coordinated(self) -> Self {
+        Self { coordinated: true, ..self }
     }
 
     /// The handle that disturbs this state, for all its views.
@@ -62,6 +74,10 @@ impl MemoryStore {
 }
 
 impl Shared {
+    fn raise_term(&self) -> Term {
+        Term(self.term.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
     fn partition(&self, id: PartitionId) -> Option<MutexGuard<'_, Partition>> {
         let partition = self.partitions.get(usize::from(id.0))?;
         // A panic in a test's call leaves the state as it is: there is nothing half done to protect.
@@ -103,6 +119,7 @@ impl Shared {
                 term: acquire.term,
                 version: acquire.version,
                 claimed_until: owner.claimed_until,
+                released: false,
             };
             stored.prior_claim = owner.claimed_until;
             stored.seq += 1;
@@ -156,13 +173,16 @@ impl Store for MemoryStore {
 
     fn raise_term(&self) -> StoreFuture<Term> {
         let reached = self.shared.reachable(PartitionId(0)).map(drop);
-        let term = reached.map(|()| Term(self.shared.term.fetch_add(1, Ordering::SeqCst) + 1));
-        ready(term).boxed()
+        ready(reached.map(|()| self.shared.raise_term())).boxed()
     }
 
     fn clocks(&self) -> StoreFuture<Vec<Time>> {
         let clock = self.shared.clock.load(Ordering::SeqCst);
         ready(Ok((clock > 0).then(|| Time::from_ms(clock)).into_iter().collect())).boxed()
+    }
+
+    fn coordination(&self) -> Option<Arc<dyn Coordination>> {
+        self.coordinated.then(|| Arc::new(MemoryCoordination(self.shared.clone())) as Arc<dyn Coordination>)
     }
 }
 
@@ -271,6 +291,8 @@ impl Lane for MemoryLane {
             |turn| {
                 turn.wrote(None);
                 turn.stored.in_flight = in_flight;
+                turn.stored.owner.released = true;
+                turn.stored.owner.claimed_until = turn.stored.prior_claim;
             },
             Some(LaneError::Closed),
         );

@@ -16,7 +16,7 @@ pub(crate) struct MemorySite {
 
 impl MemorySite {
     pub(crate) fn new(partitions: u16) -> Self {
-        Self { store: MemoryStore::new(partitions), partitions }
+        Self { store: MemoryStore::new(partitions).coordinated(), partitions }
     }
 
     fn everywhere(&self, disturb: impl Fn(&Faults, PartitionId)) {
@@ -40,8 +40,14 @@ impl Site for MemorySite {
         match fault {
             Fault::LoseNextAnswer(partition) => faults.cut(partition),
             Fault::LoseNextCall(partition) => faults.down(partition, "the call was lost"),
-            Fault::GoDown => self.everywhere(|faults, p| faults.down(p, "switched off")),
-            Fault::ComeUp => self.everywhere(|faults, p| faults.heal(p)),
+            Fault::GoDown => {
+                self.everywhere(|faults, p| faults.down(p, "switched off"));
+                faults.lease_down(Some("switched off"));
+            }
+            Fault::ComeUp => {
+                self.everywhere(|faults, p| faults.heal(p));
+                faults.lease_down(None);
+            }
             Fault::OutOfMemory(full) => self.everywhere(|faults, p| faults.full(p, full)),
             // It goes by the time of the batches, which the test moves.
             Fault::ForgetEnded => {}

@@ -1,0 +1,297 @@
+//! Tests that look inside of a lane: what stays of things that came to nothing, and what becomes of damaged records.
+
+use bytes::Bytes;
+use mtimer_store::{
+    Acquire, Answer, Batch, DeadFilter, LaneError, Load, Op, Refusal, RequestId, ScheduleAnswer, Store,
+    Verdict,
+};
+use mtimer_types::{
+    DeadReason, Destination, Key, KeyPolicy, Mode, Nonce, PartitionId, SlotWidth, Target, Term, Time, Timer,
+    TimerId,
+};
+use tokio::sync::oneshot;
+
+use crate::lane::Engine;
+use crate::test_support::Server;
+use crate::{Options, RedisStore};
+
+const PARTITION: PartitionId = PartitionId(2);
+const DAY: u64 = 86_400_000;
+const NOW: Time = Time::from_ms(1_700_000_000_000);
+
+async fn engine(server: &Server) -> Engine {
+    let store = RedisStore::connect(Options::new([server.url()], "t")).await.expect("the store can be used");
+    let stored = store.owner(PARTITION).await.expect("the store can be reached");
+    let (nonce, version) = (Nonce(7), stored.version + 1);
+    let acquire = Acquire { partition: PARTITION, expected: stored.epoch, nonce, term: Term(1), version };
+    store.engine(acquire).await.expect("the partition can be acquired")
+}
+
+fn timer(n: u64, due: Time, key: Option<&str>) -> Timer {
+    Timer {
+        id: TimerId::new(due, NOW, PARTITION, n),
+        dest: Destination::new("orders", "billing").expect("a destination"),
+        key: key.map(|k| Key::new(k).expect("a key")),
+        due,
+        mode: Mode::AtLeastOnce,
+        deadline: None,
+        callback_timeout_ms: None,
+        retry: None,
+        payload: Bytes::from_static(b"hello"),
+    }
+}
+
+fn schedule(timer: &Timer, policy: KeyPolicy) -> Op {
+    Op::Schedule { timer: timer.clone().into(), policy }
+}
+
+fn settle(id: TimerId, verdict: Verdict) -> Op {
+    Op::Settle { id, verdict }
+}
+
+const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
+
+impl Engine {
+    fn take_in(&mut self, ops: Vec<Op>) -> oneshot::Receiver<Result<Vec<Answer>, LaneError>> {
+        let (to, answers) = oneshot::channel();
+        self.admit(Batch { now: NOW, claim: None, ops }, to);
+        answers
+    }
+
+    /// Sends batches all at once.
+    async fn pipeline<const N: usize>(&mut self, batches: [Vec<Op>; N]) -> Vec<Answer> {
+        let sent = batches.map(|ops| self.take_in(ops));
+        self.drain().await.expect("the lane is alive");
+        let mut answers = Vec::new();
+        for answer in sent {
+            answers.extend(answer.await.expect("an answer").expect("the lane is alive"));
+        }
+        answers
+    }
+
+    fn known_slots(&self) -> usize {
+        self.mirror.slots().count()
+    }
+
+    async fn loaded_ids(&mut self, until: Time) -> Vec<TimerId> {
+        let mut ids = Vec::new();
+        loop {
+            let load = Load { until, max_timers: 1_000, max_bytes: 1 << 20, claim: None };
+            let loaded = self.load(load).await.expect("the lane is alive");
+            ids.extend(loaded.timers.iter().map(|t| t.record.timer.id));
+            if loaded.horizon >= until {
+                ids.sort_unstable();
+                return ids;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedules_that_are_refused_leave_no_slots_in_memory() {
+    let server = Server::start();
+    let mut engine = engine(&server).await;
+    let holder = timer(1, NOW + DAY, Some("k"));
+    assert_eq!(engine.pipeline([vec![schedule(&holder, KeyPolicy::Create)]]).await, [NEW]);
+    let before = engine.known_slots();
+    for hundred in 0..100 {
+        let all: Vec<_> =
+            (hundred * 100..).take(100).map(|n| timer(2 + n, NOW + (2 + n) * DAY, Some("k"))).collect();
+        let (create, keep) = all.split_at(50);
+        let taken = create.iter().map(|t| schedule(t, KeyPolicy::Create)).collect();
+        let kept = keep.iter().map(|t| schedule(t, KeyPolicy::Keep)).collect();
+        let expected = [ScheduleAnswer::KeyTaken(holder.id), ScheduleAnswer::Kept(holder.id)];
+        let expected = expected.map(|a| vec![Answer::Schedule(a); 50]).concat();
+        assert_eq!(engine.pipeline([taken, kept]).await, expected);
+    }
+    assert_eq!(engine.known_slots(), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_comes_to_nothing_leaves_no_slots_in_memory() {
+    let server = Server::start();
+    let mut engine = engine(&server).await;
+    let ended = timer(1, NOW + DAY, None);
+    let stays = timer(2, NOW + DAY, None);
+    engine.pipeline([vec![schedule(&ended, KeyPolicy::Create), schedule(&stays, KeyPolicy::Create)]]).await;
+    let expired = Op::Settle { id: ended.id, verdict: Verdict::Expired };
+    engine.pipeline([vec![expired], vec![Op::Park { id: stays.id, failed: 0 }]]).await;
+    let before = engine.known_slots();
+    let other = Timer { payload: Bytes::from_static(b"other"), ..stays.clone() };
+    let moves = (10..200).flat_map(|n| {
+        let (id, fire) = (timer(n, NOW + n * DAY, None).id, NOW + n * DAY);
+        let retry = Verdict::Retry { fire, tier: 1, failed: 1, error: "no".into() };
+        [Op::Unpark { id, fire }, Op::Replay { id, fire }, Op::Settle { id, verdict: retry }]
+    });
+    let answers = engine.pipeline([moves.collect()]).await;
+    assert!(answers.iter().all(|a| *a == Answer::Gone));
+    let answers = engine
+        .pipeline([vec![schedule(&ended, KeyPolicy::Create)], vec![schedule(&other, KeyPolicy::Create)]])
+        .await;
+    assert!(matches!(answers[0], Answer::Schedule(ScheduleAnswer::Ended(_))));
+    assert_eq!(answers[1], Answer::Schedule(ScheduleAnswer::Conflict));
+    server.call::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let fresh: Vec<_> = (300..400).map(|n| timer(n, NOW + n * DAY, None)).collect();
+    let all = || fresh.iter().map(|t| schedule(t, KeyPolicy::Create)).collect();
+    assert_eq!(engine.pipeline([all()]).await, vec![Answer::Refused(Refusal::OutOfMemory); 100]);
+    assert_eq!(engine.known_slots(), before);
+    server.call::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(engine.pipeline([all()]).await, vec![NEW; 100]);
+    assert_eq!(engine.known_slots(), before + 100);
+    engine.pipeline([fresh.iter().map(|t| Op::Settle { id: t.id, verdict: Verdict::Ack }).collect()]).await;
+    assert_eq!(engine.known_slots(), before);
+}
+
+/// Scripts under way at the same time place timers in one slot, of which some are refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_is_known_for_as_long_as_any_script_has_filled_it() {
+    let server = Server::start();
+    let mut engine = engine(&server).await;
+    let holder = timer(1, NOW + DAY, Some("k"));
+    engine.pipeline([vec![schedule(&holder, KeyPolicy::Create)]]).await;
+    let before = engine.known_slots();
+    let refused = |n, at| vec![schedule(&timer(n, at, Some("k")), KeyPolicy::Create)];
+    let filed = |n, at| vec![schedule(&timer(n, at, None), KeyPolicy::Create)];
+    let ack = |n, at| vec![Op::Settle { id: timer(n, at, None).id, verdict: Verdict::Ack }];
+    let at = |day: u64| NOW + day * DAY;
+    engine.pipeline([refused(10, at(10)), filed(11, at(10))]).await;
+    assert_eq!(engine.known_slots(), before + 1, "refused, filed");
+    engine.pipeline([filed(20, at(20)), refused(21, at(20))]).await;
+    assert_eq!(engine.known_slots(), before + 2, "filed, refused");
+    engine.pipeline([refused(30, at(30)), filed(31, at(30)), refused(32, at(30))]).await;
+    assert_eq!(engine.known_slots(), before + 3, "refused, filed, refused");
+    engine.pipeline([filed(40, at(40)), ack(40, at(40)), refused(41, at(40))]).await;
+    assert_eq!(engine.known_slots(), before + 3, "filed, removed, refused");
+    engine.pipeline([refused(50, at(50)), refused(51, at(50))]).await;
+    assert_eq!(engine.known_slots(), before + 3, "refused, refused");
+    let mut expected =
+        vec![holder.id, timer(11, at(10), None).id, timer(20, at(20), None).id, timer(31, at(30), None).id];
+    expected.sort_unstable();
+    assert_eq!(engine.loaded_ids(at(60)).await, expected);
+}
+
+/// Damages the first records of a slot.
+const DAMAGE_SLOT: &str = "for _, id in ipairs(redis.call('HKEYS', KEYS[1])) do redis.call('HSET', KEYS[1], id, ARGV[1]) \
+    ARGV[2] = ARGV[2] - 1 if ARGV[2] == 0 then return 1 end end return 0";
+/// Damages the first records of a sorted set's ids.
+const DAMAGE_MOVED: &str = "for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, ARGV[2] - 1)) do \
+    redis.call('HSET', KEYS[2 + string.byte(id, 16) % 16], id, ARGV[1]) end";
+
+/// Damages the records of the first `count` ids of a sorted set.
+fn damage_moved(server: &Server, index: &str, count: u64, value: &str) {
+    let shelves: Vec<_> = (0..16).map(|n| format!("moved:{{2}}:t:{n}")).collect();
+    let mut call = vec!["EVAL", DAMAGE_MOVED, "17", index];
+    call.extend(shelves.iter().map(String::as_str));
+    let count = count.to_string();
+    call.extend([value, &count]);
+    server.call::<()>(&call);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_records_at_the_head_of_a_park_are_passed_over() {
+    let server = Server::start();
+    let mut engine = engine(&server).await;
+    let timers: Vec<_> = (0..400).map(|n| timer(n, NOW + DAY + n, None)).collect();
+    engine.pipeline([timers.iter().map(|t| schedule(t, KeyPolicy::Create)).collect()]).await;
+    engine.pipeline([timers.iter().map(|t| Op::Park { id: t.id, failed: 0 }).collect()]).await;
+    damage_moved(&server, "park:{2}:t", 300, "p\x20");
+    let dest = &timers[0].dest;
+    for _ in 0..3 {
+        let page = engine.parked(dest, 0, 1).await.unwrap();
+        assert_eq!(page.rows.len(), 1);
+        assert!(page.next.is_some());
+        assert_eq!(engine.unreadable.found(), 300, "each is told once");
+    }
+    // Whoever follows the cursor sees every other row once.
+    let (mut seen, mut cursor) = (Vec::new(), 0);
+    loop {
+        let page = engine.parked(dest, cursor, 7).await.unwrap();
+        seen.extend(page.rows.iter().map(|r| r.timer.id));
+        match page.next {
+            Some(next) => cursor = next,
+            None => break,
+        }
+    }
+    let distinct: std::collections::BTreeSet<_> = seen.iter().collect();
+    assert_eq!((seen.len(), distinct.len()), (100, 100));
+    assert_eq!(engine.census().await.unwrap().parked, 400, "nothing is deleted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_records_in_a_dense_wide_slot_hold_up_nothing() {
+    let server = Server::start();
+    let mut engine = engine(&server).await;
+    let start = SlotWidth::Day.start_of(NOW + 10 * DAY);
+    let width = |n: u64, due| TimerId::with_width(due, SlotWidth::Day, PARTITION, n);
+    let timers: Vec<_> = (0..3_000)
+        .map(|n| {
+            let due = start + n * 20_000;
+            Timer { id: width(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 2, due), ..timer(0, due, None) }
+        })
+        .collect();
+    for some in timers.chunks(1_000) {
+        engine.pipeline([some.iter().map(|t| schedule(t, KeyPolicy::Create)).collect()]).await;
+    }
+    let keys = server.keys();
+    let wide: Vec<_> = keys.iter().filter(|k| k.starts_with("slot:{2}:t:0.3.")).collect();
+    assert!(wide.len() > 5, "{keys:?}");
+    // One of each kind: no head at all, and one that is cut off.
+    for (n, slot) in wide.iter().enumerate() {
+        let value = ["", "\u{80}"][n % 2];
+        assert_eq!(server.call::<i64>(&["EVAL", DAMAGE_SLOT, "1", slot, value, "1"]), 1);
+    }
+    let until = start + DAY;
+    assert_eq!(engine.loaded_ids(until).await.len(), timers.len() - wide.len());
+    assert_eq!(engine.census().await.unwrap().pending, timers.len() as u64, "nothing is deleted");
+}
+
+/// Whatever is asked of a damaged record: the lane goes on, and the bytes stay unless they are removed on request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operations_on_damaged_records_do_not_end_the_lane() {
+    let server = Server::start();
+    let mut engine = engine(&server).await;
+    for (round, value) in
+        ["", "\x20", "\u{80}", "s", "p\x20", "t", "d", "d1234567\x20"].into_iter().enumerate()
+    {
+        let at = |n: u64| timer(round as u64 * 100 + n, NOW + DAY, None);
+        let timers: Vec<_> = (0..30).map(at).collect();
+        engine.pipeline([timers.iter().map(|t| schedule(t, KeyPolicy::Create)).collect()]).await;
+        let failed = Verdict::Dead { reason: DeadReason::Failed, failed: 1, error: "no".into() };
+        let dead = |id| settle(id, failed.clone());
+        engine.pipeline([timers[10..20].iter().map(|t| Op::Park { id: t.id, failed: 0 }).collect()]).await;
+        engine.pipeline([timers[20..].iter().map(|t| dead(t.id)).collect()]).await;
+        let slot = server.keys().into_iter().find(|k| k.starts_with("slot:")).unwrap();
+        server.call::<i64>(&["EVAL", DAMAGE_SLOT, "1", &slot, value, "10"]);
+        damage_moved(&server, "park:{2}:t", 10, value);
+        damage_moved(&server, "dead:{2}:t", 10, value);
+        let again = engine.pipeline([timers.iter().map(|t| schedule(t, KeyPolicy::Create)).collect()]).await;
+        let new = again.iter().filter(|a| **a == NEW).count();
+        assert!(new == 0 || value == "s", "{value:?}: {again:?}");
+        for t in &timers {
+            let (id, fire) = (t.id, t.due + 5_000);
+            let request = RequestId(t.id.random());
+            let target = Target::Id(id);
+            let retry = Verdict::Retry { fire, tier: 1, failed: 1, error: "no".into() };
+            engine.get(target.clone()).await.unwrap();
+            engine
+                .pipeline([
+                    vec![Op::Reschedule { target: target.clone(), due: fire, in_flight: false, request }],
+                    vec![settle(id, retry)],
+                    vec![Op::Park { id, failed: 0 }],
+                    vec![Op::Unpark { id, fire }],
+                    vec![Op::Take { id }],
+                    vec![Op::Cancel { target, in_flight: false, request: RequestId(!t.id.random()) }],
+                    vec![dead(id)],
+                    vec![Op::Replay { id, fire }],
+                    vec![dead(id)],
+                ])
+                .await;
+        }
+        engine.dead(&DeadFilter::default(), 0, 100).await.unwrap();
+        engine.taken(0, 100).await.unwrap();
+        engine.pipeline([vec![Op::TrimDead { before: NOW + 9 * DAY, keep: 0, limit: 1_000 }]]).await;
+        assert_eq!(engine.census().await.unwrap().dead, 0, "{value:?}");
+        server.call::<()>(&["FLUSHALL"]);
+        engine = self::engine(&server).await;
+    }
+}
