@@ -1,8 +1,9 @@
 //! What goes into an [`Engine`](crate::Engine) and what comes out.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use mtimer_protocol::{Query, Request, ServerMessage, Settlement};
+use mtimer_protocol::{Query, Request, ServerMessage, Settlement, Topology};
 use mtimer_store::{
     Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, LaneError, Load, Loaded, Page, Place,
     Record, Unconfirmed,
@@ -52,6 +53,10 @@ pub enum Input {
         /// How it is.
         health: Health,
     },
+    /// A newer topology: who is to own what. Given only where there is a cluster.
+    Topology(Arc<Topology>),
+    /// The partition is another broker's: give it up in good order. [`Effect::LaneEnded`] says when that is done.
+    Disown(PartitionId),
     /// Something of a session.
     Session(SessionId, SessionEvent),
     /// A time asked for with [`Effect::Alarm`] or [`Engine::next_tick`](crate::Engine::next_tick) has come.
@@ -184,13 +189,18 @@ pub enum CallAnswer {
 /// What an operator can set of the engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
+    /// This broker's address in the topology; `None`: there is no cluster around it.
+    pub address: Option<String>,
     /// Partitions of the cluster.
     pub partitions: u16,
     /// How far ahead timers are loaded into memory, ms.
     pub preload_ms: u64,
-    /// Budget for timers in memory, bytes (payload plus about 300 bytes each). What is scheduled when it is already
-    /// due comes on top until it is delivered or parked: it is taken into memory without a look at the budget.
+    /// Budget for timers in memory, bytes (payload plus about 300 bytes each). From one half on, what is due and finds no
+    /// credit is parked without delay, before more is stored. What may come on top: deliveries that clients have not
+    /// settled (as many as their credit), what is scheduled to be due within the next second, and one batch.
     pub memory_bytes: u64,
+    /// Operations of one batch to the store: a smaller one makes others wait less behind it.
+    pub batch_ops: usize,
     /// How long a due timer waits for a session or credit before it is parked, ms.
     pub park_after_ms: u64,
     /// Retry tiers of destinations that have none of their own.
@@ -212,9 +222,11 @@ pub struct EngineOptions {
 impl Default for EngineOptions {
     fn default() -> Self {
         Self {
+            address: None,
             partitions: 1,
             preload_ms: 5_000,
             memory_bytes: 256 * 1024 * 1024,
+            batch_ops: 250,
             park_after_ms: 250,
             retry: RetryTiers(limits::DEFAULT_RETRY_TIERS_MS.to_vec()),
             retry_by_dest: HashMap::new(),

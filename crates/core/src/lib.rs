@@ -9,6 +9,7 @@
 
 pub mod api;
 pub mod clock;
+pub mod cluster;
 pub mod engine;
 pub mod retry;
 

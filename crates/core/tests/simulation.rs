@@ -42,6 +42,23 @@ fn little_memory_drops_nothing() {
 }
 
 #[test]
+fn handovers_in_good_order_make_no_duplicates() {
+    for seed in seeds(20) {
+        let history = run(seed, Plan { faults: false, handovers: true, ..Plan::default() });
+        history.check(false).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        assert!(history.delivered() > 100, "seed {seed}: a simulation without deliveries shows nothing");
+    }
+}
+
+#[test]
+fn handovers_among_faults_keep_the_contract() {
+    for seed in seeds(20) {
+        let history = run(seed, Plan { handovers: true, ..Plan::default() });
+        history.check(true).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+#[test]
 fn one_seed_gives_one_history() {
     let (a, b) = (run(7, Plan::default()), run(7, Plan::default()));
     assert_eq!(a.digest(), b.digest());

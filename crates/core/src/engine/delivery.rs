@@ -28,7 +28,8 @@ impl Engine {
                     }
                 }
             }
-            let able = self.phase == Phase::Running && p.down.is_none() && p.is_fenced(now.mono_ms);
+            let here = p.down.is_none() && !p.leaving;
+            let able = self.phase == Phase::Running && here && p.is_fenced(now.mono_ms);
             if able && !p.due.is_empty() {
                 let due = std::mem::take(&mut p.due);
                 due.into_iter().for_each(|id| self.make_ready(now, id));
@@ -56,7 +57,7 @@ impl Engine {
             p.due.push(id);
             return;
         }
-        if self.is_stuck(dest, now) {
+        if self.is_stuck(dest) || self.is_crowded(dest) {
             return self.park(id);
         }
         self.set_state(id, State::Ready { since: now.mono_ms });
@@ -77,7 +78,7 @@ impl Engine {
         }
         for dest in self.roster.take_dirty() {
             let sent = self.dispatch_to(now, dest);
-            self.mark_room(now, dest, sent);
+            self.mark_room(dest, sent);
             self.unpark_more(dest);
             self.roster.sweep(dest);
         }

@@ -1,14 +1,22 @@
 //! What goes to the store and what comes back: acquisition, group commit, answers in order, the end of a reign.
 
-use mtimer_protocol::ErrorCode;
+use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_store::{Answer, Batch, Health, InFlight, LaneError, Op, Refusal};
 use mtimer_types::{Epoch, PartitionId, Time};
 
-use super::partition::{APPLIES_OUT, BATCH_OPS, Partition, Pending};
+use super::partition::{APPLIES_OUT, Partition, Pending};
+use super::queue::Queued;
+use super::recent::RecentIds;
 use super::requests::OpCtx;
 use super::table::State;
 use super::{Engine, Phase};
 use crate::api::{Call, CallAnswer, Counter, Effect, Now};
+
+/// Bytes of timers of one batch however small the budget is: one large timer.
+const LEAST_BATCH_BYTES: u64 = 64 * 1024;
+
+/// A schedule that is not asked of the store any more, and its answer.
+type Overtaken = (PartitionId, OpCtx, OpReply);
 
 impl Engine {
     pub(super) fn acquired(
@@ -20,11 +28,8 @@ impl Engine {
         in_flight: Vec<InFlight>,
     ) {
         let Some(slot) = self.partitions.get_mut(usize::from(id.0)) else { return };
-        let mut p = Partition::new(id, epoch, prior_claim, self.seed);
-        p.inherited = in_flight.into_iter().map(|f| (f.id, f)).fold(p.inherited, |mut all, (id, f)| {
-            all.insert(id, f);
-            all
-        });
+        let mut p = Partition::new(id, epoch, prior_claim, now.time, self.seed);
+        p.inherited.extend(in_flight.into_iter().map(|f| (f.id, f)));
         p.trim_at = now.mono_ms + u64::from(id.0) * 997 % 60_000;
         *slot = Some(Box::new(p));
         self.call(id, Pending::Taken, Call::Taken(0, mtimer_types::limits::MAX_PAGE));
@@ -52,25 +57,57 @@ impl Engine {
         if self.phase == Phase::Releasing {
             return;
         }
-        for p in self.partitions.iter_mut().flatten() {
+        let size = self.batch_size();
+        let mut overtaken = Vec::new();
+        for p in self.partitions.iter_mut().flatten().filter(|p| !p.release_out) {
             while p.applies_out < APPLIES_OUT {
                 // A claim waits while the store is away: what it is for is asked anew when it is back.
                 let claim = p.claim_wanted(now.time, now.mono_ms).filter(|_| p.down.is_none());
                 if p.queue.is_empty() && claim.is_none() {
                     break;
                 }
-                self.effects.push(Effect::Call(p.id, Call::Apply(p.next_batch(now, claim))));
+                let queued = p.take_batch(now, size, &mut self.recent, &mut overtaken);
+                if queued.is_empty() && claim.is_none() {
+                    continue;
+                }
+                self.effects.push(Effect::Call(p.id, Call::Apply(p.batch_of(now, claim, queued))));
             }
+        }
+        if !overtaken.is_empty() {
+            self.answer_overtaken(overtaken);
+            // What waited for them has its turn now.
+            self.commit(now);
         }
     }
 
-    /// Makes batches of all that is queued.
-    pub(super) fn commit_all(&mut self, now: Now) {
-        for p in self.partitions.iter_mut().flatten() {
+    /// How many operations a batch has, and how many bytes of timers. However many are scheduled overdue at once, what is
+    /// on its way to the store and what is on its way to the park take a part of the budget only.
+    fn batch_size(&self) -> (usize, u64) {
+        let owned = self.partitions.iter().flatten().count().max(1) as u64;
+        let bytes = self.options.memory_bytes / (16 * owned);
+        (self.options.batch_ops.max(1), bytes.max(LEAST_BATCH_BYTES))
+    }
+
+    fn answer_overtaken(&mut self, overtaken: Vec<Overtaken>) {
+        for (at, ctx, known) in overtaken {
+            self.overtaken(at, ctx, known);
+        }
+    }
+
+    /// Makes batches of all that is queued of a partition.
+    pub(super) fn commit_rest(&mut self, now: Now, at: PartitionId) {
+        let size = self.batch_size();
+        let mut overtaken = Vec::new();
+        if let Some(p) = self.partitions.get_mut(usize::from(at.0)).and_then(Option::as_deref_mut) {
+            for (op, ctx) in std::mem::take(&mut p.put_off) {
+                p.queue.push_own(op, ctx);
+            }
             while !p.queue.is_empty() {
-                self.effects.push(Effect::Call(p.id, Call::Apply(p.next_batch(now, None))));
+                let queued = p.take_batch(now, size, &mut self.recent, &mut overtaken);
+                self.effects.push(Effect::Call(p.id, Call::Apply(p.batch_of(now, None, queued))));
             }
         }
+        self.answer_overtaken(overtaken);
     }
 
     pub(super) fn answered(&mut self, now: Now, id: PartitionId, epoch: Epoch, answer: CallAnswer) {
@@ -82,6 +119,7 @@ impl Engine {
         match (pending, answer) {
             (Pending::Apply { ctxs, claim, begun }, CallAnswer::Apply(answers)) => {
                 p.applies_out -= 1;
+                p.note_lag(begun, now.mono_ms);
                 // A store that is full or read-only refuses before it looks at the owner record.
                 let unseen =
                     |a: &Answer| matches!(a, Answer::Refused(Refusal::OutOfMemory | Refusal::ReadOnly));
@@ -160,7 +198,7 @@ impl Engine {
     /// Queues an operation of the owner's own for the next batch.
     pub(super) fn enqueue(&mut self, at: PartitionId, op: Op, ctx: OpCtx) {
         if let Some(p) = self.partition(at) {
-            p.queue.push_back((op, ctx));
+            p.queue.push_own(op, ctx);
         }
     }
 
@@ -175,7 +213,7 @@ impl Engine {
     pub(super) fn lane_ended(&mut self, id: PartitionId, error: LaneError) {
         let Some(p) = self.partitions.get_mut(usize::from(id.0)).and_then(Option::take) else { return };
         self.count(Counter::LanesEnded, 1);
-        let Partition { table, queue, calls, key_edits, put_off, .. } = *p;
+        let Partition { table, mut queue, calls, key_edits, put_off, .. } = *p;
         for (timer, entry) in table.iter() {
             self.retire(*timer, entry.dest, &entry.state);
         }
@@ -196,11 +234,12 @@ impl Engine {
             _ => Vec::new(),
         });
         let of_calls: Vec<(OpCtx, bool)> = of_calls.collect();
-        let queued = queue.into_iter().chain(put_off).map(|(_, ctx)| (ctx, false));
+        let queued = queue.take_all().into_iter().chain(put_off).map(|(_, ctx)| (ctx, false));
         for (ctx, left) in of_calls.into_iter().chain(queued) {
             match ctx {
                 OpCtx::Settle { id, report, .. } => {
-                    self.report(report, id, Some(mtimer_protocol::SettleRefusal::Late))
+                    let why = self.settled_elsewhere();
+                    self.report(report, id, Some(why));
                 }
                 OpCtx::Query(part) => self.query_failed(part, code, &text),
                 ctx if left => self.not_applied(id, ctx, ErrorCode::Unknown, &unknown),
@@ -229,6 +268,9 @@ impl Engine {
             }
             State::Settling { member } => {
                 self.unsettled -= 1;
+                if member.is_some() {
+                    self.roster.dest_mut(dest).settling -= 1;
+                }
                 *member
             }
             State::Taking { member } => {
@@ -250,9 +292,33 @@ impl Engine {
 }
 
 impl Partition {
-    fn next_batch(&mut self, now: Now, claim: Option<Time>) -> Batch {
-        let n = self.queue.len().min(BATCH_OPS);
-        let (mut ops, ctxs): (Vec<Op>, Vec<OpCtx>) = self.queue.drain(..n).unzip();
+    /// Takes what the next batch consists of. A schedule whose timer was acknowledged while it waited is a repeat that
+    /// would bring it back: it goes to `overtaken`, with its answer.
+    fn take_batch(
+        &mut self,
+        now: Now,
+        (ops, bytes): (usize, u64),
+        recent: &mut RecentIds,
+        overtaken: &mut Vec<Overtaken>,
+    ) -> Vec<Queued> {
+        let mut queued = self.queue.take(ops, bytes);
+        let mut known = |ctx: &OpCtx| match ctx {
+            OpCtx::Schedule { timer, .. } => self.known(recent, now.mono_ms, timer),
+            _ => None,
+        };
+        if queued.iter().any(|(_, ctx)| known(ctx).is_some()) {
+            for (op, ctx) in std::mem::take(&mut queued) {
+                match known(&ctx) {
+                    Some(reply) => overtaken.push((self.id, ctx, reply)),
+                    None => queued.push((op, ctx)),
+                }
+            }
+        }
+        queued
+    }
+
+    fn batch_of(&mut self, now: Now, claim: Option<Time>, queued: Vec<Queued>) -> Batch {
+        let (mut ops, ctxs): (Vec<Op>, Vec<OpCtx>) = queued.into_iter().unzip();
         for op in &mut ops {
             if let Op::Replay { fire, .. } | Op::Unpark { fire, .. } = op {
                 *fire = now.time;

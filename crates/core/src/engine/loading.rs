@@ -3,7 +3,7 @@
 use mtimer_store::{Load, Loaded, Op, Place, Record, Unconfirmed, Verdict};
 use mtimer_types::{PartitionId, Time, TimerId, limits::MAX_PAGE};
 
-use super::partition::{CLAIM_LEAD_MS, CLAIM_SPAN_MS, Pending};
+use super::partition::{Partition, Pending};
 use super::requests::OpCtx;
 use super::table::{ENTRY_BYTES, Entry, Flight, State};
 use super::{Engine, Phase};
@@ -13,12 +13,19 @@ use crate::api::{Call, Counter, Effect, Now};
 const LOAD_TIMERS: usize = 4_000;
 /// Timers of one load however short memory is.
 const LEAST_TIMERS: usize = 64;
+/// Partitions that are read at once whose overdue timers are not in memory: after a takeover they may be many.
+const BEHIND_AT_ONCE: usize = 4;
 /// Payload bytes of one load.
 const LOAD_BYTES: usize = 4 * 1024 * 1024;
-/// Due timers of one partition that wait for claim or credit; beyond them no more are loaded.
+/// Due timers of one partition that wait for a claim, or on their way to the park; beyond them no more are loaded. (What
+/// its client has, or it waits for, does not keep others from being loaded.)
 const BACKLOG: usize = 20_000;
+/// The same while memory is over its budget.
+const LEAST_BACKLOG: usize = 500;
 /// What fires within this time is loaded even when memory is short, ms.
 const NEAR_MS: u64 = 1_000;
+/// What fires within this time is loaded even when memory is full, ms: two rounds of housekeeping.
+const SCARCE_MS: u64 = 100;
 
 impl Engine {
     /// Timers in memory, and their bytes.
@@ -37,25 +44,36 @@ impl Engine {
         let preload = match used {
             _ if used < budget / 2 => self.options.preload_ms,
             _ if used < budget => self.options.preload_ms.min(NEAR_MS),
-            // The reserve: what is overdue is loaded in any case, a little at a time; it leaves by delivery or by park.
-            _ => 0,
+            // The reserve: what is overdue or nearly so is loaded in any case, a little at a time; it leaves by delivery or
+            // by park. Ahead of the present, so that there is not a load in every turn.
+            _ => SCARCE_MS,
         };
         let owned = self.partitions.iter().flatten().count().max(1) as u64;
         let room = budget.saturating_sub(used) / owned;
         let max_timers = ((room / ENTRY_BYTES) as usize).clamp(LEAST_TIMERS, LOAD_TIMERS);
         let max_bytes = (room as usize).clamp(64 * 1024, LOAD_BYTES);
         let target = now.time + preload;
-        for ix in 0..self.partitions.len() {
-            let Some(p) = self.partitions[ix].as_deref_mut() else { continue };
+        let backlog = if used >= budget { LEAST_BACKLOG } else { BACKLOG };
+        let behind = |p: &Partition| p.horizon < now.time;
+        let wants = |p: &&mut Box<Partition>| {
             // Half of the window is a margin, so that loads come in large steps.
             let enough = p.horizon >= now.time + preload / 2 && p.horizon > now.time;
-            let waiting = p.due.len() > BACKLOG || p.table.len() > BACKLOG && used >= budget;
-            if enough || p.load_out || p.unload_out || p.down.is_some() || waiting {
+            let waiting = p.due.len() + p.queue.parks() > backlog;
+            !(enough || p.load_out || p.unload_out || p.down.is_some() || p.leaving || waiting)
+        };
+        let owned = self.partitions.iter().flatten();
+        let mut behind_out = owned.filter(|p| p.load_out && p.down.is_none() && behind(p)).count();
+        let mut wanting: Vec<_> = self.partitions.iter_mut().flatten().filter(wants).collect();
+        // Whoever inherits many partitions at once reads them in about the order of time, and goes on serving its own.
+        wanting.sort_by_key(|p| p.horizon);
+        for p in wanting {
+            let overdue = behind(p);
+            if overdue && behind_out >= BEHIND_AT_ONCE {
                 continue;
             }
-            let overdue = p.horizon < now.time;
+            behind_out += usize::from(overdue);
             let claim =
-                (overdue && p.claim_asked < now.time + CLAIM_LEAD_MS).then(|| now.time + CLAIM_SPAN_MS);
+                (overdue && p.claim_asked < now.time + p.claim_lead()).then(|| now.time + p.claim_span());
             p.claim_asked = p.claim_asked.max(claim.unwrap_or(Time::ZERO));
             p.load_out = true;
             p.calls.push_back(Pending::Load { claim, begun: now.mono_ms });
@@ -83,9 +101,10 @@ impl Engine {
         let dest = self.roster.dest_ix(&record.timer.dest);
         self.roster.dest_mut(dest).entries += 1;
         let Some(p) = self.partitions[usize::from(at.0)].as_deref_mut() else { return };
-        // Once: what comes after that delivery (a retry, a replay) is this owner's own.
-        let inherited = p.inherited.remove(&id).filter(|f| f.until > now.time);
-        let state = match inherited {
+        let failed = record.progress.failed;
+        let sent = p.inherited.get(&id).filter(|f| f.attempt > failed);
+        let covered = covered || sent.is_some();
+        let state = match sent.filter(|f| f.until > now.time) {
             Some(f) => {
                 let until = now.mono_ms + f.until.ms_since(now.time);
                 self.timeouts.add(until, id, f.attempt);
@@ -104,7 +123,7 @@ impl Engine {
             }
             None => {
                 if p.table.arm(fire, id) {
-                    self.effects.push(Effect::Alarm(fire - CLAIM_LEAD_MS));
+                    self.effects.push(Effect::Alarm(fire - p.claim_lead()));
                     self.effects.push(Effect::Alarm(fire));
                 }
                 State::Waiting
@@ -200,11 +219,11 @@ impl Engine {
         let max_age = self.options.dead_max_age_ms;
         let keep = self.options.dead_max_count;
         for p in self.partitions.iter_mut().flatten() {
-            p.queue.extend(p.put_off.drain(..));
-            if now.mono_ms >= p.trim_at && p.down.is_none() {
+            p.queue_put_off();
+            if now.mono_ms >= p.trim_at && p.down.is_none() && !p.leaving {
                 p.trim_at = now.mono_ms + 60_000;
                 let before = now.time - max_age;
-                p.queue.push_back((Op::TrimDead { before, keep, limit: 200 }, OpCtx::Trim));
+                p.queue.push_own(Op::TrimDead { before, keep, limit: 200 }, OpCtx::Trim);
             }
         }
         let partitions = &self.partitions;
@@ -213,5 +232,18 @@ impl Engine {
             let entry = p.and_then(|p| p.table.get(id));
             entry.is_some_and(|e| matches!(&e.state, State::InFlight(f) if f.attempt == attempt))
         });
+    }
+}
+
+impl Partition {
+    /// Queues again what the store would not take for now. What was to be parked, and was edited meanwhile, is left where
+    /// the edit has put it.
+    pub(super) fn queue_put_off(&mut self) {
+        for (op, ctx) in std::mem::take(&mut self.put_off) {
+            let parking = |id| self.table.get(id).is_some_and(|e| matches!(e.state, State::Parking));
+            if !matches!(&op, Op::Park { id, .. } if !parking(*id)) {
+                self.queue.push_own(op, ctx);
+            }
+        }
     }
 }

@@ -13,12 +13,14 @@
 //! Not in here: how the store files timers, sockets, clocks.
 
 mod delivery;
+mod handover;
 mod hash;
 mod lanes;
 mod loading;
 mod park;
 mod partition;
 mod queries;
+mod queue;
 mod recent;
 mod requests;
 mod roster;
@@ -28,7 +30,11 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod timeouts;
+mod view;
 
+use std::sync::Arc;
+
+use mtimer_protocol::Topology;
 use mtimer_types::{Destination, PartitionId};
 use slab::Slab;
 
@@ -40,10 +46,13 @@ use self::requests::OpenRequest;
 use self::roster::Roster;
 use self::settle::Report;
 use self::timeouts::Timeouts;
+use self::view::ViewQuery;
 use crate::api::{Counter, Effect, EngineOptions, Input, Now, SessionEvent, SessionId};
 
 /// How often destinations and memory are looked over while there is something to look for, ms.
 const HOUSEKEEPING_MS: u64 = 50;
+/// The longest that a turn is taken for, ms: a little over the pause between two when there is little to do.
+const TURN_MS: u64 = HOUSEKEEPING_MS + 10;
 
 /// A broker's decisions.
 #[derive(Debug)]
@@ -57,6 +66,9 @@ pub struct Engine {
     requests: Slab<OpenRequest>,
     reports: Slab<Report>,
     statuses: Slab<StatusQuery>,
+    views: Slab<ViewQuery>,
+    /// Who is to own what, if there is a cluster around this broker.
+    topology: Option<Arc<Topology>>,
     recent: RecentIds,
     timeouts: Timeouts,
     effects: Vec<Effect>,
@@ -65,6 +77,14 @@ pub struct Engine {
     unsettled: usize,
     phase: Phase,
     housekeeping_at: u64,
+    /// Memory is more than half full: what nobody takes is parked without delay.
+    pressed: bool,
+    /// Memory is over its budget.
+    full: bool,
+    /// Time, ms, in which clients could have been heard and served: a turn counts for [`TURN_MS`] at most, so that a broker
+    /// that stood still does not take its clients for stuck.
+    attended: u64,
+    flushed_at: u64,
     /// When the next sweep of parks may begin, monotonic ms; none while one is under way.
     sweep_at: u64,
     /// The next step of a sweep: when, and where it goes on.
@@ -91,6 +111,8 @@ impl Engine {
             requests: Slab::new(),
             reports: Slab::new(),
             statuses: Slab::new(),
+            views: Slab::new(),
+            topology: None,
             recent: RecentIds::new(seed),
             timeouts: Timeouts::default(),
             effects: Vec::new(),
@@ -98,6 +120,10 @@ impl Engine {
             unsettled: 0,
             phase: Phase::Running,
             housekeeping_at: now.mono_ms,
+            pressed: false,
+            full: false,
+            attended: 0,
+            flushed_at: now.mono_ms,
             sweep_at: now.mono_ms,
             put_off_sweep: None,
             options,
@@ -113,6 +139,8 @@ impl Engine {
             Input::Answered { partition, epoch, answer } => self.answered(now, partition, epoch, answer),
             Input::Health { partition, health } => self.health(partition, health),
             Input::Session(session, event) => self.session(now, session, event),
+            Input::Topology(topology) => self.adopt_topology(topology),
+            Input::Disown(partition) => self.disown(partition),
             Input::Tick => {}
             Input::Drain => self.drain(),
             Input::Release => self.release(now),
@@ -121,7 +149,12 @@ impl Engine {
 
     /// Brings out what follows from the inputs since the last flush. Effects are in order.
     pub fn flush(&mut self, now: Now, out: &mut Vec<Effect>) {
+        self.attended += now.mono_ms.saturating_sub(self.flushed_at).min(TURN_MS);
+        self.flushed_at = now.mono_ms;
         self.time_out(now);
+        let used = self.memory().1;
+        self.pressed = used > self.options.memory_bytes / 2;
+        self.full = used >= self.options.memory_bytes;
         self.collect_due(now);
         if now.mono_ms >= self.housekeeping_at {
             self.housekeeping_at = now.mono_ms + HOUSEKEEPING_MS;
@@ -130,6 +163,7 @@ impl Engine {
         self.dispatch(now);
         self.load_more(now);
         self.commit(now);
+        self.hand_over(now);
         self.send();
         out.append(&mut self.effects);
     }
@@ -149,6 +183,11 @@ impl Engine {
         self.unsettled
     }
 
+    /// Timers in memory.
+    pub fn in_memory(&self) -> u64 {
+        self.memory().0
+    }
+
     /// Counters since the start, by name.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         Counter::ALL.iter().map(|(c, name)| (*name, self.counters[*c as usize]))
@@ -157,6 +196,7 @@ impl Engine {
     fn session(&mut self, now: Now, session: SessionId, event: SessionEvent) {
         if let SessionEvent::Opened { client } = event {
             self.roster.open(session, client);
+            self.introduce(session);
             if self.phase != Phase::Running {
                 self.effects.push(Effect::Send(session, mtimer_protocol::ServerMessage::Closing));
             }

@@ -10,6 +10,8 @@ use super::roster::{DestIx, Park};
 use super::table::{Entry, State};
 use crate::api::{Call, Counter, Now};
 
+/// A destination that takes nothing for so long while memory is short is given no more to wait for, ms.
+const IDLE_MS: u64 = 150;
 /// Timers that come back from the park at once.
 const RETURN_PAGE: u32 = 500;
 /// Parked timers that one step of a sweep looks at. With one step at most every [`SWEEP_MS`] a sweep costs little, however
@@ -26,38 +28,78 @@ impl Park {
 
 impl Engine {
     /// Whether a destination has taken nothing for so long, for want of credit, that waiting for it is no use.
-    pub(super) fn is_stuck(&self, dest: DestIx, now: Now) -> bool {
+    pub(super) fn is_stuck(&self, dest: DestIx) -> bool {
         let since = self.roster.dest(dest).full_since;
-        since.is_some_and(|since| now.mono_ms.saturating_sub(since) >= self.options.park_after_ms)
+        let waited = since.map_or(0, |since| self.attended.saturating_sub(since));
+        since.is_some() && waited >= self.options.park_after_ms && !self.is_settling(dest)
+    }
+
+    /// Whether a destination has taken nothing, for want of credit, for a moment that is longer than a busy one's between
+    /// two deliveries.
+    fn is_idle(&self, dest: DestIx) -> bool {
+        let patience = match self.roster.has_members(dest) {
+            true => IDLE_MS.min(self.options.park_after_ms),
+            false => 0,
+        };
+        let since = self.roster.dest(dest).full_since;
+        since.is_some_and(|since| self.attended.saturating_sub(since) >= patience)
+    }
+
+    /// Whether most of the credit is missing because the store has not taken its outcomes yet, and not because the clients
+    /// are busy.
+    /// Parking would only give the store more to do; what memory is there for may wait.
+    fn is_settling(&self, dest: DestIx) -> bool {
+        let settling = self.roster.dest(dest).settling;
+        settling > 0 && !self.full && 2 * settling >= self.roster.outstanding(dest)
+    }
+
+    /// Whether more is waiting for a destination without credit than memory is there for: then the rest is parked without
+    /// delay. What it takes in a quarter of a second may wait.
+    pub(super) fn is_crowded(&self, dest: DestIx) -> bool {
+        let d = self.roster.dest(dest);
+        let over = d.ready.len() as u64 >= d.sent_lately;
+        self.pressed && over && self.is_idle(dest) && !self.is_settling(dest)
     }
 
     /// Notes since when a destination has had no credit and taken nothing.
-    pub(super) fn mark_room(&mut self, now: Now, dest: DestIx, sent: usize) {
-        let full = self.roster.free(dest) == 0;
+    pub(super) fn mark_room(&mut self, dest: DestIx, sent: usize) {
+        let (full, attended) = (self.roster.free(dest) == 0, self.attended);
         let d = self.roster.dest_mut(dest);
         d.sent_lately += sent as u64;
-        let since = if sent > 0 { now.mono_ms } else { d.full_since.unwrap_or(now.mono_ms) };
+        let since = if sent > 0 { attended } else { d.full_since.unwrap_or(attended) };
         d.full_since = full.then_some(since);
     }
 
-    /// Parks what waits for credit beyond what the destination is going to take soon: nothing if it is stuck, else what
-    /// it takes in about two seconds at its present pace. Called every [`HOUSEKEEPING_MS`](super::HOUSEKEEPING_MS).
+    /// Parks what waits for credit beyond what the destination is going to take soon: everything if it is stuck; if it makes
+    /// progress, and memory is full, what is beyond some two seconds' worth at its present pace. Called every [`HOUSEKEEPING_MS`](super::HOUSEKEEPING_MS).
     pub(super) fn park_waiting(&mut self, now: Now) {
         let park_after = self.options.park_after_ms;
         let all: Vec<DestIx> = self.roster.dests().map(|(ix, _)| ix).collect();
         for dest in all {
-            let stuck = self.is_stuck(dest, now);
+            let stuck = self.is_stuck(dest);
             let d = self.roster.dest_mut(dest);
             let pace = d.sent_lately;
             // Decays to about what was sent in the last 250 ms.
             d.sent_lately = pace * 4 / 5;
-            let patience = if stuck { 0 } else { usize::try_from(pace * 8).unwrap_or(usize::MAX) };
+            if self.is_settling(dest) {
+                continue;
+            }
+            let hurry = self.pressed && self.is_idle(dest);
+            let patience = match pace {
+                _ if stuck => 0,
+                pace if hurry => pace,
+                pace if self.full => pace * 8,
+                // There is room: who makes progress is not parked.
+                _ => continue,
+            };
+            let patience = usize::try_from(patience).unwrap_or(usize::MAX);
+            let wait = if hurry { 0 } else { park_after };
             while self.roster.dest(dest).ready.len() > patience {
                 let Some(id) = self.roster.dest(dest).ready.back().copied() else { break };
                 let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
                 let since =
                     entry.and_then(|e| if let State::Ready { since } = e.state { Some(since) } else { None });
-                if since.is_some_and(|since| now.mono_ms.saturating_sub(since) < park_after) {
+                if since.is_some_and(|since| now.mono_ms.saturating_sub(since) < wait) {
                     break;
                 }
                 self.roster.dest_mut(dest).ready.pop_back();
@@ -79,7 +121,7 @@ impl Engine {
         }
         entry.state = State::Parking;
         let failed = entry.attempt() - 1;
-        p.queue.push_back((Op::Park { id, failed }, OpCtx::Park { id, failed }));
+        p.queue.push_own(Op::Park { id, failed }, OpCtx::Park { id, failed });
     }
 
     pub(super) fn parked(&mut self, id: TimerId, answer: &Answer) {
@@ -153,7 +195,7 @@ impl Engine {
             if p.table.contains(id) {
                 continue;
             }
-            p.queue.push_back((Op::Unpark { id, fire: now.time }, OpCtx::Unpark { id }));
+            p.queue.push_own(Op::Unpark { id, fire: now.time }, OpCtx::Unpark { id });
             let entry = Entry { record, dest, fire: now.time, covered: false, state: State::Unparking };
             p.table.insert(entry);
             self.roster.dest_mut(dest).entries += 1;

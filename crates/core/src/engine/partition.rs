@@ -2,27 +2,31 @@
 
 use std::collections::VecDeque;
 
+use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_store::{InFlight, Op};
-use mtimer_types::{Destination, Epoch, Key, PartitionId, Time, TimerId};
+use mtimer_types::{Destination, Ended, Epoch, Key, PartitionId, Time, Timer, TimerId};
 
 use super::hash::{Map, Seeded};
-use super::requests::{Edit, OpCtx, QueryPart};
+use super::queue::OpQueue;
+use super::recent::RecentIds;
+use super::requests::{Edit, OpCtx, QueryPart, failed};
 use super::roster::DestIx;
 use super::table::Table;
 
 /// A key within its destination.
 pub(super) type KeyName = (Destination, Key);
 
-/// How long before a timer is due its claim is asked for, ms: longer than a round trip to the store.
-pub(super) const CLAIM_LEAD_MS: u64 = 20;
-/// How far a claim reaches ahead, ms. A crash may redeliver what fires within it; a longer one is written less often.
-pub(super) const CLAIM_SPAN_MS: u64 = 60;
+/// How long before a timer is due its claim is asked for, ms, beyond the time that the store takes to answer.
+const CLAIM_LEAD_MS: u64 = 20;
+/// How far a claim reaches ahead, ms, beyond the same. A crash may redeliver what fires within it; a longer one is written
+/// less often.
+const CLAIM_SPAN_MS: u64 = 60;
+/// The most that is reckoned with as the time that the store takes, ms.
+const MAX_LAG_MS: u64 = 250;
 /// Nothing is sent unless a fenced write that was begun within this time was answered, ms.
 pub(super) const FENCE_MS: u64 = 1_000;
 /// Batches of one partition under way: while one is, the next gathers.
 pub(super) const APPLIES_OUT: usize = 3;
-/// Operations of one batch.
-pub(super) const BATCH_OPS: usize = 1_000;
 /// Operations that wait for a batch; beyond it clients are told that it is too much.
 pub(super) const QUEUE_OPS: usize = 50_000;
 
@@ -60,14 +64,18 @@ pub(super) struct Partition {
     pub(super) id: PartitionId,
     pub(super) epoch: Epoch,
     pub(super) prior_claim: Time,
+    /// When this reign began.
+    pub(super) since: Time,
     pub(super) table: Table,
     /// Operations that wait for the next batch.
-    pub(super) queue: VecDeque<(Op, OpCtx)>,
+    pub(super) queue: OpQueue,
     /// Operations of the owner's own that the store would not take for now.
     pub(super) put_off: Vec<(Op, OpCtx)>,
     /// Calls under way, oldest first.
     pub(super) calls: VecDeque<Pending>,
     pub(super) applies_out: usize,
+    /// How long the store has taken for a batch lately, at most, ms.
+    lag: u64,
     /// Stored: everything that fires up to here may be sent.
     pub(super) claimed: Time,
     /// Asked for.
@@ -79,6 +87,10 @@ pub(super) struct Partition {
     pub(super) load_out: bool,
     pub(super) unload_out: bool,
     pub(super) down: Option<String>,
+    /// It is given up for another broker: nothing new is begun.
+    pub(super) leaving: bool,
+    /// The release is under way: nothing more goes to the store.
+    pub(super) release_out: bool,
     /// Timers whose time has come, waiting for a claim.
     pub(super) due: Vec<TimerId>,
     /// Edits under way by id: such a timer is not sent meanwhile.
@@ -87,23 +99,26 @@ pub(super) struct Partition {
     pub(super) late_acks: Map<TimerId, u32>,
     /// Edits under way by key, and those that wait for them.
     pub(super) key_edits: Map<KeyName, VecDeque<Edit>>,
-    /// Deliveries that the predecessor left under way.
+    /// Deliveries that the predecessor left under way and that have no outcome yet. They count as sent, also when their time
+    /// is over; what comes after them (a retry, a replay) is this owner's own.
     pub(super) inherited: Map<TimerId, InFlight>,
     /// When dead letters are trimmed next, monotonic ms.
     pub(super) trim_at: u64,
 }
 
 impl Partition {
-    pub(super) fn new(id: PartitionId, epoch: Epoch, prior_claim: Time, seed: Seeded) -> Self {
+    pub(super) fn new(id: PartitionId, epoch: Epoch, prior_claim: Time, since: Time, seed: Seeded) -> Self {
         Self {
             id,
             epoch,
             prior_claim,
+            since,
             table: Table::new(seed),
-            queue: VecDeque::new(),
+            queue: OpQueue::new(seed),
             put_off: Vec::new(),
             calls: VecDeque::new(),
             applies_out: 0,
+            lag: 0,
             claimed: prior_claim,
             claim_asked: prior_claim,
             fenced_at: None,
@@ -111,6 +126,8 @@ impl Partition {
             load_out: false,
             unload_out: false,
             down: None,
+            leaving: false,
+            release_out: false,
             due: Vec::new(),
             edits: Map::with_hasher(seed),
             late_acks: Map::with_hasher(seed),
@@ -128,7 +145,7 @@ impl Partition {
     /// Whether a timer that fires at `fire` may be sent: the store knows that it may have been, and nobody else has taken
     /// over as far as can be known.
     pub(super) fn may_send(&self, fire: Time, mono_ms: u64) -> bool {
-        fire <= self.claimed && self.is_fenced(mono_ms)
+        !self.leaving && fire <= self.claimed && self.is_fenced(mono_ms)
     }
 
     /// Whether an edit of this timer is under way.
@@ -147,13 +164,49 @@ impl Partition {
     /// The claim that a call begun now should carry, if any: up to [`CLAIM_SPAN_MS`] ahead, if something fires soon and
     /// what was asked for does not reach that far.
     pub(super) fn claim_wanted(&self, now: Time, mono_ms: u64) -> Option<Time> {
-        let soon = now + CLAIM_LEAD_MS;
+        if self.leaving {
+            return None;
+        }
+        let soon = now + self.claim_lead();
         let uncovered = !self.due.is_empty() && now > self.claim_asked;
         let coming = self.table.next_fire_after(self.claim_asked).is_some_and(|fire| fire <= soon);
         let active = !self.due.is_empty() || self.table.next_fire().is_some_and(|fire| fire <= soon);
         let stale = self.fenced_at.is_none_or(|at| mono_ms.saturating_sub(at) > FENCE_MS / 2);
         let wanted = uncovered || coming || active && stale && !self.claim_out();
-        wanted.then(|| (now + CLAIM_SPAN_MS).max(self.claim_asked))
+        wanted.then(|| (now + self.claim_span()).max(self.claim_asked))
+    }
+
+    /// How long before a timer is due its claim is asked for, ms.
+    pub(super) fn claim_lead(&self) -> u64 {
+        CLAIM_LEAD_MS + self.lag
+    }
+
+    /// How far a claim that is asked for now reaches, ms.
+    pub(super) fn claim_span(&self) -> u64 {
+        CLAIM_SPAN_MS + self.lag
+    }
+
+    /// A batch was answered that was begun at `begun`, monotonic ms.
+    pub(super) fn note_lag(&mut self, begun: u64, mono_ms: u64) {
+        let took = mono_ms.saturating_sub(begun).min(MAX_LAG_MS);
+        // A slow answer is reckoned with at once, and forgotten over some twenty quick ones.
+        self.lag = took.max(self.lag - self.lag.div_ceil(8));
+    }
+
+    /// The answer to a schedule that must not be asked of the store (any more): it is a repeat, and its timer has been
+    /// acknowledged, or its outcome is on the way, so that the store might bring it back. Any other is for the store to
+    /// answer: what is in memory was stored, but replicas may not have it yet.
+    pub(super) fn known(&self, recent: &mut RecentIds, mono_ms: u64, timer: &Timer) -> Option<OpReply> {
+        if recent.contains(mono_ms, timer.id) {
+            return Some(OpReply::Ended(Ended::Acknowledged));
+        }
+        if self.late_acks.contains_key(&timer.id) {
+            let text = format!("an outcome of timer {} is on its way to the store: try again", timer.id);
+            return Some(failed(ErrorCode::Overloaded, text));
+        }
+        let entry = self.table.get(timer.id).filter(|e| e.state.is_under_way())?;
+        let same = entry.record.timer.same_content(timer);
+        Some(if same { OpReply::Scheduled { new: false, replaced: None } } else { OpReply::Conflict })
     }
 
     /// Whether a call that carries a claim is under way.
@@ -162,5 +215,22 @@ impl Partition {
             matches!(c, Pending::Apply { claim: Some(_), .. } | Pending::Load { claim: Some(_), .. })
         };
         self.calls.iter().any(carries)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_are_asked_for_earlier_while_the_store_is_slow() {
+        let mut p = Partition::new(PartitionId(0), Epoch(1), Time::ZERO, Time::ZERO, Seeded(1));
+        assert_eq!((p.claim_lead(), p.claim_span()), (20, 60));
+        p.note_lag(1_000, 1_080);
+        assert_eq!((p.claim_lead(), p.claim_span()), (100, 140));
+        p.note_lag(1_000, 61_000);
+        assert_eq!(p.claim_lead(), 20 + MAX_LAG_MS, "a store that was away is no measure");
+        (0..50).for_each(|_| p.note_lag(2_000, 2_001));
+        assert_eq!(p.claim_lead(), 21);
     }
 }

@@ -21,6 +21,19 @@ pub(super) enum QueryPart {
     Dead { session: SessionId, corr: u64 },
     Unconfirmed { session: SessionId, corr: u64 },
     Status(usize),
+    View(usize, PartitionId),
+}
+
+impl QueryPart {
+    /// Who waits for this answer alone.
+    fn asker(&self) -> Option<(SessionId, u64)> {
+        match *self {
+            Self::Get { session, corr }
+            | Self::Dead { session, corr }
+            | Self::Unconfirmed { session, corr } => Some((session, corr)),
+            Self::Status(_) | Self::View(..) => None,
+        }
+    }
 }
 
 /// A status that some partitions have not added to yet.
@@ -53,15 +66,22 @@ impl Engine {
                 self.ask(PartitionId(at), QueryPart::Unconfirmed { session, corr }, call);
             }
             Query::Status => self.ask_status(session, corr),
+            Query::Broker => self.ask_view(session, corr),
+            // The shell answers these itself where there is a cluster.
+            Query::Cluster | Query::Drain { .. } => {
+                let message = "this broker has no cluster around it".to_owned();
+                self.answer(session, corr, QueryAnswer::Failed { code: ErrorCode::Invalid, message });
+            }
         }
     }
 
     fn ask(&mut self, at: PartitionId, part: QueryPart, call: Call) {
+        if !self.serves(at) {
+            let (Some((session, corr)), answer) = (part.asker(), self.not_asked(at)) else { return };
+            return self.answer(session, corr, answer);
+        }
         match self.partition(at) {
-            None => {
-                let text = format!("this broker does not own partition {at}");
-                self.query_failed(part, ErrorCode::NotOwner, &text);
-            }
+            None => {}
             Some(p) => match &p.down {
                 Some(why) => {
                     let text = format!("the store is away: {why}");
@@ -129,6 +149,9 @@ impl Engine {
                 self.answer(session, corr, answer);
             }
             (QueryPart::Status(query), CallAnswer::Census(census)) => self.add_census(query, Some(census)),
+            (QueryPart::View(query, at), CallAnswer::Census(census)) => {
+                self.add_to_view(query, at, Some(census));
+            }
             (part, _) => {
                 self.query_failed(part, ErrorCode::Unavailable, "the store gave an answer of another kind")
             }
@@ -193,10 +216,11 @@ impl Engine {
                 self.answer(session, corr, QueryAnswer::Failed { code, message: message.to_owned() });
             }
             QueryPart::Status(query) => self.add_census(query, None),
+            QueryPart::View(query, at) => self.add_to_view(query, at, None),
         }
     }
 
-    fn answer(&mut self, session: SessionId, corr: u64, answer: QueryAnswer) {
+    pub(super) fn answer(&mut self, session: SessionId, corr: u64, answer: QueryAnswer) {
         if self.roster.sessions.contains_key(&session) {
             self.effects.push(Effect::Send(session, ServerMessage::Answer { corr, answer }));
         }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use mtimer_protocol::{ErrorCode, OpReply, Request, RequestOp, ServerMessage};
 use mtimer_store::{CancelAnswer, Op, Refusal, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_types::limits::{MAX_BATCH, MAX_SESSION_INFLIGHT, REPEAT_HORIZON_MS};
-use mtimer_types::{Ended, PartitionId, Target, Time, Timer, TimerId, timer::check_distance};
+use mtimer_types::{PartitionId, Target, Time, Timer, TimerId, timer::check_distance};
 
-use super::partition::{KeyName, QUEUE_OPS};
+use super::partition::{KeyName, Partition, QUEUE_OPS};
+use super::queue::Line;
 use super::table::State;
 use super::{Engine, Phase};
 use crate::api::{Call, Counter, Effect, Now, SessionId};
@@ -99,7 +100,7 @@ impl OpCtx {
     }
 }
 
-fn failed(code: ErrorCode, message: impl Into<String>) -> OpReply {
+pub(super) fn failed(code: ErrorCode, message: impl Into<String>) -> OpReply {
     OpReply::Failed { code, message: message.into() }
 }
 
@@ -166,15 +167,13 @@ impl Engine {
             }
             _ => None,
         };
-        let Some(p) = self.partition(at) else { return };
+        let Some(p) = self.partitions.get_mut(usize::from(at.0)).and_then(|p| p.as_deref_mut()) else {
+            return;
+        };
         if let RequestOp::Schedule { timer, .. } = &op
-            && let Some(known) = p.table.get(timer.id).filter(|e| e.state.is_under_way())
+            && let Some(known) = p.known(&mut self.recent, now.mono_ms, timer)
         {
-            // A repeat of one whose end may be on its way to the store. (Any other is for the store to answer: what is in
-            // memory was stored, but replicas may not have it yet.)
-            let same = known.record.timer.same_content(timer);
-            let old = OpReply::Scheduled { new: false, replaced: None };
-            return self.reply(reply, if same { old } else { OpReply::Conflict });
+            return self.reply_known(reply, known);
         }
         if let Some(name) = &name {
             match p.key_edits.entry(name.clone()) {
@@ -202,28 +201,19 @@ impl Engine {
                         format_args!("the key belongs to partition {p}, the id to {at}: make a new id");
                     return Err(invalid(&text));
                 }
-                if self.recent.contains(now.mono_ms, timer.id) {
-                    return Err(OpReply::Ended(Ended::Acknowledged));
-                }
             }
             RequestOp::Reschedule { due, .. } => check_distance(*due, now.time).map_err(|e| invalid(&e))?,
             _ => {}
         }
-        let Some(p) = self.partition(at) else {
-            return Err(failed(ErrorCode::NotOwner, format!("this broker does not own partition {at}")));
-        };
+        if !self.serves(at) {
+            return Err(self.not_served(at));
+        }
+        let Some(p) = self.partition(at) else { return Err(self.not_served(at)) };
         if let Some(why) = &p.down {
             return Err(failed(
                 ErrorCode::Unavailable,
                 format!("the store is away, nothing was done: {why}"),
             ));
-        }
-        if let RequestOp::Schedule { timer, .. } = op
-            && p.late_acks.contains_key(&timer.id)
-        {
-            // Asked of the store now, it would bring back what is about to have ended.
-            let text = format!("an outcome of timer {} is on its way to the store: try again", timer.id);
-            return Err(failed(ErrorCode::Overloaded, text));
         }
         if p.queue.len() >= QUEUE_OPS {
             let text = format!("partition {at} has {QUEUE_OPS} operations waiting: try again later");
@@ -234,11 +224,10 @@ impl Engine {
 
     /// Queues a client's operation for the next batch. From here on no timer that it names is sent until it is answered.
     fn submit(&mut self, at: PartitionId, op: RequestOp, reply: ReplyRef, name: Option<KeyName>) {
+        let session = self.requests.get(reply.request).map_or(SessionId(0), |r| r.session);
         let Some(p) = self.partition(at) else {
-            return self.reply(
-                reply,
-                failed(ErrorCode::NotOwner, format!("this broker does not own partition {at}")),
-            );
+            let refusal = self.not_served(at);
+            return self.reply(reply, refusal);
         };
         let mut begin = |target: &Target| {
             let id = match target {
@@ -248,21 +237,29 @@ impl Engine {
             if let Some(id) = id {
                 *p.edits.entry(id).or_default() += 1;
             }
-            let sent = |s: &State| matches!(s, State::InFlight(_) | State::Taking { .. });
-            (id, id.and_then(|id| p.table.get(id)).is_some_and(|e| sent(&e.state)))
+            let sent = |id: &TimerId| {
+                let under_way = |s: &State| matches!(s, State::InFlight(_) | State::Taking { .. });
+                // The predecessor has sent it, and no claim in the store tells.
+                p.inherited.contains_key(id) || p.table.get(*id).is_some_and(|e| under_way(&e.state))
+            };
+            (id, id.as_ref().is_some_and(sent))
         };
-        let queued = match op {
+        let mut named = None;
+        let (op, ctx) = match op {
             RequestOp::Schedule { timer, policy } => {
+                named = Some(timer.id);
                 let timer = Arc::new(timer);
                 (Op::Schedule { timer: timer.clone(), policy }, OpCtx::Schedule { reply, timer, name })
             }
             RequestOp::Cancel { target, request } => {
                 let (id, in_flight) = begin(&target);
+                named = id;
                 let request = RequestId(request);
                 (Op::Cancel { target, in_flight, request }, OpCtx::Cancel { reply, id, name })
             }
             RequestOp::Reschedule { target, due, request } => {
                 let (id, in_flight) = begin(&target);
+                named = id;
                 let request = RequestId(request);
                 (
                     Op::Reschedule { target, due, in_flight, request },
@@ -275,7 +272,24 @@ impl Engine {
             }
             RequestOp::Purge { id } => (Op::Purge { id }, OpCtx::Purge { reply }),
         };
-        p.queue.push_back(queued);
+        let line = p.line_behind(named, &ctx).unwrap_or(Line::Session(session));
+        p.queue.push(line, op, ctx);
+    }
+
+    /// Answers a schedule without the store.
+    fn reply_known(&mut self, reply: ReplyRef, known: OpReply) {
+        if !matches!(known, OpReply::Scheduled { .. }) {
+            self.count(Counter::ScheduleRefused, 1);
+        }
+        self.reply(reply, known);
+    }
+
+    /// Answers a schedule that has become a repeat of what has ended meanwhile, while it waited.
+    pub(super) fn overtaken(&mut self, at: PartitionId, ctx: OpCtx, known: OpReply) {
+        if let OpCtx::Schedule { reply, name, .. } = ctx {
+            self.end_edit(at, None, name);
+            self.reply_known(reply, known);
+        }
     }
 
     /// An edit was answered: lets go of the timer that it held, and of the key.
@@ -544,5 +558,23 @@ impl Engine {
             s.unanswered = s.unanswered.saturating_sub(replies.len());
             self.effects.push(Effect::Send(session, ServerMessage::Reply { corr, replies }));
         }
+    }
+}
+
+impl Partition {
+    /// The owner's line in which something waits, or has waited a moment ago, of the timer that an operation names by its id
+    /// or its key: the operation has to come after that.
+    fn line_behind(&self, id: Option<TimerId>, ctx: &OpCtx) -> Option<Line> {
+        let holder = match ctx {
+            OpCtx::Schedule { name: Some(name), .. } => self.table.by_key(name),
+            _ => None,
+        };
+        let of = |id: TimerId| match self.table.get(id).map(|e| &e.state) {
+            Some(State::Parking | State::Unparking) => Some(Line::Parks),
+            Some(State::Settling { .. } | State::Taking { .. }) => Some(Line::Prompt),
+            _ if self.late_acks.contains_key(&id) => Some(Line::Prompt),
+            _ => None,
+        };
+        [id, holder].into_iter().flatten().find_map(of)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use mtimer_protocol::Delivery;
+use mtimer_protocol::{ClientView, Delivery};
 use mtimer_types::limits::MAX_SESSION_UNSETTLED_BYTES;
 use mtimer_types::{Destination, PartitionId, Time, TimerId};
 use slab::Slab;
@@ -82,8 +82,10 @@ pub(super) struct Dest {
     pub(super) unpark_from: PartitionId,
     /// Timers in memory.
     pub(super) entries: usize,
-    /// No credit free and nothing taken since this monotonic time, ms.
+    /// No credit free and nothing taken since this time, in attended ms.
     pub(super) full_since: Option<u64>,
+    /// Deliveries whose outcome is on its way to the store: their credit is held by the store, not by the clients.
+    pub(super) settling: usize,
     /// About how many deliveries it took in the last 250 ms.
     pub(super) sent_lately: u64,
     dirty: bool,
@@ -145,6 +147,7 @@ impl Roster {
             unpark_from: PartitionId(0),
             entries: 0,
             full_since: None,
+            settling: 0,
             sent_lately: 0,
             dirty: false,
         });
@@ -333,6 +336,37 @@ impl Roster {
                 }
             }
         }
+    }
+
+    /// Whether anybody is registered for a destination.
+    pub(super) fn has_members(&self, dest: DestIx) -> bool {
+        !self.dest(dest).members.is_empty()
+    }
+
+    /// Credit of a destination that is in use.
+    pub(super) fn outstanding(&self, dest: DestIx) -> usize {
+        let members = self.dest(dest).members.iter().filter_map(|m| self.members.get(m.ix));
+        members.map(|m| m.outstanding as usize).sum()
+    }
+
+    /// The clients of every destination, in no particular order.
+    pub(super) fn client_views(&self) -> impl Iterator<Item = ClientView> + '_ {
+        self.dests.iter().map(|(_, dest)| {
+            let members = dest.members.iter().filter_map(|m| self.members.get(m.ix));
+            let mut view = ClientView {
+                dest: dest.name.clone(),
+                sessions: 0,
+                credit: 0,
+                in_flight: 0,
+                waiting: dest.ready.len() as u64,
+            };
+            for member in members {
+                view.sessions += 1;
+                view.credit += u64::from(member.credit);
+                view.in_flight += u64::from(member.outstanding);
+            }
+            view
+        })
     }
 
     /// Uses one credit.

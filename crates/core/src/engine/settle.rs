@@ -7,7 +7,7 @@ use mtimer_store::{Answer, Op, Verdict, record::cut_error};
 use mtimer_types::{DeadReason, Epoch, HandlerOutcome, Mode, TimerId, limits};
 
 use super::Engine;
-use super::partition::QUEUE_OPS;
+use super::partition::{Partition, QUEUE_OPS};
 use super::requests::OpCtx;
 use super::table::{Flight, State};
 use crate::api::{Counter, Effect, Now, SessionId};
@@ -37,7 +37,10 @@ impl Engine {
     fn settlement(&mut self, now: Now, session: SessionId, s: Settlement, report: usize) {
         let Settlement { id, epoch, attempt, outcome } = s;
         let client = self.roster.sessions.get(&session).map_or(0, |s| s.client);
-        let down_or_gone = self.partition(id.partition()).is_none();
+        let gone = self.partition(id.partition()).is_none_or(|p| p.release_out);
+        if gone && self.topology.is_some() {
+            return self.report(Some(report), id, Some(SettleRefusal::Moved));
+        }
         let flight = self.partition(id.partition()).and_then(|p| {
             let entry = p.table.get(id)?;
             let State::InFlight(flight) = &entry.state else { return None };
@@ -54,11 +57,12 @@ impl Engine {
                 self.count(Counter::SettleNotYours, 1);
                 self.report(Some(report), id, Some(SettleRefusal::NotYours));
             }
-            None if outcome == HandlerOutcome::Ok
-                && attempt > 0
-                && !down_or_gone
-                && self.may_be_late(id, epoch) =>
-            {
+            None if self.is_awaited(id, attempt, client) => {
+                // The word of it is here and the timer itself not yet: it is being loaded. The store has no claim that
+                // would tell of it, and would refuse a late ok.
+                self.report(Some(report), id, Some(SettleRefusal::Moved));
+            }
+            None if outcome == HandlerOutcome::Ok && attempt > 0 && !gone && self.may_be_late(id, epoch) => {
                 let verdict = Verdict::LateAck { attempt };
                 let op = Op::Settle { id, verdict: verdict.clone() };
                 self.enqueue(id.partition(), op, OpCtx::Settle { id, verdict, report: Some(report) });
@@ -71,6 +75,15 @@ impl Engine {
                 self.report(Some(report), id, Some(SettleRefusal::Late));
             }
         }
+    }
+
+    /// Whether the predecessor left this delivery under way and its timer is not in memory yet.
+    fn is_awaited(&mut self, id: TimerId, attempt: u32, client: u128) -> bool {
+        // What was pending when the reign began is in memory once the horizon has passed that time; what then is not there
+        // has ended in an earlier reign, and the word of it is old.
+        let loading = |p: &&mut Partition| p.horizon < p.since && !p.table.contains(id);
+        let Some(p) = self.partition(id.partition()).filter(loading) else { return false };
+        p.inherited.get(&id).is_some_and(|f| f.attempt == attempt && f.session == client)
     }
 
     /// Whether a delivery of this epoch can have been sent at all, no outcome is on its way to the store, and there is room
@@ -177,7 +190,12 @@ impl Engine {
             }
             None => self.unsettled += 1,
         }
-        self.set_state(id, State::Settling { member: flight.and_then(|f| f.member) });
+        let member = flight.and_then(|f| f.member);
+        self.set_state(id, State::Settling { member });
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
+        if let Some(dest) = entry.map(|e| e.dest).filter(|_| member.is_some()) {
+            self.roster.dest_mut(dest).settling += 1;
+        }
         let op = Op::Settle { id, verdict: verdict.clone() };
         self.enqueue(id.partition(), op, OpCtx::Settle { id, verdict, report });
     }
@@ -205,6 +223,9 @@ impl Engine {
         let done = matches!(answer, Answer::Done);
         let refused = (!done).then_some(SettleRefusal::Late);
         if done {
+            if let Some(p) = self.partition(id.partition()) {
+                p.inherited.remove(&id);
+            }
             self.count_verdict(&verdict);
         } else if report.is_some() {
             self.count(Counter::SettleLate, 1);
@@ -309,13 +330,15 @@ impl Engine {
         by_ms: u32,
     ) {
         let until = now.mono_ms + u64::from(by_ms.min(limits::MAX_CALLBACK_TIMEOUT_MS));
+        let client = self.roster.sessions.get(&session).map_or(0, |s| s.client);
         let Some(p) = self.partition(id.partition()) else { return };
         let current = p.epoch;
         let Some(entry) = p.table.get_mut(id) else { return };
         if let State::InFlight(f) = &mut entry.state
-            && f.session == Some(session)
+            && (f.session == Some(session) && epoch == current
+                // The predecessor's delivery: its client may have any session with this broker.
+                || f.member.is_none() && f.client == client && epoch < current)
             && f.attempt == attempt
-            && epoch == current
         {
             // It is looked at when its present timeout comes, and then again at this one: however often a client asks,
             // there is one entry of it.

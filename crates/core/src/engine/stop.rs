@@ -1,13 +1,10 @@
 //! Stopping in good order: refuse, drain, leave word, release.
 
 use mtimer_protocol::ServerMessage;
-use mtimer_store::InFlight;
 use mtimer_types::PartitionId;
 
-use super::partition::Pending;
-use super::table::State;
 use super::{Engine, Phase};
-use crate::api::{Call, Effect, Now, SessionId};
+use crate::api::{Effect, Now, SessionId};
 
 impl Engine {
     /// Refuses new work and delivers nothing more.
@@ -27,26 +24,8 @@ impl Engine {
             return;
         }
         self.phase = Phase::Releasing;
-        // What is queued comes before the release; more than a few batches under way are no harm now.
-        for p in self.partitions.iter_mut().flatten() {
-            p.queue.extend(p.put_off.drain(..));
-        }
-        self.commit_all(now);
         let owned: Vec<PartitionId> = self.partitions.iter().flatten().map(|p| p.id).collect();
-        for at in owned {
-            let Some(p) = self.partition(at) else { continue };
-            let mut left: Vec<InFlight> = p
-                .table
-                .iter()
-                .filter_map(|(id, e)| {
-                    let State::InFlight(f) = &e.state else { return None };
-                    let until = now.time + f.until.saturating_sub(now.mono_ms);
-                    Some(InFlight { id: *id, attempt: f.attempt, session: f.client, until })
-                })
-                .collect();
-            left.sort_unstable_by_key(|f| f.id);
-            self.call(at, Pending::Release, Call::Release(left));
-        }
+        owned.into_iter().for_each(|at| self.release_one(now, at));
         self.check_released();
     }
 

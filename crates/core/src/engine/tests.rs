@@ -41,6 +41,13 @@ impl Rig {
     }
 
     fn on(store: MemoryStore, term: u64, ms: u64, options: EngineOptions) -> Self {
+        let mut rig = Self::acquired(store, term, ms, options);
+        rig.run(10);
+        rig
+    }
+
+    /// The partition has just been acquired, and nothing is loaded yet.
+    fn acquired(store: MemoryStore, term: u64, ms: u64, options: EngineOptions) -> Self {
         let owner = store.owner(P).now_or_never().unwrap().unwrap();
         let (nonce, term) = (Nonce(term), Term(term));
         let acquire = Acquire { partition: P, expected: owner.epoch, nonce, term, version: 1 };
@@ -53,7 +60,7 @@ impl Rig {
         engine
             .handle(now, Input::Acquired { partition: P, epoch, prior_claim, in_flight: acquired.in_flight });
         let unanswered = std::collections::VecDeque::new();
-        let mut rig = Self {
+        Self {
             engine,
             store,
             lane: acquired.lane,
@@ -64,9 +71,7 @@ impl Rig {
             ended: None,
             unconfirmed: false,
             random: term.0 << 32,
-        };
-        rig.run(10);
-        rig
+        }
     }
 
     fn now(&self) -> Now {
@@ -249,6 +254,31 @@ fn a_stuck_destination_leaves_memory_and_holds_up_nobody() {
     seen.sort_unstable();
     seen.dedup();
     assert_eq!(seen.len(), 500);
+}
+
+#[test]
+fn a_slow_store_makes_no_destination_look_stuck() {
+    let store = MemoryStore::new(1);
+    let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
+    rig.join(1, "a", 1);
+    for _ in 0..10 {
+        let t = rig.timer("a", 50);
+        rig.schedule(1, t);
+    }
+    rig.run(60);
+    let (_, d) = rig.take_deliveries().remove(0);
+    // The client is done at once; the store does not say so for longer than anything waits before it is parked.
+    store.faults().hold(P);
+    rig.settle(1, &d, HandlerOutcome::Ok);
+    rig.run(900);
+    store.faults().heal(P);
+    rig.run(5);
+    assert_eq!(rig.engine.counters[crate::api::Counter::Parked as usize], 0);
+    let (_, d) = rig.take_deliveries().remove(0);
+    // A client that is not done is another matter.
+    rig.run(900);
+    assert!(rig.engine.counters[crate::api::Counter::Parked as usize] >= 8);
+    rig.settle(1, &d, HandlerOutcome::Ok);
 }
 
 #[test]
@@ -438,6 +468,31 @@ fn a_graceful_stop_leaves_word_and_the_next_owner_honours_it() {
     assert_eq!((next.engine.memory().0, next.engine.unsettled()), (0, 0));
     let found = next.lane.get(Target::Id(t.id)).now_or_never().unwrap().unwrap();
     assert_eq!(found, None);
+}
+
+#[test]
+fn an_outcome_that_comes_before_its_inherited_timer_is_loaded_is_to_be_offered_again() {
+    let store = MemoryStore::new(1);
+    let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
+    rig.join(1, "a", 10);
+    let t = rig.timer("a", 1);
+    rig.schedule(1, t);
+    rig.run(5);
+    let (_, d) = rig.take_deliveries().remove(0);
+    let now = rig.now();
+    rig.engine.handle(now, Input::Drain);
+    rig.engine.handle(now, Input::Release);
+    rig.turn();
+    // The release took the claims back: in the store nothing but the word of it tells that it was sent.
+    let mut next = Rig::acquired(store, 2, rig.ms, EngineOptions::default());
+    next.join(1, "a", 10);
+    next.settle(1, &d, HandlerOutcome::Ok);
+    next.run(5);
+    assert_eq!(next.refusals(), [SettleRefusal::Moved]);
+    next.settle(1, &d, HandlerOutcome::Ok);
+    next.run(5);
+    assert_eq!(next.refusals(), []);
+    assert_eq!((next.engine.memory().0, next.engine.unsettled()), (0, 0));
 }
 
 #[test]
@@ -713,4 +768,103 @@ fn a_repeat_beside_a_late_acknowledgement_brings_nothing_back() {
     rig.run(500);
     assert_eq!(rig.take_deliveries(), []);
     assert_eq!(rig.take_replies(), [OpReply::Ended(mtimer_types::Ended::Acknowledged)]);
+}
+
+#[test]
+fn a_flood_of_overdue_timers_stays_within_the_budget() {
+    let budget = 1_000_000;
+    let mut rig = Rig::new(EngineOptions { memory_bytes: budget, ..EngineOptions::default() });
+    rig.join(1, "busy", 10);
+    for _ in 0..200 {
+        // Far more than the budget holds before it is known that nobody takes them.
+        for _ in 0..100 {
+            let stuck = rig.timer("stuck", 0);
+            rig.schedule(1, stuck);
+        }
+        let one = rig.timer("busy", 1);
+        rig.schedule(1, one);
+        rig.run(1);
+        let bytes = rig.engine.memory().1;
+        assert!(bytes <= budget, "{bytes} bytes in memory, the budget is {budget}");
+        for (_, d) in rig.take_deliveries() {
+            rig.settle(1, &d, HandlerOutcome::Ok);
+        }
+    }
+    rig.run(500);
+    let census = rig.lane.census().now_or_never().unwrap().unwrap();
+    assert_eq!((census.parked, census.pending), (20_000, 0));
+}
+
+#[test]
+fn an_edit_waits_behind_the_park_of_its_timer() {
+    let mut rig = Rig::new(EngineOptions { batch_ops: 8, ..EngineOptions::default() });
+    rig.join(1, "busy", 10);
+    let timers: Vec<Timer> = (0..20).map(|_| rig.timer("stuck", 0)).collect();
+    timers.iter().for_each(|timer| rig.schedule(1, timer.clone()));
+    rig.run(100);
+    // Everything waits, until the timers are on their way to the park and are moved to a later time. (The first
+    // of them is the last one that is parked.)
+    rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
+    rig.run(300);
+    let due = rig.now().time + 1_000;
+    for (request, timer) in timers.iter().enumerate() {
+        let (target, request) = (Target::Id(timer.id), request as u64);
+        rig.ask(1, vec![RequestOp::Reschedule { target, due, request }]);
+    }
+    rig.run(1);
+    rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
+    rig.run(10);
+    rig.join(2, "stuck", 20);
+    rig.run(900);
+    assert_eq!(rig.take_deliveries(), [], "what was moved comes at its old time");
+    rig.run(200);
+    assert_eq!(rig.take_deliveries().len(), 20);
+}
+
+#[test]
+fn a_repeat_that_is_overtaken_by_its_acknowledgement_brings_nothing_back() {
+    let mut rig = Rig::new(EngineOptions { batch_ops: 1, ..EngineOptions::default() });
+    rig.join(1, "a", 10);
+    let timer = rig.timer("a", 50);
+    rig.schedule(1, timer.clone());
+    rig.run(45);
+    rig.take_replies();
+    rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
+    rig.schedule(1, timer);
+    rig.run(10);
+    let (_, first) = rig.take_deliveries().remove(0);
+    rig.settle(1, &first, HandlerOutcome::Ok);
+    rig.run(1);
+    rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
+    rig.run(500);
+    assert_eq!(rig.take_replies(), [OpReply::Scheduled { new: false, replaced: None }]);
+    assert_eq!(rig.take_deliveries(), []);
+    let census = rig.lane.census().now_or_never().unwrap().unwrap();
+    assert_eq!(census.pending, 0, "{census:?}");
+}
+
+#[test]
+fn what_clients_have_keeps_no_other_from_being_loaded() {
+    let (memory_bytes, callback_timeout_ms) = (100_000, 600_000);
+    let mut rig = Rig::new(EngineOptions { memory_bytes, callback_timeout_ms, ..EngineOptions::default() });
+    for session in 1..=3 {
+        rig.join(session, "hot", 10_000);
+    }
+    rig.join(4, "other", 10);
+    for _ in 0..210 {
+        for _ in 0..100 {
+            let mut hot = rig.timer("hot", 0);
+            hot.callback_timeout_ms = None;
+            rig.schedule(1, hot);
+        }
+        rig.run(2);
+    }
+    let other = rig.timer("other", 6_000);
+    rig.schedule(4, other.clone());
+    rig.run(500);
+    rig.sent.clear();
+    assert!(rig.engine.memory().0 > 20_000, "{:?}", rig.engine.memory());
+    rig.run(5_600);
+    let got = rig.take_deliveries();
+    assert!(got.iter().any(|(session, d)| *session == SessionId(4) && d.id == other.id), "it was not loaded");
 }

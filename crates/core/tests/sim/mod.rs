@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mtimer_core::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
-use mtimer_protocol::{Request, RequestOp, ServerMessage, Settlement};
+use mtimer_protocol::{BrokerEntry, Request, RequestOp, ServerMessage, SettleRefusal, Settlement, Topology};
 use mtimer_store::memory::MemoryStore;
 use mtimer_store::{Acquire, Answer, Lane, LaneError, Op, Store};
 use mtimer_types::{
@@ -20,6 +20,7 @@ pub(crate) use history::History;
 
 const START: u64 = 1_700_000_000_000;
 const PARTITIONS: u16 = 2;
+const ADDRESS: &str = "a:1";
 
 /// What a run does.
 #[derive(Clone, Debug)]
@@ -28,12 +29,21 @@ pub(crate) struct Plan {
     pub faults: bool,
     pub memory_bytes: u64,
     pub credit: u32,
+    /// Partitions are handed over in good order now and then.
+    pub handovers: bool,
     pub sabotage: Option<Sabotage>,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { timers: 300, faults: true, memory_bytes: 1 << 20, credit: 20, sabotage: None }
+        Self {
+            timers: 300,
+            faults: true,
+            memory_bytes: 1 << 20,
+            credit: 20,
+            handovers: false,
+            sabotage: None,
+        }
     }
 }
 
@@ -83,6 +93,8 @@ struct Client {
     durable: u128,
     /// Settlements to send, by time.
     handling: BTreeMap<u64, Vec<Settlement>>,
+    /// What was sent and not confirmed.
+    sent: Vec<Settlement>,
 }
 
 /// A request of a client that was not answered yet.
@@ -90,7 +102,8 @@ struct Asked {
     op: RequestOp,
     first_sent: Time,
     sent: u64,
-    corr: u64,
+    /// Of each time that it was sent.
+    corrs: Vec<u64>,
 }
 
 pub(crate) struct World {
@@ -108,6 +121,8 @@ pub(crate) struct World {
     version: u64,
     asked: Vec<Asked>,
     corr: u64,
+    /// After how long an unanswered request is repeated, ms.
+    patience: u64,
     ids: Vec<(TimerId, Option<Key>)>,
     /// The latest deliveries: edits of these are the delicate ones.
     latest: VecDeque<TimerId>,
@@ -129,6 +144,10 @@ pub(crate) fn run(seed: u64, plan: Plan) -> History {
         }
         if w.plan.faults {
             w.disturb();
+        }
+        if w.plan.handovers && w.rng.chance(1) && w.rng.chance(20) {
+            let partition = PartitionId(w.rng.below(u64::from(PARTITIONS)) as u16);
+            w.input(Input::Disown(partition));
         }
         w.step();
     }
@@ -153,7 +172,13 @@ impl World {
     fn new(seed: u64, plan: Plan) -> Self {
         let store = MemoryStore::new(PARTITIONS);
         let clients = (0..3)
-            .map(|n| Client { session: None, back_at: 0, durable: 100 + n, handling: BTreeMap::new() })
+            .map(|n| Client {
+                session: None,
+                back_at: 0,
+                durable: 100 + n,
+                handling: BTreeMap::new(),
+                sent: Vec::new(),
+            })
             .collect();
         let engine = Engine::new(EngineOptions::default(), Now { time: Time::from_ms(START), mono_ms: 0 });
         Self {
@@ -170,6 +195,7 @@ impl World {
             version: 0,
             asked: Vec::new(),
             corr: 0,
+            patience: if seed.is_multiple_of(3) { 4 } else { 200 },
             ids: Vec::new(),
             latest: VecDeque::new(),
             heal_at: None,
@@ -187,12 +213,25 @@ impl World {
             partitions: PARTITIONS,
             memory_bytes: self.plan.memory_bytes,
             preload_ms: 2_000,
+            // Small ones make operations wait, and go out in another order than they came in.
+            batch_ops: [1, 2, 5, 250][self.rng.below(4) as usize],
             retry: RetryTiers(vec![100, 500, 1_000]),
             callback_timeout_ms: 1_000,
             seed: self.rng.next(),
+            address: self.plan.handovers.then(|| ADDRESS.to_owned()),
             ..EngineOptions::default()
         };
         self.engine = Engine::new(options, self.now());
+        if self.plan.handovers {
+            let topology = Topology {
+                term: Term(1),
+                version: 1,
+                leader: ADDRESS.to_owned(),
+                brokers: vec![BrokerEntry { address: ADDRESS.to_owned(), draining: false }],
+                owners: vec![Some(0); usize::from(PARTITIONS)],
+            };
+            self.input(Input::Topology(Arc::new(topology)));
+        }
         self.alarms.clear();
         self.term += 1;
         for p in 0..PARTITIONS {
@@ -338,6 +377,7 @@ impl World {
                 for s in &due {
                     self.history.settled(ms, s);
                 }
+                self.clients[n].sent.extend(due.iter().cloned());
                 self.input(Input::Session(session, SessionEvent::Settle(due)));
             }
         }
@@ -350,10 +390,10 @@ impl World {
         let now = self.now().time;
         self.asked.retain(|a| now.ms_since(a.first_sent) < 25_000);
         let mut requests = Vec::new();
-        for a in self.asked.iter_mut().filter(|a| a.sent == 0 || a.sent + 200 < self.ms) {
+        for a in self.asked.iter_mut().filter(|a| a.sent == 0 || a.sent + self.patience < self.ms) {
             a.sent = self.ms;
             self.corr += 1;
-            a.corr = self.corr;
+            a.corrs.push(self.corr);
             requests.push(Request { corr: self.corr, first_sent: a.first_sent, ops: vec![a.op.clone()] });
         }
         for request in requests {
@@ -362,7 +402,7 @@ impl World {
     }
 
     fn ask(&mut self, op: RequestOp) {
-        self.asked.push(Asked { op, first_sent: self.now().time, sent: 0, corr: 0 });
+        self.asked.push(Asked { op, first_sent: self.now().time, sent: 0, corrs: Vec::new() });
     }
 
     fn schedule_one(&mut self) {
@@ -421,7 +461,7 @@ impl World {
     fn receive(&mut self, session: SessionId, message: ServerMessage) {
         match message {
             ServerMessage::Reply { corr, replies } => {
-                let Some(ix) = self.asked.iter().position(|a| a.corr == corr) else { return };
+                let Some(ix) = self.asked.iter().position(|a| a.corrs.contains(&corr)) else { return };
                 let again = history::is_temporary(&replies[0]);
                 if !again {
                     let asked = self.asked.swap_remove(ix);
@@ -451,6 +491,20 @@ impl World {
                     let s = Settlement { id: d.id, epoch: d.epoch, attempt: d.attempt, outcome };
                     self.clients[n].handling.entry(self.ms + 1 + takes).or_default().push(s);
                 }
+            }
+            ServerMessage::Settled { refused, .. } => {
+                let Some(n) = self.clients.iter().position(|c| c.session == Some(session)) else { return };
+                let again = self.ms + 10;
+                let c = &mut self.clients[n];
+                for (id, why) in refused {
+                    let latest = c.sent.iter().rposition(|s| s.id == id);
+                    if let Some(at) = latest.filter(|_| why == SettleRefusal::Moved) {
+                        let s = c.sent.remove(at);
+                        c.handling.entry(again).or_default().push(s);
+                    }
+                }
+                let most = 10_000.min(c.sent.len());
+                c.sent.drain(..c.sent.len() - most);
             }
             _ => {}
         }

@@ -1,0 +1,147 @@
+//! What goes into a [`Node`](super::Node) and what comes out.
+
+use std::sync::Arc;
+
+use mtimer_protocol::{BrokerLoad, PeerAnswer, PeerRequest, Topology};
+use mtimer_store::{Campaigned, Candidate, Lease, StoreError};
+use mtimer_types::{Epoch, PartitionId, Term};
+
+/// What an operator can set, and what a process start decides.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Partitions of the store.
+    pub partitions: u16,
+    /// Where this broker is reached: `host:port`, its name in the cluster.
+    pub address: String,
+    /// Random, made when the process starts.
+    pub incarnation: u64,
+    /// Name and version of the software.
+    pub software: String,
+    /// Share of the partitions in relation to others': 1 to 1,000.
+    pub weight: u16,
+    /// How often a follower tells the leader that it is there, ms.
+    pub heartbeat_ms: u64,
+    /// A member that is silent for so long, ms, is dead; so is a leader to its followers.
+    pub member_timeout_ms: u64,
+    /// How long the lease lasts unless it is renewed, ms; at least 500.
+    pub lease_ttl_ms: u64,
+    /// How often it is renewed, ms; less than half of how long it lasts.
+    pub renew_ms: u64,
+    /// What its owner cannot reach for so long, ms, goes to one who does.
+    pub unreachable_ms: u64,
+    /// Seed for jitter.
+    pub seed: u64,
+}
+
+impl Default for NodeOptions {
+    fn default() -> Self {
+        Self {
+            cluster: String::new(),
+            partitions: 1,
+            address: String::new(),
+            incarnation: 0,
+            software: String::new(),
+            weight: 100,
+            heartbeat_ms: 500,
+            member_timeout_ms: 1_500,
+            lease_ttl_ms: 2_500,
+            renew_ms: 700,
+            unreachable_ms: 2_000,
+            seed: 0,
+        }
+    }
+}
+
+/// A session on which heartbeats arrive, numbered by the shell in rising order; never used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PeerId(pub u64);
+
+/// What the shell tells the node. `sent`: when the request left, by the same clock as `now`.
+#[derive(Debug)]
+pub enum NodeInput {
+    /// To [`NodeEffect::Campaign`]; every campaign is answered, if only with an error.
+    Campaigned {
+        /// When the request left.
+        sent: u64,
+        /// The store's answer.
+        answer: Result<Campaigned, StoreError>,
+    },
+    /// To [`NodeEffect::Renew`]; every renewal is answered.
+    Renewed {
+        /// When the request left.
+        sent: u64,
+        /// Whether the lease still is ours.
+        answer: Result<bool, StoreError>,
+    },
+    /// To [`NodeEffect::Publish`]; every one is answered.
+    Published {
+        /// The topology's.
+        version: u64,
+        /// Whether the lease still is ours.
+        answer: Result<bool, StoreError>,
+    },
+    /// The connection of the latest [`NodeEffect::Connect`] is there, its handshake done.
+    LinkUp,
+    /// It is gone, or could not be made; not told after [`NodeEffect::Disconnect`] or a later `Connect`.
+    LinkDown(String),
+    /// A frame on that connection.
+    FromLeader(PeerAnswer),
+    /// A frame of another broker.
+    FromPeer(PeerId, PeerRequest),
+    /// That session is closed.
+    PeerGone(PeerId),
+    /// The partitions that this broker cannot reach just now: the complete list.
+    Unreachable(Vec<PartitionId>),
+    /// A reign of this broker began.
+    Owned(PartitionId, Epoch),
+    /// A reign ended (fenced, ended, handed over), or an acquisition that was asked for is given up.
+    Lost(PartitionId),
+    /// What this broker has to do.
+    Load(BrokerLoad),
+    /// Give everything up in good order; [`NodeEffect::Left`] follows.
+    Stop,
+    /// [`Node::next_tick`](super::Node::next_tick) has come.
+    Tick,
+}
+
+/// What the shell is to do. In order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NodeEffect {
+    /// Campaign for the lease.
+    Campaign(Candidate),
+    /// Renew it, for so many ms.
+    Renew(Lease, u64),
+    /// Give it up; needs no answer.
+    Resign(Lease),
+    /// Keep the topology for the next leader. One at a time.
+    Publish(Lease, Topology),
+    /// Connect to the leader; takes the place of any earlier connection.
+    Connect(String),
+    /// Close the connection to the leader, or stop trying.
+    Disconnect,
+    /// Send on that connection.
+    ToLeader(PeerRequest),
+    /// Send on a session of another broker.
+    ToPeer(PeerId, PeerAnswer),
+    /// Newer than any before: tell the engine and the clients. What follows from it for this broker comes after it.
+    Adopt(Arc<Topology>),
+    /// Acquire this partition. Comes again with a newer assignment while it is not owned, and after [`NodeInput::Lost`];
+    /// an acquisition under way goes on under the newer one.
+    Own {
+        /// Which.
+        partition: PartitionId,
+        /// The assignment's term.
+        term: Term,
+        /// The assignment's version.
+        version: u64,
+    },
+    /// Hand it over, or stop acquiring it; answered by [`NodeInput::Lost`] when it is done.
+    Disown(PartitionId),
+    /// This broker contradicts the cluster and must end: why. Nothing comes after it.
+    Refused(String),
+    /// After [`NodeInput::Stop`], once: nothing is owned any more, or nobody takes it: go on stopping. If there is a
+    /// [`Node::lease`](super::Node::lease) still, resign it when everything is released.
+    Left,
+}

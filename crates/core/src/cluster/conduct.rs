@@ -1,0 +1,408 @@
+//! What a node does with each input, and what it does as time passes.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use mtimer_protocol::{Heartbeat, PeerAnswer, PeerRequest, Topology, decode};
+use mtimer_store::{Campaigned, Lease, StoreError};
+use mtimer_types::{Epoch, PartitionId, Term};
+
+use super::counters::Count;
+use super::follow::Due;
+use super::leader::{Past, Reign};
+use super::lease::Ask;
+use super::members::Verdict;
+use super::refusal::{contradiction, is_address};
+use super::{HURRY_MS, Node, NodeEffect, NodeInput, PeerId, STOP_PATIENCE_MS};
+
+/// How a reign ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    /// The deadline is over; nobody else need have the lease yet.
+    Expired,
+    /// The lease is another's.
+    Taken,
+    /// A higher term is about.
+    Outdated,
+    /// This broker stops.
+    Resigned,
+}
+
+impl Node {
+    /// Before any input: how long was this process away, and may it still lead?
+    pub(super) fn wake(&mut self, now: u64) {
+        let gap = now - self.last;
+        self.last = now;
+        if gap > self.options.heartbeat_ms {
+            // It has listened to nobody meanwhile. Its lease runs by the clock all the same.
+            self.counters.add(Count::Stalls, 1);
+            self.link.forgive(gap);
+            if let Some(reign) = &mut self.reign {
+                reign.forgive(gap);
+            }
+        }
+        if self.reign.is_some() && !self.may_act(now) {
+            self.step_down(now, End::Expired);
+        }
+    }
+
+    pub(super) fn take(&mut self, now: u64, input: NodeInput) {
+        match input {
+            NodeInput::Campaigned { sent, answer } => self.campaigned(now, sent, answer),
+            NodeInput::Renewed { sent, answer } => {
+                if self.keeper.renewed(now, sent, answer.ok()) {
+                    self.step_down(now, End::Taken);
+                }
+            }
+            NodeInput::Published { version, answer } => {
+                let lost = self.reign.as_mut().is_some_and(|r| r.answered(now, version, answer.ok()));
+                if lost {
+                    self.step_down(now, End::Taken);
+                }
+            }
+            NodeInput::LinkUp => {
+                self.link.up(now);
+            }
+            NodeInput::LinkDown(_) => {
+                if self.link.down() {
+                    self.counters.add(Count::LinksLost, 1);
+                    self.keeper.back_off(now);
+                }
+            }
+            NodeInput::FromLeader(answer) => self.leader_says(now, answer),
+            NodeInput::FromPeer(peer, PeerRequest::Heartbeat(beat)) => self.peer_says(now, peer, beat),
+            NodeInput::PeerGone(peer) => {
+                if let Some(reign) = &mut self.reign {
+                    reign.members.gone(now, peer);
+                }
+            }
+            NodeInput::Unreachable(list) => self.unreachable = list,
+            NodeInput::Owned(partition, epoch) => self.owned(now, partition, epoch),
+            NodeInput::Lost(partition) => self.lost(now, partition),
+            NodeInput::Load(load) => self.load = load,
+            NodeInput::Stop => self.stop(now),
+            NodeInput::Tick => {}
+        }
+    }
+
+    /// A term was seen. If it is higher than the one this broker leads under, it leads no more.
+    fn see(&mut self, now: u64, term: Term) {
+        self.seen = self.seen.max(term);
+        if self.reign.as_ref().is_some_and(|r| r.lease.term < term) {
+            self.step_down(now, End::Outdated);
+        }
+    }
+
+    fn campaigned(&mut self, now: u64, sent: u64, answer: Result<Campaigned, StoreError>) {
+        let valid = self.keeper.answered(sent) && !self.left;
+        match answer {
+            Ok(Campaigned::Won { term, published }) if valid => self.won(now, sent, term, published),
+            Ok(Campaigned::Won { .. }) => self.keeper.back_off(now),
+            Ok(Campaigned::Held { address, term, remaining_ms }) => {
+                self.see(now, term);
+                if self.reign.is_none() {
+                    self.held(now, &address, term, remaining_ms);
+                }
+            }
+            Err(_) => self.keeper.failed(now),
+        }
+    }
+
+    fn won(&mut self, now: u64, sent: u64, term: Term, published: Option<Bytes>) {
+        let published: Option<Topology> = published.and_then(|b| decode(&BytesMut::from(&b[..])).ok());
+        let published = published.filter(|t| self.is_sound(t));
+        let known = self.seen.max(published.as_ref().map_or(Term(0), |t| t.term));
+        if known > term {
+            // The store has forgotten terms. Given up, the lease comes back under a higher one.
+            let lease =
+                Lease { address: self.options.address.clone(), incarnation: self.options.incarnation, term };
+            self.seen = known;
+            if self.reign.is_some() {
+                self.step_down(now, End::Outdated);
+            } else {
+                self.out.push(NodeEffect::Resign(lease));
+                self.keeper.lose(now, true);
+                self.keeper.back_off(now);
+            }
+            return;
+        }
+        if self.reign.as_ref().is_some_and(|r| r.lease.term < term) {
+            self.step_down(now, End::Taken);
+        }
+        if !self.keeper.won(now, sent, term) {
+            return;
+        }
+        let silent = self.keeper.silent(sent);
+        self.seen = term;
+        let Some(lease) = self.keeper.lease().cloned() else { return };
+        if self.reign.is_some() {
+            return;
+        }
+        if self.link.down() {
+            self.out.push(NodeEffect::Disconnect);
+        }
+        self.counters.add(Count::TermsLed, 1);
+        let adopted = self.topology.as_deref();
+        let past = Past { published: published.as_ref(), adopted, silent: silent.as_deref() };
+        self.reign = Some(Reign::new(now, &self.options, lease, past));
+    }
+
+    /// Somebody else has the lease.
+    fn held(&mut self, now: u64, address: &str, term: Term, remaining_ms: Option<u64>) {
+        let stranger = term == Term(0) || !is_address(address) || address == self.options.address;
+        let linked = self.link.leader();
+        if linked.is_some_and(|(_, of)| of >= term) {
+            // The linked leader has spoken meanwhile, and is the same or newer.
+            return;
+        }
+        self.keeper.held(now, (!stranger).then_some(address), remaining_ms);
+        if !stranger && self.link.to() != Some(address) {
+            self.connect(now, address);
+        }
+    }
+
+    fn connect(&mut self, now: u64, address: &str) {
+        self.link.connect(now, address);
+        self.out.push(NodeEffect::Connect(address.to_owned()));
+    }
+
+    /// The link is of no use any more: the store knows who leads.
+    fn unlink(&mut self, now: u64) {
+        if self.link.down() {
+            self.counters.add(Count::LinksLost, 1);
+            self.out.push(NodeEffect::Disconnect);
+        }
+        self.keeper.back_off(now);
+    }
+
+    fn leader_says(&mut self, now: u64, answer: PeerAnswer) {
+        if self.link.to().is_none() || self.link.connecting() {
+            return;
+        }
+        match answer {
+            PeerAnswer::Heard { term, .. } if term < self.seen => self.counters.add(Count::StaleFrames, 1),
+            PeerAnswer::Heard { seq, term, topology } => {
+                self.see(now, term);
+                if self.link.heard(now, seq, term) {
+                    self.answered = now;
+                    self.keeper.rest();
+                }
+                let topology = topology.filter(|t| t.term == term && self.is_sound(t));
+                if let Some(topology) = topology {
+                    self.adopt(now, Arc::new(topology));
+                }
+            }
+            PeerAnswer::NotLeader { leader, term } => {
+                let stale = term < self.seen;
+                self.see(now, term);
+                let from = self.link.to().map(str::to_owned);
+                self.unlink(now);
+                let known = leader.filter(|a| {
+                    !stale && is_address(a) && *a != self.options.address && Some(a) != from.as_ref()
+                });
+                if let Some(address) = known {
+                    self.connect(now, &address);
+                }
+            }
+            PeerAnswer::Refused { message } => {
+                self.refused = true;
+                self.out.push(NodeEffect::Refused(message));
+            }
+        }
+    }
+
+    /// Whether a topology can be one of this cluster.
+    fn is_sound(&self, t: &Topology) -> bool {
+        let n = t.brokers.len();
+        t.version > 0
+            && t.owners.len() == usize::from(self.options.partitions)
+            && t.owners.iter().flatten().all(|i| usize::from(*i) < n)
+    }
+
+    fn peer_says(&mut self, now: u64, peer: PeerId, beat: Heartbeat) {
+        if contradiction(&self.options, &beat).is_none() {
+            self.see(now, beat.term);
+        }
+        let Some(reign) = &mut self.reign else {
+            let leader = self.link.leader().map(|(address, _)| address.to_owned());
+            let answer = PeerAnswer::NotLeader { leader, term: self.seen };
+            self.out.push(NodeEffect::ToPeer(peer, answer));
+            return;
+        };
+        let (seq, has) = (beat.seq, beat.topology);
+        match reign.members.heartbeat(now, peer, beat) {
+            Verdict::Refused(message) => {
+                self.counters.add(Count::MembersRefused, 1);
+                self.out.push(NodeEffect::ToPeer(peer, PeerAnswer::Refused { message }));
+            }
+            Verdict::Old => {}
+            Verdict::Heard { changed } => {
+                if changed {
+                    reign.touch();
+                }
+                // What it decides because of this heartbeat it answers with, rather than pushes after it.
+                self.decide(now, Some(peer));
+                let Some(reign) = &self.reign else { return };
+                let newer = reign.current().filter(|t| t.stamp() != has).map(|t| Topology::clone(t));
+                let answer = PeerAnswer::Heard { seq, term: reign.lease.term, topology: newer };
+                self.out.push(NodeEffect::ToPeer(peer, answer));
+            }
+        }
+    }
+
+    fn owned(&mut self, now: u64, partition: PartitionId, epoch: Epoch) {
+        let me = &self.options.address;
+        let wish = self.holdings.gained(now, partition, epoch, self.topology.as_deref(), me);
+        self.wish(wish);
+        self.hurry(now);
+    }
+
+    fn lost(&mut self, now: u64, partition: PartitionId) {
+        let me = Some(self.options.address.as_str());
+        let assigned = self.topology.as_ref().is_some_and(|t| t.owner(partition) == me);
+        let hands_over = self.holdings.hands_over();
+        self.holdings.lost(now, partition, assigned && self.stopping.is_none());
+        if hands_over {
+            self.link.hurry(now, HURRY_MS.0);
+        }
+        self.hurry(now);
+    }
+
+    fn hurry(&mut self, now: u64) {
+        let urgent = self.stopping.is_some() || self.holdings.hands_over();
+        self.link.hurry(now, if urgent { HURRY_MS.0 } else { HURRY_MS.1 });
+    }
+
+    fn stop(&mut self, now: u64) {
+        if self.stopping.is_some() {
+            return;
+        }
+        self.stopping = Some(now);
+        let wishes = self.holdings.stop();
+        self.wish(wishes);
+        self.link.hurry(now, 0);
+    }
+
+    fn step_down(&mut self, now: u64, end: End) {
+        let Some(reign) = self.reign.take() else { return };
+        self.counters.add(Count::SteppedDown, 1);
+        for peer in reign.members.sessions() {
+            let answer = PeerAnswer::NotLeader { leader: None, term: self.seen };
+            self.out.push(NodeEffect::ToPeer(peer, answer));
+        }
+        self.keeper.lose(now, end != End::Expired);
+        match end {
+            End::Expired => self.keeper.seek(now),
+            End::Taken => self.keeper.back_off(now),
+            End::Outdated => {
+                self.out.push(NodeEffect::Resign(reign.lease));
+                self.keeper.back_off(now);
+            }
+            End::Resigned => self.out.push(NodeEffect::Resign(reign.lease)),
+        }
+    }
+
+    /// Everything that is due.
+    pub(super) fn advance(&mut self, now: u64) {
+        let wishes = self.holdings.due(now);
+        self.wish(wishes);
+        self.decide(now, None);
+        let leaves = self.leaves(now);
+        match self.link.due(now) {
+            Some(Due::Silent) => self.unlink(now),
+            Some(Due::Heartbeat { seq, heard }) => self.beat(seq, heard),
+            None => {}
+        }
+        if leaves {
+            self.out.push(NodeEffect::Left);
+        }
+        if self.wants_lease() {
+            match self.keeper.due(now) {
+                Some(Ask::Campaign(candidate)) => {
+                    self.counters.add(Count::Campaigns, 1);
+                    self.out.push(NodeEffect::Campaign(candidate));
+                }
+                Some(Ask::Renew(lease, ttl_ms)) => self.out.push(NodeEffect::Renew(lease, ttl_ms)),
+                None => {}
+            }
+        }
+    }
+
+    fn beat(&mut self, seq: u64, heard: u64) {
+        let o = &self.options;
+        let beat = Heartbeat {
+            cluster: o.cluster.clone(),
+            partitions: o.partitions,
+            address: o.address.clone(),
+            incarnation: o.incarnation,
+            software: o.software.clone(),
+            weight: o.weight,
+            seq,
+            heard,
+            term: self.seen,
+            topology: self.topology.as_ref().map(|t| t.stamp()).unwrap_or_default(),
+            stopping: self.stopping.is_some(),
+            owned: self.holdings.owned().collect(),
+            unreachable: self.unreachable.clone(),
+            load: self.load,
+        };
+        self.out.push(NodeEffect::ToLeader(PeerRequest::Heartbeat(beat)));
+    }
+
+    /// As leader: looks at the members once, and tells everybody if that changes something. `asking`: who is answered anyway.
+    fn decide(&mut self, now: u64, asking: Option<PeerId>) {
+        let Some(reign) = &mut self.reign else { return };
+        let owned = self.holdings.owned().collect();
+        if reign.members.own(now, owned, &self.unreachable, self.load, self.stopping.is_some()) {
+            reign.touch();
+        }
+        let (deaths, gone) = reign.members.sweep(now);
+        self.counters.add(Count::MemberDeaths, deaths);
+        if gone > 0 {
+            reign.touch();
+        }
+        let decided = reign.decide(now);
+        if let Some((topology, moved)) = &decided {
+            self.counters.add(Count::TopologiesDecided, 1);
+            self.counters.add(Count::PartitionsMoved, *moved);
+            let term = reign.lease.term;
+            for peer in reign.members.sessions().filter(|p| Some(*p) != asking) {
+                let answer = PeerAnswer::Heard { seq: 0, term, topology: Some(Topology::clone(topology)) };
+                self.out.push(NodeEffect::ToPeer(peer, answer));
+            }
+        }
+        if let Some(topology) = reign.publish(now) {
+            self.out.push(NodeEffect::Publish(reign.lease.clone(), topology));
+        }
+        if let Some((topology, _)) = decided {
+            self.adopt(now, topology);
+        }
+    }
+
+    /// Whether a broker that stops can go now.
+    fn leaves(&mut self, now: u64) -> bool {
+        let Some(since) = self.stopping.filter(|_| !self.left) else { return false };
+        let me = self.options.address.as_str();
+        let told = |t: &&Arc<Topology>| t.brokers.iter().any(|b| b.address == me && b.draining);
+        let topology = self.topology.as_ref().filter(told);
+        let stuck = topology.is_some_and(|t| self.holdings.stays(t, me));
+        if let Some(reign) = &self.reign {
+            if reign.current().is_none() || !stuck {
+                return false;
+            }
+            self.left = true;
+            if self.holdings.is_empty() {
+                self.step_down(now, End::Resigned);
+            }
+            return true;
+        }
+        let alone = now >= since.max(self.answered) + STOP_PATIENCE_MS;
+        if !self.holdings.is_empty() && !stuck && !alone {
+            return false;
+        }
+        self.left = true;
+        // The last word: nothing is owned any more.
+        self.link.hurry(now, 0);
+        true
+    }
+}

@@ -1,0 +1,47 @@
+//! What has happened to a node, in numbers.
+
+/// Names in the order of [`Count`].
+const NAMES: [&str; 11] = [
+    "campaigns_total",
+    "terms_led_total",
+    "stepped_down_total",
+    "stale_frames_total",
+    "members_refused_total",
+    "member_deaths_total",
+    "topologies_decided_total",
+    "topologies_adopted_total",
+    "partitions_moved_total",
+    "leader_links_lost_total",
+    "stalls_total",
+];
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub(super) enum Count {
+    Campaigns,
+    TermsLed,
+    SteppedDown,
+    StaleFrames,
+    MembersRefused,
+    MemberDeaths,
+    TopologiesDecided,
+    TopologiesAdopted,
+    PartitionsMoved,
+    LinksLost,
+    Stalls,
+}
+
+/// The numbers.
+#[derive(Debug, Default)]
+pub(super) struct Counters([u64; NAMES.len()]);
+
+impl Counters {
+    pub(super) fn add(&mut self, what: Count, n: u64) {
+        self.0[what as usize] += n;
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        NAMES.into_iter().zip(self.0)
+    }
+}

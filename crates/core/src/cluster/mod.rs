@@ -1,0 +1,233 @@
+//! The cluster as one broker takes part in it: always a member, the leader while it holds the lease.
+//!
+//! Purpose: who leads, who is there, who is to own what; and what follows from that for this broker. A pure state machine:
+//! answers of the store, frames of other brokers and the shell's reigns go in through [`Node::handle`],
+//! [`NodeEffect`]s come out. `lease` decides when to campaign and how long a win counts, `follow` watches the link to the
+//! leader, `own` compares the topology with what is owned; while this broker leads, `leader` decides with the picture in
+//! `members` and the pure function in `assignment`.
+//!
+//! Invariants: at most one node acts as leader at any time, by lease and monotonic clock; terms and topologies never go
+//! back; owners go on while there is no leader. All of it is advice: the truth about a partition is its owner record.
+//!
+//! Not in here: sockets, the store, acquiring and releasing partitions, clocks, randomness but a seed.
+
+mod api;
+pub mod assignment;
+mod conduct;
+mod counters;
+mod follow;
+mod leader;
+mod lease;
+mod members;
+mod own;
+mod refusal;
+mod rng;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use mtimer_protocol::{BrokerLoad, ClusterView, Topology};
+use mtimer_store::Lease;
+use mtimer_types::{PartitionId, Term};
+
+pub use self::api::{NodeEffect, NodeInput, NodeOptions, PeerId};
+use self::counters::{Count, Counters};
+use self::follow::Link;
+use self::leader::Reign;
+use self::lease::Keeper;
+use self::own::{Holdings, Wish};
+use self::rng::Rng;
+
+/// How long a broker that stops waits for a leader, ms.
+const STOP_PATIENCE_MS: u64 = 2_000;
+/// Least time between heartbeats in a handover, and otherwise when what is owned has changed, ms.
+const HURRY_MS: (u64, u64) = (5, 50);
+
+/// One broker's part in the cluster.
+#[derive(Debug)]
+pub struct Node {
+    options: NodeOptions,
+    /// The highest term seen anywhere.
+    seen: Term,
+    keeper: Keeper,
+    link: Link,
+    /// While this broker leads.
+    reign: Option<Reign>,
+    holdings: Holdings,
+    topology: Option<Arc<Topology>>,
+    unreachable: Vec<PartitionId>,
+    load: BrokerLoad,
+    /// Since when this broker stops.
+    stopping: Option<u64>,
+    /// It has said that it has left.
+    left: bool,
+    /// It is no part of the cluster.
+    refused: bool,
+    /// When a leader answered last.
+    answered: u64,
+    /// When something was handled last.
+    last: u64,
+    counters: Counters,
+    out: Vec<NodeEffect>,
+}
+
+impl Node {
+    /// A node that campaigns with its first input; `now`: ms by the host's monotonic clock.
+    pub fn new(options: NodeOptions, now: u64) -> Self {
+        let mut options = options;
+        options.lease_ttl_ms = options.lease_ttl_ms.max(1);
+        options.heartbeat_ms = options.heartbeat_ms.max(1);
+        let rng = Rng::new(options.seed);
+        let keeper = Keeper::new(
+            &options.address,
+            options.incarnation,
+            options.lease_ttl_ms,
+            options.renew_ms.max(1),
+            rng,
+            now,
+        );
+        let link = Link::new(options.heartbeat_ms, options.member_timeout_ms);
+        Self {
+            options,
+            seen: Term::default(),
+            keeper,
+            link,
+            reign: None,
+            holdings: Holdings::default(),
+            topology: None,
+            unreachable: Vec::new(),
+            load: BrokerLoad::default(),
+            stopping: None,
+            left: false,
+            refused: false,
+            answered: now,
+            last: now,
+            counters: Counters::default(),
+            out: Vec::new(),
+        }
+    }
+
+    /// Takes one input, and does what is due by now; `now` never steps back.
+    pub fn handle(&mut self, now: u64, input: NodeInput) {
+        if self.refused {
+            return;
+        }
+        let now = now.max(self.last);
+        self.wake(now);
+        self.take(now, input);
+        self.advance(now);
+    }
+
+    /// What has come out of the inputs so far.
+    pub fn effects(&mut self) -> Vec<NodeEffect> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// When to feed [`NodeInput::Tick`], monotonic ms; at least every half heartbeat, so that a standstill is noticed.
+    pub fn next_tick(&self) -> u64 {
+        if self.refused {
+            return u64::MAX;
+        }
+        let pulse = self.last + (self.options.heartbeat_ms / 2).max(1);
+        let reign = self.reign.as_ref().map_or(u64::MAX, Reign::next);
+        let keeper = if self.wants_lease() { self.keeper.next() } else { u64::MAX };
+        let all = [pulse, keeper, self.link.next(), self.holdings.next(), reign];
+        all.into_iter().min().unwrap_or(pulse).max(self.last + 1)
+    }
+
+    /// Whether it leads, as of the last input.
+    pub fn leads(&self) -> bool {
+        self.reign.is_some()
+    }
+
+    /// The highest term that it has seen.
+    pub fn term(&self) -> Term {
+        self.seen
+    }
+
+    /// The newest topology that it has.
+    pub fn topology(&self) -> Option<&Arc<Topology>> {
+        self.topology.as_ref()
+    }
+
+    /// The lease that it holds, as of the last input.
+    pub fn lease(&self) -> Option<Lease> {
+        self.reign.as_ref().map(|r| r.lease.clone())
+    }
+
+    /// Names and numbers of what has happened since the start.
+    pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.counters.iter()
+    }
+
+    /// The cluster as this broker sees it.
+    pub fn view(&self, now: u64) -> ClusterView {
+        let reign = self.reign.as_ref().filter(|_| self.may_act(now));
+        ClusterView {
+            topology: self.topology.as_deref().cloned().unwrap_or_default(),
+            answered_by: self.options.address.clone(),
+            leads: reign.is_some(),
+            members: reign.map(|r| r.members.views(now)).unwrap_or_default(),
+        }
+    }
+
+    /// Empties a broker for maintenance, or gives it partitions again; only the leader does it.
+    ///
+    /// # Errors
+    /// This broker does not lead, or knows no such broker: the text says who leads, or who is there.
+    pub fn drain(&mut self, now: u64, broker: &str, drain: bool) -> Result<(), String> {
+        let now = now.max(self.last);
+        if !self.refused {
+            self.wake(now);
+        }
+        let Some(reign) = &mut self.reign else {
+            let leader = self.link.leader().map(|(address, _)| address);
+            return Err(match leader {
+                Some(leader) => format!("only the leader can empty a broker: ask {leader}"),
+                None => {
+                    "only the leader can empty a broker, and there is none just now: try again".to_owned()
+                }
+            });
+        };
+        let listed = self.topology.as_ref().is_some_and(|t| t.brokers.iter().any(|b| b.address == broker));
+        if !listed && !reign.members.knows(broker) {
+            let known: Vec<_> = reign.members.iter().map(|(a, _)| a.as_str()).collect();
+            return Err(format!("there is no broker {broker:?}: choose one of {}", known.join(", ")));
+        }
+        reign.members.drain(now, broker, drain);
+        reign.touch();
+        self.advance(now);
+        Ok(())
+    }
+
+    /// Whether the lease lets this broker act as leader.
+    fn may_act(&self, now: u64) -> bool {
+        self.keeper.deadline().is_some_and(|deadline| now < deadline)
+    }
+
+    /// Whether it campaigns, or renews what it has: not after it has left.
+    fn wants_lease(&self) -> bool {
+        !self.left || self.reign.is_some()
+    }
+
+    /// A newer topology, from whomever.
+    fn adopt(&mut self, now: u64, topology: Arc<Topology>) {
+        if self.topology.as_ref().is_some_and(|t| t.stamp() >= topology.stamp()) {
+            return;
+        }
+        self.counters.add(Count::TopologiesAdopted, 1);
+        self.out.push(NodeEffect::Adopt(Arc::clone(&topology)));
+        let wishes = self.holdings.adopt(now, &topology, &self.options.address, self.stopping.is_some());
+        self.topology = Some(topology);
+        self.wish(wishes);
+    }
+
+    fn wish(&mut self, wishes: impl IntoIterator<Item = Wish>) {
+        let (term, version) = self.topology.as_ref().map(|t| t.stamp()).unwrap_or_default();
+        self.out.extend(wishes.into_iter().map(|wish| match wish {
+            Wish::Own(partition) => NodeEffect::Own { partition, term, version },
+            Wish::Disown(partition) => NodeEffect::Disown(partition),
+        }));
+    }
+}

@@ -1,0 +1,152 @@
+//! What this broker owns, is to own and is to give up, by the newest topology it has.
+//!
+//! Purpose: the difference between the topology and the shell's reigns, told to the shell once each.
+//! Invariant: nothing is given up for want of an owner: only for another one.
+//! Not in here: acquiring, releasing; who decided the topology.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mtimer_protocol::Topology;
+use mtimer_types::{Epoch, PartitionId};
+
+/// Shortest and longest time between two attempts at a partition that was lost, ms.
+const AGAIN_MS: (u64, u64) = (250, 5_000);
+/// A reign this long, ms, forgets that there was trouble before.
+const SETTLED_MS: u64 = 10_000;
+
+/// What the shell is to do about one partition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wish {
+    Own(PartitionId),
+    Disown(PartitionId),
+}
+
+/// A partition that was wished for at some time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Attempt {
+    /// When it was asked for last.
+    asked: u64,
+    /// It is under way.
+    open: bool,
+    /// How long after that it is asked for again, ms.
+    wait: u64,
+    /// When it is to be asked for again.
+    again: Option<u64>,
+}
+
+/// The reigns of the shell, and the wishes that it knows of.
+#[derive(Debug, Default)]
+pub(super) struct Holdings {
+    /// And since when.
+    owned: BTreeMap<PartitionId, (Epoch, u64)>,
+    /// To be handed over; the shell knows.
+    leaving: BTreeSet<PartitionId>,
+    attempts: BTreeMap<PartitionId, Attempt>,
+}
+
+impl Holdings {
+    pub(super) fn owned(&self) -> impl Iterator<Item = (PartitionId, Epoch)> {
+        self.owned.iter().map(|(p, (epoch, _))| (*p, *epoch))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.owned.is_empty()
+    }
+
+    /// Whether something is on its way to another broker.
+    pub(super) fn hands_over(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Whether everything owned is to stay here, or has nowhere else to go.
+    pub(super) fn stays(&self, topology: &Topology, me: &str) -> bool {
+        self.owned.keys().all(|p| topology.owner(*p).is_none_or(|owner| owner == me))
+    }
+
+    /// A newer topology. `stopping`: nothing new is taken.
+    pub(super) fn adopt(&mut self, now: u64, topology: &Topology, me: &str, stopping: bool) -> Vec<Wish> {
+        let all = (0..topology.owners.len()).map(|p| PartitionId(p as u16));
+        all.filter_map(|p| self.compare(now, topology, me, stopping, p)).collect()
+    }
+
+    /// Stop: what is being acquired is not wanted any more.
+    pub(super) fn stop(&mut self) -> Vec<Wish> {
+        let open = self.attempts.iter().filter(|(_, a)| a.open).map(|(p, _)| Wish::Disown(*p)).collect();
+        self.attempts.clear();
+        open
+    }
+
+    fn compare(
+        &mut self,
+        now: u64,
+        topology: &Topology,
+        me: &str,
+        stopping: bool,
+        partition: PartitionId,
+    ) -> Option<Wish> {
+        let owner = topology.owner(partition);
+        let owned = self.owned.contains_key(&partition);
+        if owner == Some(me) {
+            return (!owned && !stopping).then(|| self.ask(now, partition));
+        }
+        let attempt = self.attempts.remove(&partition);
+        if owned {
+            return (owner.is_some() && self.leaving.insert(partition)).then_some(Wish::Disown(partition));
+        }
+        attempt.filter(|a| a.open).map(|_| Wish::Disown(partition))
+    }
+
+    fn ask(&mut self, now: u64, partition: PartitionId) -> Wish {
+        let attempt = self.attempts.entry(partition).or_default();
+        (attempt.asked, attempt.open, attempt.again) = (now, true, None);
+        Wish::Own(partition)
+    }
+
+    /// A reign began.
+    pub(super) fn gained(
+        &mut self,
+        now: u64,
+        partition: PartitionId,
+        epoch: Epoch,
+        topology: Option<&Topology>,
+        me: &str,
+    ) -> Option<Wish> {
+        self.owned.insert(partition, (epoch, now));
+        self.leaving.remove(&partition);
+        if let Some(attempt) = self.attempts.get_mut(&partition) {
+            (attempt.open, attempt.again) = (false, None);
+        }
+        let owner = topology.and_then(|t| t.owner(partition))?;
+        (owner != me && self.leaving.insert(partition)).then_some(Wish::Disown(partition))
+    }
+
+    /// A reign or an attempt ended. `wanted`: it is still assigned to this broker, and is asked for again in a while.
+    pub(super) fn lost(&mut self, now: u64, partition: PartitionId, wanted: bool) {
+        let reign = self.owned.remove(&partition);
+        self.leaving.remove(&partition);
+        if !wanted {
+            self.attempts.remove(&partition);
+            return;
+        }
+        let attempt = self.attempts.entry(partition).or_default();
+        if reign.is_some_and(|(_, since)| now.saturating_sub(since) >= SETTLED_MS) {
+            attempt.wait = 0;
+        }
+        attempt.open = false;
+        if attempt.again.is_none() {
+            attempt.again = Some(now.max(attempt.asked + attempt.wait));
+            attempt.wait = (attempt.wait * 2).clamp(AGAIN_MS.0, AGAIN_MS.1);
+        }
+    }
+
+    /// What is to be asked for again by now.
+    pub(super) fn due(&mut self, now: u64) -> Vec<Wish> {
+        let due = |a: &Attempt| a.again.is_some_and(|at| at <= now);
+        let partitions: Vec<_> = self.attempts.iter().filter(|(_, a)| due(a)).map(|(p, _)| *p).collect();
+        partitions.into_iter().map(|p| self.ask(now, p)).collect()
+    }
+
+    pub(super) fn next(&self) -> u64 {
+        self.attempts.values().filter_map(|a| a.again).min().unwrap_or(u64::MAX)
+    }
+}

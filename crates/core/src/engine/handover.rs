@@ -1,0 +1,130 @@
+//! Several brokers: what this one says about partitions that are another's, and how it gives one up.
+//!
+//! A planned handover, in this order: nothing new is taken in or sent; takes that are under way are waited for, because
+//! what was taken and not sent nobody could send any more; what is queued goes to the store; then the release, with word
+//! of the deliveries under way. The lane keeps the order, so one round trip does it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use mtimer_protocol::{ErrorCode, OpReply, QueryAnswer, ServerMessage, SettleRefusal, Topology};
+use mtimer_store::InFlight;
+use mtimer_types::{PartitionId, TimerId};
+
+use super::partition::{Partition, Pending};
+use super::requests::OpCtx;
+use super::table::State;
+use super::{Engine, Phase};
+use crate::api::{Call, Effect, Now, SessionId};
+
+impl Engine {
+    /// A newer topology: sessions are told, and sent on to others from now on.
+    pub(super) fn adopt_topology(&mut self, topology: Arc<Topology>) {
+        let mut sessions: Vec<SessionId> = self.roster.sessions.keys().copied().collect();
+        sessions.sort_unstable();
+        let tell = |session| Effect::Send(session, ServerMessage::Topology((*topology).clone()));
+        self.effects.extend(sessions.into_iter().map(tell));
+        self.topology = Some(topology);
+    }
+
+    /// Tells a new session.
+    pub(super) fn introduce(&mut self, session: SessionId) {
+        if let Some(topology) = &self.topology {
+            self.effects.push(Effect::Send(session, ServerMessage::Topology((**topology).clone())));
+        }
+    }
+
+    /// Whether this broker answers for a partition.
+    pub(super) fn serves(&self, at: PartitionId) -> bool {
+        let p = self.partitions.get(usize::from(at.0)).and_then(|p| p.as_deref());
+        p.is_some_and(|p| !p.leaving)
+    }
+
+    /// Another broker that a partition is assigned to.
+    fn other_owner(&self, at: PartitionId) -> Option<&str> {
+        let own = self.options.address.as_deref();
+        self.topology.as_ref()?.owner(at).filter(|owner| Some(*owner) != own)
+    }
+
+    /// The answer to an operation on a partition that this broker does not serve.
+    pub(super) fn not_served(&self, at: PartitionId) -> OpReply {
+        match self.other_owner(at) {
+            Some(owner) => OpReply::Moved { owner: owner.to_owned() },
+            None => OpReply::Failed { code: ErrorCode::NotOwner, message: not_owner(at) },
+        }
+    }
+
+    /// The answer to a question about such a partition.
+    pub(super) fn not_asked(&self, at: PartitionId) -> QueryAnswer {
+        match self.other_owner(at) {
+            Some(owner) => QueryAnswer::Moved { owner: owner.to_owned() },
+            None => QueryAnswer::Failed { code: ErrorCode::NotOwner, message: not_owner(at) },
+        }
+    }
+
+    /// Why an outcome is refused whose partition has gone: in a cluster another owner can still take it.
+    pub(super) fn settled_elsewhere(&self) -> SettleRefusal {
+        if self.topology.is_some() { SettleRefusal::Moved } else { SettleRefusal::Late }
+    }
+
+    /// Begins to give a partition up for another broker.
+    pub(super) fn disown(&mut self, at: PartitionId) {
+        if let Some(p) = self.partition(at) {
+            p.leaving = true;
+            self.forget_parks(at);
+        }
+    }
+
+    /// Gives up what is being given up and waits for nothing any more.
+    pub(super) fn hand_over(&mut self, now: Now) {
+        if self.phase == Phase::Releasing {
+            return;
+        }
+        let ready = |p: &&mut Box<Partition>| p.leaving && !p.release_out && !p.takes_under_way();
+        let leaving: Vec<PartitionId> =
+            self.partitions.iter_mut().flatten().filter(ready).map(|p| p.id).collect();
+        for at in leaving {
+            self.release_one(now, at);
+        }
+    }
+
+    /// Sends what is queued and then the release, with word of the deliveries under way.
+    pub(super) fn release_one(&mut self, now: Now, at: PartitionId) {
+        let Some(p) = self.partition(at).filter(|p| !p.release_out) else { return };
+        p.leaving = true;
+        // More than a few batches under way are no harm now.
+        self.commit_rest(now, at);
+        let Some(p) = self.partition(at) else { return };
+        p.release_out = true;
+        let mut left: Vec<InFlight> = p
+            .table
+            .iter()
+            .filter_map(|(id, e)| {
+                let State::InFlight(f) = &e.state else { return None };
+                let until = now.time + f.until.saturating_sub(now.mono_ms);
+                Some(InFlight { id: *id, attempt: f.attempt, session: f.client, until })
+            })
+            .collect();
+        // What the predecessor left under way and has no outcome is handed on as it is, unless it was sent again since.
+        let sent: HashSet<TimerId> = left.iter().map(|f| f.id).collect();
+        left.extend(p.inherited.values().filter(|f| !sent.contains(&f.id)).cloned());
+        left.sort_unstable_by_key(|f| f.id);
+        self.call(at, Pending::Release, Call::Release(left));
+    }
+}
+
+impl Partition {
+    /// Whether at-most-once timers are being taken.
+    fn takes_under_way(&self) -> bool {
+        let take = |ctx: &OpCtx| matches!(ctx, OpCtx::Take { .. });
+        let out = self.calls.iter().any(|call| match call {
+            Pending::Apply { ctxs, .. } => ctxs.iter().any(take),
+            _ => false,
+        });
+        out || self.queue.has_take() || self.put_off.iter().any(|(_, ctx)| take(ctx))
+    }
+}
+
+fn not_owner(at: PartitionId) -> String {
+    format!("this broker does not own partition {at}")
+}

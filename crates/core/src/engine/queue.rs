@@ -1,0 +1,233 @@
+//! The operations of one partition that wait for a batch, and whose turn it is.
+//!
+//! Purpose: a flood of one kind must not make the others wait. What ends a delivery or is needed for one (settle, take)
+//! goes first; then what leaves memory for the park or returns from it; then what clients ask for, the sessions taking
+//! turns. Nobody waits for ever: each lower line has a share of every batch. That parks go before schedules is what
+//! bounds memory when overdue timers are scheduled faster than they can be parked.
+//! Invariant: each line is first in, first out. What is about a timer of which something waits in one of the owner's
+//! lines is queued behind that ([`Line`]); a client's own requests keep their order.
+//! Not in here: which line an operation belongs to (`requests`), how many batches are under way (`lanes`).
+
+use std::collections::VecDeque;
+
+use mtimer_store::Op;
+
+use super::hash::{Map, Seeded};
+use super::requests::OpCtx;
+use super::table::ENTRY_BYTES;
+use crate::api::SessionId;
+
+/// Operations of one session in one turn.
+const TURN_OPS: usize = 32;
+
+pub(super) type Queued = (Op, OpCtx);
+
+/// Where an operation waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Line {
+    /// The owner's: settlements, takes, trims.
+    Prompt,
+    /// The owner's: to the park and back.
+    Parks,
+    /// What this session asks for.
+    Session(SessionId),
+}
+
+#[derive(Debug)]
+pub(super) struct OpQueue {
+    prompt: VecDeque<Queued>,
+    parks: VecDeque<Queued>,
+    sessions: Map<SessionId, VecDeque<Queued>>,
+    /// The sessions in `sessions`, in the order of their turns.
+    turns: VecDeque<SessionId>,
+    len: usize,
+}
+
+impl OpQueue {
+    pub(super) fn new(seed: Seeded) -> Self {
+        Self {
+            prompt: VecDeque::new(),
+            parks: VecDeque::new(),
+            sessions: Map::with_hasher(seed),
+            turns: VecDeque::new(),
+            len: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Operations on their way to the park and back.
+    pub(super) fn parks(&self) -> usize {
+        self.parks.len()
+    }
+
+    /// Whether a take waits.
+    pub(super) fn has_take(&self) -> bool {
+        self.prompt.iter().any(|(op, _)| matches!(op, Op::Take { .. }))
+    }
+
+    /// Queues an operation of the owner's own.
+    pub(super) fn push_own(&mut self, op: Op, ctx: OpCtx) {
+        let line = if matches!(op, Op::Park { .. } | Op::Unpark { .. }) { Line::Parks } else { Line::Prompt };
+        self.push(line, op, ctx);
+    }
+
+    pub(super) fn push(&mut self, line: Line, op: Op, ctx: OpCtx) {
+        self.len += 1;
+        let line = match line {
+            Line::Prompt => &mut self.prompt,
+            Line::Parks => &mut self.parks,
+            Line::Session(session) => self.sessions.entry(session).or_insert_with(|| {
+                self.turns.push_back(session);
+                VecDeque::new()
+            }),
+        };
+        line.push_back((op, ctx));
+    }
+
+    /// Takes the next batch: so many operations at most, and timers of so many bytes (one at least).
+    pub(super) fn take(&mut self, most: usize, most_bytes: u64) -> Vec<Queued> {
+        let of_sessions = self.len - self.prompt.len() - self.parks.len();
+        let mut batch = Vec::with_capacity(self.len.min(most));
+        let lower = (self.parks.len() + of_sessions).min(most / 4);
+        batch.extend(self.prompt.drain(..self.prompt.len().min(most - lower)));
+        let room = most - batch.len();
+        let lower = of_sessions.min(most / 8).min(room);
+        batch.extend(self.parks.drain(..self.parks.len().min(room - lower)));
+        let mut bytes = 0;
+        while batch.len() < most && (bytes < most_bytes || batch.is_empty()) {
+            let Some(session) = self.turns.pop_front() else { break };
+            let Some(line) = self.sessions.get_mut(&session) else { continue };
+            for _ in 0..TURN_OPS.min(most - batch.len()) {
+                let Some(queued) = line.pop_front() else { break };
+                bytes += weigh(&queued.0);
+                batch.push(queued);
+                if bytes >= most_bytes {
+                    break;
+                }
+            }
+            if line.is_empty() {
+                self.sessions.remove(&session);
+            } else {
+                self.turns.push_back(session);
+            }
+        }
+        self.len -= batch.len();
+        batch
+    }
+
+    /// Takes everything.
+    pub(super) fn take_all(&mut self) -> Vec<Queued> {
+        let mut all = Vec::with_capacity(self.len);
+        while !self.is_empty() {
+            all.append(&mut self.take(usize::MAX, u64::MAX));
+        }
+        all
+    }
+}
+
+/// What memory may have to hold because of an operation, bytes.
+fn weigh(op: &Op) -> u64 {
+    match op {
+        Op::Schedule { timer, .. } => ENTRY_BYTES + timer.payload.len() as u64,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mtimer_store::Verdict;
+    use mtimer_types::{Time, TimerId};
+
+    use super::*;
+
+    fn id(n: u128) -> TimerId {
+        TimerId::from_u128(n)
+    }
+
+    fn numbers(batch: &[Queued]) -> Vec<u128> {
+        let number = |op: &Op| match op {
+            Op::Take { id } | Op::Park { id, .. } | Op::Settle { id, .. } | Op::Purge { id } => id.as_u128(),
+            _ => unreachable!(),
+        };
+        batch.iter().map(|(op, _)| number(op)).collect()
+    }
+
+    fn queue() -> OpQueue {
+        OpQueue::new(Seeded(1))
+    }
+
+    fn park(q: &mut OpQueue, n: u128) {
+        q.push_own(Op::Park { id: id(n), failed: 0 }, OpCtx::Park { id: id(n), failed: 0 });
+    }
+
+    fn ask(q: &mut OpQueue, session: u64, n: u128) {
+        q.push(Line::Session(SessionId(session)), Op::Purge { id: id(n) }, OpCtx::Trim);
+    }
+
+    fn settle(q: &mut OpQueue, n: u128) {
+        let ctx = OpCtx::Settle { id: id(n), verdict: Verdict::Ack, report: None };
+        q.push_own(Op::Settle { id: id(n), verdict: Verdict::Ack }, ctx);
+    }
+
+    #[test]
+    fn a_lone_operation_does_not_wait_for_a_flood() {
+        let mut q = queue();
+        (0..1_000).for_each(|n| ask(&mut q, 1, n));
+        (1_000..2_000).for_each(|n| park(&mut q, n));
+        ask(&mut q, 2, 5_000);
+        settle(&mut q, 5_001);
+        let batch = numbers(&q.take(256, u64::MAX));
+        assert_eq!(batch.len(), 256);
+        assert_eq!(batch[0], 5_001, "settlements come first");
+        assert_eq!(
+            batch[1..224],
+            (1_000..1_223).collect::<Vec<_>>(),
+            "then parks, but for a share of the others"
+        );
+        // The other session has its turn after one of the flood's.
+        let second = numbers(&q.take(256, u64::MAX));
+        assert!(batch.contains(&5_000) || second.contains(&5_000));
+        assert_eq!(q.len(), 2_002 - 512);
+    }
+
+    #[test]
+    fn every_line_keeps_its_order_and_has_a_share() {
+        let mut q = queue();
+        for n in 0..100 {
+            settle(&mut q, n);
+            park(&mut q, 1_000 + n);
+            ask(&mut q, 1, 2_000 + n);
+            ask(&mut q, 2, 3_000 + n);
+        }
+        let mut all = Vec::new();
+        while !q.is_empty() {
+            let batch = numbers(&q.take(16, u64::MAX));
+            if all.is_empty() {
+                assert!(batch.iter().any(|n| *n >= 1_000) && batch.iter().any(|n| *n >= 2_000), "{batch:?}");
+            }
+            all.extend(batch);
+        }
+        assert_eq!(all.len(), 400);
+        for line in 0..4 {
+            let of_line: Vec<u128> = all.iter().copied().filter(|n| n / 1_000 == line).collect();
+            assert!(of_line.is_sorted() && of_line.len() == 100);
+        }
+    }
+
+    #[test]
+    fn bytes_bound_a_batch_but_one_goes_always() {
+        let mut q = queue();
+        (0..3).for_each(|n| ask(&mut q, 1, n));
+        assert_eq!(q.take(16, 0).len(), 1);
+        assert_eq!(q.take_all().len(), 2);
+        assert!(q.is_empty() && q.take_all().is_empty());
+        assert_eq!(weigh(&Op::Unpark { id: id(1), fire: Time::ZERO }), 0);
+    }
+}

@@ -1,0 +1,98 @@
+//! The store that the simulated brokers share: a lease, a topology, owner records.
+
+use bytes::Bytes;
+use mtimer_store::{Campaigned, Candidate, Lease};
+use mtimer_types::{PartitionId, Term};
+
+use super::Sabotage;
+
+#[derive(Debug, Clone)]
+struct Held {
+    address: String,
+    incarnation: u64,
+    term: u64,
+    until: u64,
+}
+
+/// Who owns a partition, by its record.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Owner {
+    pub(crate) holder: Option<(usize, u64)>,
+    pub(crate) epoch: u64,
+    pub(crate) stamp: (Term, u64),
+    pub(crate) released: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Store {
+    held: Option<Held>,
+    term: u64,
+    published: Option<Bytes>,
+    /// Somebody else has written the lease key; it does not run out.
+    pub(crate) stranger: bool,
+    pub(crate) owners: Vec<Owner>,
+    sabotage: Option<Sabotage>,
+}
+
+impl Store {
+    pub(crate) fn new(partitions: u16, sabotage: Option<Sabotage>) -> Self {
+        let owners = vec![Owner::default(); usize::from(partitions)];
+        Self { held: None, term: 0, published: None, stranger: false, owners, sabotage }
+    }
+
+    pub(crate) fn campaign(&mut self, now: u64, c: &Candidate) -> Campaigned {
+        if self.stranger {
+            return Campaigned::Held { address: "a string".into(), term: Term(0), remaining_ms: None };
+        }
+        let held =
+            self.held.as_ref().filter(|h| h.until > now && self.sabotage != Some(Sabotage::LeaseForAll));
+        if let Some(h) = held
+            && h.address != c.address
+        {
+            let remaining_ms = Some(h.until - now);
+            return Campaigned::Held { address: h.address.clone(), term: Term(h.term), remaining_ms };
+        }
+        let same = held.filter(|h| h.incarnation == c.incarnation).map(|h| h.term);
+        let rise = u64::from(self.sabotage != Some(Sabotage::SameTermForAll));
+        let term = same.unwrap_or(self.term + rise);
+        self.term = term;
+        let until = now + c.ttl_ms;
+        self.held = Some(Held { address: c.address.clone(), incarnation: c.incarnation, term, until });
+        Campaigned::Won { term: Term(term), published: self.published.clone() }
+    }
+
+    fn is_held(&self, now: u64, lease: &Lease) -> bool {
+        !self.stranger
+            && self.held.as_ref().is_some_and(|h| {
+                h.until > now
+                    && (h.incarnation, h.term) == (lease.incarnation, lease.term.0)
+                    && h.address == lease.address
+            })
+    }
+
+    pub(crate) fn renew(&mut self, now: u64, lease: &Lease, ttl_ms: u64) -> bool {
+        let ours = self.is_held(now, lease);
+        if let Some(h) = self.held.as_mut().filter(|_| ours) {
+            h.until = now + ttl_ms;
+        }
+        ours
+    }
+
+    pub(crate) fn resign(&mut self, now: u64, lease: &Lease) {
+        if self.is_held(now, lease) {
+            self.held = None;
+        }
+    }
+
+    pub(crate) fn publish(&mut self, now: u64, lease: &Lease, topology: Bytes) -> bool {
+        let ours = self.is_held(now, lease);
+        if ours {
+            self.published = Some(topology);
+        }
+        ours
+    }
+
+    pub(crate) fn owner(&mut self, p: PartitionId) -> &mut Owner {
+        &mut self.owners[usize::from(p.0)]
+    }
+}
