@@ -83,11 +83,11 @@ pub struct Info {
 /// Counters since the client was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
-    /// Handshakes done; 1 after connecting, +1 with every reconnect.
+    /// Handshakes done, with any broker; each reconnect counts.
     pub connections: u64,
-    /// Requests repeated over a new connection, in operations.
+    /// Requests repeated over another connection than the one that was lost, in operations.
     pub repeated: u64,
-    /// Operations sent again because a broker could not do them yet.
+    /// Operations sent again because a broker could not do them yet, or sent elsewhere because it does not own them.
     pub retried: u64,
     /// Callbacks received.
     pub received: u64,

@@ -9,6 +9,8 @@ use crate::{Client, ConnectError};
 #[must_use = "nothing happens until connect"]
 pub struct ClientBuilder {
     pub(crate) brokers: Vec<String>,
+    #[cfg(feature = "redis")]
+    pub(crate) redis: Vec<crate::leader::Lookup>,
     pub(crate) token: String,
     pub(crate) software: String,
     pub(crate) connect_timeout: Duration,
@@ -20,6 +22,8 @@ impl Default for ClientBuilder {
     fn default() -> Self {
         Self {
             brokers: Vec::new(),
+            #[cfg(feature = "redis")]
+            redis: Vec::new(),
             token: String::new(),
             software: concat!("mtimer-client/", env!("CARGO_PKG_VERSION")).to_owned(),
             connect_timeout: Duration::from_secs(5),
@@ -30,9 +34,20 @@ impl Default for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// The brokers' addresses, host:port each. One is used at a time; the others are tried when it is lost.
+    /// The addresses of one or more brokers, host:port each. The first that answers names the others of its cluster; all
+    /// given here are tried in turn whenever there is no connection. Of brokers without a cluster around them, one is used
+    /// at a time.
     pub fn brokers<A: Into<String>>(mut self, addresses: impl IntoIterator<Item = A>) -> Self {
         self.brokers = addresses.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Finds a broker by the Redis that the cluster of that name stores its timers in: the one that leads is looked up there
+    /// whenever there is no connection. `url` is a Redis server, or any node of a Redis Cluster; calling this again adds
+    /// another node. Addresses given to [`ClientBuilder::brokers`] are tried too, before it.
+    #[cfg(feature = "redis")]
+    pub fn redis(mut self, url: impl Into<String>, cluster: impl Into<String>) -> Self {
+        self.redis.push(crate::leader::Lookup::new(url.into(), cluster.into()));
         self
     }
 
@@ -48,7 +63,9 @@ impl ClientBuilder {
         self
     }
 
-    /// How long [`ClientBuilder::connect`] goes on trying; each address is tried once at least. Default: 5 s.
+    /// How long [`ClientBuilder::connect`] goes on trying; each address is tried once at least. With the first connection,
+    /// the other brokers of its cluster are tried once, for a second at most; it does not matter then whether they answer.
+    /// Default: 5 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self

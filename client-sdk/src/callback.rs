@@ -8,6 +8,7 @@ use bytes::Bytes;
 use mtimer_types::{Destination, Epoch, HandlerOutcome, Key, Mode, Time, TimerId};
 use serde::de::DeserializeOwned;
 
+use crate::line::Line;
 use crate::schedule::ms_u32;
 use crate::shared::Shared;
 
@@ -35,6 +36,7 @@ pub struct Callback {
     pub payload: Bytes,
     /// When it arrived, by this client's view of the cluster clock ([`Client::now`](crate::Client::now)).
     pub received: Time,
+    pub(crate) line: Arc<Line>,
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -51,9 +53,11 @@ impl Callback {
 
     /// Asks for more time: the broker waits for the outcome this long from now, at most 24 h, instead of what was left.
     ///
-    /// Returns at once. The broker does not answer; if the connection is lost, so is the delivery.
+    /// Returns at once. The broker does not answer. If the timer's partition has moved to another broker, that one is asked;
+    /// if the connection breaks, the delivery is lost.
     pub fn extend(&self, by: Duration) {
         self.shared.extend(
+            &self.line,
             self.id,
             self.epoch,
             self.attempt,

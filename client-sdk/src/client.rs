@@ -1,15 +1,17 @@
 //! The client: what applications call.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use mtimer_protocol::{DeadRow, OpReply, Query, QueryAnswer, RequestOp, Status, TimerView, UnconfirmedRow};
+use mtimer_protocol::{DeadRow, OpReply, Query, QueryAnswer, RequestOp, TimerView, UnconfirmedRow};
 use mtimer_types::{Destination, KeyPolicy, Target, Time, Timer, TimerId};
 use tokio::sync::watch;
 
 use crate::answer::{Cancelled, DeadFilter, Info, Listing, Replayed, Rescheduled, Scheduled, Stats};
 use crate::clock::Clock;
-use crate::link::{self, Link};
+use crate::link::Link;
+use crate::pool;
 use crate::shared::Shared;
 use crate::sync::Locked;
 use crate::{
@@ -17,7 +19,10 @@ use crate::{
     RequestError, Schedule, ScheduleError, When,
 };
 
-/// A connection to an mtimer cluster. Cheap to clone; all clones share the connection.
+/// How long [`Client::connect`] waits for a cluster's other brokers once it has one: they are not needed to begin with.
+const OTHERS: Duration = Duration::from_secs(1);
+
+/// The connections to an mtimer cluster. Cheap to clone; all clones share them.
 ///
 /// When the last clone and the last [`Registration`] are dropped, everything stops at once; [`Client::close`] ends it in
 /// good order. All methods are cancel safe in that dropping a call never breaks the client; but a request that
@@ -49,15 +54,23 @@ impl Client {
         let mut link = Link::new(&settings)?;
         let first = link.first(settings.connect_timeout).await?;
         let clock = Clock::new(first.welcome.now, first.sent, first.received);
+        let patience = settings.connect_timeout.min(OTHERS);
         let shared = Arc::new(Shared::new(settings, clock, &first.broker, &first.welcome));
-        shared.connected(&first.broker, &first.welcome);
+        let line = shared.opened(&first);
+        let mut ready = shared.ready.subscribe();
+        let alone = line.name.is_none();
         let run = |task: BoxFuture<'static, ()>| {
             let token = shared.token.clone();
             shared.tasks.spawn(token.run_until_cancelled_owned(task));
         };
-        run(Box::pin(link::keep(Arc::clone(&shared), link, first)));
+        run(Box::pin(pool::keep(Arc::clone(&shared), link, first, line)));
         run(Box::pin(Arc::clone(&shared).keep_time()));
-        Ok(Self { inner: Arc::new(Inner { shared }) })
+        let client = Self { inner: Arc::new(Inner { shared }) };
+        // In a cluster, the other brokers have a chance to be there from the beginning; it works without them, too.
+        if !alone {
+            let _ = tokio::time::timeout(patience, ready.wait_for(|ready| *ready)).await;
+        }
+        Ok(client)
     }
 
     /// The cluster clock: learned in the handshake, carried on by this machine's monotonic clock, corrected by every
@@ -66,12 +79,12 @@ impl Client {
         self.shared().clock.now()
     }
 
-    /// What the broker said of itself in the latest handshake.
+    /// What a broker said of itself in the latest handshake with any of them.
     pub fn info(&self) -> Arc<Info> {
         Arc::clone(&self.shared().info.locked())
     }
 
-    /// Whether there is a connection just now.
+    /// Whether there is a connection just now, to whichever broker.
     pub fn connected(&self) -> watch::Receiver<bool> {
         self.shared().connected.subscribe()
     }
@@ -181,14 +194,6 @@ impl Client {
         Listing::new(self.clone(), DeadFilter::default())
     }
 
-    /// The broker's state in numbers.
-    pub async fn status(&self) -> Result<Status, RequestError> {
-        match self.query(Query::Status).await? {
-            QueryAnswer::Status(status) => Ok(status),
-            _ => Err(RequestError::Mismatched),
-        }
-    }
-
     /// Takes a destination's callbacks, with the default settings of [`Client::register`].
     pub fn on<H, F, O>(&self, dest: Destination, handler: H) -> Result<Registration, RegisterError>
     where
@@ -199,8 +204,8 @@ impl Client {
         self.register(dest).on(handler)
     }
 
-    /// Begins the settings for taking a destination's callbacks. Those of a connection that is lost are registered again
-    /// over the next one.
+    /// Begins the settings for taking a destination's callbacks. They are taken from every broker that is connected, now or
+    /// later.
     ///
     /// ```no_run
     /// # use mtimer_client::{Client, Destination};
@@ -226,7 +231,7 @@ impl Client {
         self.shared().close().await
     }
 
-    fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Shared {
         &self.inner.shared
     }
 

@@ -4,36 +4,57 @@
 //! that time, and at most that time plus the round trip (and the millisecond that was cut off). The estimate stays
 //! inside the bounds of every sample, at their upper end, so that "in five seconds" is never less.
 //!
+//! Several brokers may see the cluster's clock a little differently. Each has its own estimate; the one that is furthest
+//! ahead counts, so that the client is behind none of them.
+//!
 //! Not in here: the host's wall clock, which a client has no use for.
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mtimer_types::Time;
 use tokio::time::Instant;
+
+use crate::sync::Locked;
 
 #[derive(Debug)]
 pub(crate) struct Clock {
     origin: Instant,
     /// The cluster's time at the origin, in µs.
     at_origin: AtomicU64,
+    /// The same by each connection's samples.
+    sources: Mutex<BTreeMap<u64, u64>>,
 }
 
 impl Clock {
-    /// From a first sample: `time` came in at `received` as the answer to something sent at `sent`.
+    /// From a first sample, of connection 1: `time` came in at `received` as the answer to something sent at `sent`.
     pub(crate) fn new(time: Time, sent: Instant, received: Instant) -> Self {
-        let clock = Self { origin: sent, at_origin: AtomicU64::new(0) };
-        clock.observe(time, sent, received);
+        let clock = Self { origin: sent, at_origin: AtomicU64::new(0), sources: Mutex::default() };
+        clock.observe(1, time, sent, received);
         clock
     }
 
-    /// Takes in another sample. Only one task does this.
-    pub(crate) fn observe(&self, time: Time, sent: Instant, received: Instant) {
+    /// Takes in another sample of connection `session`.
+    pub(crate) fn observe(&self, session: u64, time: Time, sent: Instant, received: Instant) {
         let lowest = time.as_ms() * 1_000;
         let highest = lowest + 999 + micros(received.saturating_duration_since(sent));
-        let estimate = self.micros_at(received);
+        let elapsed = micros(received.saturating_duration_since(self.origin));
+        let mut sources = self.sources.locked();
+        let before = sources.get(&session).copied();
+        let estimate = before.map_or(0, |at_origin| at_origin + elapsed);
         if estimate < lowest || estimate > highest {
-            let elapsed = micros(received.saturating_duration_since(self.origin));
-            self.at_origin.store(highest.saturating_sub(elapsed), Ordering::Relaxed);
+            sources.insert(session, highest.saturating_sub(elapsed));
+        }
+        self.at_origin.store(sources.values().copied().max().unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// A connection is gone: its samples count no more, if there are others.
+    pub(crate) fn forget(&self, session: u64) {
+        let mut sources = self.sources.locked();
+        sources.remove(&session);
+        if let Some(at_origin) = sources.values().copied().max() {
+            self.at_origin.store(at_origin, Ordering::Relaxed);
         }
     }
 
@@ -68,16 +89,25 @@ mod tests {
         let clock = Clock::new(Time::from_ms(1_000), at(0), at(100));
         assert_eq!(clock.at(at(100)), Time::from_ms(1_100));
         // A fast answer tightens it.
-        clock.observe(Time::from_ms(1_050), at(148), at(150));
+        clock.observe(1, Time::from_ms(1_050), at(148), at(150));
         assert_eq!(clock.at(at(150)), Time::from_ms(1_052));
         // A slow one that agrees changes nothing.
-        clock.observe(Time::from_ms(1_150), at(200), at(300));
+        clock.observe(1, Time::from_ms(1_150), at(200), at(300));
         assert_eq!(clock.at(at(300)), Time::from_ms(1_202));
         // The cluster's clock went ahead of the estimate.
-        clock.observe(Time::from_ms(5_000), at(399), at(400));
+        clock.observe(1, Time::from_ms(5_000), at(399), at(400));
         assert_eq!(clock.at(at(400)), Time::from_ms(5_001));
         // And back.
-        clock.observe(Time::from_ms(2_000), at(499), at(500));
+        clock.observe(1, Time::from_ms(2_000), at(499), at(500));
         assert_eq!(clock.at(at(500)), Time::from_ms(2_001));
+        // Another broker is ahead of this one, and then gone.
+        clock.observe(2, Time::from_ms(2_060), at(549), at(550));
+        assert_eq!(clock.at(at(550)), Time::from_ms(2_061));
+        clock.observe(1, Time::from_ms(2_100), at(599), at(600));
+        assert_eq!(clock.at(at(600)), Time::from_ms(2_111));
+        clock.forget(2);
+        assert_eq!(clock.at(at(600)), Time::from_ms(2_101));
+        clock.forget(1);
+        assert_eq!(clock.at(at(600)), Time::from_ms(2_101));
     }
 }

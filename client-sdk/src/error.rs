@@ -13,6 +13,19 @@ pub enum ConnectError {
     /// An address that cannot be one.
     #[error("{0:?} is not a broker address: write host:port, such as 127.0.0.1:7400")]
     Address(String),
+    /// A Redis address that cannot be one. (It may have a password in it, so it is not shown.)
+    #[cfg(feature = "redis")]
+    #[error("the Redis address cannot be read: write redis://user:password@host:port")]
+    RedisUrl,
+    /// The leader could not be looked up.
+    #[cfg(feature = "redis")]
+    #[error("no leader found by the Redis at {redis}: {what}")]
+    Redis {
+        /// Its address.
+        redis: String,
+        /// Why not.
+        what: String,
+    },
     /// Nobody answers there.
     #[error("no connection to a broker at {broker}: {source}: is one running there?")]
     Unreachable {
@@ -84,6 +97,10 @@ impl ConnectError {
             | Self::TokenTooLong { .. }
             | Self::Protocol { .. }
             | Self::OtherCluster { .. } => false,
+            #[cfg(feature = "redis")]
+            Self::RedisUrl => false,
+            #[cfg(feature = "redis")]
+            Self::Redis { .. } => true,
             Self::Unreachable { .. } | Self::Timeout { .. } | Self::Closed { .. } => true,
             Self::Refused { code, .. } => retryable(*code),
         }
@@ -249,8 +266,8 @@ pub enum CloseError {
 pub(crate) enum LinkError {
     #[error("the broker closed the connection")]
     Closed,
-    #[error("the broker stops")]
-    Stopping,
+    #[error("the broker stops, or is no part of the cluster any more, and nothing is open with it")]
+    Left,
     #[error("nothing was heard of the broker for {0} ms")]
     Silent(u64),
     #[error("the broker has taken nothing for {0} ms")]

@@ -22,6 +22,8 @@ use tokio::time::Instant;
 use crate::client::Inner;
 use crate::dedupe::Dedupe;
 use crate::inbox::{Arrived, Inbox};
+use crate::line::{Fate, Line};
+use crate::settling::Told;
 use crate::shared::{Shared, count};
 use crate::sync::Locked;
 use crate::{Callback, Outcome, RegisterError};
@@ -50,7 +52,8 @@ impl Register {
         Self { inner, dest, concurrency: Self::DEFAULT_CONCURRENCY, dedupe: 0 }
     }
 
-    /// How many handlers may run at once, and so how many unsettled callbacks the broker may send: 1 to 10,000.
+    /// How many handlers may run at once, and so how many unsettled callbacks the brokers may send: 1 to 10,000. Each of n
+    /// brokers of a cluster is given an n-th of it, rounded up, so that together they send little more than can run.
     pub fn concurrency(mut self, n: u32) -> Self {
         self.concurrency = n;
         self
@@ -80,8 +83,7 @@ impl Register {
         }
         let shared = Arc::clone(&self.inner.shared);
         let inbox = Arc::new(Inbox::new(self.dest, self.concurrency));
-        let number = shared.outbox.locked().register(Arc::clone(&inbox))?;
-        shared.to_send.notify_one();
+        let number = shared.with_router(|router| router.register(Arc::clone(&inbox)))?;
         let handler = Arc::new(handler);
         let dispatcher = Dispatcher {
             shared: Arc::clone(&shared),
@@ -127,7 +129,7 @@ impl Registration {
     /// Cancel safe: the registration ends anyhow. Never call it from the registration's own handler, which it would wait
     /// for.
     pub async fn stop(self) {
-        let inbox = self.inner.shared.outbox.locked().inbox(self.number).cloned();
+        let inbox = self.inner.shared.router.locked().inbox(self.number).cloned();
         self.end();
         if let Some(inbox) = inbox {
             inbox.done.cancelled().await;
@@ -135,8 +137,7 @@ impl Registration {
     }
 
     fn end(&self) {
-        self.inner.shared.outbox.locked().unregister(self.number);
-        self.inner.shared.to_send.notify_one();
+        self.inner.shared.with_router(|router| router.unregister(self.number));
     }
 }
 
@@ -175,8 +176,7 @@ struct Dispatcher {
     inbox: Arc<Inbox>,
     running: Arc<Running>,
     dedupe: Option<Arc<Dedupe>>,
-    /// Of one connection.
-    outcomes: Vec<Settlement>,
+    outcomes: Vec<Told>,
     /// When the first of them came.
     since: Instant,
     in_a_row: u32,
@@ -192,21 +192,21 @@ impl Dispatcher {
 
     /// Begins everything that came in one frame.
     async fn batch(&mut self, arrived: Arrived, begin: &impl Fn(Callback) -> BoxFuture<'static, Outcome>) {
-        let Arrived { session, received, at, deliveries } = arrived;
+        let Arrived { line, received, at, deliveries } = arrived;
         self.since = Instant::now();
         let mut late = self.since.duration_since(at) > TOGETHER_FOR;
         let mut dropped = 0;
         for delivery in deliveries {
             if self.running.count.load(Ordering::Acquire) >= self.inbox.credit {
-                self.flush(session);
+                self.flush();
                 self.room(self.inbox.credit).await;
                 late = true;
             }
-            if late && self.is_pointless(&delivery, session, at) {
+            if late && is_pointless(&delivery, &line, at) {
                 dropped += 1;
                 continue;
             }
-            self.begin(session, received, delivery, begin);
+            self.begin(&line, at, received, delivery, begin);
             self.in_a_row += 1;
             if self.in_a_row >= IN_A_ROW {
                 self.in_a_row = 0;
@@ -214,35 +214,34 @@ impl Dispatcher {
                 late = true;
             }
             if self.outcomes.len() >= TOGETHER || self.since.elapsed() >= TOGETHER_FOR {
-                self.flush(session);
+                self.flush();
             }
         }
-        self.flush(session);
+        self.flush();
         if dropped > 0 {
-            self.shared.drop_unstarted(session, dropped);
+            self.shared.drop_unstarted(&line, dropped);
         }
-    }
-
-    /// Whether the broker has given this delivery up already and will make another.
-    fn is_pointless(&self, delivery: &Delivery, session: u64, at: Instant) -> bool {
-        if delivery.mode == Mode::AtMostOnce {
-            return false;
-        }
-        let timed_out = at.elapsed() >= Duration::from_millis(u64::from(delivery.timeout_ms));
-        timed_out || session != self.shared.session.load(Ordering::Relaxed)
     }
 
     fn begin(
         &mut self,
-        session: u64,
+        line: &Arc<Line>,
+        at: Instant,
         received: mtimer_types::Time,
         delivery: Delivery,
         begin: &impl Fn(Callback) -> BoxFuture<'static, Outcome>,
     ) {
         let Delivery { id, key, due, epoch, attempt, mode, timeout_ms, payload } = delivery;
+        let timeout = Duration::from_millis(u64::from(timeout_ms));
+        let over = Arc::clone(line);
+        // A handler that was given more time tells later than this, and then this moment counts.
+        let told = move |outcome| {
+            let settlement = Settlement { id, epoch, attempt, outcome };
+            Told::new(settlement, over, (at + timeout).max(Instant::now()))
+        };
         if self.dedupe.as_ref().is_some_and(|d| d.knows(id)) {
             count(&self.shared.counters.deduplicated, 1);
-            self.outcomes.push(Settlement { id, epoch, attempt, outcome: HandlerOutcome::Ok });
+            self.outcomes.push(told(HandlerOutcome::Ok));
             return;
         }
         let callback = Callback {
@@ -253,30 +252,30 @@ impl Dispatcher {
             attempt,
             epoch,
             mode,
-            timeout: Duration::from_millis(u64::from(timeout_ms)),
+            timeout,
             payload,
             received,
+            line: Arc::clone(line),
             shared: Arc::clone(&self.shared),
         };
         let mut handler = AssertUnwindSafe(begin(callback)).catch_unwind();
-        let settlement = move |outcome: Outcome| Settlement { id, epoch, attempt, outcome: outcome.0 };
         let finish = Finish { shared: Arc::clone(&self.shared), dedupe: self.dedupe.clone() };
         match handler.poll_unpin(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => self.outcomes.push(settlement(finish.outcome(id, result))),
+            Poll::Ready(result) => self.outcomes.push(told(finish.outcome(id, result).0)),
             Poll::Pending => {
                 let slot = Slot::take(&self.running);
                 let token = self.shared.token.clone();
                 self.shared.tasks.spawn(token.run_until_cancelled_owned(async move {
                     let outcome = finish.outcome(id, handler.await);
-                    finish.shared.settle(session, &mut vec![settlement(outcome)]);
+                    finish.shared.settle(&mut vec![told(outcome.0)]);
                     drop(slot);
                 }));
             }
         }
     }
 
-    fn flush(&mut self, session: u64) {
-        self.shared.settle(session, &mut self.outcomes);
+    fn flush(&mut self) {
+        self.shared.settle(&mut self.outcomes);
         self.since = Instant::now();
     }
 
@@ -286,6 +285,15 @@ impl Dispatcher {
             self.running.ended.notified().await;
         }
     }
+}
+
+/// Whether the broker has given this delivery up already and will make another.
+fn is_pointless(delivery: &Delivery, line: &Line, at: Instant) -> bool {
+    if delivery.mode == Mode::AtMostOnce {
+        return false;
+    }
+    let timed_out = at.elapsed() >= Duration::from_millis(u64::from(delivery.timeout_ms));
+    timed_out || line.fate() == Fate::Lost
 }
 
 /// What is done with the result of a handler.

@@ -2,10 +2,11 @@
 //!
 //! Invariant: never more than the credit asks for. A broker counts a callback that timed out as settled and may send
 //! another while a stuck handler keeps the first ones waiting here; then the oldest give way, which the broker is going to
-//! deliver again.
+//! deliver again. Of n brokers each has an n-th of the credit; while n changes, one can still have its old share out and
+//! others their new ones already, so there is room for twice the credit then.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use mtimer_protocol::Delivery;
 use mtimer_types::{Destination, Mode, Time};
@@ -13,13 +14,14 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::line::Line;
 use crate::sync::Locked;
 
 /// Callbacks that came in one frame.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     /// Over which connection.
-    pub(crate) session: u64,
+    pub(crate) line: Arc<Line>,
     /// By the cluster clock.
     pub(crate) received: Time,
     pub(crate) at: Instant,
@@ -29,6 +31,7 @@ pub(crate) struct Arrived {
 #[derive(Debug)]
 pub(crate) struct Inbox {
     pub(crate) dest: Destination,
+    /// Handlers that may run at once.
     pub(crate) credit: u32,
     /// Cancelled once the last handler has ended.
     pub(crate) done: CancellationToken,
@@ -40,6 +43,8 @@ pub(crate) struct Inbox {
 struct State {
     queue: VecDeque<Arrived>,
     waiting: usize,
+    /// Most of those.
+    room: usize,
     ending: bool,
     closed: bool,
 }
@@ -50,27 +55,47 @@ impl Inbox {
             dest,
             credit,
             done: CancellationToken::new(),
-            state: Mutex::new(State { queue: VecDeque::new(), waiting: 0, ending: false, closed: false }),
+            state: Mutex::new(State {
+                queue: VecDeque::new(),
+                waiting: 0,
+                room: credit as usize,
+                ending: false,
+                closed: false,
+            }),
             arrived: Notify::new(),
         }
     }
 
-    /// Takes callbacks in; returns how many others gave way.
-    pub(crate) fn push(&self, arrived: Arrived) -> u64 {
+    /// What each of so many brokers may have unsettled.
+    pub(crate) fn share(&self, brokers: u32) -> u32 {
+        self.credit.div_ceil(brokers.max(1))
+    }
+
+    /// So many brokers send callbacks.
+    pub(crate) fn divide(&self, brokers: u32) {
+        let (credit, brokers) = (self.credit as usize, brokers as usize);
         let mut state = self.state.locked();
+        // What one broker left behind may still be waiting when there is no other any more.
+        state.room = if brokers > 1 || state.room > credit { 2 * credit + brokers } else { credit };
+    }
+
+    /// Takes callbacks in; for each that gave way, returns the connection that it came over.
+    pub(crate) fn push(&self, arrived: Arrived) -> Vec<Arc<Line>> {
+        let mut guard = self.state.locked();
+        let state = &mut *guard;
         state.waiting += arrived.deliveries.len();
         state.queue.push_back(arrived);
-        let mut evicted = 0;
-        while state.waiting > self.credit as usize {
+        let mut evicted = Vec::new();
+        while state.waiting > state.room {
             let Some(oldest) = state.queue.front_mut() else { break };
             if oldest.deliveries.pop_front().is_some() {
                 state.waiting -= 1;
-                evicted += 1;
+                evicted.push(Arc::clone(&oldest.line));
             } else {
                 state.queue.pop_front();
             }
         }
-        drop(state);
+        drop(guard);
         self.arrived.notify_one();
         evicted
     }
@@ -92,11 +117,12 @@ impl Inbox {
         }
     }
 
-    /// The connection is gone: what has not begun is left to the next delivery, unless there will be none.
-    pub(crate) fn disconnected(&self) -> u64 {
+    /// A connection broke: what came over it and has not begun is left to the next delivery, unless there will be none.
+    pub(crate) fn lost(&self, session: u64) -> u64 {
         let mut state = self.state.locked();
         let before = state.waiting;
-        state.queue.iter_mut().for_each(|a| a.deliveries.retain(|d| d.mode == Mode::AtMostOnce));
+        let lost = state.queue.iter_mut().filter(|a| a.line.session == session);
+        lost.for_each(|a| a.deliveries.retain(|d| d.mode == Mode::AtMostOnce));
         state.queue.retain(|a| !a.deliveries.is_empty());
         state.waiting = state.queue.iter().map(|a| a.deliveries.len()).sum();
         (before - state.waiting) as u64
@@ -105,6 +131,10 @@ impl Inbox {
     /// Says whether this call began the end.
     pub(crate) fn begin_end(&self) -> bool {
         !std::mem::replace(&mut self.state.locked().ending, true)
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.state.locked().ending
     }
 
     /// Nothing comes any more.

@@ -1,13 +1,16 @@
 //! mtimer's client: schedule timers, and be called back when they are due.
 //!
-//! Purpose: everything an application needs to talk to an mtimer cluster. One [`Client`] holds one connection, keeps it
-//! alive, repeats what a broken one left unanswered, and runs the handlers of the callbacks that arrive over it.
+//! Purpose: everything an application needs to talk to an mtimer cluster. One [`Client`] holds a connection to each of its
+//! brokers, keeps them alive, sends everything to the broker that owns the timer's partition, repeats elsewhere what a broken
+//! connection left unanswered, and runs the handlers of the callbacks that arrive over any of them.
 //!
 //! Invariant: a repeated request is the same request (same id, same request number, same time of first sending), so
 //! that a repeat never makes a second timer. Nothing queues without a bound: callers wait instead.
 //!
 //! Not in here: any decision of a broker. Which timer is due, what a retry costs and who owns a partition are never
 //! guessed by a client.
+//!
+//! With the cargo feature `redis`, a client can also find its brokers by the cluster's Redis (`ClientBuilder::redis`).
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -37,18 +40,28 @@
 mod answer;
 mod backoff;
 mod builder;
+mod call;
 mod callback;
 mod client;
 mod clock;
+mod cluster;
 mod dedupe;
 mod error;
 mod handler;
 mod inbox;
+#[cfg(feature = "redis")]
+mod leader;
+mod line;
 mod link;
 mod outbox;
+mod pool;
 mod queries;
+mod registering;
 mod requests;
+mod router;
+mod routes;
 mod schedule;
+mod sending;
 mod session;
 mod settling;
 mod shared;
@@ -62,8 +75,11 @@ pub use error::{CloseError, ConnectError, RegisterError, RequestError, ScheduleE
 pub use handler::{Register, Registration};
 pub use schedule::{Schedule, When};
 
-pub use mtimer_protocol::{DeadRow, ErrorCode, Status, TimerState, TimerView, UnconfirmedRow};
+pub use mtimer_protocol::{
+    BrokerEntry, BrokerLoad, BrokerView, ClientView, ClusterView, DeadRow, ErrorCode, MemberView,
+    PartitionView, Status, TimerState, TimerView, Topology, UnconfirmedRow,
+};
 pub use mtimer_types::{
     DeadReason, Destination, Ended, Epoch, Key, KeyPolicy, Mode, NameError, PartitionId, RetryTiers, Target,
-    Time, Timer, TimerId, id::ParseIdError, limits, timer::InvalidTimer,
+    Term, Time, Timer, TimerId, id::ParseIdError, limits, timer::InvalidTimer,
 };

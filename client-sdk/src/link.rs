@@ -1,6 +1,6 @@
-//! Getting a connection, and getting another one when it is lost.
+//! Getting a connection: addresses, one after another, with growing delays, and the handshake.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
@@ -16,15 +16,12 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 
 use crate::backoff::backoff;
-use crate::session;
-use crate::shared::Shared;
+use crate::sync::Locked;
 use crate::{ClientBuilder, ConnectError};
 
 /// Delay before the second try, and how far the delay grows.
 const RECONNECT_FIRST: Duration = Duration::from_millis(20);
 const RECONNECT_MOST: Duration = Duration::from_secs(2);
-/// A connection that lasted so long was a good one: the next loss is answered at once.
-const GOOD: Duration = Duration::from_secs(5);
 /// Longest name of the client software.
 const SOFTWARE_BYTES: usize = 128;
 
@@ -39,28 +36,45 @@ pub(crate) struct Connection {
     pub(crate) write: OwnedWriteHalf,
 }
 
-/// How to get a connection: where, and after how many tries.
+/// What all connections of a client have in common.
 #[derive(Debug)]
-pub(crate) struct Link {
-    brokers: Vec<String>,
+pub(crate) struct Dialler {
     hello: ClientMessage,
     /// Name and partition count of the cluster, once known.
-    cluster: Option<(String, u16)>,
+    cluster: Mutex<Option<(String, u16)>>,
+}
+
+/// Where a broker may be.
+#[derive(Clone, Debug)]
+enum Place {
+    /// There.
+    Address(String),
+    /// Wherever the leader is by now.
+    #[cfg(feature = "redis")]
+    Leader(crate::leader::Lookup),
+}
+
+impl Place {
+    async fn address(&self) -> Result<String, ConnectError> {
+        match self {
+            Self::Address(address) => Ok(address.clone()),
+            #[cfg(feature = "redis")]
+            Self::Leader(lookup) => lookup.leader().await,
+        }
+    }
+}
+
+/// How to get one connection: where, and after how many tries.
+#[derive(Debug)]
+pub(crate) struct Link {
+    dialler: Arc<Dialler>,
+    places: Vec<Place>,
     next: usize,
     tries: u32,
 }
 
-impl Link {
-    pub(crate) fn new(settings: &ClientBuilder) -> Result<Self, ConnectError> {
-        if settings.brokers.is_empty() {
-            return Err(ConnectError::NoBroker);
-        }
-        for broker in &settings.brokers {
-            let port = broker.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
-            if port.and_then(|p| p.parse::<u16>().ok()).is_none() {
-                return Err(ConnectError::Address(broker.clone()));
-            }
-        }
+impl Dialler {
+    fn new(settings: &ClientBuilder) -> Result<Self, ConnectError> {
         let mut software = settings.software.clone();
         let end = (0..=SOFTWARE_BYTES.min(software.len())).rev().find(|i| software.is_char_boundary(*i));
         software.truncate(end.unwrap_or(0));
@@ -76,7 +90,47 @@ impl Link {
         if len > MAX_FRAME_BEFORE_AUTH {
             return Err(ConnectError::TokenTooLong { len, limit: MAX_FRAME_BEFORE_AUTH });
         }
-        Ok(Self { brokers: settings.brokers.clone(), hello, cluster: None, next: 0, tries: 0 })
+        Ok(Self { hello, cluster: Mutex::new(None) })
+    }
+}
+
+impl Link {
+    /// To any of the brokers that the settings name.
+    pub(crate) fn new(settings: &ClientBuilder) -> Result<Self, ConnectError> {
+        for broker in &settings.brokers {
+            let port = broker.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
+            if port.and_then(|p| p.parse::<u16>().ok()).is_none() {
+                return Err(ConnectError::Address(broker.clone()));
+            }
+        }
+        let addresses = settings.brokers.iter().cloned().map(Place::Address);
+        #[cfg(not(feature = "redis"))]
+        let places: Vec<Place> = addresses.collect();
+        #[cfg(feature = "redis")]
+        let places: Vec<Place> = {
+            settings.redis.iter().try_for_each(crate::leader::Lookup::check)?;
+            addresses.chain(settings.redis.iter().cloned().map(Place::Leader)).collect()
+        };
+        if places.is_empty() {
+            return Err(ConnectError::NoBroker);
+        }
+        let dialler = Arc::new(Dialler::new(settings)?);
+        Ok(Self { dialler, places, next: 0, tries: 0 })
+    }
+
+    /// To the same brokers, as if none had been tried.
+    pub(crate) fn copy(&self) -> Self {
+        Self { dialler: Arc::clone(&self.dialler), places: self.places.clone(), next: 0, tries: 0 }
+    }
+
+    /// For the same client, to the broker at this address.
+    pub(crate) fn to(&self, broker: String) -> Self {
+        Self { places: vec![Place::Address(broker)], ..self.copy() }
+    }
+
+    /// The connection was a good one: the next try is made at once.
+    pub(crate) fn reset(&mut self) {
+        self.tries = 0;
     }
 
     /// The first connection: tries every address once, and then again until `patience` is over or a retry is pointless.
@@ -88,7 +142,7 @@ impl Link {
                 Err(error) => error,
             };
             let delay = self.delay();
-            let all_tried = self.tries as usize >= self.brokers.len();
+            let all_tried = self.tries as usize >= self.places.len();
             if all_tried && (!error.is_retryable() || Instant::now() + delay >= end) {
                 return Err(error);
             }
@@ -96,39 +150,33 @@ impl Link {
         }
     }
 
-    /// Another connection, however long it takes.
-    async fn again(&mut self, shared: &Shared) -> Connection {
-        loop {
-            sleep(self.delay()).await;
-            match self.attempt().await {
-                Ok(connection) => return connection,
-                Err(error) => {
-                    tracing::debug!(tries = self.tries, %error, "no connection yet");
-                    shared.outbox_fault(error.to_string());
-                }
-            }
-        }
+    /// One more try, after its delay.
+    pub(crate) async fn again(&mut self) -> Result<Connection, ConnectError> {
+        sleep(self.delay()).await;
+        self.attempt().await
     }
 
     /// How long to wait before the next try: nothing within the first round of addresses.
     fn delay(&self) -> Duration {
-        match self.tries / self.brokers.len() as u32 {
+        match self.tries / self.places.len() as u32 {
             0 => Duration::ZERO,
             rounds => backoff(rounds - 1, RECONNECT_FIRST, RECONNECT_MOST),
         }
     }
 
     async fn attempt(&mut self) -> Result<Connection, ConnectError> {
-        let broker = self.brokers[self.next % self.brokers.len()].clone();
-        self.next = (self.next + 1) % self.brokers.len();
+        let place = self.places[self.next % self.places.len()].clone();
+        self.next = (self.next + 1) % self.places.len();
         self.tries = self.tries.saturating_add(1);
+        let broker = place.address().await?;
         let limit = Duration::from_millis(HANDSHAKE_DEADLINE_MS);
         let connection = match timeout(limit, self.handshake(broker.clone())).await {
             Ok(result) => result?,
             Err(_) => return Err(ConnectError::Timeout { broker, ms: HANDSHAKE_DEADLINE_MS }),
         };
         let found = (connection.welcome.cluster.clone(), connection.welcome.partitions);
-        let expected = self.cluster.get_or_insert_with(|| found.clone());
+        let mut cluster = self.dialler.cluster.locked();
+        let expected = cluster.get_or_insert_with(|| found.clone());
         if *expected != found {
             let text = |(name, partitions): &(String, u16)| format!("{name:?} with {partitions} partitions");
             return Err(ConnectError::OtherCluster { broker, expected: text(expected), found: text(&found) });
@@ -144,7 +192,7 @@ impl Link {
         let (read, mut write) = stream.into_split();
         let mut frames = FramedRead::new(read, frame_codec(MAX_FRAME_BEFORE_AUTH));
         let mut bytes = BytesMut::new();
-        put_frame(&mut bytes, &self.hello).map_err(|e| protocol(e.to_string()))?;
+        put_frame(&mut bytes, &self.dialler.hello).map_err(|e| protocol(e.to_string()))?;
         let sent = Instant::now();
         write.write_all(&bytes).await.map_err(unreachable)?;
         let answer = match frames.next().await {
@@ -184,25 +232,4 @@ pub(crate) fn put_frame(
     out.put_u32(body.len() as u32);
     out.extend_from_slice(&body);
     Ok(())
-}
-
-/// Keeps the client connected until it is stopped; `first` is in use already.
-pub(crate) async fn keep(shared: Arc<Shared>, mut link: Link, first: Connection) {
-    let mut epochs = vec![0; usize::from(shared.partitions)];
-    let mut connection = first;
-    loop {
-        let broker = connection.broker.clone();
-        let session = connection.welcome.session;
-        let since = Instant::now();
-        let end = session::run(&shared, connection, &mut epochs).await;
-        tracing::warn!(%broker, session, reason = %end, "connection lost");
-        shared.disconnected(end.to_string());
-        if since.elapsed() >= GOOD {
-            link.tries = 0;
-        }
-        connection = link.again(&shared).await;
-        tracing::info!(broker = connection.broker, session = connection.welcome.session, "connected again");
-        shared.clock.observe(connection.welcome.now, connection.sent, connection.received);
-        shared.connected(&connection.broker, &connection.welcome);
-    }
 }

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::RequestError;
 use crate::backoff::backoff;
+use crate::routes::{Goal, Routes};
 
 const RETRY_FIRST: Duration = Duration::from_millis(25);
 const RETRY_MOST: Duration = Duration::from_secs(1);
@@ -16,52 +17,109 @@ const RETRY_MOST: Duration = Duration::from_secs(1);
 /// One question that somebody waits for.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    pub(crate) query: Query,
-    pub(crate) reply: oneshot::Sender<Result<QueryAnswer, RequestError>>,
+    query: Query,
+    goal: Goal,
+    reply: oneshot::Sender<Result<QueryAnswer, RequestError>>,
     /// Its part of the room for operations on their way.
-    pub(crate) _room: OwnedSemaphorePermit,
-    pub(crate) at: Instant,
-    pub(crate) timeout: Duration,
-    pub(crate) tries: u32,
-    pub(crate) last: Option<RequestError>,
+    _room: OwnedSemaphorePermit,
+    at: Instant,
+    timeout: Duration,
+    tries: u32,
+    /// Where the last answer sent it.
+    hint: Option<String>,
+    last: Option<RequestError>,
 }
 
 impl Asked {
+    pub(crate) fn new(
+        query: Query,
+        goal: Goal,
+        reply: oneshot::Sender<Result<QueryAnswer, RequestError>>,
+        room: OwnedSemaphorePermit,
+        timeout: Duration,
+    ) -> Self {
+        let at = Instant::now();
+        Self { query, goal, reply, _room: room, at, timeout, tries: 0, hint: None, last: None }
+    }
+
     fn answer(self, answer: Result<QueryAnswer, RequestError>) {
         // Whoever asked may have stopped waiting.
         let _ = self.reply.send(answer);
     }
+
+    fn line(&mut self, routes: &Routes) -> Option<u64> {
+        let hinted = self.hint.take().and_then(|name| routes.query_line(&Goal::Broker(name)));
+        hinted.or_else(|| routes.query_line(&self.goal))
+    }
+
+    fn is_late(&self, now: Instant) -> bool {
+        self.at + self.timeout <= now || self.reply.is_closed()
+    }
+
+    fn give_up(mut self, reason: &str) {
+        let ms = self.timeout.as_millis() as u64;
+        let none = RequestError::Unanswered { ms, reason: reason.to_owned() };
+        let error = self.last.take().unwrap_or(none);
+        self.answer(Err(error));
+    }
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    queue: VecDeque<Asked>,
+    sent: BTreeMap<u64, Asked>,
 }
 
 /// All questions of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Queries {
-    queue: VecDeque<Asked>,
+    lanes: BTreeMap<u64, Lane>,
+    /// Who is to be asked is not connected.
+    unrouted: VecDeque<Asked>,
     /// To be queued again at that time.
     waiting: BTreeMap<(Instant, u64), Asked>,
-    sent: BTreeMap<u64, Asked>,
     last_number: u64,
 }
 
 impl Queries {
-    pub(crate) fn push(&mut self, asked: Asked) {
-        self.queue.push_back(asked);
+    pub(crate) fn opened(&mut self, session: u64) {
+        self.lanes.insert(session, Lane::default());
+    }
+
+    /// Queues a question; says for which connection.
+    pub(crate) fn push(&mut self, mut asked: Asked, routes: &Routes) -> Option<u64> {
+        let session = asked.line(routes);
+        match session.and_then(|s| self.lanes.get_mut(&s)) {
+            Some(lane) => lane.queue.push_back(asked),
+            // Only this one can answer, and it may never come back.
+            None if matches!(asked.goal, Goal::Broker(_)) => asked.give_up("the broker is not connected"),
+            None => self.unrouted.push_back(asked),
+        }
+        session
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.waiting.is_empty() && self.sent.is_empty()
+        let idle = |lane: &Lane| lane.queue.is_empty() && lane.sent.is_empty();
+        self.unrouted.is_empty() && self.waiting.is_empty() && self.lanes.values().all(idle)
     }
 
-    pub(crate) fn next(&mut self) -> Option<(u64, Query)> {
+    /// Whether everything that was asked over this connection is answered.
+    pub(crate) fn none_sent(&self, session: u64) -> bool {
+        self.lanes.get(&session).is_none_or(|lane| lane.sent.is_empty())
+    }
+
+    pub(crate) fn next(&mut self, session: u64) -> Option<(u64, Query)> {
+        let lane = self.lanes.get_mut(&session)?;
         let asked = loop {
-            let asked = self.queue.pop_front()?;
+            let asked = lane.queue.pop_front()?;
             if !asked.reply.is_closed() {
                 break asked;
             }
         };
-        let (number, query) = (self.number(), asked.query.clone());
-        self.sent.insert(number, asked);
-        Some((number, query))
+        self.last_number += 1;
+        let query = asked.query.clone();
+        lane.sent.insert(self.last_number, asked);
+        Some((self.last_number, query))
     }
 
     /// A number for a question.
@@ -73,18 +131,40 @@ impl Queries {
     /// Takes in an answer. An error is a breach of the protocol, and changes nothing.
     pub(crate) fn answer(
         &mut self,
+        session: u64,
         corr: u64,
         answer: QueryAnswer,
         now: Instant,
+        routes: &mut Routes,
     ) -> Result<(), &'static str> {
         if corr == 0 || corr > self.last_number {
             return Err("an answer to a query that was never made");
         }
-        let Some(mut asked) = self.sent.remove(&corr) else { return Ok(()) };
-        let QueryAnswer::Failed { code, message } = answer else {
-            asked.answer(Ok(answer));
-            return Ok(());
+        let sent = self.lanes.get_mut(&session).and_then(|lane| lane.sent.remove(&corr));
+        let Some(mut asked) = sent else { return Ok(()) };
+        let (code, message) = match answer {
+            QueryAnswer::Failed { code, message } => (code, message),
+            QueryAnswer::Moved { owner } => {
+                let message = format!("{owner} is to be asked");
+                match asked.goal {
+                    Goal::Partition(partition) => routes.moved(partition, &owner),
+                    _ => asked.hint = Some(owner),
+                }
+                if asked.tries == 0 {
+                    asked.tries = 1;
+                    self.push(asked, routes);
+                    return Ok(());
+                }
+                (ErrorCode::NotOwner, message)
+            }
+            answer => {
+                asked.answer(Ok(answer));
+                return Ok(());
+            }
         };
+        if let (ErrorCode::NotOwner, Goal::Partition(partition), None) = (code, &asked.goal, &asked.hint) {
+            routes.disowned(*partition, session);
+        }
         let error = RequestError::Refused { code, message };
         let again = now + backoff(asked.tries, RETRY_FIRST, RETRY_MOST);
         let passing = matches!(
@@ -101,32 +181,37 @@ impl Queries {
         Ok(())
     }
 
-    /// The connection is gone: what was asked over it is asked again over the next.
-    pub(crate) fn disconnected(&mut self) {
-        self.queue.extend(std::mem::take(&mut self.sent).into_values());
+    /// A connection is gone: what was asked over it is asked again.
+    pub(crate) fn closed(&mut self, session: u64, routes: &Routes) {
+        let Some(lane) = self.lanes.remove(&session) else { return };
+        for asked in lane.sent.into_values().chain(lane.queue) {
+            self.push(asked, routes);
+        }
+    }
+
+    /// The routes have changed: everything that is queued finds its way anew.
+    pub(crate) fn reroute(&mut self, routes: &Routes) {
+        let queues = self.lanes.values_mut().map(|lane| std::mem::take(&mut lane.queue));
+        let mut all: Vec<_> = queues.collect();
+        all.push(std::mem::take(&mut self.unrouted));
+        for asked in all.into_iter().flatten() {
+            self.push(asked, routes);
+        }
     }
 
     /// Queues what has waited long enough, and gives up what has waited too long. Says whether something was queued.
-    pub(crate) fn sweep(&mut self, now: Instant, reason: &str) -> bool {
-        let late = |asked: &Asked| asked.at + asked.timeout <= now || asked.reply.is_closed();
-        let sent = std::mem::take(&mut self.sent).into_iter();
-        let (late_sent, sent): (BTreeMap<_, _>, _) = sent.partition(|(_, asked)| late(asked));
-        let waiting = std::mem::take(&mut self.waiting).into_iter();
-        let (late_waiting, waiting): (BTreeMap<_, _>, _) = waiting.partition(|(_, asked)| late(asked));
-        let (late_queue, queue): (VecDeque<_>, _) =
-            std::mem::take(&mut self.queue).into_iter().partition(late);
-        (self.sent, self.waiting, self.queue) = (sent, waiting, queue);
-        let given_up =
-            late_queue.into_iter().chain(late_sent.into_values()).chain(late_waiting.into_values());
-        for mut asked in given_up {
-            let ms = asked.timeout.as_millis() as u64;
-            let none = RequestError::Unanswered { ms, reason: reason.to_owned() };
-            let error = asked.last.take().unwrap_or(none);
-            asked.answer(Err(error));
+    pub(crate) fn sweep(&mut self, now: Instant, reason: &str, routes: &Routes) -> bool {
+        let mut late = take_late(&mut self.unrouted, now);
+        for lane in self.lanes.values_mut() {
+            late.extend(take_late(&mut lane.queue, now));
+            late.extend(take_late_sent(&mut lane.sent, now));
         }
+        late.extend(take_late_sent(&mut self.waiting, now));
+        late.into_iter().for_each(|asked| asked.give_up(reason));
         let mut queued = false;
         while let Some(entry) = self.waiting.first_entry().filter(|e| e.key().0 <= now) {
-            self.queue.push_back(entry.remove());
+            let asked = entry.remove();
+            self.push(asked, routes);
             queued = true;
         }
         queued
@@ -134,10 +219,28 @@ impl Queries {
 
     /// The client is closed.
     pub(crate) fn close(&mut self) {
-        let waiting = std::mem::take(&mut self.waiting).into_values();
-        let sent = std::mem::take(&mut self.sent).into_values();
-        for asked in std::mem::take(&mut self.queue).into_iter().chain(waiting).chain(sent) {
-            asked.answer(Err(RequestError::Closed));
+        let mut all = std::mem::take(&mut self.unrouted);
+        all.extend(std::mem::take(&mut self.waiting).into_values());
+        for lane in std::mem::take(&mut self.lanes).into_values() {
+            all.extend(lane.queue.into_iter().chain(lane.sent.into_values()));
         }
+        all.into_iter().for_each(|asked| asked.answer(Err(RequestError::Closed)));
     }
+}
+
+fn take_late(queue: &mut VecDeque<Asked>, now: Instant) -> Vec<Asked> {
+    let (late, rest): (VecDeque<_>, _) =
+        std::mem::take(queue).into_iter().partition(|asked| asked.is_late(now));
+    *queue = rest;
+    late.into()
+}
+
+fn take_late_sent<K: Ord>(sent: &mut BTreeMap<K, Asked>, now: Instant) -> Vec<Asked> {
+    if !sent.values().any(|asked| asked.is_late(now)) {
+        return Vec::new();
+    }
+    let (late, rest): (BTreeMap<_, _>, _) =
+        std::mem::take(sent).into_iter().partition(|(_, asked)| asked.is_late(now));
+    *sent = rest;
+    late.into_values().collect()
 }

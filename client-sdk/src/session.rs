@@ -20,8 +20,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::LinkError;
 use crate::inbox::Arrived;
+use crate::line::Line;
 use crate::link::{Connection, put_frame};
-use crate::outbox::Outgoing;
+use crate::registering::Taken;
+use crate::router::Outgoing;
 use crate::shared::{Shared, count};
 use crate::sync::Locked;
 
@@ -30,20 +32,20 @@ const BEATS: u64 = HEARTBEAT_TIMEOUT_MS / HEARTBEAT_MS;
 /// Round trips measured at the beginning, to see the cluster's clock sharply.
 const FIRST_SAMPLES: u32 = 4;
 
-/// Serves a connection until it ends. `epochs` has the highest epoch seen of each partition.
-pub(crate) async fn run(shared: &Arc<Shared>, connection: Connection, epochs: &mut [u64]) -> LinkError {
+/// Serves a connection until it ends.
+pub(crate) async fn run(shared: &Arc<Shared>, connection: Connection, line: &Arc<Line>) -> LinkError {
     let Connection { welcome, mut frames, write, .. } = connection;
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(100, 60_000));
     let silence = heartbeat * BEATS as u32;
-    let writer = Writer { shared: Arc::clone(shared), write, heartbeat, patience: silence };
+    let writer =
+        Writer { shared: Arc::clone(shared), line: Arc::clone(line), write, heartbeat, patience: silence };
     let mut writer = AbortOnDropHandle::new(shared.tasks.spawn(writer.run()));
-    let session = shared.outbox.locked().session;
-    let mut reader = Reader { shared, epochs, session, samples: 0 };
+    let mut reader = Reader { shared, line, samples: 0 };
     let end = tokio::select! {
         end = reader.run(&mut frames, silence) => end,
         end = &mut writer => end.unwrap_or(LinkError::Closed),
     };
-    // The writer must not touch the outbox any more when the next session begins.
+    // The writer must not touch the router any more when the connection is given up.
     writer.abort();
     if !writer.is_finished() {
         let _ = writer.await;
@@ -53,8 +55,7 @@ pub(crate) async fn run(shared: &Arc<Shared>, connection: Connection, epochs: &m
 
 struct Reader<'a> {
     shared: &'a Arc<Shared>,
-    epochs: &'a mut [u64],
-    session: u64,
+    line: &'a Arc<Line>,
     samples: u32,
 }
 
@@ -92,49 +93,67 @@ impl Reader<'_> {
     }
 
     fn frame(&mut self, body: &BytesMut, now: Instant) -> Result<(), LinkError> {
-        let shared = self.shared;
+        let (shared, session) = (self.shared, self.line.session);
         match decode(body)? {
             ServerMessage::Reply { corr, replies } => {
-                let retried = shared.outbox.locked().requests.reply(corr, replies, now);
+                let retried =
+                    shared.with_router_if(|router| router.reply(session, corr, replies, now), |n| *n > 0);
                 count(&shared.counters.retried, retried.map_err(LinkError::Protocol)?);
                 self.progress()
             }
             ServerMessage::Answer { corr, answer } => {
-                shared.outbox.locked().answer(corr, answer, now).map_err(LinkError::Protocol)?;
+                let answered = shared.with_router(|router| router.answer(session, corr, answer, now));
+                answered.map_err(LinkError::Protocol)?;
                 self.progress()
             }
             ServerMessage::Deliver { registration, deliveries } => {
                 self.deliver(registration, deliveries, now)
             }
             ServerMessage::Settled { accepted, refused } => {
-                let all = accepted as usize + refused.len();
-                shared.outbox.locked().settling.settled(all).map_err(LinkError::Protocol)?;
+                let over = shared.settled(session, accepted, &refused, now);
+                let over = over.map_err(LinkError::Protocol)?;
                 count(&shared.counters.settled, u64::from(accepted));
-                count(&shared.counters.settle_refused, refused.len() as u64);
+                count(&shared.counters.settle_refused, over);
                 self.progress()
             }
             ServerMessage::Ping(number) => {
-                shared.outbox.locked().pong(number).map_err(LinkError::Protocol)?;
-                shared.to_send.notify_one();
-                Ok(())
+                let mut router = shared.router.locked();
+                let pong = router.outbox(session).map(|outbox| outbox.pong(number));
+                drop(router);
+                self.line.to_send.notify_one();
+                pong.unwrap_or(Ok(())).map_err(LinkError::Protocol)
             }
-            ServerMessage::Pong(number, time) => {
-                let sent = shared.outbox.locked().ponged(number).map_err(LinkError::Protocol)?;
-                shared.clock.observe(time, sent, now);
-                self.samples += 1;
-                if self.samples < FIRST_SAMPLES {
-                    shared.outbox.locked().ping();
-                    shared.to_send.notify_one();
-                }
-                Ok(())
-            }
+            ServerMessage::Pong(number, time) => self.pong(number, time, now),
             ServerMessage::Closing => {
-                shared.outbox.locked().stopping = true;
+                shared.stopping(session);
                 self.progress()
             }
             ServerMessage::Refused { message, .. } => Err(LinkError::Refused { message }),
             ServerMessage::Welcome(_) => Err(LinkError::Protocol("a second welcome")),
+            ServerMessage::Topology(topology) => {
+                // Without a name of its own the broker has no cluster around it.
+                if self.line.name.is_some() {
+                    shared.topology(topology);
+                }
+                Ok(())
+            }
+            ServerMessage::Peer(_) => Err(LinkError::Protocol("a message for another broker")),
         }
+    }
+
+    fn pong(&mut self, number: u64, time: mtimer_types::Time, now: Instant) -> Result<(), LinkError> {
+        let session = self.line.session;
+        let mut router = self.shared.router.locked();
+        let Some(outbox) = router.outbox(session) else { return Ok(()) };
+        let sent = outbox.ponged(number).map_err(LinkError::Protocol)?;
+        self.samples = self.samples.saturating_add(1);
+        if self.samples < FIRST_SAMPLES {
+            outbox.ping();
+            self.line.to_send.notify_one();
+        }
+        drop(router);
+        self.shared.clock.observe(session, time, sent, now);
+        Ok(())
     }
 
     fn deliver(
@@ -144,37 +163,24 @@ impl Reader<'_> {
         at: Instant,
     ) -> Result<(), LinkError> {
         let counters = &self.shared.counters;
-        let arrived = deliveries.len();
-        count(&counters.received, arrived as u64);
-        let mut kept = std::collections::VecDeque::with_capacity(arrived);
-        for delivery in deliveries {
-            let partition = usize::from(delivery.id.partition().0);
-            let seen = self.epochs.get_mut(partition);
-            let seen = seen.ok_or(LinkError::Protocol("a callback of a partition that is not there"))?;
-            if delivery.epoch.0 >= *seen {
-                *seen = delivery.epoch.0;
-                kept.push_back(delivery);
-            }
-        }
-        count(&counters.stale, (arrived - kept.len()) as u64);
-        if kept.is_empty() {
+        count(&counters.received, deliveries.len() as u64);
+        let session = self.line.session;
+        let taken = self.shared.router.locked().delivered(session, registration, deliveries);
+        let Taken { inbox, deliveries, stale } = taken.map_err(LinkError::Protocol)?;
+        count(&counters.stale, stale);
+        let Some(inbox) = inbox else {
+            // It was on its way when the registration ended over a connection before this one.
+            count(&counters.dropped, deliveries.len() as u64);
+            return Ok(());
+        };
+        if deliveries.is_empty() {
             return Ok(());
         }
-        let mut outbox = self.shared.outbox.locked();
-        let Some(inbox) = outbox.inbox(registration).cloned() else {
-            // It was on its way when the registration ended over a connection before this one.
-            count(&counters.dropped, kept.len() as u64);
-            return match outbox.knows(registration) {
-                true => Ok(()),
-                false => Err(LinkError::Protocol("a callback under a registration that was never made")),
-            };
-        };
-        outbox.unsettled += kept.len() as u64;
-        drop(outbox);
         let received = self.shared.clock.at(at);
-        let evicted = inbox.push(Arrived { session: self.session, received, at, deliveries: kept });
-        if evicted > 0 {
-            self.shared.drop_unstarted(self.session, evicted);
+        let deliveries = deliveries.into();
+        let evicted = inbox.push(Arrived { line: Arc::clone(self.line), received, at, deliveries });
+        for line in evicted {
+            self.shared.drop_unstarted(&line, 1);
         }
         Ok(())
     }
@@ -182,12 +188,16 @@ impl Reader<'_> {
     /// Something was answered. A broker that wants to stop is left once nothing is open with it.
     fn progress(&self) -> Result<(), LinkError> {
         self.shared.progress.notify_waiters();
-        if self.shared.outbox.locked().may_leave() { Err(LinkError::Stopping) } else { Ok(()) }
+        match self.shared.router.locked().may_leave(self.line.session) {
+            true => Err(LinkError::Left),
+            false => Ok(()),
+        }
     }
 }
 
 struct Writer {
     shared: Arc<Shared>,
+    line: Arc<Line>,
     write: OwnedWriteHalf,
     heartbeat: Duration,
     patience: Duration,
@@ -200,19 +210,22 @@ impl Writer {
         loop {
             let now = Instant::now();
             {
-                let mut outbox = self.shared.outbox.locked();
-                if now >= next_beat {
+                let mut router = self.shared.router.locked();
+                if let Some(outbox) = router.outbox(self.line.session).filter(|_| now >= next_beat) {
                     next_beat = now + self.heartbeat;
                     outbox.ping();
                     if outbox.is_unanswered() {
                         return LinkError::Protocol("it answers no pings");
                     }
                 }
-                outbox.gather(self.shared.clock.at(now), now, &mut gathered);
+                router.gather(self.line.session, self.shared.clock.at(now), now, &mut gathered);
+                if gathered.is_empty() && router.may_leave(self.line.session) {
+                    return LinkError::Left;
+                }
             }
             if gathered.is_empty() {
                 tokio::select! {
-                    () = self.shared.to_send.notified() => {}
+                    () = self.line.to_send.notified() => {}
                     () = sleep_until(next_beat) => {}
                 }
                 continue;
@@ -232,15 +245,17 @@ impl Writer {
         let message = match outgoing {
             Outgoing::Message(message) => message,
             Outgoing::Frame(mut frame) => {
-                count(&self.shared.counters.repeated, frame.repeats() as u64);
-                let message = ClientMessage::Request(frame.take_request());
+                let (request, waiters) = frame.take_request();
+                let message = ClientMessage::Request(request);
                 let put = put_frame(bytes, &message);
                 if let ClientMessage::Request(request) = message {
-                    frame.put_back(request);
+                    frame.put_back(request, waiters);
                 }
-                let mut outbox = self.shared.outbox.locked();
                 match put {
-                    Ok(()) => outbox.requests.sent(frame),
+                    Ok(()) => {
+                        let repeated = self.shared.router.locked().sent(frame);
+                        count(&self.shared.counters.repeated, repeated);
+                    }
                     // The bounds of a frame are far below the limit; a value that cannot be encoded fails its callers.
                     Err(error) => frame.fail(&error.to_string()),
                 }

@@ -1,98 +1,241 @@
-//! Outcomes on their way to the broker.
+//! Outcomes on their way to the brokers.
 //!
-//! An outcome counts as stored once the broker says so. Over a new connection only an `ok` is worth repeating: it still
-//! settles a live timer, while the broker has counted everything else as a failed attempt with the old connection.
+//! An outcome goes back over the connection that its delivery came over while the broker there owns the partition, and
+//! to the owner after that. It counts as stored once a broker says so. Over a new connection to the same broker only an
+//! `ok` is worth repeating: it still settles a live timer, while that broker has counted everything else as a failed
+//! attempt with the old connection. Another broker may have word of the delivery, so it gets every outcome; so does the
+//! next life of one that stopped in good order.
+//!
+//! Invariant: what is in here is bounded by the credit that was given, and a little of what was confirmed already.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
 
-use mtimer_protocol::Settlement;
-use mtimer_types::{Epoch, HandlerOutcome, TimerId};
+use mtimer_protocol::{SettleRefusal, Settlement};
+use mtimer_types::{HandlerOutcome, TimerId};
+use tokio::time::Instant;
+
+use crate::backoff::backoff;
+use crate::line::Line;
+use crate::routes::Routes;
 
 /// Outcomes in one frame: with the longest errors still under the frame limit.
 const FRAME_OUTCOMES: usize = 2_000;
+/// How long after its time an outcome is still offered to a partition's next owner.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Delay before an outcome whose partition moves is offered again, and how far the delay grows.
+const RETRY_FIRST: Duration = Duration::from_millis(25);
+const RETRY_MOST: Duration = Duration::from_secs(1);
+/// Outcomes kept of frames of one size because it is not certain which of them was confirmed.
+const DOUBTFUL: usize = 256;
 
+/// An outcome, and where the delivery came from.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) settlement: Settlement,
+    pub(crate) over: Arc<Line>,
+    until: Instant,
+    tries: u32,
+}
+
+impl Told {
+    /// `deadline`: when the handler's time is over.
+    pub(crate) fn new(settlement: Settlement, over: Arc<Line>, deadline: Instant) -> Self {
+        Self { settlement, over, until: deadline + PATIENCE, tries: 0 }
+    }
+
+    fn is_ok(&self) -> bool {
+        self.settlement.outcome == HandlerOutcome::Ok
+    }
+}
+
+/// Where an outcome went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pushed {
+    /// It waits for its turn on this connection.
+    To(u64),
+    /// It waits for its partition's owner.
+    Waits,
+    /// Nobody can do anything with it any more.
+    Pointless,
+}
+
+/// What belongs to one connection.
+#[derive(Debug, Default)]
+struct Lane {
+    queue: VecDeque<Told>,
+    /// Frames that are not known to be confirmed. One confirmation answers one frame, but not in the order of sending; of
+    /// several frames with as many outcomes it stays open which one it was, until all of them are confirmed.
+    sent: VecDeque<Vec<Told>>,
+    /// How many frames of that many outcomes are not confirmed.
+    open: BTreeMap<usize, usize>,
+}
+
+impl Lane {
+    fn unconfirmed(&self) -> usize {
+        self.queue.len() + self.open.iter().map(|(size, n)| size * n).sum::<usize>()
+    }
+
+    /// A frame of `size` outcomes was answered. Returns it if it is certain which one.
+    fn answered(&mut self, size: usize, refused: Option<TimerId>) -> Result<Vec<Told>, &'static str> {
+        let open = self.open.get_mut(&size).ok_or("more outcomes confirmed than were sent")?;
+        *open -= 1;
+        let left = *open;
+        let has = |frame: &Vec<Told>, id| frame.iter().any(|told| told.settlement.id == id);
+        let at = refused.and_then(|id| self.sent.iter().position(|f| f.len() == size && has(f, id)));
+        let frame = at.and_then(|at| self.sent.remove(at)).unwrap_or_default();
+        let mut doubtful = self.sent.iter().filter(|f| f.len() == size).count() - left.min(self.sent.len());
+        if left == 0 {
+            self.open.remove(&size);
+            self.sent.retain(|f| f.len() != size);
+        } else if doubtful * size > DOUBTFUL {
+            // Answers come nearly in order.
+            self.sent.retain(|f| f.len() != size || std::mem::replace(&mut doubtful, 0) == 0);
+        }
+        Ok(frame)
+    }
+}
+
+/// All outcomes of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Settling {
-    queue: Vec<Settlement>,
-    /// Sent over this connection, not confirmed. Those that are no `ok` only count.
-    sent: VecDeque<Option<(TimerId, Epoch, u32)>>,
+    lanes: BTreeMap<u64, Lane>,
+    /// The owners of their partitions are not connected.
+    unrouted: Vec<Told>,
+    /// Their partitions are moving: offered again at that time; with the connection over which they were refused.
+    waiting: BTreeMap<(Instant, u64), (u64, Told)>,
+    last_number: u64,
 }
 
 impl Settling {
-    pub(crate) fn push(&mut self, outcomes: impl IntoIterator<Item = Settlement>) {
-        self.queue.extend(outcomes);
+    pub(crate) fn opened(&mut self, session: u64) {
+        self.lanes.insert(session, Lane::default());
     }
 
-    /// Outcomes that the broker has not confirmed.
+    /// Queues an outcome.
+    pub(crate) fn push(&mut self, told: Told, routes: &Routes) -> Pushed {
+        let to = routes.settle_line(told.settlement.id.partition(), &told.over);
+        match to.and_then(|to| Some((to, self.lanes.get_mut(&to)?))) {
+            Some((to, lane)) if told.is_ok() || routes.may_know(to, &told.over) => {
+                lane.queue.push_back(told);
+                Pushed::To(to)
+            }
+            Some(_) => Pushed::Pointless,
+            // Nobody but a broker of a cluster leaves word of anything.
+            None if !told.is_ok() && told.over.name.is_none() => Pushed::Pointless,
+            None => {
+                self.unrouted.push(told);
+                Pushed::Waits
+            }
+        }
+    }
+
+    /// Outcomes that no broker has confirmed.
     pub(crate) fn unconfirmed(&self) -> usize {
-        self.queue.len() + self.sent.len()
+        let lanes = self.lanes.values().map(Lane::unconfirmed).sum::<usize>();
+        lanes + self.unrouted.len() + self.waiting.len()
     }
 
-    pub(crate) fn next(&mut self) -> Option<Vec<Settlement>> {
-        if self.queue.is_empty() {
-            return None;
+    /// Whether nothing is open with this broker.
+    pub(crate) fn none_open(&self, session: u64) -> bool {
+        self.lanes.get(&session).is_none_or(|lane| lane.unconfirmed() == 0)
+    }
+
+    /// Whether time changes anything.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty() || self.unrouted.iter().any(|told| !told.is_ok())
+    }
+
+    pub(crate) fn next(&mut self, session: u64) -> Option<Vec<Settlement>> {
+        let lane = self.lanes.get_mut(&session).filter(|lane| !lane.queue.is_empty())?;
+        let frame: Vec<Told> = lane.queue.drain(..lane.queue.len().min(FRAME_OUTCOMES)).collect();
+        let settlements = frame.iter().map(|told| told.settlement.clone()).collect();
+        *lane.open.entry(frame.len()).or_default() += 1;
+        lane.sent.push_back(frame);
+        Some(settlements)
+    }
+
+    /// The broker has dealt with a frame. Returns how many outcomes were refused for good. An error is a breach of the
+    /// protocol.
+    pub(crate) fn settled(
+        &mut self,
+        session: u64,
+        accepted: u32,
+        refused: &[(TimerId, SettleRefusal)],
+        now: Instant,
+        routes: &Routes,
+    ) -> Result<u64, &'static str> {
+        let size = accepted as usize + refused.len();
+        let Some(lane) = self.lanes.get_mut(&session) else { return Ok(0) };
+        let mut frame = lane.answered(size, refused.first().map(|(id, _)| *id))?;
+        let mut over = 0;
+        for (id, why) in refused {
+            let at = frame.iter().position(|told| told.settlement.id == *id);
+            let told = at.map(|at| frame.swap_remove(at)).filter(|_| *why == SettleRefusal::Moved);
+            over += u64::from(!told.is_some_and(|told| self.moved(session, told, now, routes)));
         }
-        let rest = self.queue.split_off(self.queue.len().min(FRAME_OUTCOMES));
-        let frame = std::mem::replace(&mut self.queue, rest);
-        self.sent.extend(
-            frame.iter().map(|s| (s.outcome == HandlerOutcome::Ok).then_some((s.id, s.epoch, s.attempt))),
-        );
-        Some(frame)
+        Ok(over)
     }
 
-    /// The broker has dealt with so many, in the order of sending. An error is a breach of the protocol.
-    pub(crate) fn settled(&mut self, count: usize) -> Result<(), &'static str> {
-        if count > self.sent.len() {
-            return Err("more outcomes confirmed than were sent");
+    /// An outcome was refused because its partition is another broker's; false: it is too late for another try.
+    fn moved(&mut self, session: u64, mut told: Told, now: Instant, routes: &Routes) -> bool {
+        let to = routes.settle_line(told.settlement.id.partition(), &told.over);
+        if to.is_some_and(|to| to != session) && told.tries == 0 {
+            told.tries = 1;
+            return self.push(told, routes) != Pushed::Pointless;
         }
-        self.sent.drain(..count);
-        Ok(())
+        let again = now + backoff(told.tries, RETRY_FIRST, RETRY_MOST);
+        told.tries += 1;
+        if again >= told.until {
+            return false;
+        }
+        self.last_number += 1;
+        self.waiting.insert((again, self.last_number), (session, told));
+        true
     }
 
-    /// The connection is gone. Returns how many outcomes are pointless now.
-    pub(crate) fn disconnected(&mut self) -> u64 {
-        let all = self.unconfirmed();
-        let queue = std::mem::take(&mut self.queue);
-        let ok = |(id, epoch, attempt)| Settlement { id, epoch, attempt, outcome: HandlerOutcome::Ok };
-        self.queue.extend(self.sent.drain(..).flatten().map(ok));
-        self.queue.extend(queue.into_iter().filter(|s| s.outcome == HandlerOutcome::Ok));
-        (all - self.queue.len()) as u64
+    /// A connection is gone. Returns how many outcomes are pointless now.
+    pub(crate) fn closed(&mut self, session: u64, routes: &Routes) -> u64 {
+        let Some(lane) = self.lanes.remove(&session) else { return 0 };
+        self.push_all(lane.sent.into_iter().flatten().chain(lane.queue), routes)
+    }
+
+    /// The routes have changed: everything that is queued finds its way anew, also what waits for another owner than the
+    /// one that refused it. Returns how many outcomes are pointless now.
+    pub(crate) fn reroute(&mut self, routes: &Routes) -> u64 {
+        let queues = self.lanes.values_mut().map(|lane| std::mem::take(&mut lane.queue));
+        let mut all: Vec<Told> = queues.flatten().collect();
+        all.append(&mut self.unrouted);
+        for (key, (session, told)) in std::mem::take(&mut self.waiting) {
+            let to = routes.settle_line(told.settlement.id.partition(), &told.over);
+            if to.is_some_and(|to| to != session) {
+                all.push(told);
+            } else {
+                self.waiting.insert(key, (session, told));
+            }
+        }
+        self.push_all(all.into_iter(), routes)
+    }
+
+    /// Queues what has waited long enough, and gives up what has waited too long. Says whether something was queued, and
+    /// how many were given up.
+    pub(crate) fn sweep(&mut self, now: Instant, routes: &Routes) -> (bool, u64) {
+        let (mut queued, mut over) = (false, 0);
+        while let Some(entry) = self.waiting.first_entry().filter(|e| e.key().0 <= now) {
+            let (_, told) = entry.remove();
+            over += u64::from(self.push(told, routes) == Pushed::Pointless);
+            queued = true;
+        }
+        let before = self.unrouted.len();
+        self.unrouted.retain(|told| told.is_ok() || told.until > now);
+        (queued, over + (before - self.unrouted.len()) as u64)
+    }
+
+    fn push_all(&mut self, all: impl Iterator<Item = Told>, routes: &Routes) -> u64 {
+        all.filter_map(|told| (self.push(told, routes) == Pushed::Pointless).then_some(1)).sum()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn settlement(n: u128, outcome: HandlerOutcome) -> Settlement {
-        Settlement { id: TimerId::from_u128(n), epoch: Epoch(1), attempt: 1, outcome }
-    }
-
-    #[test]
-    fn only_ok_is_repeated_over_a_new_connection() {
-        let retry = || HandlerOutcome::Retry { after_ms: None, error: String::new() };
-        let mut settling = Settling::default();
-        settling.push([
-            settlement(1, HandlerOutcome::Ok),
-            settlement(2, HandlerOutcome::Ok),
-            settlement(3, retry()),
-        ]);
-        assert_eq!(settling.next().map(|f| f.len()), Some(3));
-        settling.settled(1).unwrap();
-        settling.push([settlement(4, retry()), settlement(5, HandlerOutcome::Ok)]);
-        assert_eq!(settling.disconnected(), 2);
-        let again = settling.next().unwrap();
-        assert_eq!(again.iter().map(|s| s.id.as_u128()).collect::<Vec<_>>(), [2, 5]);
-        assert!(settling.settled(3).is_err());
-        settling.settled(2).unwrap();
-        assert_eq!(settling.unconfirmed(), 0);
-    }
-
-    #[test]
-    fn frames_are_bounded() {
-        let mut settling = Settling::default();
-        settling.push((0..4_500).map(|n| settlement(n, HandlerOutcome::Ok)));
-        let sizes: Vec<usize> = std::iter::from_fn(|| settling.next()).map(|f| f.len()).collect();
-        assert_eq!(sizes, [2_000, 2_000, 500]);
-    }
-}
+mod tests;

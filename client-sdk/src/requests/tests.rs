@@ -2,12 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use mtimer_types::TimerId;
+use mtimer_protocol::{BrokerEntry, Request, RequestOp, Topology};
+use mtimer_types::limits::REPEAT_HORIZON_MS;
+use mtimer_types::{Term, TimerId};
 use proptest::prelude::*;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::*;
+use crate::call::Waiter;
+use crate::line::Line;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -15,13 +20,17 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 enum Step {
     /// Somebody asks.
     Ask,
-    /// The connection has room for a frame.
-    Send,
-    /// The oldest frame that was sent is answered: done, not now, stored but not replicated, full, or refused.
-    Answer(u8),
+    /// A connection has room for a frame.
+    Send(usize),
+    /// The oldest frame that was sent is answered: done, not now, stored but not replicated, full, refused, unknown, or
+    /// moved.
+    Answer(usize, u8),
     /// An answer to something that was answered before.
-    Stale,
-    Disconnect,
+    Stale(usize),
+    /// A connection is lost, or there again.
+    Cut(usize),
+    /// Both partitions have other owners.
+    Assign(usize, usize),
     /// So many ms.
     Wait(u64),
 }
@@ -29,10 +38,11 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => Just(Step::Ask),
-        4 => Just(Step::Send),
-        3 => (0u8..6).prop_map(Step::Answer),
-        1 => Just(Step::Stale),
-        1 => Just(Step::Disconnect),
+        4 => (0usize..2).prop_map(Step::Send),
+        3 => (0usize..2, 0u8..7).prop_map(|(at, kind)| Step::Answer(at, kind)),
+        1 => (0usize..2).prop_map(Step::Stale),
+        1 => (0usize..2).prop_map(Step::Cut),
+        1 => (0usize..2, 0usize..2).prop_map(|(a, b)| Step::Assign(a, b)),
         4 => prop_oneof![0u64..50, 0u64..5_000, 9_000u64..31_000].prop_map(Step::Wait),
     ]
 }
@@ -52,31 +62,66 @@ struct Seen {
     tainted: bool,
 }
 
+const NAMES: [&str; 2] = ["a", "b"];
+
+/// Two brokers, two partitions.
 struct World {
     requests: Requests,
+    routes: Routes,
     room: Arc<Semaphore>,
     start: Instant,
     now: Instant,
     answers: Vec<oneshot::Receiver<Result<OpReply, RequestError>>>,
     seen: BTreeMap<u64, Seen>,
     frames: BTreeMap<u64, Request>,
-    /// On the wire of this connection.
-    sent: Vec<u64>,
+    /// By broker: the connection, and what is on its wire.
+    lines: [Option<(u64, Vec<u64>)>; 2],
+    last_session: u64,
+    version: u64,
 }
 
 impl World {
     fn new() -> Self {
         let now = Instant::now();
-        Self {
+        let mut world = Self {
             requests: Requests::new(),
+            routes: Routes::new(2),
             room: Arc::new(Semaphore::new(10_000)),
             start: now,
             now,
             answers: Vec::new(),
             seen: BTreeMap::new(),
             frames: BTreeMap::new(),
-            sent: Vec::new(),
-        }
+            lines: [None, None],
+            last_session: 0,
+            version: 0,
+        };
+        world.open(0);
+        world.open(1);
+        world.assign(0, 1);
+        world
+    }
+
+    fn open(&mut self, at: usize) {
+        self.last_session += 1;
+        self.routes.opened(&Line::new(self.last_session, Some(NAMES[at].to_owned())));
+        self.requests.opened(self.last_session, 4 << 20, 2_000);
+        self.requests.reroute(&self.routes);
+        self.lines[at] = Some((self.last_session, Vec::new()));
+    }
+
+    fn assign(&mut self, a: usize, b: usize) {
+        self.version += 1;
+        let entry = |address: &str| BrokerEntry { address: address.to_owned(), draining: false };
+        let topology = Topology {
+            term: Term(1),
+            version: self.version,
+            leader: "a".into(),
+            brokers: NAMES.map(entry).into(),
+            owners: vec![Some(a as u16), Some(b as u16)],
+        };
+        assert!(self.routes.observe(topology));
+        self.requests.reroute(&self.routes);
     }
 
     fn time(&self) -> Time {
@@ -86,19 +131,22 @@ impl World {
     fn ask(&mut self) {
         let (reply, answer) = oneshot::channel();
         let room = Arc::clone(&self.room).try_acquire_owned().unwrap();
-        let op = RequestOp::Purge { id: TimerId::from_u128(self.answers.len() as u128) };
-        self.requests.push(Call { op, waiter: Waiter::new(reply, room, self.now, TIMEOUT) });
+        let n = self.answers.len() as u64;
+        let zero = Time::from_ms(0);
+        let op =
+            RequestOp::Purge { id: TimerId::new(zero, zero, mtimer_types::PartitionId(n as u16 % 2), n) };
+        let call = Call::new(op, 2, Waiter::new(reply, room, self.now, TIMEOUT));
+        self.requests.push(call, &self.routes);
         self.answers.push(answer);
     }
 
-    fn send(&mut self) -> Result<(), TestCaseError> {
-        let Some(mut frame) = self.requests.next(self.time(), self.now) else { return Ok(()) };
-        let request = frame.take_request();
-        frame.put_back(request.clone());
+    fn send(&mut self, at: usize) -> Result<(), TestCaseError> {
+        let Some((session, _)) = self.lines[at] else { return Ok(()) };
+        let Some(mut frame) = self.requests.next(session, self.time(), self.now) else { return Ok(()) };
+        let (request, waiters) = frame.take_request();
+        frame.put_back(request.clone(), waiters);
         self.requests.sent(frame);
-        // The same number is the same frame.
-        let before = self.frames.entry(request.corr).or_insert_with(|| request.clone());
-        prop_assert_eq!(&*before, &request);
+        prop_assert!(self.frames.insert(request.corr, request.clone()).is_none(), "numbers are used once");
         for op in &request.ops {
             let seen = self.seen.entry(number(op)).or_default();
             if let Some((time, at)) = seen.first {
@@ -108,15 +156,18 @@ impl World {
             seen.first.get_or_insert((request.first_sent, self.now));
             seen.open = true;
         }
-        self.sent.push(request.corr);
+        if let Some((_, sent)) = &mut self.lines[at] {
+            sent.push(request.corr);
+        }
         Ok(())
     }
 
-    fn answer(&mut self, kind: u8) -> Result<(), TestCaseError> {
-        if self.sent.is_empty() {
+    fn answer(&mut self, at: usize, kind: u8) -> Result<(), TestCaseError> {
+        let Some((session, sent)) = &mut self.lines[at] else { return Ok(()) };
+        if sent.is_empty() {
             return Ok(());
         }
-        let corr = self.sent.remove(0);
+        let (session, corr) = (*session, sent.remove(0));
         let ops = &self.frames[&corr].ops;
         let reply = match kind {
             0 => OpReply::Done,
@@ -124,44 +175,53 @@ impl World {
             2 => failed(ErrorCode::NotReplicated),
             3 => failed(ErrorCode::StoreFull),
             5 => failed(ErrorCode::Unknown),
+            6 => OpReply::Moved { owner: NAMES[1 - at].to_owned() },
             _ => failed(ErrorCode::Invalid),
         };
         for op in ops {
             let seen = self.seen.entry(number(op)).or_default();
             // "Nothing was done" speaks of this sending only: after a lost one, or one that was stored, it changes nothing.
             match kind {
-                1 | 3 if !seen.tainted => (seen.open, seen.first) = (false, None),
+                1 | 3 | 6 if !seen.tainted => (seen.open, seen.first) = (false, None),
                 2 | 5 => seen.tainted = true,
                 0 | 4 => seen.open = false,
                 _ => {}
             }
         }
         let replies = vec![reply; ops.len()];
-        prop_assert!(self.requests.reply(corr, replies, self.now).is_ok());
+        prop_assert!(self.requests.reply(session, corr, replies, self.now, &mut self.routes).is_ok());
         Ok(())
     }
 
     fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
         match step {
             Step::Ask => self.ask(),
-            Step::Send => self.send()?,
-            Step::Answer(kind) => self.answer(kind)?,
-            Step::Stale => {
-                let old = self.frames.keys().copied().find(|corr| !self.requests.sent.contains_key(corr));
-                if let Some(corr) = old {
-                    prop_assert_eq!(self.requests.reply(corr, vec![OpReply::Done], self.now), Ok(0));
+            Step::Send(at) => self.send(at)?,
+            Step::Answer(at, kind) => self.answer(at, kind)?,
+            Step::Stale(at) => {
+                let Some((session, open)) = &self.lines[at] else { return Ok(()) };
+                if let Some(old) = self.frames.keys().copied().find(|corr| !open.contains(corr)) {
+                    let reply = vec![OpReply::Done];
+                    let replied = self.requests.reply(*session, old, reply, self.now, &mut self.routes);
+                    prop_assert_eq!(replied, Ok(0));
                 }
             }
-            Step::Disconnect => {
-                for corr in std::mem::take(&mut self.sent) {
-                    let ops = self.frames[&corr].ops.iter().map(number);
-                    ops.for_each(|n| self.seen.entry(n).or_default().tainted = true);
+            Step::Cut(at) => match self.lines[at].take() {
+                None => self.open(at),
+                Some((session, sent)) => {
+                    for corr in sent {
+                        let ops = self.frames[&corr].ops.iter().map(number);
+                        ops.for_each(|n| self.seen.entry(n).or_default().tainted = true);
+                    }
+                    self.routes.closed(session);
+                    self.requests.closed(session, &self.routes);
+                    self.requests.reroute(&self.routes);
                 }
-                self.requests.disconnected();
-            }
+            },
+            Step::Assign(a, b) => self.assign(a, b),
             Step::Wait(ms) => {
                 self.now += Duration::from_millis(ms);
-                self.requests.sweep(self.now, "no connection");
+                self.requests.sweep(self.now, "no connection", &self.routes);
             }
         }
         Ok(())
@@ -170,7 +230,7 @@ impl World {
 
 fn number(op: &RequestOp) -> u64 {
     match op {
-        RequestOp::Purge { id } => id.as_u128() as u64,
+        RequestOp::Purge { id } => id.random(),
         other => panic!("never asked: {other:?}"),
     }
 }
@@ -185,7 +245,7 @@ proptest! {
         // Time alone ends everything.
         for _ in 0..4 {
             world.now += Duration::from_millis(REPEAT_HORIZON_MS);
-            world.requests.sweep(world.now, "no connection");
+            world.requests.sweep(world.now, "no connection", &world.routes);
         }
         prop_assert!(world.requests.is_empty());
         prop_assert_eq!(world.room.available_permits(), 10_000, "all room is given back");
@@ -204,10 +264,52 @@ proptest! {
 fn closing_answers_everybody() {
     let mut world = World::new();
     world.ask();
-    world.send().unwrap();
+    world.send(0).unwrap();
     world.ask();
     world.requests.close();
     assert!(world.requests.is_empty());
     let answers: Vec<_> = world.answers.iter_mut().map(|a| a.try_recv().unwrap().unwrap_err()).collect();
     assert!(matches!(answers[..], [RequestError::Unknown { .. }, RequestError::Closed]), "{answers:?}");
+}
+
+#[test]
+fn a_call_finds_its_way_to_the_owner() {
+    let mut world = World::new();
+    let sent = |world: &mut World, at: usize| {
+        let session = world.lines[at].as_ref().unwrap().0;
+        let frame = world.requests.next(session, world.time(), world.now);
+        frame.map(|f| {
+            let (corr, first) = (f.corr, f.first.time);
+            world.requests.sent(f);
+            (session, corr, first)
+        })
+    };
+    let moved = |to: &str| vec![OpReply::Moved { owner: to.to_owned() }];
+    world.ask();
+    let (session, corr, _) = sent(&mut world, 0).unwrap();
+    assert!(sent(&mut world, 1).is_none());
+    // Moved: at once to b, and back again only after a delay.
+    let retried = world.requests.reply(session, corr, moved("b"), world.now, &mut world.routes);
+    assert_eq!(retried, Ok(1));
+    let (session, corr, _) = sent(&mut world, 1).unwrap();
+    world.requests.reply(session, corr, moved("a"), world.now, &mut world.routes).unwrap();
+    assert!(sent(&mut world, 0).is_none() && sent(&mut world, 1).is_none());
+    world.now += Duration::from_millis(25);
+    assert!(world.requests.sweep(world.now, "", &world.routes));
+    let (_, _, first) = sent(&mut world, 0).unwrap();
+    // The owner dies: nobody has it, and then b does, with the time of the first sending.
+    world.step(Step::Cut(0)).unwrap();
+    assert!(sent(&mut world, 1).is_none());
+    world.now += Duration::from_millis(900);
+    world.assign(1, 1);
+    let (session, corr, again) = sent(&mut world, 1).unwrap();
+    assert_eq!(first, again);
+    // A newer topology is faster than the delay.
+    let not_owner = vec![failed(ErrorCode::NotOwner)];
+    world.requests.reply(session, corr, not_owner, world.now, &mut world.routes).unwrap();
+    assert!(sent(&mut world, 1).is_none());
+    world.assign(1, 0);
+    let (session, corr, _) = sent(&mut world, 1).unwrap();
+    world.requests.reply(session, corr, vec![OpReply::Done], world.now, &mut world.routes).unwrap();
+    assert_eq!(world.answers[0].try_recv().unwrap(), Ok(OpReply::Done));
 }

@@ -10,9 +10,10 @@ use mtimer_client::{
     Client, ClientBuilder, Destination, Epoch, Mode, PartitionId, Target, Time, TimerId, limits,
 };
 use mtimer_protocol::{
-    ClientMessage, Delivery, Hello, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage,
-    Settlement, Welcome, decode, encode, frame_codec,
+    BrokerEntry, ClientMessage, Delivery, Hello, OpReply, Query, QueryAnswer, Request, RequestOp,
+    ServerMessage, Settlement, Topology, Welcome, decode, encode, frame_codec,
 };
+use mtimer_types::Term;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
@@ -48,6 +49,7 @@ pub fn welcome(now: Time) -> Welcome {
         heartbeat_ms: limits::HEARTBEAT_MS,
         max_frame: limits::MAX_FRAME as u32,
         max_batch: limits::MAX_BATCH as u32,
+        broker: None,
     }
 }
 
@@ -147,6 +149,15 @@ impl Peer {
         }
     }
 
+    /// Requests until they have `n` operations.
+    pub async fn requests(&mut self, n: usize) -> Vec<Request> {
+        let mut all = vec![self.request().await];
+        while all.iter().map(|r| r.ops.len()).sum::<usize>() < n {
+            all.push(self.request().await);
+        }
+        all
+    }
+
     pub async fn settlements(&mut self) -> Vec<Settlement> {
         match self.recv().await {
             ClientMessage::Settle(settlements) => settlements,
@@ -239,4 +250,118 @@ pub async fn until(what: &str, condition: impl Fn() -> bool) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     panic!("never happened: {what}");
+}
+
+/// Several fake brokers, one client, and the client's connection to each.
+pub struct Cluster {
+    pub brokers: Vec<Broker>,
+    pub peers: Vec<Peer>,
+}
+
+impl Cluster {
+    /// Starts `n` brokers and connects a client by the first; partition p belongs to broker p mod n.
+    pub async fn start(n: usize) -> (Self, Client) {
+        let mut brokers = Vec::new();
+        for _ in 0..n {
+            brokers.push(Broker::start().await);
+        }
+        let cluster = Self { brokers, peers: Vec::new() };
+        let builder = cluster.brokers[0].client();
+        cluster.connect(builder).await
+    }
+
+    pub async fn connect(mut self, builder: ClientBuilder) -> (Self, Client) {
+        let n = self.brokers.len();
+        let topology = self.topology(1, |p| p % n);
+        let accept = futures_util::future::join_all(self.brokers.iter().map(|b| b.join(&topology)));
+        let (client, peers) = tokio::join!(builder.connect(), accept);
+        self.peers = peers;
+        (self, client.unwrap())
+    }
+
+    /// Of all brokers.
+    pub fn topology(&self, version: u64, owner: impl Fn(usize) -> usize) -> Topology {
+        let all: Vec<usize> = (0..self.brokers.len()).collect();
+        self.topology_of(version, &all, owner)
+    }
+
+    /// Of the brokers with these numbers; `owner` gives a place in that list.
+    pub fn topology_of(&self, version: u64, members: &[usize], owner: impl Fn(usize) -> usize) -> Topology {
+        let entry = |n: &usize| BrokerEntry { address: self.brokers[*n].address.clone(), draining: false };
+        let brokers: Vec<BrokerEntry> = members.iter().map(entry).collect();
+        Topology {
+            term: Term(1),
+            version,
+            leader: brokers[0].address.clone(),
+            brokers,
+            owners: (0..8).map(|p| Some(owner(p) as u16)).collect(),
+        }
+    }
+
+    /// Tells the client over the connection to one broker.
+    pub async fn tell(&mut self, n: usize, topology: Topology) {
+        self.peers[n].send(ServerMessage::Topology(topology)).await;
+    }
+
+    /// The client's registration at every broker: its number, and the credits.
+    pub async fn registrations(&mut self) -> (u32, Vec<u32>) {
+        let (mut number, mut credits) = (0, Vec::new());
+        for peer in &mut self.peers {
+            let (n, credit) = peer.registration(&dest()).await;
+            number = n;
+            credits.push(credit);
+        }
+        (number, credits)
+    }
+
+    /// Takes peer `n` out, which closes its connection when it is dropped.
+    pub fn take(&mut self, n: usize) -> Peer {
+        self.peers.remove(n)
+    }
+}
+
+impl Broker {
+    /// Takes a connection as a broker of a cluster.
+    pub async fn join(&self, topology: &Topology) -> Peer {
+        let mut peer = self.greet().await;
+        let welcome = Welcome { broker: Some(self.address.clone()), ..welcome(peer.now()) };
+        peer.send(ServerMessage::Welcome(welcome)).await;
+        peer.send(ServerMessage::Topology(topology.clone())).await;
+        peer
+    }
+
+    /// Connections that wait to be taken, within so long.
+    pub async fn knocks(&self, within: Duration) -> usize {
+        let end = tokio::time::Instant::now() + within;
+        let mut n = 0;
+        while tokio::time::timeout_at(end, self.listener.accept()).await.is_ok() {
+            n += 1;
+        }
+        n
+    }
+}
+
+impl Peer {
+    /// Answers every operation of a request in the same way.
+    pub async fn reply(&mut self, request: &Request, reply: OpReply) {
+        let replies = vec![reply; request.ops.len()];
+        self.send(ServerMessage::Reply { corr: request.corr, replies }).await;
+    }
+
+    /// Nothing comes from the client for so long, heartbeats apart.
+    pub async fn silent(&mut self, time: Duration) {
+        if let Ok(message) = tokio::time::timeout(time, self.next()).await {
+            panic!("not silent: {message:?}");
+        }
+    }
+}
+
+/// An id in a partition.
+pub fn id_in(partition: u16, n: u64) -> TimerId {
+    TimerId::new(START, START, PartitionId(partition), n)
+}
+
+/// A delivery of a timer in a partition.
+pub fn delivery_in(partition: u16, n: u64) -> Delivery {
+    Delivery { id: id_in(partition, n), ..delivery(n) }
 }

@@ -1,0 +1,303 @@
+//! One operation that somebody waits for, and operations that travel together.
+
+use std::time::Duration;
+
+use mtimer_protocol::{ErrorCode, OpReply, Request, RequestOp};
+use mtimer_types::limits::REPEAT_HORIZON_MS;
+use mtimer_types::{PartitionId, Target, Time};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::Instant;
+
+use crate::RequestError;
+use crate::backoff::backoff;
+
+/// Delay before an operation that could not be done yet is sent again, and how far the delay grows.
+const RETRY_FIRST: Duration = Duration::from_millis(25);
+const RETRY_MOST: Duration = Duration::from_secs(1);
+
+/// One operation that somebody waits for.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) op: RequestOp,
+    /// Its timer's.
+    pub(crate) partition: PartitionId,
+    pub(crate) waiter: Waiter,
+}
+
+impl Call {
+    pub(crate) fn new(op: RequestOp, partitions: u16, waiter: Waiter) -> Self {
+        let partition = partition_of(&op, partitions);
+        Self { op, partition, waiter }
+    }
+}
+
+/// Who waits, and what happened to the operation so far.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    reply: oneshot::Sender<Result<OpReply, RequestError>>,
+    /// Its part of the room for operations on their way.
+    _room: OwnedSemaphorePermit,
+    asked: Instant,
+    deadline: Instant,
+    /// Since when it may have been done.
+    pub(crate) first: Option<First>,
+    /// It was sent and the connection lost before an answer came.
+    lost: bool,
+    /// The next sending repeats one over a lost connection.
+    pub(crate) repeats: bool,
+    /// It waits because its partition is, or was, another broker's.
+    pub(crate) astray: bool,
+    followed: bool,
+    tries: u32,
+    last: Option<RequestError>,
+}
+
+/// When an operation was first sent, by both clocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct First {
+    pub(crate) time: Time,
+    pub(crate) at: Instant,
+}
+
+impl First {
+    pub(crate) fn horizon(self) -> Instant {
+        self.at + Duration::from_millis(REPEAT_HORIZON_MS)
+    }
+}
+
+/// What becomes of an operation that was not done.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// The caller has its answer.
+    Answered,
+    /// Sent again at once.
+    Now(Call),
+    /// Sent again at that time.
+    At(Instant, Call),
+}
+
+impl Waiter {
+    pub(crate) fn new(
+        reply: oneshot::Sender<Result<OpReply, RequestError>>,
+        room: OwnedSemaphorePermit,
+        asked: Instant,
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            reply,
+            _room: room,
+            asked,
+            deadline: asked + timeout,
+            first: None,
+            lost: false,
+            repeats: false,
+            astray: false,
+            followed: false,
+            tries: 0,
+            last: None,
+        }
+    }
+
+    pub(crate) fn answer(self, answer: Result<OpReply, RequestError>) {
+        // Whoever asked may have stopped waiting.
+        let _ = self.reply.send(answer);
+    }
+
+    /// Nobody waits, and nothing has left yet.
+    pub(crate) fn abandoned(&self) -> bool {
+        self.first.is_none() && self.reply.is_closed()
+    }
+
+    /// Whether every sending but the one at hand is known to have done nothing.
+    fn is_fresh(&self) -> bool {
+        !self.lost && !matches!(self.last, Some(RequestError::NotReplicated { .. }))
+    }
+
+    /// When it is given up.
+    pub(crate) fn limit(&self) -> Instant {
+        match self.first {
+            Some(first) if self.lost => first.horizon(),
+            Some(first) => first.horizon().min(self.deadline),
+            None => self.deadline,
+        }
+    }
+
+    pub(crate) fn give_up(mut self, now: Instant, reason: &str) {
+        let ms = now.saturating_duration_since(self.asked).as_millis() as u64;
+        let error = match self.last.take() {
+            Some(error @ RequestError::NotReplicated { .. }) => error,
+            _ if self.lost => unknown(reason),
+            Some(error) => error,
+            None => RequestError::NotSent { ms, reason: reason.to_owned() },
+        };
+        self.answer(Err(error));
+    }
+
+    /// It was sent, and the connection is gone.
+    pub(crate) fn lost(&mut self) {
+        (self.lost, self.repeats) = (true, true);
+    }
+}
+
+impl Call {
+    /// Takes in the answer.
+    pub(crate) fn answered(self, reply: OpReply, now: Instant) -> Next {
+        match reply {
+            OpReply::Failed { code, message } => self.failed(code, message, now),
+            OpReply::Moved { owner } => self.moved(owner, now),
+            reply => {
+                self.waiter.answer(Ok(reply));
+                Next::Answered
+            }
+        }
+    }
+
+    fn moved(mut self, owner: String, now: Instant) -> Next {
+        let waiter = &mut self.waiter;
+        if waiter.is_fresh() {
+            waiter.first = None;
+        }
+        waiter.astray = true;
+        if !std::mem::replace(&mut waiter.followed, true) {
+            return Next::Now(self);
+        }
+        let message = format!("the partition is moving, to {owner} at last sight");
+        self.again(RequestError::Refused { code: ErrorCode::NotOwner, message }, now)
+    }
+
+    fn failed(mut self, code: ErrorCode, message: String, now: Instant) -> Next {
+        let waiter = &mut self.waiter;
+        waiter.astray = code == ErrorCode::NotOwner;
+        let error = match code {
+            // As with a lost connection: a repeat finds out, as long as it comes in time.
+            ErrorCode::Unknown => {
+                waiter.lost = true;
+                RequestError::Unknown { reason: message }
+            }
+            ErrorCode::NotReplicated => {
+                waiter.lost = false;
+                RequestError::NotReplicated { message }
+            }
+            ErrorCode::NotOwner | ErrorCode::Unavailable | ErrorCode::Overloaded | ErrorCode::Stopping => {
+                if waiter.is_fresh() {
+                    waiter.first = None;
+                }
+                RequestError::Refused { code, message }
+            }
+            // The first sending may have found room where the repeat did not.
+            ErrorCode::StoreFull if !waiter.is_fresh() => {
+                self.waiter.give_up(now, &message);
+                return Next::Answered;
+            }
+            _ => {
+                self.waiter.answer(Err(RequestError::Refused { code, message }));
+                return Next::Answered;
+            }
+        };
+        self.again(error, now)
+    }
+
+    fn again(mut self, error: RequestError, now: Instant) -> Next {
+        let waiter = &mut self.waiter;
+        let again = now + backoff(waiter.tries, RETRY_FIRST, RETRY_MOST);
+        waiter.tries += 1;
+        // What was stored once stays "stored, not confirmed", whatever a later try meets.
+        if !matches!(waiter.last, Some(RequestError::NotReplicated { .. })) {
+            waiter.last = Some(error);
+        }
+        if again >= waiter.limit() {
+            self.waiter.give_up(now, "the broker could not do it in time");
+            return Next::Answered;
+        }
+        Next::At(again, self)
+    }
+}
+
+/// Operations that travel together.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) session: u64,
+    pub(crate) first: First,
+    pub(crate) corr: u64,
+    pub(crate) calls: Vec<Call>,
+}
+
+impl Frame {
+    /// What goes on the wire; [`Frame::put_back`] follows.
+    pub(crate) fn take_request(&mut self) -> (Request, Vec<(PartitionId, Waiter)>) {
+        let calls = std::mem::take(&mut self.calls);
+        let (ops, waiters) = calls.into_iter().map(|c| (c.op, (c.partition, c.waiter))).unzip();
+        (Request { corr: self.corr, first_sent: self.first.time, ops }, waiters)
+    }
+
+    /// After [`Frame::take_request`].
+    pub(crate) fn put_back(&mut self, request: Request, waiters: Vec<(PartitionId, Waiter)>) {
+        let calls = request.ops.into_iter().zip(waiters);
+        self.calls = calls.map(|(op, (partition, waiter))| Call { op, partition, waiter }).collect();
+    }
+
+    /// It cannot be sent: an error to all who wait.
+    pub(crate) fn fail(self, reason: &str) {
+        for Call { waiter, .. } in self.calls {
+            let error = match waiter.lost {
+                true => unknown(reason),
+                false => RequestError::Refused { code: ErrorCode::Invalid, message: reason.to_owned() },
+            };
+            waiter.answer(Err(error));
+        }
+    }
+}
+
+pub(crate) fn unknown(reason: &str) -> RequestError {
+    RequestError::Unknown { reason: reason.to_owned() }
+}
+
+pub(crate) fn partition_of_target(target: &Target, partitions: u16) -> PartitionId {
+    match target {
+        Target::Id(id) => id.partition(),
+        Target::Key(dest, key) => PartitionId::of_key(dest, key, partitions),
+    }
+}
+
+fn partition_of(op: &RequestOp, partitions: u16) -> PartitionId {
+    match op {
+        RequestOp::Schedule { timer, .. } => timer.id.partition(),
+        RequestOp::Cancel { target, .. } | RequestOp::Reschedule { target, .. } => {
+            partition_of_target(target, partitions)
+        }
+        RequestOp::Replay { id } | RequestOp::Purge { id } => id.partition(),
+    }
+}
+
+/// Most bytes that an operation takes on the wire.
+pub(crate) fn op_bytes(op: &RequestOp) -> usize {
+    const NUMBERS: usize = 128;
+    NUMBERS
+        + match op {
+            RequestOp::Schedule { timer, .. } => {
+                let key = timer.key.as_ref().map_or(0, |k| k.as_str().len());
+                let tiers = timer.retry.as_ref().map_or(0, |r| r.0.len() * 5);
+                timer.dest.group().len() + timer.dest.app().len() + key + tiers + timer.payload.len()
+            }
+            RequestOp::Cancel { target: Target::Key(dest, key), .. }
+            | RequestOp::Reschedule { target: Target::Key(dest, key), .. } => {
+                dest.group().len() + dest.app().len() + key.as_str().len()
+            }
+            _ => 0,
+        }
+}
+
+/// Whether a reply can be the answer to an operation.
+pub(crate) fn fits(op: &RequestOp, reply: &OpReply) -> bool {
+    use OpReply as R;
+    match op {
+        _ if matches!(reply, R::Failed { .. } | R::Moved { .. }) => true,
+        RequestOp::Schedule { .. } => {
+            matches!(reply, R::Scheduled { .. } | R::Kept(_) | R::KeyTaken(_) | R::Conflict | R::Ended(_))
+        }
+        RequestOp::Cancel { .. } => matches!(reply, R::Cancelled(_) | R::TooLate(_) | R::NotFound),
+        RequestOp::Reschedule { .. } => matches!(reply, R::Rescheduled(_) | R::TooLate(_) | R::NotFound),
+        RequestOp::Replay { .. } => matches!(reply, R::Done | R::KeyTaken(_) | R::NotFound),
+        RequestOp::Purge { .. } => matches!(reply, R::Done | R::NotFound),
+    }
+}

@@ -1,0 +1,121 @@
+//! Questions to a cluster as a whole: its state, its brokers, maintenance.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use mtimer_protocol::{BrokerView, ClusterView, Query, QueryAnswer, Status, Topology};
+use tokio::time::Instant;
+
+use crate::routes::Goal;
+use crate::sync::Locked;
+use crate::{Client, RequestError};
+
+impl Client {
+    /// The brokers' state in numbers: the sum over all that are connected, counters by their names. While partitions are
+    /// between two owners, what is in them is not counted.
+    pub async fn status(&self) -> Result<Status, RequestError> {
+        let end = Instant::now() + self.shared().settings.request_timeout;
+        loop {
+            let brokers = self.connected_brokers();
+            if brokers.is_empty() {
+                // One without a cluster around it, or whoever comes first.
+                return status(self.shared().query(Query::Status).await?);
+            }
+            let ask =
+                brokers.into_iter().map(|name| self.shared().query_of(Query::Status, Goal::Broker(name)));
+            let answers = join_all(ask).await;
+            match answers.into_iter().map(|answer| status(answer?)).collect::<Result<Vec<_>, _>>() {
+                Ok(all) => return Ok(all.into_iter().fold(Status::default(), add)),
+                // One went away while it was asked; the next round does not ask it.
+                Err(RequestError::Unanswered { .. }) if Instant::now() < end => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The newest topology: which broker is to own which partition. `None`: the broker has no cluster around it.
+    pub fn topology(&self) -> Option<Arc<Topology>> {
+        self.shared().router.locked().routes.topology().cloned()
+    }
+
+    /// The cluster as its leader sees it, or as another broker does if the leader is not connected (then without the
+    /// members).
+    pub async fn cluster(&self) -> Result<ClusterView, RequestError> {
+        match self.shared().query(Query::Cluster).await? {
+            QueryAnswer::Cluster(view) => Ok(view),
+            _ => Err(RequestError::Mismatched),
+        }
+    }
+
+    /// Every broker of the topology by its own word, by address. One that is not connected is an error that says so; a
+    /// broker without a cluster around it goes by the address that the client has dialled.
+    pub async fn broker_views(&self) -> Vec<(String, Result<BrokerView, RequestError>)> {
+        let names: Vec<String> = match self.topology() {
+            Some(topology) => topology.brokers.iter().map(|broker| broker.address.clone()).collect(),
+            None => vec![self.info().broker.clone()],
+        };
+        let connected = self.connected_brokers();
+        let alone = self.topology().is_none();
+        let ask = names.into_iter().map(async |name| {
+            let view = match alone || connected.contains(&name) {
+                true => self.shared().query_of(Query::Broker, Goal::Broker(name.clone())).await,
+                false => Err(RequestError::Unanswered { ms: 0, reason: format!("{name} is not connected") }),
+            };
+            let view = view.and_then(|answer| match answer {
+                QueryAnswer::Broker(view) => Ok(view),
+                _ => Err(RequestError::Mismatched),
+            });
+            (name, view)
+        });
+        join_all(ask).await
+    }
+
+    /// Has the leader empty a broker for maintenance, or give it partitions again. `broker` is its address in the
+    /// topology. Returns when the leader has taken note; the topology shows how far it is.
+    pub async fn drain(&self, broker: impl Into<String>, drain: bool) -> Result<(), RequestError> {
+        match self.shared().query(Query::Drain { broker: broker.into(), drain }).await? {
+            QueryAnswer::Done => Ok(()),
+            _ => Err(RequestError::Mismatched),
+        }
+    }
+
+    /// Brokers of the topology to which there is a connection.
+    fn connected_brokers(&self) -> Vec<String> {
+        let router = self.shared().router.locked();
+        let Some(topology) = router.routes.topology() else { return Vec::new() };
+        let open: Vec<&str> = router.routes.connected().collect();
+        let names = topology.brokers.iter().map(|broker| &broker.address);
+        names.filter(|name| open.contains(&name.as_str())).cloned().collect()
+    }
+}
+
+fn status(answer: QueryAnswer) -> Result<Status, RequestError> {
+    match answer {
+        QueryAnswer::Status(status) => Ok(status),
+        _ => Err(RequestError::Mismatched),
+    }
+}
+
+fn add(a: Status, b: Status) -> Status {
+    let mut counters: BTreeMap<String, u64> = BTreeMap::new();
+    for (name, n) in a.counters.into_iter().chain(b.counters) {
+        let sum = counters.entry(name).or_default();
+        *sum = sum.saturating_add(n);
+    }
+    Status {
+        sessions: a.sessions.saturating_add(b.sessions),
+        loaded: a.loaded.saturating_add(b.loaded),
+        loaded_bytes: a.loaded_bytes.saturating_add(b.loaded_bytes),
+        in_flight: a.in_flight.saturating_add(b.in_flight),
+        ready: a.ready.saturating_add(b.ready),
+        pending: a.pending.saturating_add(b.pending),
+        retrying: a.retrying.saturating_add(b.retrying),
+        parked: a.parked.saturating_add(b.parked),
+        taken: a.taken.saturating_add(b.taken),
+        dead: a.dead.saturating_add(b.dead),
+        residue: a.residue.saturating_add(b.residue),
+        keys: a.keys.saturating_add(b.keys),
+        counters: counters.into_iter().collect(),
+    }
+}

@@ -1,0 +1,48 @@
+//! One connection, as everything that came over it remembers it.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use tokio::sync::Notify;
+
+/// What has become of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    /// It is there.
+    Open,
+    /// Its broker had said that it stops, and has left word of what is in flight: the partition's next owner waits for
+    /// the outcomes and makes no new delivery before the old one's time is over.
+    Ended,
+    /// It broke: the broker, or whoever takes its place, delivers anew what was not settled.
+    Lost,
+}
+
+#[derive(Debug)]
+pub(crate) struct Line {
+    /// Counts the client's connections, from 1.
+    pub(crate) session: u64,
+    /// The broker's address in its cluster; `None`: it has no cluster around it.
+    pub(crate) name: Option<String>,
+    /// There is something to send.
+    pub(crate) to_send: Notify,
+    fate: AtomicU8,
+}
+
+impl Line {
+    pub(crate) fn new(session: u64, name: Option<String>) -> Self {
+        Self { session, name, to_send: Notify::new(), fate: AtomicU8::new(0) }
+    }
+
+    pub(crate) fn fate(&self) -> Fate {
+        match self.fate.load(Ordering::Relaxed) {
+            0 => Fate::Open,
+            1 => Fate::Ended,
+            _ => Fate::Lost,
+        }
+    }
+
+    /// The connection is gone. `in_order`: the broker had said before that it stops.
+    pub(crate) fn ended(&self, in_order: bool) {
+        let word_was_left = in_order && self.name.is_some();
+        self.fate.store(if word_was_left { 1 } else { 2 }, Ordering::Relaxed);
+    }
+}

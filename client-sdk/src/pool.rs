@@ -1,0 +1,202 @@
+//! Which connections there are: one to a broker that has no cluster around it, or one to every broker of the topology.
+//!
+//! Invariant: never two connections to the same broker, and never more tries than the delays of a [`Link`] allow.
+//!
+//! With no connection at all, the addresses of the settings are tried in turn, next to the brokers that were known
+//! last. Not in here: what goes over a connection, and when one is left ([`session`](crate::session)).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+
+use crate::ConnectError;
+use crate::error::LinkError;
+use crate::line::Line;
+use crate::link::{Connection, Link};
+use crate::session;
+use crate::shared::Shared;
+use crate::sync::Locked;
+
+/// A connection that lasted so long was a good one: the next loss is answered at once.
+const GOOD: Duration = Duration::from_secs(5);
+
+/// Whom a try is made for.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Target {
+    /// Anybody whom the settings name.
+    Seed,
+    /// A broker of the topology.
+    Broker(String),
+}
+
+#[derive(Debug)]
+enum Event {
+    Tried(Target, Link, Result<Box<Connection>, ConnectError>),
+    Ended(Arc<Line>, LinkError),
+}
+
+/// A connection in use.
+#[derive(Debug)]
+struct Open {
+    name: Option<String>,
+    since: Instant,
+    /// For whom it was made.
+    target: Target,
+}
+
+#[derive(Debug)]
+struct Pool {
+    shared: Arc<Shared>,
+    tasks: JoinSet<Event>,
+    open: BTreeMap<u64, Open>,
+    /// At rest; a try takes its link with it and brings it back.
+    links: BTreeMap<Target, Link>,
+    trying: BTreeMap<Target, AbortHandle>,
+    /// Brokers that could not be reached at the first try.
+    failed: BTreeSet<String>,
+    /// What links are made from.
+    seeds: Link,
+}
+
+/// Keeps the client connected until it is stopped; `link` is how the `first` connection was made, which is in use as `line`.
+pub(crate) async fn keep(shared: Arc<Shared>, link: Link, first: Connection, line: Arc<Line>) {
+    let seeds = link.copy();
+    let mut pool = Pool {
+        shared,
+        tasks: JoinSet::new(),
+        open: BTreeMap::new(),
+        links: BTreeMap::from([(Target::Seed, link)]),
+        trying: BTreeMap::new(),
+        failed: BTreeSet::new(),
+        seeds,
+    };
+    pool.serve(Target::Seed, first, line);
+    loop {
+        pool.plan();
+        tokio::select! {
+            event = pool.tasks.join_next(), if !pool.tasks.is_empty() => {
+                // An error is a try that was given up, as it was not needed any more.
+                if let Some(Ok(event)) = event {
+                    pool.handle(event);
+                }
+            }
+            () = pool.shared.rewire.notified() => {}
+        }
+    }
+}
+
+impl Pool {
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Tried(target, link, result) => {
+                self.trying.remove(&target);
+                self.links.insert(target.clone(), link);
+                match result {
+                    Ok(connection) => self.opened(target, *connection),
+                    Err(error) => {
+                        tracing::debug!(?target, %error, "no connection yet");
+                        self.shared.fault(error.to_string());
+                        if let Target::Broker(name) = target {
+                            self.failed.insert(name);
+                        }
+                    }
+                }
+            }
+            Event::Ended(line, end) => {
+                let broker = line.name.as_deref().unwrap_or_default();
+                match end {
+                    LinkError::Left => tracing::info!(broker, session = line.session, reason = %end, "left"),
+                    _ => tracing::warn!(broker, session = line.session, reason = %end, "connection lost"),
+                }
+                self.shared.closed(&line, &end.to_string());
+                let Some(open) = self.open.remove(&line.session) else { return };
+                if let Some(link) = self.links.get_mut(&open.target).filter(|_| open.since.elapsed() >= GOOD)
+                {
+                    link.reset();
+                }
+            }
+        }
+    }
+
+    fn opened(&mut self, target: Target, connection: Connection) {
+        let name = connection.welcome.broker.clone();
+        let known = self.open.values().any(|open| name.is_none() || open.name.is_none() || open.name == name);
+        if known {
+            // Another name for a broker that is connected already, or one that is not of the cluster.
+            tracing::debug!(dialled = connection.broker, ?name, "one connection to a broker is enough");
+            if let Target::Broker(target) = target {
+                self.failed.insert(target);
+            }
+            return;
+        }
+        let line = self.shared.opened(&connection);
+        self.serve(target, connection, line);
+    }
+
+    fn serve(&mut self, target: Target, connection: Connection, line: Arc<Line>) {
+        tracing::info!(broker = connection.broker, session = connection.welcome.session, "connected");
+        let name = line.name.clone();
+        self.open.insert(line.session, Open { name, since: Instant::now(), target });
+        let shared = Arc::clone(&self.shared);
+        self.tasks.spawn(async move {
+            let run = AssertUnwindSafe(session::run(&shared, connection, &line)).catch_unwind();
+            let end = run.await.unwrap_or(LinkError::Closed);
+            Event::Ended(line, end)
+        });
+    }
+
+    /// Begins the tries that are needed, and gives up those that are not.
+    fn plan(&mut self) {
+        let topology = self.shared.router.locked().routes.topology().cloned();
+        let alone = self.open.values().any(|open| open.name.is_none());
+        let brokers = topology.iter().filter(|_| !alone).flat_map(|t| &t.brokers);
+        let is_open = |address: &str| self.open.values().any(|open| open.name.as_deref() == Some(address));
+        let mut wanted: BTreeSet<Target> = brokers
+            .filter(|broker| !is_open(&broker.address))
+            .map(|broker| Target::Broker(broker.address.clone()))
+            .collect();
+        let tried = wanted.iter().all(|t| matches!(t, Target::Broker(name) if self.failed.contains(name)));
+        if !self.open.is_empty() && (alone || (topology.is_some() && tried)) {
+            self.shared.ready.send_if_modified(|ready| !std::mem::replace(ready, true));
+        }
+        if self.open.is_empty() {
+            wanted.insert(Target::Seed);
+        }
+        self.trying.retain(|target, task| {
+            let keep = wanted.contains(target);
+            if !keep {
+                task.abort();
+            }
+            keep
+        });
+        let of_use = |target: &Target| {
+            *target == Target::Seed
+                || wanted.contains(target)
+                || self.open.values().any(|o| o.target == *target)
+        };
+        self.links.retain(|target, _| of_use(target));
+        for target in wanted {
+            if !self.trying.contains_key(&target) {
+                self.begin(target);
+            }
+        }
+    }
+
+    fn begin(&mut self, target: Target) {
+        let mut link = self.links.remove(&target).unwrap_or_else(|| match &target {
+            Target::Seed => self.seeds.copy(),
+            Target::Broker(name) => self.seeds.to(name.clone()),
+        });
+        let key = target.clone();
+        let task = self.tasks.spawn(async move {
+            let result = link.again().await.map(Box::new);
+            Event::Tried(target, link, result)
+        });
+        self.trying.insert(key, task);
+    }
+}

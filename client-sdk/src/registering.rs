@@ -1,0 +1,127 @@
+//! Registrations over all connections: their beginning, their end, and what is delivered to them.
+//!
+//! Invariant: an inbox is closed only when nothing more can come for it over any connection.
+
+use std::sync::Arc;
+
+use mtimer_protocol::Delivery;
+use mtimer_types::limits::MAX_REGISTRATIONS;
+use tokio::sync::oneshot;
+
+use crate::RegisterError;
+use crate::inbox::Inbox;
+use crate::outbox::{Barrier, Outbox};
+use crate::router::{Router, Stage};
+
+/// Deliveries that were taken in.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    /// Where they go; `None`: they were on their way when their registration ended.
+    pub(crate) inbox: Option<Arc<Inbox>>,
+    pub(crate) deliveries: Vec<Delivery>,
+    /// How many came from an owner that has been replaced, and are refused.
+    pub(crate) stale: u64,
+}
+
+impl Router {
+    pub(crate) fn register(&mut self, inbox: Arc<Inbox>) -> Result<u32, RegisterError> {
+        if self.stage != Stage::Open {
+            return Err(RegisterError::Closed);
+        }
+        if self.registrations.len() >= MAX_REGISTRATIONS {
+            return Err(RegisterError::TooMany { limit: MAX_REGISTRATIONS });
+        }
+        self.last_registration += 1;
+        let brokers = self.routes.brokers();
+        inbox.divide(brokers);
+        for outbox in self.lines.values_mut() {
+            outbox.register(self.last_registration, inbox.dest.clone(), inbox.share(brokers));
+        }
+        self.registrations.insert(self.last_registration, inbox);
+        Ok(self.last_registration)
+    }
+
+    /// Takes no more callbacks; the inbox closes when everything that was on its way is in it.
+    pub(crate) fn unregister(&mut self, number: u32) {
+        if !self.registrations.get(&number).is_some_and(|inbox| inbox.begin_end()) {
+            return;
+        }
+        if self.stage == Stage::Open {
+            self.lines.values_mut().for_each(|outbox| outbox.unregister(number));
+        }
+        self.barrier(Barrier::Unregistered(number));
+    }
+
+    /// Takes no more callbacks at all. What it returns ends when everything that was on its way is in.
+    pub(crate) fn drain(&mut self) -> oneshot::Receiver<()> {
+        let (notify, passed) = oneshot::channel();
+        if self.stage == Stage::Open {
+            self.lines.values_mut().for_each(Outbox::goodbye);
+        }
+        self.stage = self.stage.max(Stage::Draining);
+        self.barrier(Barrier::Notify(notify));
+        passed
+    }
+
+    /// The registrations there are; they get no more callbacks.
+    pub(crate) fn end_registrations(&mut self) -> Vec<Arc<Inbox>> {
+        let inboxes: Vec<_> = self.registrations.values().cloned().collect();
+        inboxes.iter().for_each(|inbox| inbox.close());
+        inboxes
+    }
+
+    pub(crate) fn inbox(&self, registration: u32) -> Option<&Arc<Inbox>> {
+        self.registrations.get(&registration)
+    }
+
+    /// Takes deliveries in. An error is a breach of the protocol.
+    pub(crate) fn delivered(
+        &mut self,
+        session: u64,
+        registration: u32,
+        mut deliveries: Vec<Delivery>,
+    ) -> Result<Taken, &'static str> {
+        let arrived = deliveries.len();
+        if deliveries.iter().any(|d| usize::from(d.id.partition().0) >= self.epochs.len()) {
+            return Err("a callback of a partition that is not there");
+        }
+        deliveries.retain(|delivery| {
+            let seen = &mut self.epochs[usize::from(delivery.id.partition().0)];
+            let current = delivery.epoch >= *seen;
+            *seen = delivery.epoch.max(*seen);
+            current
+        });
+        let stale = (arrived - deliveries.len()) as u64;
+        let inbox = self.registrations.get(&registration).cloned();
+        match (&inbox, self.lines.get_mut(&session)) {
+            (Some(_), Some(outbox)) => outbox.unsettled += deliveries.len() as u64,
+            (None, _) if !(1..=self.last_registration).contains(&registration) => {
+                return Err("a callback under a registration that was never made");
+            }
+            _ => {}
+        }
+        Ok(Taken { inbox, deliveries, stale })
+    }
+
+    fn barrier(&mut self, barrier: Barrier) {
+        let barrier = Arc::new(barrier);
+        for outbox in self.lines.values_mut() {
+            outbox.barrier(Arc::clone(&barrier));
+        }
+        self.pass(barrier);
+    }
+
+    /// One copy of a barrier has passed.
+    pub(crate) fn pass(&mut self, barrier: Arc<Barrier>) {
+        match Arc::into_inner(barrier) {
+            None => {}
+            Some(Barrier::Unregistered(number)) => {
+                if let Some(inbox) = self.registrations.remove(&number) {
+                    inbox.close();
+                }
+            }
+            // Whoever waited may have stopped waiting.
+            Some(Barrier::Notify(notify)) => drop(notify.send(())),
+        }
+    }
+}

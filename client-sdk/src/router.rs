@@ -1,0 +1,336 @@
+//! Everything that waits to be sent or answered, for all connections, behind one lock that is held for moments only.
+//!
+//! Invariant: what is in here is bounded: operations and questions by the room that their callers took, outcomes by the
+//! credit that was given, registrations by their limit, the rest by its connection's [`Outbox`].
+//!
+//! Not in here: sockets and tasks. A session takes messages out ([`Router::gather`]) and puts answers in; which
+//! connections there should be is decided by the [pool](crate::pool).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mtimer_protocol::{ClientMessage, OpReply, Query, QueryAnswer, SettleRefusal, Topology, Welcome};
+use mtimer_types::{Epoch, PartitionId, Time, TimerId};
+use tokio::time::Instant;
+
+use crate::call::{Call, Frame};
+use crate::inbox::Inbox;
+use crate::line::{Fate, Line};
+use crate::outbox::Outbox;
+use crate::queries::{Asked, Queries};
+use crate::requests::Requests;
+use crate::routes::Routes;
+use crate::settling::{Pushed, Settling, Told};
+
+/// Questions sent in one go.
+const QUERIES_AT_ONCE: usize = 64;
+
+/// How far a client is on its way out.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Stage {
+    /// At work.
+    Open,
+    /// Takes no more callbacks; handlers may still make requests.
+    Draining,
+    /// Done.
+    Closed,
+}
+
+/// One thing for the wire.
+#[derive(Debug)]
+pub(crate) enum Outgoing {
+    Message(ClientMessage),
+    /// To be handed to [`Router::sent`] before it is written.
+    Frame(Frame),
+}
+
+/// What a change of the connections or the topology cost.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Losses {
+    /// Outcomes that are pointless now.
+    pub(crate) pointless: u64,
+    /// Callbacks that are left to their next delivery.
+    pub(crate) dropped: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Router {
+    pub(crate) stage: Stage,
+    /// Why there is no connection, for errors.
+    pub(crate) fault: String,
+    /// Somebody looks at the time every now and then.
+    pub(crate) ticking: bool,
+    pub(crate) routes: Routes,
+    pub(crate) settling: Settling,
+    pub(crate) lines: BTreeMap<u64, Outbox>,
+    requests: Requests,
+    queries: Queries,
+    pub(crate) registrations: BTreeMap<u32, Arc<Inbox>>,
+    pub(crate) last_registration: u32,
+    last_session: u64,
+    /// By partition: the highest epoch seen, over all connections.
+    pub(crate) epochs: Vec<Epoch>,
+}
+
+impl Router {
+    pub(crate) fn new(partitions: u16) -> Self {
+        Self {
+            stage: Stage::Open,
+            fault: "not connected yet".to_owned(),
+            ticking: false,
+            routes: Routes::new(partitions),
+            settling: Settling::default(),
+            lines: BTreeMap::new(),
+            requests: Requests::new(),
+            queries: Queries::default(),
+            registrations: BTreeMap::new(),
+            last_registration: 0,
+            last_session: 0,
+            epochs: vec![Epoch(0); usize::from(partitions)],
+        }
+    }
+
+    /// A connection is there: the registrations are renewed over it.
+    pub(crate) fn opened(&mut self, welcome: &Welcome) -> (Arc<Line>, Losses) {
+        self.last_session += 1;
+        let session = self.last_session;
+        let line = Arc::new(Line::new(session, welcome.broker.clone()));
+        self.routes.opened(&line);
+        self.requests.opened(session, welcome.max_frame, welcome.max_batch);
+        self.queries.opened(session);
+        self.settling.opened(session);
+        let mut outbox = Outbox::new(Arc::clone(&line));
+        if self.stage == Stage::Open {
+            let brokers = self.routes.brokers();
+            for (number, inbox) in self.registrations.iter().filter(|(_, inbox)| !inbox.is_ending()) {
+                outbox.register(*number, inbox.dest.clone(), inbox.share(brokers));
+            }
+        } else {
+            outbox.goodbye();
+        }
+        self.lines.insert(session, outbox);
+        (line, self.reroute())
+    }
+
+    /// A connection is gone.
+    pub(crate) fn closed(&mut self, session: u64, fault: &str) -> Losses {
+        let Some(outbox) = self.lines.remove(&session) else { return Losses::default() };
+        fault.clone_into(&mut self.fault);
+        outbox.line.ended(outbox.stopping);
+        let lost = outbox.line.fate() == Fate::Lost;
+        self.routes.closed(session);
+        outbox.into_barriers().for_each(|barrier| self.pass(barrier));
+        self.requests.closed(session, &self.routes);
+        self.queries.closed(session, &self.routes);
+        let pointless = self.settling.closed(session, &self.routes);
+        let dropped = match lost {
+            true => self.registrations.values().map(|inbox| inbox.lost(session)).sum(),
+            false => 0,
+        };
+        let more = self.reroute();
+        Losses { pointless: pointless + more.pointless, dropped }
+    }
+
+    /// A broker wants to stop: it gets outcomes only.
+    pub(crate) fn stopping(&mut self, session: u64) -> Losses {
+        if let Some(outbox) = self.lines.get_mut(&session) {
+            outbox.stopping = true;
+        }
+        self.routes.stopping(session);
+        self.reroute()
+    }
+
+    /// Takes a topology in. `None`: there is a newer one already.
+    pub(crate) fn topology(&mut self, topology: Topology) -> Option<Losses> {
+        let before = self.routes.brokers();
+        if !self.routes.observe(topology) {
+            return None;
+        }
+        let now = self.routes.brokers();
+        if now != before {
+            for inbox in self.registrations.values() {
+                inbox.divide(now);
+            }
+        }
+        if now != before && self.stage == Stage::Open {
+            for (number, inbox) in self.registrations.iter().filter(|(_, inbox)| !inbox.is_ending()) {
+                let share = inbox.share(now);
+                if share != inbox.share(before) {
+                    let lines = self.lines.values_mut();
+                    lines.for_each(|outbox| outbox.register(*number, inbox.dest.clone(), share));
+                }
+            }
+        }
+        Some(self.reroute())
+    }
+
+    fn reroute(&mut self) -> Losses {
+        self.requests.reroute(&self.routes);
+        self.queries.reroute(&self.routes);
+        Losses { pointless: self.settling.reroute(&self.routes), dropped: 0 }
+    }
+
+    /// The client is closed.
+    pub(crate) fn close(&mut self) {
+        self.stage = Stage::Closed;
+        self.lines.clear();
+        self.requests.close();
+        self.queries.close();
+        std::mem::take(&mut self.registrations).into_values().for_each(|inbox| inbox.close());
+    }
+
+    /// Whether there is a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        !self.lines.is_empty()
+    }
+
+    /// Whether nothing waits for a broker.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.settling.unconfirmed() == 0 && self.requests.is_empty() && self.queries.is_empty()
+    }
+
+    /// Whether a broker owes nothing and is owed nothing that wants to stop and has no others around it, or that is no
+    /// part of the cluster any more. (One of a cluster may still deliver what it had taken before it hands over.)
+    pub(crate) fn may_leave(&self, session: u64) -> bool {
+        let Some(outbox) = self.lines.get(&session) else { return true };
+        let stops = outbox.stopping && outbox.line.name.is_none();
+        (stops || self.routes.is_outside(session))
+            && outbox.unsettled == 0
+            && self.settling.none_open(session)
+            && self.requests.none_sent(session)
+            && self.queries.none_sent(session)
+    }
+
+    /// Callbacks that came over a connection were left out.
+    pub(crate) fn left_out(&mut self, session: u64, n: u64) {
+        if let Some(outbox) = self.lines.get_mut(&session) {
+            outbox.unsettled = outbox.unsettled.saturating_sub(n);
+        }
+    }
+
+    /// Queues outcomes; says how many are pointless.
+    pub(crate) fn settle(&mut self, outcomes: impl Iterator<Item = Told>) -> u64 {
+        let (mut last, mut pointless) = (None, 0);
+        for told in outcomes {
+            self.left_out(told.over.session, 1);
+            match self.settling.push(told, &self.routes) {
+                Pushed::To(session) if last != Some(session) => {
+                    last = Some(session);
+                    self.wake(session);
+                }
+                Pushed::To(_) | Pushed::Waits => {}
+                Pushed::Pointless => pointless += 1,
+            }
+        }
+        pointless
+    }
+
+    pub(crate) fn settled(
+        &mut self,
+        session: u64,
+        accepted: u32,
+        refused: &[(TimerId, SettleRefusal)],
+        now: Instant,
+    ) -> Result<u64, &'static str> {
+        self.settling.settled(session, accepted, refused, now, &self.routes)
+    }
+
+    pub(crate) fn extend(&mut self, over: &Line, id: TimerId, epoch: Epoch, attempt: u32, by_ms: u32) {
+        let to = self.routes.settle_line(id.partition(), over);
+        let to = to.filter(|to| self.routes.may_know(*to, over));
+        if let Some(outbox) = to.and_then(|to| self.lines.get_mut(&to)) {
+            outbox.extend(id, epoch, attempt, by_ms);
+        }
+    }
+
+    /// Queues operations.
+    pub(crate) fn request(&mut self, calls: impl IntoIterator<Item = Call>) {
+        for call in calls {
+            if let Some(session) = self.requests.push(call, &self.routes) {
+                self.wake(session);
+            }
+        }
+    }
+
+    pub(crate) fn reply(
+        &mut self,
+        session: u64,
+        corr: u64,
+        replies: Vec<OpReply>,
+        now: Instant,
+    ) -> Result<u64, &'static str> {
+        self.requests.reply(session, corr, replies, now, &mut self.routes)
+    }
+
+    /// See [`Requests::sent`].
+    pub(crate) fn sent(&mut self, frame: Frame) -> u64 {
+        self.requests.sent(frame)
+    }
+
+    /// Queues a question.
+    pub(crate) fn ask(&mut self, asked: Asked) {
+        if let Some(session) = self.queries.push(asked, &self.routes) {
+            self.wake(session);
+        }
+    }
+
+    /// A question was answered. An error is a breach of the protocol.
+    pub(crate) fn answer(
+        &mut self,
+        session: u64,
+        corr: u64,
+        answer: QueryAnswer,
+        now: Instant,
+    ) -> Result<(), &'static str> {
+        match self.lines.get_mut(&session).and_then(|outbox| outbox.passed(corr)) {
+            Some(barrier) => self.pass(barrier),
+            None => self.queries.answer(session, corr, answer, now, &mut self.routes)?,
+        }
+        Ok(())
+    }
+
+    pub(crate) fn outbox(&mut self, session: u64) -> Option<&mut Outbox> {
+        self.lines.get_mut(&session)
+    }
+
+    /// What can be sent over a connection now; a little of everything.
+    pub(crate) fn gather(&mut self, session: u64, time: Time, now: Instant, out: &mut Vec<Outgoing>) {
+        let Some(outbox) = self.lines.get_mut(&session) else { return };
+        let queries = &mut self.queries;
+        outbox.gather(now, || queries.number(), |message| out.push(Outgoing::Message(message)));
+        out.extend(self.settling.next(session).map(|s| Outgoing::Message(ClientMessage::Settle(s))));
+        out.extend(self.requests.next(session, time, now).map(Outgoing::Frame));
+        let queries = std::iter::from_fn(|| self.queries.next(session)).take(QUERIES_AT_ONCE);
+        let message = |(corr, query): (u64, Query)| Outgoing::Message(ClientMessage::Query { corr, query });
+        out.extend(queries.map(message));
+    }
+
+    /// Looks at the time. Says whether there is something to send, and how many outcomes were given up.
+    pub(crate) fn sweep(&mut self, now: Instant) -> (bool, u64) {
+        let reason = match self.is_connected() {
+            true => "the partition's owner is not connected",
+            false => self.fault.as_str(),
+        };
+        let requests = self.requests.sweep(now, reason, &self.routes);
+        let queries = self.queries.sweep(now, reason, &self.routes);
+        let (settlements, over) = self.settling.sweep(now, &self.routes);
+        self.ticking = !self.requests.is_empty() || !self.queries.is_empty() || self.settling.is_waiting();
+        (requests || queries || settlements, over)
+    }
+
+    fn wake(&self, session: u64) {
+        if let Some(outbox) = self.lines.get(&session) {
+            outbox.line.to_send.notify_one();
+        }
+    }
+
+    /// Wakes whoever writes.
+    pub(crate) fn wake_all(&self) {
+        self.lines.values().for_each(|outbox| outbox.line.to_send.notify_one());
+    }
+
+    /// The partitions that requests can be sent about just now.
+    pub(crate) fn reachable(&self) -> Vec<PartitionId> {
+        self.routes.reachable()
+    }
+}

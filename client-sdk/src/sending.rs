@@ -1,0 +1,146 @@
+//! Operations and questions on their way in: room for them, one by one or many together.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mtimer_protocol::{OpReply, Query, QueryAnswer, RequestOp};
+use mtimer_types::PartitionId;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::Instant;
+
+use crate::RequestError;
+use crate::call::{Call, Waiter, op_bytes, partition_of_target};
+use crate::queries::Asked;
+use crate::router::{Router, Stage};
+use crate::routes::Goal;
+use crate::shared::Shared;
+use crate::sync::Locked;
+
+/// Bytes of an operation that count as one.
+const ROOM_BYTES: usize = 4 * 1024;
+/// Operations that [`Shared::request_all`] hands over at once.
+const CHUNK: usize = 500;
+
+type Answer = oneshot::Receiver<Result<OpReply, RequestError>>;
+
+impl Shared {
+    /// Sends one operation and waits for its answer.
+    pub(crate) async fn request(&self, op: RequestOp) -> Result<OpReply, RequestError> {
+        let room = self.take_room(weight(&op)).await?;
+        let (reply, answer) = oneshot::channel();
+        let waiter = Waiter::new(reply, room, Instant::now(), self.settings.request_timeout);
+        let call = Call::new(op, self.partitions, waiter);
+        self.hand_over(|router| router.request([call]))?;
+        answer.await.unwrap_or(Err(RequestError::Closed))
+    }
+
+    /// Sends many operations and waits for their answers, which come in the same order.
+    pub(crate) async fn request_all(
+        &self,
+        ops: impl Iterator<Item = RequestOp>,
+    ) -> Vec<Result<OpReply, RequestError>> {
+        let mut ops = ops.peekable();
+        let mut answers = Vec::with_capacity(ops.size_hint().0);
+        let mut pending = VecDeque::new();
+        while ops.peek().is_some() {
+            let (mut chunk, mut total) = (Vec::new(), 0);
+            while let Some(op) = ops.next_if(|op| {
+                let more = total + weight(op).min(self.capacity);
+                chunk.is_empty() || (chunk.len() < CHUNK && more <= self.capacity)
+            }) {
+                let weight = weight(&op).min(self.capacity);
+                total += weight;
+                chunk.push((op, weight));
+            }
+            let waiting = chunk.len();
+            match self.take_room(total).await.and_then(|room| self.hand_over_all(chunk, room)) {
+                Ok(receivers) => pending.extend(receivers),
+                Err(error) => {
+                    // What was handed over before is answered before it.
+                    collect(&mut pending, &mut answers, 0).await;
+                    answers.extend(std::iter::repeat_n(Err(error), waiting));
+                }
+            }
+            collect(&mut pending, &mut answers, self.capacity as usize).await;
+        }
+        collect(&mut pending, &mut answers, 0).await;
+        answers
+    }
+
+    fn hand_over_all(
+        &self,
+        chunk: Vec<(RequestOp, u32)>,
+        mut room: OwnedSemaphorePermit,
+    ) -> Result<Vec<Answer>, RequestError> {
+        let mut receivers = Vec::with_capacity(chunk.len());
+        let (now, timeout) = (Instant::now(), self.settings.request_timeout);
+        let mut calls = Vec::with_capacity(chunk.len());
+        for (op, weight) in chunk {
+            // The room was taken for the sum of the weights.
+            let Some(room) = room.split(weight as usize) else { return Err(RequestError::Closed) };
+            let (reply, answer) = oneshot::channel();
+            receivers.push(answer);
+            calls.push(Call::new(op, self.partitions, Waiter::new(reply, room, now, timeout)));
+        }
+        self.hand_over(|router| router.request(calls))?;
+        Ok(receivers)
+    }
+
+    /// Asks whoever can know and waits for the answer.
+    pub(crate) async fn query(&self, query: Query) -> Result<QueryAnswer, RequestError> {
+        let goal = match &query {
+            Query::Get(target) => Goal::Partition(partition_of_target(target, self.partitions)),
+            Query::Dead { cursor, .. } | Query::Unconfirmed { cursor, .. } => {
+                Goal::Partition(PartitionId(cursor.map_or(0, |(partition, _)| partition)))
+            }
+            Query::Drain { .. } => Goal::Leader,
+            Query::Status | Query::Cluster | Query::Broker => Goal::Informed,
+        };
+        self.query_of(query, goal).await
+    }
+
+    /// Asks a question and waits for its answer.
+    pub(crate) async fn query_of(&self, query: Query, goal: Goal) -> Result<QueryAnswer, RequestError> {
+        let room = self.take_room(1).await?;
+        let (reply, answer) = oneshot::channel();
+        let asked = Asked::new(query, goal, reply, room, self.settings.request_timeout);
+        self.hand_over(|router| router.ask(asked))?;
+        answer.await.unwrap_or(Err(RequestError::Closed))
+    }
+
+    async fn take_room(&self, weight: u32) -> Result<OwnedSemaphorePermit, RequestError> {
+        let room = Arc::clone(&self.room).acquire_many_owned(weight.min(self.capacity)).await;
+        room.map_err(|_| RequestError::Closed)
+    }
+
+    fn hand_over(&self, push: impl FnOnce(&mut Router)) -> Result<(), RequestError> {
+        let mut router = self.router.locked();
+        if router.stage == Stage::Closed {
+            return Err(RequestError::Closed);
+        }
+        push(&mut router);
+        let wake = !std::mem::replace(&mut router.ticking, true);
+        drop(router);
+        if wake {
+            self.busy.notify_one();
+        }
+        Ok(())
+    }
+}
+
+/// Waits for the oldest answers, until no more than `rest` are left to wait for.
+async fn collect(
+    pending: &mut VecDeque<Answer>,
+    answers: &mut Vec<Result<OpReply, RequestError>>,
+    rest: usize,
+) {
+    while pending.len() > rest {
+        let Some(answer) = pending.pop_front() else { break };
+        answers.push(answer.await.unwrap_or(Err(RequestError::Closed)));
+    }
+}
+
+/// How much room an operation takes.
+fn weight(op: &RequestOp) -> u32 {
+    1 + (op_bytes(op) / ROOM_BYTES) as u32
+}
