@@ -25,7 +25,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub(crate) struct Outage(Mutex<Option<StoreError>>);
 
 impl Outage {
-    fn begin(&self, error: StoreError, counters: &Counters) {
+    pub(crate) fn begin(&self, error: StoreError, counters: &Counters) {
         let mut why = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if why.is_none() {
             counters.count(ShellCounter::StoreOutages);
@@ -34,7 +34,7 @@ impl Outage {
         *why = Some(error);
     }
 
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         if self.0.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
             tracing::info!("the store is back");
         }
@@ -57,10 +57,14 @@ pub(crate) struct Acquirer {
 }
 
 /// A pause that doubles.
-struct Backoff(Duration);
+pub(crate) struct Backoff(Duration);
 
 impl Backoff {
-    async fn pause(&mut self) {
+    pub(crate) fn new() -> Self {
+        Self(FIRST_PAUSE)
+    }
+
+    pub(crate) async fn pause(&mut self) {
         tokio::time::sleep(self.0).await;
         self.0 = (self.0 * 2).min(LONGEST_PAUSE);
     }
@@ -80,7 +84,7 @@ impl Acquirer {
         outage: Arc<Outage>,
         counters: Arc<Counters>,
     ) -> Result<Self, StoreError> {
-        let mut backoff = Backoff(FIRST_PAUSE);
+        let mut backoff = Backoff::new();
         let term = loop {
             match store.raise_term().await {
                 Ok(term) => break term,
@@ -100,7 +104,7 @@ impl Acquirer {
     ///
     /// Dropped half way, the partition may or may not have been acquired.
     pub(crate) async fn acquire(&self, partition: PartitionId, ours: Epoch) -> Result<Acquired, BrokerError> {
-        let mut backoff = Backoff(FIRST_PAUSE);
+        let mut backoff = Backoff::new();
         let mut attempt = None;
         loop {
             match self.step(partition, ours, &mut attempt).await {

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
+use mtimer_core::cluster::{Node, NodeOptions};
 use mtimer_core::{Engine, EngineOptions};
 use mtimer_protocol::Status;
-use mtimer_store::{Acquired, Store};
+use mtimer_store::{Acquired, Coordination, Store};
 use mtimer_types::{Epoch, PartitionId};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -22,27 +23,31 @@ use tokio_util::sync::CancellationToken;
 
 use crate::acquire::{Acquirer, Outage};
 use crate::clock::{Clock, keep};
+use crate::cluster::{Assigned, Board, ClusterTask, ORDERS, PEER_EVENTS, Parts as ClusterParts, PeerEvent};
 use crate::counters::Counters;
 use crate::error::{BrokerError, StartError};
 use crate::inbox::Gate;
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, Means};
 use crate::listener::listen;
 use crate::options::BrokerOptions;
 use crate::session::{SessionContext, welcome};
-use crate::shell::{Control, Parts, Shell};
+use crate::shell::{Control, Membership, Parts, Shell};
 use crate::wheel::Wheel;
 
 /// Partitions that are acquired at the same time.
 const ACQUIRE_AT_ONCE: usize = 64;
+/// A partition whose place in the store its owner has not reached for so long, ms, goes to one that reaches it.
+const UNREACHABLE_MS: u64 = 2_000;
 /// Requests to the engine's task that may wait.
 const CONTROLS: usize = 64;
 /// How long sessions and tasks may take to end when the engine's task has ended: last words and lingering, twice over.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Starts a broker on a store: listens, acquires every partition, then accepts clients.
+/// Starts a broker on a store.
 ///
-/// Returns once all partitions are acquired. While the store is away it waits, up to
-/// [`BrokerOptions::startup_timeout`]. Must be called within a tokio runtime.
+/// On a store of its own it acquires every partition, then accepts clients. On one that brokers share it joins their
+/// cluster, or founds it, and is given its share. Returns once it owns what it is to own. While the store is away
+/// it waits, up to [`BrokerOptions::startup_timeout`]. Must be called within a tokio runtime.
 ///
 /// # Cancel safety
 ///
@@ -56,18 +61,111 @@ pub async fn start(options: BrokerOptions, store: Arc<dyn Store>) -> Result<Brok
     let listener = TcpListener::bind(addr).await.map_err(listen_error)?;
     let local = listener.local_addr().map_err(listen_error)?;
     let counters = Arc::new(Counters::default());
-    let ownership = own_all(&options, &store, &counters).await?;
+    let patience = options.startup_timeout;
+    let (ownership, joined) = match store.coordination() {
+        Some(coordination) => {
+            let clock = Arc::new(Clock::start(options.host_clock.clone(), &*store).await);
+            let (cluster, means, joined) = found(&options, &store, coordination, &counters, &clock, local)?;
+            (Ownership { means, clock, acquired: Vec::new(), cluster: Some(cluster) }, Some(joined))
+        }
+        None => (own_all(&options, &store, &counters).await?, None),
+    };
     let (broker, running) = assemble(options, store, counters, ownership, listener, local)?;
     tokio::spawn(running);
+    if let Some(joined) = joined {
+        join(&broker, joined, patience).await?;
+    }
     tracing::info!(%local, "ready");
     Ok(broker)
 }
 
+/// Waits until a broker of a cluster owns what it was first assigned.
+async fn join(
+    broker: &Broker,
+    mut joined: watch::Receiver<bool>,
+    patience: Option<Duration>,
+) -> Result<(), StartError> {
+    let began = Instant::now();
+    let done = async {
+        tokio::select! {
+            // An error means that the engine's task has ended: the other branch tells.
+            Ok(_) = joined.wait_for(|joined| *joined) => Ok(()),
+            ended = broker.wait() => ended.map_err(StartError::Ended),
+        }
+    };
+    match patience {
+        None => done.await,
+        Some(patience) => timeout(patience, done).await.unwrap_or_else(|_| {
+            let why = "there is no leader that has given it anything, or the store is away".to_owned();
+            Err(StartError::NotJoined { waited: began.elapsed(), why })
+        }),
+    }
+}
+
+/// The parts of a broker's cluster side.
+struct ClusterSide {
+    task: ClusterTask,
+    membership: Membership,
+    peers: mpsc::Sender<PeerEvent>,
+}
+
+type Founded = (ClusterSide, Means, watch::Receiver<bool>);
+
+fn found(
+    options: &BrokerOptions,
+    store: &Arc<dyn Store>,
+    coordination: Arc<dyn Coordination>,
+    counters: &Arc<Counters>,
+    clock: &Arc<Clock>,
+    local: SocketAddr,
+) -> Result<Founded, StartError> {
+    let address = options.address(local)?;
+    let own = &options.membership;
+    let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+    let software = concat!("mtimer/", env!("CARGO_PKG_VERSION")).to_owned();
+    let node = NodeOptions {
+        cluster: options.cluster.clone(),
+        partitions: store.info().partitions,
+        address: address.clone(),
+        incarnation: rand::random(),
+        software: software.clone(),
+        weight: own.weight,
+        heartbeat_ms: ms(own.peer_heartbeat),
+        member_timeout_ms: ms(own.peer_timeout),
+        lease_ttl_ms: ms(own.lease_ttl),
+        renew_ms: ms(own.lease_ttl) * 7 / 25,
+        unreachable_ms: UNREACHABLE_MS,
+        seed: rand::random(),
+    };
+    let (orders_in, orders) = mpsc::channel(ORDERS);
+    let (peers, peers_out) = mpsc::channel(PEER_EVENTS);
+    let (topology, topology_out) = watch::channel(None);
+    let (joined, joined_out) = watch::channel(false);
+    let board = Arc::new(Board::default());
+    let task = ClusterTask::new(ClusterParts {
+        node: Node::new(node, clock.now().mono_ms),
+        store: coordination,
+        clock: clock.clone(),
+        board: board.clone(),
+        orders: orders_in,
+        peers: peers_out,
+        topology,
+        counters: counters.clone(),
+        software,
+        token: String::new(),
+    });
+    let patience = own.handover_timeout;
+    let assigned = Assigned::new(store.clone(), &address, topology_out, patience, counters.clone());
+    let membership = Membership { address, board, orders, joined, topology: None };
+    Ok((ClusterSide { task, membership, peers }, Means::Assigned(Arc::new(assigned)), joined_out))
+}
+
 /// What a broker needs before it serves anybody.
 struct Ownership {
-    acquirer: Arc<Acquirer>,
+    means: Means,
     clock: Arc<Clock>,
     acquired: Vec<(PartitionId, Acquired)>,
+    cluster: Option<ClusterSide>,
 }
 
 async fn own_all(
@@ -89,7 +187,8 @@ async fn own_all(
         };
         let partitions = stream::iter(0..store.info().partitions);
         let acquired = partitions.map(one).buffer_unordered(ACQUIRE_AT_ONCE).try_collect().await?;
-        Ok(Ownership { acquirer: Arc::new(acquirer), clock: Arc::new(clock), acquired })
+        let means = Means::Alone(Arc::new(acquirer));
+        Ok(Ownership { means, clock: Arc::new(clock), acquired, cluster: None })
     };
     let began = Instant::now();
     match options.startup_timeout {
@@ -111,23 +210,30 @@ fn assemble(
     listener: TcpListener,
     local: SocketAddr,
 ) -> Result<(Broker, impl Future<Output = ()> + Send + use<>), StartError> {
-    let Ownership { acquirer, clock, acquired } = ownership;
+    let Ownership { means, clock, acquired, cluster } = ownership;
+    let (cluster_task, membership, peers) = match cluster {
+        Some(ClusterSide { task, membership, peers }) => (Some(task), Some(membership), Some(peers)),
+        None => (None, None, None),
+    };
+    let address = membership.as_ref().map(|m| m.address.clone());
     let info = store.info();
     let (gate, inbox) = Gate::new();
     let (control, controls) = mpsc::channel(CONTROLS);
     let stopping = CancellationToken::new();
     let seed = if options.engine.seed == 0 { rand::random() } else { options.engine.seed };
-    let engine = EngineOptions { partitions: info.partitions, seed, ..options.engine };
+    let engine =
+        EngineOptions { partitions: info.partitions, seed, address: address.clone(), ..options.engine };
     let shell = Shell::new(Parts {
         engine: Engine::new(engine, clock.now()),
         clock: clock.clone(),
         wheel: Wheel::new(clock.clone()).map_err(StartError::Thread)?,
-        lanes: Lanes::new(acquirer),
+        lanes: Lanes::new(means),
         counters: counters.clone(),
         inbox,
         control: controls,
         drain_timeout: options.drain_timeout,
         stopping: stopping.clone(),
+        cluster: membership,
     });
     let context = Arc::new(SessionContext {
         gate,
@@ -141,8 +247,9 @@ fn assemble(
         heartbeat: options.heartbeat,
         heartbeat_timeout: options.heartbeat_timeout,
         handshake_timeout: options.handshake_timeout,
-        welcome: welcome(options.cluster, info, options.heartbeat),
+        welcome: welcome(options.cluster, info, options.heartbeat, address),
         stopping: stopping.clone(),
+        cluster: peers,
     });
     let (ended, end) = watch::channel(None);
     let abort = CancellationToken::new();
@@ -150,6 +257,9 @@ fn assemble(
     let running = async move {
         let mut tasks = Tasks::default();
         tasks.spawn("engine", shell.run(acquired));
+        if let Some(task) = cluster_task {
+            tasks.spawn("cluster", task.run());
+        }
         tasks.spawn("listener", listen(listener, context, options.max_handshakes));
         let clock_stop = stopping.clone();
         tasks.spawn("clock", async move {
@@ -198,7 +308,7 @@ impl Tasks {
             };
             match joined.map(|joined| self.name_of(joined)) {
                 // The clock and, without sessions, the listener end by themselves once the broker is stopping.
-                Some(("clock" | "listener", Ok(()))) => {}
+                Some(("clock" | "listener" | "cluster", Ok(()))) => {}
                 Some((_, end)) => break end,
                 None => break Ok(()),
             }

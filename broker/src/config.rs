@@ -17,6 +17,7 @@ use mtimer_core::EngineOptions;
 use mtimer_types::{Destination, RetryTiers};
 use serde::Deserialize;
 
+use crate::cluster::ClusterOptions;
 use crate::options::{BrokerOptions, InvalidOptions};
 pub use units::{InvalidValue, List, Size, Span};
 
@@ -65,6 +66,16 @@ settings! {
     listen: String = "MTIMER_LISTEN",
     /// The address that clients are to use, if it is not the one listened on
     advertise: String = "MTIMER_ADVERTISE",
+    /// Its share of the partitions in relation to other brokers', 1 to 1000
+    weight: u16 = "MTIMER_WEIGHT",
+    /// How long the leader's lease lasts if it is not renewed
+    lease_ttl: Span = "MTIMER_LEASE_TTL",
+    /// How often a broker tells the leader that it is there
+    peer_heartbeat: Span = "MTIMER_PEER_HEARTBEAT",
+    /// Silence after which the leader gives a broker's partitions to others
+    peer_timeout: Span = "MTIMER_PEER_TIMEOUT",
+    /// How long a new owner waits for a live old one to give a partition up
+    handover_timeout: Span = "MTIMER_HANDOVER_TIMEOUT",
     /// The cluster's name
     cluster: String = "MTIMER_CLUSTER",
     /// Redis servers, separated by commas; without any the store is embedded
@@ -332,6 +343,14 @@ impl PartialConfig {
             max_handshakes: self.max_handshakes.unwrap_or(base.max_handshakes),
             max_sessions: self.max_sessions.unwrap_or(base.max_sessions),
             session_outbox_bytes: outbox.unwrap_or(base.session_outbox_bytes),
+            membership: ClusterOptions {
+                advertise: self.advertise.clone(),
+                weight: self.weight.unwrap_or(base.membership.weight),
+                lease_ttl: span(self.lease_ttl, base.membership.lease_ttl),
+                peer_heartbeat: span(self.peer_heartbeat, base.membership.peer_heartbeat),
+                peer_timeout: span(self.peer_timeout, base.membership.peer_timeout),
+                handover_timeout: span(self.handover_timeout, base.membership.handover_timeout),
+            },
             ..BrokerOptions::default()
         };
         broker.validate()?;
@@ -398,9 +417,11 @@ impl PartialConfig {
             }
         }
         Ok(EngineOptions {
+            address: base.address,
             partitions: self.partitions.unwrap_or(base.partitions),
             preload_ms: self.preload.map_or(base.preload_ms, Span::as_ms),
             memory_bytes: self.memory.map_or(base.memory_bytes, |s| s.0),
+            batch_ops: base.batch_ops,
             park_after_ms: self.park_after.map_or(base.park_after_ms, Span::as_ms),
             retry: self.retry.as_ref().map_or(base.retry, tiers),
             retry_by_dest,

@@ -1,6 +1,7 @@
 //! What the shell counts beside the engine's own counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One number of the shell. All count up since start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +47,8 @@ pub(crate) enum ShellCounter {
     ClockOutliers,
     /// Reigns that began.
     PartitionsAcquired,
+    /// Partitions taken from a broker that did not give them up in time.
+    HandoversForced,
     /// Times that the store went away.
     StoreOutages,
     /// Errors of the listener.
@@ -54,7 +57,7 @@ pub(crate) enum ShellCounter {
 
 use ShellCounter as C;
 
-const ALL: [(ShellCounter, &str); 22] = [
+const ALL: [(ShellCounter, &str); 23] = [
     (C::ConnectionsAccepted, "connections_accepted_total"),
     (C::ConnectionsRefused, "connections_refused_total"),
     (C::SessionsRefused, "sessions_refused_total"),
@@ -75,28 +78,46 @@ const ALL: [(ShellCounter, &str); 22] = [
     (C::Alarms, "alarms_total"),
     (C::ClockOutliers, "clock_outliers_total"),
     (C::PartitionsAcquired, "partitions_acquired_total"),
+    (C::HandoversForced, "handovers_forced_total"),
     (C::StoreOutages, "store_outages_total"),
     (C::AcceptErrors, "accept_errors_total"),
 ];
 
 /// The shell's counters, shared by its tasks.
 #[derive(Debug, Default)]
-pub(crate) struct Counters([AtomicU64; ALL.len()]);
+pub(crate) struct Counters {
+    shell: [AtomicU64; ALL.len()],
+    /// The cluster node's, as last noted; none without a cluster.
+    node: Mutex<Vec<(&'static str, u64)>>,
+}
 
 impl Counters {
     pub(crate) fn add(&self, counter: ShellCounter, n: u64) {
-        self.0[counter as usize].fetch_add(n, Ordering::Relaxed);
+        self.shell[counter as usize].fetch_add(n, Ordering::Relaxed);
     }
 
     pub(crate) fn count(&self, counter: ShellCounter) {
         self.add(counter, 1);
     }
 
+    /// Notes how the cluster node's counters stand.
+    pub(crate) fn note_node(&self, counters: impl Iterator<Item = (&'static str, u64)>) {
+        let mut node = self.node();
+        node.clear();
+        node.extend(counters);
+    }
+
+    fn node(&self) -> MutexGuard<'_, Vec<(&'static str, u64)>> {
+        // Whatever is in it is as good as what was noted before.
+        self.node.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Puts these counters among the engine's, in order of name.
     pub(crate) fn merge_into(&self, counters: &mut Vec<(String, u64)>) {
         let own =
-            ALL.iter().map(|(c, name)| ((*name).to_owned(), self.0[*c as usize].load(Ordering::Relaxed)));
+            ALL.iter().map(|(c, name)| ((*name).to_owned(), self.shell[*c as usize].load(Ordering::Relaxed)));
         counters.extend(own);
+        counters.extend(self.node().iter().map(|(name, n)| ((*name).to_owned(), *n)));
         counters.sort();
     }
 }
@@ -112,9 +133,12 @@ mod tests {
         }
         let counters = Counters::default();
         counters.add(C::Alarms, 3);
+        counters.note_node([("campaigns_total", 1)].into_iter());
+        counters.note_node([("campaigns_total", 2)].into_iter());
         let mut merged = vec![("scheduled_total".to_owned(), 7)];
         counters.merge_into(&mut merged);
-        assert_eq!(merged.len(), ALL.len() + 1);
+        assert_eq!(merged.len(), ALL.len() + 2);
+        assert!(merged.contains(&("campaigns_total".to_owned(), 2)));
         assert!(merged.windows(2).all(|w| w[0].0 < w[1].0), "in order, none twice");
         assert!(merged.contains(&("alarms_total".to_owned(), 3)));
     }

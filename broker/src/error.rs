@@ -37,6 +37,14 @@ pub enum StartError {
         /// What came last.
         last: String,
     },
+    /// The cluster could not be joined in time.
+    #[error("the cluster could not be joined within {} s: {why}; allow more with --startup-timeout", .waited.as_secs())]
+    NotJoined {
+        /// How long was tried.
+        waited: Duration,
+        /// How far it came.
+        why: String,
+    },
     /// It ended while starting.
     #[error(transparent)]
     Ended(#[from] BrokerError),
@@ -63,6 +71,9 @@ pub enum BrokerError {
         /// This broker's term.
         our_term: Term,
     },
+    /// The broker contradicts the cluster that it is to be a part of.
+    #[error("the cluster refuses this broker: {0}")]
+    Refused(String),
     /// The store answers, but cannot be used any more.
     #[error("partition {partition} cannot be acquired anew: {source}")]
     Store {

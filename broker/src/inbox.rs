@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use mtimer_core::{SessionEvent, SessionId};
-use mtimer_protocol::{ClientMessage, RequestOp, Settlement};
+use mtimer_protocol::{ClientMessage, PeerRequest, Query, RequestOp, Settlement};
 use mtimer_types::limits::{MAX_INGRESS, MAX_SESSION_INFLIGHT, MAX_SESSION_INGRESS};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -140,12 +140,20 @@ pub(crate) struct OutOfPlace(pub(crate) &'static str);
 #[derive(Debug)]
 pub(crate) enum Sorted {
     ForEngine(SessionEvent),
+    ForCluster(ForCluster),
     Ping(u64),
     Pong,
 }
 
-/// Sorts a message that came after the handshake.
-pub(crate) fn sort(message: ClientMessage) -> Result<Sorted, OutOfPlace> {
+/// What the cluster's task answers.
+#[derive(Debug)]
+pub(crate) enum ForCluster {
+    Request(PeerRequest),
+    Query { corr: u64, query: Query },
+}
+
+/// Sorts a message that came after the handshake. `cluster`: whether there is one around this broker.
+pub(crate) fn sort(message: ClientMessage, cluster: bool) -> Result<Sorted, OutOfPlace> {
     Ok(Sorted::ForEngine(match message {
         ClientMessage::Hello(_) => return Err(OutOfPlace("a second hello")),
         ClientMessage::Ping(n) => return Ok(Sorted::Ping(n)),
@@ -159,15 +167,22 @@ pub(crate) fn sort(message: ClientMessage) -> Result<Sorted, OutOfPlace> {
         ClientMessage::Extend { id, epoch, attempt, by_ms } => {
             SessionEvent::Extend { id, epoch, attempt, by_ms }
         }
+        ClientMessage::Query { corr, query: query @ (Query::Cluster | Query::Drain { .. }) } if cluster => {
+            return Ok(Sorted::ForCluster(ForCluster::Query { corr, query }));
+        }
         ClientMessage::Query { corr, query } => SessionEvent::Query { corr, query },
         ClientMessage::Goodbye => SessionEvent::Goodbye,
+        ClientMessage::Peer(request) if cluster => {
+            return Ok(Sorted::ForCluster(ForCluster::Request(request)));
+        }
+        ClientMessage::Peer(_) => return Err(OutOfPlace("a message for another broker")),
     }))
 }
 
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use mtimer_protocol::{Query, Request};
+    use mtimer_protocol::Request;
     use mtimer_types::{Time, TimerId};
 
     use super::*;

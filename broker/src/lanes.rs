@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
 use crate::acquire::Acquirer;
+use crate::cluster::{Assigned, Assignment};
 use crate::error::BrokerError;
 
 /// A reign that lasted so long was a good one: the partition is acquired anew at once when it ends.
@@ -51,15 +52,34 @@ struct Reign {
 
 type Answered = (PartitionId, Epoch, u64, CallAnswer);
 type HealthChanged = (PartitionId, Epoch, Option<watch::Receiver<Health>>);
-type Reacquired = (PartitionId, Result<Acquired, BrokerError>);
+type Reacquired = (PartitionId, Result<Option<Acquired>, BrokerError>);
+
+/// A partition that this broker is to own, or was while an acquisition was under way that may have been carried out.
+struct Wanted {
+    /// Under which assignment; `None`: not any more.
+    assignment: watch::Sender<Option<Assignment>>,
+    /// There is a task that acquires it.
+    acquiring: bool,
+}
+
+/// How partitions are acquired.
+#[derive(Clone)]
+pub(crate) enum Means {
+    /// There is no cluster: this broker owns everything, and acquires anew what it has lost.
+    Alone(Arc<Acquirer>),
+    /// What the leader assigns.
+    Assigned(Arc<Assigned>),
+}
 
 /// All lanes of this broker.
 pub(crate) struct Lanes {
     reigns: HashMap<PartitionId, Reign>,
     calls: FuturesUnordered<BoxFuture<'static, Answered>>,
     health: FuturesUnordered<BoxFuture<'static, HealthChanged>>,
-    acquirer: Arc<Acquirer>,
+    means: Means,
     acquiring: JoinSet<Reacquired>,
+    /// In a cluster: the partitions that this broker is to own, and those that it is acquiring all the same.
+    wanted: HashMap<PartitionId, Wanted>,
     /// How long to pause before the next acquisition, of partitions whose reigns do not last.
     restless: HashMap<PartitionId, Duration>,
     /// Partitions with an answer that is in order.
@@ -69,13 +89,14 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    pub(crate) fn new(acquirer: Arc<Acquirer>) -> Self {
+    pub(crate) fn new(means: Means) -> Self {
         Self {
             reigns: HashMap::new(),
             calls: FuturesUnordered::new(),
             health: FuturesUnordered::new(),
-            acquirer,
+            means,
             acquiring: JoinSet::new(),
+            wanted: HashMap::new(),
             restless: HashMap::new(),
             answered: VecDeque::new(),
             down: BTreeSet::new(),
@@ -126,7 +147,11 @@ impl Lanes {
                         return event;
                     }
                 }
-                Some(ended) = self.acquiring.join_next() => return acquired_anew(ended),
+                Some(ended) = self.acquiring.join_next() => {
+                    if let Some(event) = self.acquired(ended) {
+                        return event;
+                    }
+                }
                 else => std::future::pending().await,
             }
         }
@@ -147,8 +172,82 @@ impl Lanes {
         }
     }
 
-    /// Ends a reign. Unless the broker is stopping, the partition is acquired anew; if somebody else holds it under a
-    /// higher term, that ends the broker.
+    /// Acquires a partition under an assignment, unless it is owned. An acquisition under way goes on under it.
+    pub(crate) fn own(&mut self, partition: PartitionId, assignment: Assignment) {
+        if !matches!(self.means, Means::Assigned(_)) {
+            return;
+        }
+        let wanted = self
+            .wanted
+            .entry(partition)
+            .or_insert_with(|| Wanted { assignment: watch::Sender::new(None), acquiring: false });
+        wanted.assignment.send_replace(Some(assignment));
+        self.begin_to_acquire(partition);
+    }
+
+    fn begin_to_acquire(&mut self, partition: PartitionId) {
+        let Means::Assigned(assigned) = &self.means else { return };
+        let Some(wanted) = self.wanted.get_mut(&partition) else { return };
+        let idle = !wanted.acquiring && !self.reigns.contains_key(&partition);
+        if !idle || wanted.assignment.borrow().is_none() {
+            return;
+        }
+        wanted.acquiring = true;
+        let (assigned, assignment) = (assigned.clone(), wanted.assignment.subscribe());
+        self.acquiring.spawn(async move { (partition, assigned.acquire(partition, assignment).await) });
+    }
+
+    /// The partition is another broker's: `true` if there is a reign over it to be ended in good order. An acquisition
+    /// that may have been carried out is seen to its end, so that it can be given up in good order, too.
+    pub(crate) fn disown(&mut self, partition: PartitionId) -> bool {
+        if let Some(wanted) = self.wanted.get_mut(&partition) {
+            wanted.assignment.send_replace(None);
+            if !wanted.acquiring {
+                self.wanted.remove(&partition);
+            }
+        }
+        self.reigns.contains_key(&partition)
+    }
+
+    /// Whether a partition that was acquired just now is wanted: in a cluster it may be another broker's by now.
+    pub(crate) fn is_wanted(&self, partition: PartitionId) -> bool {
+        let assigned = |w: &Wanted| w.assignment.borrow().is_some();
+        matches!(self.means, Means::Alone(_)) || self.wanted.get(&partition).is_some_and(assigned)
+    }
+
+    /// What has become of an acquisition; `None`: nothing, it is not wanted any more.
+    fn acquired(&mut self, ended: Result<Reacquired, JoinError>) -> Option<LaneEvent> {
+        let (partition, result) = match ended {
+            Ok(ended) => ended,
+            Err(error) => {
+                let what = error.to_string();
+                return Some(LaneEvent::Ended(BrokerError::Panicked { task: "acquisition", what }));
+            }
+        };
+        if let Some(wanted) = self.wanted.get_mut(&partition) {
+            wanted.acquiring = false;
+        }
+        match result {
+            Ok(Some(acquired)) => Some(LaneEvent::Acquired(partition, acquired)),
+            Ok(None) => {
+                // Void: unless it was assigned anew after the task had looked.
+                match self.is_wanted(partition) {
+                    true => self.begin_to_acquire(partition),
+                    false => _ = self.wanted.remove(&partition),
+                }
+                None
+            }
+            Err(error) => Some(LaneEvent::Ended(error)),
+        }
+    }
+
+    /// Whether there is a reign over a partition.
+    pub(crate) fn reigns(&self, partition: PartitionId) -> bool {
+        self.reigns.contains_key(&partition)
+    }
+
+    /// Ends a reign. Without a cluster the partition is acquired anew, unless the broker is stopping; if somebody else
+    /// holds it under a higher term, that ends the broker. In a cluster the leader's assignment decides what follows.
     pub(crate) fn end(&mut self, partition: PartitionId, error: &LaneError, stopping: bool) {
         let Some(reign) = self.reigns.remove(&partition) else {
             return;
@@ -160,12 +259,19 @@ impl Lanes {
             return;
         }
         let epoch = reign.epoch;
+        let acquirer = match &self.means {
+            Means::Alone(acquirer) => acquirer.clone(),
+            Means::Assigned(_) if *error == LaneError::Closed => return,
+            Means::Assigned(_) => {
+                tracing::warn!(%partition, %epoch, %error, "the reign has ended");
+                return;
+            }
+        };
         tracing::warn!(%partition, %epoch, %error, "the reign has ended, acquiring anew");
         let pause = self.pause(partition, reign.began.elapsed());
-        let acquirer = self.acquirer.clone();
         self.acquiring.spawn(async move {
             tokio::time::sleep(pause).await;
-            (partition, acquirer.acquire(partition, epoch).await)
+            (partition, acquirer.acquire(partition, epoch).await.map(Some))
         });
     }
 
@@ -231,16 +337,6 @@ impl Lanes {
             Health::Ended(_) => {
                 self.down.remove(&partition);
             }
-        }
-    }
-}
-
-fn acquired_anew(ended: Result<Reacquired, JoinError>) -> LaneEvent {
-    match ended {
-        Ok((partition, Ok(acquired))) => LaneEvent::Acquired(partition, acquired),
-        Ok((_, Err(error))) => LaneEvent::Ended(error),
-        Err(error) => {
-            LaneEvent::Ended(BrokerError::Panicked { task: "acquisition", what: error.to_string() })
         }
     }
 }

@@ -9,6 +9,7 @@ use mtimer_types::limits;
 
 use crate::auth::{AcceptAll, Authenticator};
 use crate::clock::{HostClock, SystemClock};
+use crate::cluster::ClusterOptions;
 
 /// What can be set of a broker. [`Default`] gives a broker on 127.0.0.1:7400 that lets everybody in.
 #[derive(Clone, Debug)]
@@ -39,6 +40,8 @@ pub struct BrokerOptions {
     pub max_handshakes: usize,
     /// Bytes at most that wait for one session to read them.
     pub session_outbox_bytes: usize,
+    /// Its part in a cluster, if the store is one that brokers share.
+    pub membership: ClusterOptions,
 }
 
 impl Default for BrokerOptions {
@@ -57,6 +60,7 @@ impl Default for BrokerOptions {
             max_sessions: limits::MAX_SESSIONS,
             max_handshakes: limits::MAX_HANDSHAKES,
             session_outbox_bytes: limits::MAX_SESSION_OUTBOX,
+            membership: ClusterOptions::default(),
         }
     }
 }
@@ -108,8 +112,47 @@ impl BrokerOptions {
         in_range("max-handshakes", self.max_handshakes, 1, limits::MAX_HANDSHAKES, "leave it out")?;
         let (least, most) = (64 * 1024, limits::MAX_SESSION_OUTBOX);
         in_range("session-outbox", self.session_outbox_bytes, least, most, "leave it out")?;
+        check_membership(&self.membership)?;
         check_engine(&self.engine)
     }
+
+    /// Where clients and other brokers reach a broker that listens on `local`.
+    pub(crate) fn address(&self, local: SocketAddr) -> Result<String, InvalidOptions> {
+        match &self.membership.advertise {
+            Some(address) => Ok(address.clone()),
+            None if local.ip().is_unspecified() => Err(InvalidOptions {
+                option: "advertise",
+                value: format!("not set, and the broker listens on {local}"),
+                allowed: "host:port by which clients and other brokers reach it".to_owned(),
+                fix: "set it to this machine's name or address",
+            }),
+            None => Ok(local.to_string()),
+        }
+    }
+}
+
+/// Bounds of the lease: less is noise of the network, more leaves the cluster without a leader for too long.
+const LEASE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+
+fn check_membership(m: &ClusterOptions) -> Result<(), InvalidOptions> {
+    if let Some(address) = &m.advertise {
+        let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
+        let plain = address.len() <= limits::MAX_ADDRESS_BYTES && !address.contains(char::is_whitespace);
+        if !plain || port.and_then(|p| p.parse::<u16>().ok()).is_none_or(|p| p == 0) {
+            return Err(InvalidOptions {
+                option: "advertise",
+                value: format!("{:?}", address.chars().take(80).collect::<String>()),
+                allowed: format!("host:port of at most {} bytes", limits::MAX_ADDRESS_BYTES),
+                fix: "name the host and the port by which clients and other brokers reach this one",
+            });
+        }
+    }
+    in_range("weight", m.weight, 1, 1_000, "100 is usual")?;
+    within("lease-ttl", m.lease_ttl, LEASE.0, LEASE.1, "2500ms is usual")?;
+    within("peer-timeout", m.peer_timeout, Duration::from_millis(150), LEASE.1, "1500ms is usual")?;
+    let (least, most) = (Duration::from_millis(50), m.peer_timeout / 3);
+    within("peer-heartbeat", m.peer_heartbeat, least, most, "give at most a third of peer-timeout")?;
+    within("handover-timeout", m.handover_timeout, least, LEASE.1, "2s is usual")
 }
 
 fn check_cluster(name: &str) -> Result<(), InvalidOptions> {

@@ -17,16 +17,17 @@ use mtimer_types::limits::{MAX_BATCH, MAX_FRAME, MAX_FRAME_BEFORE_AUTH};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_util::codec::FramedRead;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Authenticator;
 use crate::clock::Clock;
+use crate::cluster::{PeerEvent, PeerWhat};
 use crate::counters::{Counters, ShellCounter};
 use crate::handshake::{Frames, ReadError, Refusal, read_hello, read_message};
-use crate::inbox::{Gate, Handle, OutOfPlace, Sorted, Way, What, sort};
+use crate::inbox::{EngineGone, ForCluster, Gate, Handle, OutOfPlace, Sorted, Way, What, sort};
 use crate::outbox::{Outbox, TotalBytes};
 use crate::writer::{Pace, WriteError, write_all};
 
@@ -53,6 +54,8 @@ pub(crate) struct SessionContext {
     pub(crate) welcome: Welcome,
     /// The broker is stopping: nobody is welcomed any more.
     pub(crate) stopping: CancellationToken,
+    /// The way to the cluster's task, if there is a cluster.
+    pub(crate) cluster: Option<mpsc::Sender<PeerEvent>>,
 }
 
 /// Why a session has ended.
@@ -185,10 +188,12 @@ impl Session<'_> {
         if way.send(What::Opened { client, handle }).await.is_err() {
             outbox.close(Some(stopping()));
         }
+        // Whether another broker has made itself known here.
+        let mut peer = false;
         let end = {
             let mut writer = pin!(write_all(write, &outbox, context.pace(), &context.counters));
             let end = tokio::select! {
-                end = self.read(frames, &way, &outbox) => end,
+                end = self.read(frames, &way, &outbox, &mut peer) => end,
                 wrote = &mut writer => self.wrote(wrote),
                 () = kill.cancelled() => End::Killed,
                 () = way.engine_gone() => End::EngineGone,
@@ -204,8 +209,11 @@ impl Session<'_> {
             }
             end
         };
-        // If the engine is gone it need not know.
+        // If the engine is gone it need not know, and neither need the cluster's task.
         let _ = way.send(What::Closed).await;
+        if let Some(cluster) = context.cluster.as_ref().filter(|_| peer) {
+            let _ = cluster.send(PeerEvent { session: self.session, what: PeerWhat::Gone }).await;
+        }
         if matches!(end, End::Refused(_) | End::EngineGone | End::Closed) {
             linger(frames, write).await;
         }
@@ -213,7 +221,13 @@ impl Session<'_> {
     }
 
     /// Reads until something ends it.
-    async fn read(&self, frames: &mut Frames<OwnedReadHalf>, way: &Way, outbox: &Outbox) -> End {
+    async fn read(
+        &self,
+        frames: &mut Frames<OwnedReadHalf>,
+        way: &Way,
+        outbox: &Arc<Outbox>,
+        peer: &mut bool,
+    ) -> End {
         let context = self.context;
         // Bytes of an unfinished frame when the wait for more of it began.
         let mut begun = 0;
@@ -234,7 +248,11 @@ impl Session<'_> {
                 }
             };
             begun = 0;
-            let sent = match sort(message) {
+            let sent = match sort(message, context.cluster.is_some()) {
+                Ok(Sorted::ForCluster(what)) => {
+                    *peer |= matches!(what, ForCluster::Request(_));
+                    self.tell_cluster(what, outbox).await
+                }
                 Ok(Sorted::ForEngine(event)) => way.send_message(event, bytes).await,
                 Ok(Sorted::Pong) => Ok(()),
                 Ok(Sorted::Ping(n)) => {
@@ -258,6 +276,16 @@ impl Session<'_> {
                 return End::EngineGone;
             }
         }
+    }
+
+    async fn tell_cluster(&self, what: ForCluster, outbox: &Arc<Outbox>) -> Result<(), EngineGone> {
+        let Some(cluster) = &self.context.cluster else { return Ok(()) };
+        let outbox = outbox.clone();
+        let what = match what {
+            ForCluster::Request(request) => PeerWhat::Request { request, outbox },
+            ForCluster::Query { corr, query } => PeerWhat::Query { corr, query, outbox },
+        };
+        cluster.send(PeerEvent { session: self.session, what }).await.map_err(|_| EngineGone)
     }
 
     fn unreadable(&self, error: ReadError) -> End {
@@ -305,7 +333,12 @@ impl SessionContext {
 }
 
 /// The welcome of a broker, but for what is different for every session.
-pub(crate) fn welcome(cluster: String, store: mtimer_store::StoreInfo, heartbeat: Duration) -> Welcome {
+pub(crate) fn welcome(
+    cluster: String,
+    store: mtimer_store::StoreInfo,
+    heartbeat: Duration,
+    broker: Option<String>,
+) -> Welcome {
     Welcome {
         version: VERSION,
         session: 0,
@@ -319,6 +352,7 @@ pub(crate) fn welcome(cluster: String, store: mtimer_store::StoreInfo, heartbeat
         // Both are small constants.
         max_frame: MAX_FRAME as u32,
         max_batch: MAX_BATCH as u32,
+        broker,
     }
 }
 

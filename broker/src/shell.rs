@@ -12,14 +12,15 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use mtimer_core::{Effect, Engine, Input, SessionEvent, SessionId};
-use mtimer_protocol::{ErrorCode, Query, QueryAnswer, ServerMessage, Status};
+use mtimer_protocol::{BrokerLoad, ErrorCode, Query, QueryAnswer, ServerMessage, Status, Topology};
 use mtimer_store::Acquired;
 use mtimer_types::PartitionId;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::cluster::{Board, Order};
 use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
 use crate::inbox::{FromSession, Handle, Ticket, What};
@@ -33,6 +34,8 @@ const ROUND_OPS: usize = 2_000;
 const ROUND_ANSWERS: usize = 256;
 /// How long giving the partitions up may take when the broker stops.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a broker of a cluster waits until others have its partitions before it stops without that.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The broker's own session, for its own questions.
 const SELF: SessionId = SessionId(0);
 
@@ -53,14 +56,23 @@ enum Event {
     Control(Control),
     ClockMoved,
     Session(FromSession),
+    Order(Order),
 }
 
 /// How far a graceful stop has come.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     Serving,
-    Draining { until: Instant },
-    Releasing { until: Instant },
+    /// In a cluster: others get the partitions.
+    Leaving {
+        until: Instant,
+    },
+    Draining {
+        until: Instant,
+    },
+    Releasing {
+        until: Instant,
+    },
     Released,
 }
 
@@ -94,6 +106,17 @@ pub(crate) struct Shell {
     phase: Phase,
     drain_timeout: Duration,
     stopping: CancellationToken,
+    cluster: Option<Membership>,
+}
+
+/// What the shell has of the cluster around it.
+pub(crate) struct Membership {
+    pub(crate) address: String,
+    pub(crate) board: Arc<Board>,
+    pub(crate) orders: mpsc::Receiver<Order>,
+    /// Set once this broker owns what it was first assigned.
+    pub(crate) joined: watch::Sender<bool>,
+    pub(crate) topology: Option<Arc<Topology>>,
 }
 
 /// What a shell is made of.
@@ -108,11 +131,13 @@ pub(crate) struct Parts {
     pub(crate) drain_timeout: Duration,
     /// Cancelled when the broker begins to stop.
     pub(crate) stopping: CancellationToken,
+    pub(crate) cluster: Option<Membership>,
 }
 
 impl Shell {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { engine, clock, wheel, lanes, counters, inbox, control, drain_timeout, stopping } = parts;
+        let Parts { engine, clock, wheel, lanes, counters, inbox, control, drain_timeout, stopping, cluster } =
+            parts;
         Self {
             engine,
             clock,
@@ -128,15 +153,14 @@ impl Shell {
             phase: Phase::Serving,
             drain_timeout,
             stopping,
+            cluster,
         }
     }
 
     /// Runs until the broker has stopped gracefully or cannot go on. Closes all sessions.
     pub(crate) async fn run(mut self, acquired: Vec<(PartitionId, Acquired)>) -> Result<(), BrokerError> {
         self.handle(Input::Session(SELF, SessionEvent::Opened { client: 0 }));
-        for (partition, acquired) in acquired {
-            self.lanes.begin(partition, acquired).into_iter().for_each(|input| self.handle(input));
-        }
+        acquired.into_iter().for_each(|(partition, acquired)| self.begin(partition, acquired));
         let ended = self.serve().await;
         let last = ended.as_ref().err().map(|error| {
             let code = if matches!(error, BrokerError::Fenced { .. }) {
@@ -171,12 +195,19 @@ impl Shell {
         let tick = self.engine.next_tick().map(|ms| self.clock.instant_of_mono(ms.max(now + 1)));
         let patience = self.phase.until();
         let first = [tick, patience].into_iter().flatten().min();
+        let order = async {
+            match &mut self.cluster {
+                Some(cluster) => cluster.orders.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             // What is rare comes first; of the others, more is taken after every event anyway.
             biased;
             () = self.wheel.due() => Event::Time,
             () = self.clock.moved() => Event::ClockMoved,
             Some(control) = self.control.recv() => Event::Control(control),
+            Some(order) = order => Event::Order(order),
             () = sleep_until(first.unwrap_or_else(Instant::now)), if first.is_some() => Event::Time,
             event = self.lanes.next() => Event::Lane(event),
             Some(event) = self.inbox.recv() => Event::Session(event),
@@ -189,6 +220,7 @@ impl Shell {
             Event::Lane(event) => self.take_lane_event(event)?,
             Event::Control(control) => self.take_control(control),
             Event::ClockMoved => self.wheel.rederive(),
+            Event::Order(order) => self.take_order(order)?,
             Event::Session(event) => {
                 self.take_from_session(event);
             }
@@ -201,6 +233,9 @@ impl Shell {
         for _ in 0..ROUND_ANSWERS {
             let Some(event) = self.lanes.next().now_or_never() else { break };
             self.take_lane_event(event)?;
+        }
+        while let Some(order) = self.cluster.as_mut().and_then(|c| c.orders.try_recv().ok()) {
+            self.take_order(order)?;
         }
         let mut work = 0;
         while work < ROUND_OPS
@@ -221,25 +256,75 @@ impl Shell {
             LaneEvent::Health(partition, health) => self.handle(Input::Health { partition, health }),
             // Too late for a partition that is to be given up: the next owner acquires it from the store.
             LaneEvent::Acquired(..) if matches!(self.phase, Phase::Releasing { .. }) => {}
-            LaneEvent::Acquired(partition, acquired) => {
-                self.lanes.begin(partition, acquired).into_iter().for_each(|input| self.handle(input));
-            }
+            LaneEvent::Acquired(partition, acquired) => self.begin(partition, acquired),
             LaneEvent::Ended(error) => return Err(error),
         }
         Ok(())
     }
 
+    fn begin(&mut self, partition: PartitionId, acquired: Acquired) {
+        let epoch = acquired.epoch;
+        self.lanes.begin(partition, acquired).into_iter().for_each(|input| self.handle(input));
+        if !self.lanes.is_wanted(partition) {
+            self.handle(Input::Disown(partition));
+        }
+        if let Some(cluster) = &self.cluster {
+            cluster.board.owns(partition, epoch);
+        }
+        self.check_joined();
+    }
+
+    fn take_order(&mut self, order: Order) -> Result<(), BrokerError> {
+        match order {
+            Order::Adopt(topology) => {
+                if let Some(cluster) = &mut self.cluster {
+                    cluster.topology = Some(topology.clone());
+                }
+                self.handle(Input::Topology(topology));
+                self.check_joined();
+            }
+            // What is to be given up is not acquired any more.
+            Order::Own { .. } if !matches!(self.phase, Phase::Serving | Phase::Leaving { .. }) => {}
+            Order::Own { partition, term, version } => self.lanes.own(partition, (term, version)),
+            Order::Disown(partition) => {
+                if self.lanes.disown(partition) {
+                    self.handle(Input::Disown(partition));
+                }
+            }
+            Order::Left if matches!(self.phase, Phase::Leaving { .. }) => self.begin_drain(),
+            Order::Left => {}
+            Order::Refused(why) => return Err(BrokerError::Refused(why)),
+        }
+        Ok(())
+    }
+
+    /// Says once that this broker owns what it was assigned.
+    fn check_joined(&self) {
+        let Some(cluster) = self.cluster.as_ref().filter(|c| !*c.joined.borrow()) else { return };
+        let Some(topology) = &cluster.topology else { return };
+        let member = topology.brokers.iter().any(|b| b.address == cluster.address);
+        if member && topology.partitions_of(&cluster.address).all(|p| self.lanes.reigns(p)) {
+            cluster.joined.send_replace(true);
+        }
+    }
+
+    fn begin_drain(&mut self) {
+        tracing::info!(unsettled = self.engine.unsettled(), "stopping: no new work, waiting for handlers");
+        self.stopping.cancel();
+        self.phase = Phase::Draining { until: Instant::now() + self.drain_timeout };
+        self.handle(Input::Drain);
+    }
+
     fn take_control(&mut self, control: Control) {
         match control {
-            Control::Stop if self.phase == Phase::Serving => {
-                tracing::info!(
-                    unsettled = self.engine.unsettled(),
-                    "stopping: no new work, waiting for handlers"
-                );
-                self.stopping.cancel();
-                self.phase = Phase::Draining { until: Instant::now() + self.drain_timeout };
-                self.handle(Input::Drain);
-            }
+            Control::Stop if self.phase == Phase::Serving => match &self.cluster {
+                Some(cluster) => {
+                    tracing::info!("stopping: others take the partitions over");
+                    cluster.board.stop();
+                    self.phase = Phase::Leaving { until: Instant::now() + LEAVE_TIMEOUT };
+                }
+                None => self.begin_drain(),
+            },
             Control::Stop => {}
             Control::Status(to) => {
                 self.last_question += 1;
@@ -300,11 +385,21 @@ impl Shell {
         let mut effects = std::mem::take(&mut self.effects);
         effects.drain(..).for_each(|effect| self.carry_out(effect));
         self.effects = effects;
+        if let Some(cluster) = &self.cluster {
+            let (loaded, in_flight) = (self.engine.in_memory(), self.engine.unsettled() as u64);
+            let sessions = self.sessions.len() as u64;
+            cluster.board.load(BrokerLoad { sessions, loaded, in_flight });
+        }
     }
 
     fn advance_stop(&mut self) {
         let late = self.phase.until().is_some_and(|until| until <= Instant::now());
         match self.phase {
+            Phase::Leaving { .. } if late => {
+                tracing::warn!("nobody has taken the partitions over in time, stopping without");
+                self.begin_drain();
+                self.tick_and_flush();
+            }
             Phase::Draining { .. } if late || self.engine.unsettled() == 0 => {
                 if late {
                     let unsettled = self.engine.unsettled();
@@ -347,6 +442,9 @@ impl Shell {
             Effect::Alarm(time) => self.wheel.arm(time),
             Effect::LaneEnded(partition, error) => {
                 self.lanes.end(partition, &error, self.phase != Phase::Serving);
+                if let Some(cluster) = &self.cluster {
+                    cluster.board.lost(partition);
+                }
             }
             Effect::Released => self.phase = Phase::Released,
         }
@@ -393,7 +491,7 @@ impl Shell {
 impl Phase {
     fn until(self) -> Option<Instant> {
         match self {
-            Self::Draining { until } | Self::Releasing { until } => Some(until),
+            Self::Leaving { until } | Self::Draining { until } | Self::Releasing { until } => Some(until),
             Self::Serving | Self::Released => None,
         }
     }

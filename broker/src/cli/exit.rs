@@ -48,7 +48,7 @@ const ALL: [(Exit, &str, &str); 16] = [
     (E::Unknown, "unknown", "it may or may not have been done: ask with get, or repeat"),
     (E::Partly, "partly", "some of it was done, some was not"),
     (E::Inexact, "inexact", "demo and bench: timers were lost, early or duplicated"),
-    (E::Fenced, "fenced", "another broker was started on the same cluster and has taken over"),
+    (E::Fenced, "fenced", "another broker was started on the same store and has taken over"),
     (
         E::StoreUnusable,
         "store-unusable",
@@ -162,6 +162,7 @@ fn of_broker(error: &BrokerError) -> Exit {
     match error {
         BrokerError::Fenced { .. } => E::Fenced,
         BrokerError::Store { source, .. } => of_store(source),
+        BrokerError::Refused(_) => E::Refused,
         _ => E::Failed,
     }
 }
@@ -171,7 +172,7 @@ fn of_start(error: &StartError) -> Exit {
         StartError::Options(_) => E::Usage,
         StartError::Listen { .. } => E::Listen,
         StartError::Store(error) => of_store(error),
-        StartError::StoreAway { .. } => E::NotNow,
+        StartError::StoreAway { .. } | StartError::NotJoined { .. } => E::NotNow,
         StartError::Ended(error) => of_broker(error),
         _ => E::Failed,
     }

@@ -4,7 +4,7 @@
 //! nobody else has.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -54,7 +54,7 @@ pub(crate) struct Local {
 
 /// What is to be removed.
 #[derive(Debug)]
-enum Rest {
+pub(crate) enum Rest {
     Nothing,
     Folder(TempDir),
     Keys { urls: Vec<String>, cluster: String },
@@ -111,7 +111,7 @@ async fn open(args: &StoreArgs, cluster: &str) -> Result<(Opened, String, Rest),
         let rest = Rest::Keys { urls: args.redis.clone(), cluster: cluster.to_owned() };
         return Ok((opened, format!("cluster {cluster}"), rest));
     }
-    let folder = folder(args)?;
+    let folder = folder(args.dir.as_deref())?;
     settings.data = Some(folder.path().join("data"));
     let config = settings.resolve()?;
     let place = match &config.store {
@@ -121,10 +121,11 @@ async fn open(args: &StoreArgs, cluster: &str) -> Result<(Opened, String, Rest),
     Ok((Opened::open(&config.store, cluster, Some(STORE_PATIENCE)).await?, place, Rest::Folder(folder)))
 }
 
-fn folder(args: &StoreArgs) -> Result<TempDir, Failure> {
+/// A temporary folder, in `dir` if that is given.
+pub(crate) fn folder(dir: Option<&Path>) -> Result<TempDir, Failure> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("mtimer-");
-    match &args.dir {
+    match dir {
         Some(dir) => builder.tempdir_in(dir),
         None => builder.tempdir(),
     }
@@ -132,7 +133,7 @@ fn folder(args: &StoreArgs) -> Result<TempDir, Failure> {
 }
 
 impl Rest {
-    async fn remove(self) {
+    pub(crate) async fn remove(self) {
         match self {
             Self::Nothing => {}
             Self::Folder(folder) => {

@@ -24,8 +24,12 @@ pub(crate) struct LogArgs {
 impl LogArgs {
     /// Starts the log of a command.
     pub(crate) fn start(&self) -> Result<(), Failure> {
-        let filter = self.log_level.clone().or_else(from_env);
-        start(self.log_format, filter.as_deref().unwrap_or("warn"))
+        start(self.log_format, &self.filter())
+    }
+
+    /// What is logged.
+    pub(crate) fn filter(&self) -> String {
+        self.log_level.clone().or_else(from_env).unwrap_or_else(|| "warn".to_owned())
     }
 }
 

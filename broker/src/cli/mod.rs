@@ -8,6 +8,7 @@
 mod args;
 mod bench;
 mod broker;
+mod cluster;
 mod dead;
 mod demo;
 mod exec;
@@ -22,6 +23,8 @@ mod output;
 mod progress;
 mod query;
 mod redis;
+#[cfg(feature = "sabotage")]
+mod sabotage;
 mod schedule;
 mod settings;
 mod signals;
@@ -76,16 +79,11 @@ enum Command {
     #[command(subcommand)]
     Dead(dead::Dead),
     Status(status::Status),
-    /// The cluster
+    /// The cluster: who leads, who owns what, who is connected
     #[command(subcommand)]
-    Cluster(Cluster),
+    Cluster(cluster::Cluster),
     #[command(subcommand)]
     Bench(bench::Bench),
-}
-
-#[derive(Subcommand, Debug)]
-enum Cluster {
-    Status(status::Status),
 }
 
 /// Reads the command line and does what it says.
@@ -123,7 +121,8 @@ fn run(command: Command, out: Output) -> Result<(), Failure> {
             Command::Reschedule(reschedule) => reschedule.run(out).await,
             Command::Listen(listen) => listen.run(out).await,
             Command::Dead(dead) => dead.run(out).await,
-            Command::Status(status) | Command::Cluster(Cluster::Status(status)) => status.run(out).await,
+            Command::Status(status) => status.run(out).await,
+            Command::Cluster(cluster) => cluster.run(out).await,
             Command::Bench(bench) => bench.run(out).await,
         }
     });

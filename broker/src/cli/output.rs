@@ -51,6 +51,15 @@ impl Output {
             .map_err(|e| Failure::output(&e))
     }
 
+    /// Begins a new picture, on a terminal.
+    pub(crate) fn clear(self) -> Result<(), Failure> {
+        if self.json || !io::stdout().is_terminal() {
+            return Ok(());
+        }
+        let mut out = io::stdout().lock();
+        out.write_all(b"\x1b[2J\x1b[H").and_then(|()| out.flush()).map_err(|e| Failure::output(&e))
+    }
+
     /// Writes `value` as JSON if that was asked for, else what `text` says.
     pub(crate) fn either(self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
         if self.json { self.object(value) } else { self.text(&text()) }

@@ -86,7 +86,7 @@ async fn remove_keys(urls: &[String], cluster: &str) -> Result<u64, RedisError> 
 }
 
 /// A connection to every master that has keys.
-async fn masters(urls: &[String]) -> Result<Vec<MultiplexedConnection>, RedisError> {
+pub(super) async fn masters(urls: &[String]) -> Result<Vec<MultiplexedConnection>, RedisError> {
     let mut all = Vec::new();
     for url in urls {
         let info = url.as_str().into_connection_info()?;

@@ -15,6 +15,8 @@ use super::logging;
 pub(crate) fn read(flags: PartialConfig, file: Option<&Path>) -> Result<Config, Failure> {
     // Commands that `listen --exec` runs may start a broker: what describes their callback is no setting.
     let ours = |name: &str| name == "MTIMER_LOG" || CHILD_VARIABLES.contains(&name);
+    #[cfg(feature = "sabotage")]
+    let ours = |name: &str| ours(name) || name == super::sabotage::VARIABLE;
     // A variable that is not UTF-8 is none of ours either.
     let vars = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -44,6 +46,11 @@ pub(crate) fn as_json(config: &Config) -> Value {
         "dead-max-count": b.engine.dead_max_count,
         "drain-timeout": span(b.drain_timeout),
         "startup-timeout": span(b.startup_timeout.unwrap_or_default()),
+        "weight": b.membership.weight,
+        "lease-ttl": span(b.membership.lease_ttl),
+        "peer-heartbeat": span(b.membership.peer_heartbeat),
+        "peer-timeout": span(b.membership.peer_timeout),
+        "handover-timeout": span(b.membership.handover_timeout),
         "heartbeat": span(b.heartbeat),
         "heartbeat-timeout": span(b.heartbeat_timeout),
         "max-sessions": b.max_sessions,

@@ -90,7 +90,7 @@ impl Lane for Fake {
 async fn lanes() -> Lanes {
     let store = Arc::new(MemoryStore::new(1));
     let acquirer = Acquirer::start(store, Arc::new(Outage::default()), Arc::new(Counters::default())).await;
-    Lanes::new(Arc::new(acquirer.unwrap()))
+    Lanes::new(Means::Alone(Arc::new(acquirer.unwrap())))
 }
 
 /// Everything that is in order by now: the `pending` of each census.

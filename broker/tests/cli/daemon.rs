@@ -117,7 +117,7 @@ fn a_redis_that_is_not_there_is_waited_for_as_long_as_is_allowed() {
 }
 
 #[test]
-fn the_broker_that_was_started_last_wins_and_the_other_says_so() {
+fn two_brokers_on_one_redis_share_its_partitions_and_one_goes_on_alone() {
     let redis = Server::start();
     let url = redis.url();
     let args = [
@@ -138,15 +138,34 @@ fn the_broker_that_was_started_last_wins_and_the_other_says_so() {
         (&ready["store"], &ready["cluster"], &ready["partitions"]),
         (&json!("redis"), &json!("shop"), &json!(4))
     );
-    let addr = ready["listening"].as_str().unwrap();
-    run(&["schedule", "--group", "g", "--app", "a", "--in", "0s", "--broker", addr]).ok();
+    let one = ready["listening"].as_str().unwrap().to_owned();
+    for _ in 0..8 {
+        run(&["schedule", "--group", "g", "--app", "a", "--in", "0s", "--broker", &one]).ok();
+    }
     let mut second = Running::start(&args);
     let ready: Value = serde_json::from_str(&second.line()).unwrap();
-    let addr = ready["listening"].as_str().unwrap();
-    run(&["listen", "--group", "g", "--app", "a", "--count", "1", "--json", "--broker", addr]).ok();
-    let (code, last) = first.wait();
-    assert_eq!(code, 11);
-    assert_eq!(serde_json::from_str::<Value>(&last).unwrap()["error"], "fenced");
+    let two = ready["listening"].as_str().unwrap().to_owned();
+    let status = |broker: &str| run(&["cluster", "status", "--json", "--broker", broker]).ok().json();
+    let seen = status(&one);
+    let mut owned: Vec<u64> =
+        seen["brokers"].as_array().unwrap().iter().map(|b| b["partitions"].as_u64().unwrap()).collect();
+    owned.sort_unstable();
+    assert_eq!(owned, [2, 2], "{seen}");
+    assert_eq!(seen["leader"], json!(one), "whoever was there first");
+    assert!(run(&["cluster", "status", "--broker", &two]).ok().out.contains("leads"));
+    // Emptied, it owns nothing and says so.
+    let drained = run(&["cluster", "drain", &two, "--json", "--broker", &two]).ok().json();
+    assert_eq!((&drained["draining"], &drained["partitions"]), (&json!(true), &json!(0)));
+    run(&["cluster", "drain", &two, "--undo", "--broker", &one]).ok();
+    assert_eq!(run(&["cluster", "drain", "127.0.0.1:1", "--broker", &one]).code(4).out, "");
+    // The leader stops; the other has everything and fires it.
+    first.signal("TERM");
+    assert_eq!(first.wait().0, 0);
+    run(&["listen", "--group", "g", "--app", "a", "--count", "8", "--json", "--broker", &two]).ok();
+    let began = std::time::Instant::now();
+    while status(&two)["leader"] != json!(two) {
+        assert!(began.elapsed() < super::harness::PATIENCE, "nobody leads");
+    }
     second.signal("TERM");
     assert_eq!(second.wait().0, 0);
     let other = ["broker", "--cluster", "shop", "--redis", &url, "--partitions", "8", "--json"];

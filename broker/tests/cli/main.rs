@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod bench;
 mod client;
 mod daemon;
 mod dead;

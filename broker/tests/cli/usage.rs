@@ -28,7 +28,12 @@ fn help_lists_the_exit_codes_and_every_command_has_one() {
         "cluster status",
         "bench schedule",
         "bench fire",
+        "bench lifecycle",
         "bench lateness",
+        "bench burst",
+        "bench memory",
+        "bench idle",
+        "bench single",
     ];
     for command in commands {
         let args: Vec<&str> = command.split(' ').chain(["--help"]).collect();
@@ -62,6 +67,9 @@ fn wrong_usage_is_exit_code_2() {
         &["dead", "purge", "--all", "00000000000000000000000000"],
         &["demo", "--timers", "0"],
         &["demo", "--log-level", "a=b=c"],
+        &["bench", "fire", "--tune-redis"],
+        &["bench", "fire", "--broker", "127.0.0.1:1", "--partitions", "4"],
+        &["bench", "lateness", "--rate", "0"],
     ];
     for args in bad {
         let ended = run(args);

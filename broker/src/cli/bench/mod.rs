@@ -1,240 +1,159 @@
 //! `mtimer bench`: measurements that check themselves.
 //!
-//! Invariant: what is measured is what was delivered, exactly once and not early; a run in which anything was lost, early
-//! or duplicated ends with an exit code of its own. Warm-up rounds are not counted; the result is a median, with its spread.
+//! Invariant: what is measured is what was delivered, exactly once and not early, and of which nothing is left in the
+//! store; a run that is not exact ends with an exit code of its own. Warm-up rounds are not counted; the result is a median,
+//! with its spread. Broker and client are processes of their own, so that each one's processor time can be told.
+//! Not in here: comparisons with other programs (`tests/bench/peers`).
 
-mod fire;
-mod lateness;
+mod args;
+mod bed;
+mod growth;
+mod idle;
+mod lifecycle;
+mod meter;
+mod own;
 mod report;
 mod schedule;
+mod single;
+mod steady;
+mod volley;
 
-use std::time::Duration;
+use clap::Subcommand;
 
-use clap::{Args, Subcommand};
-use mtimer_client::{Client, Destination, Info};
-
+use self::args::Common;
+use self::bed::Bed;
 use self::report::{Report, Round};
-use super::args::destination;
 use super::exit::{Exit, Failure};
-use super::local::{Local, StoreArgs};
-use super::logging::LogArgs;
-use super::moment;
 use super::output::{Output, note};
-use super::signals::Stop;
-use super::tally::Reference;
 
-/// Measures how fast timers are scheduled, how fast they fire, and how late
+/// Measures how fast timers are scheduled, how fast they fire, how late, and what they cost
 ///
-/// Every measurement starts a broker of its own in this process, on an embedded store in a temporary folder, unless it is
-/// given --redis, --memory (no store: what everything else costs) or the --broker of a running one. Rounds are repeated;
-/// the result is the median, with the lowest and the highest (lateness_ms.max: the highest). With --json: bench, store, timers (in a round), rate_per_s,
-/// lateness_ms{p50,p99,p999,max}, lost, early, duplicates, and more. Exit code 10 if anything was lost, early or
-/// duplicated.
+/// Every measurement starts a broker of its own, a child process on an embedded store in a temporary folder. --redis puts
+/// that broker on a Redis, under a cluster name that nobody else has; --broker measures a running cluster (name its Redis
+/// with --redis and its processes with --broker-pid, and their processor time is told, too). What was made is removed at
+/// the end, also after an error or a signal. Flags after -- are the broker's: -- --memory 1GiB --preload 2s.
 ///
-/// Broker, client and load share one process and one machine: what is measured is all of them together.
+/// Rounds are repeated; the result is the median, with the lowest and the highest (lateness_ms.max: the highest). With
+/// --json: bench, store, timers (in a round), rate_per_s, lateness_ms{p50,p99,p999,max}, cpu_us_per_timer{client, broker,
+/// redis}, lost, early, duplicates, and more. Exit code 10 if anything was lost, early, duplicated, or left behind.
+///
+/// Everything shares one machine: a rate is that of client, broker and store together.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Bench {
-    Schedule(ScheduleBench),
-    Fire(FireBench),
-    Lateness(LatenessBench),
-}
-
-/// How many timers a second can be scheduled
-///
-/// Each round schedules --timers timers that are due in an hour or more, in batches, as fast as they are answered.
-/// Afterwards the store is asked whether it has them all. answer_ms is how long a lone schedule takes, one after the
-/// other.
-#[derive(Args, Debug)]
-#[command(
-    after_help = "Examples:\n  mtimer bench schedule\n  mtimer bench schedule --durability embedded-fast --timers 500000\n  \
-    mtimer bench schedule --redis redis://127.0.0.1:6379 --json"
-)]
-pub(crate) struct ScheduleBench {
-    /// Timers of a round
-    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..=50_000_000))]
-    timers: u64,
-    #[command(flatten)]
-    common: Common,
-}
-
-/// How many timers a second can fire
-///
-/// Each round schedules --timers timers that are due at the same moment, and measures from that moment until the last
-/// of them is acknowledged and that is stored. Lateness here is the time it takes to work through the heap.
-#[derive(Args, Debug)]
-#[command(
-    after_help = "Examples:\n  mtimer bench fire\n  mtimer bench fire --timers 200000 --redis redis://127.0.0.1:6379"
-)]
-pub(crate) struct FireBench {
-    /// Timers of a round
-    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..=50_000_000))]
-    timers: u64,
-    #[command(flatten)]
-    common: Common,
-}
-
-/// How late timers fire under a steady load
-///
-/// Each round schedules --rate timers a second for --over, each --ahead of its due time, whether or not the broker keeps
-/// up (open loop): the load never waits for the answers. Due times are spread evenly. Lateness is from the due time to
-/// the handler.
-#[derive(Args, Debug)]
-#[command(
-    after_help = "Examples:\n  mtimer bench lateness\n  mtimer bench lateness --rate 20000 --over 30s --rounds 3"
-)]
-pub(crate) struct LatenessBench {
-    /// Timers a second
-    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    rate: u64,
-    /// How long a round's load lasts
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = moment::span)]
-    over: Duration,
-    /// How long before its due time a timer is scheduled
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = moment::span)]
-    ahead: Duration,
-    #[command(flatten)]
-    common: Common,
-}
-
-#[derive(Args, Clone, Debug)]
-struct Common {
-    /// Rounds that count
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    rounds: u32,
-    /// Rounds before that, which do not count
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100))]
-    warmup: u32,
-    /// Bytes of a payload, at least 8
-    #[arg(long, value_name = "BYTES", default_value_t = 100, value_parser = clap::value_parser!(u32).range(8..=65_536))]
-    payload: u32,
-    #[command(flatten)]
-    store: StoreArgs,
-    /// Measure a running broker instead of one's own
-    #[arg(long, value_name = "ADDR", value_delimiter = ',', conflicts_with_all = ["redis", "dir", "durability", "partitions", "memory"])]
-    #[arg(help_heading = "Connection")]
-    broker: Vec<String>,
-    /// Proof of who you are, for --broker
-    #[arg(long, env = "MTIMER_TOKEN", hide_env_values = true, default_value = "", hide_default_value = true)]
-    #[arg(value_name = "TOKEN", help_heading = "Connection")]
-    token: String,
-    #[command(flatten)]
-    log: LogArgs,
-}
-
-/// What a measurement is made with.
-struct Bed {
-    local: Option<Local>,
-    client: Client,
-    /// Of this run alone.
-    group: String,
-    reference: Reference,
-    payload: usize,
-    stop: Stop,
-}
-
-impl Bed {
-    async fn new(common: &Common) -> Result<Self, Failure> {
-        common.log.start()?;
-        let stop = Stop::on_signals("stopping")?;
-        let local = match common.broker.as_slice() {
-            [] => Some(Local::start(&common.store).await?),
-            _ => None,
-        };
-        let client = match &local {
-            Some(local) => local.connect().await?,
-            None => {
-                Client::builder()
-                    .brokers(common.broker.iter().cloned())
-                    .token(&common.token)
-                    .connect()
-                    .await?
-            }
-        };
-        let reference = match &local {
-            None => Reference::Cluster(client.clone()),
-            Some(local) if local.info.kind.starts_with("redis") => Reference::with_store_clocks(&client),
-            Some(_) => Reference::host(),
-        };
-        let group = format!("bench-{:016x}", rand::random::<u64>());
-        Ok(Self { local, client, group, reference, payload: common.payload as usize, stop })
-    }
-
-    /// The destination of one part of the run.
-    fn dest(&self, part: &str) -> Result<Destination, Failure> {
-        destination(&self.group, part)
-    }
-
-    fn info(&self) -> std::sync::Arc<Info> {
-        self.client.info()
-    }
-
-    /// Whether the broker runs in this process and goes with it.
-    fn is_own(&self) -> bool {
-        self.local.is_some()
-    }
-
-    async fn end(self) -> Result<(), Failure> {
-        let closed = self.client.close().await;
-        if let Some(local) = self.local {
-            local.end().await?;
-        }
-        Ok(closed?)
-    }
+    Schedule(args::Schedule),
+    Fire(args::Fire),
+    Lifecycle(args::Lifecycle),
+    Lateness(args::Lateness),
+    Burst(args::Burst),
+    Memory(args::Memory),
+    Idle(args::Idle),
+    Single(args::Single),
+    /// What the others start: a broker that ends with whoever started it
+    #[command(hide = true)]
+    Broker(Box<super::broker::Broker>),
 }
 
 impl Bench {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
-        let common = match &self {
+        if let Self::Broker(broker) = self {
+            own::end_with_parent()?;
+            return broker.run(out).await;
+        }
+        let Some(common) = self.common() else { return Ok(()) };
+        let mut bed = Bed::new(common, self.partitions()).await?;
+        let result = self.measure(&mut bed, out).await;
+        let interrupted = bed.stop.is_asked();
+        let ended = bed.end().await;
+        let exact = match result {
+            // What was cut short may well have failed because of that.
+            _ if interrupted => return Err(Failure::silent(Exit::Interrupted)),
+            result => result?,
+        };
+        ended?;
+        if exact { Ok(()) } else { Err(Failure::silent(Exit::Inexact)) }
+    }
+
+    fn common(&self) -> Option<&Common> {
+        Some(match self {
             Self::Schedule(bench) => &bench.common,
             Self::Fire(bench) => &bench.common,
+            Self::Lifecycle(bench) => &bench.common,
             Self::Lateness(bench) => &bench.common,
-        };
-        let bed = Bed::new(common).await?;
-        let result = self.measure(&bed, common).await;
-        let interrupted = bed.stop.is_asked();
-        bed.end().await?;
-        let report = result?;
-        report.show(out)?;
-        match report.is_exact() {
-            _ if interrupted => Err(Failure::silent(Exit::Interrupted)),
-            true => Ok(()),
-            false => Err(Failure::silent(Exit::Inexact)),
-        }
+            Self::Burst(bench) => &bench.common,
+            Self::Memory(bench) => &bench.common,
+            Self::Idle(bench) => &bench.common,
+            Self::Single(bench) => &bench.common,
+            Self::Broker(_) => return None,
+        })
     }
 
-    async fn measure(&self, bed: &Bed, common: &Common) -> Result<Report, Failure> {
-        let info = bed.info();
-        let (name, timers) = match self {
-            Self::Schedule(bench) => ("schedule", bench.timers),
-            Self::Fire(bench) => ("fire", bench.timers),
-            Self::Lateness(bench) => ("lateness", bench.timers()),
-        };
-        let mut report = Report::new(name, &info, timers, common.payload);
-        for n in 0..common.warmup + common.rounds {
-            if bed.stop.is_asked() {
-                break;
-            }
-            let round = self.round(bed, n).await?;
-            let counts = n >= common.warmup;
-            let number =
-                if counts { format!("round {}", n + 1 - common.warmup) } else { "warm-up".to_owned() };
-            note(&format!("{name}: {number}: {}", round.line()));
-            if counts {
-                report.add(round);
-            }
-        }
-        if let Self::Schedule(_) = self {
-            report.answer_us = Some(schedule::lone(bed).await?);
-        }
-        Ok(report)
+    /// Partitions of its own store, where the measurement has an opinion.
+    fn partitions(&self) -> Option<u16> {
+        matches!(self, Self::Idle(_)).then_some(idle::PARTITIONS)
     }
 
-    async fn round(&self, bed: &Bed, n: u32) -> Result<Round, Failure> {
-        let dest = bed.dest(&format!("round-{n}"))?;
+    /// Whether everything was exact.
+    async fn measure(&self, bed: &mut Bed, out: Output) -> Result<bool, Failure> {
         match self {
-            Self::Schedule(bench) => schedule::round(bed, &dest, bench.timers).await,
-            Self::Fire(bench) => fire::round(bed, &dest, bench.timers).await,
-            Self::Lateness(bench) => lateness::round(bed, &dest, bench).await,
+            Self::Schedule(bench) => {
+                let round = async |bed: &mut Bed, n| schedule::round(bed, bench, n).await;
+                rounds(bed, out, "schedule", bench.timers, bench.common.rounds(5), round).await
+            }
+            Self::Fire(bench) => {
+                let volley = bench.volley();
+                let round = async |bed: &mut Bed, n| volley::round(bed, &volley, n).await;
+                rounds(bed, out, "fire", bench.timers, bench.common.rounds(5), round).await
+            }
+            Self::Burst(bench) => {
+                let volley = bench.volley();
+                let round = async |bed: &mut Bed, n| volley::round(bed, &volley, n).await;
+                rounds(bed, out, "burst", bench.timers, bench.common.rounds(5), round).await
+            }
+            Self::Single(bench) => {
+                let round = async |bed: &mut Bed, n| single::round(bed, bench, n).await;
+                rounds(bed, out, "single", bench.calls, bench.common.rounds(5), round).await
+            }
+            Self::Lateness(bench) => {
+                let mut exact = true;
+                for rate in &bench.rate {
+                    let plan = bench.plan(*rate);
+                    let round = async |bed: &mut Bed, n| steady::round(bed, &plan, n).await;
+                    let rounds = rounds(bed, out, "lateness", plan.timers(), bench.common.rounds(3), round);
+                    exact &= rounds.await?;
+                }
+                Ok(exact)
+            }
+            Self::Lifecycle(bench) => lifecycle::run(bed, out, bench).await,
+            Self::Memory(bench) => growth::run(bed, out, bench).await,
+            Self::Idle(bench) => idle::run(bed, out, bench).await,
+            Self::Broker(_) => Ok(true),
         }
     }
+}
+
+/// Warm-up and rounds, then the report; whether everything was exact.
+async fn rounds(
+    bed: &mut Bed,
+    out: Output,
+    name: &'static str,
+    timers: u64,
+    (warmup, rounds): (u32, u32),
+    round: impl AsyncFn(&mut Bed, u32) -> Result<Round, Failure>,
+) -> Result<bool, Failure> {
+    let mut report = Report::new(name, bed, timers);
+    for n in 0..warmup + rounds {
+        let one = round(bed, n).await?;
+        if bed.stop.is_asked() {
+            // Cut short.
+            break;
+        }
+        let counts = n >= warmup;
+        let number = if counts { format!("round {}", n + 1 - warmup) } else { "warm-up".to_owned() };
+        note(&format!("{name}: {number}: {}", one.line()));
+        if counts {
+            report.add(one);
+        }
+    }
+    report.show(out)?;
+    Ok(report.is_exact())
 }

@@ -1,10 +1,15 @@
 //! The result of a measurement: medians over rounds, and their spread.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
 use hdrhistogram::Histogram;
 use mtimer_client::Info;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::bed::Bed;
+use super::meter::Cpu;
 use crate::cli::exit::Failure;
 use crate::cli::output::{Output, Table, Tone, grouped};
 use crate::cli::tally::{Tally, quantile};
@@ -13,14 +18,17 @@ use crate::cli::tally::{Tally, quantile};
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Round {
     pub(super) rate_per_s: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lateness_ms: Option<Tail>,
+    pub(super) cpu_us_per_timer: Cpu,
+    /// Stored timers that have not fired, or whose settlement was not stored.
     pub(super) lost: u64,
     pub(super) early: u64,
     pub(super) duplicates: u64,
-    /// Timers that the load was too late to schedule in time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) behind: Option<u64>,
+    /// Settled timers that are in the store all the same.
+    pub(super) left: u64,
+    /// What only this measurement has.
+    #[serde(flatten)]
+    pub(super) more: BTreeMap<&'static str, f64>,
 }
 
 /// A distribution's upper end, ms.
@@ -41,15 +49,36 @@ impl From<&Histogram<u64>> for Tail {
 
 impl Round {
     /// What a tally of so many timers says.
-    pub(super) fn of(tally: &Tally, scheduled: u64, rate_per_s: f64) -> Self {
+    pub(super) fn of(tally: &Tally, scheduled: u64, settled: u64, rate_per_s: f64) -> Self {
         Self {
             rate_per_s,
             lateness_ms: Some(Tail::from(&tally.lateness())),
-            lost: scheduled.saturating_sub(tally.fired()),
+            lost: scheduled.saturating_sub(tally.fired().min(settled)),
             early: tally.early(),
             duplicates: tally.duplicates(),
-            behind: None,
+            ..Self::default()
         }
+    }
+
+    /// Adds how much Redis was asked, for 1,000 timers.
+    pub(super) fn add_commands(&mut self, since: Option<(u64, u64)>, timers: u64) {
+        let per_1000 = |n: u64| n as f64 * 1_000.0 / timers.max(1) as f64;
+        if let Some((commands, scripts)) = since {
+            self.more.insert("redis_commands_per_1000_timers", per_1000(commands));
+            self.more.insert("redis_scripts_per_1000_timers", per_1000(scripts));
+        }
+    }
+
+    /// Adds what another round has found wrong.
+    pub(super) fn add_counts(&mut self, other: &Self) {
+        self.lost += other.lost;
+        self.early += other.early;
+        self.duplicates += other.duplicates;
+        self.left += other.left;
+    }
+
+    pub(super) fn is_exact(&self) -> bool {
+        self.lost + self.early + self.duplicates + self.left == 0
     }
 
     /// For people.
@@ -59,6 +88,16 @@ impl Round {
             line +=
                 &format!(", late p50 {:.2} p99 {:.2} p99.9 {:.2} max {:.2} ms", t.p50, t.p99, t.p999, t.max);
         }
+        let cpu = &self.cpu_us_per_timer;
+        for (who, us) in [("client", cpu.client), ("broker", cpu.broker), ("redis", cpu.redis)] {
+            if let Some(us) = us {
+                line += &format!(", {who} {us:.1} µs");
+            }
+        }
+        if !self.is_exact() {
+            let (lost, early, twice, left) = (self.lost, self.early, self.duplicates, self.left);
+            line += &format!("; NOT EXACT: lost {lost}, early {early}, duplicates {twice}, left {left}");
+        }
         line
     }
 }
@@ -67,19 +106,39 @@ impl Round {
 #[derive(Debug)]
 pub(super) struct Report {
     bench: &'static str,
-    store: String,
-    durability: String,
+    info: Arc<Info>,
     timers: u64,
-    payload: u32,
+    payload: usize,
     rounds: Vec<Round>,
-    /// How long a lone schedule takes.
-    pub(super) answer_us: Option<Histogram<u64>>,
+    /// What belongs to no single round.
+    pub(super) extra: Map<String, Value>,
+}
+
+/// Median, lowest and highest.
+type Spread = Option<[f64; 3]>;
+
+fn spread(values: impl IntoIterator<Item = f64>) -> Spread {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let (low, high) = (*values.first()?, *values.last()?);
+    let half = values.len() / 2;
+    let median =
+        if values.len().is_multiple_of(2) { values[half - 1].midpoint(values[half]) } else { values[half] };
+    Some([median, low, high])
+}
+
+/// The middle one; of an even number the mean of the middle two.
+pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    spread(values).map(|v| v[0])
 }
 
 impl Report {
-    pub(super) fn new(bench: &'static str, info: &Info, timers: u64, payload: u32) -> Self {
-        let (store, durability) = (info.store.clone(), info.durability.clone());
-        Self { bench, store, durability, timers, payload, rounds: Vec::new(), answer_us: None }
+    pub(super) fn new(bench: &'static str, bed: &Bed, timers: u64) -> Self {
+        Self::of(bench, bed.info(), timers, bed.payload)
+    }
+
+    fn of(bench: &'static str, info: Arc<Info>, timers: u64, payload: usize) -> Self {
+        Self { bench, info, timers, payload, rounds: Vec::new(), extra: Map::new() }
     }
 
     pub(super) fn add(&mut self, round: Round) {
@@ -91,129 +150,133 @@ impl Report {
     }
 
     pub(super) fn is_exact(&self) -> bool {
-        self.sum(|r| r.lost + r.early + r.duplicates) == 0
+        self.rounds.iter().all(Round::is_exact)
     }
 
-    /// Median, lowest and highest over the rounds.
-    fn over(&self, of: impl Fn(&Round) -> Option<f64>) -> Option<[f64; 3]> {
-        let mut values: Vec<f64> = self.rounds.iter().filter_map(of).collect();
-        values.sort_by(f64::total_cmp);
-        let (low, high) = (*values.first()?, *values.last()?);
-        let half = values.len() / 2;
-        let median = if values.len().is_multiple_of(2) {
-            (values[half - 1] + values[half]) / 2.0
-        } else {
-            values[half]
-        };
-        Some([median, low, high])
+    fn over(&self, of: impl Fn(&Round) -> Option<f64>) -> Spread {
+        spread(self.rounds.iter().filter_map(of))
     }
 
-    fn tail(&self, of: impl Fn(&Tail) -> f64) -> Option<[f64; 3]> {
-        self.over(|round| round.lateness_ms.as_ref().map(&of))
+    fn tails(&self) -> [(&'static str, Spread); 4] {
+        let tail = |of: &dyn Fn(&Tail) -> f64| self.over(|round| round.lateness_ms.as_ref().map(of));
+        [
+            ("p50", tail(&|t| t.p50)),
+            ("p99", tail(&|t| t.p99)),
+            ("p999", tail(&|t| t.p999)),
+            ("max", tail(&|t| t.max)),
+        ]
+    }
+
+    fn cpu(&self) -> [(&'static str, Spread); 3] {
+        let cpu = |of: &dyn Fn(&Cpu) -> Option<f64>| self.over(|round| of(&round.cpu_us_per_timer));
+        [("client", cpu(&|c| c.client)), ("broker", cpu(&|c| c.broker)), ("redis", cpu(&|c| c.redis))]
+    }
+
+    fn more(&self) -> Vec<(&'static str, Spread)> {
+        let names: BTreeSet<&'static str> = self.rounds.iter().flat_map(|r| r.more.keys().copied()).collect();
+        names.into_iter().map(|name| (name, self.over(|r| r.more.get(name).copied()))).collect()
     }
 
     fn json(&self) -> Value {
-        let rate = self.over(|r| Some(r.rate_per_s));
-        let median = |values: Option<[f64; 3]>| values.map(|v| rounded(v[0]));
-        let spread = |values: Option<[f64; 3]>| values.map(|v| [rounded(v[1]), rounded(v[2])]);
-        let tails = [self.tail(|t| t.p50), self.tail(|t| t.p99), self.tail(|t| t.p999), self.tail(|t| t.max)];
-        let of_tails = |f: &dyn Fn(Option<[f64; 3]>) -> Value| json!({ "p50": f(tails[0]), "p99": f(tails[1]), "p999": f(tails[2]), "max": f(tails[3]) });
-        let mut object = json!({
+        let one = |v: Spread| json!(v.map(|v| rounded(v[0])));
+        let ends = |v: Spread| json!(v.map(|v| [rounded(v[1]), rounded(v[2])]));
+        let object = |of: &dyn Fn(Spread) -> Value, all: &[(&'static str, Spread)]| -> Value {
+            all.iter().map(|(name, v)| ((*name).to_owned(), of(*v))).collect::<Map<_, _>>().into()
+        };
+        let (rate, tails, cpu, more) =
+            (self.over(|r| Some(r.rate_per_s)), self.tails(), self.cpu(), self.more());
+        let mut all = json!({
             "bench": self.bench,
-            "store": self.store,
-            "durability": self.durability,
+            "store": self.info.store,
+            "durability": self.info.durability,
+            "partitions": self.info.partitions,
             "timers": self.timers,
             "payload_bytes": self.payload,
             "rounds": self.rounds.len(),
-            "rate_per_s": median(rate),
-            "rate_spread": spread(rate),
+            "rate_per_s": one(rate),
+            "rate_spread": ends(rate),
             "lateness_ms": null,
+            "cpu_us_per_timer": object(&one, &cpu),
+            "cpu_spread": object(&ends, &cpu),
             "lost": self.sum(|r| r.lost),
             "early": self.sum(|r| r.early),
             "duplicates": self.sum(|r| r.duplicates),
-            "peak_rss_bytes": peak_rss(),
-            "each": self.rounds,
+            "left": self.sum(|r| r.left),
         });
-        if tails[0].is_some() {
-            object["lateness_ms"] = of_tails(&|v| json!(median(v)));
+        if let [_, _, _, (_, Some([_, _, worst]))] = tails {
+            all["lateness_ms"] = object(&one, &tails);
             // The worst there was is what it says.
-            object["lateness_ms"]["max"] = json!(tails[3].map(|v| rounded(v[2])));
-            object["lateness_spread"] = of_tails(&|v| json!(spread(v)));
+            all["lateness_ms"]["max"] = json!(rounded(worst));
+            all["lateness_spread"] = object(&ends, &tails);
         }
-        if let Some(us) = &self.answer_us {
-            object["answer_ms"] = json!(Tail::from(us));
+        for (name, values) in &more {
+            all[*name] = one(*values);
         }
-        if self.rounds.iter().any(|r| r.behind.is_some()) {
-            object["behind"] = self.sum(|r| r.behind.unwrap_or_default()).into();
+        all["spread"] = object(&ends, &more);
+        for (name, value) in &self.extra {
+            all[name] = value.clone();
         }
-        object
+        all["each"] = json!(self.rounds);
+        all
     }
 
+    /// Shows it; whether everything was exact.
+    pub(super) fn show_exact(&self, out: Output) -> Result<bool, Failure> {
+        self.show(out)?;
+        Ok(self.is_exact())
+    }
+
+    /// Shows it, if there is anything to show: it may have been cut short.
     pub(super) fn show(&self, out: Output) -> Result<(), Failure> {
+        if self.rounds.is_empty() {
+            return Ok(());
+        }
         if out.json {
             return out.object(&self.json());
         }
         out.text(&format!(
-            "{}: {} timers a round, {} bytes each; store: {} ({}); {} rounds",
+            "{}: {} timers a round, {} bytes each; store: {} ({}), {} partitions; {} rounds",
             out.tone(Tone::Strong, self.bench),
             grouped(self.timers),
             self.payload,
-            self.store,
-            self.durability,
+            self.info.store,
+            self.info.durability,
+            self.info.partitions,
             self.rounds.len(),
         ))?;
         let mut table = Table::new(["", "median", "lowest", "highest"]);
-        let mut row = |name: &str, values: Option<[f64; 3]>, show: &dyn Fn(f64) -> String| {
-            if let Some([median, low, high]) = values {
-                table.row([name.to_owned(), show(median), show(low), show(high)]);
+        let mut row = |name: String, values: Spread| {
+            if let Some(values) = values {
+                let [median, low, high] = values.map(shown);
+                table.row([name, median, low, high]);
             }
         };
-        let ms = |v: f64| format!("{v:.2}");
-        row("timers a second", self.over(|r| Some(r.rate_per_s)), &|v| grouped(v as u64));
-        row("late p50, ms", self.tail(|t| t.p50), &ms);
-        row("late p99, ms", self.tail(|t| t.p99), &ms);
-        row("late p99.9, ms", self.tail(|t| t.p999), &ms);
-        row("late max, ms", self.tail(|t| t.max), &ms);
+        row("timers a second".to_owned(), self.over(|r| Some(r.rate_per_s)).filter(|v| v[2] > 0.0));
+        self.tails().into_iter().for_each(|(name, v)| row(format!("late {name}, ms"), v));
+        self.cpu().into_iter().for_each(|(name, v)| row(format!("{name}, µs a timer"), v));
+        self.more().into_iter().for_each(|(name, v)| row(name.replace('_', " "), v));
         table.lines().try_for_each(|line| out.text(&line))?;
-        if let Some(us) = &self.answer_us {
-            let t = Tail::from(us);
-            out.text(&format!("a lone schedule is answered in p50 {:.2} ms, p99 {:.2} ms", t.p50, t.p99))?;
-        }
         let (lost, early, twice) = (self.sum(|r| r.lost), self.sum(|r| r.early), self.sum(|r| r.duplicates));
-        let exact = format!("lost {lost}, early {early}, duplicates {twice}");
-        out.text(&out.tone(if self.is_exact() { Tone::Good } else { Tone::Bad }, &exact))?;
-        let behind = self.sum(|r| r.behind.unwrap_or_default());
-        if behind > 0 {
-            let behind = grouped(behind);
-            out.text(&format!(
-                "{behind} timers could not be scheduled in time: this machine is too slow for the rate"
-            ))?;
-        }
-        match peak_rss() {
-            Some(bytes) => out.text(&format!("this process used up to {} MiB", bytes / 1024 / 1024)),
-            None => Ok(()),
-        }
+        let exact = format!("lost {lost}, early {early}, duplicates {twice}, left {}", self.sum(|r| r.left));
+        out.text(&out.tone(if self.is_exact() { Tone::Good } else { Tone::Bad }, &exact))
     }
 }
 
 /// To three digits after the point.
-fn rounded(v: f64) -> f64 {
+pub(super) fn rounded(v: f64) -> f64 {
     (v * 1_000.0).round() / 1_000.0
 }
 
-/// The most memory that this process has had, bytes, where the system tells.
-fn peak_rss() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kb| kb * 1024)
+/// For people: large numbers whole.
+fn shown(v: f64) -> String {
+    if v.abs() >= 1_000.0 { grouped(v.round().abs() as u64) } else { format!("{v:.2}") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_result_is_the_median_with_its_spread() {
+    fn report() -> Report {
         let info = Info {
             broker: String::new(),
             session: 1,
@@ -227,17 +290,41 @@ mod tests {
             max_frame: 1,
             max_batch: 1,
         };
-        let mut report = Report::new("fire", &info, 10, 100);
+        Report::of("fire", Arc::new(info), 10, 64)
+    }
+
+    #[test]
+    fn the_result_is_the_median_with_its_spread() {
+        let mut report = report();
         let tail = |p50| Some(Tail { p50, p99: 2.0, p999: 3.0, max: 4.0 });
         for (rate_per_s, p50, lost) in [(30.0, 1.0, 0), (10.0, 3.0, 0), (20.0, 2.0, 1)] {
-            report.add(Round { rate_per_s, lateness_ms: tail(p50), lost, ..Round::default() });
+            let cpu_us_per_timer = Cpu { client: Some(p50), ..Cpu::default() };
+            let more = [("last_entered_ms", p50)].into();
+            let lateness_ms = tail(p50);
+            report.add(Round { rate_per_s, lateness_ms, cpu_us_per_timer, lost, more, ..Round::default() });
         }
         let json = report.json();
         assert_eq!((&json["rate_per_s"], &json["rate_spread"]), (&json!(20.0), &json!([10.0, 30.0])));
         assert_eq!((&json["lateness_ms"]["p50"], &json["lost"]), (&json!(2.0), &json!(1)));
         assert_eq!(json["lateness_ms"]["max"], json!(4.0));
+        assert_eq!(json["cpu_us_per_timer"], json!({ "client": 2.0, "broker": null, "redis": null }));
+        assert_eq!(
+            (&json["last_entered_ms"], &json["each"][1]["last_entered_ms"]),
+            (&json!(2.0), &json!(3.0))
+        );
         assert!(!report.is_exact());
         report.rounds.pop();
+        assert!(report.is_exact());
         assert_eq!(report.json()["rate_per_s"], json!(20.0), "of an even number the mean of the middle two");
+    }
+
+    #[test]
+    fn what_was_not_measured_is_null() {
+        let mut report = report();
+        report.add(Round::default());
+        let json = report.json();
+        assert!(json["lateness_ms"].is_null() && json["cpu_us_per_timer"]["redis"].is_null());
+        report.add(Round { left: 1, ..Round::default() });
+        assert!(!report.is_exact(), "what was settled and is still there would fire again");
     }
 }

@@ -2,66 +2,89 @@
 
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
-use mtimer_client::{Destination, Schedule};
+use mtimer_client::{Destination, TimerId};
 
-use super::Bed;
+use super::args;
+use super::bed::Bed;
+use super::meter::Cpu;
 use super::report::Round;
 use crate::cli::exit::Failure;
-use crate::cli::tally::{histogram, payload};
+use crate::cli::tally::payload;
 use crate::cli::{load, progress};
 
 /// Nothing fires meanwhile.
-const AHEAD: Duration = Duration::from_secs(3_600);
-/// Over how long the due times are spread, s.
-const SPREAD_S: u64 = 600;
-/// Schedules one after the other.
-const LONE: u64 = 500;
+pub(super) const AHEAD: Duration = Duration::from_secs(3_600);
+/// Timers that are scheduled before it counts: connections, scripts and memory are there then.
+const FIRST: u64 = 10_000;
 
 /// Schedules so many timers and asks the store whether it has them.
-pub(super) async fn round(bed: &Bed, dest: &Destination, timers: u64) -> Result<Round, Failure> {
-    let client = &bed.client;
-    let before = client.status().await?.pending;
-    let make = |n: u64| {
-        // Neighbours in the batch are not neighbours in time.
-        let after = AHEAD + Duration::from_millis(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (SPREAD_S * 1_000));
-        Schedule::after(dest.clone(), after).payload(payload(n, bed.payload))
+pub(super) async fn round(bed: &mut Bed, bench: &args::Schedule, n: u32) -> Result<Round, Failure> {
+    bed.renew().await?;
+    let dest = bed.dest(&format!("round-{n}"))?;
+    let first = FIRST.min(bench.timers);
+    let mut ids = fill(bed, &dest, 0..first, bench.over, true).await?.ids;
+    let filled = fill(bed, &dest, first..first + bench.timers, bench.over, !bed.is_own()).await?;
+    let round = Round {
+        rate_per_s: filled.rate_per_s(),
+        cpu_us_per_timer: filled.cpu.per(filled.scheduled),
+        lost: filled.lost,
+        ..Round::default()
     };
+    if !bed.is_own() {
+        ids.extend(filled.ids);
+        load::cancel_all(&bed.client, ids).await?;
+    }
+    Ok(round)
+}
+
+/// What came of scheduling many timers.
+pub(super) struct Filled {
+    pub(super) scheduled: u64,
+    pub(super) took: Duration,
+    /// Altogether.
+    pub(super) cpu: Cpu,
+    /// Answered as stored, but not there.
+    pub(super) lost: u64,
+    pub(super) ids: Vec<TimerId>,
+}
+
+impl Filled {
+    pub(super) fn rate_per_s(&self) -> f64 {
+        self.scheduled as f64 / self.took.as_secs_f64().max(1e-6)
+    }
+}
+
+/// Schedules timers with these numbers, due over `over` from an hour on.
+pub(super) async fn fill(
+    bed: &Bed,
+    dest: &Destination,
+    numbers: std::ops::Range<u64>,
+    over: Duration,
+    keep: bool,
+) -> Result<Filled, Failure> {
+    let (client, bytes) = (&bed.client, bed.payload);
+    let window = u64::try_from(over.as_millis()).unwrap_or(u64::MAX).max(1);
+    let make = |n: u64| {
+        let n = numbers.start + n;
+        // Neighbours in the batch are not neighbours in time.
+        let after = AHEAD + Duration::from_millis(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % window);
+        mtimer_client::Schedule::after(dest.clone(), after).payload(payload(n, bytes))
+    };
+    let timers = numbers.end - numbers.start;
+    let before = bed.stored().await?;
+    let mut ids = Vec::new();
     let bar = progress::bar("scheduling", timers);
-    let began = Instant::now();
-    let (mut ids, own) = (Vec::new(), bed.is_own());
+    let (reading, began) = (bed.meter.read().await?, Instant::now());
     let keep = |id| {
-        if !own {
-            ids.push(id)
+        if keep {
+            ids.push(id);
         }
     };
     let scheduled = load::schedule_all(client, timers, make, &bar, &bed.stop, keep).await?;
     let took = began.elapsed();
+    let cpu = bed.meter.read().await?.since(&reading);
     bar.finish_and_clear();
-    let stored = client.status().await?.pending.saturating_sub(before);
-    load::cancel_all(client, ids).await?;
-    Ok(Round {
-        rate_per_s: scheduled as f64 / took.as_secs_f64(),
-        lost: scheduled.saturating_sub(stored),
-        ..Round::default()
-    })
-}
-
-/// How long a schedule takes that nothing travels with, µs.
-pub(super) async fn lone(bed: &Bed) -> Result<Histogram<u64>, Failure> {
-    let dest = bed.dest("lone")?;
-    let (mut us, mut ids) = (histogram(), Vec::new());
-    for n in 0..LONE {
-        if bed.stop.is_asked() {
-            break;
-        }
-        let schedule = Schedule::after(dest.clone(), AHEAD).payload(payload(n, bed.payload));
-        let began = Instant::now();
-        ids.push(bed.client.schedule(schedule).await?.id);
-        us.saturating_record(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
-    }
-    if !bed.is_own() {
-        load::cancel_all(&bed.client, ids).await?;
-    }
-    Ok(us)
+    // In a cluster that others use, too, their timers come and go meanwhile.
+    let there = if bed.is_own() { bed.stored().await?.saturating_sub(before) } else { scheduled };
+    Ok(Filled { scheduled, took, cpu, lost: scheduled.saturating_sub(there), ids })
 }

@@ -1,0 +1,268 @@
+//! What pending timers cost, and how what everything else costs changes as they grow in number.
+
+use std::time::{Duration, Instant};
+
+use mtimer_client::Schedule;
+use serde_json::{Value, json};
+
+use super::args;
+use super::bed::Bed;
+use super::meter::Cpu;
+use super::report::{Report, Round, median, rounded};
+use super::schedule::fill;
+use super::volley::{Volley, fire};
+use crate::cli::exit::Failure;
+use crate::cli::output::{Output, grouped, note};
+use crate::cli::{load, progress};
+
+/// The first step.
+const FIRST: u64 = 1_000;
+/// Over how long timers are spread that are to share their slot with no other.
+const LONELY: Duration = Duration::from_secs(3_000 * 86_400);
+/// Within this the timers of a probe are due.
+const WITHIN: Duration = Duration::from_secs(1);
+/// How long Redis may take to see what its connections need after a load: it looks every second.
+const CALM: Duration = Duration::from_millis(1_500);
+/// Timers that are due while the broker is away, and how long after they were scheduled.
+const WAITING: u64 = 100;
+const AWAY: Duration = Duration::from_secs(2);
+/// How long the first of them may take.
+const FIRE_WITHIN: Duration = Duration::from_secs(120);
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Fills, probes, restarts.
+pub(super) async fn run(bed: &mut Bed, out: Output, bench: &args::Memory) -> Result<bool, Failure> {
+    let (warmup, rounds) = bench.common.rounds(3);
+    let over = if bench.lonely { LONELY } else { bench.over };
+    let mut growth = Growth { bench, over, rounds, probes: 0, total: Round::default(), rows: Vec::new() };
+    let weights = growth.weigh(bed).await?;
+    for _ in 0..warmup {
+        growth.probe(bed).await?;
+    }
+    let dest = bed.dest("pending")?;
+    let (mut pending, mut ids) = (0, Vec::new());
+    for (n, target) in std::iter::once(0).chain(growth.steps()).enumerate() {
+        if bed.stop.is_asked() {
+            break;
+        }
+        let filled = fill(bed, &dest, pending..target, over, !bed.is_own()).await?;
+        growth.total.lost += filled.lost;
+        pending += filled.scheduled;
+        let mut row = growth.measure(bed).await?;
+        if filled.scheduled > 0 {
+            row["fill_per_s"] = json!(rounded(filled.rate_per_s()));
+            row["fill_cpu_us"] = json!(filled.cpu.per(filled.scheduled));
+        }
+        ids.extend(filled.ids);
+        row["pending"] = json!(pending);
+        if let Some(bytes) = n.checked_sub(1).and_then(|n| weights.get(n)) {
+            row["redis_bytes_per_timer"] = json!(rounded(*bytes));
+            row["redis_memory_bytes"] = json!((bytes + bed.payload as f64) * pending as f64);
+        }
+        let rss = bed.meter.broker_memory();
+        row["broker_rss_bytes"] = json!(rss.map(|(now, _)| now));
+        row["broker_peak_bytes"] = json!(rss.map(|(_, peak)| peak));
+        note(&line(&row));
+        growth.rows.push(row);
+    }
+    if bed.is_own() && !bed.stop.is_asked() {
+        growth.restart(bed, pending).await?;
+    }
+    load::cancel_all(&bed.client, ids).await?;
+    growth.report(bed, pending).show_exact(out)
+}
+
+/// Memory of Redis, bytes.
+async fn memory(bed: &Bed) -> Result<u64, Failure> {
+    Ok(bed.meter.read().await?.redis.map_or(0, |redis| redis.memory))
+}
+
+/// A step for people.
+fn line(row: &Value) -> String {
+    let number = |name: &str| row.pointer(name).and_then(Value::as_f64);
+    let shown = |name: &str| number(name).map_or_else(|| "-".to_owned(), |v| format!("{v:.1}"));
+    let whole = |name: &str| grouped(number(name).unwrap_or_default() as u64);
+    format!(
+        "memory: {} pending: schedule {} a second; a whole life: client {}, broker {}, redis {} µs; redis {} bytes each; \
+         broker {} MiB",
+        whole("/pending"),
+        whole("/schedule_per_s"),
+        shown("/life_cpu_us/client"),
+        shown("/life_cpu_us/broker"),
+        shown("/life_cpu_us/redis"),
+        shown("/redis_bytes_per_timer"),
+        number("/broker_rss_bytes").map_or(0, |bytes| bytes as u64 / (1 << 20)),
+    )
+}
+
+struct Growth<'a> {
+    bench: &'a args::Memory,
+    over: Duration,
+    rounds: u32,
+    /// Made so far.
+    probes: u32,
+    total: Round,
+    rows: Vec<Value>,
+}
+
+/// What a probe has shown.
+struct Probe {
+    schedule_per_s: f64,
+    schedule: Cpu,
+    fire_per_s: f64,
+    life: Cpu,
+    p99_ms: f64,
+}
+
+impl Growth<'_> {
+    /// Numbers of pending timers.
+    fn steps(&self) -> impl Iterator<Item = u64> + use<> {
+        let timers = self.bench.timers;
+        let powers = std::iter::successors(Some(FIRST), |n| Some(n * 10)).take_while(move |n| *n < timers);
+        powers.chain([timers])
+    }
+
+    /// Bytes of Redis for each timer over its payload, at each step. On its own, before anything else: what was
+    /// settled or cancelled is remembered for a while and would weigh, too. Of a Redis that others use nobody can tell.
+    async fn weigh(&mut self, bed: &mut Bed) -> Result<Vec<f64>, Failure> {
+        let mut weights = Vec::new();
+        if !bed.is_own() || bed.meter.masters() == 0 {
+            return Ok(weights);
+        }
+        // Scripts, connections and partitions are there after a few.
+        let few = fill(bed, &bed.dest("first")?, 0..WAITING, self.over, true).await?;
+        load::cancel_all(&bed.client, few.ids).await?;
+        tokio::time::sleep(CALM).await;
+        let empty = memory(bed).await?;
+        let (dest, mut pending) = (bed.dest("weighed")?, 0);
+        for target in self.steps() {
+            let filled = fill(bed, &dest, pending..target, self.over, false).await?;
+            self.total.lost += filled.lost;
+            pending += filled.scheduled;
+            tokio::time::sleep(CALM).await;
+            let bytes =
+                (memory(bed).await? as f64 - empty as f64) / pending.max(1) as f64 - bed.payload as f64;
+            note(&format!(
+                "memory: {} pending take {bytes:.1} bytes each over their payload",
+                grouped(pending)
+            ));
+            weights.push(bytes);
+            if bed.stop.is_asked() {
+                break;
+            }
+        }
+        bed.renew().await?;
+        Ok(weights)
+    }
+
+    /// Medians of the probes.
+    async fn measure(&mut self, bed: &Bed) -> Result<Value, Failure> {
+        let mut probes = Vec::new();
+        for _ in 0..self.rounds {
+            if !bed.stop.is_asked() {
+                probes.push(self.probe(bed).await?);
+            }
+        }
+        let of = |f: &dyn Fn(&Probe) -> Option<f64>| json!(median(probes.iter().filter_map(f)).map(rounded));
+        let cpu = |f: &dyn Fn(&Probe) -> Cpu| {
+            json!({
+                "client": of(&|p| f(p).client),
+                "broker": of(&|p| f(p).broker),
+                "redis": of(&|p| f(p).redis),
+            })
+        };
+        Ok(json!({
+            "pending": 0,
+            "schedule_per_s": of(&|p| Some(p.schedule_per_s)),
+            "schedule_cpu_us": cpu(&|p| p.schedule),
+            "fire_per_s": of(&|p| Some(p.fire_per_s)),
+            "fire_p99_ms": of(&|p| Some(p.p99_ms)),
+            "life_cpu_us": cpu(&|p| p.life),
+        }))
+    }
+
+    /// Schedules some timers like the others, and cancels them; then some that fire.
+    async fn probe(&mut self, bed: &Bed) -> Result<Probe, Failure> {
+        self.probes += 1;
+        let (timers, number) = (self.bench.probe, self.probes);
+        let filled = fill(bed, &bed.dest(&format!("far-{number}"))?, 0..timers, self.over, true).await?;
+        let (schedule_per_s, schedule) = (filled.rate_per_s(), filled.cpu.per(filled.scheduled));
+        self.total.lost += filled.lost;
+        let cancelled = load::cancel_all(&bed.client, filled.ids).await?;
+        self.total.lost += filled.scheduled.saturating_sub(cancelled);
+        let volley = Volley { timers, within: WITHIN, ahead: self.bench.ahead };
+        let fired = fire(bed, &volley, &format!("near-{number}")).await?;
+        self.total.add_counts(&fired.round);
+        let p99_ms = fired.round.lateness_ms.map_or(0.0, |t| t.p99);
+        let (fire_per_s, life) = (fired.round.rate_per_s, fired.life.per(timers));
+        Ok(Probe { schedule_per_s, schedule, fire_per_s, life, p99_ms })
+    }
+
+    /// How long it takes from the start of the broker's process until a handler is entered, with all of them pending.
+    async fn restart(&mut self, bed: &mut Bed, pending: u64) -> Result<(), Failure> {
+        let dest = bed.dest("restart")?;
+        let due = bed.client.now() + AWAY.as_millis() as u64;
+        let make = |n| Schedule::at(dest.clone(), due).payload(crate::cli::tally::payload(n, bed.payload));
+        let bar = progress::bar("restarting", WAITING);
+        let waiting = load::schedule_all(&bed.client, WAITING, make, &bar, &bed.stop, |_| {}).await?;
+        let began = Instant::now();
+        bed.halt(self.bench.crash).await?;
+        let stopped = began.elapsed();
+        tokio::time::sleep(AWAY.saturating_sub(stopped)).await;
+        let began = Instant::now();
+        bed.resume().await?;
+        let ready = began.elapsed();
+        let (tally, registration) = bed.listen(&dest, WAITING)?;
+        let before = bed.client.stats().settled;
+        let mut first = None;
+        let settled = || bed.client.stats().settled - before;
+        while settled() < waiting && began.elapsed() < FIRE_WITHIN && !bed.stop.is_asked() {
+            if first.is_none() && tally.fired() > 0 {
+                first = Some(began.elapsed());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        let first = first.unwrap_or_else(|| began.elapsed());
+        let settled = settled();
+        bar.finish_and_clear();
+        registration.stop().await;
+        self.total.add_counts(&Round::of(&tally, waiting, settled, 0.0));
+        self.total.left += bed.left(pending).await?;
+        self.total.lost += pending.saturating_sub(bed.stored().await?);
+        let ms = |span: Duration| span.as_secs_f64() * 1_000.0;
+        let told = [("stop_ms", stopped), ("restart_ready_ms", ready), ("restart_ms", first)];
+        self.total.more.extend(told.map(|(name, span)| (name, ms(span))));
+        Ok(())
+    }
+
+    fn report(self, bed: &Bed, pending: u64) -> Report {
+        let mut report = Report::new("memory", bed, pending);
+        let mut round = self.total;
+        let number = |row: &Value, name: &str| row.pointer(name).and_then(Value::as_f64);
+        if let (Some(empty), Some(full)) = (self.rows.first(), self.rows.last()) {
+            let of = |name: &str| number(full, name);
+            round.rate_per_s = of("/schedule_per_s").unwrap_or_default();
+            let cpu = |name: &str| of(&format!("/life_cpu_us/{name}"));
+            round.cpu_us_per_timer =
+                Cpu { client: cpu("client"), broker: cpu("broker"), redis: cpu("redis") };
+            let ratio = |name| Some(number(full, name)? / number(empty, name)?);
+            let more = [
+                ("schedule_rate_ratio", ratio("/schedule_per_s")),
+                ("redis_bytes_per_timer", of("/redis_bytes_per_timer")),
+                ("redis_memory_bytes", of("/redis_memory_bytes")),
+                ("broker_rss_bytes", of("/broker_rss_bytes")),
+            ];
+            round.more.extend(more.into_iter().filter_map(|(name, v)| Some((name, v?))));
+        }
+        let cost = |row: &Value| {
+            let of = |who: &str| number(row, &format!("/life_cpu_us/{who}"));
+            Some(of("client")? + of("broker")? + of("redis").unwrap_or_default())
+        };
+        let costs: Vec<f64> = self.rows.iter().filter_map(cost).collect();
+        let ends = costs.iter().copied().reduce(f64::min).zip(costs.iter().copied().reduce(f64::max));
+        round.more.extend(ends.map(|(low, high)| ("life_cost_highest_over_lowest", high / low)));
+        report.add(round);
+        report.extra.insert("rows".to_owned(), Value::Array(self.rows));
+        report
+    }
+}

@@ -1,0 +1,67 @@
+//! How long a schedule takes that nothing travels with.
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use redis::cmd;
+
+use super::args;
+use super::bed::Bed;
+use super::report::Round;
+use super::schedule::AHEAD;
+use crate::cli::exit::{Exit, Failure};
+use crate::cli::tally::{histogram, payload, quantile};
+use crate::cli::{load, progress};
+
+/// A PING and a schedule in turn, one under way at a time.
+pub(super) async fn round(bed: &Bed, bench: &args::Single, n: u32) -> Result<Round, Failure> {
+    let dest = bed.dest(&format!("round-{n}"))?;
+    let stored = bed.stored().await?;
+    let mut redis = bed.meter.redis_connection();
+    let (mut schedules, mut pings) = (histogram(), histogram());
+    let (mut ids, mut busy) = (Vec::new(), Duration::ZERO);
+    let bar = progress::bar("scheduling one by one", bench.calls);
+    let reading = bed.meter.read().await?;
+    for n in 0..bench.calls {
+        if bed.stop.is_asked() {
+            break;
+        }
+        if let Some(redis) = &mut redis {
+            let began = Instant::now();
+            let () = cmd("PING")
+                .query_async(redis)
+                .await
+                .map_err(|e| Failure::new(Exit::NotNow, format!("Redis does not answer: {e}")))?;
+            record(&mut pings, began.elapsed());
+        }
+        let schedule = mtimer_client::Schedule::after(dest.clone(), AHEAD).payload(payload(n, bed.payload));
+        let began = Instant::now();
+        ids.push(bed.client.schedule(schedule).await?.id);
+        let took = began.elapsed();
+        record(&mut schedules, took);
+        busy += took;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let (calls, cpu) = (ids.len() as u64, bed.meter.read().await?.since(&reading));
+    let there = if bed.is_own() { bed.stored().await?.saturating_sub(stored) } else { calls };
+    load::cancel_all(&bed.client, ids).await?;
+    let mut round = Round {
+        rate_per_s: calls as f64 / busy.as_secs_f64().max(1e-6),
+        cpu_us_per_timer: cpu.per(calls),
+        lost: calls.saturating_sub(there),
+        ..Round::default()
+    };
+    let p50 = quantile(&schedules, 0.5);
+    round.more.extend([("schedule_p50_ms", p50), ("schedule_p99_ms", quantile(&schedules, 0.99))]);
+    if !pings.is_empty() {
+        let ping = quantile(&pings, 0.5);
+        round.more.extend([("ping_p50_ms", ping), ("ping_p99_ms", quantile(&pings, 0.99))]);
+        round.more.insert("over_ping_ms", p50 - ping);
+    }
+    Ok(round)
+}
+
+fn record(us: &mut Histogram<u64>, took: Duration) {
+    us.saturating_record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+}

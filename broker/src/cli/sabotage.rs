@@ -1,0 +1,274 @@
+//! Ways to break a broker on purpose, in order to see the tests notice. Only in builds with the feature `sabotage`, which
+//! no release has, and there only where `MTIMER_SABOTAGE` names one.
+//!
+//! Invariant: what is broken is one thing, between the engine and the store; the engine learns nothing of it.
+//! Not in here: how scripts lose their fence (the Redis store's own `sabotage`).
+
+use std::collections::HashSet;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use mtimer_store::{
+    Acquire, AcquireError, Acquired, Answer, Batch, Census, Coordination, DeadFilter, DeadLetter, Health,
+    InFlight, Lane, LaneFuture, Load, Loaded, Op, OwnerRecord, Page, Place, Record, ScheduleAnswer, Store,
+    StoreFuture, StoreInfo, Unconfirmed,
+};
+use mtimer_types::{Destination, Epoch, PartitionId, Target, Term, Time, TimerId};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::exit::Failure;
+
+/// Names what is to be broken.
+pub(crate) const VARIABLE: &str = "MTIMER_SABOTAGE";
+/// How long the store goes without what was answered.
+const LATE: Duration = Duration::from_millis(500);
+/// One in so many schedules is answered early.
+const ONE_IN: u64 = 8;
+
+/// What is broken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sabotage {
+    /// The store applies what a partition's former owner asks for.
+    Fence,
+    /// Claims are not written: nobody learns what an owner that died may have sent.
+    Claim,
+    /// Some schedules are answered before the store has them.
+    EarlyOk,
+}
+
+impl FromStr for Sabotage {
+    type Err = Failure;
+
+    fn from_str(text: &str) -> Result<Self, Failure> {
+        match text {
+            "fence" => Ok(Self::Fence),
+            "claim" => Ok(Self::Claim),
+            "early-ok" => Ok(Self::EarlyOk),
+            other => Err(Failure::usage(format!(
+                "{VARIABLE} is {other:?}: it may be fence, claim or early-ok, or not be set"
+            ))),
+        }
+    }
+}
+
+impl Sabotage {
+    /// What the environment asks for. Warns, and breaks what is not broken by [`Self::wrap`]: comes before the store is
+    /// opened.
+    pub(crate) fn begin() -> Result<Option<Self>, Failure> {
+        let Some(text) = std::env::var_os(VARIABLE) else { return Ok(None) };
+        let sabotage: Self = text.to_string_lossy().parse()?;
+        tracing::warn!(
+            what = ?sabotage,
+            "THIS BROKER IS BROKEN ON PURPOSE ({VARIABLE}): it loses or repeats timers; for tests only"
+        );
+        if sabotage == Self::Fence {
+            mtimer_store_redis::sabotage::cut_the_fence();
+        }
+        Ok(Some(sabotage))
+    }
+
+    /// The store as the broker is to see it.
+    pub(crate) fn wrap(self, store: Arc<dyn Store>) -> Arc<dyn Store> {
+        match self {
+            Self::Fence => store,
+            Self::Claim | Self::EarlyOk => Arc::new(Broken { store, how: self }),
+        }
+    }
+}
+
+/// A store whose lanes are broken.
+struct Broken {
+    store: Arc<dyn Store>,
+    how: Sabotage,
+}
+
+impl Store for Broken {
+    fn info(&self) -> StoreInfo {
+        self.store.info()
+    }
+    fn owner(&self, partition: PartitionId) -> StoreFuture<OwnerRecord> {
+        self.store.owner(partition)
+    }
+    fn acquire(&self, acquire: Acquire) -> StoreFuture<Acquired, AcquireError> {
+        let (how, acquiring) = (self.how, self.store.acquire(acquire));
+        async move {
+            let acquired = acquiring.await?;
+            let lane = Arc::new(BrokenLane { lane: acquired.lane, how, late: Arc::default() });
+            Ok(Acquired { lane, ..acquired })
+        }
+        .boxed()
+    }
+    fn raise_term(&self) -> StoreFuture<Term> {
+        self.store.raise_term()
+    }
+    fn clocks(&self) -> StoreFuture<Vec<Time>> {
+        self.store.clocks()
+    }
+    fn coordination(&self) -> Option<Arc<dyn Coordination>> {
+        self.store.coordination()
+    }
+}
+
+/// A schedule that was answered and is not stored yet.
+struct Late {
+    id: TimerId,
+    due: Time,
+    now: Time,
+    store_at: Instant,
+    op: Op,
+}
+
+struct BrokenLane {
+    lane: Arc<dyn Lane>,
+    how: Sabotage,
+    /// The oldest first.
+    late: Arc<Mutex<Vec<Late>>>,
+}
+
+impl BrokenLane {
+    /// Stores those of the late that the next call could miss: only an end in between tells the difference.
+    fn catch_up(&self, which: impl Fn(&Late) -> bool) {
+        drop(store(&*self.lane, &self.late, which));
+    }
+
+    fn apply_late(&self, mut batch: Batch) -> LaneFuture<Vec<Answer>> {
+        let named: HashSet<TimerId> = batch.ops.iter().filter_map(named).collect();
+        self.catch_up(|late| named.contains(&late.id));
+        let store_at = Instant::now() + LATE;
+        let (mut ops, mut early) = (Vec::new(), Vec::new());
+        for (at, op) in batch.ops.into_iter().enumerate() {
+            match &op {
+                Op::Schedule { timer, .. } if timer.key.is_none() && timer.id.random() % ONE_IN == 0 => {
+                    let (id, due, now) = (timer.id, timer.due, batch.now);
+                    locked(&self.late).push(Late { id, due, now, store_at, op });
+                    early.push(at);
+                }
+                _ => ops.push(op),
+            }
+        }
+        if !early.is_empty() {
+            let (lane, late) = (Arc::clone(&self.lane), Arc::clone(&self.late));
+            tokio::spawn(async move {
+                tokio::time::sleep_until(store_at).await;
+                if let Err(error) = store(&*lane, &late, |late| late.store_at <= store_at).await {
+                    tracing::warn!(%error, "what was answered is not stored");
+                }
+            });
+        }
+        batch.ops = ops;
+        let answers = apply(&*self.lane, batch);
+        let made_up = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
+        async move {
+            let mut answers = answers.await?;
+            early.into_iter().for_each(|at| answers.insert(at, made_up.clone()));
+            Ok(answers)
+        }
+        .boxed()
+    }
+}
+
+impl Lane for BrokenLane {
+    fn epoch(&self) -> Epoch {
+        self.lane.epoch()
+    }
+    fn apply(&self, batch: Batch) -> LaneFuture<Vec<Answer>> {
+        match self.how {
+            Sabotage::EarlyOk => self.apply_late(batch),
+            Sabotage::Claim => apply(&*self.lane, Batch { claim: None, ..batch }),
+            Sabotage::Fence => self.lane.apply(batch),
+        }
+    }
+    fn load(&self, mut load: Load) -> LaneFuture<Loaded> {
+        if self.how == Sabotage::Claim {
+            load.claim = None;
+        }
+        self.catch_up(|late| late.due <= load.until);
+        self.lane.load(load)
+    }
+    fn unload(&self, beyond: Time) -> LaneFuture<()> {
+        self.catch_up(|_| true);
+        self.lane.unload(beyond)
+    }
+    fn get(&self, target: Target) -> LaneFuture<Option<(Record, Place)>> {
+        self.catch_up(|_| true);
+        self.lane.get(target)
+    }
+    fn parked_destinations(&self) -> LaneFuture<Vec<(Destination, u64)>> {
+        self.lane.parked_destinations()
+    }
+    fn parked(&self, dest: Destination, cursor: u64, limit: u32) -> LaneFuture<Page<Record>> {
+        self.lane.parked(dest, cursor, limit)
+    }
+    fn dead(&self, filter: DeadFilter, cursor: u64, limit: u32) -> LaneFuture<Page<DeadLetter>> {
+        self.lane.dead(filter, cursor, limit)
+    }
+    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
+        self.lane.taken(cursor, limit)
+    }
+    fn census(&self) -> LaneFuture<Census> {
+        self.lane.census()
+    }
+    fn release(&self, in_flight: Vec<InFlight>) -> LaneFuture<()> {
+        self.catch_up(|_| true);
+        self.lane.release(in_flight)
+    }
+    fn health(&self) -> watch::Receiver<Health> {
+        self.lane.health()
+    }
+}
+
+fn locked(late: &Mutex<Vec<Late>>) -> MutexGuard<'_, Vec<Late>> {
+    late.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Stores some of the late. The call takes its place in the lane at once.
+fn store(lane: &dyn Lane, late: &Mutex<Vec<Late>>, which: impl Fn(&Late) -> bool) -> LaneFuture<Vec<Answer>> {
+    let mut late = locked(late);
+    let now = late.first().map_or(Time::from_ms(0), |late| late.now);
+    let ops = late.extract_if(.., |late| which(late)).map(|late| late.op).collect();
+    apply(lane, Batch { now, claim: None, ops })
+}
+
+/// Applies what is left of a batch, if anything is.
+fn apply(lane: &dyn Lane, batch: Batch) -> LaneFuture<Vec<Answer>> {
+    match batch.ops.is_empty() && batch.claim.is_none() {
+        true => std::future::ready(Ok(Vec::new())).boxed(),
+        false => lane.apply(batch),
+    }
+}
+
+/// The timer that an operation names. What is late has no key.
+fn named(op: &Op) -> Option<TimerId> {
+    match op {
+        Op::Schedule { timer, .. } => Some(timer.id),
+        Op::Cancel { target: Target::Id(id), .. } | Op::Reschedule { target: Target::Id(id), .. } => {
+            Some(*id)
+        }
+        Op::Take { id }
+        | Op::Settle { id, .. }
+        | Op::Park { id, .. }
+        | Op::Unpark { id, .. }
+        | Op::Replay { id, .. }
+        | Op::Purge { id } => Some(*id),
+        Op::Cancel { .. } | Op::Reschedule { .. } | Op::TrimDead { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_known_ways_are_taken() {
+        assert_eq!("fence".parse::<Sabotage>().unwrap(), Sabotage::Fence);
+        assert_eq!("claim".parse::<Sabotage>().unwrap(), Sabotage::Claim);
+        assert_eq!("early-ok".parse::<Sabotage>().unwrap(), Sabotage::EarlyOk);
+        for wrong in ["", "Fence", "fence ", "all"] {
+            let failure = wrong.parse::<Sabotage>().unwrap_err();
+            assert!(failure.message.contains("early-ok"), "{}", failure.message);
+        }
+    }
+}

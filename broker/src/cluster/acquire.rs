@@ -1,0 +1,248 @@
+//! Becoming the owner of a partition that the leader has assigned to this broker.
+//!
+//! Purpose: see who has it; let a live owner give it up in good order; acquire it under the assignment.
+//! Invariant: an assignment that the store knows a newer one than is void. Who has a partition is told by the upper half
+//! of the owner record's nonce, a hash of the owner's address; two addresses with one hash would only cost patience.
+//! Not in here: what is done with the lane; acquisition without a cluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mtimer_protocol::Topology;
+use mtimer_store::{Acquire, AcquireError, Acquired, OwnerRecord, Store, StoreError};
+use mtimer_types::{Epoch, Nonce, PartitionId, Term};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+
+use crate::acquire::{Backoff, Outage};
+use crate::counters::{Counters, ShellCounter};
+use crate::error::BrokerError;
+
+/// How often the owner record is read while the old owner gives the partition up.
+const POLL: Duration = Duration::from_millis(10);
+/// Bits of a stored version that count acquisitions under one assignment.
+const REPEATS: u32 = 20;
+/// Acquisitions that are carried out at once: reading a large partition's indexes is work, and this broker has others to
+/// serve meanwhile.
+const AT_ONCE: usize = 8;
+
+/// Term and version of the topology that gives a broker a partition.
+pub(crate) type Assignment = (Term, u64);
+
+/// What acquisitions under assignments have in common.
+pub(crate) struct Assigned {
+    store: Arc<dyn Store>,
+    /// The upper half of every nonce of this broker.
+    own: u32,
+    topology: watch::Receiver<Option<Arc<Topology>>>,
+    patience: Duration,
+    turns: Semaphore,
+    outage: Outage,
+    counters: Arc<Counters>,
+}
+
+/// What the owner record says about an acquisition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// Somebody was given the partition later.
+    Superseded,
+    /// A live owner has it.
+    Wait,
+    /// Acquire it under this version.
+    Go(u64),
+}
+
+impl Assigned {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        address: &str,
+        topology: watch::Receiver<Option<Arc<Topology>>>,
+        patience: Duration,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self {
+            store,
+            own: name_hash(address),
+            topology,
+            patience,
+            turns: Semaphore::new(AT_ONCE),
+            outage: Outage::default(),
+            counters,
+        }
+    }
+
+    /// Acquires a partition under the assignment, which may change meanwhile, waiting for its owner and for the store.
+    /// `None`: it is assigned to somebody else by now, and nothing was acquired.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped half way, the partition may or may not have been acquired: withdraw the assignment instead.
+    pub(crate) async fn acquire(
+        &self,
+        partition: PartitionId,
+        mut assignment: watch::Receiver<Option<Assignment>>,
+    ) -> Result<Option<Acquired>, BrokerError> {
+        let mut backoff = Backoff::new();
+        // What was asked for and may have been done.
+        let mut attempt: Option<Acquire> = None;
+        let mut patience = (None, Instant::now());
+        loop {
+            let current = *assignment.borrow_and_update();
+            if current != patience.0 {
+                patience = (current, Instant::now());
+            }
+            let began = patience.1;
+            let under = match (&attempt, current) {
+                (None, None) => return Ok(None),
+                (_, Some(assignment)) => assignment,
+                (Some(sent), None) => (sent.term, sent.version >> REPEATS),
+            };
+            match self.step(partition, under, began, &mut attempt).await {
+                Ok(Step::Acquired(acquired)) => {
+                    self.outage.end();
+                    self.counters.count(ShellCounter::PartitionsAcquired);
+                    let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+                    tracing::debug!(%partition, epoch = %acquired.epoch, took_ms, "acquired");
+                    return Ok(Some(*acquired));
+                }
+                Ok(Step::Void) => {
+                    if assignment.changed().await.is_err() {
+                        return Ok(None);
+                    }
+                }
+                Ok(Step::Again) => tokio::time::sleep(POLL).await,
+                Err(StoreError::Unavailable(why)) => {
+                    self.outage.begin(StoreError::Unavailable(why), &self.counters);
+                    backoff.pause().await;
+                }
+                Err(source @ StoreError::Unusable(_)) => {
+                    return Err(BrokerError::Store { partition, source });
+                }
+            }
+        }
+    }
+
+    async fn step(
+        &self,
+        partition: PartitionId,
+        assignment: Assignment,
+        began: Instant,
+        attempt: &mut Option<Acquire>,
+    ) -> Result<Step, StoreError> {
+        let request = match attempt {
+            // Its answer may have been lost: the same nonce finds out.
+            Some(request) => *request,
+            None => {
+                let record = self.store.owner(partition).await?;
+                let waited = began.elapsed() >= self.patience;
+                match self.judge(&record, assignment, waited) {
+                    Verdict::Superseded => return Ok(Step::Void),
+                    Verdict::Wait => return Ok(Step::Again),
+                    Verdict::Go(version) => {
+                        let forced = waited && !record.released && record.epoch > Epoch(0);
+                        if forced && self.is_alive(&record) {
+                            self.counters.count(ShellCounter::HandoversForced);
+                            tracing::warn!(%partition, "the owner did not give the partition up in time, taking it");
+                        }
+                        let nonce = Nonce(u64::from(self.own) << 32 | u64::from(rand::random::<u32>()));
+                        let (term, expected) = (assignment.0, record.epoch);
+                        *attempt.insert(Acquire { partition, expected, nonce, term, version })
+                    }
+                }
+            }
+        };
+        // Nobody closes it.
+        let _turn = self.turns.acquire().await;
+        match self.store.acquire(request).await {
+            Ok(acquired) => Ok(Step::Acquired(Box::new(acquired))),
+            Err(AcquireError::Store(error)) => Err(error),
+            // Whoever it was, the record tells.
+            Err(AcquireError::Epoch { .. } | AcquireError::Assignment { .. }) => {
+                *attempt = None;
+                Ok(Step::Again)
+            }
+        }
+    }
+
+    fn judge(&self, record: &OwnerRecord, (term, version): Assignment, waited: bool) -> Verdict {
+        if (record.term, record.version >> REPEATS) > (term, version) {
+            return Verdict::Superseded;
+        }
+        let free = record.epoch == Epoch(0) || record.released || waited;
+        if !free && self.is_alive(record) {
+            return Verdict::Wait;
+        }
+        let next = if record.term == term { record.version + 1 } else { 0 };
+        Verdict::Go(next.max(version << REPEATS))
+    }
+
+    /// Whether another broker of the topology has the partition.
+    fn is_alive(&self, record: &OwnerRecord) -> bool {
+        let holder = (record.nonce.0 >> 32) as u32;
+        let topology = self.topology.borrow();
+        holder != self.own
+            && topology.as_ref().is_some_and(|t| t.brokers.iter().any(|b| name_hash(&b.address) == holder))
+    }
+}
+
+enum Step {
+    Acquired(Box<Acquired>),
+    Void,
+    Again,
+}
+
+/// FNV-1a, 32 bits (Fowler, Noll, Vo).
+fn name_hash(address: &str) -> u32 {
+    address.bytes().fold(0x811c_9dc5, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use mtimer_protocol::BrokerEntry;
+    use mtimer_store::MemoryStore;
+
+    use super::*;
+
+    fn assigned(brokers: &[&str]) -> Assigned {
+        let entry = |a: &&str| BrokerEntry { address: (*a).to_owned(), draining: false };
+        let topology = Topology { brokers: brokers.iter().map(entry).collect(), ..Topology::default() };
+        let (_, seen) = watch::channel(Some(Arc::new(topology)));
+        let store = Arc::new(MemoryStore::new(1));
+        Assigned::new(store, "a:1", seen, Duration::from_secs(1), Arc::default())
+    }
+
+    fn record(holder: &str, version: u64) -> OwnerRecord {
+        OwnerRecord {
+            epoch: Epoch(7),
+            nonce: Nonce(u64::from(name_hash(holder)) << 32 | 5),
+            term: Term(3),
+            version,
+            ..OwnerRecord::default()
+        }
+    }
+
+    #[test]
+    fn a_live_owner_is_waited_for_and_nobody_else() {
+        let a = assigned(&["a:1", "b:1"]);
+        let under = (Term(3), 2);
+        let go = Verdict::Go(2 << REPEATS);
+        assert_eq!(a.judge(&record("b:1", 0), under, false), Verdict::Wait);
+        assert_eq!(a.judge(&record("b:1", 0), under, true), go, "patience is over");
+        assert_eq!(a.judge(&OwnerRecord { released: true, ..record("b:1", 0) }, under, false), go);
+        assert_eq!(a.judge(&record("a:1", 0), under, false), go, "an earlier life of its own");
+        assert_eq!(a.judge(&record("gone:1", 0), under, false), go);
+        assert_eq!(a.judge(&OwnerRecord::default(), under, false), go);
+    }
+
+    #[test]
+    fn an_assignment_gives_way_to_newer_ones_and_may_be_used_again() {
+        let a = assigned(&["a:1"]);
+        let used = 2 << REPEATS;
+        assert_eq!(a.judge(&record("a:1", used), (Term(3), 2), false), Verdict::Go(used + 1));
+        assert_eq!(a.judge(&record("a:1", used + 9), (Term(3), 2), false), Verdict::Go(used + 10));
+        assert_eq!(a.judge(&record("a:1", used), (Term(4), 1), false), Verdict::Go(1 << REPEATS));
+        for older in [(Term(3), 1), (Term(2), 9)] {
+            assert_eq!(a.judge(&record("b:1", used), older, true), Verdict::Superseded);
+        }
+    }
+}

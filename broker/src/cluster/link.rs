@@ -1,0 +1,158 @@
+//! The connection to the leader: an ordinary session that carries heartbeats.
+//!
+//! Purpose: connect, shake hands, write what is queued, pass on what comes; end with a reason.
+//! Invariant: bounded in both directions; a leader that takes nothing or says nothing ends it.
+//! Not in here: when to connect, what heartbeats say.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{SinkExt, StreamExt};
+use mtimer_protocol::{
+    ClientMessage, Hello, MAGIC, PeerAnswer, PeerRequest, ServerMessage, VERSION, decode, encode, frame_codec,
+};
+use mtimer_types::limits::MAX_FRAME;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+use tokio_util::task::AbortOnDropHandle;
+
+/// How long connecting, the handshake and a single write may take.
+const STEP: Duration = Duration::from_secs(1);
+/// Heartbeats that may wait to be written: more means that the leader takes nothing.
+const WAITING: usize = 16;
+/// What comes from the leader and waits for the cluster's task.
+const COMING: usize = 64;
+
+/// What has happened on a link.
+#[derive(Debug)]
+pub(crate) enum LinkEvent {
+    Up,
+    Answer(PeerAnswer),
+    Down(String),
+}
+
+/// A link, from when it is asked for. Dropping it closes it.
+pub(crate) struct Link {
+    out: mpsc::Sender<PeerRequest>,
+    events: mpsc::Receiver<LinkEvent>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Link {
+    /// Begins to connect.
+    pub(crate) fn open(address: String, software: &str, token: String) -> Self {
+        let (out, waiting) = mpsc::channel(WAITING);
+        let (events, coming) = mpsc::channel(COMING);
+        let software = software.to_owned();
+        let task = async move {
+            let why = match connect(&address, software, token).await {
+                Ok(frames) => carry(frames, waiting, &events).await,
+                Err(why) => why,
+            };
+            // Nobody listens any more if the link was dropped.
+            let _ = events.send(LinkEvent::Down(format!("{address}: {why}"))).await;
+        };
+        Self { out, events: coming, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
+    }
+
+    /// Queues a message; `false`: the leader takes nothing.
+    pub(crate) fn send(&self, request: PeerRequest) -> bool {
+        self.out.try_send(request).is_ok()
+    }
+
+    /// The next event; after [`LinkEvent::Down`] there is none, and this waits for ever.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub(crate) async fn next(&mut self) -> LinkEvent {
+        match self.events.recv().await {
+            Some(event) => event,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+type Frames = Framed<TcpStream, LengthDelimitedCodec>;
+
+async fn connect(address: &str, software: String, token: String) -> Result<Frames, String> {
+    let hello = ClientMessage::Hello(Hello {
+        magic: MAGIC,
+        min_version: VERSION,
+        max_version: VERSION,
+        client: rand::random(),
+        software,
+        token,
+    });
+    let shake = async {
+        let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
+        stream.set_nodelay(true).map_err(|e| e.to_string())?;
+        let mut frames = Framed::new(stream, frame_codec(MAX_FRAME));
+        write(&mut frames, &hello).await?;
+        match read(&mut frames).await? {
+            ServerMessage::Welcome(_) => Ok(frames),
+            ServerMessage::Refused { message, .. } => Err(message),
+            _ => Err("its first message is no answer to a hello".to_owned()),
+        }
+    };
+    timeout(STEP, shake)
+        .await
+        .unwrap_or_else(|_| Err(format!("no connection within {} ms", STEP.as_millis())))
+}
+
+/// Carries messages until something ends it; says what.
+async fn carry(
+    mut frames: Frames,
+    mut waiting: mpsc::Receiver<PeerRequest>,
+    events: &mpsc::Sender<LinkEvent>,
+) -> String {
+    if events.send(LinkEvent::Up).await.is_err() {
+        return "not wanted any more".to_owned();
+    }
+    loop {
+        let message = tokio::select! {
+            message = read(&mut frames) => message,
+            request = waiting.recv() => {
+                let Some(request) = request else { return "not wanted any more".to_owned() };
+                if let Err(why) = write(&mut frames, &ClientMessage::Peer(request)).await {
+                    return why;
+                }
+                continue;
+            }
+        };
+        match message {
+            Ok(ServerMessage::Peer(answer)) => {
+                if events.send(LinkEvent::Answer(answer)).await.is_err() {
+                    return "not wanted any more".to_owned();
+                }
+            }
+            Ok(ServerMessage::Ping(n)) => {
+                if let Err(why) = write(&mut frames, &ClientMessage::Pong(n)).await {
+                    return why;
+                }
+            }
+            Ok(ServerMessage::Refused { message, .. }) => return message,
+            // What every session is told: the topology comes in the answers to heartbeats too.
+            Ok(_) => {}
+            Err(why) => return why,
+        }
+    }
+}
+
+async fn write(frames: &mut Frames, message: &ClientMessage) -> Result<(), String> {
+    let body: Bytes = encode(message).map_err(|e| e.to_string())?;
+    match timeout(STEP, frames.send(body)).await {
+        Ok(sent) => sent.map_err(|e| e.to_string()),
+        Err(_) => Err(format!("it takes nothing for {} ms", STEP.as_millis())),
+    }
+}
+
+async fn read(frames: &mut Frames) -> Result<ServerMessage, String> {
+    match frames.next().await {
+        Some(Ok(body)) => decode(&body).map_err(|e| e.to_string()),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err("the connection was closed".to_owned()),
+    }
+}

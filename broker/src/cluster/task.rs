@@ -1,0 +1,333 @@
+//! The cluster's task: hands the node what happens and carries out what it decides.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use mtimer_core::cluster::{Node, NodeEffect, NodeInput, PeerId};
+use mtimer_protocol::{ErrorCode, PeerRequest, Query, QueryAnswer, ServerMessage, Topology, encode};
+use mtimer_store::{Coordination, StoreError};
+use mtimer_types::PartitionId;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::board::{Board, Posted};
+use super::link::{Link, LinkEvent};
+use super::{Order, PeerEvent, PeerWhat};
+use crate::clock::Clock;
+use crate::counters::{Counters, ShellCounter};
+use crate::error::BrokerError;
+use crate::outbox::Outbox;
+
+/// How often it is looked whether the store can be reached.
+const REACH_EVERY: Duration = Duration::from_secs(1);
+/// How long a call on the lease is waited for: a later answer is worth nothing.
+const LEASE_CALL: Duration = Duration::from_secs(2);
+/// How long giving up the lease may take when the broker stops.
+const RESIGN: Duration = Duration::from_secs(1);
+
+/// What the task is made of.
+pub(crate) struct Parts {
+    pub(crate) node: Node,
+    pub(crate) store: Arc<dyn Coordination>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) board: Arc<Board>,
+    pub(crate) orders: mpsc::Sender<Order>,
+    pub(crate) peers: mpsc::Receiver<PeerEvent>,
+    pub(crate) topology: watch::Sender<Option<Arc<Topology>>>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) software: String,
+    /// Proof of who it is, for the leader.
+    pub(crate) token: String,
+}
+
+/// See the module.
+pub(crate) struct ClusterTask {
+    parts: Parts,
+    link: Option<Link>,
+    peers: HashMap<PeerId, Arc<Outbox>>,
+    calls: FuturesUnordered<BoxFuture<'static, NodeInput>>,
+    reaching: bool,
+    reach_at: Instant,
+    posted: Posted,
+}
+
+/// What can happen.
+enum Event {
+    Time,
+    Node(NodeInput),
+    Link(LinkEvent),
+    Peer(PeerEvent),
+    Board,
+    /// The engine's task has ended.
+    End,
+}
+
+impl ClusterTask {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            parts,
+            link: None,
+            peers: HashMap::new(),
+            calls: FuturesUnordered::new(),
+            reaching: false,
+            reach_at: Instant::now(),
+            posted: Posted::default(),
+        }
+    }
+
+    /// Runs until the engine's task has ended; then gives the lease up.
+    pub(crate) async fn run(mut self) -> Result<(), BrokerError> {
+        loop {
+            self.look_at_reach();
+            if !self.carry_out().await {
+                break;
+            }
+            self.parts.counters.note_node(self.parts.node.counters());
+            match self.next().await {
+                Event::Time => self.tell(NodeInput::Tick),
+                Event::Node(input) => {
+                    if let NodeInput::Unreachable(_) = input {
+                        self.reaching = false;
+                    }
+                    self.tell(input);
+                }
+                Event::Link(event) => self.take_from_link(event),
+                Event::Peer(event) => self.take_from_peer(event),
+                Event::Board => self.read_board(),
+                Event::End => break,
+            }
+        }
+        if let Some(lease) = self.parts.node.lease() {
+            // A lease that is not given up runs out by itself.
+            let _ = timeout(RESIGN, self.parts.store.resign(lease)).await;
+        }
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Event {
+        let wake = self.parts.clock.instant_of_mono(self.parts.node.next_tick()).min(self.reach_at);
+        let link = async {
+            match &mut self.link {
+                Some(link) => link.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.parts.orders.closed() => Event::End,
+            Some(input) = self.calls.next() => Event::Node(input),
+            event = link => Event::Link(event),
+            Some(event) = self.parts.peers.recv() => Event::Peer(event),
+            () = self.parts.board.changed() => Event::Board,
+            () = sleep_until(wake) => Event::Time,
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.parts.clock.now().mono_ms
+    }
+
+    fn tell(&mut self, input: NodeInput) {
+        let now = self.now();
+        self.parts.node.handle(now, input);
+    }
+
+    /// Tells the node how things on the board have changed.
+    fn read_board(&mut self) {
+        let now = self.parts.board.read();
+        let before = std::mem::replace(&mut self.posted, now.clone());
+        for (partition, epoch) in &before.owned {
+            if now.owned.get(partition) != Some(epoch) {
+                self.tell(NodeInput::Lost(*partition));
+            }
+        }
+        for (partition, epoch) in &now.owned {
+            if before.owned.get(partition) != Some(epoch) {
+                self.tell(NodeInput::Owned(*partition, *epoch));
+            }
+        }
+        if before.load != now.load {
+            self.tell(NodeInput::Load(now.load));
+        }
+        if now.stop && !before.stop {
+            self.tell(NodeInput::Stop);
+        }
+    }
+
+    fn take_from_link(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Up => self.tell(NodeInput::LinkUp),
+            LinkEvent::Answer(answer) => self.tell(NodeInput::FromLeader(answer)),
+            LinkEvent::Down(why) => {
+                tracing::debug!(why, "no link to the leader");
+                self.link = None;
+                self.tell(NodeInput::LinkDown(why));
+            }
+        }
+    }
+
+    fn take_from_peer(&mut self, PeerEvent { session, what }: PeerEvent) {
+        let peer = PeerId(session.0);
+        match what {
+            PeerWhat::Request { request, outbox } => {
+                self.peers.insert(peer, outbox);
+                self.tell(NodeInput::FromPeer(peer, request));
+            }
+            PeerWhat::Query { corr, query, outbox } => {
+                let answer = self.answer(query);
+                // One that does not read is closed by the engine's task.
+                let _ = outbox.push(ServerMessage::Answer { corr, answer });
+            }
+            PeerWhat::Gone => {
+                self.peers.remove(&peer);
+                self.tell(NodeInput::PeerGone(peer));
+            }
+        }
+    }
+
+    fn answer(&mut self, query: Query) -> QueryAnswer {
+        let now = self.now();
+        match query {
+            Query::Cluster => QueryAnswer::Cluster(self.parts.node.view(now)),
+            Query::Drain { broker, drain } => match self.parts.node.drain(now, &broker, drain) {
+                Ok(()) => QueryAnswer::Done,
+                Err(message) => QueryAnswer::Failed { code: ErrorCode::Invalid, message },
+            },
+            _ => QueryAnswer::Failed {
+                code: ErrorCode::Invalid,
+                message: "not a question about the cluster".to_owned(),
+            },
+        }
+    }
+
+    /// Begins to look whether the store can be reached, if it is time.
+    fn look_at_reach(&mut self) {
+        if self.reach_at > Instant::now() {
+            return;
+        }
+        self.reach_at = Instant::now() + REACH_EVERY;
+        self.tell(NodeInput::Load(self.parts.board.read().load));
+        if !std::mem::replace(&mut self.reaching, true) {
+            let reach = self.parts.store.unreachable();
+            let partitions = self.posted.owned.keys().copied().collect::<Vec<PartitionId>>();
+            self.calls.push(Box::pin(async move {
+                // A store that does not even say so is not there at all; what is owned is what is known to be concerned.
+                NodeInput::Unreachable(reach.await.unwrap_or(partitions))
+            }));
+        }
+    }
+
+    /// Carries out what the node wants. `false`: the engine's task has ended.
+    async fn carry_out(&mut self) -> bool {
+        let mut effects = self.parts.node.effects();
+        while !effects.is_empty() {
+            for effect in effects {
+                if !self.carry_out_one(effect).await {
+                    return false;
+                }
+            }
+            // Carrying them out may have told the node something.
+            effects = self.parts.node.effects();
+        }
+        true
+    }
+
+    async fn carry_out_one(&mut self, effect: NodeEffect) -> bool {
+        let order = match effect {
+            NodeEffect::Adopt(topology) => {
+                tracing::info!(
+                    term = topology.term.0,
+                    version = topology.version,
+                    leader = topology.leader,
+                    brokers = topology.brokers.len(),
+                    "topology"
+                );
+                self.parts.topology.send_replace(Some(topology.clone()));
+                Order::Adopt(topology)
+            }
+            NodeEffect::Own { partition, term, version } => Order::Own { partition, term, version },
+            NodeEffect::Disown(partition) => Order::Disown(partition),
+            NodeEffect::Left => Order::Left,
+            NodeEffect::Refused(why) => Order::Refused(why),
+            other => {
+                self.carry_out_here(other);
+                return true;
+            }
+        };
+        self.parts.orders.send(order).await.is_ok()
+    }
+
+    /// What concerns the engine's task not.
+    fn carry_out_here(&mut self, effect: NodeEffect) {
+        let sent = self.now();
+        match effect {
+            NodeEffect::Campaign(candidate) => {
+                let call = bounded(self.parts.store.campaign(candidate));
+                self.call(async move { NodeInput::Campaigned { sent, answer: call.await } });
+            }
+            NodeEffect::Renew(lease, ttl_ms) => {
+                let call = bounded(self.parts.store.renew(lease, ttl_ms));
+                self.call(async move { NodeInput::Renewed { sent, answer: call.await } });
+            }
+            NodeEffect::Resign(lease) => {
+                let call = bounded(self.parts.store.resign(lease));
+                self.call(async move {
+                    // A lease that is not given up runs out by itself.
+                    let _ = call.await;
+                    NodeInput::Tick
+                });
+            }
+            NodeEffect::Publish(lease, topology) => {
+                let version = topology.version;
+                match encode(&topology) {
+                    Ok(bytes) => {
+                        let call = bounded(self.parts.store.publish(lease, bytes));
+                        self.call(async move { NodeInput::Published { version, answer: call.await } });
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "a topology could not be encoded");
+                        let answer = Err(StoreError::Unusable(error.to_string()));
+                        self.tell(NodeInput::Published { version, answer });
+                    }
+                }
+            }
+            NodeEffect::Connect(address) => {
+                let Parts { software, token, .. } = &self.parts;
+                self.link = Some(Link::open(address, software, token.clone()));
+            }
+            NodeEffect::Disconnect => self.link = None,
+            NodeEffect::ToLeader(request) => self.send_to_leader(request),
+            NodeEffect::ToPeer(peer, answer) => {
+                let sent = self.peers.get(&peer).map(|outbox| outbox.push(ServerMessage::Peer(answer)));
+                if let Some(Err(over)) = sent {
+                    self.parts.counters.count(ShellCounter::OutboxOverflows);
+                    tracing::debug!(session = peer.0, %over, "a broker does not read");
+                }
+            }
+            NodeEffect::Adopt(_)
+            | NodeEffect::Own { .. }
+            | NodeEffect::Disown(_)
+            | NodeEffect::Left
+            | NodeEffect::Refused(_) => {}
+        }
+    }
+
+    fn send_to_leader(&mut self, request: PeerRequest) {
+        if self.link.as_ref().is_some_and(|link| !link.send(request)) {
+            self.take_from_link(LinkEvent::Down("the leader takes nothing".to_owned()));
+        }
+    }
+
+    fn call(&mut self, call: impl Future<Output = NodeInput> + Send + 'static) {
+        self.calls.push(Box::pin(call));
+    }
+}
+
+/// A call on the lease, given up when its answer would be worth nothing any more.
+async fn bounded<T>(call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    let late = || StoreError::Unavailable(format!("no answer within {} ms", LEASE_CALL.as_millis()));
+    timeout(LEASE_CALL, call).await.unwrap_or_else(|_| Err(late()))
+}

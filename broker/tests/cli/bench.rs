@@ -1,0 +1,168 @@
+//! bench: tiny ones of each, what they print, and that nothing of them stays.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use mtimer_store_redis::test_support::Server;
+use serde_json::Value;
+
+use crate::harness::{Dev, PATIENCE, Running, run};
+
+/// Runs one that is exact; its report.
+fn bench(name: &str, args: &[&str]) -> Value {
+    let mut lines = run(&[&["bench", name, "--json"], args].concat()).ok().lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    checked(name, lines.remove(0))
+}
+
+/// Has the keys that scripts rely on, and says that all went well.
+fn checked(name: &str, report: Value) -> Value {
+    assert_eq!(report["bench"], name);
+    for key in
+        ["store", "timers", "rate_per_s", "lateness_ms", "cpu_us_per_timer", "lost", "early", "duplicates"]
+    {
+        assert!(report.get(key).is_some(), "{key}: {report}");
+    }
+    for key in ["lost", "early", "duplicates", "left"] {
+        assert_eq!(report[key], 0, "{report}");
+    }
+    for who in ["client", "broker", "redis"] {
+        assert!(report["cpu_us_per_timer"].get(who).is_some(), "{who}: {report}");
+    }
+    report
+}
+
+fn is_late(report: &Value) -> bool {
+    ["p50", "p99", "p999", "max"].iter().all(|q| report["lateness_ms"][q].is_number())
+}
+
+#[test]
+fn rounds_are_counted_and_checked() {
+    let report = bench("schedule", &["--timers", "500", "--rounds", "2"]);
+    assert_eq!((report["each"].as_array().unwrap().len(), &report["timers"]), (2, &500.into()));
+    assert!(report["lateness_ms"].is_null() && report["rate_per_s"].as_f64().unwrap() > 0.0);
+    assert!(report["cpu_us_per_timer"]["redis"].is_null());
+
+    let small = ["--timers", "500", "--ahead", "0s", "--rounds", "2", "--warmup", "0"];
+    let report = bench("fire", &[&small[..], &["--within", "50ms"]].concat());
+    assert!(is_late(&report) && report["rate_spread"].is_array(), "{report}");
+    let report = bench("burst", &small);
+    assert!(is_late(&report) && report["last_entered_ms"].is_number(), "{report}");
+    let report = bench("single", &["--calls", "20", "--rounds", "1"]);
+    assert!(report["schedule_p50_ms"].as_f64().unwrap() > 0.0 && report.get("ping_p50_ms").is_none());
+}
+
+#[test]
+fn a_steady_load_has_a_report_for_each_rate() {
+    let load = ["--for", "300ms", "--ahead", "100ms", "--rounds", "1", "--warmup", "0"];
+    let lines =
+        run(&[&["bench", "lateness", "--json", "--rate", "200,400"], &load[..]].concat()).ok().lines();
+    assert_eq!(lines.len(), 2);
+    for (report, (rate, timers)) in lines.into_iter().zip([(200.0, 60), (400.0, 120)]) {
+        let report = checked("lateness", report);
+        assert_eq!((&report["planned_rate_per_s"], &report["timers"]), (&rate.into(), &timers.into()));
+        assert!(is_late(&report));
+    }
+    let report = bench("lifecycle", &[&load[..], &["--rate", "300"]].concat());
+    assert_eq!((&report["timers"], &report["steps"]), (&90.into(), &Value::Array(Vec::new())));
+    // However slow the machine, the search ends, and says what it has tried.
+    let report =
+        bench("lifecycle", &[&load[..], &["--from", "500", "--step", "200ms", "--p99", "0s"]].concat());
+    assert_eq!(report["steps"].as_array().unwrap().len(), 1, "{report}");
+    assert_eq!(report["steps"][0]["sustained"], false);
+}
+
+#[test]
+fn growth_has_a_row_for_each_step_and_a_restart() {
+    let small = ["--timers", "1500", "--probe", "100", "--ahead", "0s", "--rounds", "1", "--warmup", "0"];
+    let report = bench("memory", &small);
+    let pending: Vec<u64> =
+        report["rows"].as_array().unwrap().iter().map(|row| row["pending"].as_u64().unwrap()).collect();
+    assert_eq!(pending, [0, 1_000, 1_500]);
+    assert!(report["restart_ms"].as_f64().unwrap() > 0.0, "{report}");
+    let report = bench("memory", &[&small[..], &["--crash", "--lonely"]].concat());
+    assert!(report["restart_ms"].as_f64().unwrap() > 0.0, "{report}");
+}
+
+#[test]
+fn a_running_broker_is_measured_and_left_as_it_was() {
+    let dev = Dev::start();
+    let mine = dev.schedule(&["--in", "1h"]);
+    for args in [&["schedule", "--timers", "300"][..], &["burst", "--timers", "300", "--ahead", "0s"]] {
+        let args = [&["bench"], args, &["--rounds", "1", "--json"]].concat();
+        checked(args[1], dev.run(&args).ok().json());
+    }
+    assert_eq!(dev.status()["pending"], 1);
+    dev.run(&["get", &mine]).ok();
+}
+
+#[test]
+fn on_redis_nothing_stays_behind() {
+    let redis = Server::start();
+    let _: () = redis.call(&["SET", "somebody-elses", "1"]);
+    let _: () = redis.call(&["CONFIG", "SET", "hash-max-listpack-value", "77"]);
+    let on = ["--redis", &redis.url(), "--rounds", "1", "--warmup", "0"];
+    let report = bench("fire", &[&["--timers", "300", "--ahead", "0s", "--tune-redis"], &on[..]].concat());
+    assert!(report["cpu_us_per_timer"]["redis"].as_f64().unwrap() > 0.0, "{report}");
+    let report = bench("idle", &[&["--for", "300ms", "--calm", "0s"], &on[..]].concat());
+    assert_eq!(report["partitions"], 64);
+    assert!(report["redis_commands_per_s"].is_number(), "{report}");
+    let report = bench("single", &[&["--calls", "20"], &on[..]].concat());
+    assert!(report["over_ping_ms"].is_number() && report["ping_p50_ms"].is_number(), "{report}");
+    let (_, value): (String, String) = redis.call(&["CONFIG", "GET", "hash-max-listpack-value"]);
+    assert_eq!((redis.keys(), value.as_str()), (vec!["somebody-elses".to_owned()], "77"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_ends_the_broker_and_removes_what_it_had() {
+    let (redis, folder) = (Server::start(), tempfile::tempdir().unwrap());
+    let dir = folder.path().to_str().unwrap();
+    let url = redis.url();
+    for store in [["--dir", dir], ["--redis", &url]] {
+        let args = [&["bench", "idle", "--json", "--for", "1h", "--calm", "0s"][..], &store].concat();
+        let running = Running::start(&args);
+        let broker = wait_for("a broker", || child_of(running.pid()));
+        running.signal("INT");
+        let (code, rest) = running.wait();
+        assert_eq!((code, rest.as_str()), (130, ""));
+        assert!(!Path::new(&format!("/proc/{broker}")).exists(), "the broker outlives the measurement");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert!(redis.keys().is_empty());
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_broker_does_not_outlive_a_measurement_that_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["bench", "idle", "--for", "1h", "--dir", folder.path().to_str().unwrap()];
+    let running = Running::start(&args);
+    let broker = wait_for("a broker", || child_of(running.pid()));
+    drop(running);
+    wait_for("the broker's end", || (!Path::new(&format!("/proc/{broker}")).exists()).then_some(()));
+}
+
+#[test]
+fn a_broker_that_cannot_start_is_told_of() {
+    let failed = run(&["bench", "burst", "--json", "--", "--partitions", "0"]).code(1).json();
+    assert!(failed["message"].as_str().unwrap().starts_with("the broker did not start: "), "{failed}");
+}
+
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "never {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The child of a process.
+#[cfg(target_os = "linux")]
+fn child_of(pid: u32) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
