@@ -10,7 +10,9 @@ use mtimer_client::{Client, ClientBuilder};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::binary::mtimer;
+use crate::binary::{breakable, mtimer};
+use crate::cluster::Parties;
+use crate::journal::Journal;
 use crate::process::Process;
 
 /// How long a broker may take to start: a loaded machine is slow, and it may have a journal to read.
@@ -18,23 +20,78 @@ const START_WITHIN: Duration = Duration::from_secs(60);
 /// The exit code of a broker whose address is taken.
 const LISTEN: i32 = 14;
 
+/// What is broken on purpose in a broker that can be broken (see `broker/src/cli/sabotage.rs`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sabotage {
+    /// Nothing: it is to behave like any other.
+    Nothing,
+    /// The store applies what a former owner asks for.
+    Fence,
+    /// Claims are not written.
+    Claim,
+    /// Some schedules are answered before the store has them.
+    EarlyOk,
+}
+
+impl Sabotage {
+    /// As `MTIMER_SABOTAGE` has it.
+    fn value(self) -> Option<&'static str> {
+        match self {
+            Self::Nothing => None,
+            Self::Fence => Some("fence"),
+            Self::Claim => Some("claim"),
+            Self::EarlyOk => Some("early-ok"),
+        }
+    }
+}
+
 /// How a broker is started.
 #[derive(Clone, Debug)]
 pub struct Launch {
     store: Vec<String>,
     flags: Vec<String>,
+    journal: Option<Journal>,
+    parties: Option<Parties>,
+    sabotage: Option<Sabotage>,
 }
 
 impl Launch {
     /// On an embedded store in this folder.
     pub fn embedded(data: &Path) -> Self {
         let data = data.to_str().expect("a plain path").to_owned();
-        Self { store: vec!["--data".into(), data], flags: Vec::new() }
+        Self::on(vec!["--data".into(), data])
     }
 
     /// On a Redis.
     pub fn redis(url: &str) -> Self {
-        Self { store: vec!["--redis".into(), url.to_owned()], flags: Vec::new() }
+        Self::on(vec!["--redis".into(), url.to_owned()])
+    }
+
+    fn on(store: Vec<String>) -> Self {
+        Self { store, flags: Vec::new(), journal: None, parties: None, sabotage: None }
+    }
+
+    /// A binary that can be broken on purpose (built now if need be), and what is broken in it.
+    pub fn breakable(mut self, sabotage: Sabotage) -> Self {
+        self.sabotage = Some(sabotage);
+        self
+    }
+
+    /// What it logs is read into this journal, as the words of the broker that is reached at its address.
+    pub fn journal(mut self, journal: &Journal) -> Self {
+        self.journal = Some(journal.clone());
+        self.flags(["--log-format", "json", "--log-level", "info,mtimer_broker=debug"])
+    }
+
+    /// Its process is made known here, under the address it listens on, before it can have dialled anybody.
+    pub fn known_to(mut self, parties: &Parties) -> Self {
+        self.parties = Some(parties.clone());
+        self
+    }
+
+    /// It says that it is reached here.
+    pub fn advertise(self, address: &str) -> Self {
+        self.flags(["--advertise", address])
     }
 
     /// More of its command line.
@@ -43,10 +100,22 @@ impl Launch {
         self
     }
 
+    /// More of its command line.
+    pub fn more(mut self, flags: &[String]) -> Self {
+        self.flags.extend_from_slice(flags);
+        self
+    }
+
     /// Starts it on a free port, and waits until it serves.
     pub fn start(self) -> Broker {
+        self.start_telling(|_| {})
+    }
+
+    /// The same; `tell` learns the address before the broker starts.
+    pub fn start_telling(self, tell: impl Fn(SocketAddr)) -> Broker {
         for _ in 0..50 {
             let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+            tell(addr);
             match run(&self, addr) {
                 Ok((process, about)) => return Broker { launch: self, addr, process, about, before: 0 },
                 // Somebody else took the port in between.
@@ -143,7 +212,7 @@ impl Broker {
 
 /// Starts a process and waits for its first line; the exit code and the log if it ends before that.
 fn run(launch: &Launch, addr: SocketAddr) -> Result<(Process, Value), (Option<i32>, String)> {
-    let mut command = Command::new(mtimer());
+    let mut command = Command::new(if launch.sabotage.is_some() { breakable() } else { mtimer() });
     command.args(["broker", "--json", "--listen", &addr.to_string()]).args(&launch.store).args(&launch.flags);
     // Settings of whoever runs the tests are none of theirs.
     for (name, _) in std::env::vars_os() {
@@ -151,7 +220,20 @@ fn run(launch: &Launch, addr: SocketAddr) -> Result<(Process, Value), (Option<i3
             command.env_remove(name);
         }
     }
-    let mut process = Process::start("the broker", &mut command);
+    if let Some(value) = launch.sabotage.and_then(Sabotage::value) {
+        command.env("MTIMER_SABOTAGE", value);
+    }
+    let advertised = launch.flags.iter().skip_while(|flag| *flag != "--advertise").nth(1).cloned();
+    let name = advertised.unwrap_or_else(|| addr.to_string());
+    let journal = launch.journal.clone();
+    let observe = {
+        let name = name.clone();
+        move |line: &str| _ = journal.as_ref().map(|journal| journal.read(&name, line))
+    };
+    let mut process = Process::start_observed(&format!("the broker {name}"), &mut command, observe);
+    if let Some(parties) = &launch.parties {
+        parties.add(process.pid(), &addr.to_string());
+    }
     let about = process.line(START_WITHIN).and_then(|line| serde_json::from_str::<Value>(&line).ok());
     match about.filter(|v| v["listening"].is_string()) {
         Some(about) => Ok((process, about)),

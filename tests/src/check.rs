@@ -1,19 +1,27 @@
-//! Decides the contract's invariants 1 to 8 and 13 on a history and what was left at its end.
+//! Decides the contract's invariants on a history and what was left at its end.
 //!
 //! Invariant: what is allowed for because an answer is missing is exactly what the missing answer leaves open; a broken
-//! invariant names the timer and shows everything that happened to it. 9 (liveness) is decided by whoever waits for the
-//! drain; 10 to 12 need several brokers, or a clock that jumps.
+//! invariant names the timer and shows everything that happened to it. That everything has fired in the end (9) is also
+//! decided by whoever waits for the drain.
+
+mod epochs;
+mod pace;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use mtimer_client::{DeadReason, Mode, TimerId};
 
-use crate::history::{Event, Fault, Final, Handled, History, Left, Plan, Said};
+use crate::history::{Event, Excuse, Fault, Final, Handled, History, Left, Plan, Said};
+use crate::journal::{Entry, Note};
 use crate::tell::tell;
 
 /// How far a record of a delivery may be behind the delivery, ms: a client that is short of processor time.
 const RECORD_LAG_MS: u64 = 10_000;
+/// How far ahead an owner's claim can reach, ms, with room for clocks and logs.
+const CLAIM_MS: u64 = 1_000;
+/// How far back a store that loses writes may go, ms.
+const LOSS_MS: u64 = 2_000;
 /// How long an outcome may be on its way to the broker's decision that there was none, ms.
 const SETTLE_LAG_MS: u64 = 4_000;
 
@@ -69,21 +77,45 @@ struct Life {
     left: Vec<Left>,
 }
 
+/// What a history comes to.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// What breaks the contract, in the order of the timers' numbers.
+    pub violations: Vec<Violation>,
+    /// What would, if the store had not lost what it had answered (see [`Excuse::Losses`]).
+    pub losses: Vec<Violation>,
+}
+
 /// All violations, in the order of the timers' numbers.
 pub fn check(history: &History, end: &Final) -> Vec<Violation> {
+    judge(history, end).violations
+}
+
+/// All violations, and what a store that loses writes explains.
+pub fn judge(history: &History, end: &Final) -> Verdict {
     let lives = lives(history, end);
-    let mut all = Vec::new();
+    let mut verdict = Verdict::default();
+    let mut late: HashMap<u64, Vec<Violation>> = HashMap::new();
+    for (serial, violation) in pace::check(history) {
+        late.entry(serial).or_default().push(violation);
+    }
     for (serial, plan) in &history.plans {
         let empty = Life::default();
         let life = lives.get(serial).unwrap_or(&empty);
         let mut found = Vec::new();
-        Timer { plan, life, faults: &history.faults }.check(&mut found);
-        all.extend(found.into_iter().map(|(invariant, what)| Violation {
-            invariant,
-            what,
-            about: tell(history, end, *serial),
-        }));
+        let timer = Timer { plan, life, faults: &history.faults, journal: &history.journal };
+        timer.check(&mut found);
+        let to_violation =
+            |(invariant, what)| Violation { invariant, what, about: tell(history, end, *serial) };
+        let mut found: Vec<_> = found.into_iter().map(to_violation).collect();
+        found.extend(late.remove(serial).unwrap_or_default());
+        pace::blame_jumps(history, &mut found, *serial);
+        let lost = !found.is_empty() && timer.may_be_lost();
+        let heap = if lost { &mut verdict.losses } else { &mut verdict.violations };
+        heap.append(&mut found);
     }
+    let all = &mut verdict.violations;
+    all.extend(epochs::check(history));
     let about = String::new;
     for stranger in history.strangers.iter().chain(&end.strangers) {
         all.push(Violation { invariant: 2, what: format!("nobody scheduled {stranger}"), about: about() });
@@ -106,7 +138,7 @@ pub fn check(history: &History, end: &Final) -> Vec<Violation> {
     for leak in &end.leaks {
         all.push(Violation { invariant: 13, what: leak.clone(), about: about() });
     }
-    all
+    verdict
 }
 
 fn lives(history: &History, end: &Final) -> BTreeMap<u64, Life> {
@@ -131,7 +163,7 @@ fn lives(history: &History, end: &Final) -> BTreeMap<u64, Life> {
             Event::Move { asked, answered, due, said } => {
                 life.moves.push(Moved { asked: *asked, answered: *answered, due: *due, said: *said });
             }
-            Event::Delivered { at, id, epoch, attempt, due, intact } => {
+            Event::Delivered { at, id, epoch, attempt, due, intact, .. } => {
                 ids.insert(*id, *serial);
                 let (at, id, epoch, attempt, due, intact) = (*at, *id, *epoch, *attempt, *due, *intact);
                 life.deliveries.push(Seen { at, id, epoch, attempt, due, intact });
@@ -171,6 +203,7 @@ struct Timer<'a> {
     plan: &'a Plan,
     life: &'a Life,
     faults: &'a [Fault],
+    journal: &'a [Entry],
 }
 
 type Found = Vec<(u8, String)>;
@@ -183,6 +216,7 @@ impl Timer<'_> {
         self.is_delivered_as_often_as_allowed(found);
         self.stays_cancelled(found);
         self.stays_moved(found);
+        self.is_unconfirmed_for_a_reason(found);
         self.is_complete_when_dead(found);
     }
 
@@ -198,7 +232,20 @@ impl Timer<'_> {
 
     /// Whether a fault falls between two moments.
     fn fault_between(&self, from: u64, to: u64) -> bool {
-        self.faults.iter().any(|f| f.from <= to && f.until >= from)
+        let excused = |f: &&Fault| f.excuse != Excuse::Nothing;
+        self.faults.iter().filter(excused).any(|f| f.from <= to && f.until >= from)
+    }
+
+    /// Whether the store may have lost something of it that was answered.
+    fn may_be_lost(&self) -> bool {
+        let l = self.life;
+        let lost = |at: &u64| {
+            let mut losses = self.faults.iter().filter(|f| f.excuse == Excuse::Losses);
+            losses.any(|f| f.from.saturating_sub(LOSS_MS) <= *at && f.until >= *at)
+        };
+        let answers = l.schedules.iter().map(|s| s.0).chain(l.cancels.iter().map(|c| c.1));
+        let others = l.moves.iter().map(|m| m.answered).chain(l.deliveries.iter().map(|d| d.at));
+        answers.chain(others).chain(l.settled.iter().map(|s| s.0)).any(|at| lost(&at))
     }
 
     fn ends_once(&self, found: &mut Found) {
@@ -271,18 +318,24 @@ impl Timer<'_> {
         }
         for (i, d) in deliveries.iter().enumerate() {
             let before = &deliveries[..i];
-            if before.iter().any(|b| (b.epoch, b.attempt) >= (d.epoch, d.attempt)) {
-                found.push((
-                    5,
-                    format!("delivery {}/{} is not higher than one before it", d.epoch, d.attempt),
-                ));
+            let this = (d.epoch, d.attempt);
+            // What the network held back comes late.
+            let overtaken = |b: &Seen| {
+                let other = (b.epoch, b.attempt);
+                other == this || (other > this && !self.fault_between(d.due, d.at))
+            };
+            if before.iter().any(overtaken) {
+                let what = format!("delivery {}/{} is not higher than one before it", d.epoch, d.attempt);
+                found.push((5, what));
             }
-            match before.last() {
+            match before.iter().max_by_key(|b| (b.epoch, b.attempt)) {
+                Some(last) if (last.epoch, last.attempt) >= this => {}
                 Some(last) => self.has_a_cause(last, d, found),
                 None if d.attempt > 1 => {
                     let since = self.life.schedules.iter().map(|s| s.0).min().unwrap_or(0);
                     // Before the first answer there may have been others, and deliveries to clients that are gone.
-                    if !self.fault_between(since.min(d.due), d.at) {
+                    let by_claims = d.attempt as usize <= 1 + self.handovers(d.due, 0, d);
+                    if !by_claims && !self.fault_between(since.min(d.due), d.at) {
                         found.push((
                             5,
                             format!("its first delivery is attempt {}, without a fault", d.attempt),
@@ -307,10 +360,26 @@ impl Timer<'_> {
                 found.push((5, format!("delivered again although its handler had said {outcome:?} at {at}")));
             }
         }
-        if d.epoch != last.epoch || d.attempt != last.attempt + 1 {
+        let most = last.attempt as usize + 1 + self.handovers(last.at, last.epoch, d);
+        let next = d.attempt > last.attempt && d.attempt as usize <= most;
+        if !next || (d.epoch != last.epoch && self.handovers(last.at, last.epoch, d) == 0) {
             let (a, b) = ((last.epoch, last.attempt), (d.epoch, d.attempt));
             found.push((5, format!("delivery {b:?} after {a:?} without a fault in between")));
         }
+    }
+
+    /// How often its partition has changed hands since then until it was delivered. A claim reaches a little ahead: what the
+    /// owner before may have sent counts as an attempt, also if it was not sent.
+    fn handovers(&self, since: u64, above: u64, d: &Seen) -> usize {
+        let partition = d.id.partition().0;
+        let from = since.saturating_sub(CLAIM_MS);
+        let of = |entry: &&Entry| match entry.note {
+            Note::Acquired { partition: p, epoch } => {
+                p == partition && (above + 1..=d.epoch).contains(&epoch) && entry.at >= from
+            }
+            _ => false,
+        };
+        self.journal.iter().filter(of).count()
     }
 
     fn stays_cancelled(&self, found: &mut Found) {
@@ -348,6 +417,29 @@ impl Timer<'_> {
         let allowed: Vec<u64> = moves.iter().filter(counts).map(|m| m.due).collect();
         for d in self.life.deliveries.iter().filter(|d| !allowed.contains(&d.due)) {
             found.push((7, format!("moved to {allowed:?}, and delivered for {} at {}", d.due, d.at)));
+        }
+    }
+
+    /// At most once, and nobody knows whether it was done: something must have broken, or the handler was too slow.
+    fn is_unconfirmed_for_a_reason(&self, found: &mut Found) {
+        let l = self.life;
+        if !l.left.iter().any(|left| matches!(left, Left::Unconfirmed { .. })) {
+            return;
+        }
+        let Some(d) = l.deliveries.first() else {
+            let due = l.moves.iter().map(|m| m.due).chain([self.plan.due]);
+            let (from, to) = due.fold((u64::MAX, 0), |(from, to), due| (from.min(due), to.max(due)));
+            let asked = l.schedules.iter().map(|s| s.0).max().unwrap_or_default();
+            if !self.fault_between(from.saturating_sub(CLAIM_MS), to.max(asked) + RECORD_LAG_MS) {
+                found.push((1, "it is unconfirmed, and nobody got it, without a fault".to_owned()));
+            }
+            return;
+        };
+        let settled = l.settled.iter().find(|s| (s.1, s.2) == (d.epoch, d.attempt) && s.3 == Handled::Ok);
+        let Some((at, ..)) = settled else { return };
+        let in_time = at.saturating_sub(d.at) + SETTLE_LAG_MS <= self.plan.timeout_ms;
+        if in_time && !self.fault_between(d.at.saturating_sub(CLAIM_MS), at + RECORD_LAG_MS) {
+            found.push((1, format!("it is unconfirmed, although its handler had said Ok at {at}")));
         }
     }
 

@@ -48,10 +48,10 @@ pub async fn purge(client: &Client, redis: Option<&Server>, end: &mut Final) {
 }
 
 /// Facts stay: who owns, what the cluster is, numbers of destinations. Remembered outcomes go by themselves.
-fn is_leak(redis: &Server, key: &str) -> bool {
+pub(crate) fn is_leak(redis: &Server, key: &str) -> bool {
     let kind = key.split(':').next().unwrap_or_default();
     match kind {
-        "owner" | "meta" | "dest" | "leader" | "term" => false,
+        "owner" | "meta" | "dest" | "leader" | "term" | "topology" => false,
         // -1: it would stay for ever. -2: it is gone by now.
         "ended" => redis.call::<i64>(&["PTTL", key]) == -1,
         _ => true,

@@ -14,6 +14,7 @@ use mtimer_client::{
 };
 
 use crate::host_ms;
+use crate::journal::Entry;
 
 /// Questions on their way at once when the end is read.
 const ASKED_AT_ONCE: usize = 500;
@@ -154,6 +155,8 @@ pub enum Event {
     Delivered {
         /// When.
         at: u64,
+        /// Which client, of those that record.
+        client: u32,
         /// Under this id.
         id: TimerId,
         /// The owner's epoch.
@@ -190,7 +193,19 @@ impl Event {
     }
 }
 
-/// Something that excuses duplicates: from a kill until all is well again.
+/// What a fault excuses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Excuse {
+    /// Nothing: it was planned, and nobody is to notice.
+    Nothing,
+    /// Duplicates.
+    #[default]
+    Duplicates,
+    /// Whatever follows if the store has lost what it had answered just before.
+    Losses,
+}
+
+/// Something that was done to the parties: from a kill, for example, until all is well again.
 #[derive(Clone, Debug)]
 pub struct Fault {
     /// From.
@@ -199,6 +214,17 @@ pub struct Fault {
     pub until: u64,
     /// What.
     pub what: String,
+    /// What it excuses.
+    pub excuse: Excuse,
+}
+
+/// What is asked of a history beyond the contract's words. Generous: a machine may be slow.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// Most ms from when a timer could have fired (due, stored, faults over) until it does.
+    pub liveness_ms: Option<u64>,
+    /// Most ms that a timer may wait while later ones of other destinations are delivered, without a fault.
+    pub starving_ms: Option<u64>,
 }
 
 /// Everything that was recorded.
@@ -212,6 +238,12 @@ pub struct History {
     pub strangers: Vec<String>,
     /// The faults.
     pub faults: Vec<Fault>,
+    /// What the brokers' logs say.
+    pub journal: Vec<Entry>,
+    /// When the wall clock of a party jumped.
+    pub jumps: Vec<u64>,
+    /// What is asked of it.
+    pub limits: Limits,
 }
 
 /// Records, from any task.
@@ -229,14 +261,24 @@ impl Recorder {
         self.0.lock().unwrap().events.push((serial, event));
     }
 
-    /// A fault is over.
+    /// A fault is over, which excuses duplicates.
     pub fn fault(&self, from: u64, what: impl Into<String>) {
-        let fault = Fault { from, until: host_ms(), what: what.into() };
+        self.over(from, what, Excuse::Duplicates);
+    }
+
+    /// Something that was done to the parties is over.
+    pub fn over(&self, from: u64, what: impl Into<String>, excuse: Excuse) {
+        let fault = Fault { from, until: host_ms(), what: what.into(), excuse };
         self.0.lock().unwrap().faults.push(fault);
     }
 
     /// A delivery has arrived. Returns its plan.
     pub fn delivered(&self, callback: &Callback) -> Option<Plan> {
+        self.delivered_to(0, callback)
+    }
+
+    /// A delivery has arrived at this one of several clients. Returns its plan.
+    pub fn delivered_to(&self, client: u32, callback: &Callback) -> Option<Plan> {
         let at = host_ms();
         let mut history = self.0.lock().unwrap();
         let plan = serial_of(&callback.payload).and_then(|s| history.plans.get(&s).cloned());
@@ -250,6 +292,7 @@ impl Recorder {
             && plan.payload() == callback.payload;
         let event = Event::Delivered {
             at,
+            client,
             id: callback.id,
             epoch: callback.epoch.0,
             attempt: callback.attempt,

@@ -12,9 +12,12 @@
 mod binary;
 mod broker;
 mod check;
+mod cluster;
 mod drain;
 mod figures;
+mod fires;
 mod history;
+mod journal;
 mod process;
 mod spread;
 mod tell;
@@ -23,11 +26,16 @@ mod wire;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use binary::mtimer;
-pub use broker::{Broker, Launch};
-pub use check::{Violation, check};
+pub use broker::{Broker, Launch, Sabotage};
+pub use check::{Verdict, Violation, check, judge};
+pub use cluster::{Cluster, Label, Load, Member, Parties, Proxy, Redis, RedisKind, Setup, Way, Ways, Work};
 pub use drain::{drain, purge};
 pub use figures::Figures;
-pub use history::{Event, Fault, Final, Handled, History, Left, Plan, Recorder, Said, serial_of};
+pub use fires::{Fire, Takeover, fires, lateness, takeover};
+pub use history::{
+    Event, Excuse, Fault, Final, Handled, History, Left, Limits, Plan, Recorder, Said, serial_of,
+};
+pub use journal::{Entry, Journal, Note};
 pub use mtimer_store_redis::test_support::{Server, ServerOptions};
 pub use process::{Process, cpu_seconds, rss_kib, signal};
 pub use rustix::process::Signal;

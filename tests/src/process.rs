@@ -32,6 +32,15 @@ struct Log {
 impl Process {
     /// Starts it: standard output can be read line by line, standard error is kept.
     pub fn start(name: &str, command: &mut Command) -> Self {
+        Self::start_observed(name, command, |_| {})
+    }
+
+    /// The same; every line of standard error is also shown to `observe`, as it comes.
+    pub fn start_observed(
+        name: &str,
+        command: &mut Command,
+        mut observe: impl FnMut(&str) + Send + 'static,
+    ) -> Self {
         let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = spawned.unwrap_or_else(|e| panic!("{name}: {command:?}: {e}"));
         let (sender, lines) = channel();
@@ -42,6 +51,7 @@ impl Process {
         let (err, kept) = (child.stderr.take().expect("piped"), Arc::clone(&log));
         std::thread::spawn(move || {
             each_line(err, |line| {
+                observe(&line);
                 let mut log = kept.lock().unwrap();
                 log.count += 1;
                 log.last.push_back(line);

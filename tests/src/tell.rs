@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::history::{Event, Final, History};
+use crate::history::{Event, Final, History, Said};
+use crate::journal::{Entry, Note};
 
 /// One line an event, in the order of time, with the faults in between; times in ms after the due time.
 pub fn tell(history: &History, end: &Final, serial: u64) -> String {
@@ -16,6 +17,8 @@ pub fn tell(history: &History, end: &Final, serial: u64) -> String {
     for fault in history.faults.iter().filter(|f| f.until >= first) {
         lines.push((fault.from, format!("{} (until {})", fault.what, fault.until)));
     }
+    let last = lines.iter().map(|l| l.0).max().unwrap_or(u64::MAX);
+    lines.extend(reigns(history, serial).into_iter().filter(|l| (first..=last).contains(&l.0)));
     lines.sort();
     for (at, line) in lines {
         let after = at as i64 - plan.due as i64;
@@ -28,13 +31,44 @@ pub fn tell(history: &History, end: &Final, serial: u64) -> String {
     text
 }
 
+/// Who has had its partition, as far as brokers have logged it and a client has seen the id.
+fn reigns(history: &History, serial: u64) -> Vec<(u64, String)> {
+    let mut events = history.events.iter().filter(|(s, _)| *s == serial);
+    let partition = events.find_map(|(_, event)| match event {
+        Event::Schedule { said: Said::Stored { id: Some(id), .. }, .. } | Event::Delivered { id, .. } => {
+            Some(id.partition().0)
+        }
+        _ => None,
+    });
+    let of = |entry: &Entry| {
+        let broker = &entry.broker;
+        let line = match &entry.note {
+            Note::Acquired { partition: p, epoch } if Some(*p) == partition => {
+                format!("{broker} has acquired partition {p} under epoch {epoch}")
+            }
+            Note::Lost { partition: p, epoch, error } if Some(*p) == partition => {
+                format!("{broker} has lost partition {p} of epoch {epoch}: {error}")
+            }
+            Note::Forced { partition: p } if Some(*p) == partition => {
+                format!("{broker} takes partition {p} by force")
+            }
+            _ => return None,
+        };
+        Some((entry.at, line))
+    };
+    history.journal.iter().filter_map(of).collect()
+}
+
 fn words(event: &Event) -> String {
     match event {
         Event::Schedule { asked, said, .. } => format!("schedule, asked at {asked}: {said:?}"),
         Event::Cancel { asked, said, .. } => format!("cancel, asked at {asked}: {said:?}"),
         Event::Move { asked, due, said, .. } => format!("reschedule to {due}, asked at {asked}: {said:?}"),
-        Event::Delivered { id, epoch, attempt, due, .. } => {
-            format!("delivered as {id}, due {due}, epoch {epoch}, attempt {attempt}")
+        Event::Delivered { client, id, epoch, attempt, due, .. } => {
+            let partition = id.partition();
+            format!(
+                "delivered to client {client} as {id} of partition {partition}, due {due}, epoch {epoch}, attempt {attempt}"
+            )
         }
         Event::Settled { epoch, attempt, outcome, .. } => {
             format!("handler of epoch {epoch}, attempt {attempt} says {outcome:?}")

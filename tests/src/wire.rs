@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use mtimer_protocol::{ClientMessage, Hello, MAGIC, ServerMessage, VERSION, decode, encode};
+use mtimer_protocol::{
+    ClientMessage, Hello, MAGIC, Query, QueryAnswer, ServerMessage, VERSION, decode, encode,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -14,12 +16,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Wire {
     stream: TcpStream,
+    asked: u64,
 }
 
 impl Wire {
     /// Connects, and says nothing yet.
     pub async fn connect(address: &str) -> Self {
-        Self { stream: TcpStream::connect(address).await.unwrap() }
+        Self { stream: TcpStream::connect(address).await.unwrap(), asked: 0 }
     }
 
     /// Connects and does the handshake.
@@ -74,13 +77,31 @@ impl Wire {
         tokio::time::timeout(PATIENCE, read).await.expect("the broker says something, or closes")
     }
 
-    /// The next message that is not a heartbeat; heartbeats are answered.
+    /// The next message that is neither a heartbeat nor a topology; heartbeats are answered.
     pub async fn next_word(&mut self) -> Option<ServerMessage> {
         loop {
             match self.next().await? {
                 ServerMessage::Ping(n) => self.send(&ClientMessage::Pong(n)).await,
-                ServerMessage::Pong(..) => {}
+                // A topology comes unasked, whenever there is a new one.
+                ServerMessage::Pong(..) | ServerMessage::Topology(_) => {}
                 word => return Some(word),
+            }
+        }
+    }
+
+    /// Asks this broker, and waits for its answer; `None`: the connection ended first, or it took too long.
+    pub async fn ask(&mut self, query: Query) -> Option<QueryAnswer> {
+        tokio::time::timeout(PATIENCE, self.answer(query)).await.ok()?
+    }
+
+    async fn answer(&mut self, query: Query) -> Option<QueryAnswer> {
+        self.asked += 1;
+        let corr = self.asked;
+        self.send(&ClientMessage::Query { corr, query }).await;
+        loop {
+            match self.next_word().await? {
+                ServerMessage::Answer { corr: to, answer } if to == corr => return Some(answer),
+                _ => {}
             }
         }
     }

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use mtimer_client::{DeadReason, Destination, Key, Mode, PartitionId, Time, TimerId, TimerState};
-use mtimer_tests::{Event, Fault, Final, Handled, History, Left, Plan, Said, check};
+use mtimer_tests::{
+    Entry, Event, Excuse, Fault, Final, Handled, History, Left, Note, Plan, Said, check, judge,
+};
 
 const DUE: u64 = 1_000_000;
 const TIMEOUT: u64 = 6_000;
@@ -56,7 +58,10 @@ impl Story {
     /// `after` counts from `DUE`.
     fn delivered_for(self, serial: u64, due: u64, after: i64, epoch: u64, attempt: u32) -> Self {
         let at = DUE.checked_add_signed(after).unwrap();
-        self.event(serial, Event::Delivered { at, id: id(serial), epoch, attempt, due, intact: true })
+        self.event(
+            serial,
+            Event::Delivered { at, client: 0, id: id(serial), epoch, attempt, due, intact: true },
+        )
     }
 
     fn settled(self, serial: u64, after: u64, epoch: u64, attempt: u32, outcome: Handled) -> Self {
@@ -82,7 +87,14 @@ impl Story {
             from: DUE + after,
             until: DUE + until,
             what: "the broker was killed".into(),
+            excuse: Excuse::Duplicates,
         });
+        self
+    }
+
+    fn logged(mut self, broker: &str, after: i64, note: Note) -> Self {
+        let at = DUE.checked_add_signed(after).unwrap();
+        self.history.journal.push(Entry { at, broker: broker.to_owned(), note });
         self
     }
 
@@ -196,7 +208,12 @@ fn invariant_1_every_timer_ends_once() {
         .dead(1, DeadReason::Failed, 1, Some("no"))
         .breaks(1, "more than once");
     let row = || Left::Unconfirmed { intact: true };
-    Story::default().at_most_once(1).left(1, row()).left(1, row()).breaks(1, "2 places");
+    let sent = Story::default().at_most_once(1).delivered(1, 1, EPOCH, 1);
+    sent.left(1, row()).left(1, row()).breaks(1, "2 places");
+    // Unconfirmed without anything that could have confirmed or lost it.
+    Story::default().at_most_once(1).left(1, row()).breaks(1, "nobody got it");
+    Story::default().at_most_once(1).fault(5, 9).left(1, row()).holds();
+    Story::default().at_most_once(1).ok(1).left(1, row()).breaks(1, "had said Ok");
     // A retry is no end, and a cancel that found nothing is none either.
     Story::default()
         .timer(1)
@@ -214,14 +231,22 @@ fn invariant_2_only_what_was_scheduled_fires() {
     let mut story = Story::default();
     story.history.strangers.push("timer x".into());
     story.breaks(2, "nobody scheduled timer x");
-    let other = Event::Delivered { at: DUE, id: id(1), epoch: EPOCH, attempt: 1, due: DUE, intact: false };
+    let other =
+        Event::Delivered { at: DUE, client: 0, id: id(1), epoch: EPOCH, attempt: 1, due: DUE, intact: false };
     Story::default()
         .timer(1)
         .event(1, other)
         .settled(1, 1, EPOCH, 1, Handled::Ok)
         .breaks(2, "another content");
-    let other =
-        Event::Delivered { at: DUE + 900, id: id(2), epoch: EPOCH, attempt: 2, due: DUE, intact: true };
+    let other = Event::Delivered {
+        at: DUE + 900,
+        client: 0,
+        id: id(2),
+        epoch: EPOCH,
+        attempt: 2,
+        due: DUE,
+        intact: true,
+    };
     Story::default()
         .timer(1)
         .delivered(1, 1, EPOCH, 1)
@@ -260,8 +285,18 @@ fn invariant_5_duplicates_are_higher_and_have_a_cause() {
     Story::default()
         .timer(1)
         .delivered(1, 1, EPOCH + 1, 2)
-        .fault(3, 9)
-        .delivered(1, 20, EPOCH, 3)
+        .event(
+            1,
+            Event::Delivered {
+                at: DUE + 20,
+                client: 1,
+                id: id(1),
+                epoch: EPOCH,
+                attempt: 3,
+                due: DUE,
+                intact: true,
+            },
+        )
         .settled(1, 21, EPOCH, 3, Handled::Ok)
         .breaks(5, "");
     Story::default().timer(1).ok(1).delivered(1, 20, EPOCH, 2).breaks(5, "had said Ok");
@@ -280,6 +315,32 @@ fn invariant_5_duplicates_are_higher_and_have_a_cause() {
     // A fault long over excuses nothing.
     let story = Story::default().timer(1).fault(0, 1).delivered(1, 20_000, EPOCH, 1);
     story.settled(1, 20_001, EPOCH, 1, Handled::Ok).delivered(1, 20_300, EPOCH, 2).breaks(5, "had said Ok");
+}
+
+#[test]
+fn a_planned_handover_changes_the_epoch_and_excuses_no_duplicate() {
+    let story = || Story::default().timer(1).logged("a", -90, Note::Acquired { partition: 0, epoch: EPOCH });
+    let handed = |story: Story, at| story.logged("b", at, Note::Acquired { partition: 0, epoch: EPOCH + 1 });
+    let first = |outcome| story().delivered(1, 1, EPOCH, 1).settled(1, 2, EPOCH, 1, outcome);
+    let again = |story: Story, attempt| {
+        story.delivered(1, 300, EPOCH + 1, attempt).settled(1, 301, EPOCH + 1, attempt, Handled::Ok)
+    };
+    again(handed(first(Handled::Retry), 100), 2).holds();
+    // The claim before the handover covered the retry.
+    again(handed(first(Handled::Retry), 290), 3).holds();
+    again(handed(first(Handled::Retry), 290), 4).breaks(5, "without a fault");
+    again(handed(first(Handled::Ok), 100), 2).breaks(5, "had said Ok");
+    let covered = |attempt| {
+        handed(story(), -10).delivered(1, 1, EPOCH + 1, attempt).settled(
+            1,
+            2,
+            EPOCH + 1,
+            attempt,
+            Handled::Ok,
+        )
+    };
+    covered(2).holds();
+    covered(4).breaks(5, "its first delivery is attempt 4");
 }
 
 #[test]
@@ -320,6 +381,120 @@ fn invariant_8_dead_letters_are_complete() {
     let other =
         Left::Dead { reason: DeadReason::Failed, attempts: 1, last_error: Some("no".into()), intact: false };
     failed().left(1, other).breaks(8, "another content");
+}
+
+#[test]
+fn invariant_9_everything_fires_in_time() {
+    let limited = |mut story: Story| {
+        story.history.limits.liveness_ms = Some(5_000);
+        story
+    };
+    let late = |after| {
+        Story::default().timer(1).delivered(1, after, EPOCH, 1).settled(
+            1,
+            after as u64 + 1,
+            EPOCH,
+            1,
+            Handled::Ok,
+        )
+    };
+    limited(late(5_000)).holds();
+    limited(late(5_001)).breaks(9, "5001 ms after");
+    // A fault is waited for, and no more than that.
+    limited(late(12_000).fault(100, 9_000)).holds();
+    limited(late(12_000).fault(100, 6_000)).breaks(9, "6000 ms after");
+}
+
+#[test]
+fn invariant_10_epochs_rise_and_nobody_goes_back() {
+    let acquired = |partition, epoch| Note::Acquired { partition, epoch };
+    let story = || Story::default().timer(1).ok(1).logged("a", -90, acquired(0, EPOCH));
+    story().logged("b", 500, acquired(0, EPOCH + 1)).logged("b", 600, acquired(1, EPOCH)).holds();
+    story().logged("b", 500, acquired(0, EPOCH)).breaks(10, "was given to a and to b");
+    story().logged("a", 500, acquired(0, EPOCH - 1)).breaks(10, "under epoch 6, after a");
+    story().logged("b", 20_000, acquired(0, EPOCH - 1)).breaks(10, "under epoch 6, after a");
+    // A line of another broker may come late, and very late if something held it up.
+    story().logged("b", 500, acquired(0, EPOCH - 1)).holds();
+    story().fault(15_000, 16_000).logged("b", 20_000, acquired(0, EPOCH - 1)).holds();
+    // Delivered under an epoch that nobody has, or that the client knows to be over.
+    Story::default().timer(1).ok(1).logged("a", -90, acquired(0, 5)).breaks(10, "which nobody acquired");
+    let two = |first, second| {
+        Story::default()
+            .timer(1)
+            .timer(2)
+            .delivered(1, 1, first, 1)
+            .settled(1, 2, first, 1, Handled::Ok)
+            .delivered(2, 5, second, 1)
+            .settled(2, 6, second, 1, Handled::Ok)
+    };
+    two(EPOCH, EPOCH + 1).holds();
+    two(EPOCH + 1, EPOCH).breaks(10, "which knew 8");
+    // A term has one leader, and a broker never goes back.
+    let topology =
+        |term, version, leader: &str| Note::Topology { term, version, leader: leader.into(), brokers: 2 };
+    let led = || Story::default().timer(1).ok(1).logged("a", 0, topology(2, 5, "a"));
+    led().logged("b", 1, topology(2, 5, "a")).logged("a", 9, topology(3, 1, "b")).holds();
+    led().logged("b", 1, topology(2, 6, "b")).breaks(10, "term 2 is a's and b's");
+    led().logged("a", 9, topology(2, 4, "a")).breaks(10, "went back");
+}
+
+#[test]
+fn invariant_11_nobody_starves() {
+    let story = |others: u64| {
+        let other = Destination::new("g", "other").unwrap();
+        let mut story = Story::default().timer(1);
+        story = story.delivered(1, 9_000, EPOCH, 1).settled(1, 9_001, EPOCH, 1, Handled::Ok);
+        for serial in 2..2 + others {
+            let due = DUE + serial;
+            story = story.planned(Plan::new(serial, &other, due, 3, TIMEOUT), stored(serial));
+            story =
+                story.delivered_for(serial, due, 500, EPOCH, 1).settled(serial, 501, EPOCH, 1, Handled::Ok);
+        }
+        story.history.limits.starving_ms = Some(5_000);
+        story
+    };
+    story(10).holds();
+    story(60).breaks(11, "60 later ones of others did not");
+    // What was disturbed does not count.
+    story(60).fault(0, 100).holds();
+}
+
+#[test]
+fn invariant_12_clocks_that_jump_change_nothing() {
+    let early = || Story::default().timer(1).delivered(1, -1, EPOCH, 1).settled(1, 9, EPOCH, 1, Handled::Ok);
+    let jumped = |mut story: Story, at| {
+        story.history.jumps.push(at);
+        story.history.limits.liveness_ms = Some(5_000);
+        story
+    };
+    jumped(early(), DUE - 50).breaks(12, "1 ms before");
+    let late =
+        Story::default().timer(1).delivered(1, 9_000, EPOCH, 1).settled(1, 9_001, EPOCH, 1, Handled::Ok);
+    jumped(late, DUE + 50).breaks(12, "9000 ms after");
+    jumped(early(), DUE + 900_000).breaks(3, "1 ms before");
+    jumped(Story::default().timer(1).ok(1), DUE).holds();
+}
+
+#[test]
+fn a_planned_change_excuses_nothing_and_a_loss_explains_what_it_touched() {
+    let twice = |excuse| {
+        let mut story = Story::default().timer(1).ok(1).fault(3, 9).delivered(1, 20, EPOCH + 1, 2);
+        story = story.settled(1, 21, EPOCH + 1, 2, Handled::Ok);
+        story.history.faults[0].excuse = excuse;
+        story
+    };
+    twice(Excuse::Duplicates).holds();
+    twice(Excuse::Nothing).breaks(5, "");
+    // A schedule that was answered just before a failover may be lost; one long before may not.
+    let lost = |from: u64| {
+        let mut story = Story::default().timer(1).fault(from, from + 500);
+        story.history.faults[0].excuse = Excuse::Losses;
+        judge(&story.history, &story.end)
+    };
+    let verdict = lost(200);
+    assert_eq!((verdict.violations.len(), verdict.losses.len()), (0, 1), "{verdict:?}");
+    let verdict = lost(5_000);
+    assert_eq!((verdict.violations.len(), verdict.losses.len()), (1, 0), "{verdict:?}");
 }
 
 #[test]

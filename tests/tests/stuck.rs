@@ -18,9 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 /// The broker's budget for timers in memory.
 const BUDGET: u64 = 8 * 1024 * 1024;
-/// What comes on top of it while overdue timers are being scheduled at full speed: they go from the answer of the store to
-/// the park by way of memory, about 500 bytes each, and at 50,000 a second it takes a moment to park them.
-const UNDER_WAY: u64 = 24 * 1024 * 1024;
+/// What may come on top of it: one batch of each partition, a sixteenth of the budget together.
+const ONE_BATCH: u64 = BUDGET / 16;
 /// Memory of the process beyond what it had empty: the budget, the store's own caches, and what is on its way to and from
 /// the store.
 const RSS_MORE_KIB: u64 = 192 * 1024;
@@ -65,11 +64,11 @@ async fn run(store: &str, launch: Launch) {
     println!("{store}: beside {stuck} timers that are scheduled overdue: {with}");
     wait_for("parking", PATIENCE, async || client.status().await.is_ok_and(|s| s.parked == stuck)).await;
     println!("{store}: all of them are parked after {:?}", began.elapsed());
-    watch.end(empty, BUDGET + UNDER_WAY).await;
+    watch.end(empty).await;
     let watch = Watch::start(&broker, &client);
     let with = busy(&client, "while they are parked").await;
     println!("{store}: beside {stuck} parked timers: {with}");
-    watch.end(empty, BUDGET).await;
+    watch.end(empty).await;
 
     let began = Instant::now();
     broker.kill();
@@ -86,7 +85,7 @@ async fn run(store: &str, launch: Launch) {
     let began = Instant::now();
     let seen = take_all(&client, stuck).await;
     println!("{store}: all of them are delivered within {:?}", began.elapsed());
-    watch.end(empty, BUDGET).await;
+    watch.end(empty).await;
     let seen = seen.lock().unwrap();
     assert!(
         seen.wrong.is_empty(),
@@ -214,8 +213,9 @@ impl Watch {
         Self { stop, task }
     }
 
-    /// `empty`: what the process had at its start, KiB. `limit`: bytes of timers.
-    async fn end(self, empty: u64, limit: u64) {
+    /// `empty`: what the process had at its start, KiB.
+    async fn end(self, empty: u64) {
+        let limit = BUDGET + ONE_BATCH;
         self.stop.cancel();
         let (loaded, rss) = self.task.await.unwrap();
         println!(

@@ -8,16 +8,19 @@
 mod handlers;
 mod killer;
 mod load;
+mod sabotage;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mtimer_tests::{
-    Figures, Final, Launch, Recorder, Server, ServerOptions, check, drain, host_ms, long, purge, seed,
+    Figures, Final, Launch, Recorder, Server, ServerOptions, Violation, check, drain, host_ms, long, purge,
+    seed,
 };
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
+use killer::Met;
 use load::{Load, Sent};
 
 /// How much there is of everything.
@@ -55,6 +58,13 @@ async fn killed_brokers_keep_the_contract_on_redis() {
 
 async fn run(name: &str, launch: Launch, redis: Option<&Server>) {
     let size = if long() { LONG } else { SHORT };
+    let (violations, met) = play(name, launch, redis, size).await;
+    assert!(violations.is_empty(), "{name}: {} violations, the first are above", violations.len());
+    assert!(met.all_kinds(), "the kills met only {met:?}");
+}
+
+/// What the checker says, and what the kills met.
+async fn play(name: &str, launch: Launch, redis: Option<&Server>, size: Size) -> (Vec<Violation>, Met) {
     let seed = seed(name);
     let began = Instant::now();
     let mut broker = launch.flags(["--retry", RETRY, "--callback-timeout", TIMEOUT]).start();
@@ -90,12 +100,11 @@ async fn run(name: &str, launch: Launch, redis: Option<&Server>) {
     for violation in violations.iter().take(10) {
         eprintln!("{violation}");
     }
-    assert!(violations.is_empty(), "{name}: {} violations, the first are above", violations.len());
-    assert!(met.all_kinds(), "the kills met only {met:?}");
     for client in clients {
         client.close().await;
     }
     control.close().await.unwrap();
     let status = broker.terminate(Duration::from_secs(30));
     assert!(status.success(), "{status}");
+    (violations, met)
 }

@@ -1,0 +1,162 @@
+// Drives BullMQ on a private Redis: node drive.mjs '{"work": ..., "port": ..., ...}', one JSON object on standard output.
+//
+// Works: schedule {timers}, fire {timers}, lateness {rate, over_s, ahead_s}; all take {payload, warmup}. Settings are those
+// that make BullMQ fast: jobs added in bulk, several bulks on the way, jobs removed once complete, concurrency 200.
+// Not here: starting Redis, and what the figures are compared with.
+import { Queue, Worker } from "bullmq";
+import { Redis } from "ioredis";
+
+// Jobs of one addBulk, and how many of those are on the way at once.
+const BULK = 1000;
+const BULKS = 2;
+const CONCURRENCY = 200;
+const HOUR_MS = 3_600_000;
+
+const ask = JSON.parse(process.argv[2]);
+const connection = { host: "127.0.0.1", port: ask.port, maxRetriesPerRequest: null };
+const queue = new Queue("bench", { connection });
+// Asks for figures and empties Redis between rounds.
+const admin = new Redis(connection);
+// Stored as JSON, whose quotes count.
+const data = "x".repeat(ask.payload - 2);
+
+const nowMs = () => performance.timeOrigin + performance.now();
+
+/** Adds the jobs; `delayOf(number)` in ms. */
+async function add(timers, delayOf) {
+  let next = 0;
+  const lane = async () => {
+    while (next < timers) {
+      const jobs = [];
+      for (const until = Math.min(next + BULK, timers); next < until; next++) {
+        jobs.push({ name: "t", data, opts: { delay: delayOf(next), removeOnComplete: true } });
+      }
+      await queue.addBulk(jobs);
+    }
+  };
+  await Promise.all(Array.from({ length: BULKS }, lane));
+}
+
+/** CPU seconds that Redis has used. */
+async function redisCpu() {
+  const text = await admin.info("cpu");
+  const of = (name) => Number(new RegExp(`^${name}:([\\d.]+)`, "m").exec(text)[1]);
+  return of("used_cpu_user") + of("used_cpu_sys");
+}
+
+async function measured(timers, work) {
+  const redis = await redisCpu();
+  const client = process.cpuUsage();
+  const start = performance.now();
+  const began = (await work()) ?? start;
+  const elapsed = (performance.now() - began) / 1000;
+  const used = process.cpuUsage(client);
+  return {
+    rate_per_s: timers / elapsed,
+    cpu_us_per_timer: {
+      client: (used.user + used.system) / timers,
+      server: ((await redisCpu()) - redis) * 1e6 / timers,
+    },
+    lost: 0,
+  };
+}
+
+async function clear() {
+  await admin.flushall();
+}
+
+async function schedule(timers) {
+  const result = await measured(timers, () => add(timers, (number) => HOUR_MS + Math.floor((number * HOUR_MS) / timers)));
+  const delayed = await queue.getDelayedCount();
+  await clear();
+  return { ...result, lost: timers - delayed };
+}
+
+/** A worker whose handler does nothing but `seen`; resolves once `timers` jobs are complete in Redis. */
+async function worker(timers, seen) {
+  const handler = new Worker("bench", seen, { connection, concurrency: CONCURRENCY });
+  handler.on("error", (error) => fail(error));
+  handler.on("failed", (_, error) => fail(error));
+  await handler.waitUntilReady();
+  let completed = 0;
+  const done = new Promise((resolve) => handler.on("completed", () => ++completed === timers && resolve()));
+  return { done, close: () => handler.close() };
+}
+
+/** Stores the jobs, all due at the same moment, and times from that moment to the last that is complete. */
+async function fire(timers, perS) {
+  const due = Math.ceil(nowMs() + 2000 + (1.5 * timers / perS) * 1000);
+  // BullMQ adds the delay to the job's own time stamp, which it takes a little later: none is due too early.
+  await add(timers, () => Math.max(0, Math.floor(due - nowMs())));
+  if (nowMs() > due - 200) throw new Error(`storing ${timers} jobs took longer than until they are due`);
+  const consumer = await worker(timers, async () => {});
+  const result = await measured(timers, async () => {
+    const idle = due - nowMs();
+    await new Promise((resolve) => setTimeout(resolve, Math.max(0, idle)));
+    const began = performance.now();
+    await consumer.done;
+    return began;
+  });
+  await consumer.close();
+  const left = await queue.getJobCountByTypes("delayed", "waiting", "active", "prioritized");
+  await clear();
+  return { ...result, lost: left };
+}
+
+/** Open loop: each job is added `ahead_s` before it is due, on time, whether or not the earlier ones were answered. */
+async function lateness(rate, overS, aheadS) {
+  const timers = Math.round(rate * overS);
+  const late = [];
+  const consumer = await worker(timers, async (job) => {
+    late.push(nowMs() - Number.parseFloat(job.data));
+  });
+  const adding = [];
+  const result = await measured(timers, async () => {
+    const first = nowMs();
+    for (let number = 0; number < timers; ) {
+      for (; number < timers && first + (number * 1000) / rate <= nowMs(); number++) {
+        const due = Math.ceil(first + (number * 1000) / rate + aheadS * 1000);
+        const timestamp = Math.floor(nowMs());
+        const body = String(due).padEnd(ask.payload - 2, " ");
+        adding.push(queue.add("t", body, { timestamp, delay: Math.max(0, due - timestamp), removeOnComplete: true }));
+      }
+      await new Promise((resolve) => setTimeout(resolve, 1));
+    }
+    await Promise.all(adding);
+    await consumer.done;
+  });
+  await consumer.close();
+  await clear();
+  late.sort((a, b) => a - b);
+  const at = (share) => late[Math.min(late.length - 1, Math.ceil(share * late.length) - 1)];
+  const lateness_ms = { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: late.at(-1) };
+  return { ...result, lateness_ms, early: late.filter((ms) => ms < 0).length, lost: timers - late.length };
+}
+
+function fail(error) {
+  console.error(`bullmq: ${error?.stack ?? error}`);
+  process.exit(1);
+}
+
+async function main() {
+  await queue.waitUntilReady();
+  await clear();
+  const warm = await schedule(ask.warmup);
+  let result;
+  if (ask.work === "schedule") {
+    result = await schedule(ask.timers);
+  } else if (ask.work === "fire") {
+    await fire(ask.warmup, warm.rate_per_s);
+    result = await fire(ask.timers, warm.rate_per_s);
+  } else if (ask.work === "lateness") {
+    await lateness(ask.rate, 1, ask.ahead_s);
+    result = await lateness(ask.rate, ask.over_s, ask.ahead_s);
+  } else {
+    throw new Error(`no work is called ${ask.work}`);
+  }
+  await queue.close();
+  await admin.quit();
+  console.log(JSON.stringify(result));
+}
+
+main().catch(fail);

@@ -1,0 +1,72 @@
+//! Invariants 9, 11 and 12: nothing waits for ever, nothing starves, and a clock that jumps changes neither this nor 3.
+//!
+//! The limits are the history's, and generous: what is decided here is whether something hangs, not how fast it is.
+
+use super::Violation;
+use crate::fires::{Fire, fires};
+use crate::history::{Event, History};
+use crate::tell::tell;
+
+/// Deliveries of others that must have overtaken a timer before it counts as starved.
+const OVERTAKEN: usize = 50;
+
+/// All violations of them, with the timers' numbers.
+pub(super) fn check(history: &History) -> Vec<(u64, Violation)> {
+    let firsts = fires(history);
+    let mut found = Vec::new();
+    if let Some(limit) = history.limits.liveness_ms {
+        for f in &firsts {
+            let ready = after_faults(history, f);
+            if f.at > ready.saturating_add(limit) {
+                let what = format!("delivered {} ms after it could have been", f.at - ready);
+                let about = tell(history, &Default::default(), f.serial);
+                found.push((f.serial, Violation { invariant: 9, what, about }));
+            }
+        }
+    }
+    if let Some(limit) = history.limits.starving_ms {
+        starved(history, &firsts, limit, &mut found);
+    }
+    found
+}
+
+/// A break of 3 or 9 that follows a jump of a clock breaks 12.
+pub(super) fn blame_jumps(history: &History, violations: &mut [Violation], serial: u64) {
+    // Looking for a timer's events is dear, and hardly ever needed.
+    if violations.is_empty() || history.jumps.is_empty() {
+        return;
+    }
+    let of = |event: &(u64, Event)| (event.0 == serial).then(|| event.1.at());
+    let times: Vec<u64> = history.events.iter().filter_map(of).collect();
+    let (Some(first), Some(last)) = (times.iter().min(), times.iter().max()) else { return };
+    if history.jumps.iter().any(|jump| (first..=last).contains(&jump)) {
+        for violation in violations.iter_mut().filter(|v| matches!(v.invariant, 3 | 9)) {
+            violation.what = format!("with a clock that jumped: {}", violation.what);
+            violation.invariant = 12;
+        }
+    }
+}
+
+/// From when on it could have been delivered: not before the faults in between were over.
+fn after_faults(history: &History, f: &Fire) -> u64 {
+    let over = history.faults.iter().filter(|fault| fault.from <= f.at).map(|fault| fault.until.min(f.at));
+    over.filter(|until| *until >= f.ready).fold(f.ready, u64::max)
+}
+
+/// Timers that waited while many later ones of other destinations were delivered.
+fn starved(history: &History, firsts: &[Fire], limit: u64, found: &mut Vec<(u64, Violation)>) {
+    let undisturbed = |f: &Fire| !history.faults.iter().any(|x| x.from <= f.at && x.until + limit >= f.ready);
+    for f in firsts.iter().filter(|f| f.at > f.ready.saturating_add(limit) && undisturbed(f)) {
+        let dest = &history.plans[&f.serial].dest;
+        let overtook = |o: &&Fire| {
+            o.due > f.due && o.at < f.at && o.ready > f.ready && history.plans[&o.serial].dest != *dest
+        };
+        let others = firsts.iter().filter(overtook).count();
+        if others > OVERTAKEN {
+            let what =
+                format!("it waited for {} ms, and {others} later ones of others did not", f.at - f.ready);
+            let about = tell(history, &Default::default(), f.serial);
+            found.push((f.serial, Violation { invariant: 11, what, about }));
+        }
+    }
+}
