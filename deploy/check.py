@@ -1,0 +1,161 @@
+"""What deploy/check looks for in the files: required fields, and names of settings that exist.
+
+Only python3's own modules, and yaml if it is installed. Run by deploy/check, in deploy/.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+try:
+    import yaml
+except ImportError:
+    yaml = None
+
+problems = []
+
+
+def check(file, holds, message):
+    if not holds:
+        problems.append(f"{file}: {message}")
+
+
+def text(file):
+    return Path(file).read_text(encoding="utf-8")
+
+
+def seconds(value):
+    """A duration such as 30s or 1m30s."""
+    units = {"h": 3600, "m": 60, "s": 1}
+    return sum(int(n) * units[unit] for n, unit in re.findall(r"(\d+)([hms])", str(value)))
+
+
+SETTINGS = re.findall(r"^#([a-z][a-z-]*) = ", text("mtimer.toml"), re.M)
+VARIABLES = {"MTIMER_" + name.upper().replace("-", "_") for name in SETTINGS}
+DRAIN = seconds(re.search(r'^#drain-timeout = "(.*)"', text("mtimer.toml"), re.M)[1])
+
+
+def variables(file, names):
+    for name in names:
+        known = VARIABLES | {"MTIMER_BROKER", "MTIMER_CONFIG", "MTIMER_TOKEN"}
+        check(file, not name.startswith("MTIMER_") or name in known, f"{name} is not a setting of the broker")
+
+
+def container(file="container/Containerfile"):
+    lines = re.sub(r"\\\n", " ", text(file)).splitlines()
+    steps = [line.split(None, 1) for line in lines if line.strip() and not line.startswith("#")]
+    known = {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "USER", "VOLUME", "ENV", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK",
+             "ENTRYPOINT", "CMD"}
+    for step in steps:
+        check(file, step[0] in known and len(step) == 2, f"{step} is not an instruction that is used here")
+    of = {}
+    for name, *rest in steps:
+        of.setdefault(name, []).append(" ".join(rest))
+    stages = [re.search(r"\bAS (\S+)$", line) for line in of.get("FROM", [])]
+    named = {match[1] for match in stages if match}
+    check(file, len(stages) == 2, "there are two stages: build, and what runs")
+    for stage in re.findall(r"--from=(\S+)", text(file)):
+        check(file, stage in named, f"there is no stage {stage}")
+    check(file, of.get("USER", ["root"])[-1].split(":")[0] not in ("root", "0"), "it must not run as root")
+    check(file, of.get("STOPSIGNAL") == ["SIGTERM"], "the broker is stopped with SIGTERM")
+    check(file, any('"status"' in line for line in of.get("HEALTHCHECK", [])), "the health check asks for the status")
+    check(file, of.get("ENTRYPOINT") == ['["mtimer"]'], "the program is mtimer")
+    variables(file, [line.split("=")[0] for line in of.get("ENV", [])])
+
+
+def systemd(file="systemd/mtimer.service"):
+    pairs = re.findall(r"^([A-Za-z]+)=(.*)$", text(file), re.M)
+    service = dict(pairs)
+    wanted = {"DynamicUser": "yes", "NoNewPrivileges": "yes", "ProtectSystem": "strict", "KillSignal": "SIGTERM",
+              "Restart": "on-failure", "RestartPreventExitStatus": "2 4 11 12"}
+    for name, value in wanted.items():
+        check(file, service.get(name) == value, f"{name} is {service.get(name)}, wanted is {value}")
+    check(file, int(service.get("TimeoutStopSec", 0)) > DRAIN, f"TimeoutStopSec must be above {DRAIN} s, the drain timeout")
+    check(file, int(service.get("LimitNOFILE", 0)) >= 20_000, "LimitNOFILE is too low for 10,000 clients")
+
+
+def compose(file="compose/compose.yaml"):
+    whole = yaml.safe_load(text(file))
+    services = whole["services"]
+    addresses = set()
+    for name, service in services.items():
+        check(file, "image" in service, f"{name} has no image")
+        for other in service.get("depends_on", {}):
+            check(file, other in services, f"{name} depends on {other}, which is not there")
+        for volume in service.get("volumes", []):
+            check(file, volume.split(":")[0] in whole["volumes"], f"{name}: the volume {volume} is not declared")
+        for network, how in service["networks"].items():
+            check(file, network in whole["networks"], f"{name}: the network {network} is not declared")
+            address = how.get("ipv4_address")
+            check(file, address is None or address not in addresses, f"{name}: {address} is there twice")
+            addresses.add(address)
+        variables(file, service.get("environment", {}))
+    redis = [name for name in services if re.fullmatch(r"redis-\d", name)]
+    brokers = [name for name in services if re.fullmatch(r"broker-\d", name)]
+    check(file, len(redis) == 6 and len(brokers) == 3, "there are six Redis nodes and three brokers")
+    for name in brokers:
+        service = services[name]
+        own = service["networks"]["mtimer"]["ipv4_address"]
+        check(file, service["environment"]["MTIMER_ADVERTISE"] == f"{own}:7400", f"{name} advertises another address")
+        for url in service["environment"]["MTIMER_REDIS"].split(","):
+            check(file, url.removeprefix("redis://").split(":")[0] in addresses, f"{name}: {url} is nobody's")
+        check(file, seconds(service["stop_grace_period"]) > DRAIN, f"{name} has less time to stop than it drains")
+
+
+def kubernetes(folder="kubernetes"):
+    listed = yaml.safe_load(text(f"{folder}/kustomization.yaml"))["resources"]
+    of = {}
+    for path in sorted(Path(folder).glob("*.yaml")):
+        for thing in yaml.safe_load_all(text(path)):
+            check(path, "apiVersion" in thing and "kind" in thing, "apiVersion or kind is missing")
+            if thing["kind"] == "Kustomization":
+                continue
+            check(path, thing["metadata"].get("name"), "it has no name")
+            check(path, path.name in listed or thing["kind"] == "Secret", "kustomization.yaml does not list it")
+            of[thing["kind"]] = thing
+    for name in listed:
+        check(folder, Path(folder, name).is_file(), f"kustomization.yaml lists {name}, which is not there")
+    brokers, names = of["StatefulSet"]["spec"], of["Service"]
+    pod = brokers["template"]["spec"]
+    [container] = pod["containers"]
+    labels = brokers["template"]["metadata"]["labels"]
+    env = {var["name"]: var for var in container["env"]}
+    file = f"{folder}/statefulset.yaml"
+    for kind, selector in (("StatefulSet", brokers["selector"]["matchLabels"]), ("Service", names["spec"]["selector"]),
+                           ("PodDisruptionBudget", of["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"])):
+        check(folder, selector.items() <= labels.items(), f"{kind}: the selector does not match the pods")
+    check(file, brokers["replicas"] == 3, "there are three brokers")
+    check(file, brokers["serviceName"] == names["metadata"]["name"], "serviceName is not the Service's name")
+    check(folder, names["spec"]["clusterIP"] == "None", "the Service must be headless")
+    check(folder, of["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1, "one broker at a time")
+    check(file, pod.get("enableServiceLinks") is False, "enableServiceLinks must be false: MTIMER_PORT is no setting")
+    check(file, pod["terminationGracePeriodSeconds"] > DRAIN, "the pod has less time to stop than it drains")
+    check(file, pod["securityContext"]["runAsNonRoot"] is True, "it must not run as root")
+    advertised = env["MTIMER_ADVERTISE"]["value"]
+    check(file, advertised.startswith(f"$(POD_NAME).{brokers['serviceName']}."), "it must advertise the pod's own name")
+    order = list(env)
+    for name in re.findall(r"\$\((\w+)\)", advertised):
+        check(file, name in env and order.index(name) < order.index("MTIMER_ADVERTISE"), f"{name} must come first")
+    secret = env["MTIMER_REDIS"]["valueFrom"]["secretKeyRef"]
+    check(file, secret["name"] == of["Secret"]["metadata"]["name"] and secret["key"] in of["Secret"]["stringData"],
+          "there is no such secret")
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        check(file, container[probe]["exec"]["command"][:2] == ["mtimer", "status"], f"{probe} must ask for the status")
+    variables(file, env)
+
+
+def main():
+    check("mtimer.toml", len(SETTINGS) > 20, "its settings are not found: lines start with '#name ='")
+    container()
+    systemd()
+    if yaml:
+        compose()
+        kubernetes()
+    else:
+        print("not checked: compose and kubernetes (python3 has no yaml module)")
+    for problem in problems:
+        print("deploy/check:", problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+sys.exit(main())
