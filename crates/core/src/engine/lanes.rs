@@ -160,8 +160,8 @@ impl Engine {
                 None => self.refused(at, ctx, refusal),
             },
             (OpCtx::Take { id }, answer) => self.taken(now, id, &answer),
-            (OpCtx::Settle { id, verdict, report }, answer) => {
-                self.settled(now, id, verdict, report, &answer)
+            (OpCtx::Settle { id, verdict, report, late }, answer) => {
+                self.settled(now, id, verdict, report, late, &answer)
             }
             (OpCtx::Park { id, .. }, answer) => self.parked(id, &answer),
             (OpCtx::Unpark { id }, answer) => self.unparked(now, id, &answer),

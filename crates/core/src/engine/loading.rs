@@ -202,7 +202,7 @@ impl Engine {
                 self.count(Counter::Unconfirmed, 1);
                 let verdict = Verdict::Unconfirmed;
                 let op = Op::Settle { id, verdict: verdict.clone() };
-                self.enqueue(at, op, OpCtx::Settle { id, verdict, report: None });
+                self.enqueue(at, op, OpCtx::Settle { id, verdict, report: None, late: false });
             }
         }
         if let Some(next) = page.next {

@@ -284,7 +284,7 @@ impl Engine {
                 Some(d) if d < now.time && !here => {
                     let verdict = Verdict::Expired;
                     let op = Op::Settle { id, verdict: verdict.clone() };
-                    self.enqueue(at, op, OpCtx::Settle { id, verdict, report: None });
+                    self.enqueue(at, op, OpCtx::Settle { id, verdict, report: None, late: false });
                 }
                 Some(d) => earliest = Some(earliest.map_or(d, |e: Time| e.min(d))),
                 None => {}

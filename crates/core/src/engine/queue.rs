@@ -172,7 +172,7 @@ mod tests {
     }
 
     fn settle(q: &mut OpQueue, n: u128) {
-        let ctx = OpCtx::Settle { id: id(n), verdict: Verdict::Ack, report: None };
+        let ctx = OpCtx::Settle { id: id(n), verdict: Verdict::Ack, report: None, late: false };
         q.push_own(Op::Settle { id: id(n), verdict: Verdict::Ack }, ctx);
     }
 

@@ -73,6 +73,8 @@ pub(super) enum OpCtx {
         id: TimerId,
         verdict: Verdict,
         report: Option<usize>,
+        /// Of a delivery that is not under way any more: the timer is not on its way to the store by its state.
+        late: bool,
     },
     Park {
         id: TimerId,

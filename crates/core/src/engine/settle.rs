@@ -63,9 +63,12 @@ impl Engine {
                 self.report(Some(report), id, Some(SettleRefusal::Moved));
             }
             None if outcome == HandlerOutcome::Ok && attempt > 0 && !gone && self.may_be_late(id, epoch) => {
-                let verdict = Verdict::LateAck { attempt };
+                // Of what the predecessor left under way the store has no claim that would tell: the word of it does.
+                let left = self.was_left(id, attempt, client);
+                let verdict = if left { Verdict::Ack } else { Verdict::LateAck { attempt } };
                 let op = Op::Settle { id, verdict: verdict.clone() };
-                self.enqueue(id.partition(), op, OpCtx::Settle { id, verdict, report: Some(report) });
+                let ctx = OpCtx::Settle { id, verdict, report: Some(report), late: true };
+                self.enqueue(id.partition(), op, ctx);
                 if let Some(p) = self.partition(id.partition()) {
                     *p.late_acks.entry(id).or_default() += 1;
                 }
@@ -82,8 +85,13 @@ impl Engine {
         // What was pending when the reign began is in memory once the horizon has passed that time; what then is not there
         // has ended in an earlier reign, and the word of it is old.
         let loading = |p: &&mut Partition| p.horizon < p.since && !p.table.contains(id);
-        let Some(p) = self.partition(id.partition()).filter(loading) else { return false };
-        p.inherited.get(&id).is_some_and(|f| f.attempt == attempt && f.session == client)
+        self.partition(id.partition()).filter(loading).is_some() && self.was_left(id, attempt, client)
+    }
+
+    /// Whether the predecessor left this delivery to this client under way.
+    fn was_left(&mut self, id: TimerId, attempt: u32, client: u128) -> bool {
+        let word = self.partition(id.partition()).and_then(|p| p.inherited.get(&id));
+        word.is_some_and(|f| f.attempt == attempt && f.session == client)
     }
 
     /// Whether a delivery of this epoch can have been sent at all, no outcome is on its way to the store, and there is room
@@ -197,7 +205,7 @@ impl Engine {
             self.roster.dest_mut(dest).settling += 1;
         }
         let op = Op::Settle { id, verdict: verdict.clone() };
-        self.enqueue(id.partition(), op, OpCtx::Settle { id, verdict, report });
+        self.enqueue(id.partition(), op, OpCtx::Settle { id, verdict, report, late: false });
     }
 
     /// A timer that a late cancel has stopped, found on its way to another attempt.
@@ -215,9 +223,10 @@ impl Engine {
         id: TimerId,
         verdict: Verdict,
         report: Option<usize>,
+        late: bool,
         answer: &Answer,
     ) {
-        if matches!(verdict, Verdict::LateAck { .. }) {
+        if late {
             self.end_late_ack(id);
         }
         let done = matches!(answer, Answer::Done);
@@ -226,12 +235,12 @@ impl Engine {
             if let Some(p) = self.partition(id.partition()) {
                 p.inherited.remove(&id);
             }
-            self.count_verdict(&verdict);
+            self.count_verdict(&verdict, late);
         } else if report.is_some() {
             self.count(Counter::SettleLate, 1);
         }
         match verdict {
-            Verdict::LateAck { .. } if !done => {}
+            Verdict::Ack | Verdict::LateAck { .. } if late && !done => {}
             Verdict::Retry { fire, failed, error, .. } if done => {
                 // Found stopped by the store, it is dead now: it is no longer pending, and memory must not keep it.
                 let Some(mut record) = self.forget(id) else { return self.report(report, id, refused) };
@@ -253,10 +262,10 @@ impl Engine {
         self.report(report, id, refused);
     }
 
-    fn count_verdict(&mut self, verdict: &Verdict) {
+    fn count_verdict(&mut self, verdict: &Verdict, late: bool) {
         let counter = match verdict {
-            Verdict::Ack => Counter::Acknowledged,
-            Verdict::LateAck { .. } => Counter::LateAcknowledged,
+            Verdict::Ack if !late => Counter::Acknowledged,
+            Verdict::Ack | Verdict::LateAck { .. } => Counter::LateAcknowledged,
             Verdict::Retry { .. } => Counter::Retried,
             Verdict::Dead { .. } => Counter::Dead,
             Verdict::Expired => Counter::Expired,

@@ -496,6 +496,35 @@ fn an_outcome_that_comes_before_its_inherited_timer_is_loaded_is_to_be_offered_a
 }
 
 #[test]
+fn an_ok_that_comes_after_the_timeout_of_an_inherited_delivery_ends_the_timer() {
+    let store = MemoryStore::new(1);
+    let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
+    rig.join(1, "a", 10);
+    let mut t = rig.timer("a", 1);
+    t.callback_timeout_ms = Some(1_000);
+    rig.schedule(1, t.clone());
+    rig.run(5);
+    let (_, d) = rig.take_deliveries().remove(0);
+    let now = rig.now();
+    rig.engine.handle(now, Input::Drain);
+    rig.engine.handle(now, Input::Release);
+    rig.turn();
+    let mut next = Rig::on(store, 2, rig.ms, EngineOptions::default());
+    next.join(1, "a", 0);
+    // Its time to answer is over, and without credit it is not sent again: no claim covers it.
+    next.run(1_200);
+    assert!(next.take_deliveries().is_empty());
+    next.settle(1, &Delivery { attempt: d.attempt + 1, ..d.clone() }, HandlerOutcome::Ok);
+    next.run(5);
+    assert_eq!(next.refusals(), [SettleRefusal::Late], "that one was never sent");
+    next.settle(1, &d, HandlerOutcome::Ok);
+    next.run(5);
+    assert_eq!(next.refusals(), []);
+    let found = next.lane.get(Target::Id(t.id)).now_or_never().unwrap().unwrap();
+    assert_eq!((found, next.engine.memory().0, next.engine.unsettled()), (None, 0, 0));
+}
+
+#[test]
 fn a_retry_of_a_delivery_that_was_inherited_comes_at_its_time() {
     let store = MemoryStore::new(1);
     let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
