@@ -92,7 +92,7 @@ impl Engine {
     }
 
     /// Takes a pending timer into memory, unless it is there.
-    pub(super) fn adopt(&mut self, now: Now, record: Record, fire: Time, covered: bool) {
+    pub(super) fn adopt(&mut self, now: Now, mut record: Record, fire: Time, covered: bool) {
         let id = record.timer.id;
         let at = id.partition();
         if self.partition(at).is_none_or(|p| p.table.contains(id)) {
@@ -104,6 +104,10 @@ impl Engine {
         let failed = record.progress.failed;
         let sent = p.inherited.get(&id).filter(|f| f.attempt > failed);
         let covered = covered || sent.is_some();
+        if let Some(f) = sent {
+            // The store knows of one attempt at most that a claim covers; the word may be of a later one.
+            record.progress.failed = f.attempt - 1;
+        }
         let state = match sent.filter(|f| f.until > now.time) {
             Some(f) => {
                 let until = now.mono_ms + f.until.ms_since(now.time);

@@ -495,8 +495,8 @@ fn an_outcome_that_comes_before_its_inherited_timer_is_loaded_is_to_be_offered_a
     assert_eq!((next.engine.memory().0, next.engine.unsettled()), (0, 0));
 }
 
-#[test]
-fn an_ok_that_comes_after_the_timeout_of_an_inherited_delivery_ends_the_timer() {
+/// The first owner sends it and dies, the second sends it again and leaves in good order; the third comes after the timeout.
+fn sent_twice_and_left(credit: u32) -> (Timer, Delivery, Rig) {
     let store = MemoryStore::new(1);
     let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
     rig.join(1, "a", 10);
@@ -504,15 +504,25 @@ fn an_ok_that_comes_after_the_timeout_of_an_inherited_delivery_ends_the_timer() 
     t.callback_timeout_ms = Some(1_000);
     rig.schedule(1, t.clone());
     rig.run(5);
+    assert_eq!(rig.take_deliveries().len(), 1);
+    let mut rig = Rig::on(store.clone(), 2, rig.ms, EngineOptions::default());
+    rig.join(1, "a", 10);
+    rig.run(5);
     let (_, d) = rig.take_deliveries().remove(0);
+    assert_eq!(d.attempt, 2);
     let now = rig.now();
     rig.engine.handle(now, Input::Drain);
     rig.engine.handle(now, Input::Release);
     rig.turn();
-    let mut next = Rig::on(store, 2, rig.ms, EngineOptions::default());
-    next.join(1, "a", 0);
-    // Its time to answer is over, and without credit it is not sent again: no claim covers it.
-    next.run(1_200);
+    let mut next = Rig::on(store, 3, rig.ms + 1_200, EngineOptions::default());
+    next.join(1, "a", credit);
+    next.run(100);
+    (t, d, next)
+}
+
+#[test]
+fn an_ok_that_comes_after_the_timeout_of_an_inherited_delivery_ends_the_timer() {
+    let (t, d, mut next) = sent_twice_and_left(0);
     assert!(next.take_deliveries().is_empty());
     next.settle(1, &Delivery { attempt: d.attempt + 1, ..d.clone() }, HandlerOutcome::Ok);
     next.run(5);
@@ -522,6 +532,12 @@ fn an_ok_that_comes_after_the_timeout_of_an_inherited_delivery_ends_the_timer() 
     assert_eq!(next.refusals(), []);
     let found = next.lane.get(Target::Id(t.id)).now_or_never().unwrap().unwrap();
     assert_eq!((found, next.engine.memory().0, next.engine.unsettled()), (None, 0, 0));
+}
+
+#[test]
+fn after_the_timeout_of_an_inherited_delivery_comes_the_attempt_after_it() {
+    let (_, _, mut next) = sent_twice_and_left(10);
+    assert_eq!(next.take_deliveries().iter().map(|(_, d)| d.attempt).collect::<Vec<_>>(), [3]);
 }
 
 #[test]
