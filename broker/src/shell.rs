@@ -36,6 +36,8 @@ const ROUND_ANSWERS: usize = 256;
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a broker of a cluster waits until others have its partitions before it stops without that.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the load is posted for the leader, ms: well below the interval of heartbeats.
+const LOAD_EVERY_MS: u64 = 100;
 /// The broker's own session, for its own questions.
 const SELF: SessionId = SessionId(0);
 
@@ -107,6 +109,8 @@ pub(crate) struct Shell {
     drain_timeout: Duration,
     stopping: CancellationToken,
     cluster: Option<Membership>,
+    /// When the load was posted last, monotonic ms.
+    load_posted: u64,
 }
 
 /// What the shell has of the cluster around it.
@@ -154,6 +158,7 @@ impl Shell {
             drain_timeout,
             stopping,
             cluster,
+            load_posted: 0,
         }
     }
 
@@ -385,7 +390,11 @@ impl Shell {
         let mut effects = std::mem::take(&mut self.effects);
         effects.drain(..).for_each(|effect| self.carry_out(effect));
         self.effects = effects;
-        if let Some(cluster) = &self.cluster {
+        // The partitions are counted over for it: not at every turn.
+        if let Some(cluster) =
+            self.cluster.as_ref().filter(|_| self.load_posted + LOAD_EVERY_MS <= now.mono_ms)
+        {
+            self.load_posted = now.mono_ms;
             let (loaded, in_flight) = (self.engine.in_memory(), self.engine.unsettled() as u64);
             let sessions = self.sessions.len() as u64;
             cluster.board.load(BrokerLoad { sessions, loaded, in_flight });

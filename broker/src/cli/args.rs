@@ -12,7 +12,7 @@ use super::moment;
 /// How to reach a broker.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ClientArgs {
-    /// Addresses of brokers, host:port, separated by commas; one is used at a time
+    /// Addresses of brokers, host:port, separated by commas; one that answers is enough to find the others of its cluster
     #[arg(
         long,
         value_name = "ADDR",
