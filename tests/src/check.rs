@@ -334,8 +334,7 @@ impl Timer<'_> {
                 None if d.attempt > 1 => {
                     let since = self.life.schedules.iter().map(|s| s.0).min().unwrap_or(0);
                     // Before the first answer there may have been others, and deliveries to clients that are gone.
-                    let by_claims = d.attempt as usize <= 1 + self.handovers(d.due, 0, d);
-                    if !by_claims && !self.fault_between(since.min(d.due), d.at) {
+                    if !self.fault_between(since.min(d.due), d.at) {
                         found.push((
                             5,
                             format!("its first delivery is attempt {}, without a fault", d.attempt),
@@ -360,26 +359,24 @@ impl Timer<'_> {
                 found.push((5, format!("delivered again although its handler had said {outcome:?} at {at}")));
             }
         }
-        let most = last.attempt as usize + 1 + self.handovers(last.at, last.epoch, d);
-        let next = d.attempt > last.attempt && d.attempt as usize <= most;
-        if !next || (d.epoch != last.epoch && self.handovers(last.at, last.epoch, d) == 0) {
+        // In other hands as well: an owner that releases in good order takes back what it claimed and did not send.
+        let next = d.attempt == last.attempt + 1;
+        if !next || (d.epoch != last.epoch && !self.changed_hands(last, d)) {
             let (a, b) = ((last.epoch, last.attempt), (d.epoch, d.attempt));
             found.push((5, format!("delivery {b:?} after {a:?} without a fault in between")));
         }
     }
 
-    /// How often its partition has changed hands since then until it was delivered. A claim reaches a little ahead: what the
-    /// owner before may have sent counts as an attempt, also if it was not sent.
-    fn handovers(&self, since: u64, above: u64, d: &Seen) -> usize {
+    /// Whether its partition was acquired, under an epoch up to that of the second delivery, after the first.
+    fn changed_hands(&self, last: &Seen, d: &Seen) -> bool {
         let partition = d.id.partition().0;
-        let from = since.saturating_sub(CLAIM_MS);
-        let of = |entry: &&Entry| match entry.note {
+        let from = last.at.saturating_sub(CLAIM_MS);
+        self.journal.iter().any(|entry| match entry.note {
             Note::Acquired { partition: p, epoch } => {
-                p == partition && (above + 1..=d.epoch).contains(&epoch) && entry.at >= from
+                p == partition && (last.epoch + 1..=d.epoch).contains(&epoch) && entry.at >= from
             }
             _ => false,
-        };
-        self.journal.iter().filter(of).count()
+        })
     }
 
     fn stays_cancelled(&self, found: &mut Found) {
