@@ -131,14 +131,17 @@ async fn a_half_open_connection() {
 
 #[tokio::test]
 async fn a_large_frame_over_a_slow_line_is_not_silence() {
-    let (heartbeat, heartbeat_timeout) = (Duration::from_millis(100), Duration::from_millis(400));
+    let (heartbeat, heartbeat_timeout) = (Duration::from_millis(100), Duration::from_millis(1_000));
     let broker = broker(BrokerOptions { heartbeat, heartbeat_timeout, ..options() }).await;
     let mut slow = Client::welcomed(&broker).await;
     let timers: Vec<_> = (0..30).map(|_| timer("slow", 3_600_000, &[1; 60 * 1024])).collect();
     let request = Request { corr: 1, first_sent: support::now(), ops: timers.iter().map(schedule).collect() };
     let bytes = frame(&ClientMessage::Request(request));
-    for part in bytes.chunks(bytes.len() / 8 + 1) {
-        tokio::time::sleep(Duration::from_millis(150)).await;
+    // A part for each of the broker's heartbeats, which are not answered: in all it is longer than the
+    // broker bears silence.
+    for part in bytes.chunks(bytes.len() / 14 + 1) {
+        let heartbeat = slow.next_raw().await;
+        assert!(matches!(heartbeat, Some(ServerMessage::Ping(_))), "{heartbeat:?}");
         slow.send_bytes(part).await;
     }
     let Some(ServerMessage::Reply { replies, .. }) = slow.next().await else { panic!("no reply") };

@@ -9,7 +9,9 @@ use mtimer_broker::{BrokerError, BrokerOptions, StartError, start};
 use mtimer_protocol::{ClientMessage, ErrorCode, OpReply, ServerMessage};
 use mtimer_store::MemoryStore;
 use mtimer_types::{HandlerOutcome, PartitionId, Term};
-use support::{Client, broker, broker_on, count, options, schedule, timer, wait_count, wait_sessions, works};
+use support::{
+    Client, broker, broker_on, count, options, schedule, timer, until, wait_count, wait_sessions, works,
+};
 
 const PARTITIONS: [PartitionId; 2] = [PartitionId(0), PartitionId(1)];
 
@@ -170,8 +172,9 @@ async fn a_store_that_is_away_at_start_is_waited_for() {
         .unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, StartError::StoreAway { .. }) && text.contains("no route"), "{text}");
+    let met = store.faults().met();
     let heal = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        until("a broker has asked the store", || store.faults().met() > met).await;
         PARTITIONS.iter().for_each(|p| store.faults().heal(*p));
     };
     let (broker, ()) = tokio::join!(broker_on(&store, options()), heal);
@@ -182,12 +185,9 @@ async fn a_store_that_is_away_at_start_is_waited_for() {
 #[tokio::test]
 async fn a_lost_answer_to_an_acquisition_is_asked_for_again() {
     let store = MemoryStore::new(2);
-    store.faults().cut(PARTITIONS[0]);
-    let heal = async {
-        tokio::time::sleep(Duration::from_millis(30)).await;
-        store.faults().heal(PARTITIONS[0]);
-    };
-    let (broker, ()) = tokio::join!(broker_on(&store, options()), heal);
+    store.faults().lose_acquisition(PARTITIONS[0]);
+    let broker = broker_on(&store, options()).await;
+    assert_eq!(store.faults().met(), 1, "the answer was lost");
     let epoch = mtimer_store::Store::owner(&store, PARTITIONS[0]).await.unwrap().epoch;
     assert_eq!(epoch.0, 1, "acquired once");
     works(&broker, "a").await;

@@ -4,16 +4,19 @@
 //! invariant names the timer and shows everything that happened to it. That everything has fired in the end (9) is also
 //! decided by whoever waits for the drain.
 
+mod attempts;
+mod deliveries;
+mod ends;
 mod epochs;
+mod lives;
 mod pace;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 
-use mtimer_client::{DeadReason, Mode, TimerId};
-
-use crate::history::{Event, Excuse, Fault, Final, Handled, History, Left, Plan, Said};
-use crate::journal::{Entry, Note};
+use self::lives::{Life, lives};
+use crate::history::{Excuse, Fault, Final, History, Plan, Said};
+use crate::journal::Entry;
 use crate::tell::tell;
 
 /// How far a record of a delivery may be behind the delivery, ms: a client that is short of processor time.
@@ -40,41 +43,6 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "invariant {}: {}\n{}", self.invariant, self.what, self.about)
     }
-}
-
-/// One delivery.
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    at: u64,
-    id: TimerId,
-    epoch: u64,
-    attempt: u32,
-    due: u64,
-    intact: bool,
-}
-
-/// One reschedule that may have been done.
-#[derive(Clone, Copy, Debug)]
-struct Moved {
-    asked: u64,
-    answered: u64,
-    due: u64,
-    said: Said,
-}
-
-/// One timer's history, sorted by kind.
-#[derive(Debug, Default)]
-struct Life {
-    schedules: Vec<(u64, Said)>,
-    cancels: Vec<(u64, u64, Said)>,
-    moves: Vec<Moved>,
-    deliveries: Vec<Seen>,
-    settled: Vec<(u64, u64, u32, Handled)>,
-    /// Certainly replaced.
-    replaced: bool,
-    /// A schedule that replaces its key may have replaced it.
-    maybe_replaced: bool,
-    left: Vec<Left>,
 }
 
 /// What a history comes to.
@@ -141,64 +109,7 @@ pub fn judge(history: &History, end: &Final) -> Verdict {
     verdict
 }
 
-fn lives(history: &History, end: &Final) -> BTreeMap<u64, Life> {
-    let mut lives: BTreeMap<u64, Life> = BTreeMap::new();
-    let mut ids: HashMap<TimerId, u64> = HashMap::new();
-    let mut by_key: HashMap<_, Vec<u64>> = HashMap::new();
-    for plan in history.plans.values() {
-        if let Some(key) = &plan.key {
-            by_key.entry((&plan.dest, key)).or_default().push(plan.serial);
-        }
-    }
-    for (serial, event) in &history.events {
-        let life = lives.entry(*serial).or_default();
-        match event {
-            Event::Schedule { answered, said, .. } => {
-                life.schedules.push((*answered, *said));
-                if let Said::Stored { id: Some(id), .. } = said {
-                    ids.insert(*id, *serial);
-                }
-            }
-            Event::Cancel { asked, answered, said } => life.cancels.push((*asked, *answered, *said)),
-            Event::Move { asked, answered, due, said } => {
-                life.moves.push(Moved { asked: *asked, answered: *answered, due: *due, said: *said });
-            }
-            Event::Delivered { at, id, epoch, attempt, due, intact, .. } => {
-                ids.insert(*id, *serial);
-                let (at, id, epoch, attempt, due, intact) = (*at, *id, *epoch, *attempt, *due, *intact);
-                life.deliveries.push(Seen { at, id, epoch, attempt, due, intact });
-            }
-            Event::Settled { at, epoch, attempt, outcome } => {
-                life.settled.push((*at, *epoch, *attempt, *outcome));
-            }
-        }
-    }
-    for (serial, left) in &end.left {
-        lives.entry(*serial).or_default().left.push(left.clone());
-    }
-    // What replaced what, where that was said; and what may have been, where the answer is missing.
-    for (serial, event) in &history.events {
-        let Event::Schedule { said, .. } = event else { continue };
-        let plan = &history.plans[serial];
-        let Some(key) = plan.key.as_ref().filter(|_| plan.replaces) else { continue };
-        match said {
-            Said::Stored { replaced: Some(replaced), .. } => {
-                let old = replaced.and_then(|id| ids.get(&id));
-                if let Some(old) = old {
-                    lives.entry(*old).or_default().replaced = true;
-                }
-            }
-            Said::Stored { replaced: None, .. } | Said::Unknown => {
-                for other in by_key[&(&plan.dest, key)].iter().filter(|o| *o != serial) {
-                    lives.entry(*other).or_default().maybe_replaced = true;
-                }
-            }
-            _ => {}
-        }
-    }
-    lives
-}
-
+/// A timer, and what it is judged by.
 struct Timer<'a> {
     plan: &'a Plan,
     life: &'a Life,
@@ -206,6 +117,7 @@ struct Timer<'a> {
     journal: &'a [Entry],
 }
 
+/// Broken invariants of one timer: number and words.
 type Found = Vec<(u8, String)>;
 
 impl Timer<'_> {
@@ -246,240 +158,5 @@ impl Timer<'_> {
         let answers = l.schedules.iter().map(|s| s.0).chain(l.cancels.iter().map(|c| c.1));
         let others = l.moves.iter().map(|m| m.answered).chain(l.deliveries.iter().map(|d| d.at));
         answers.chain(others).chain(l.settled.iter().map(|s| s.0)).any(|at| lost(&at))
-    }
-
-    fn ends_once(&self, found: &mut Found) {
-        let l = self.life;
-        for left in &l.left {
-            if let Left::Live(state) = left {
-                found.push((1, format!("it has not ended: {state:?}")));
-            }
-        }
-        if l.left.len() > 1 {
-            found.push((1, format!("it is in {} places", l.left.len())));
-        }
-        let done = |said: Said| matches!(said, Said::Done);
-        let cancelled = l.cancels.iter().any(|(_, _, said)| done(*said));
-        let ended = [cancelled, l.replaced, !l.left.is_empty()];
-        if ended.iter().filter(|e| **e).count() > 1 {
-            let of = format!("cancelled: {cancelled}, replaced: {}, left: {:?}", l.replaced, l.left);
-            found.push((1, format!("it has ended more than once: {of}")));
-        }
-        if !self.stored() || ended.contains(&true) {
-            return;
-        }
-        // Gone: an ok, a cancel or replacement that may have been done, or its deadline must explain it.
-        let ok = l.settled.iter().any(|s| s.3 == Handled::Ok);
-        let maybe_cancelled = l.cancels.iter().any(|(_, _, said)| matches!(said, Said::Unknown));
-        if !(ok || maybe_cancelled || l.maybe_replaced || self.plan.deadline.is_some()) {
-            found.push((1, "it is gone, and nothing has ended it".to_owned()));
-        }
-    }
-
-    fn was_scheduled(&self, found: &mut Found) {
-        let l = self.life;
-        if self.never_stored() && !l.deliveries.is_empty() {
-            found.push((2, "it was refused, and yet delivered".to_owned()));
-        }
-        if self.never_stored() && !l.left.is_empty() {
-            found.push((2, format!("it was refused, and yet is there: {:?}", l.left)));
-        }
-        if l.deliveries.iter().any(|d| !d.intact) {
-            found.push((2, "it was delivered with another content than it was scheduled with".to_owned()));
-        }
-        if l.deliveries.iter().map(|d| d.id).collect::<HashSet<_>>().len() > 1 {
-            found.push((2, "it was delivered under two ids".to_owned()));
-        }
-    }
-
-    fn is_not_early(&self, found: &mut Found) {
-        for d in &self.life.deliveries {
-            if d.at < d.due {
-                found.push((
-                    3,
-                    format!("delivered at {}, {} ms before its due time {}", d.at, d.due - d.at, d.due),
-                ));
-            }
-            let asked_for = |m: &Moved| m.due == d.due && !matches!(m.said, Said::Refused);
-            let born = if self.plan.exact { d.due == self.plan.due } else { d.due >= self.plan.due };
-            if !born && !self.life.moves.iter().any(asked_for) {
-                found.push((3, format!("delivered with the due time {}, which nobody asked for", d.due)));
-            }
-        }
-    }
-
-    fn is_delivered_as_often_as_allowed(&self, found: &mut Found) {
-        let deliveries = &self.life.deliveries;
-        if self.plan.mode == Mode::AtMostOnce {
-            if deliveries.len() > 1 {
-                found.push((4, format!("at most once, and delivered {} times", deliveries.len())));
-            }
-            return;
-        }
-        for (i, d) in deliveries.iter().enumerate() {
-            let before = &deliveries[..i];
-            let this = (d.epoch, d.attempt);
-            // What the network held back comes late.
-            let overtaken = |b: &Seen| {
-                let other = (b.epoch, b.attempt);
-                other == this || (other > this && !self.fault_between(d.due, d.at))
-            };
-            if before.iter().any(overtaken) {
-                let what = format!("delivery {}/{} is not higher than one before it", d.epoch, d.attempt);
-                found.push((5, what));
-            }
-            match before.iter().max_by_key(|b| (b.epoch, b.attempt)) {
-                Some(last) if (last.epoch, last.attempt) >= this => {}
-                Some(last) => self.has_a_cause(last, d, found),
-                None if d.attempt > 1 => {
-                    let since = self.life.schedules.iter().map(|s| s.0).min().unwrap_or(0);
-                    // Before the first answer there may have been others, and deliveries to clients that are gone.
-                    let by_claims = d.attempt as usize <= 1 + self.handovers(d.due, 0, d);
-                    if !by_claims && !self.fault_between(since.min(d.due), d.at) {
-                        found.push((
-                            5,
-                            format!("its first delivery is attempt {}, without a fault", d.attempt),
-                        ));
-                    }
-                }
-                None => {}
-            }
-        }
-    }
-
-    /// A delivery after another one: the handler asked for it, or was too slow, or something broke in between.
-    fn has_a_cause(&self, last: &Seen, d: &Seen, found: &mut Found) {
-        if self.fault_between(last.at.saturating_sub(RECORD_LAG_MS), d.at) {
-            return;
-        }
-        let outcome = self.life.settled.iter().find(|s| (s.1, s.2) == (last.epoch, last.attempt));
-        let in_time = outcome.filter(|s| s.0.saturating_sub(last.at) + SETTLE_LAG_MS <= self.plan.timeout_ms);
-        match in_time {
-            Some((.., Handled::Retry)) | None => {}
-            Some((at, .., outcome)) => {
-                found.push((5, format!("delivered again although its handler had said {outcome:?} at {at}")));
-            }
-        }
-        let most = last.attempt as usize + 1 + self.handovers(last.at, last.epoch, d);
-        let next = d.attempt > last.attempt && d.attempt as usize <= most;
-        if !next || (d.epoch != last.epoch && self.handovers(last.at, last.epoch, d) == 0) {
-            let (a, b) = ((last.epoch, last.attempt), (d.epoch, d.attempt));
-            found.push((5, format!("delivery {b:?} after {a:?} without a fault in between")));
-        }
-    }
-
-    /// How often its partition has changed hands since then until it was delivered. A claim reaches a little ahead: what the
-    /// owner before may have sent counts as an attempt, also if it was not sent.
-    fn handovers(&self, since: u64, above: u64, d: &Seen) -> usize {
-        let partition = d.id.partition().0;
-        let from = since.saturating_sub(CLAIM_MS);
-        let of = |entry: &&Entry| match entry.note {
-            Note::Acquired { partition: p, epoch } => {
-                p == partition && (above + 1..=d.epoch).contains(&epoch) && entry.at >= from
-            }
-            _ => false,
-        };
-        self.journal.iter().filter(of).count()
-    }
-
-    fn stays_cancelled(&self, found: &mut Found) {
-        let last = self.life.deliveries.last();
-        for (_, answered, said) in &self.life.cancels {
-            match (said, last) {
-                (Said::Done, Some(d)) => {
-                    found.push((6, format!("cancelled at {answered}, and delivered at {}", d.at)));
-                }
-                // What was under way then is the last attempt.
-                (Said::TooLate, Some(d)) if d.at > answered + RECORD_LAG_MS => {
-                    let what = format!(
-                        "a cancel that came too late, at {answered}, did not stop attempt {}",
-                        d.attempt
-                    );
-                    found.push((6, what));
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// After an answered reschedule it is delivered at that time, or at one that was asked for later or at the same time.
-    fn stays_moved(&self, found: &mut Found) {
-        let moves = &self.life.moves;
-        if !moves.iter().any(|m| m.said == Said::Done) {
-            return;
-        }
-        let undone = |m: &Moved| moves.iter().any(|n| n.said == Said::Done && n.asked > m.answered);
-        let counts = |m: &&Moved| match m.said {
-            Said::Done => !undone(m),
-            Said::Unknown => true,
-            _ => false,
-        };
-        let allowed: Vec<u64> = moves.iter().filter(counts).map(|m| m.due).collect();
-        for d in self.life.deliveries.iter().filter(|d| !allowed.contains(&d.due)) {
-            found.push((7, format!("moved to {allowed:?}, and delivered for {} at {}", d.due, d.at)));
-        }
-    }
-
-    /// At most once, and nobody knows whether it was done: something must have broken, or the handler was too slow.
-    fn is_unconfirmed_for_a_reason(&self, found: &mut Found) {
-        let l = self.life;
-        if !l.left.iter().any(|left| matches!(left, Left::Unconfirmed { .. })) {
-            return;
-        }
-        let Some(d) = l.deliveries.first() else {
-            let due = l.moves.iter().map(|m| m.due).chain([self.plan.due]);
-            let (from, to) = due.fold((u64::MAX, 0), |(from, to), due| (from.min(due), to.max(due)));
-            let asked = l.schedules.iter().map(|s| s.0).max().unwrap_or_default();
-            if !self.fault_between(from.saturating_sub(CLAIM_MS), to.max(asked) + RECORD_LAG_MS) {
-                found.push((1, "it is unconfirmed, and nobody got it, without a fault".to_owned()));
-            }
-            return;
-        };
-        let settled = l.settled.iter().find(|s| (s.1, s.2) == (d.epoch, d.attempt) && s.3 == Handled::Ok);
-        let Some((at, ..)) = settled else { return };
-        let in_time = at.saturating_sub(d.at) + SETTLE_LAG_MS <= self.plan.timeout_ms;
-        if in_time && !self.fault_between(d.at.saturating_sub(CLAIM_MS), at + RECORD_LAG_MS) {
-            found.push((1, format!("it is unconfirmed, although its handler had said Ok at {at}")));
-        }
-    }
-
-    fn is_complete_when_dead(&self, found: &mut Found) {
-        for left in &self.life.left {
-            let (reason, attempts, error, intact) = match left {
-                Left::Dead { reason, attempts, last_error, intact } => {
-                    (*reason, *attempts, last_error, *intact)
-                }
-                Left::Unconfirmed { intact: false } => {
-                    found.push((
-                        8,
-                        "it is unconfirmed with another content than it was scheduled with".to_owned(),
-                    ));
-                    continue;
-                }
-                _ => continue,
-            };
-            if !intact {
-                found.push((8, "it is dead with another content than it was scheduled with".to_owned()));
-            }
-            // One that was stopped when a dead owner may have sent it has seen no error.
-            let stopped = reason == DeadReason::Stopped;
-            if !stopped && (attempts == 0 || error.as_deref().unwrap_or_default().is_empty()) {
-                found.push((
-                    8,
-                    format!("a dead letter ({reason:?}) with {attempts} attempts and the error {error:?}"),
-                ));
-            }
-            if reason == DeadReason::Exhausted && attempts < self.plan.attempts {
-                found.push((8, format!("exhausted after {attempts} of {} attempts", self.plan.attempts)));
-            }
-            let fits = match reason {
-                DeadReason::AtMostOnce => self.plan.mode == Mode::AtMostOnce,
-                DeadReason::Stopped => self.life.cancels.iter().any(|c| !matches!(c.2, Said::Done)),
-                DeadReason::Exhausted | DeadReason::Failed => self.plan.mode == Mode::AtLeastOnce,
-            };
-            if !fits {
-                found.push((8, format!("its reason {reason:?} does not fit what happened")));
-            }
-        }
     }
 }

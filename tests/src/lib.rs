@@ -9,6 +9,7 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
 
+mod behaviour;
 mod binary;
 mod broker;
 mod check;
@@ -25,6 +26,7 @@ mod wire;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+pub use behaviour::Behaviour;
 pub use binary::mtimer;
 pub use broker::{Broker, Launch, Sabotage};
 pub use check::{Verdict, Violation, check, judge};

@@ -326,21 +326,36 @@ fn a_planned_handover_changes_the_epoch_and_excuses_no_duplicate() {
         story.delivered(1, 300, EPOCH + 1, attempt).settled(1, 301, EPOCH + 1, attempt, Handled::Ok)
     };
     again(handed(first(Handled::Retry), 100), 2).holds();
-    // The claim before the handover covered the retry.
-    again(handed(first(Handled::Retry), 290), 3).holds();
-    again(handed(first(Handled::Retry), 290), 4).breaks(5, "without a fault");
     again(handed(first(Handled::Ok), 100), 2).breaks(5, "had said Ok");
-    let covered = |attempt| {
-        handed(story(), -10).delivered(1, 1, EPOCH + 1, attempt).settled(
-            1,
-            2,
-            EPOCH + 1,
-            attempt,
-            Handled::Ok,
-        )
+    // It had changed hands long before, and has not since.
+    again(handed(first(Handled::Retry), -5_000), 2).breaks(5, "without a fault");
+}
+
+#[test]
+fn a_planned_handover_costs_no_attempt_and_a_lost_owner_may() {
+    let story = || Story::default().timer(1).logged("a", -90, Note::Acquired { partition: 0, epoch: EPOCH });
+    let handed = |story: Story, at| story.logged("b", at, Note::Acquired { partition: 0, epoch: EPOCH + 1 });
+    // The claim before the handover covered the retry, and was taken back.
+    let retried = |at, attempt| {
+        let first = story().delivered(1, 1, EPOCH, 1).settled(1, 2, EPOCH, 1, Handled::Retry);
+        let again = handed(first, at).delivered(1, 300, EPOCH + 1, attempt);
+        again.settled(1, 301, EPOCH + 1, attempt, Handled::Ok)
     };
-    covered(2).holds();
-    covered(4).breaks(5, "its first delivery is attempt 4");
+    retried(290, 2).holds();
+    retried(290, 3).breaks(5, "without a fault");
+    retried(290, 3).fault(200, 280).holds();
+    // The same of a first attempt.
+    let sent = |attempt| {
+        let first = handed(story(), -10).delivered(1, 1, EPOCH + 1, attempt);
+        first.settled(1, 2, EPOCH + 1, attempt, Handled::Ok)
+    };
+    sent(1).holds();
+    sent(2).breaks(5, "its first delivery is attempt 2");
+    sent(2).fault(0, 9).holds();
+    // Something that was planned is no fault.
+    let mut planned = sent(2).fault(0, 9);
+    planned.history.faults[0].excuse = Excuse::Nothing;
+    planned.breaks(5, "its first delivery is attempt 2");
 }
 
 #[test]

@@ -135,7 +135,8 @@ impl BrokenLane {
     }
 
     fn apply_late(&self, mut batch: Batch) -> LaneFuture<Vec<Answer>> {
-        let named: HashSet<TimerId> = batch.ops.iter().filter_map(named).collect();
+        // What is late has no key.
+        let named: HashSet<TimerId> = batch.ops.iter().filter_map(Op::id).collect();
         self.catch_up(|late| named.contains(&late.id));
         let store_at = Instant::now() + LATE;
         let (mut ops, mut early) = (Vec::new(), Vec::new());
@@ -237,23 +238,6 @@ fn apply(lane: &dyn Lane, batch: Batch) -> LaneFuture<Vec<Answer>> {
     match batch.ops.is_empty() && batch.claim.is_none() {
         true => std::future::ready(Ok(Vec::new())).boxed(),
         false => lane.apply(batch),
-    }
-}
-
-/// The timer that an operation names. What is late has no key.
-fn named(op: &Op) -> Option<TimerId> {
-    match op {
-        Op::Schedule { timer, .. } => Some(timer.id),
-        Op::Cancel { target: Target::Id(id), .. } | Op::Reschedule { target: Target::Id(id), .. } => {
-            Some(*id)
-        }
-        Op::Take { id }
-        | Op::Settle { id, .. }
-        | Op::Park { id, .. }
-        | Op::Unpark { id, .. }
-        | Op::Replay { id, .. }
-        | Op::Purge { id } => Some(*id),
-        Op::Cancel { .. } | Op::Reschedule { .. } | Op::TrimDead { .. } => None,
     }
 }
 

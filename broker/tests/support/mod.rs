@@ -62,6 +62,16 @@ pub(crate) fn counter(status: &Status, name: &str) -> u64 {
     status.counters.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("no counter {name}")).1
 }
 
+/// Waits until something is so.
+pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
+    let so = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, so).await.unwrap_or_else(|_| panic!("never happened: {what}"));
+}
+
 /// Waits until a counter has reached `n`.
 pub(crate) async fn wait_count(broker: &Broker, name: &str, n: u64) {
     let reached = async {

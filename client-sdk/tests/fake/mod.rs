@@ -21,6 +21,9 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 /// The cluster clock of every fake broker, at its start.
 pub const START: Time = Time::from_ms(1_700_000_000_000);
 
+/// The number of the ping by which [`Peer::until_heard`] finds out.
+const HEARD: u64 = u64::MAX;
+
 pub struct Broker {
     listener: TcpListener,
     pub address: String,
@@ -125,6 +128,19 @@ impl Peer {
                     self.send(ServerMessage::Answer { corr, answer: QueryAnswer::Timer(None) }).await;
                 }
                 message => return Some(message),
+            }
+        }
+    }
+
+    /// Waits until the client has taken in everything that was sent before; it says nothing else meanwhile.
+    pub async fn until_heard(&mut self) {
+        self.send(ServerMessage::Ping(HEARD)).await;
+        loop {
+            let body = self.frames.next().await.expect("a frame").unwrap();
+            match decode(&body).unwrap() {
+                ClientMessage::Pong(HEARD) => return,
+                ClientMessage::Ping(_) => {}
+                other => panic!("not a heartbeat: {other:?}"),
             }
         }
     }

@@ -80,23 +80,6 @@ pub(crate) const fn script_of(op: &Op) -> Script {
     }
 }
 
-/// The id that an operation names by itself.
-fn id_of(op: &Op) -> Option<TimerId> {
-    match op {
-        Op::Schedule { timer, .. } => Some(timer.id),
-        Op::Cancel { target: Target::Id(id), .. } | Op::Reschedule { target: Target::Id(id), .. } => {
-            Some(*id)
-        }
-        Op::Take { id }
-        | Op::Settle { id, .. }
-        | Op::Park { id, .. }
-        | Op::Unpark { id, .. }
-        | Op::Replay { id, .. }
-        | Op::Purge { id } => Some(*id),
-        Op::Cancel { .. } | Op::Reschedule { .. } | Op::TrimDead { .. } => None,
-    }
-}
-
 /// Cuts operations into runs of one kind and bounded size, in order. `weigh` tells how much work an id is.
 pub(crate) fn runs(ops: Vec<Op>, weigh: impl Fn(TimerId) -> usize) -> Vec<Vec<Op>> {
     let mut runs: Vec<Vec<Op>> = Vec::new();
@@ -106,7 +89,7 @@ pub(crate) fn runs(ops: Vec<Op>, weigh: impl Fn(TimerId) -> usize) -> Vec<Vec<Op
             Op::Schedule { timer, .. } => timer.payload.len(),
             _ => 0,
         };
-        let heavy = id_of(&op).map_or(1, &weigh).max(1);
+        let heavy = op.id().map_or(1, &weigh).max(1);
         let fits = runs.last().and_then(|run| run.first()).is_some_and(|first| {
             script_of(first) == script_of(&op)
                 && !matches!(op, Op::TrimDead { .. })

@@ -173,6 +173,24 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// The timer that the operation names by its id: of one that names a key, only the partition knows which it is.
+    pub fn id(&self) -> Option<TimerId> {
+        match self {
+            Self::Schedule { timer, .. } => Some(timer.id),
+            Self::Cancel { target: Target::Id(id), .. }
+            | Self::Reschedule { target: Target::Id(id), .. }
+            | Self::Take { id }
+            | Self::Settle { id, .. }
+            | Self::Park { id, .. }
+            | Self::Unpark { id, .. }
+            | Self::Replay { id, .. }
+            | Self::Purge { id } => Some(*id),
+            Self::Cancel { .. } | Self::Reschedule { .. } | Self::TrimDead { .. } => None,
+        }
+    }
+}
+
 /// What becomes of a timer after a delivery (or in place of one).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {

@@ -20,6 +20,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::Cluster;
+use crate::behaviour::Behaviour;
 use crate::history::{Handled, Plan, Recorder};
 use crate::host_ms;
 
@@ -332,33 +333,13 @@ fn timeout_ms(app: &str) -> u64 {
 
 async fn handle(load: Load, client: u32, recorder: Arc<Recorder>, callback: Callback) -> Outcome {
     let Some(plan) = recorder.delivered_to(client, &callback) else { return Outcome::ok() };
-    let (takes, handled) = behaviour(load, &plan, callback.attempt);
-    if !takes.is_zero() {
-        tokio::time::sleep(takes).await;
-    }
-    recorder.settled(plan.serial, &callback, handled);
-    match handled {
-        Handled::Ok => Outcome::ok(),
-        Handled::Retry => Outcome::retry("again, please"),
-        Handled::Fail => Outcome::fail("never"),
-    }
+    behaviour(load, &plan, callback.attempt).carry_out(&recorder, &plan, &callback).await
 }
 
-fn behaviour(load: Load, plan: &Plan, attempt: u32) -> (Duration, Handled) {
-    if plan.dest.app() == SLOW {
-        return (load.slow, Handled::Ok);
-    }
-    if plan.dest.app() != FLAKY {
-        return (Duration::ZERO, Handled::Ok);
-    }
-    let mut rng = StdRng::seed_from_u64(load.seed ^ (plan.serial << 8) ^ u64::from(attempt));
-    let too_long = Duration::from_millis(plan.timeout_ms * 3 / 2);
-    match rng.random_range(0..100) {
-        0..50 => (Duration::ZERO, Handled::Ok),
-        50..60 => (Duration::from_millis(rng.random_range(1..100)), Handled::Ok),
-        60..80 => (Duration::ZERO, Handled::Retry),
-        80..85 => (Duration::ZERO, Handled::Fail),
-        85..93 => (too_long, Handled::Ok),
-        _ => (too_long, Handled::Retry),
+fn behaviour(load: Load, plan: &Plan, attempt: u32) -> Behaviour {
+    match plan.dest.app() {
+        SLOW => Behaviour { takes: load.slow, says: Handled::Ok },
+        FLAKY => Behaviour::flaky(load.seed, plan, attempt),
+        _ => Behaviour::GOOD,
     }
 }

@@ -1,13 +1,9 @@
-//! Clients whose handlers do well, ask for a retry, fail for good, or are too slow: by the timer's number and the attempt,
-//! so that a run can be repeated.
+//! Clients with handlers for everything; those of one destination are flaky.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use mtimer_client::{Callback, Client, Outcome, Registration};
-use mtimer_tests::{Broker, Handled, Plan, Recorder};
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
+use mtimer_tests::{Behaviour, Broker, Recorder};
 
 use crate::load::{APPS, FLAKY, dest};
 
@@ -41,30 +37,7 @@ pub(crate) async fn start(broker: &Broker, recorder: &Arc<Recorder>, seed: u64) 
 
 async fn handle(recorder: Arc<Recorder>, seed: u64, callback: Callback) -> Outcome {
     let Some(plan) = recorder.delivered(&callback) else { return Outcome::ok() };
-    let (takes, handled) = behaviour(seed, &plan, callback.attempt);
-    if !takes.is_zero() {
-        tokio::time::sleep(takes).await;
-    }
-    recorder.settled(plan.serial, &callback, handled);
-    match handled {
-        Handled::Ok => Outcome::ok(),
-        Handled::Retry => Outcome::retry("again, please"),
-        Handled::Fail => Outcome::fail("never"),
-    }
-}
-
-fn behaviour(seed: u64, plan: &Plan, attempt: u32) -> (Duration, Handled) {
-    if plan.dest.app() != FLAKY {
-        return (Duration::ZERO, Handled::Ok);
-    }
-    let mut rng = StdRng::seed_from_u64(seed ^ (plan.serial << 8) ^ u64::from(attempt));
-    let too_long = Duration::from_millis(plan.timeout_ms * 3 / 2);
-    match rng.random_range(0..100) {
-        0..50 => (Duration::ZERO, Handled::Ok),
-        50..60 => (Duration::from_millis(rng.random_range(1..100)), Handled::Ok),
-        60..80 => (Duration::ZERO, Handled::Retry),
-        80..85 => (Duration::ZERO, Handled::Fail),
-        85..93 => (too_long, Handled::Ok),
-        _ => (too_long, Handled::Retry),
-    }
+    let flaky = plan.dest.app() == FLAKY;
+    let behaviour = if flaky { Behaviour::flaky(seed, &plan, callback.attempt) } else { Behaviour::GOOD };
+    behaviour.carry_out(&recorder, &plan, &callback).await
 }

@@ -36,6 +36,17 @@ impl Faults {
         self.on(partition, |p| p.set_link(Link::Down(why.to_owned())));
     }
 
+    /// The next acquisition of the partition is carried out, but its answer is lost.
+    pub fn lose_acquisition(&self, partition: PartitionId) {
+        self.on(partition, |p| p.loses_acquisition = true);
+    }
+
+    /// How many calls, of any view and any lane, met a partition that was cut or down so far, or lost their answer by
+    /// [`Self::lose_acquisition`]: when it rises, somebody has noticed.
+    pub fn met(&self) -> u64 {
+        self.shared.disturbed.load(Ordering::SeqCst)
+    }
+
     /// The lease's place cannot be reached (`Some(why)`), or can be again.
     pub fn lease_down(&self, why: Option<&str>) {
         self.shared.lease().down = why.map(str::to_owned);

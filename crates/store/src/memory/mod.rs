@@ -24,7 +24,7 @@ use tokio::sync::{oneshot, watch};
 
 pub use self::faults::Faults;
 use self::lease::{LeaseCell, MemoryCoordination};
-use self::partition::{Deliver, LaneState, Link, Partition, Turn};
+use self::partition::{CUT, Deliver, LaneState, Link, Partition, Turn};
 #[cfg(test)]
 pub(crate) use self::table::MemoryTable;
 use crate::coordination::Coordination;
@@ -50,15 +50,20 @@ struct Shared {
     /// The store's clock in ms; 0: it has none.
     clock: AtomicU64,
     lanes: AtomicU64,
+    /// Calls that met a partition that was cut or down.
+    disturbed: AtomicU64,
 }
 
 impl MemoryStore {
     /// An empty state of so many partitions.
     pub fn new(partitions: u16) -> Self {
         let partitions = (0..partitions).map(|p| Mutex::new(Partition::new(PartitionId(p)))).collect();
-        let (term, clock, lanes) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let lease = LeaseCell::default();
-        Self { shared: Arc::new(Shared { lease, partitions, term, clock, lanes }), coordinated: false }
+        let (lease, zero) = (LeaseCell::default(), || AtomicU64::new(0));
+        let (term, clock, lanes, disturbed) = (zero(), zero(), zero(), zero());
+        Self {
+            shared: Arc::new(Shared { lease, partitions, term, clock, lanes, disturbed }),
+            coordinated: false,
+        }
     }
 
     /// The same for several brokers: with a lease to compete for.
@@ -91,7 +96,7 @@ impl Shared {
         })?;
         match &partition.link {
             Link::Up | Link::Held | Link::Cut => Ok(partition),
-            Link::Down(why) => Err(StoreError::Unavailable(why.clone())),
+            Link::Down(why) => Err(self.unavailable(why)),
         }
     }
 
@@ -124,10 +129,16 @@ impl Shared {
             stored.prior_claim = owner.claimed_until;
             stored.seq += 1;
         }
-        if partition.link == Link::Cut {
-            return Err(StoreError::Unavailable("the connection was lost".into()).into());
+        if partition.link == Link::Cut || std::mem::take(&mut partition.loses_acquisition) {
+            return Err(self.unavailable(CUT).into());
         }
         Ok(self.lane(&mut partition))
+    }
+
+    /// The error of a call that met a disturbed partition.
+    fn unavailable(&self, why: &str) -> StoreError {
+        self.disturbed.fetch_add(1, Ordering::SeqCst);
+        StoreError::Unavailable(why.to_owned())
     }
 
     fn lane(self: &Arc<Self>, partition: &mut Partition) -> Acquired {
@@ -161,7 +172,7 @@ impl Store for MemoryStore {
 
     fn owner(&self, partition: PartitionId) -> StoreFuture<OwnerRecord> {
         let owner = self.shared.reachable(partition).and_then(|partition| match partition.link {
-            Link::Cut => Err(StoreError::Unavailable("the connection was lost".into())),
+            Link::Cut => Err(self.shared.unavailable(CUT)),
             Link::Up | Link::Held | Link::Down(_) => Ok(partition.stored.owner),
         });
         ready(owner).boxed()
@@ -223,6 +234,9 @@ impl MemoryLane {
             })
         };
         if let Some(mut partition) = self.shared.partition(self.partition) {
+            if matches!(partition.link, Link::Cut | Link::Down(_)) {
+                self.shared.disturbed.fetch_add(1, Ordering::SeqCst);
+            }
             if let Some(lane) = partition.lanes.get_mut(&self.number) {
                 lane.waiting.push_back(Box::new(work));
             }

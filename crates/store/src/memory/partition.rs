@@ -23,6 +23,9 @@ pub(super) struct Stored {
     pub(super) seq: u64,
 }
 
+/// Why what met [`Link::Cut`] has no answer.
+pub(super) const CUT: &str = "the connection was lost";
+
 /// How the way to a partition is disturbed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Link {
@@ -42,6 +45,8 @@ pub(super) struct Partition {
     pub(super) saved: Option<Box<Stored>>,
     pub(super) link: Link,
     pub(super) full: bool,
+    /// The answer to the next acquisition is lost.
+    pub(super) loses_acquisition: bool,
     pub(super) lanes: HashMap<u64, LaneState>,
 }
 
@@ -114,6 +119,7 @@ impl Partition {
             saved: None,
             link: Link::Up,
             full: false,
+            loses_acquisition: false,
             lanes: HashMap::new(),
         }
     }
@@ -215,7 +221,7 @@ impl Link {
     fn health(&self) -> Health {
         match self {
             Self::Up | Self::Held => Health::Up,
-            Self::Cut => Health::Down("the connection was lost".into()),
+            Self::Cut => Health::Down(CUT.into()),
             Self::Down(why) => Health::Down(why.clone()),
         }
     }

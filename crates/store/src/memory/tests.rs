@@ -118,6 +118,25 @@ fn a_batch_whose_answer_was_lost_is_applied_once() {
 }
 
 #[test]
+fn an_acquisition_whose_answer_was_lost_is_repeated_with_its_nonce_and_calls_without_answers_are_counted() {
+    let store = MemoryStore::new(1);
+    store.faults().lose_acquisition(P);
+    let ask =
+        |nonce| Acquire { partition: P, expected: Epoch(0), nonce: Nonce(nonce), term: Term(0), version: 1 };
+    let lost = now(store.acquire(ask(1))).err();
+    assert!(matches!(lost, Some(AcquireError::Store(StoreError::Unavailable(_)))), "{lost:?}");
+    assert!(matches!(now(store.acquire(ask(2))).err(), Some(AcquireError::Epoch { .. })));
+    let acquired = now(store.acquire(ask(1))).unwrap();
+    assert_eq!((acquired.epoch, store.faults().met()), (Epoch(1), 1));
+    now(acquired.lane.census()).unwrap();
+    assert_eq!(store.faults().met(), 1);
+    store.faults().down(P, "away");
+    let _unanswered = acquired.lane.census();
+    assert!(now(store.owner(P)).is_err());
+    assert_eq!(store.faults().met(), 3);
+}
+
+#[test]
 fn a_lost_answer_and_a_second_owner_end_the_lane() {
     let store = MemoryStore::new(1);
     let lane = acquire(&store, 1).lane;

@@ -1,0 +1,73 @@
+//! A follower and its leader: whom it believes, and for how long.
+
+use super::*;
+
+#[test]
+fn a_leader_who_answers_is_left_only_for_a_newer_one() {
+    let mut lab = Lab::new();
+    lab.follow("a:1", 7, None);
+    lab.take();
+    lab.held("z:1", 6, Some(100));
+    assert_eq!(lab.take(), []);
+    lab.held("d:1", 8, Some(100));
+    assert_eq!(lab.take(), [NodeEffect::Connect("d:1".into())]);
+}
+
+#[test]
+fn a_follower_that_stood_still_gives_its_leader_time() {
+    let mut lab = Lab::new();
+    lab.follow("a:1", 7, None);
+    lab.now += 10_000;
+    lab.feed(NodeInput::Tick);
+    lab.pass(1_400, false);
+    assert!(!lab.out.contains(&NodeEffect::Disconnect));
+}
+
+#[test]
+fn who_does_not_lead_says_who_does() {
+    let mut lab = Lab::new();
+    lab.follow("a:1", 7, None);
+    lab.take();
+    lab.beat(4, beat("d:1", 5));
+    let answer = PeerAnswer::NotLeader { leader: Some("a:1".into()), term: Term(7) };
+    assert_eq!(lab.take(), [NodeEffect::ToPeer(PeerId(4), answer)]);
+    // And who is told so goes there.
+    lab.feed(NodeInput::FromLeader(PeerAnswer::NotLeader { leader: Some("d:1".into()), term: Term(8) }));
+    assert_eq!(lab.take(), [NodeEffect::Disconnect, NodeEffect::Connect("d:1".into())]);
+}
+
+#[test]
+fn what_is_older_than_known_is_ignored_and_counted() {
+    let mut lab = Lab::new();
+    lab.follow("a:1", 7, Some(topology(7, 3, "a:1", &["a:1", ME])));
+    assert_eq!(lab.topology().stamp(), (Term(7), 3));
+    lab.feed(NodeInput::FromLeader(PeerAnswer::Heard {
+        seq: 0,
+        term: Term(6),
+        topology: Some(topology(6, 9, "z:1", &[ME])),
+    }));
+    assert_eq!(lab.counter("stale_frames_total"), 1);
+    let unsound = |change: fn(&mut Topology)| {
+        let mut t = topology(7, 5, "a:1", &["a:1", ME]);
+        change(&mut t);
+        Some(t)
+    };
+    let bad: [fn(&mut Topology); 4] =
+        [|t| t.version = 2, |t| t.owners.truncate(3), |t| t.owners[0] = Some(2), |t| t.term = Term(8)];
+    for change in bad {
+        lab.hear(7, unsound(change));
+        assert_eq!(lab.topology().stamp(), (Term(7), 3));
+    }
+    lab.hear(7, unsound(|_| ()));
+    assert_eq!(lab.topology().stamp(), (Term(7), 5));
+}
+
+#[test]
+fn who_is_refused_ends_and_says_why() {
+    let mut lab = Lab::new();
+    lab.follow("a:1", 7, None);
+    lab.take();
+    lab.feed(NodeInput::FromLeader(PeerAnswer::Refused { message: "no".into() }));
+    lab.pass(5_000, false);
+    assert_eq!(lab.take(), [NodeEffect::Refused("no".into())]);
+}

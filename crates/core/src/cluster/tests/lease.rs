@@ -1,0 +1,186 @@
+//! Who leads: the lease, its deadline, campaigns and terms.
+
+use super::*;
+
+#[test]
+fn a_lone_first_broker_has_everything_at_once() {
+    let mut lab = Lab::leading(7, None);
+    let out = lab.take();
+    assert_eq!(campaigns(&out), 1);
+    assert_eq!(owns(&out), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(lab.topology().stamp(), (Term(7), 1));
+    let adopt = out.iter().position(|e| matches!(e, NodeEffect::Adopt(_))).unwrap();
+    let own = out.iter().position(|e| matches!(e, NodeEffect::Own { .. })).unwrap();
+    assert!(adopt < own && out.iter().any(|e| matches!(e, NodeEffect::Publish(..))));
+}
+
+#[test]
+fn it_leads_until_the_deadline_and_not_a_moment_longer() {
+    let mut lab = Lab::leading(7, None);
+    lab.beat(1, beat("a:1", 5));
+    lab.take();
+    lab.pass(1_000, false);
+    lab.beat(1, beat("a:1", 5));
+    lab.pass(1_249, false);
+    assert!(lab.node.view(lab.now).leads);
+    lab.take();
+    assert!(!lab.node.view(lab.now + 1).leads);
+    lab.now += 1;
+    lab.beat(1, beat("a:1", 5));
+    let out = lab.take();
+    assert!(!lab.node.leads() && lab.node.lease().is_none());
+    let not_leader = |e: &&NodeEffect| matches!(e, NodeEffect::ToPeer(_, PeerAnswer::NotLeader { .. }));
+    assert_eq!(out.iter().filter(not_leader).count(), 2, "told at once, and when it asks: {out:?}");
+    assert_eq!((campaigns(&out), disowns(&out)), (1, vec![]));
+    // Won again under the same term, its versions go on.
+    let version = lab.topology().version;
+    lab.win(7, Some(&lab.topology().clone()));
+    lab.beat(1, beat("a:1", 5));
+    assert!(lab.node.leads() && lab.topology().version >= version);
+}
+
+#[test]
+fn renewals_count_from_when_they_were_sent_and_failures_are_tried_again() {
+    let mut lab = Lab::leading(7, None);
+    lab.pass(700, false);
+    let renewals = |out: &[NodeEffect]| out.iter().filter(|e| matches!(e, NodeEffect::Renew(..))).count();
+    assert_eq!(renewals(&lab.take()), 1);
+    let sent = lab.now;
+    lab.pass(400, false);
+    assert_eq!(renewals(&lab.take()), 0, "one at a time");
+    lab.feed(NodeInput::Renewed { sent, answer: Err(StoreError::Unavailable("away".into())) });
+    lab.pass(100, false);
+    assert_eq!(renewals(&lab.take()), 1);
+    lab.feed(NodeInput::Renewed { sent: lab.now, answer: Ok(true) });
+    let until = lab.now + 2_249;
+    assert!(lab.node.view(until).leads && !lab.node.view(until + 1).leads);
+}
+
+#[test]
+fn a_lease_that_is_lost_stays_lost_whatever_comes_late() {
+    let mut lab = Lab::leading(7, None);
+    lab.pass(700, false);
+    lab.feed(NodeInput::Renewed { sent: lab.now, answer: Ok(false) });
+    assert!(!lab.node.leads());
+    let answer = Ok(Campaigned::Won { term: Term(7), published: None });
+    lab.feed(NodeInput::Campaigned { sent: lab.now - 600, answer });
+    assert!(!lab.node.leads());
+    lab.take();
+    lab.pass(500, false);
+    assert_eq!(campaigns(&lab.take()), 1);
+}
+
+#[test]
+fn what_belongs_to_an_earlier_lease_does_not_end_this_one() {
+    let mut lab = Lab::leading(7, None);
+    lab.pass(700, false);
+    let sent = lab.now;
+    lab.pass(1_600, false);
+    assert!(!lab.node.leads());
+    lab.win(8, None);
+    lab.feed(NodeInput::Renewed { sent, answer: Ok(false) });
+    assert_eq!(lab.node.lease().map(|l| l.term), Some(Term(8)));
+}
+
+#[test]
+fn a_win_that_comes_too_late_is_none() {
+    let mut lab = Lab::new();
+    lab.now += 2_250;
+    lab.feed(NodeInput::Campaigned {
+        sent: 1_000,
+        answer: Ok(Campaigned::Won { term: Term(3), published: None }),
+    });
+    assert!(!lab.node.leads());
+    lab.take();
+    lab.pass(50, false);
+    assert_eq!(campaigns(&lab.take()), 1);
+}
+
+#[test]
+fn a_higher_term_ends_a_reign_unless_it_is_another_clusters() {
+    let mut lab = Lab::leading(7, None);
+    lab.beat(1, Heartbeat { term: Term(9), cluster: "other".into(), ..beat("a:1", 5) });
+    assert!(lab.node.leads());
+    assert!(refused(&lab.take()).unwrap().contains("\"other\""));
+    lab.beat(1, Heartbeat { term: Term(8), ..beat("a:1", 5) });
+    assert!(!lab.node.leads());
+    assert_eq!(lab.node.term(), Term(8));
+    assert!(lab.take().iter().any(|e| matches!(e, NodeEffect::Resign(l) if l.term == Term(7))));
+}
+
+#[test]
+fn a_store_that_forgot_terms_is_asked_for_another() {
+    let mut lab = Lab::new();
+    let known = topology(9, 4, "a:1", &["a:1", ME]);
+    lab.win(5, Some(&known));
+    assert!(!lab.node.leads());
+    assert!(lab.take().iter().any(|e| matches!(e, NodeEffect::Resign(l) if l.term == Term(5))));
+}
+
+#[test]
+fn a_strangers_lease_is_looked_at_every_second_and_owners_go_on() {
+    for (address, term, remaining) in
+        [("a string", 0, None), ("x:1", 0, Some(9_000)), ("no port", 3, Some(9_000)), ("a:1", 3, None)]
+    {
+        let mut lab = Lab::new();
+        lab.take();
+        lab.held(address, term, remaining);
+        let connects = lab.take().iter().filter(|e| matches!(e, NodeEffect::Connect(_))).count();
+        assert_eq!(connects, usize::from(address == "a:1"), "{address}");
+        lab.pass(999, false);
+        assert_eq!(campaigns(&lab.take()), 0, "{address}");
+        lab.pass(1, false);
+        assert_eq!(campaigns(&lab.take()), 1, "{address}");
+    }
+    // One that runs out sooner is asked for at once, by everybody, so that all hear of the new leader.
+    let mut lab = Lab::new();
+    lab.take();
+    lab.held("a string", 0, Some(300));
+    lab.pass(300, false);
+    assert_eq!(campaigns(&lab.take()), 0);
+    lab.pass(51, false);
+    assert_eq!(campaigns(&lab.take()), 1);
+}
+
+#[test]
+fn it_campaigns_when_the_lease_runs_out_and_not_while_the_leader_answers() {
+    let mut lab = Lab::new();
+    lab.take();
+    lab.held("a:1", 7, Some(1_200));
+    assert_eq!(lab.take(), [NodeEffect::Connect("a:1".into())]);
+    lab.pass(1_200, false);
+    assert_eq!(campaigns(&lab.take()), 0);
+    lab.pass(51, false);
+    assert_eq!(campaigns(&lab.take()), 1);
+    lab.held("a:1", 7, Some(1_200));
+    lab.feed(NodeInput::LinkUp);
+    for _ in 0..20 {
+        lab.hear(7, None);
+        lab.take();
+        lab.pass(500, false);
+        assert_eq!(campaigns(&lab.out), 0);
+    }
+    // Pushes are no answers.
+    for _ in 0..4 {
+        lab.pass(400, false);
+        lab.feed(NodeInput::FromLeader(PeerAnswer::Heard { seq: 0, term: Term(7), topology: None }));
+    }
+    assert!(lab.out.contains(&NodeEffect::Disconnect));
+    lab.pass(500, false);
+    assert_eq!(campaigns(&lab.take()), 1);
+}
+
+#[test]
+fn it_is_woken_only_now_and_then() {
+    for mut lab in [Lab::new(), Lab::leading(7, None)] {
+        let mut ticks = 0;
+        let until = lab.now + 10_000;
+        while lab.now < until {
+            lab.now = lab.node.next_tick();
+            lab.feed(NodeInput::Tick);
+            lab.be_well();
+            ticks += 1;
+        }
+        assert!(ticks < 120, "{ticks} times in 10 s");
+    }
+}

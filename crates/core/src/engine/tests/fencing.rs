@@ -1,0 +1,71 @@
+//! An owner that the store does not answer, or refuses: what it still sends and says.
+
+use super::*;
+
+#[test]
+fn nothing_is_sent_without_a_recent_fenced_write() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let t = rig.timer("a", 3_000);
+    rig.schedule(1, t);
+    rig.run(100);
+    rig.store.faults().down(P, "test");
+    rig.run(4_000);
+    assert!(rig.take_deliveries().is_empty(), "sent while the store was away");
+    let t = rig.timer("a", 10);
+    rig.schedule(1, t);
+    rig.run(1);
+    assert_eq!(code(rig.take_replies().last().unwrap()), Some(ErrorCode::Unavailable));
+    rig.store.faults().heal(P);
+    rig.run(60);
+    assert_eq!(rig.take_deliveries().len(), 1);
+}
+
+#[test]
+fn what_was_under_way_when_a_reign_ended_is_unknown() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    rig.store.faults().cut(P);
+    let t = rig.timer("a", 1_000);
+    rig.schedule(1, t);
+    rig.run(1);
+    rig.store.faults().fence(P);
+    rig.store.faults().heal(P);
+    rig.run(5);
+    assert!(matches!(rig.ended, Some(LaneError::Fenced { .. })), "{:?}", rig.ended);
+    assert_eq!(rig.take_replies().iter().map(code).collect::<Vec<_>>(), [Some(ErrorCode::Unknown)]);
+}
+
+#[test]
+fn a_refusal_by_a_full_store_says_nothing_about_the_owner() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    rig.run(2_000);
+    rig.store.faults().full(P, true);
+    let t = rig.timer("a", 60_000);
+    rig.schedule(1, t);
+    rig.run(5);
+    let mono_ms = rig.ms;
+    assert!(!rig.engine.partition(P).unwrap().is_fenced(mono_ms));
+}
+
+#[test]
+fn what_was_taken_long_ago_is_not_sent_before_the_store_has_answered_again() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let first = rig.timer("a", 100);
+    let mut once = rig.timer("a", 120);
+    once.mode = Mode::AtMostOnce;
+    rig.schedule(1, first);
+    rig.schedule(1, once);
+    rig.run(110);
+    assert_eq!(rig.take_deliveries().len(), 1);
+    // Taken in the store; the answer comes when somebody else has the partition.
+    rig.store.faults().hold(P);
+    rig.run(3_000);
+    rig.store.faults().fence(P);
+    rig.store.faults().heal(P);
+    rig.run(5);
+    assert!(rig.take_deliveries().is_empty(), "sent by an owner that is none any more");
+    assert!(matches!(rig.ended, Some(LaneError::Fenced { .. })), "{:?}", rig.ended);
+}

@@ -1,0 +1,100 @@
+//! The memory budget: it is kept to, nothing is dropped, nothing is kept out by it for ever.
+
+use super::*;
+
+#[test]
+fn little_memory_is_kept_to_and_nothing_is_dropped() {
+    let budget = 100_000;
+    let mut rig = Rig::new(EngineOptions { memory_bytes: budget, ..EngineOptions::default() });
+    rig.join(1, "a", 1_000);
+    for n in 0..2_000 {
+        let t = rig.timer("a", 2_000 + n);
+        rig.schedule(1, t);
+    }
+    let mut seen = 0;
+    for _ in 0..6_000 {
+        rig.run(1);
+        for (_, d) in rig.take_deliveries() {
+            rig.settle(1, &d, HandlerOutcome::Ok);
+            seen += 1;
+        }
+        if rig.ms > 1_500 {
+            let bytes = rig.engine.memory().1;
+            assert!(bytes < budget * 13 / 10, "{bytes} bytes in memory, the budget is {budget}");
+        }
+    }
+    assert_eq!(seen, 2_000);
+}
+
+#[test]
+fn little_memory_and_a_short_preload_go_together() {
+    let options = EngineOptions { memory_bytes: 100_000, preload_ms: 100, ..EngineOptions::default() };
+    let mut rig = Rig::new(EngineOptions { preload_ms: 5_000, ..options.clone() });
+    rig.join(1, "a", 1_000);
+    rig.run(10);
+    for n in 0..500 {
+        let t = rig.timer("a", 2_000 + n);
+        rig.schedule(1, t);
+    }
+    rig.engine.options = options;
+    let mut seen = 0;
+    for _ in 0..4_000 {
+        rig.run(1);
+        for (_, d) in rig.take_deliveries() {
+            rig.settle(1, &d, HandlerOutcome::Ok);
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 500);
+}
+
+#[test]
+fn a_flood_of_overdue_timers_stays_within_the_budget() {
+    let budget = 1_000_000;
+    let mut rig = Rig::new(EngineOptions { memory_bytes: budget, ..EngineOptions::default() });
+    rig.join(1, "busy", 10);
+    for _ in 0..200 {
+        // Far more than the budget holds before it is known that nobody takes them.
+        for _ in 0..100 {
+            let stuck = rig.timer("stuck", 0);
+            rig.schedule(1, stuck);
+        }
+        let one = rig.timer("busy", 1);
+        rig.schedule(1, one);
+        rig.run(1);
+        let bytes = rig.engine.memory().1;
+        assert!(bytes <= budget, "{bytes} bytes in memory, the budget is {budget}");
+        for (_, d) in rig.take_deliveries() {
+            rig.settle(1, &d, HandlerOutcome::Ok);
+        }
+    }
+    rig.run(500);
+    let census = rig.lane.census().now_or_never().unwrap().unwrap();
+    assert_eq!((census.parked, census.pending), (20_000, 0));
+}
+
+#[test]
+fn what_clients_have_keeps_no_other_from_being_loaded() {
+    let (memory_bytes, callback_timeout_ms) = (100_000, 600_000);
+    let mut rig = Rig::new(EngineOptions { memory_bytes, callback_timeout_ms, ..EngineOptions::default() });
+    for session in 1..=3 {
+        rig.join(session, "hot", 10_000);
+    }
+    rig.join(4, "other", 10);
+    for _ in 0..210 {
+        for _ in 0..100 {
+            let mut hot = rig.timer("hot", 0);
+            hot.callback_timeout_ms = None;
+            rig.schedule(1, hot);
+        }
+        rig.run(2);
+    }
+    let other = rig.timer("other", 6_000);
+    rig.schedule(4, other.clone());
+    rig.run(500);
+    rig.sent.clear();
+    assert!(rig.engine.memory().0 > 20_000, "{:?}", rig.engine.memory());
+    rig.run(5_600);
+    let got = rig.take_deliveries();
+    assert!(got.iter().any(|(session, d)| *session == SessionId(4) && d.id == other.id), "it was not loaded");
+}

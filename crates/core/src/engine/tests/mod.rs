@@ -1,0 +1,248 @@
+//! Single scenes of the engine on the in-memory model; whole lives are simulated in `tests/simulation.rs`.
+
+mod delivery;
+mod fencing;
+mod handover;
+mod memory;
+mod park;
+mod requests;
+mod settle;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use mtimer_protocol::{
+    Delivery, ErrorCode, OpReply, Request, RequestOp, ServerMessage, SettleRefusal, Settlement,
+};
+use mtimer_store::memory::MemoryStore;
+use mtimer_store::{Acquire, Answer, Lane, LaneError, LaneFuture, Refusal, Store};
+use mtimer_types::{
+    Destination, HandlerOutcome, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Term, Time, Timer, TimerId,
+};
+
+use crate::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
+
+const START: u64 = 1_700_000_000_000;
+const P: PartitionId = PartitionId(0);
+
+/// An engine, a store, and what was sent to sessions.
+struct Rig {
+    engine: Engine,
+    store: MemoryStore,
+    lane: Arc<dyn Lane>,
+    unanswered: VecDeque<LaneFuture<CallAnswer>>,
+    ms: u64,
+    sent: Vec<(SessionId, ServerMessage)>,
+    released: bool,
+    /// Why the reign has ended, if it has.
+    ended: Option<LaneError>,
+    /// What is applied is answered as not confirmed by enough replicas.
+    unconfirmed: bool,
+    random: u64,
+}
+
+impl Rig {
+    fn new(options: EngineOptions) -> Self {
+        Self::on(MemoryStore::new(1), 1, 0, options)
+    }
+
+    fn on(store: MemoryStore, term: u64, ms: u64, options: EngineOptions) -> Self {
+        let mut rig = Self::acquired(store, term, ms, options);
+        rig.run(10);
+        rig
+    }
+
+    /// The partition has just been acquired, and nothing is loaded yet.
+    fn acquired(store: MemoryStore, term: u64, ms: u64, options: EngineOptions) -> Self {
+        let owner = store.owner(P).now_or_never().unwrap().unwrap();
+        let (nonce, term) = (Nonce(term), Term(term));
+        let acquire = Acquire { partition: P, expected: owner.epoch, nonce, term, version: 1 };
+        let acquired = store.acquire(acquire).now_or_never().unwrap().unwrap();
+        let retry = RetryTiers(vec![100, 100]);
+        let options = EngineOptions { partitions: 1, jitter_percent: 0, retry, ..options };
+        let now = Now { time: Time::from_ms(START + ms), mono_ms: ms };
+        let mut engine = Engine::new(options, now);
+        let (epoch, prior_claim) = (acquired.epoch, acquired.prior_claim);
+        engine
+            .handle(now, Input::Acquired { partition: P, epoch, prior_claim, in_flight: acquired.in_flight });
+        let unanswered = VecDeque::new();
+        Self {
+            engine,
+            store,
+            lane: acquired.lane,
+            unanswered,
+            ms,
+            sent: vec![],
+            released: false,
+            ended: None,
+            unconfirmed: false,
+            random: term.0 << 32,
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now { time: Time::from_ms(START + self.ms), mono_ms: self.ms }
+    }
+
+    fn session(&mut self, n: u64, event: SessionEvent) {
+        let now = self.now();
+        self.engine.handle(now, Input::Session(SessionId(n), event));
+    }
+
+    fn join(&mut self, n: u64, app: &str, credit: u32) {
+        self.session(n, SessionEvent::Opened { client: u128::from(n) });
+        self.session(n, SessionEvent::Register { registration: 1, dest: dest(app), credit });
+    }
+
+    /// Lets so many ms pass.
+    fn run(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.ms += 1;
+            let health = self.lane.health().borrow().clone();
+            let now = self.now();
+            self.engine.handle(now, Input::Health { partition: P, health });
+            self.turn();
+        }
+    }
+
+    fn turn(&mut self) {
+        loop {
+            while let Some(answer) = self.unanswered.front_mut().and_then(FutureExt::now_or_never) {
+                self.unanswered.pop_front();
+                let answer = answer.unwrap_or_else(CallAnswer::Ended);
+                let epoch = self.lane.epoch();
+                let now = self.now();
+                self.engine.handle(now, Input::Answered { partition: P, epoch, answer });
+            }
+            let mut effects = Vec::new();
+            let now = self.now();
+            self.engine.flush(now, &mut effects);
+            if effects.is_empty() {
+                return;
+            }
+            effects.into_iter().for_each(|e| self.carry_out(e));
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        let call = match effect {
+            Effect::Send(session, message) => return self.sent.push((session, message)),
+            Effect::Call(_, call) => call,
+            Effect::Released => return self.released = true,
+            Effect::Alarm(_) => return,
+            Effect::LaneEnded(_, error) => return self.ended = Some(error),
+            other => panic!("unexpected: {other:?}"),
+        };
+        let lane = &self.lane;
+        self.unanswered.push_back(match call {
+            Call::Apply(batch) if self.unconfirmed => {
+                let refused = |_| Answer::Refused(Refusal::NotReplicated);
+                let all = move |a: Vec<Answer>| CallAnswer::Apply(a.into_iter().map(refused).collect());
+                lane.apply(batch).map(move |a| a.map(all)).boxed()
+            }
+            Call::Apply(batch) => lane.apply(batch).map(|a| a.map(CallAnswer::Apply)).boxed(),
+            Call::Load(load) => lane.load(load).map(|a| a.map(CallAnswer::Load)).boxed(),
+            Call::Unload(beyond) => lane.unload(beyond).map(|a| a.map(|()| CallAnswer::Unload)).boxed(),
+            Call::Get(target) => lane.get(target).map(|a| a.map(CallAnswer::Get)).boxed(),
+            Call::ParkedDestinations => {
+                lane.parked_destinations().map(|a| a.map(CallAnswer::ParkedDestinations)).boxed()
+            }
+            Call::Parked(dest, from, limit) => {
+                lane.parked(dest, from, limit).map(|a| a.map(CallAnswer::Parked)).boxed()
+            }
+            Call::Dead(filter, from, limit) => {
+                lane.dead(filter, from, limit).map(|a| a.map(CallAnswer::Dead)).boxed()
+            }
+            Call::Taken(from, limit) => lane.taken(from, limit).map(|a| a.map(CallAnswer::Taken)).boxed(),
+            Call::Census => lane.census().map(|a| a.map(CallAnswer::Census)).boxed(),
+            Call::Release(left) => lane.release(left).map(|a| a.map(|()| CallAnswer::Release)).boxed(),
+        });
+    }
+
+    fn timer(&mut self, app: &str, due_in: u64) -> Timer {
+        self.random += 1;
+        let now = self.now().time;
+        let due = now + due_in;
+        Timer {
+            id: TimerId::new(due, now, P, self.random),
+            dest: dest(app),
+            key: None,
+            due,
+            mode: Mode::AtLeastOnce,
+            deadline: None,
+            callback_timeout_ms: Some(500),
+            retry: None,
+            payload: b"payload".as_slice().into(),
+        }
+    }
+
+    fn ask(&mut self, n: u64, ops: Vec<RequestOp>) {
+        let first_sent = self.now().time;
+        self.session(n, SessionEvent::Request(Request { corr: 1, first_sent, ops }));
+    }
+
+    fn schedule(&mut self, n: u64, timer: Timer) {
+        self.ask(n, vec![RequestOp::Schedule { timer, policy: KeyPolicy::Create }]);
+    }
+
+    /// A client's timer, due at once, is delivered to it.
+    fn deliver(&mut self, n: u64, timer: Timer) -> Delivery {
+        self.schedule(n, timer);
+        self.run(5);
+        self.take_deliveries().remove(0).1
+    }
+
+    /// The broker stops in good order: it drains, and releases without waiting for handlers.
+    fn stop(&mut self) {
+        let now = self.now();
+        self.engine.handle(now, Input::Drain);
+        self.engine.handle(now, Input::Release);
+        self.turn();
+    }
+
+    fn settle(&mut self, n: u64, d: &Delivery, outcome: HandlerOutcome) {
+        let s = Settlement { id: d.id, epoch: d.epoch, attempt: d.attempt, outcome };
+        self.session(n, SessionEvent::Settle(vec![s]));
+    }
+
+    fn take_deliveries(&mut self) -> Vec<(SessionId, Delivery)> {
+        let mut all = Vec::new();
+        self.sent.retain_mut(|(session, message)| match message {
+            ServerMessage::Deliver { deliveries, .. } => {
+                all.extend(deliveries.drain(..).map(|d| (*session, d)));
+                false
+            }
+            _ => true,
+        });
+        all
+    }
+
+    fn take_replies(&mut self) -> Vec<OpReply> {
+        let mut all = Vec::new();
+        for (_, message) in self.sent.drain(..) {
+            if let ServerMessage::Reply { replies, .. } = message {
+                all.extend(replies);
+            }
+        }
+        all
+    }
+
+    fn refusals(&mut self) -> Vec<SettleRefusal> {
+        let mut all = Vec::new();
+        for (_, message) in self.sent.drain(..) {
+            if let ServerMessage::Settled { refused, .. } = message {
+                all.extend(refused.into_iter().map(|r| r.1));
+            }
+        }
+        all
+    }
+}
+
+fn dest(app: &str) -> Destination {
+    Destination::new("test", app).unwrap()
+}
+
+fn code(reply: &OpReply) -> Option<ErrorCode> {
+    if let OpReply::Failed { code, .. } = reply { Some(*code) } else { None }
+}

@@ -1,0 +1,133 @@
+//! Timers whose destination takes nothing: out of memory, and back.
+
+use mtimer_store::{CancelAnswer, Op, Page, RequestId};
+use mtimer_types::{Epoch, Target};
+
+use super::*;
+use crate::engine::partition::APPLIES_OUT;
+
+#[test]
+fn a_stuck_destination_leaves_memory_and_holds_up_nobody() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "busy", 10);
+    for _ in 0..500 {
+        let stuck = rig.timer("stuck", 0);
+        rig.schedule(1, stuck);
+    }
+    rig.run(400);
+    assert_eq!(rig.engine.memory().0, 0, "stuck timers are still in memory");
+    let busy = rig.timer("busy", 5);
+    rig.schedule(1, busy.clone());
+    rig.run(5);
+    let got = rig.take_deliveries();
+    assert_eq!(got.iter().map(|(_, d)| d.id).collect::<Vec<_>>(), [busy.id]);
+    // When somebody comes at last, each of them is delivered, as a first attempt.
+    rig.join(2, "stuck", 50);
+    let mut seen = Vec::new();
+    for _ in 0..200 {
+        rig.run(1);
+        for (session, d) in rig.take_deliveries() {
+            assert_eq!((session, d.attempt), (SessionId(2), 1));
+            rig.settle(2, &d, HandlerOutcome::Ok);
+            seen.push(d.id);
+        }
+    }
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 500);
+}
+
+#[test]
+fn a_slow_store_makes_no_destination_look_stuck() {
+    let store = MemoryStore::new(1);
+    let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
+    rig.join(1, "a", 1);
+    for _ in 0..10 {
+        let t = rig.timer("a", 50);
+        rig.schedule(1, t);
+    }
+    rig.run(60);
+    let (_, d) = rig.take_deliveries().remove(0);
+    // The client is done at once; the store does not say so for longer than anything waits before it is parked.
+    store.faults().hold(P);
+    rig.settle(1, &d, HandlerOutcome::Ok);
+    rig.run(900);
+    store.faults().heal(P);
+    rig.run(5);
+    assert_eq!(rig.engine.counters[crate::api::Counter::Parked as usize], 0);
+    let (_, d) = rig.take_deliveries().remove(0);
+    // A client that is not done is another matter.
+    rig.run(900);
+    assert!(rig.engine.counters[crate::api::Counter::Parked as usize] >= 8);
+    rig.settle(1, &d, HandlerOutcome::Ok);
+}
+
+#[test]
+fn what_comes_back_from_the_park_is_not_sent_before_a_claim_covers_it() {
+    let store = MemoryStore::new(1);
+    let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
+    rig.join(1, "a", 0);
+    let t = rig.timer("a", 0);
+    rig.schedule(1, t.clone());
+    rig.run(1_000);
+    // A claim for another timer reaches a little ahead; what comes back waits for its turn until after that.
+    rig.join(2, "b", 1);
+    let other = rig.timer("b", 10);
+    rig.schedule(2, other);
+    rig.run(12);
+    rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
+    rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 10 });
+    rig.turn();
+    rig.ms += 200;
+    rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
+    rig.turn();
+    let sent = rig.take_deliveries().iter().any(|(_, d)| d.id == t.id);
+    assert!(sent);
+    // Whoever comes next must know of every delivery: after it, a cancel is too late.
+    let next = Rig::on(store, 2, rig.ms, EngineOptions::default());
+    let op = Op::Cancel { target: Target::Id(t.id), in_flight: false, request: RequestId(1) };
+    let batch = mtimer_store::Batch { now: next.now().time, claim: None, ops: vec![op] };
+    let answer = next.lane.apply(batch).now_or_never().unwrap().unwrap().remove(0);
+    let cancelled = answer == Answer::Cancel(CancelAnswer::Cancelled(t.id));
+    assert!(!cancelled, "cancelled although it was delivered");
+}
+
+#[test]
+fn partitions_take_turns_when_parked_timers_come_back() {
+    let now = Now { time: Time::from_ms(START), mono_ms: 0 };
+    let mut engine = Engine::new(EngineOptions { partitions: 3, ..EngineOptions::default() }, now);
+    let session = SessionId(1);
+    engine.handle(now, Input::Session(session, SessionEvent::Opened { client: 1 }));
+    let (epoch, prior_claim) = (Epoch(1), Time::ZERO);
+    for partition in (0..3).map(PartitionId) {
+        engine.handle(now, Input::Acquired { partition, epoch, prior_claim, in_flight: vec![] });
+        for answer in [
+            CallAnswer::Taken(Page { rows: vec![], next: None }),
+            CallAnswer::ParkedDestinations(vec![(dest("a"), 1_000)]),
+        ] {
+            engine.handle(now, Input::Answered { partition, epoch, answer });
+        }
+        // What else a reign begins with is not answered here, so that the next answer is to a page.
+        engine.partition(partition).unwrap().load_out = true;
+        engine.partition(partition).unwrap().trim_at = u64::MAX;
+    }
+    // Sweeps ask for pages as well.
+    engine.sweep_at = u64::MAX;
+    engine.handle(
+        now,
+        Input::Session(session, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 1 }),
+    );
+    let mut asked = Vec::new();
+    for _ in 0..6 {
+        let mut effects = Vec::new();
+        engine.flush(now, &mut effects);
+        for effect in effects {
+            if let Effect::Call(partition, Call::Parked(..)) = effect {
+                asked.push(partition.0);
+                let answer = CallAnswer::Parked(Page { rows: vec![], next: Some(1) });
+                engine.handle(now, Input::Answered { partition, epoch, answer });
+            }
+        }
+    }
+    assert_eq!(asked, [0, 1, 2, 0, 1, 2]);
+}

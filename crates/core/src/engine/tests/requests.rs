@@ -1,0 +1,146 @@
+//! Schedules, cancels and reschedules: refusals, repeats, and edits of what is on its way elsewhere.
+
+use mtimer_types::Target;
+
+use super::*;
+use crate::engine::partition::APPLIES_OUT;
+
+#[test]
+fn requests_that_are_too_old_or_not_ours_are_refused() {
+    let mut rig = Rig::new(EngineOptions { partitions: 1, ..EngineOptions::default() });
+    rig.join(1, "a", 0);
+    rig.run(40_000);
+    let timer = rig.timer("a", 10);
+    let ops = vec![RequestOp::Schedule { timer: timer.clone(), policy: KeyPolicy::Create }];
+    let first_sent = Time::from_ms(START);
+    rig.session(1, SessionEvent::Request(Request { corr: 1, first_sent, ops }));
+    let id = TimerId::new(timer.due, timer.due, PartitionId(7), 1);
+    rig.schedule(1, Timer { id, ..timer.clone() });
+    rig.schedule(1, Timer { due: timer.due + 1, ..timer });
+    rig.run(1);
+    let codes: Vec<_> = rig.take_replies().iter().map(code).collect();
+    assert_eq!(codes, [Some(ErrorCode::Unknown), Some(ErrorCode::Invalid), Some(ErrorCode::Invalid)]);
+}
+
+#[test]
+fn what_is_being_cancelled_is_not_sent() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let t = rig.timer("a", 50);
+    rig.schedule(1, t.clone());
+    rig.run(45);
+    rig.store.faults().hold(P);
+    rig.ask(1, vec![RequestOp::Cancel { target: Target::Id(t.id), request: 9 }]);
+    rig.run(100);
+    assert!(rig.take_deliveries().is_empty(), "sent although its cancel was under way");
+    rig.store.faults().heal(P);
+    rig.run(2);
+    assert_eq!(rig.take_replies().last(), Some(&OpReply::Cancelled(t.id)));
+    rig.run(100);
+    assert!(rig.take_deliveries().is_empty());
+}
+
+#[test]
+fn memory_follows_what_was_applied_but_not_confirmed() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let (cancelled, moved) = (rig.timer("a", 100), rig.timer("a", 100));
+    rig.schedule(1, cancelled.clone());
+    rig.schedule(1, moved.clone());
+    rig.run(5);
+    rig.unconfirmed = true;
+    let due = moved.due + 500;
+    let filed = rig.timer("a", 100);
+    rig.ask(
+        1,
+        vec![
+            RequestOp::Cancel { target: Target::Id(cancelled.id), request: 1 },
+            RequestOp::Reschedule { target: Target::Id(moved.id), due, request: 2 },
+            RequestOp::Schedule { timer: filed.clone(), policy: KeyPolicy::Create },
+        ],
+    );
+    rig.run(1);
+    let codes: Vec<_> = rig.take_replies().iter().filter_map(code).collect();
+    assert_eq!(codes, [ErrorCode::NotReplicated; 3]);
+    // Held in memory or not, a repeat is for the store to answer.
+    rig.schedule(1, filed.clone());
+    rig.run(1);
+    assert_eq!(rig.take_replies().iter().map(code).collect::<Vec<_>>(), [Some(ErrorCode::NotReplicated)]);
+    rig.unconfirmed = false;
+    rig.run(300);
+    let early: Vec<_> = rig.take_deliveries().iter().map(|(_, d)| d.id).collect();
+    assert_eq!(early, [filed.id]);
+    rig.run(300);
+    assert!(rig.take_deliveries().iter().any(|(_, d)| d.id == moved.id));
+}
+
+#[test]
+fn a_repeat_beside_a_late_acknowledgement_brings_nothing_back() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let timer = rig.timer("a", 0);
+    rig.schedule(1, timer.clone());
+    rig.run(30);
+    let (_, first) = rig.take_deliveries().remove(0);
+    rig.settle(1, &first, HandlerOutcome::Retry { after_ms: None, error: "again".into() });
+    rig.run(10);
+    // It waits for its second attempt; an ok of the first is late, and ends it.
+    rig.settle(1, &first, HandlerOutcome::Ok);
+    rig.sent.clear();
+    rig.schedule(1, timer.clone());
+    rig.run(500);
+    let replies = rig.take_replies();
+    assert!(matches!(replies[..], [OpReply::Failed { code: ErrorCode::Overloaded, .. }]), "{replies:?}");
+    rig.schedule(1, timer);
+    rig.run(500);
+    assert_eq!(rig.take_deliveries(), []);
+    assert_eq!(rig.take_replies(), [OpReply::Ended(mtimer_types::Ended::Acknowledged)]);
+}
+
+#[test]
+fn a_repeat_that_is_overtaken_by_its_acknowledgement_brings_nothing_back() {
+    let mut rig = Rig::new(EngineOptions { batch_ops: 1, ..EngineOptions::default() });
+    rig.join(1, "a", 10);
+    let timer = rig.timer("a", 50);
+    rig.schedule(1, timer.clone());
+    rig.run(45);
+    rig.take_replies();
+    rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
+    rig.schedule(1, timer);
+    rig.run(10);
+    let (_, first) = rig.take_deliveries().remove(0);
+    rig.settle(1, &first, HandlerOutcome::Ok);
+    rig.run(1);
+    rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
+    rig.run(500);
+    assert_eq!(rig.take_replies(), [OpReply::Scheduled { new: false, replaced: None }]);
+    assert_eq!(rig.take_deliveries(), []);
+    let census = rig.lane.census().now_or_never().unwrap().unwrap();
+    assert_eq!(census.pending, 0, "{census:?}");
+}
+
+#[test]
+fn an_edit_waits_behind_the_park_of_its_timer() {
+    let mut rig = Rig::new(EngineOptions { batch_ops: 8, ..EngineOptions::default() });
+    rig.join(1, "busy", 10);
+    let timers: Vec<Timer> = (0..20).map(|_| rig.timer("stuck", 0)).collect();
+    timers.iter().for_each(|timer| rig.schedule(1, timer.clone()));
+    rig.run(100);
+    // Everything waits, until the timers are on their way to the park and are moved to a later time. (The first
+    // of them is the last one that is parked.)
+    rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
+    rig.run(300);
+    let due = rig.now().time + 1_000;
+    for (request, timer) in timers.iter().enumerate() {
+        let (target, request) = (Target::Id(timer.id), request as u64);
+        rig.ask(1, vec![RequestOp::Reschedule { target, due, request }]);
+    }
+    rig.run(1);
+    rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
+    rig.run(10);
+    rig.join(2, "stuck", 20);
+    rig.run(900);
+    assert_eq!(rig.take_deliveries(), [], "what was moved comes at its old time");
+    rig.run(200);
+    assert_eq!(rig.take_deliveries().len(), 20);
+}

@@ -1,0 +1,71 @@
+//! Outcomes and callback timeouts: who may settle, how late, and for how long.
+
+use super::*;
+
+#[test]
+fn a_settlement_is_refused_to_a_stranger_and_too_late() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    rig.join(2, "a", 0);
+    let t = rig.timer("a", 1);
+    let d = rig.deliver(1, t);
+    rig.settle(2, &d, HandlerOutcome::Ok);
+    rig.run(2);
+    assert_eq!(rig.refusals(), [SettleRefusal::NotYours]);
+    // Timed out, retried; the failure report of the first attempt is late, its ok is not.
+    rig.run(600);
+    let (_, again) = rig.take_deliveries().remove(0);
+    assert_eq!(again.attempt, 2);
+    rig.settle(1, &d, HandlerOutcome::Fail { error: "no".into() });
+    rig.run(2);
+    assert_eq!(rig.refusals(), [SettleRefusal::Late]);
+    rig.settle(1, &d, HandlerOutcome::Ok);
+    rig.run(2);
+    assert_eq!(rig.refusals(), []);
+    assert_eq!((rig.engine.memory().0, rig.engine.unsettled()), (0, 0));
+}
+
+#[test]
+fn extending_moves_the_callback_timeout() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let t = rig.timer("a", 1);
+    let d = rig.deliver(1, t);
+    rig.run(400);
+    rig.session(1, SessionEvent::Extend { id: d.id, epoch: d.epoch, attempt: 1, by_ms: 2_000 });
+    rig.run(1_500);
+    assert!(rig.take_deliveries().is_empty());
+    rig.run(1_000);
+    assert_eq!(rig.take_deliveries()[0].1.attempt, 2);
+}
+
+#[test]
+fn extending_often_costs_no_memory() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let t = rig.timer("a", 1);
+    let d = rig.deliver(1, t);
+    for by_ms in 0..1_000 {
+        rig.session(1, SessionEvent::Extend { id: d.id, epoch: d.epoch, attempt: 1, by_ms: 5_000 + by_ms });
+    }
+    assert_eq!(rig.engine.timeouts.len(), 1);
+}
+
+#[test]
+fn late_settlements_wait_in_a_queue_that_has_an_end() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    rig.store.faults().down(P, "test");
+    rig.run(1);
+    let t = rig.timer("a", 1);
+    let epoch = rig.lane.epoch();
+    let late = Settlement { id: t.id, epoch, attempt: 1, outcome: HandlerOutcome::Ok };
+    for _ in 0..60 {
+        rig.session(1, SessionEvent::Settle(vec![late.clone(); 1_000]));
+    }
+    rig.run(1);
+    assert!(rig.refusals().len() >= 5_000);
+    rig.store.faults().heal(P);
+    rig.run(100);
+    assert!(rig.refusals().len() >= 50_000, "every settlement is answered in the end");
+}

@@ -1,0 +1,79 @@
+//! What is delivered, when, and in spite of what: invariants 2, 3, 6 and 7.
+
+use std::collections::HashSet;
+
+use super::lives::Moved;
+use super::{Found, RECORD_LAG_MS, Timer};
+use crate::history::Said;
+
+impl Timer<'_> {
+    pub(super) fn was_scheduled(&self, found: &mut Found) {
+        let l = self.life;
+        if self.never_stored() && !l.deliveries.is_empty() {
+            found.push((2, "it was refused, and yet delivered".to_owned()));
+        }
+        if self.never_stored() && !l.left.is_empty() {
+            found.push((2, format!("it was refused, and yet is there: {:?}", l.left)));
+        }
+        if l.deliveries.iter().any(|d| !d.intact) {
+            found.push((2, "it was delivered with another content than it was scheduled with".to_owned()));
+        }
+        if l.deliveries.iter().map(|d| d.id).collect::<HashSet<_>>().len() > 1 {
+            found.push((2, "it was delivered under two ids".to_owned()));
+        }
+    }
+
+    pub(super) fn is_not_early(&self, found: &mut Found) {
+        for d in &self.life.deliveries {
+            if d.at < d.due {
+                found.push((
+                    3,
+                    format!("delivered at {}, {} ms before its due time {}", d.at, d.due - d.at, d.due),
+                ));
+            }
+            let asked_for = |m: &Moved| m.due == d.due && !matches!(m.said, Said::Refused);
+            let born = if self.plan.exact { d.due == self.plan.due } else { d.due >= self.plan.due };
+            if !born && !self.life.moves.iter().any(asked_for) {
+                found.push((3, format!("delivered with the due time {}, which nobody asked for", d.due)));
+            }
+        }
+    }
+
+    pub(super) fn stays_cancelled(&self, found: &mut Found) {
+        let last = self.life.deliveries.last();
+        for (_, answered, said) in &self.life.cancels {
+            match (said, last) {
+                (Said::Done, Some(d)) => {
+                    found.push((6, format!("cancelled at {answered}, and delivered at {}", d.at)));
+                }
+                // What was under way then is the last attempt.
+                (Said::TooLate, Some(d)) if d.at > answered + RECORD_LAG_MS => {
+                    let what = format!(
+                        "a cancel that came too late, at {answered}, did not stop attempt {}",
+                        d.attempt
+                    );
+                    found.push((6, what));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// After an answered reschedule it is delivered at that time, or at one that was asked for later or at the same time.
+    pub(super) fn stays_moved(&self, found: &mut Found) {
+        let moves = &self.life.moves;
+        if !moves.iter().any(|m| m.said == Said::Done) {
+            return;
+        }
+        let undone = |m: &Moved| moves.iter().any(|n| n.said == Said::Done && n.asked > m.answered);
+        let counts = |m: &&Moved| match m.said {
+            Said::Done => !undone(m),
+            Said::Unknown => true,
+            _ => false,
+        };
+        let allowed: Vec<u64> = moves.iter().filter(counts).map(|m| m.due).collect();
+        for d in self.life.deliveries.iter().filter(|d| !allowed.contains(&d.due)) {
+            found.push((7, format!("moved to {allowed:?}, and delivered for {} at {}", d.due, d.at)));
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! A history, told timer by timer.
+
+use std::collections::{BTreeMap, HashMap};
+
+use mtimer_client::TimerId;
+
+use crate::history::{Event, Final, Handled, History, Left, Said};
+
+/// One delivery.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) at: u64,
+    pub(super) id: TimerId,
+    pub(super) epoch: u64,
+    pub(super) attempt: u32,
+    pub(super) due: u64,
+    pub(super) intact: bool,
+}
+
+/// One reschedule that may have been done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moved {
+    pub(super) asked: u64,
+    pub(super) answered: u64,
+    pub(super) due: u64,
+    pub(super) said: Said,
+}
+
+/// One timer's history, sorted by kind.
+#[derive(Debug, Default)]
+pub(super) struct Life {
+    pub(super) schedules: Vec<(u64, Said)>,
+    pub(super) cancels: Vec<(u64, u64, Said)>,
+    pub(super) moves: Vec<Moved>,
+    pub(super) deliveries: Vec<Seen>,
+    pub(super) settled: Vec<(u64, u64, u32, Handled)>,
+    /// Certainly replaced.
+    pub(super) replaced: bool,
+    /// A schedule that replaces its key may have replaced it.
+    pub(super) maybe_replaced: bool,
+    pub(super) left: Vec<Left>,
+}
+
+/// Every timer of which anything is known.
+pub(super) fn lives(history: &History, end: &Final) -> BTreeMap<u64, Life> {
+    let mut lives: BTreeMap<u64, Life> = BTreeMap::new();
+    let mut ids: HashMap<TimerId, u64> = HashMap::new();
+    let mut by_key: HashMap<_, Vec<u64>> = HashMap::new();
+    for plan in history.plans.values() {
+        if let Some(key) = &plan.key {
+            by_key.entry((&plan.dest, key)).or_default().push(plan.serial);
+        }
+    }
+    for (serial, event) in &history.events {
+        let life = lives.entry(*serial).or_default();
+        match event {
+            Event::Schedule { answered, said, .. } => {
+                life.schedules.push((*answered, *said));
+                if let Said::Stored { id: Some(id), .. } = said {
+                    ids.insert(*id, *serial);
+                }
+            }
+            Event::Cancel { asked, answered, said } => life.cancels.push((*asked, *answered, *said)),
+            Event::Move { asked, answered, due, said } => {
+                life.moves.push(Moved { asked: *asked, answered: *answered, due: *due, said: *said });
+            }
+            Event::Delivered { at, id, epoch, attempt, due, intact, .. } => {
+                ids.insert(*id, *serial);
+                let (at, id, epoch, attempt, due, intact) = (*at, *id, *epoch, *attempt, *due, *intact);
+                life.deliveries.push(Seen { at, id, epoch, attempt, due, intact });
+            }
+            Event::Settled { at, epoch, attempt, outcome } => {
+                life.settled.push((*at, *epoch, *attempt, *outcome));
+            }
+        }
+    }
+    for (serial, left) in &end.left {
+        lives.entry(*serial).or_default().left.push(left.clone());
+    }
+    // What replaced what, where that was said; and what may have been, where the answer is missing.
+    for (serial, event) in &history.events {
+        let Event::Schedule { said, .. } = event else { continue };
+        let plan = &history.plans[serial];
+        let Some(key) = plan.key.as_ref().filter(|_| plan.replaces) else { continue };
+        match said {
+            Said::Stored { replaced: Some(replaced), .. } => {
+                let old = replaced.and_then(|id| ids.get(&id));
+                if let Some(old) = old {
+                    lives.entry(*old).or_default().replaced = true;
+                }
+            }
+            Said::Stored { replaced: None, .. } | Said::Unknown => {
+                for other in by_key[&(&plan.dest, key)].iter().filter(|o| *o != serial) {
+                    lives.entry(*other).or_default().maybe_replaced = true;
+                }
+            }
+            _ => {}
+        }
+    }
+    lives
+}
