@@ -55,6 +55,18 @@ pub enum Note {
     },
 }
 
+impl Note {
+    /// The partition that it is about, if it is one.
+    pub fn partition(&self) -> Option<u16> {
+        match self {
+            Self::Acquired { partition, .. } | Self::Lost { partition, .. } | Self::Forced { partition } => {
+                Some(*partition)
+            }
+            Self::Topology { .. } => None,
+        }
+    }
+}
+
 /// Collects entries, from any thread.
 #[derive(Clone, Debug, Default)]
 pub struct Journal(Arc<Mutex<Vec<Entry>>>);
