@@ -149,6 +149,10 @@ impl Engine {
                     self.adopt(now, record, fire, covered);
                 }
             }
+            // Taken in this reign and not in memory: it was not sent, and nobody else will see to it. A take can be repeated.
+            Some((record, Place::Taken { epoch: of, unconfirmed: false })) if of == epoch => {
+                self.adopt(now, record, now.time, false);
+            }
             Some((_, Place::Parked | Place::Taken { .. })) => {}
             Some((_, Place::Dead)) | None => _ = self.forget(id),
         }

@@ -257,6 +257,13 @@ impl Engine {
                 }
                 self.forget(id);
             }
+            Verdict::Expired if !done && self.mode(id) == Mode::AtMostOnce => {
+                // It was taken before, and not sent: only a person can do something with it now.
+                self.forget(id);
+                let verdict = Verdict::Unconfirmed;
+                let op = Op::Settle { id, verdict: verdict.clone() };
+                self.enqueue(id.partition(), op, OpCtx::Settle { id, verdict, report: None, late: false });
+            }
             _ => _ = self.forget(id),
         }
         self.report(report, id, refused);

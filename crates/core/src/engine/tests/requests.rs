@@ -1,5 +1,6 @@
 //! Schedules, cancels and reschedules: refusals, repeats, and edits of what is on its way elsewhere.
 
+use mtimer_store::Place;
 use mtimer_types::Target;
 
 use super::*;
@@ -143,4 +144,58 @@ fn an_edit_waits_behind_the_park_of_its_timer() {
     assert_eq!(rig.take_deliveries(), [], "what was moved comes at its old time");
     rig.run(200);
     assert_eq!(rig.take_deliveries().len(), 20);
+}
+
+#[test]
+fn an_at_most_once_timer_that_was_taken_and_not_sent_is_not_lost_by_a_cancel_that_came_too_late() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    rig.join(2, "b", 1);
+    let mut once = rig.timer("a", 50);
+    once.mode = Mode::AtMostOnce;
+    rig.schedule(1, once.clone());
+    rig.run(45);
+    // It is being taken when it is to be cancelled and its client goes.
+    rig.store.faults().hold(P);
+    rig.run(10);
+    rig.ask(2, vec![RequestOp::Cancel { target: Target::Id(once.id), request: 9 }]);
+    rig.session(1, SessionEvent::Closed);
+    rig.run(10);
+    rig.store.faults().heal(P);
+    rig.run(10);
+    assert_eq!(rig.take_replies().last(), Some(&OpReply::TooLate(once.id)));
+    rig.join(3, "a", 10);
+    rig.run(30_000);
+    let place = rig.lane.get(Target::Id(once.id)).now_or_never().unwrap().unwrap().map(|(_, place)| place);
+    assert!(!rig.take_deliveries().is_empty(), "{place:?}, and {:?} in memory", rig.engine.memory());
+}
+
+#[test]
+fn an_at_most_once_timer_that_was_taken_and_not_sent_is_told_of_when_its_deadline_passes() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    rig.join(2, "b", 1);
+    let mut once = rig.timer("a", 50);
+    once.mode = Mode::AtMostOnce;
+    once.deadline = Some(once.due + 20);
+    rig.schedule(1, once.clone());
+    rig.run(45);
+    rig.store.faults().hold(P);
+    rig.run(10);
+    let due = once.due + 10;
+    rig.ask(2, vec![RequestOp::Reschedule { target: Target::Id(once.id), due, request: 9 }]);
+    rig.session(1, SessionEvent::Closed);
+    rig.run(100);
+    rig.store.faults().heal(P);
+    rig.run(10);
+    assert_eq!(rig.take_replies().last(), Some(&OpReply::TooLate(once.id)));
+    rig.join(3, "a", 10);
+    rig.run(1_000);
+    assert!(rig.take_deliveries().is_empty());
+    let place = rig.lane.get(Target::Id(once.id)).now_or_never().unwrap().unwrap().map(|(_, place)| place);
+    assert!(
+        matches!(place, Some(Place::Taken { unconfirmed: true, .. })),
+        "{place:?}, and {:?} in memory",
+        rig.engine.memory()
+    );
 }
