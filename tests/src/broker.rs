@@ -2,11 +2,12 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use mtimer_client::{Client, ClientBuilder};
+use mtimer_store_redis::test_support::Place;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -53,6 +54,7 @@ pub struct Launch {
     journal: Option<Journal>,
     parties: Option<Parties>,
     sabotage: Option<Sabotage>,
+    place: Option<Place>,
 }
 
 impl Launch {
@@ -68,7 +70,7 @@ impl Launch {
     }
 
     fn on(store: Vec<String>) -> Self {
-        Self { store, flags: Vec::new(), journal: None, parties: None, sabotage: None }
+        Self { store, flags: Vec::new(), journal: None, parties: None, sabotage: None, place: None }
     }
 
     /// A binary that can be broken on purpose (built now if need be), and what is broken in it.
@@ -86,6 +88,12 @@ impl Launch {
     /// Its process is made known here, under the address it listens on, before it can have dialled anybody.
     pub fn known_to(mut self, parties: &Parties) -> Self {
         self.parties = Some(parties.clone());
+        self
+    }
+
+    /// It runs there, and not on the loopback.
+    pub fn at(mut self, place: &Place) -> Self {
+        self.place = Some(place.clone());
         self
     }
 
@@ -114,7 +122,7 @@ impl Launch {
     /// The same; `tell` learns the address before the broker starts.
     pub fn start_telling(self, tell: impl Fn(SocketAddr)) -> Broker {
         for _ in 0..50 {
-            let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+            let addr = SocketAddr::from((Place::host(self.place.as_ref()), free_port()));
             tell(addr);
             match run(&self, addr) {
                 Ok((process, about)) => return Broker { launch: self, addr, process, about, before: 0 },
@@ -212,7 +220,8 @@ impl Broker {
 
 /// Starts a process and waits for its first line; the exit code and the log if it ends before that.
 fn run(launch: &Launch, addr: SocketAddr) -> Result<(Process, Value), (Option<i32>, String)> {
-    let mut command = Command::new(if launch.sabotage.is_some() { breakable() } else { mtimer() });
+    let binary = if launch.sabotage.is_some() { breakable() } else { mtimer() };
+    let mut command = Place::command(launch.place.as_ref(), binary);
     command.args(["broker", "--json", "--listen", &addr.to_string()]).args(&launch.store).args(&launch.flags);
     // Settings of whoever runs the tests are none of theirs.
     for (name, _) in std::env::vars_os() {

@@ -30,7 +30,9 @@ pub use behaviour::Behaviour;
 pub use binary::mtimer;
 pub use broker::{Broker, Launch, Sabotage};
 pub use check::{Verdict, Violation, check, judge};
-pub use cluster::{Cluster, Label, Load, Member, Parties, Proxy, Redis, RedisKind, Setup, Way, Ways, Work};
+pub use cluster::{
+    Cluster, Label, Load, Member, Net, Parties, Proxy, Redis, RedisKind, Setup, Way, Ways, Work, apart,
+};
 pub use drain::{drain, purge};
 pub use figures::Figures;
 pub use fires::{Fire, Takeover, fires, lateness, takeover};
@@ -38,7 +40,7 @@ pub use history::{
     Event, Excuse, Fault, Final, Handled, History, Left, Limits, Plan, Recorder, Said, serial_of,
 };
 pub use journal::{Entry, Journal, Note};
-pub use mtimer_store_redis::test_support::{Server, ServerOptions};
+pub use mtimer_store_redis::test_support::{Place, Server, ServerOptions};
 pub use process::{Process, cpu_seconds, rss_kib, signal};
 pub use rustix::process::Signal;
 pub use spread::Spread;

@@ -6,6 +6,7 @@
 //! Not in here: the load (see [`Load`]) and the verdict (see [`judge`](crate::judge)).
 
 mod load;
+mod netns;
 mod party;
 mod proxy;
 mod redis;
@@ -15,9 +16,11 @@ use std::time::Duration;
 
 use mtimer_client::{Client, ClientBuilder, Status};
 use mtimer_protocol::{BrokerView, ClusterView, Query, QueryAnswer};
+use mtimer_store_redis::test_support::Place;
 use rustix::process::Signal;
 
 pub use load::{Load, Work};
+pub use netns::{Net, apart};
 pub use party::Parties;
 pub use proxy::{Label, Proxy, Way, Ways};
 pub use redis::{Redis, RedisKind};
@@ -46,6 +49,8 @@ pub struct Setup {
     pub fronts: bool,
     /// A proxy between each broker and the one Redis server.
     pub backs: bool,
+    /// Every broker in a place of its own and three Redis masters in another: only within [`apart`].
+    pub net: bool,
     /// Partitions.
     pub partitions: u16,
     /// More of the brokers' command lines.
@@ -61,6 +66,7 @@ impl Default for Setup {
             redis: RedisKind::Masters,
             fronts: false,
             backs: false,
+            net: false,
             partitions: 24,
             flags: Vec::new(),
             sabotage: None,
@@ -79,6 +85,8 @@ pub struct Member {
     pub front: Option<Proxy>,
     /// Between it and Redis.
     pub back: Option<Proxy>,
+    /// Where it runs, if not on the loopback.
+    pub place: Option<Place>,
     /// Whether it is to be there: started, not killed, not paused, not stopped.
     pub up: bool,
 }
@@ -90,6 +98,8 @@ pub struct Cluster {
     pub members: Vec<Member>,
     /// Below them.
     pub redis: Redis,
+    /// The network between them, if it is not the loopback.
+    pub net: Option<Net>,
     /// What the brokers said.
     pub journal: Journal,
     /// What clients saw.
@@ -101,10 +111,15 @@ pub struct Cluster {
 impl Cluster {
     /// Starts everything and waits until all partitions are owned.
     pub async fn start(setup: Setup) -> Self {
-        let redis = Redis::start(setup.redis);
+        let net = setup.net.then(Net::lay);
+        let redis = match &net {
+            Some(net) => Redis::masters_in(net.redis.clone()),
+            None => Redis::start(setup.redis),
+        };
         let mut this = Self {
             members: Vec::new(),
             redis,
+            net,
             journal: Journal::default(),
             recorder: Arc::default(),
             parties: Parties::default(),
@@ -129,6 +144,10 @@ impl Cluster {
         }
         let mut launch =
             Launch::redis(&urls).journal(&self.journal).known_to(&self.parties).flags(["--cluster", "t"]);
+        let place = self.net.as_mut().map(|net| net.place(&format!("broker-{}", self.members.len())));
+        if let Some(place) = &place {
+            launch = launch.at(place);
+        }
         if setup.fronts {
             let proxy = Proxy::start(NOBODY, self.parties.label()).await;
             launch = launch.advertise(proxy.address());
@@ -150,7 +169,7 @@ impl Cluster {
         });
         let broker = starting.await.expect("a broker");
         let name = front.as_ref().map_or_else(|| broker.address(), |p| p.address().to_owned());
-        self.members.push(Member { broker, name, front, back, up: true });
+        self.members.push(Member { broker, name, front, back, place, up: true });
         self.members.len() - 1
     }
 

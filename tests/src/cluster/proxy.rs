@@ -33,6 +33,8 @@ pub enum Way {
     Lost,
     /// They wait until the way is free again, as far as buffers hold them.
     Held,
+    /// What a connection says first passes, such as the answer to a hello; what follows waits as if [`Self::Held`].
+    GreetingOnly,
     /// Each piece waits so long, in ms.
     Slow(u64),
 }
@@ -44,6 +46,17 @@ pub struct Ways {
     pub there: Way,
     /// From who listens to who dials.
     pub back: Way,
+}
+
+impl Way {
+    /// What it is to a connection that has said something already, or has not.
+    fn to_one_that(self, has_spoken: bool) -> Self {
+        match self {
+            Self::GreetingOnly if has_spoken => Self::Held,
+            Self::GreetingOnly => Self::Free,
+            other => other,
+        }
+    }
 }
 
 impl Ways {
@@ -215,9 +228,10 @@ async fn pump(
     pick: fn(Ways) -> Way,
 ) {
     let mut buffer = vec![0; 64 << 10];
-    let mut gap = false;
+    let (mut gap, mut spoken) = (false, false);
     loop {
-        let way = pick(rules.borrow_and_update().of(&name));
+        let now = |rules: &Rules| pick(rules.of(&name)).to_one_that(spoken);
+        let way = now(&rules.borrow_and_update());
         if gap && way != Way::Lost {
             return;
         }
@@ -247,20 +261,21 @@ async fn pump(
             },
         };
         // The way may have changed while it came.
-        let way = pick(rules.borrow().of(&name));
+        let way = now(&rules.borrow());
         match way {
             Way::Lost => {
                 gap = true;
                 continue;
             }
             Way::Held => {
-                if rules.wait_for(|r| pick(r.of(&name)) != Way::Held).await.is_err() {
+                if rules.wait_for(|rules| now(rules) != Way::Held).await.is_err() {
                     return;
                 }
             }
             Way::Slow(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
-            Way::Free => {}
+            Way::Free | Way::GreetingOnly => {}
         }
+        spoken = true;
         if to.write_all(&buffer[..n]).await.is_err() {
             return;
         }
@@ -325,5 +340,15 @@ mod tests {
         let mut rest = Vec::new();
         let _ = timeout(Duration::from_secs(10), a.read_to_end(&mut rest)).await.unwrap();
         assert!(says(&mut a, b'4').await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_greeting_passes_and_the_rest_comes_later() {
+        let proxy = Proxy::plain(&echo().await).await;
+        proxy.set(Ways::back(Way::GreetingOnly));
+        let mut a = TcpStream::connect(proxy.address()).await.unwrap();
+        assert_eq!((says(&mut a, b'1').await, says(&mut a, b'2').await), (Some(b'1'), None));
+        proxy.heal();
+        assert_eq!(says(&mut a, b'3').await, Some(b'2'));
     }
 }

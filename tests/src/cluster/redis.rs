@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mtimer_store_redis::test_support::{Server, ServerOptions, TestCluster};
+use mtimer_store_redis::test_support::{Place, Server, ServerOptions, TestCluster};
 
 use crate::drain::is_leak;
 use crate::wait_for;
@@ -36,6 +36,11 @@ pub enum Redis {
 }
 
 impl Redis {
+    /// Three masters in one place.
+    pub fn masters_in(place: Place) -> Self {
+        Self::Many { masters: TestCluster::start_in(place), replicas: Vec::new() }
+    }
+
     /// Starts it and waits until it is well.
     pub fn start(kind: RedisKind) -> Self {
         match kind {

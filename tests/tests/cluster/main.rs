@@ -9,6 +9,7 @@
 mod cuts;
 mod kills;
 mod members;
+mod net;
 mod pauses;
 mod sabotage;
 mod scene;

@@ -180,7 +180,10 @@ impl Node {
             return;
         }
         match answer {
-            PeerAnswer::Heard { term, .. } if term < self.seen => self.counters.add(Count::StaleFrames, 1),
+            // What it says to a heartbeat that names the newer term comes behind it.
+            PeerAnswer::Heard { term, .. } | PeerAnswer::NotLeader { term, .. } if term < self.seen => {
+                self.counters.add(Count::StaleFrames, 1);
+            }
             PeerAnswer::Heard { seq, term, topology } => {
                 self.see(now, term);
                 if self.link.heard(now, seq, term) {
@@ -193,13 +196,11 @@ impl Node {
                 }
             }
             PeerAnswer::NotLeader { leader, term } => {
-                let stale = term < self.seen;
                 self.see(now, term);
                 let from = self.link.to().map(str::to_owned);
                 self.unlink(now);
-                let known = leader.filter(|a| {
-                    !stale && is_address(a) && *a != self.options.address && Some(a) != from.as_ref()
-                });
+                let known = leader
+                    .filter(|a| is_address(a) && *a != self.options.address && Some(a) != from.as_ref());
                 if let Some(address) = known {
                     self.connect(now, &address);
                 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::server::{Server, ServerOptions};
+use super::server::{Place, Server, ServerOptions};
 
 /// How long the nodes may take to agree.
 const AGREE_WITHIN: Duration = Duration::from_secs(60);
@@ -25,7 +25,16 @@ impl TestCluster {
     /// The same, with more of each server's command line.
     pub fn start_with(extra: &[&str]) -> Self {
         let extra: Vec<String> = extra.iter().map(|s| (*s).to_owned()).collect();
-        let options = ServerOptions { cluster: true, extra, ..ServerOptions::default() };
+        Self::start_as(ServerOptions { extra, ..ServerOptions::default() })
+    }
+
+    /// The same, all in one place.
+    pub fn start_in(place: Place) -> Self {
+        Self::start_as(ServerOptions { place: Some(place), ..ServerOptions::default() })
+    }
+
+    fn start_as(options: ServerOptions) -> Self {
+        let options = ServerOptions { cluster: true, ..options };
         let nodes: Vec<_> = (0..3).map(|_| Server::start_with(options.clone())).collect();
         let third = SLOTS / 3 + 1;
         for (i, node) in nodes.iter().enumerate() {
@@ -35,7 +44,7 @@ impl TestCluster {
             node.call::<()>(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
         }
         for node in &nodes[1..] {
-            nodes[0].call::<()>(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string()]);
+            nodes[0].call::<()>(&["CLUSTER", "MEET", &node.host().to_string(), &node.port().to_string()]);
         }
         let this = Self { nodes };
         this.wait(|info| info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3"));

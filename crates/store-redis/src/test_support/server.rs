@@ -1,5 +1,6 @@
 //! One redis-server process.
 
+use std::ffi::OsStr;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -10,9 +11,35 @@ use tempfile::TempDir;
 /// How long a server may take to start: a loaded machine is slow.
 const START_WITHIN: Duration = Duration::from_secs(30);
 
+/// Where a process runs: in a network namespace, with an address of its own there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Its name, as `ip netns` has it.
+    pub netns: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+}
+
+impl Place {
+    /// A program there, or here if there is no such place. The process is the program's own in either case.
+    pub fn command(place: Option<&Self>, program: impl AsRef<OsStr>) -> Command {
+        let Some(place) = place else { return Command::new(program) };
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &place.netns]).arg(program);
+        command
+    }
+
+    /// The address there, or the loopback's if there is no such place.
+    pub fn host(place: Option<&Self>) -> Ipv4Addr {
+        place.map_or(Ipv4Addr::LOCALHOST, |place| place.address)
+    }
+}
+
 /// How a server is started.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
+    /// Where; `None`: on the loopback.
+    pub place: Option<Place>,
     /// Append-only file with fsync at every write.
     pub append_only: bool,
     /// Cluster mode.
@@ -51,9 +78,10 @@ impl Server {
 
     fn try_start(&mut self) -> bool {
         let yes_no = |on| if on { "yes" } else { "no" };
-        let mut command = Command::new("redis-server");
+        let mut command = Place::command(self.options.place.as_ref(), "redis-server");
         command
-            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+            .args(["--port", &self.port.to_string(), "--bind", &self.host().to_string(), "--save", ""])
+            .args(["--protected-mode", yes_no(self.options.place.is_none())])
             .args(["--appendonly", yes_no(self.options.append_only), "--appendfsync", "always"])
             .args(["--cluster-enabled", yes_no(self.options.cluster), "--cluster-node-timeout", "2000"])
             .args(["--repl-diskless-sync-delay", "0"])
@@ -78,7 +106,7 @@ impl Server {
     }
 
     fn answers(&self) -> bool {
-        if TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
+        if TcpStream::connect((self.host(), self.port)).is_err() {
             return false;
         }
         match self.try_call::<String>(&["PING"]) {
@@ -130,9 +158,14 @@ impl Server {
         self.port
     }
 
+    /// Its address.
+    pub fn host(&self) -> Ipv4Addr {
+        Place::host(self.options.place.as_ref())
+    }
+
     /// `host:port`.
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("{}:{}", self.host(), self.port)
     }
 
     /// As the store takes it.

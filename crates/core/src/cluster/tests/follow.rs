@@ -47,6 +47,10 @@ fn what_is_older_than_known_is_ignored_and_counted() {
         topology: Some(topology(6, 9, "z:1", &[ME])),
     }));
     assert_eq!(lab.counter("stale_frames_total"), 1);
+    lab.take();
+    lab.feed(NodeInput::FromLeader(PeerAnswer::NotLeader { leader: Some("z:1".into()), term: Term(6) }));
+    assert_eq!(lab.take(), [], "it keeps the link to who leads now");
+    assert_eq!(lab.counter("stale_frames_total"), 2);
     let unsound = |change: fn(&mut Topology)| {
         let mut t = topology(7, 5, "a:1", &["a:1", ME]);
         change(&mut t);
