@@ -407,18 +407,21 @@ impl Cluster {
     }
 
     async fn drain(&self, client: &Client, limit: Duration) {
-        let mut last = Status::default();
+        let mut last = None;
         let began = std::time::Instant::now();
         loop {
             if let Some(s) = self.status().await {
                 let live = s.pending + s.retrying + s.parked + s.in_flight + s.loaded;
-                let unconfirmed = client.unconfirmed().all().await.map_or(u64::MAX, |rows| rows.len() as u64);
-                if live == 0 && s.taken == unconfirmed {
+                let unconfirmed = client.unconfirmed().all().await.map(|rows| rows.len() as u64);
+                if live == 0 && unconfirmed.as_ref().is_ok_and(|n| *n == s.taken) {
                     return;
                 }
-                last = s;
+                last = Some((s, unconfirmed));
             }
-            assert!(began.elapsed() < limit, "invariant 9: not drained within {limit:?}: {last:?}");
+            assert!(
+                began.elapsed() < limit,
+                "invariant 9: not drained within {limit:?}; status, listed as unconfirmed: {last:?}"
+            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
