@@ -14,6 +14,15 @@ const DRAIN: Duration = Duration::from_secs(300);
 /// A timer that waits for longer than this, without a fault, has been forgotten.
 const LIVENESS_MS: u64 = 60_000;
 
+/// More patience with brokers that are alive and slow than they have by default: fast rounds run beside other tests, on
+/// machines that do other things, and a broker that is starved is none that is dead. What a killed one's successors wait for
+/// is not changed by it. Long rounds run alone, with default settings.
+fn patient(flags: &[String]) -> Vec<String> {
+    let more = [["--peer-timeout", "4s"], ["--handover-timeout", "10s"]];
+    let unset = |flag: &[&str; 2]| !long() && !flags.iter().any(|f| f == flag[0]);
+    more.into_iter().filter(unset).flatten().map(str::to_owned).collect()
+}
+
 /// Rounds of what is repeated.
 pub(crate) fn rounds() -> u32 {
     if long() { 10 } else { 1 }
@@ -48,6 +57,7 @@ impl Scene {
     pub(crate) async fn begin_with(name: &'static str, mut setup: Setup, load: Load) -> Self {
         let began = Instant::now();
         setup.flags.extend(Load::flags());
+        setup.flags.extend(patient(&setup.flags));
         let cluster = Cluster::start(setup).await;
         let work = load.start(&cluster).await;
         let scene = Self { name, cluster, work, began };
