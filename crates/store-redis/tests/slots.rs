@@ -27,15 +27,16 @@ fn assert_empty(server: &Server) {
 async fn life(server: &Server, owner: &Owner, title: &str, timers: &[Timer]) {
     let count = timers.len() as u64;
     let until = timers.iter().map(|t| t.due).max().unwrap();
-    let mut before = server.processor_micros();
+    let mut before = (server.processor_micros(), server.commands());
     let mut cost = |step: &str| {
         print_durations(&format!("{title}: {step}"), &server.durations());
-        let now = server.processor_micros();
+        let each = |now, before| (now - before) as f64 / count as f64;
         println!(
-            "{title}: {step}: {:.2} us of processor time a timer\n",
-            (now - before) as f64 / count as f64
+            "{title}: {step}: {:.2} us of processor time and {:.2} commands a timer\n",
+            each(server.processor_micros(), before.0),
+            each(server.commands(), before.1)
         );
-        before = server.processor_micros();
+        before = (server.processor_micros(), server.commands());
         server.note_durations();
     };
     server.note_durations();
