@@ -1,14 +1,15 @@
 #!lua flags=allow-oom
 -- Removes timers that were not delivered, stops the others.
 --
--- KEYS[1..39] and on, ARGV up to FIRST: see timers.lua. Answers: see prelude.lua and timers.lua.
+-- KEYS[1..7] and on, ARGV up to FIRST: see slots.lua. Answers: see prelude.lua and slots.lua.
 -- From ARGV[FIRST] for each operation: target ('i' id, 'k' field of a key), in flight ('1', '0'), request id (8).
 -- Answers: 'X' id: cancelled | 'L' id: too late | 'F' not found; also kept under the request id
 --@include prelude
---@include timers
 
 local refused = fence(1)
 if refused then return refused end
+--@include slots
+--@include timers
 
 local function cancel(target, in_flight)
   local id = resolve(target)

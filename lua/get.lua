@@ -1,15 +1,16 @@
 #!lua flags=no-writes
 -- Finds a timer, live or dead.
 --
--- KEYS[1..39] and on, ARGV up to FIRST: see timers.lua. Answers: see prelude.lua and timers.lua.
+-- KEYS[1..7] and on, ARGV up to FIRST: see slots.lua. Answers: see prelude.lua and slots.lua.
 -- ARGV[FIRST] target: 'i' id, 'k' field of a key.
 -- Answers: {'OK', ''} nowhere | {'OK', id, place, record}: place is 's' fire (6) tier (1) | 'p' |
 --          't' epoch (8) unconfirmed (1) | 'd' reason (1) died (6)
 --@include prelude
---@include timers
 
 local refused = fence(0)
 if refused then return refused end
+--@include slots
+--@include timers
 local target = ARGV[FIRST]
 local id = resolve(target)
 if not id then return {'OK', ''} end

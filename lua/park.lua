@@ -1,14 +1,15 @@
 #!lua flags=allow-oom
 -- Moves timers to their destinations' park.
 --
--- KEYS[1..39] and on, ARGV up to FIRST: see timers.lua. Answers: see prelude.lua and timers.lua.
+-- KEYS[1..7] and on, ARGV up to FIRST: see slots.lua. Answers: see prelude.lua and slots.lua.
 -- From ARGV[FIRST] for each operation: id (16), failed attempts.
 -- Answers: 'D' done | 'U' gone
 --@include prelude
---@include timers
 
 local refused = fence(1)
 if refused then return refused end
+--@include slots
+--@include timers
 
 local function park(t, failed)
   if t.kind == 'p' then return 'D' end

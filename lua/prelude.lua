@@ -33,9 +33,21 @@ local function applied(answer, claim)
   redis.call(unpack(set))
 end
 
--- Calls a command with many arguments in pieces of `size` (at most 1,000).
-local function in_pieces(command, key, args, size)
-  for i = 1, #args, size do
-    redis.call(command, key, unpack(args, i, math.min(i + size - 1, #args)))
+-- The same, and answers OK.
+local function done(answers, lengths, claim)
+  applied(struct.pack('<I4', #answers) .. answers .. lengths, claim)
+  return {'OK', answers, lengths}
+end
+
+-- Calls a command with many arguments in pieces of 1,000.
+local function in_pieces(command, key, args)
+  for i = 1, #args, 1000 do
+    redis.call(command, key, unpack(args, i, math.min(i + 999, #args)))
   end
+end
+
+-- When a slot starts, in ms, by its name.
+local function start_of(name)
+  local width, start = string.match(name, '^%d+%.(%d)%.(%d+)')
+  return start * ({['0'] = 1000, ['1'] = 60000, ['2'] = 3600000, ['3'] = 86400000})[width]
 end

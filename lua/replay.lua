@@ -1,14 +1,15 @@
 #!lua
 -- Files dead or unconfirmed timers as pending, with a new retry budget. Refused by a store at its memory limit.
 --
--- KEYS[1..39] and on, ARGV up to FIRST: see timers.lua. Answers: see prelude.lua and timers.lua.
+-- KEYS[1..7] and on, ARGV up to FIRST: see slots.lua. Answers: see prelude.lua and slots.lua.
 -- From ARGV[FIRST] for each operation: id (16), fire (ms), number of the slot.
 -- Answers: 'D' done | 'U' gone | 'T' id: the key names this one
 --@include prelude
---@include timers
 
 local refused = fence(1)
 if refused then return refused end
+--@include slots
+--@include timers
 
 -- Takes a deadline that has passed out of a timer's body.
 local function drop_passed_deadline(t)

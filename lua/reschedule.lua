@@ -1,15 +1,16 @@
 #!lua
 -- Gives undelivered timers another due time. Refused by a store at its memory limit.
 --
--- KEYS[1..39] and on, ARGV up to FIRST: see timers.lua. Answers: see prelude.lua and timers.lua.
+-- KEYS[1..7] and on, ARGV up to FIRST: see slots.lua. Answers: see prelude.lua and slots.lua.
 -- From ARGV[FIRST] for each operation: target ('i' id, 'k' field of a key), in flight ('1', '0'), request id (8),
 -- due time (ms), number of the slot (0: the target's id was not known when the script was made).
 -- Answers: 'H' id: rescheduled | 'M' id: too late | 'P' id: past its deadline | 'G' not found; also kept under the request id
 --@include prelude
---@include timers
 
 local refused = fence(1)
 if refused then return refused end
+--@include slots
+--@include timers
 
 -- Writes the due time into a timer's body, or out of it if it is the one at birth.
 local function set_due(t, due)

@@ -1,16 +1,71 @@
 #!lua
 -- Files new timers as pending at their birth positions. Refused by a store at its memory limit.
 --
--- KEYS[1..39] and on, ARGV up to FIRST: see timers.lua. Answers: see prelude.lua and timers.lua.
+-- KEYS[1..7] and on, ARGV up to FIRST: see slots.lua. Answers: see prelude.lua and slots.lua.
 -- ARGV[FIRST] for each operation: id (16), policy ('c' create, 'r' replace, 'k' keep), number of the slot (2, big endian);
 -- then for each operation: record.
 -- Answers: 'N' new | 'R' id: new, replaced this one | 'O' stored before | 'C' conflict | 'E' how it ended (1) |
 --          'B' id: the key names this one | 'K' id: kept this one
 --@include prelude
---@include timers
 
 local refused = fence(1)
 if refused then return refused end
+
+-- The short way of a lone timer: new, without a key, above all prior claims, only one slot to look at.
+if #ARGV == 11 and #ARGV[8] == 37 and #ARGV[9] == 19 then
+  local id, rec, slot, call = string.sub(ARGV[9], 1, 16), ARGV[11], KEYS[#KEYS], redis.call
+  if string.byte(rec, 1) % 4 < 2 and (struct.unpack('>I6', id)) > tonumber(ARGV[6]) then
+    local length, known = call('HLEN', slot), 0
+    if length > 0 then known = call('HEXISTS', slot, id) end
+    -- KEYS[8] is the one shelf of moved.
+    if known == 0 and call('EXISTS', KEYS[2], KEYS[3], KEYS[4], KEYS[8]) > 0 then
+      known = call('HEXISTS', KEYS[2], id) + call('HEXISTS', KEYS[3], id) + call('HEXISTS', KEYS[4], id)
+        + call('HEXISTS', KEYS[8], id)
+    end
+    if known == 0 then
+      if length == 0 then
+        local name = string.sub(slot, string.byte(ARGV[8], 35) + 1)
+        call('ZADD', KEYS[#KEYS - 1], start_of(name), name)
+      end
+      call('HSET', slot, id, rec)
+      return done('N', struct.pack('<I2I4', 1, length + 1), ARGV[5])
+    end
+  end
+end
+--@include slots
+
+local heads, count, answers, unseen = ARGV[FIRST], #ARGV - FIRST, {}, {}
+for i = 1, count do
+  local id = sub(heads, 19 * i - 18, 19 * i - 3)
+  if not slot_at[id] and not in_moved[id] then unseen[#unseen + 1] = id end
+end
+if not buckets or #buckets > 0 then recall(unseen) end
+
+-- Files the timer of operation `i` if it is new, has no key, and is above all prior claims. Behind it it is as if it had been
+-- read so.
+local function file_plain(i)
+  local id, rec = sub(heads, 19 * i - 18, 19 * i - 3), ARGV[FIRST + i]
+  if byte(rec, 1) % 4 >= 2 or slot_at[id] or in_moved[id] or remembered[id] or timers[id] then return false end
+  if (struct.unpack('>I6', id)) <= PRIOR then return false end
+  local high, low = byte(heads, 19 * i - 1, 19 * i)
+  local slot = high * 256 + low
+  slot_at[id], value_at[id] = slot, rec
+  local l = sets[slot]
+  if l then
+    l[#l + 1] = id
+    l[#l + 1] = rec
+    added[slot] = added[slot] + 1
+  else
+    sets[slot], added[slot] = {id, rec}, 1
+  end
+  answers[i] = 'N'
+  return true
+end
+
+local next = 1
+while next <= count and file_plain(next) do next = next + 1 end
+if next > count then return write(answers, {}) end
+--@include timers
 
 -- What the application wrote: flags without progress and due time, body without due time.
 local function content(flags, body)
@@ -44,21 +99,11 @@ local function schedule(id, policy, rec, slot)
   return answer
 end
 
-prefetch()
-local heads, ids, answers, unseen = ARGV[FIRST], {}, {}, {}
-for i = 1, #heads / 19 do
-  local id = sub(heads, 19 * i - 18, 19 * i - 3)
-  ids[i] = id
-  if unknown(id) then unseen[#unseen + 1] = id end
-end
-recall(unseen)
-for i, id in ipairs(ids) do
-  local rec, slot = ARGV[FIRST + i], u16(heads, 19 * i - 1)
-  if byte(rec, 1) % 4 < 2 and birth_due(id) > PRIOR and unknown(id) and not ended(id) then
-    file_plain(id, rec, slot)
-    answers[i] = 'N'
-  else
-    answers[i] = schedule(id, sub(heads, 19 * i - 2, 19 * i - 2), rec, slot)
+for i = next, count do
+  if not file_plain(i) then
+    local high, low = byte(heads, 19 * i - 1, 19 * i)
+    local id, policy = sub(heads, 19 * i - 18, 19 * i - 3), sub(heads, 19 * i - 2, 19 * i - 2)
+    answers[i] = schedule(id, policy, ARGV[FIRST + i], high * 256 + low)
   end
 end
 return finish(answers)

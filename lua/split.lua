@@ -45,9 +45,9 @@ end
 for _, slot in ipairs(added) do
   redis.call('ZADD', KEYS[18 + 2 * slot], ARGV[4 + 2 * slot], ARGV[5 + 2 * slot])
 end
-for slot, l in pairs(sets) do in_pieces('HSET', KEYS[19 + 2 * slot], l, 1000) end
-for key, l in pairs(moved) do in_pieces('HSET', key, l, 1000) end
-in_pieces('HDEL', KEYS[18], gone, 1000)
+for slot, l in pairs(sets) do in_pieces('HSET', KEYS[19 + 2 * slot], l) end
+for key, l in pairs(moved) do in_pieces('HSET', key, l) end
+in_pieces('HDEL', KEYS[18], gone)
 if left == 0 then redis.call('ZREM', KEYS[19], ARGV[4]) end
 lengths = table.concat(lengths)
 applied('\0\0\0\0' .. lengths, '')

@@ -66,6 +66,7 @@ impl Needs {
                     None => return false,
                 },
                 (b'i', Some(id)) => self.ids.push(id),
+                (b'h', _) => self.keys = true,
                 (b'k', Some(id)) => {
                     self.named.insert(rest[16..].to_vec(), id);
                 }
@@ -155,7 +156,7 @@ mod tests {
     #[test]
     fn a_script_that_never_has_enough_is_stopped() {
         let mut needs = Needs::default();
-        let want = [Bytes::from_static(b"s0.0.1000.0")];
+        let want = [Bytes::from_static(b"s0.0.1000")];
         assert!((0..16).all(|_| needs.add(&want)));
         assert!(!needs.add(&want));
         assert!(!Needs::default().add(&[Bytes::from_static(b"i123")]));

@@ -1,4 +1,5 @@
-//! Where timers are that have left their birth position, as far as the lane has seen it lately.
+//! Where timers are that have left their birth position or may be in one of several siblings, as far as the lane has seen
+//! it lately.
 //!
 //! Only hints: a script that finds a timer elsewhere asks for that place. Bounded; the oldest go first.
 

@@ -126,7 +126,8 @@ pub(crate) enum IndexKey {
     Retry(u8),
 }
 
-/// A slot: one hash. Its name is `<track>.<width>.<start>.<sibling>`.
+/// A slot: one hash. Its name is `<track>.<width>.<start>[.<sibling>]`, its start counted in its width: a lone timer's slot
+/// is named three times.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct SlotKey {
     /// 0: first delivery, n: the n-th retry tier.
@@ -147,15 +148,16 @@ impl SlotKey {
         let mut parts = name.split('.');
         let track = parts.next()?.parse().ok()?;
         let width = *SlotWidth::ALL.get(parts.next()?.parse::<usize>().ok()?)?;
-        let start = parts.next()?.parse().ok()?;
-        let sibling = parts.next()?.parse().ok()?;
+        let start = parts.next()?.parse::<u64>().ok()?.checked_mul(width.ms())?;
+        let sibling = parts.next().map_or(Some(0), |sibling| sibling.parse().ok().filter(|n| *n > 0))?;
         parts.next().is_none().then_some(Self { track, width, start, sibling })
     }
 }
 
 impl fmt::Display for SlotKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}.{}", self.track, self.width as u8, self.start, self.sibling)
+        write!(f, "{}.{}.{}", self.track, self.width as u8, self.start / self.width.ms())?;
+        if self.sibling == 0 { Ok(()) } else { write!(f, ".{}", self.sibling) }
     }
 }
 
@@ -190,9 +192,13 @@ mod tests {
     #[test]
     fn slot_names_survive() {
         let slot = SlotKey { track: 3, width: SlotWidth::Hour, start: 7_200_000, sibling: 5 };
-        assert_eq!(slot.to_string(), "3.2.7200000.5");
-        assert_eq!(SlotKey::parse("3.2.7200000.5"), Some(slot));
-        for bad in ["", "3.2.7200000", "3.4.0.0", "3.2.1.0.0", "x.2.1.0"] {
+        assert_eq!(slot.to_string(), "3.2.2.5");
+        assert_eq!(SlotKey::parse("3.2.2.5"), Some(slot));
+        let first = SlotKey { sibling: 0, ..slot };
+        assert_eq!(first.to_string(), "3.2.2");
+        assert_eq!(SlotKey::parse("3.2.2"), Some(first));
+        for bad in ["", "3.2", "3.4.0", "3.2.1.0", "3.2.1.1.1", "x.2.1", "3.2.1.", "3.3.18446744073709551615"]
+        {
             assert_eq!(SlotKey::parse(bad), None, "{bad}");
         }
     }

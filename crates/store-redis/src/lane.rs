@@ -112,6 +112,8 @@ pub(crate) struct Engine {
     pub(crate) mirror: Mirror,
     pub(crate) hints: Hints,
     pub(crate) dests: Destinations,
+    /// Whether a timer with an application key was seen.
+    pub(crate) keyed: bool,
     pub(crate) unreadable: Unreadable,
     pub(crate) window: VecDeque<Item>,
     calls: VecDeque<Applying>,
@@ -159,6 +161,7 @@ impl Engine {
             mirror: Mirror::default(),
             hints: Hints::default(),
             dests: Destinations::default(),
+            keyed: false,
             unreadable: Unreadable::default(),
             window: VecDeque::new(),
             calls: VecDeque::new(),
@@ -196,9 +199,11 @@ impl Engine {
             self.push(Work::Intern(new.to_vec()));
             items += 1;
         }
-        let mirror = &self.mirror;
-        // In a crowded slot an id may be in several siblings, and a script has to look into each.
-        for ops in runs(ops, |id| mirror.birth_places(id).len().div_ceil(2)) {
+        let (mirror, hints) = (&self.mirror, &self.hints);
+        // In a crowded slot an id may be in several siblings, and a script has to look into each; unless it is known in
+        // which one it is.
+        let weigh = |id| if hints.get(id).is_some() { 1 } else { mirror.birth_places(id).len().div_ceil(2) };
+        for ops in runs(ops, weigh) {
             self.push(Work::Ops(Run { ops, now, claim: claim.take(), trimmed: 0 }));
             items += 1;
         }
@@ -274,7 +279,8 @@ impl Engine {
     fn plan(&mut self, at: usize) -> Plan {
         let item = &mut self.window[at];
         let (mirror, placed) = (&mut self.mirror, &mut item.placed);
-        let planner = Planner::new(&self.facts, mirror, &mut self.hints, &self.dests, item.no, placed);
+        let (hints, keyed) = (&mut self.hints, &mut self.keyed);
+        let planner = Planner::new(&self.facts, mirror, hints, &self.dests, keyed, item.no, placed);
         match &mut item.work {
             Work::Ops(run) => {
                 if let [Op::TrimDead { before, keep, limit }] = run.ops[..] {

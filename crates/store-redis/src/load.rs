@@ -93,6 +93,9 @@ impl Engine {
             tier = value.get_u8() - MOVED;
             fire = Time::from_ms(value.try_get_uint_le(6).ok()?);
             self.hints.note(id, slot);
+        } else if slot.sibling > 0 || slot.width != id.birth_width() {
+            // It may be in one of several places.
+            self.hints.note(id, slot);
         }
         let record = match Record::decode(id, &value, |number| self.dests.name(number)) {
             Ok(record) => record,
@@ -101,6 +104,7 @@ impl Engine {
                 return None;
             }
         };
+        self.keyed |= record.timer.key.is_some();
         let covered = record.covered(fire, self.facts.epoch, self.facts.prior_claim);
         Some(LoadedTimer { record, fire, tier, covered })
     }

@@ -1,6 +1,6 @@
 //! From operations to a script call: keys, arguments, and where everything goes.
 //!
-//! Purpose: cuts a batch into runs that one script can do in about a millisecond, and lays a run out as `lua/timers.lua`
+//! Purpose: cuts a batch into runs that one script can do in about a millisecond, and lays a run out as `lua/slots.lua`
 //! wants it. Not in here: sending, sequence numbers, answers.
 
 use std::collections::HashMap;
@@ -21,8 +21,8 @@ use crate::script::Script;
 const MAX_OPS: usize = 128;
 /// Bytes of payload that one script files.
 const MAX_BYTES: usize = 64 << 10;
-/// KEYS before the indexes of slots, as in `lua/timers.lua`.
-const FIXED_KEYS: usize = 39;
+/// KEYS before the shelves, as in `lua/slots.lua`.
+const FIXED_KEYS: usize = 7;
 
 /// What a script call needs besides its fence.
 #[derive(Debug)]
@@ -51,6 +51,8 @@ pub(crate) struct Needs {
     pub(crate) ids: Vec<TimerId>,
     /// By the field of the key.
     pub(crate) named: HashMap<Vec<u8>, TimerId>,
+    /// The application keys.
+    pub(crate) keys: bool,
     /// How often it asked.
     pub(crate) rounds: u32,
 }
@@ -117,6 +119,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) mirror: &'a mut Mirror,
     pub(crate) hints: &'a mut Hints,
     pub(crate) dests: &'a Destinations,
+    /// Whether there are application keys: scripts are told about them from the first one on.
+    pub(crate) keyed: &'a mut bool,
     /// The number of the script in the lane.
     pub(crate) no: u64,
     /// Where it files timers, as far as it was laid out before.
@@ -127,6 +131,8 @@ pub(crate) struct Planner<'a> {
     numbers: HashMap<SlotKey, usize>,
     ids: Vec<TimerId>,
     seen: std::collections::HashSet<TimerId>,
+    /// Shelves of moved timers that it may touch, a bit each.
+    shelves: u16,
 }
 
 impl<'a> Planner<'a> {
@@ -135,11 +141,12 @@ impl<'a> Planner<'a> {
         mirror: &'a mut Mirror,
         hints: &'a mut Hints,
         dests: &'a Destinations,
+        keyed: &'a mut bool,
         no: u64,
         placed: &'a mut Vec<Placed>,
     ) -> Self {
-        let (heads, slots, numbers, ids, seen) = Default::default();
-        Self { facts, mirror, hints, dests, no, placed, heads, slots, numbers, ids, seen }
+        let (heads, slots, numbers, ids, seen, shelves) = Default::default();
+        Self { facts, mirror, hints, dests, keyed, no, placed, heads, slots, numbers, ids, seen, shelves }
     }
 
     /// A script that applies a run of operations of one kind.
@@ -165,21 +172,24 @@ impl<'a> Planner<'a> {
             self.slot(*slot);
         }
         needs.ids.iter().for_each(|id| self.id(*id));
+        *self.keyed |= needs.keys;
         let mut places = Vec::with_capacity(self.ids.len() * 24);
         for id in std::mem::take(&mut self.ids) {
             self.places(id, &mut places);
         }
         let mut keys = fixed_keys(&self.facts.keys, now);
+        let mut layout = declare_shelves(&self.facts.keys, self.shelves, *self.keyed, &mut keys);
         let indexes: Vec<_> = self.slots.iter().map(|slot| self.mirror.index(*slot)).collect();
         let indexes = declare_indexes(&self.facts.keys, &indexes, &mut keys);
+        layout.extend((keys.len() as u16).to_be_bytes());
+        // A cluster's name is short: it fits.
+        layout.push(self.facts.keys.slot_prefix() as u8);
+        layout.extend(indexes);
         let mut args = Args::new();
         args.number(now.as_ms());
         args.optional(claim.map(Time::as_ms));
         args.number(self.facts.prior_claim.as_ms()).push(self.facts.epoch.0.to_le_bytes());
-        args.number(keys.len() as u64)
-            .number(self.facts.keys.slot_prefix() as u64)
-            .push(indexes)
-            .push(places);
+        args.push(layout).push(places);
         if !self.heads.is_empty() {
             args.push(&self.heads);
         }
@@ -192,6 +202,7 @@ impl<'a> Planner<'a> {
         match op {
             Op::Schedule { timer, policy } => {
                 self.id(timer.id);
+                *self.keyed |= timer.key.is_some();
                 let mut record = Vec::with_capacity(timer.payload.len() + 32);
                 Record::new(timer.clone()).encode(self.dests.number(&timer.dest), &mut record);
                 let (width, size) = (timer.id.birth_width(), record.len());
@@ -230,6 +241,7 @@ impl<'a> Planner<'a> {
             }
             Op::Settle { id, verdict } => self.verdict(*id, verdict, now, out),
             Op::TrimDead { before, keep, limit } => {
+                self.shelves = u16::MAX;
                 out.number(before.as_ms()).number(*keep).number(u64::from(*limit));
             }
         }
@@ -272,6 +284,7 @@ impl<'a> Planner<'a> {
                 Some(*id)
             }
             Target::Key(dest, key) => {
+                *self.keyed = true;
                 let field = key_field(self.dests, dest, key);
                 out.push([b"k".as_slice(), &field].concat());
                 let id = needs.named.get(&field).copied();
@@ -303,15 +316,19 @@ impl<'a> Planner<'a> {
     fn id(&mut self, id: TimerId) {
         if self.seen.insert(id) {
             self.ids.push(id);
+            self.shelves |= 1 << shelf(id);
         }
     }
 
     /// The entry of an id in the script's table of ids.
     fn places(&mut self, id: TimerId, out: &mut Vec<u8>) {
+        let mut places = self.mirror.birth_places(id);
         if let Some(slot) = self.hints.get(id).filter(|slot| self.mirror.has(*slot)) {
-            self.slot(slot);
+            match places.iter().position(|place| *place == slot) {
+                Some(at) => places.swap(0, at),
+                None => _ = self.slot(slot),
+            }
         }
-        let places = self.mirror.birth_places(id);
         out.extend(id.to_bytes());
         // Some levels of siblings of each width: it fits.
         out.push(places.len() as u8);
@@ -338,14 +355,32 @@ pub(crate) fn key_field(dests: &Destinations, dest: &Destination, key: &Key) -> 
     field
 }
 
+/// The shelf on which a timer is that is not at its birth position.
+const fn shelf(id: TimerId) -> u8 {
+    id.to_bytes()[15] % SHELVES
+}
+
 fn fixed_keys(keys: &Keyspace, now: Time) -> Vec<String> {
-    let mut all = Vec::with_capacity(FIXED_KEYS + 16);
+    let mut all = Vec::with_capacity(FIXED_KEYS + 8);
     all.push(keys.owner());
     all.extend(keys.ended(now));
     all.extend([keys.dead(), keys.taken(), keys.park()]);
-    all.extend((0..SHELVES).map(|s| keys.moved(s)));
-    all.extend((0..SHELVES).map(|s| keys.app_keys(s)));
     all
+}
+
+/// Declares shelves of moved timers, and all of application keys or none; their numbers in KEYS, 0 for the others.
+fn declare_shelves(keys: &Keyspace, moved: u16, keyed: bool, out: &mut Vec<String>) -> Vec<u8> {
+    let mut declare = |wanted: bool, key: &dyn Fn(u8) -> String, shelf| {
+        if wanted {
+            out.push(key(shelf));
+        }
+        // At most 39 keys by now.
+        if wanted { out.len() as u8 } else { 0 }
+    };
+    let moved = (0..SHELVES).map(|s| (moved >> s & 1 == 1, s));
+    let mut numbers: Vec<u8> = moved.map(|(wanted, s)| declare(wanted, &|s| keys.moved(s), s)).collect();
+    numbers.extend((0..SHELVES).map(|s| declare(keyed, &|s| keys.app_keys(s), s)));
+    numbers
 }
 
 /// Declares each index once; the number in KEYS for each slot, in two bytes.

@@ -59,6 +59,7 @@ scripts! {
 }
 
 const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
+const SLOTS: &str = include_str!("../../../lua/slots.lua");
 const TIMERS: &str = include_str!("../../../lua/timers.lua");
 
 impl Script {
@@ -71,6 +72,7 @@ impl Script {
                 "--@include prelude" => text.push_str(&crate::sabotage::prelude(PRELUDE)),
                 #[cfg(not(feature = "sabotage"))]
                 "--@include prelude" => text.push_str(PRELUDE),
+                "--@include slots" => text.push_str(SLOTS),
                 "--@include timers" => text.push_str(TIMERS),
                 line if line.starts_with("--") => {}
                 line => text.push_str(line),

@@ -19,6 +19,13 @@ impl Server {
         ((seconds("used_cpu_user_main_thread") + seconds("used_cpu_sys_main_thread")) * 1e6) as u64
     }
 
+    /// Commands carried out since the start, those within scripts too.
+    pub fn commands(&self) -> u64 {
+        let stats: String = self.call(&["INFO", "commandstats"]);
+        let calls = stats.lines().filter_map(|line| line.split_once(":calls=")?.1.split(',').next());
+        calls.filter_map(|calls| calls.parse::<u64>().ok()).sum()
+    }
+
     /// Starts to note every command's duration.
     pub fn note_durations(&self) {
         self.call::<()>(&["CONFIG", "SET", "slowlog-max-len", "1000000"]);
