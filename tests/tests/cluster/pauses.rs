@@ -30,7 +30,7 @@ async fn run(name: &'static str, leader: bool) {
     let mut scene = Scene::begin(name, on_masters()).await;
     let mut refused = 0;
     for round in 1..=rounds().min(3) {
-        let back = pause(&mut scene, round, leader, either(3, 12)).await;
+        let back = pause(&mut scene, round, leader, either(3, 15)).await;
         assert!(back.ended > 0 && back.fenced > 0, "nothing of a broker that was paused was refused");
         assert!(!leader || back.stepped_down != Some(0), "a leader that was paused still leads");
         refused += back.ended;
