@@ -67,7 +67,8 @@ impl Server {
     pub fn start_with(options: ServerOptions) -> Self {
         for _ in 0..20 {
             let dir = tempfile::Builder::new().prefix("mtimer-redis-").tempdir().expect("a temporary folder");
-            let mut server = Self { options: options.clone(), port: free_port(), dir, child: None };
+            let mut server =
+                Self { options: options.clone(), port: free_port(options.cluster), dir, child: None };
             // If it fails, somebody else took the port in between.
             if server.try_start() {
                 return server;
@@ -205,15 +206,17 @@ impl Drop for Server {
     }
 }
 
-/// A port that is free, and whose neighbour 10,000 above (the cluster bus) is, too.
-fn free_port() -> u16 {
+/// A port that is free, below the range from which outgoing connections take theirs: a server that was stopped gets it again.
+/// In cluster mode its neighbour 10,000 above (the cluster bus) is free and below that range, too.
+fn free_port(cluster: bool) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let base = 20_000 + (std::process::id() % 300) as u16 * 80;
+    // The buses are between 30,000 and 32,760.
+    let (first, count) = if cluster { (20_000, 2_760) } else { (22_760, 7_240) };
+    let base = (std::process::id() % 1_000) as u16 * 16;
     loop {
-        let port = base + NEXT.fetch_add(1, Ordering::Relaxed) % 8_000;
-        let port = 20_000 + (port - 20_000) % 30_000;
+        let port = first + (base + NEXT.fetch_add(1, Ordering::Relaxed)) % count;
         let free = |p: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, p)).is_ok();
-        if free(port) && free(port + 10_000) {
+        if free(port) && (!cluster || free(port + 10_000)) {
             return port;
         }
     }
