@@ -1,7 +1,7 @@
 //! One redis-server process.
 
 use std::ffi::OsStr;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ pub struct ServerOptions {
 #[derive(Debug)]
 pub struct Server {
     options: ServerOptions,
-    port: u16,
+    port: Port,
     dir: TempDir,
     child: Option<Child>,
 }
@@ -68,7 +68,7 @@ impl Server {
         for _ in 0..20 {
             let dir = tempfile::Builder::new().prefix("mtimer-redis-").tempdir().expect("a temporary folder");
             let mut server =
-                Self { options: options.clone(), port: free_port(options.cluster), dir, child: None };
+                Self { options: options.clone(), port: Port::take(options.cluster), dir, child: None };
             // If it fails, somebody else took the port in between.
             if server.try_start() {
                 return server;
@@ -81,7 +81,7 @@ impl Server {
         let yes_no = |on| if on { "yes" } else { "no" };
         let mut command = Place::command(self.options.place.as_ref(), "redis-server");
         command
-            .args(["--port", &self.port.to_string(), "--bind", &self.host().to_string(), "--save", ""])
+            .args(["--port", &self.port.number.to_string(), "--bind", &self.host().to_string(), "--save", ""])
             .args(["--protected-mode", yes_no(self.options.place.is_none())])
             .args(["--appendonly", yes_no(self.options.append_only), "--appendfsync", "always"])
             .args(["--cluster-enabled", yes_no(self.options.cluster), "--cluster-node-timeout", "2000"])
@@ -103,11 +103,11 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        panic!("redis-server on port {} did not answer within {START_WITHIN:?}", self.port);
+        panic!("redis-server on port {} did not answer within {START_WITHIN:?}", self.port.number);
     }
 
     fn answers(&self) -> bool {
-        if TcpStream::connect((self.host(), self.port)).is_err() {
+        if TcpStream::connect((self.host(), self.port.number)).is_err() {
             return false;
         }
         match self.try_call::<String>(&["PING"]) {
@@ -151,12 +151,12 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        panic!("redis-server does not start again on port {}", self.port);
+        panic!("redis-server does not start again on port {}", self.port.number);
     }
 
     /// Its port.
     pub const fn port(&self) -> u16 {
-        self.port
+        self.port.number
     }
 
     /// Its address.
@@ -166,7 +166,7 @@ impl Server {
 
     /// `host:port`.
     pub fn address(&self) -> String {
-        format!("{}:{}", self.host(), self.port)
+        format!("{}:{}", self.host(), self.port.number)
     }
 
     /// As the store takes it.
@@ -206,18 +206,33 @@ impl Drop for Server {
     }
 }
 
-/// A port that is free, below the range from which outgoing connections take theirs: a server that was stopped gets it again.
-/// In cluster mode its neighbour 10,000 above (the cluster bus) is free and below that range, too.
-fn free_port(cluster: bool) -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // The buses are between 30,000 and 32,760.
-    let (first, count) = if cluster { (20_000, 2_760) } else { (22_760, 7_240) };
-    let base = (std::process::id() % 1_000) as u16 * 16;
-    loop {
-        let port = first + (base + NEXT.fetch_add(1, Ordering::Relaxed)) % count;
-        let free = |p: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, p)).is_ok();
-        if free(port) && (!cluster || free(port + 10_000)) {
-            return port;
+/// A port of one's own: below the range from which outgoing connections take theirs, so that a server which was stopped gets
+/// it again. In cluster mode its neighbour 10,000 above (the cluster bus) is, too.
+#[derive(Debug)]
+struct Port {
+    number: u16,
+    /// Nobody binds these for themselves: whoever does has the port, also while nobody listens.
+    _mark: UdpSocket,
+    _bus: Option<UdpSocket>,
+}
+
+impl Port {
+    fn take(cluster: bool) -> Self {
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        // The buses are between 30,000 and 32,760.
+        let (first, count) = if cluster { (20_000, 2_760) } else { (22_760, 7_240) };
+        let base = (std::process::id() % 1_000) as u16 * 16;
+        let free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+        let mark = |port: u16| UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).ok().filter(|_| free(port));
+        loop {
+            let number = first + (base + NEXT.fetch_add(1, Ordering::Relaxed) % count) % count;
+            let Some(own) = mark(number) else { continue };
+            let bus = cluster.then(|| mark(number + 10_000));
+            match bus {
+                None => return Self { number, _mark: own, _bus: None },
+                Some(Some(bus)) => return Self { number, _mark: own, _bus: Some(bus) },
+                Some(None) => {}
+            }
         }
     }
 }
