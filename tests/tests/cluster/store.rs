@@ -1,9 +1,14 @@
 //! What Redis goes through: a master that dies and is replaced, slots that move, a master that hangs; and a lease that
 //! nobody can get.
 
-use mtimer_tests::{Entry, Excuse, Load, RedisKind, Setup, fires, seed, wait_for};
+use std::collections::BTreeSet;
+
+use mtimer_tests::{Entry, Excuse, Fire, Load, RedisKind, Setup, fires, seed, wait_for};
 
 use crate::scene::{PATIENCE, Scene, either, now, on_masters, on_one, rounds};
+
+/// What comes due so shortly before the end of a time may fire behind it, ms: a loaded machine is slow.
+const MARGIN_MS: u64 = 3_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_dies_and_its_replica_takes_its_place() {
@@ -118,13 +123,23 @@ async fn a_stranger_holds_the_lease() {
     println!("{name}: no leader for {} ms, one again after {} ms", freed - alone, now() - freed);
     scene.note(from, "a stranger held the lease", Excuse::Nothing);
     let outcome = scene.end().await;
-    // All partitions went on firing.
-    let fired: std::collections::BTreeSet<u16> = fires(&outcome.history)
-        .iter()
-        .filter(|f| (alone..freed).contains(&f.at))
-        .map(|f| f.partition)
-        .collect();
-    let silent: Vec<u16> = (0..Setup::default().partitions).filter(|p| !fired.contains(p)).collect();
+    // All partitions went on firing in which there was something to fire: clients file timers in runs, so it need not be all.
+    let fires = fires(&outcome.history);
+    let of = |pass: &dyn Fn(&Fire) -> bool| -> BTreeSet<u16> {
+        fires.iter().filter(|f| pass(f)).map(|f| f.partition).collect()
+    };
+    let wanted = of(&|f| (alone..freed.saturating_sub(MARGIN_MS)).contains(&f.ready));
+    let fired = of(&|f| (alone..freed).contains(&f.at));
+    println!(
+        "{name}: of {} partitions with something to fire, {} fired meanwhile",
+        wanted.len(),
+        fired.len()
+    );
+    assert!(
+        wanted.len() > usize::from(Setup::default().partitions) / 2,
+        "only {wanted:?} had something to fire"
+    );
+    let silent: Vec<u16> = wanted.difference(&fired).copied().collect();
     let is_silent = |entry: &&Entry| entry.note.partition().is_some_and(|p| silent.contains(&p));
     let reigns: Vec<_> = outcome.history.journal.iter().filter(is_silent).collect();
     assert!(silent.is_empty(), "{silent:?} fired nothing from {alone} to {freed}; their reigns: {reigns:#?}");
