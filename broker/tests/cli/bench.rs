@@ -1,12 +1,11 @@
 //! bench: tiny ones of each, what they print, and that nothing of them stays.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use mtimer_store_redis::test_support::Server;
 use serde_json::Value;
 
-use crate::harness::{Dev, PATIENCE, Running, run};
+use crate::harness::{Dev, Running, run, wait_for};
 
 /// Runs one that is exact; its report.
 fn bench(name: &str, args: &[&str]) -> Value {
@@ -147,17 +146,6 @@ fn a_broker_does_not_outlive_a_measurement_that_was_killed() {
 fn a_broker_that_cannot_start_is_told_of() {
     let failed = run(&["bench", "burst", "--json", "--", "--partitions", "0"]).code(1).json();
     assert!(failed["message"].as_str().unwrap().starts_with("the broker did not start: "), "{failed}");
-}
-
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(began.elapsed() < PATIENCE, "never {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// The child of a process.

@@ -1,23 +1,14 @@
 //! dead list, get, replay, purge, unconfirmed.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 
-use crate::harness::{Dev, PATIENCE, Running};
+use crate::harness::{Dev, Running, wait_for};
 
 impl Dev {
     /// Waits until there are so many dead letters.
     pub(crate) fn wait_for_dead(&self, n: usize) -> Vec<Value> {
-        let began = Instant::now();
-        loop {
-            let dead = self.run(&["dead", "list", "--json"]).ok().lines();
-            if dead.len() == n {
-                return dead;
-            }
-            assert!(began.elapsed() < PATIENCE, "{dead:?}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let list = || Some(self.run(&["dead", "list", "--json"]).ok().lines()).filter(|dead| dead.len() == n);
+        wait_for(&format!("{n} dead letters"), list)
     }
 
     /// Makes a dead letter for a destination.

@@ -72,20 +72,30 @@ pub(crate) fn end(mut command: Command, input: &[u8]) -> Ended {
     let input = input.to_vec();
     let feed = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let (out, err) = (read(child.stdout.take().unwrap()), read(child.stderr.take().unwrap()));
-    let began = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if began.elapsed() > PATIENCE {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            panic!("{command:?} does not end: {:?}", (out.join(), err.join()));
-        }
-        std::thread::sleep(Duration::from_millis(2));
+    let Some(status) = within_patience(|| child.try_wait().unwrap()) else {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        panic!("{command:?} does not end: {:?}", (out.join(), err.join()));
     };
     feed.join().unwrap();
     Ended { code: status.code().unwrap_or(-1), out: out.join().unwrap(), err: err.join().unwrap() }
+}
+
+/// Looks again and again until there is something; panics if it never comes.
+pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    within_patience(look).unwrap_or_else(|| panic!("never {what}"))
+}
+
+/// Other processes tell nobody when they change: they are looked at, until they are as wanted or patience is over.
+fn within_patience<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    None
 }
 
 /// Reads to the end, beside everything else.
@@ -221,15 +231,7 @@ impl Dev {
 
     /// Asks for the status until it is as wanted.
     pub(crate) fn wait_for(&self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let began = Instant::now();
-        loop {
-            let status = self.status();
-            if is(&status) {
-                return status;
-            }
-            assert!(began.elapsed() < PATIENCE, "never {what}: {status}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_for(what, || Some(self.status()).filter(&is))
     }
 
     /// The process alone.

@@ -64,8 +64,13 @@ pub(crate) fn counter(status: &Status, name: &str) -> u64 {
 
 /// Waits until something is so.
 pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
+    until_async(what, async || condition()).await;
+}
+
+/// The same with a condition that has to be asked for. Nobody tells when it changes: it is looked at again and again.
+async fn until_async(what: &str, condition: impl AsyncFn() -> bool) {
     let so = async {
-        while !condition() {
+        while !condition().await {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
@@ -74,12 +79,7 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
 
 /// Waits until a counter has reached `n`.
 pub(crate) async fn wait_count(broker: &Broker, name: &str, n: u64) {
-    let reached = async {
-        while count(broker, name).await < n {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{name} has not reached {n}"));
+    until_async(&format!("{name} is {n}"), async || count(broker, name).await >= n).await;
 }
 
 pub(crate) fn now() -> Time {
@@ -295,10 +295,6 @@ pub(crate) async fn works(broker: &Broker, app: &str) {
 
 /// Waits until the broker has so many sessions.
 pub(crate) async fn wait_sessions(broker: &Broker, n: u64) {
-    let reached = async {
-        while broker.status().await.expect("the broker is up").sessions != n {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("not {n} sessions"));
+    let sessions = async || broker.status().await.expect("the broker is up").sessions;
+    until_async(&format!("{n} sessions"), async || sessions().await == n).await;
 }
