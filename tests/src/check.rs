@@ -27,6 +27,10 @@ const CLAIM_MS: u64 = 1_000;
 const LOSS_MS: u64 = 2_000;
 /// How long an outcome may be on its way to the broker's decision that there was none, ms.
 const SETTLE_LAG_MS: u64 = 4_000;
+/// How far a record of a delivery may be behind a fault that ended its sender, ms.
+const ARRIVAL_MS: u64 = 2_000;
+/// What a store that loses writes may break: it never makes a timer early, changes it, or leaves it incomplete.
+const LOSABLE: [u8; 5] = [1, 4, 5, 6, 7];
 
 /// A broken invariant.
 #[derive(Clone, Debug)]
@@ -78,9 +82,10 @@ pub fn judge(history: &History, end: &Final) -> Verdict {
         let mut found: Vec<_> = found.into_iter().map(to_violation).collect();
         found.extend(late.remove(serial).unwrap_or_default());
         pace::blame_jumps(history, &mut found, *serial);
-        let lost = !found.is_empty() && timer.may_be_lost();
-        let heap = if lost { &mut verdict.losses } else { &mut verdict.violations };
-        heap.append(&mut found);
+        if !found.is_empty() && timer.may_be_lost() {
+            verdict.losses.extend(found.extract_if(.., |v| LOSABLE.contains(&v.invariant)));
+        }
+        verdict.violations.append(&mut found);
     }
     let all = &mut verdict.violations;
     all.extend(epochs::check(history));
@@ -128,6 +133,7 @@ impl Timer<'_> {
         self.is_delivered_as_often_as_allowed(found);
         self.stays_cancelled(found);
         self.stays_moved(found);
+        self.keeps_its_deadline(found);
         self.is_unconfirmed_for_a_reason(found);
         self.is_complete_when_dead(found);
     }

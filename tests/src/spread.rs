@@ -17,6 +17,11 @@ impl Spread {
         Self(histogram)
     }
 
+    /// The value that this share of them does not exceed.
+    pub fn at(&self, quantile: f64) -> u64 {
+        self.0.value_at_quantile(quantile)
+    }
+
     /// How many there are.
     pub fn count(&self) -> u64 {
         self.0.len()
@@ -25,8 +30,7 @@ impl Spread {
 
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = |q| self.0.value_at_quantile(q);
-        let (p50, p90, p99) = (at(0.5), at(0.9), at(0.99));
+        let (p50, p90, p99) = (self.at(0.5), self.at(0.9), self.at(0.99));
         write!(f, "n {}, p50 {p50} ms, p90 {p90} ms, p99 {p99} ms, max {} ms", self.0.len(), self.0.max())
     }
 }

@@ -175,9 +175,24 @@ fn good_histories_pass() {
     // Unknown: may be there or not.
     Story::default().planned(Plan::new(1, &dest(), DUE, 3, TIMEOUT), Said::Unknown).holds();
     Story::default().planned(Plan::new(1, &dest(), DUE, 3, TIMEOUT), Said::Unknown).ok(1).holds();
-    // Expired.
-    let expires = Plan { deadline: Some(DUE + 5), ..Plan::new(1, &dest(), DUE, 3, TIMEOUT) };
-    Story::default().planned(expires, stored(1)).holds();
+}
+
+#[test]
+fn a_deadline_ends_what_was_not_delivered_by_then_and_nothing_else() {
+    let expires = |after| {
+        let plan = Plan { deadline: Some(DUE + after), ..Plan::new(1, &dest(), DUE, 3, TIMEOUT) };
+        Story::default().planned(plan, stored(1))
+    };
+    expires(5).holds();
+    // Nothing held it up for so long.
+    expires(60_000).breaks(1, "long before its deadline");
+    expires(60_000).fault(5, 59_000).holds();
+    // A handler that was too slow, and then the deadline.
+    expires(TIMEOUT + 500).delivered(1, 1, EPOCH, 1).holds();
+    expires(TIMEOUT + 60_000).delivered(1, 1, EPOCH, 1).breaks(1, "long before its deadline");
+    let late = || expires(5).delivered(1, 20_000, EPOCH, 1).settled(1, 20_001, EPOCH, 1, Handled::Ok);
+    late().breaks(1, "19995 ms after its deadline");
+    late().fault(0, 100).holds();
 }
 
 #[test]
@@ -300,6 +315,16 @@ fn invariant_5_duplicates_are_higher_and_have_a_cause() {
         .settled(1, 21, EPOCH, 3, Handled::Ok)
         .breaks(5, "");
     Story::default().timer(1).ok(1).delivered(1, 20, EPOCH, 2).breaks(5, "had said Ok");
+    // A fault loses what is on its way, and not what was said long before or after it.
+    let said =
+        |from, until| Story::default().timer(1).ok(1).fault(from, until).delivered(1, 15_000, EPOCH + 1, 2);
+    said(0, 50).holds();
+    said(9_000, 9_500).breaks(5, "had said Ok");
+    let again = Story::default().timer(1).fault(0, 1).delivered(1, 4_000, EPOCH + 1, 1);
+    again
+        .settled(1, 4_001, EPOCH + 1, 1, Handled::Ok)
+        .delivered(1, 4_300, EPOCH + 1, 2)
+        .breaks(5, "had said Ok");
     Story::default()
         .timer(1)
         .delivered(1, 1, EPOCH, 1)
@@ -368,6 +393,17 @@ fn invariant_6_cancelled_means_never() {
         .delivered(1, 11_000, EPOCH, 2)
         .settled(1, 11_001, EPOCH, 2, Handled::Ok)
         .breaks(6, "did not stop attempt 2");
+    // A handler had it: what follows at once is seen as well.
+    let stopped = |cancelled, asked_again| {
+        let story =
+            Story::default().timer(1).delivered(1, 1, EPOCH, 1).cancelled(1, cancelled, Said::TooLate);
+        let story = story.settled(1, asked_again, EPOCH, 1, Handled::Retry);
+        story.delivered(1, 400, EPOCH, 2).settled(1, 401, EPOCH, 2, Handled::Ok)
+    };
+    stopped(10, 100).breaks(6, "a cancel during attempt 1");
+    stopped(10, 100).fault(50, 90).holds();
+    // It had asked for a retry before, and that may have been under way.
+    stopped(110, 100).holds();
 }
 
 #[test]
@@ -418,6 +454,12 @@ fn invariant_9_everything_fires_in_time() {
     // A fault is waited for, and no more than that.
     limited(late(12_000).fault(100, 9_000)).holds();
     limited(late(12_000).fault(100, 6_000)).breaks(9, "6000 ms after");
+    // One fault after the other is waited for; not one that came when it should have fired long since, nor what was planned.
+    limited(late(20_000).fault(100, 6_000).fault(8_000, 16_000)).holds();
+    limited(late(12_000).fault(5_500, 11_000)).breaks(9, "12000 ms after");
+    let mut planned = late(12_000).fault(100, 9_000);
+    planned.history.faults[0].excuse = Excuse::Nothing;
+    limited(planned).breaks(9, "12000 ms after");
 }
 
 #[test]
@@ -510,6 +552,11 @@ fn a_planned_change_excuses_nothing_and_a_loss_explains_what_it_touched() {
     assert_eq!((verdict.violations.len(), verdict.losses.len()), (0, 1), "{verdict:?}");
     let verdict = lost(5_000);
     assert_eq!((verdict.violations.len(), verdict.losses.len()), (1, 0), "{verdict:?}");
+    // What no lost write can bring about stays a violation.
+    let mut early = Story::default().timer(1).delivered(1, -1, EPOCH, 1).fault(0, 500);
+    early = early.settled(1, 0, EPOCH, 1, Handled::Ok);
+    early.history.faults[0].excuse = Excuse::Losses;
+    early.breaks(3, "1 ms before");
 }
 
 #[test]

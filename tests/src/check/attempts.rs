@@ -3,7 +3,7 @@
 use mtimer_client::Mode;
 
 use super::lives::Seen;
-use super::{CLAIM_MS, Found, RECORD_LAG_MS, SETTLE_LAG_MS, Timer};
+use super::{ARRIVAL_MS, CLAIM_MS, Found, RECORD_LAG_MS, SETTLE_LAG_MS, Timer};
 use crate::history::Handled;
 use crate::journal::Note;
 
@@ -48,16 +48,20 @@ impl Timer<'_> {
 
     /// A delivery after another one: the handler asked for it, or was too slow, or something broke in between.
     fn has_a_cause(&self, last: &Seen, d: &Seen, found: &mut Found) {
-        if self.fault_between(last.at.saturating_sub(RECORD_LAG_MS), d.at) {
-            return;
-        }
         let outcome = self.life.settled.iter().find(|s| (s.1, s.2) == (last.epoch, last.attempt));
         let in_time = outcome.filter(|s| s.0.saturating_sub(last.at) + SETTLE_LAG_MS <= self.plan.timeout_ms);
         match in_time {
             Some((.., Handled::Retry)) | None => {}
+            // Only what broke while the outcome was on its way can have lost it.
             Some((at, .., outcome)) => {
-                found.push((5, format!("delivered again although its handler had said {outcome:?} at {at}")));
+                if !self.fault_between(last.at.saturating_sub(ARRIVAL_MS), at + SETTLE_LAG_MS) {
+                    let what = format!("delivered again although its handler had said {outcome:?} at {at}");
+                    found.push((5, what));
+                }
             }
+        }
+        if self.fault_between(last.at.saturating_sub(RECORD_LAG_MS), d.at) {
+            return;
         }
         // In other hands as well: an owner that releases in good order takes back what it claimed and did not send.
         let next = d.attempt == last.attempt + 1;

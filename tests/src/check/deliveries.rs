@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::lives::Moved;
-use super::{Found, RECORD_LAG_MS, Timer};
+use super::lives::{Moved, Seen};
+use super::{CLAIM_MS, Found, RECORD_LAG_MS, SETTLE_LAG_MS, Timer};
 use crate::history::Said;
 
 impl Timer<'_> {
@@ -54,7 +54,39 @@ impl Timer<'_> {
                     );
                     found.push((6, what));
                 }
+                (Said::TooLate, Some(_)) => self.stays_stopped(*answered, found),
                 _ => {}
+            }
+        }
+    }
+
+    /// A handler had it when a cancel was answered as too late, at `answered`: no attempt follows that one.
+    fn stays_stopped(&self, answered: u64, found: &mut Found) {
+        let l = self.life;
+        let this = |d: &Seen| (d.epoch, d.attempt);
+        let Some(b) = l.deliveries.iter().rfind(|d| d.at <= answered) else { return };
+        let outcome = l.settled.iter().find(|s| (s.1, s.2) == this(b));
+        let held = outcome.is_none_or(|s| s.0 > answered);
+        // Not when it may have been taken back by then.
+        let in_time = answered - b.at + SETTLE_LAG_MS <= self.plan.timeout_ms;
+        let next = l.deliveries.iter().find(|d| d.at > answered && this(d) > this(b));
+        if let Some(d) = next.filter(|_| held && in_time)
+            && !self.fault_between(b.at.saturating_sub(CLAIM_MS), d.at)
+        {
+            let what = format!(
+                "a cancel during attempt {}, at {answered}, did not stop attempt {}",
+                b.attempt, d.attempt
+            );
+            found.push((6, what));
+        }
+    }
+
+    /// Nothing is sent after its deadline.
+    pub(super) fn keeps_its_deadline(&self, found: &mut Found) {
+        let Some(deadline) = self.plan.deadline else { return };
+        for d in self.life.deliveries.iter().filter(|d| d.at > deadline + RECORD_LAG_MS) {
+            if !self.fault_between(deadline, d.at) {
+                found.push((1, format!("delivered {} ms after its deadline", d.at - deadline)));
             }
         }
     }

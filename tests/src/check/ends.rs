@@ -29,9 +29,26 @@ impl Timer<'_> {
         // Gone: an ok, a cancel or replacement that may have been done, or its deadline must explain it.
         let ok = l.settled.iter().any(|s| s.3 == Handled::Ok);
         let maybe_cancelled = l.cancels.iter().any(|(_, _, said)| matches!(said, Said::Unknown));
-        if !(ok || maybe_cancelled || l.maybe_replaced || self.plan.deadline.is_some()) {
-            found.push((1, "it is gone, and nothing has ended it".to_owned()));
+        if ok || maybe_cancelled || l.maybe_replaced {
+            return;
         }
+        match self.plan.deadline {
+            None => found.push((1, "it is gone, and nothing has ended it".to_owned())),
+            Some(deadline) if !self.may_have_expired(deadline) => {
+                found.push((1, format!("it is gone, long before its deadline {deadline} could pass")));
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Whether its deadline can have passed before it was delivered, or delivered again.
+    fn may_have_expired(&self, deadline: u64) -> bool {
+        let l = self.life;
+        let asked = l.schedules.iter().map(|s| s.0).chain(l.moves.iter().map(|m| m.due.max(m.answered)));
+        let handled = l.deliveries.iter().map(|d| d.at + self.plan.timeout_ms);
+        let idle = asked.chain(handled).chain(l.settled.iter().map(|s| s.0)).fold(self.plan.due, u64::max);
+        let late = idle + RECORD_LAG_MS;
+        deadline <= late || self.fault_between(self.plan.due.saturating_sub(CLAIM_MS), late)
     }
 
     /// At most once, and nobody knows whether it was done: something must have broken, or the handler was too slow.

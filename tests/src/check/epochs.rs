@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mtimer_client::Destination;
 
 use super::Violation;
-use crate::history::{Event, History};
+use crate::history::{Event, Excuse, Fault, History};
 use crate::journal::Note;
 use crate::tell::tell;
 
@@ -39,8 +39,11 @@ fn acquisitions(history: &History, found: &mut Vec<Violation>) {
                 found.push(violation(what));
             }
             // A line may come late; of a broker that was paused or starved, very late.
-            let undisturbed =
-                |from, to| !history.faults.iter().any(|f| f.from <= to && f.until + LOG_LAG_MS >= from);
+            let held_up = |f: &Fault| f.excuse != Excuse::Nothing;
+            let undisturbed = |from, to| {
+                let mut faults = history.faults.iter().filter(|f| held_up(f));
+                !faults.any(|f| f.from <= to && f.until + LOG_LAG_MS >= from)
+            };
             let above = |&&(then, higher, whose): &&(u64, u64, &str)| {
                 let certain = whose == broker || (at > then + LOG_LAG_MS && undisturbed(then, at));
                 higher > epoch && certain

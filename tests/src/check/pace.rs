@@ -4,7 +4,7 @@
 
 use super::Violation;
 use crate::fires::{Fire, fires};
-use crate::history::{Event, History};
+use crate::history::{Event, Excuse, Fault, History};
 use crate::tell::tell;
 
 /// Deliveries of others that must have overtaken a timer before it counts as starved.
@@ -16,7 +16,7 @@ pub(super) fn check(history: &History) -> Vec<(u64, Violation)> {
     let mut found = Vec::new();
     if let Some(limit) = history.limits.liveness_ms {
         for f in &firsts {
-            let ready = after_faults(history, f);
+            let ready = after_faults(history, f, limit);
             if f.at > ready.saturating_add(limit) {
                 let what = format!("delivered {} ms after it could have been", f.at - ready);
                 let about = tell(history, &Default::default(), f.serial);
@@ -47,15 +47,28 @@ pub(super) fn blame_jumps(history: &History, violations: &mut [Violation], seria
     }
 }
 
-/// From when on it could have been delivered: not before the faults in between were over.
-fn after_faults(history: &History, f: &Fire) -> u64 {
-    let over = history.faults.iter().filter(|fault| fault.from <= f.at).map(|fault| fault.until.min(f.at));
-    over.filter(|until| *until >= f.ready).fold(f.ready, u64::max)
+/// Faults that may have held something up: not what was planned.
+fn faults(history: &History) -> impl Iterator<Item = &Fault> {
+    history.faults.iter().filter(|fault| fault.excuse != Excuse::Nothing)
+}
+
+/// From when on it could have been delivered: not before the faults in between were over. One that began when it should
+/// have been delivered long since explains nothing.
+fn after_faults(history: &History, f: &Fire, limit: u64) -> u64 {
+    let mut ready = f.ready;
+    let mut between: Vec<&Fault> = faults(history).filter(|fault| fault.until >= ready).collect();
+    between.sort_unstable_by_key(|fault| fault.from);
+    for fault in between {
+        if fault.from <= ready.saturating_add(limit) && fault.from <= f.at {
+            ready = ready.max(fault.until.min(f.at));
+        }
+    }
+    ready
 }
 
 /// Timers that waited while many later ones of other destinations were delivered.
 fn starved(history: &History, firsts: &[Fire], limit: u64, found: &mut Vec<(u64, Violation)>) {
-    let undisturbed = |f: &Fire| !history.faults.iter().any(|x| x.from <= f.at && x.until + limit >= f.ready);
+    let undisturbed = |f: &Fire| !faults(history).any(|x| x.from <= f.at && x.until + limit >= f.ready);
     for f in firsts.iter().filter(|f| f.at > f.ready.saturating_add(limit) && undisturbed(f)) {
         let dest = &history.plans[&f.serial].dest;
         let overtook = |o: &&Fire| {

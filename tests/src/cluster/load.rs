@@ -34,6 +34,8 @@ const KNOWN: usize = 3_000;
 const CHAINS: u64 = 40;
 /// Attempts of timers without tiers of their own, by the brokers' `--retry`.
 const ATTEMPTS: u32 = 3;
+/// Until a deadline that no timer should ever meet, ms: longer than any fault lasts.
+const AMPLE_MS: u64 = 600_000;
 /// Callback timeout of timers whose handlers may be too slow, ms.
 const SHORT_TIMEOUT_MS: u64 = 1_500;
 /// Callback timeout of the others, ms: the brokers'.
@@ -272,7 +274,11 @@ impl Shared {
             plan.mode = Mode::AtMostOnce;
         }
         match rng.random_range(0..20) {
-            0 if app != SLOW => plan.deadline = Some(due + rng.random_range(300..3_000)),
+            // One that may pass, or one that never should.
+            0 if app != SLOW => {
+                let after = if rng.random() { rng.random_range(300..3_000) } else { AMPLE_MS };
+                plan.deadline = Some(due + after);
+            }
             1 => plan.key = Some(Key::new(&format!("key-{serial}")).expect("a key")),
             // One of a turn at most: the order within a request is not the order of the answers.
             2 | 3 if !*chained => {

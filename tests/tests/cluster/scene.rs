@@ -13,6 +13,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(300);
 /// A timer that waits for longer than this, without a fault, has been forgotten.
 const LIVENESS_MS: u64 = 60_000;
+/// One that waits for longer than this while many others do not has been starved, ms.
+const STARVING_MS: u64 = 15_000;
 
 /// More patience with brokers that are alive and slow than they have by default: fast rounds run beside other tests, on
 /// machines that do other things, and a broker that is starved is none that is dead. What a killed one's successors wait for
@@ -94,7 +96,7 @@ impl Scene {
         self.work.stop().await;
         let (mut history, end) = self.cluster.finish(self.work.client(), drain).await;
         history.limits.liveness_ms = Some(LIVENESS_MS);
-        history.limits.starving_ms = Some(LIVENESS_MS);
+        history.limits.starving_ms = Some(STARVING_MS);
         let Self { name, work, began, mut cluster } = self;
         tell(name, &history, &end);
         println!("{name}: drained after {:?}", began.elapsed());

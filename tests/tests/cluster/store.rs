@@ -35,7 +35,9 @@ async fn failover(name: &'static str, flags: Vec<String>) {
             scene.cluster.settled().await;
             scene.flows().await;
         }
-        scene.note(from, format!("Redis master {master} died"), Excuse::Losses);
+        // What a replica has confirmed is there when it is promoted.
+        let excuse = if replicated { Excuse::Duplicates } else { Excuse::Losses };
+        scene.note(from, format!("Redis master {master} died"), excuse);
         let back = now();
         tokio::task::block_in_place(|| scene.cluster.redis.bring_back(master));
         let joined = now();
