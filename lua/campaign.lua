@@ -4,7 +4,7 @@
 -- KEYS[1] leader:{c}   'address incarnation term', runs out by itself
 -- KEYS[2] term:{c}
 -- KEYS[3] topology:{c}
--- ARGV[1] address; ARGV[2] incarnation; ARGV[3] how long the lease is to last, ms
+-- ARGV[1] address; ARGV[2] incarnation; ARGV[3] how long the lease is to last, ms; ARGV[4] a term that a new one is above
 -- Answers: {'WON', term, topology or nil} or {'HELD', what the key holds, ms until it runs out or -1}
 
 local held = redis.pcall('GET', KEYS[1])
@@ -23,7 +23,8 @@ local published = redis.call('GET', KEYS[3])
 if not term then
     local now = redis.call('TIME')
     local ms = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
-    term = string.format('%.0f', math.max(tonumber(redis.call('GET', KEYS[2]) or '0') + 1, ms))
+    local last = math.max(tonumber(redis.call('GET', KEYS[2]) or '0'), tonumber(ARGV[4]))
+    term = string.format('%.0f', math.max(last + 1, ms))
     redis.call('SET', KEYS[2], term)
 end
 redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. term, 'PX', ARGV[3])

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_core::EngineOptions;
+use mtimer_core::cluster::is_address;
 use mtimer_types::limits;
 
 use crate::auth::{AcceptAll, Authenticator};
@@ -136,13 +137,14 @@ const LEASE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 
 fn check_membership(m: &ClusterOptions) -> Result<(), InvalidOptions> {
     if let Some(address) = &m.advertise {
-        let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
-        let plain = address.len() <= limits::MAX_ADDRESS_BYTES && !address.contains(char::is_whitespace);
-        if !plain || port.and_then(|p| p.parse::<u16>().ok()).is_none_or(|p| p == 0) {
+        if !is_address(address) {
             return Err(InvalidOptions {
                 option: "advertise",
                 value: format!("{:?}", address.chars().take(80).collect::<String>()),
-                allowed: format!("host:port of at most {} bytes", limits::MAX_ADDRESS_BYTES),
+                allowed: format!(
+                    "host:port of at most {} bytes, an IPv6 address in brackets",
+                    limits::MAX_ADDRESS_BYTES
+                ),
                 fix: "name the host and the port by which clients and other brokers reach this one",
             });
         }
@@ -236,6 +238,18 @@ mod tests {
             text,
             "heartbeat-timeout is 6s, allowed is 10s to 86400s: give at least two heartbeats, three are usual"
         );
+        for address in ["nowhere", ":7400", "b1:0", "2001:db8::5:7400", "b 1:7400"] {
+            let membership = ClusterOptions { advertise: Some(address.into()), ..ClusterOptions::default() };
+            let options = BrokerOptions { membership, ..BrokerOptions::default() };
+            let text = options.validate().unwrap_err().to_string();
+            assert!(
+                text.starts_with(&format!("advertise is {address:?}")) && text.contains("brackets"),
+                "{text}"
+            );
+        }
+        let advertise = Some("[2001:db8::5]:7400".into());
+        let membership = ClusterOptions { advertise, ..ClusterOptions::default() };
+        BrokerOptions { membership, ..BrokerOptions::default() }.validate().unwrap();
         let options = BrokerOptions { cluster: "a b".into(), ..BrokerOptions::default() };
         assert!(
             options.validate().unwrap_err().to_string().starts_with("cluster is \"a b\", allowed is 1 to 64")

@@ -85,23 +85,22 @@ impl Assigned {
         let mut backoff = Backoff::new();
         // What was asked for and may have been done.
         let mut attempt: Option<Acquire> = None;
-        let mut patience = (None, Instant::now());
+        let mut wait = Wait::begin();
         loop {
             let current = *assignment.borrow_and_update();
-            if current != patience.0 {
-                patience = (current, Instant::now());
+            if current.is_none() {
+                wait = Wait::begin();
             }
-            let began = patience.1;
             let under = match (&attempt, current) {
                 (None, None) => return Ok(None),
                 (_, Some(assignment)) => assignment,
                 (Some(sent), None) => (sent.term, sent.version >> REPEATS),
             };
-            match self.step(partition, under, began, &mut attempt).await {
+            match self.step(partition, under, &mut wait, &mut attempt).await {
                 Ok(Step::Acquired(acquired)) => {
                     self.outage.end();
                     self.counters.count(ShellCounter::PartitionsAcquired);
-                    let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+                    let took_ms = u64::try_from(wait.began.elapsed().as_millis()).unwrap_or(u64::MAX);
                     tracing::debug!(%partition, epoch = %acquired.epoch, took_ms, "acquired");
                     return Ok(Some(*acquired));
                 }
@@ -126,7 +125,7 @@ impl Assigned {
         &self,
         partition: PartitionId,
         assignment: Assignment,
-        began: Instant,
+        wait: &mut Wait,
         attempt: &mut Option<Acquire>,
     ) -> Result<Step, StoreError> {
         let request = match attempt {
@@ -134,7 +133,7 @@ impl Assigned {
             Some(request) => *request,
             None => {
                 let record = self.store.owner(partition).await?;
-                let waited = began.elapsed() >= self.patience;
+                let waited = wait.on(record.epoch) >= self.patience;
                 match self.judge(&record, assignment, waited) {
                     Verdict::Superseded => return Ok(Step::Void),
                     Verdict::Wait => return Ok(Step::Again),
@@ -185,6 +184,26 @@ impl Assigned {
     }
 }
 
+/// How long this broker has waited for a partition.
+struct Wait {
+    /// Since when it is assigned to this broker, however often that was said.
+    began: Instant,
+    /// Who has it, and since when that is waited for.
+    owner: Option<(Epoch, Instant)>,
+}
+
+impl Wait {
+    fn begin() -> Self {
+        Self { began: Instant::now(), owner: None }
+    }
+
+    /// How long the reign of this epoch is waited for by now.
+    fn on(&mut self, epoch: Epoch) -> Duration {
+        let owner = self.owner.filter(|(of, _)| *of == epoch);
+        self.owner.insert(owner.unwrap_or_else(|| (epoch, Instant::now()))).1.elapsed()
+    }
+}
+
 enum Step {
     Acquired(Box<Acquired>),
     Void,
@@ -232,6 +251,21 @@ mod tests {
         assert_eq!(a.judge(&record("a:1", 0), under, false), go, "an earlier life of its own");
         assert_eq!(a.judge(&record("gone:1", 0), under, false), go);
         assert_eq!(a.judge(&OwnerRecord::default(), under, false), go);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_owner_is_waited_for_once_however_often_the_assignment_changes() {
+        let mut wait = Wait::begin();
+        assert_eq!(wait.on(Epoch(7)), Duration::ZERO);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(wait.on(Epoch(7)), Duration::from_secs(1));
+        // Somebody else has it now, and has all the time to give it up in good order.
+        assert_eq!(wait.on(Epoch(8)), Duration::ZERO);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(
+            (wait.on(Epoch(8)), wait.began.elapsed()),
+            (Duration::from_secs(1), Duration::from_secs(2))
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the engine's task tells the cluster's: a state that is looked at, not a queue.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mtimer_protocol::BrokerLoad;
@@ -18,6 +18,8 @@ pub(crate) struct Board {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Posted {
     pub(crate) owned: BTreeMap<PartitionId, Epoch>,
+    /// Whose reign has ended since the board was last taken, though it may have begun since as well.
+    pub(crate) ended: BTreeSet<PartitionId>,
     pub(crate) load: BrokerLoad,
     pub(crate) stop: bool,
 }
@@ -31,7 +33,9 @@ impl Board {
 
     /// A reign has ended, however.
     pub(crate) fn lost(&self, partition: PartitionId) {
-        if self.state().owned.remove(&partition).is_some() {
+        let mut state = self.state();
+        if state.owned.remove(&partition).is_some() {
+            state.ended.insert(partition);
             self.changed.notify_one();
         }
     }
@@ -47,9 +51,16 @@ impl Board {
         self.changed.notify_one();
     }
 
-    /// How it is now.
-    pub(crate) fn read(&self) -> Posted {
-        self.state().clone()
+    /// How it is now; what has ended is told once.
+    pub(crate) fn take(&self) -> Posted {
+        let mut state = self.state();
+        let ended = std::mem::take(&mut state.ended);
+        Posted { ended, ..state.clone() }
+    }
+
+    /// What this broker has to do now.
+    pub(crate) fn look_at_load(&self) -> BrokerLoad {
+        self.state().load
     }
 
     /// Waits for a change of what is owned, or for the stop.
@@ -64,5 +75,22 @@ impl Board {
     fn state(&self) -> MutexGuard<'_, Posted> {
         // Every change is one assignment: there is nothing half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reign_that_ended_before_anybody_looked_is_told() {
+        let (board, partition) = (Board::default(), PartitionId(3));
+        board.owns(partition, Epoch(1));
+        board.lost(partition);
+        let posted = board.take();
+        assert!(posted.owned.is_empty() && posted.ended.contains(&partition), "{posted:?}");
+        assert!(board.take().ended.is_empty(), "it is told once");
+        board.lost(partition);
+        assert!(board.take().ended.is_empty(), "nothing has ended");
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use mtimer_core::cluster::{Node, NodeEffect, NodeInput, PeerId};
+use mtimer_core::cluster::{DrainError, Node, NodeEffect, NodeInput, PeerId};
 use mtimer_protocol::{ErrorCode, PeerRequest, Query, QueryAnswer, ServerMessage, Topology, encode};
 use mtimer_store::{Coordination, StoreError};
 use mtimer_types::PartitionId;
@@ -137,10 +137,11 @@ impl ClusterTask {
 
     /// Tells the node how things on the board have changed.
     fn read_board(&mut self) {
-        let now = self.parts.board.read();
+        let now = self.parts.board.take();
         let before = std::mem::replace(&mut self.posted, now.clone());
-        for (partition, epoch) in &before.owned {
-            if now.owned.get(partition) != Some(epoch) {
+        // A reign that began and ended since is lost as well: whoever asked for it has to know.
+        for partition in &now.ended {
+            if before.owned.contains_key(partition) || !now.owned.contains_key(partition) {
                 self.tell(NodeInput::Lost(*partition));
             }
         }
@@ -178,13 +179,22 @@ impl ClusterTask {
             }
             PeerWhat::Query { corr, query, outbox } => {
                 let answer = self.answer(query);
-                // One that does not read is closed by the engine's task.
-                let _ = outbox.push(ServerMessage::Answer { corr, answer });
+                self.push(peer, &outbox, ServerMessage::Answer { corr, answer });
             }
             PeerWhat::Gone => {
                 self.peers.remove(&peer);
                 self.tell(NodeInput::PeerGone(peer));
             }
+        }
+    }
+
+    /// A session that lets too much wait is told so, and closed.
+    fn push(&self, session: PeerId, outbox: &Outbox, message: ServerMessage) {
+        if let Err(over) = outbox.push(message) {
+            self.parts.counters.count(ShellCounter::OutboxOverflows);
+            tracing::debug!(session = session.0, %over, "a session does not read");
+            let (code, message) = (ErrorCode::Overloaded, over.to_string());
+            outbox.clear_and_close(ServerMessage::Refused { code, message });
         }
     }
 
@@ -194,7 +204,13 @@ impl ClusterTask {
             Query::Cluster => QueryAnswer::Cluster(self.parts.node.view(now)),
             Query::Drain { broker, drain } => match self.parts.node.drain(now, &broker, drain) {
                 Ok(()) => QueryAnswer::Done,
-                Err(message) => QueryAnswer::Failed { code: ErrorCode::Invalid, message },
+                Err(DrainError::NotLeader(Some(owner))) => QueryAnswer::Moved { owner },
+                Err(error @ DrainError::NotLeader(None)) => {
+                    QueryAnswer::Failed { code: ErrorCode::NotOwner, message: error.to_string() }
+                }
+                Err(error @ DrainError::Unknown { .. }) => {
+                    QueryAnswer::Failed { code: ErrorCode::Invalid, message: error.to_string() }
+                }
             },
             _ => QueryAnswer::Failed {
                 code: ErrorCode::Invalid,
@@ -209,7 +225,7 @@ impl ClusterTask {
             return;
         }
         self.reach_at = Instant::now() + REACH_EVERY;
-        self.tell(NodeInput::Load(self.parts.board.read().load));
+        self.tell(NodeInput::Load(self.parts.board.look_at_load()));
         if !std::mem::replace(&mut self.reaching, true) {
             let reach = self.parts.store.unreachable();
             let partitions = self.posted.owned.keys().copied().collect::<Vec<PartitionId>>();
@@ -281,16 +297,16 @@ impl ClusterTask {
                 });
             }
             NodeEffect::Publish(lease, topology) => {
-                let version = topology.version;
+                let (term, version) = topology.stamp();
                 match encode(&topology) {
                     Ok(bytes) => {
                         let call = bounded(self.parts.store.publish(lease, bytes));
-                        self.call(async move { NodeInput::Published { version, answer: call.await } });
+                        self.call(async move { NodeInput::Published { term, version, answer: call.await } });
                     }
                     Err(error) => {
                         tracing::error!(%error, "a topology could not be encoded");
                         let answer = Err(StoreError::Unusable(error.to_string()));
-                        self.tell(NodeInput::Published { version, answer });
+                        self.tell(NodeInput::Published { term, version, answer });
                     }
                 }
             }
@@ -301,10 +317,8 @@ impl ClusterTask {
             NodeEffect::Disconnect => self.link = None,
             NodeEffect::ToLeader(request) => self.send_to_leader(request),
             NodeEffect::ToPeer(peer, answer) => {
-                let sent = self.peers.get(&peer).map(|outbox| outbox.push(ServerMessage::Peer(answer)));
-                if let Some(Err(over)) = sent {
-                    self.parts.counters.count(ShellCounter::OutboxOverflows);
-                    tracing::debug!(session = peer.0, %over, "a broker does not read");
+                if let Some(outbox) = self.peers.get(&peer) {
+                    self.push(peer, outbox, ServerMessage::Peer(answer));
                 }
             }
             NodeEffect::Adopt(_)

@@ -100,13 +100,13 @@ impl RedisCoordination {
 
     async fn campaign(&self, candidate: Candidate) -> Result<Campaigned, StoreError> {
         let cluster = &*self.cluster;
-        let Candidate { address, incarnation, ttl_ms } = candidate;
+        let Candidate { address, incarnation, ttl_ms, seen } = candidate;
         if address.is_empty() || address.contains(|c: char| c.is_whitespace()) {
             return Err(unusable(format!("{address:?} is not an address: give host:port, without spaces")));
         }
         let keys = [keys::leader(cluster), keys::term(cluster), keys::topology(cluster)];
         let mut args = self.script(Script::Campaign, &keys);
-        args.push(&address).number(incarnation).number(ttl_ms.max(1));
+        args.push(&address).number(incarnation).number(ttl_ms.max(1)).number(seen.0);
         let answer = self.ask(args).await?;
         campaigned(&answer).ok_or_else(|| unusable(format!("{} is damaged: remove it", keys[1])))
     }

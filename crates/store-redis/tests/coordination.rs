@@ -16,7 +16,7 @@ const LONG: u64 = 600_000;
 const ADDRESS: &str = "10.0.0.1:7400";
 
 fn candidate(address: &str) -> Candidate {
-    Candidate { address: address.into(), incarnation: 7, ttl_ms: LONG }
+    Candidate { address: address.into(), incarnation: 7, ttl_ms: LONG, seen: Term(0) }
 }
 
 fn lease(term: Term) -> Lease {

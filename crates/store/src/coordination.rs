@@ -18,7 +18,8 @@ use crate::lane::Store;
 pub trait Coordination: Send + Sync + 'static {
     /// Takes the lease if nobody has it, or if it is held under the candidate's own address: an address has one process,
     /// so that is an earlier life of it. A lease that the candidate has already (its answer was lost) is renewed and keeps
-    /// its term; otherwise the term is raised above every term before, by the same rule as [`Store::raise_term`].
+    /// its term; otherwise the term is raised above every term before by the same rule as [`Store::raise_term`], and above
+    /// what the candidate has seen.
     fn campaign(&self, candidate: Candidate) -> StoreFuture<Campaigned>;
 
     /// Makes the lease last `ttl_ms` from now, if it still is the caller's; `false`: it is not, and the caller leads no more.
@@ -43,6 +44,9 @@ pub struct Candidate {
     pub incarnation: u64,
     /// How long the lease is to last, ms; at least 1.
     pub ttl_ms: u64,
+    /// The highest term it knows of, less than [`MAX_TERM`](mtimer_types::limits::MAX_TERM): a new one is above, also in a
+    /// store that has forgotten it.
+    pub seen: Term,
 }
 
 /// The answer to a campaign.

@@ -29,6 +29,8 @@ enum Flaw {
     RepeatRaisesTerm,
     /// A new holder gets the term of the one before.
     TermStands,
+    /// What a candidate has seen is not looked at.
+    SeenIgnored,
     /// Terms of leases are counted apart from those that are raised.
     TermsApart,
     /// Renewing is answered and not done.
@@ -165,6 +167,7 @@ impl BrokenLease {
         match self.broken.flaw {
             Flaw::EverybodyWins => self.resign_for_good(won),
             Flaw::RepeatRaisesTerm => self.resign_for_good(same.cloned()),
+            Flaw::SeenIgnored => candidate.seen = Term::default(),
             Flaw::AddressIgnored if same.is_some_and(|won| won.incarnation != candidate.incarnation) => {
                 candidate.address.push('0');
             }
@@ -275,6 +278,7 @@ noticed! {
     a_repeat_raises_the_term: RepeatRaisesTerm by "a_repeated_campaign_keeps_its_term";
     the_term_stands: TermStands by
         "another_life_of_the_holder_wins_at_once", "it_runs_out_by_itself", "a_resigned_one_is_free";
+    what_was_seen_is_ignored: SeenIgnored by "a_term_is_above_what_the_candidate_has_seen";
     terms_are_counted_apart: TermsApart by "its_terms_and_raised_terms_rise_together";
     renewing_is_skipped: RenewSkipped by "a_renewed_one_lasts_as_long_as_it_is_renewed_for";
     anybody_renews: RenewedByAnybody by "only_the_holder_renews", "it_runs_out_by_itself";

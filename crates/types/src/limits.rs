@@ -2,6 +2,8 @@
 //!
 //! Nothing in mtimer queues, buffers or decodes without one of these.
 
+use crate::Term;
+
 /// Bytes of a group key or an app key. They are interned, so this bounds memory per destination, not per timer.
 pub const MAX_NAME_BYTES: usize = 128;
 /// Bytes of an application's key: room for a URL path or two UUIDs.
@@ -34,6 +36,12 @@ pub const MAX_PARTITIONS: u16 = 1_024;
 
 /// Most brokers of a cluster: each holds a connection to the leader, and clients one to each.
 pub const MAX_BROKERS: usize = 128;
+/// Sessions of other brokers and of observers that a broker takes beyond those of clients: every broker of a cluster, and
+/// some probes and operators.
+pub const MAX_OTHER_SESSIONS: usize = MAX_BROKERS + 32;
+/// Terms are below this, which is a time in ms far beyond every clock: a higher one that somebody claims to have seen is
+/// nonsense, and believed it would leave no room for later ones.
+pub const MAX_TERM: Term = Term(1 << 50);
 /// Bytes of a broker's address.
 pub const MAX_ADDRESS_BYTES: usize = 255;
 

@@ -78,6 +78,8 @@ pub enum NodeInput {
     /// To [`NodeEffect::Publish`]; every one is answered.
     Published {
         /// The topology's.
+        term: Term,
+        /// The topology's.
         version: u64,
         /// Whether the lease still is ours.
         answer: Result<bool, StoreError>,
@@ -144,4 +146,23 @@ pub enum NodeEffect {
     /// After [`NodeInput::Stop`], once: nothing is owned any more, or nobody takes it: go on stopping. If there is a
     /// [`Node::lease`](super::Node::lease) still, resign it when everything is released.
     Left,
+}
+
+/// Why a broker was not emptied, or not taken back.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DrainError {
+    /// This broker does not lead; who does, if it knows.
+    #[error("only the leader can empty a broker{}", .0.as_ref().map_or_else(
+        || ", and there is none just now: try again".to_owned(),
+        |leader| format!(": ask {leader}")
+    ))]
+    NotLeader(Option<String>),
+    /// There is no such broker.
+    #[error("there is no broker {broker:?}: choose one of {}", .known.join(", "))]
+    Unknown {
+        /// The one that was named.
+        broker: String,
+        /// Those that there are.
+        known: Vec<String>,
+    },
 }

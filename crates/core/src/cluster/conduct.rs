@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use mtimer_protocol::{Heartbeat, PeerAnswer, PeerRequest, Topology, decode};
 use mtimer_store::{Campaigned, Lease, StoreError};
+use mtimer_types::limits::MAX_TERM;
 use mtimer_types::{Epoch, PartitionId, Term};
 
 use super::counters::Count;
@@ -54,8 +55,10 @@ impl Node {
                     self.step_down(now, End::Taken);
                 }
             }
-            NodeInput::Published { version, answer } => {
-                let lost = self.reign.as_mut().is_some_and(|r| r.answered(now, version, answer.ok()));
+            NodeInput::Published { term, version, answer } => {
+                let of = |r: &&mut Reign| r.lease.term == term;
+                let reign = self.reign.as_mut().filter(of);
+                let lost = reign.is_some_and(|r| r.answered(now, version, answer.ok()));
                 if lost {
                     self.step_down(now, End::Taken);
                 }
@@ -87,6 +90,11 @@ impl Node {
 
     /// A term was seen. If it is higher than the one this broker leads under, it leads no more.
     fn see(&mut self, now: u64, term: Term) {
+        if term >= MAX_TERM {
+            // No store gives it: whoever says so is no broker.
+            self.counters.add(Count::StaleFrames, 1);
+            return;
+        }
         self.seen = self.seen.max(term);
         if self.reign.as_ref().is_some_and(|r| r.lease.term < term) {
             self.step_down(now, End::Outdated);
@@ -97,6 +105,9 @@ impl Node {
         let valid = self.keeper.answered(sent) && !self.left;
         match answer {
             Ok(Campaigned::Won { term, published }) if valid => self.won(now, sent, term, published),
+            Ok(Campaigned::Won { term, .. }) if self.left => {
+                self.out.push(NodeEffect::Resign(self.lease_of(term)))
+            }
             Ok(Campaigned::Won { .. }) => self.keeper.back_off(now),
             Ok(Campaigned::Held { address, term, remaining_ms }) => {
                 self.see(now, term);
@@ -114,13 +125,11 @@ impl Node {
         let known = self.seen.max(published.as_ref().map_or(Term(0), |t| t.term));
         if known > term {
             // The store has forgotten terms. Given up, the lease comes back under a higher one.
-            let lease =
-                Lease { address: self.options.address.clone(), incarnation: self.options.incarnation, term };
             self.seen = known;
             if self.reign.is_some() {
                 self.step_down(now, End::Outdated);
             } else {
-                self.out.push(NodeEffect::Resign(lease));
+                self.out.push(NodeEffect::Resign(self.lease_of(term)));
                 self.keeper.lose(now, true);
                 self.keeper.back_off(now);
             }
@@ -145,6 +154,10 @@ impl Node {
         let adopted = self.topology.as_deref();
         let past = Past { published: published.as_ref(), adopted, silent: silent.as_deref() };
         self.reign = Some(Reign::new(now, &self.options, lease, past));
+    }
+
+    fn lease_of(&self, term: Term) -> Lease {
+        Lease { address: self.options.address.clone(), incarnation: self.options.incarnation, term }
     }
 
     /// Somebody else has the lease.
@@ -216,6 +229,7 @@ impl Node {
     fn is_sound(&self, t: &Topology) -> bool {
         let n = t.brokers.len();
         t.version > 0
+            && t.term < MAX_TERM
             && t.owners.len() == usize::from(self.options.partitions)
             && t.owners.iter().flatten().all(|i| usize::from(*i) < n)
     }
@@ -318,7 +332,7 @@ impl Node {
             self.out.push(NodeEffect::Left);
         }
         if self.wants_lease() {
-            match self.keeper.due(now) {
+            match self.keeper.due(now, self.seen) {
                 Some(Ask::Campaign(candidate)) => {
                     self.counters.add(Count::Campaigns, 1);
                     self.out.push(NodeEffect::Campaign(candidate));

@@ -64,7 +64,7 @@ impl Link {
         }
     }
 
-    /// When the connection was asked for, if it is not there yet.
+    /// Whether the connection was asked for and is not there yet.
     pub(super) fn connecting(&self) -> bool {
         matches!(self.state, State::Connecting { .. })
     }

@@ -100,8 +100,8 @@ impl Keeper {
         sent + self.ttl_ms.saturating_sub(margin)
     }
 
-    /// What is due, if anything; counts as sent.
-    pub(super) fn due(&mut self, now: u64) -> Option<Ask> {
+    /// What is due, if anything; counts as sent. A term that is won is to be above `seen`.
+    pub(super) fn due(&mut self, now: u64, seen: Term) -> Option<Ask> {
         match &mut self.state {
             State::Seeking { at } => {
                 let lost = self.asked.filter(|_| self.asking).map_or(0, |asked| asked + 4 * self.ttl_ms);
@@ -110,8 +110,8 @@ impl Keeper {
                 *at = Some(now + 4 * self.ttl_ms);
                 self.asking = true;
                 self.asked = Some(now);
-                let address = self.address.clone();
-                Some(Ask::Campaign(Candidate { address, incarnation: self.incarnation, ttl_ms: self.ttl_ms }))
+                let (address, incarnation, ttl_ms) = (self.address.clone(), self.incarnation, self.ttl_ms);
+                Some(Ask::Campaign(Candidate { address, incarnation, ttl_ms, seen }))
             }
             State::Holding { lease, renew, renewing, .. } => {
                 if *renewing || *renew > now {

@@ -202,7 +202,8 @@ impl Members {
         if let Some(f) = self.flaps.get_mut(&beat.address)
             && f.deaths >= 2
         {
-            let hold = HOLD_MS.0.checked_shl(f.deaths - 2).unwrap_or(HOLD_MS.1).min(HOLD_MS.1);
+            // Doubled with each death, until it is more than the longest.
+            let hold = (HOLD_MS.0 << (f.deaths - 2).min(5)).min(HOLD_MS.1);
             f.held_until = now + hold;
         }
         let member =

@@ -31,12 +31,13 @@ use mtimer_protocol::{BrokerLoad, ClusterView, Topology};
 use mtimer_store::Lease;
 use mtimer_types::{PartitionId, Term};
 
-pub use self::api::{NodeEffect, NodeInput, NodeOptions, PeerId};
+pub use self::api::{DrainError, NodeEffect, NodeInput, NodeOptions, PeerId};
 use self::counters::{Count, Counters};
 use self::follow::Link;
 use self::leader::Reign;
 use self::lease::Keeper;
 use self::own::{Holdings, Wish};
+pub use self::refusal::is_address;
 use self::rng::Rng;
 
 /// How long a broker that stops waits for a leader, ms.
@@ -175,25 +176,19 @@ impl Node {
     /// Empties a broker for maintenance, or gives it partitions again; only the leader does it.
     ///
     /// # Errors
-    /// This broker does not lead, or knows no such broker: the text says who leads, or who is there.
-    pub fn drain(&mut self, now: u64, broker: &str, drain: bool) -> Result<(), String> {
+    /// See [`DrainError`].
+    pub fn drain(&mut self, now: u64, broker: &str, drain: bool) -> Result<(), DrainError> {
         let now = now.max(self.last);
         if !self.refused {
             self.wake(now);
         }
         let Some(reign) = &mut self.reign else {
-            let leader = self.link.leader().map(|(address, _)| address);
-            return Err(match leader {
-                Some(leader) => format!("only the leader can empty a broker: ask {leader}"),
-                None => {
-                    "only the leader can empty a broker, and there is none just now: try again".to_owned()
-                }
-            });
+            return Err(DrainError::NotLeader(self.link.leader().map(|(address, _)| address.to_owned())));
         };
         let listed = self.topology.as_ref().is_some_and(|t| t.brokers.iter().any(|b| b.address == broker));
         if !listed && !reign.members.knows(broker) {
-            let known: Vec<_> = reign.members.iter().map(|(a, _)| a.as_str()).collect();
-            return Err(format!("there is no broker {broker:?}: choose one of {}", known.join(", ")));
+            let known = reign.members.iter().map(|(a, _)| a.clone()).collect();
+            return Err(DrainError::Unknown { broker: broker.to_owned(), known });
         }
         reign.members.drain(now, broker, drain);
         reign.touch();

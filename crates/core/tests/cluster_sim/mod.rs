@@ -421,7 +421,11 @@ impl World {
             Call::Publish(lease, t) => {
                 let bytes = encode(&t).expect("a small topology");
                 let ok = reached && self.store.publish(now, &lease, bytes);
-                NodeInput::Published { version: t.version, answer: fate(reached && answered).map(|()| ok) }
+                NodeInput::Published {
+                    term: t.term,
+                    version: t.version,
+                    answer: fate(reached && answered).map(|()| ok),
+                }
             }
             Call::Resign(lease) => {
                 if reached {

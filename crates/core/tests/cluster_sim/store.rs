@@ -54,7 +54,7 @@ impl Store {
         }
         let same = held.filter(|h| h.incarnation == c.incarnation).map(|h| h.term);
         let rise = u64::from(self.sabotage != Some(Sabotage::SameTermForAll));
-        let term = same.unwrap_or(self.term + rise);
+        let term = same.unwrap_or(self.term.max(c.seen.0 * rise) + rise);
         self.term = term;
         let until = now + c.ttl_ms;
         self.held = Some(Held { address: c.address.clone(), incarnation: c.incarnation, term, until });

@@ -51,7 +51,12 @@ impl Broker {
     }
 
     fn candidate(&self, ttl_ms: u64) -> Candidate {
-        Candidate { address: self.address.clone(), incarnation: self.incarnation, ttl_ms }
+        Candidate {
+            address: self.address.clone(),
+            incarnation: self.incarnation,
+            ttl_ms,
+            seen: Term::default(),
+        }
     }
 
     /// Campaigns and must win. What was published before.
@@ -285,6 +290,19 @@ pub(super) async fn its_terms_and_raised_terms_rise_together(mut kit: Kit) {
     let third = two.win(LONG).await.term;
     assert!(third > second);
     assert!(kit.store().raise_term().await.unwrap() > third);
+}
+
+/// A store that has forgotten a term, or whose clock is behind the one that made it, does not go back.
+pub(super) async fn a_term_is_above_what_the_candidate_has_seen(mut kit: Kit) {
+    let Some((one, two)) = brokers(&mut kit).await else { return };
+    let first = one.win(LONG).await.term;
+    assert!(one.resign(&one.lease(first)).await);
+    let seen = Term(first.0 + 1_000_000_000);
+    let ahead = Candidate { seen, ..two.candidate(LONG) };
+    let won = sure(|| two.store.campaign(ahead.clone())).await;
+    let Campaigned::Won { term, .. } = won else { panic!("{won:?}") };
+    assert!(term > seen, "{term:?} after {seen:?}");
+    assert!(kit.store().raise_term().await.unwrap() > term);
 }
 
 pub(super) async fn terms_rise_over_a_restart(mut kit: Kit) {

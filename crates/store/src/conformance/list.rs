@@ -369,6 +369,7 @@ macro_rules! conformance_list {
                 only_the_holder_publishes,
                 its_terms_and_raised_terms_rise_together,
                 terms_rise_over_a_restart,
+                a_term_is_above_what_the_candidate_has_seen,
                 without_room_it_goes_on,
                 a_lost_answer_changes_nothing,
                 while_the_store_is_away_nothing_is_answered,

@@ -59,7 +59,7 @@ impl Coordination for MemoryCoordination {
         let shared = self.0.clone();
         self.answer(move |state| {
             let until = Instant::now() + Duration::from_millis(candidate.ttl_ms);
-            let Candidate { address, incarnation, .. } = candidate;
+            let Candidate { address, incarnation, seen, .. } = candidate;
             let term = match &state.held {
                 Some((held, until)) if held.address != address => {
                     let remaining = until.saturating_duration_since(Instant::now()).as_millis();
@@ -70,7 +70,7 @@ impl Coordination for MemoryCoordination {
                     };
                 }
                 Some((held, _)) if held.incarnation == incarnation => held.term,
-                _ => shared.raise_term(),
+                _ => shared.raise_term(seen),
             };
             state.held = Some((Lease { address, incarnation, term }, until));
             Campaigned::Won { term, published: state.published.clone() }

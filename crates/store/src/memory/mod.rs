@@ -79,7 +79,9 @@ impl MemoryStore {
 }
 
 impl Shared {
-    fn raise_term(&self) -> Term {
+    /// Raises the term, above `seen` as well.
+    fn raise_term(&self, seen: Term) -> Term {
+        self.term.fetch_max(seen.0, Ordering::SeqCst);
         Term(self.term.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
@@ -184,7 +186,7 @@ impl Store for MemoryStore {
 
     fn raise_term(&self) -> StoreFuture<Term> {
         let reached = self.shared.reachable(PartitionId(0)).map(drop);
-        ready(reached.map(|()| self.shared.raise_term())).boxed()
+        ready(reached.map(|()| self.shared.raise_term(Term::default()))).boxed()
     }
 
     fn clocks(&self) -> StoreFuture<Vec<Time>> {

@@ -184,3 +184,39 @@ fn it_is_woken_only_now_and_then() {
         assert!(ticks < 120, "{ticks} times in 10 s");
     }
 }
+
+#[test]
+fn it_wants_a_term_above_all_that_it_has_seen() {
+    let mut lab = Lab::new();
+    let seen = |out: &[NodeEffect]| {
+        let of = |e: &NodeEffect| if let NodeEffect::Campaign(c) = e { Some(c.seen) } else { None };
+        out.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(seen(&lab.take()), [Term(0)]);
+    lab.held("a:1", 9, Some(100));
+    lab.pass(400, false);
+    assert_eq!(seen(&lab.take()), [Term(9)]);
+}
+
+#[test]
+fn a_term_that_no_store_can_have_given_is_not_believed() {
+    let mut lab = Lab::leading(7, None);
+    lab.beat(1, Heartbeat { term: Term(u64::MAX), ..beat("a:1", 5) });
+    assert!(lab.node.leads());
+    assert_eq!(lab.node.term(), Term(7));
+    lab.beat(1, Heartbeat { term: Term(8), ..beat("a:1", 5) });
+    assert!(!lab.node.leads());
+}
+
+#[test]
+fn what_it_wins_after_it_has_left_it_gives_up_at_once() {
+    let mut lab = Lab::new();
+    lab.feed(NodeInput::Stop);
+    lab.pass(3_000, false);
+    let out = lab.take();
+    assert!(out.contains(&NodeEffect::Left), "{out:?}");
+    lab.win(7, None);
+    let out = lab.take();
+    assert!(matches!(&out[..], [NodeEffect::Resign(lease)] if lease.term == Term(7)), "{out:?}");
+    assert!(!lab.node.leads());
+}

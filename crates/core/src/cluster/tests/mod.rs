@@ -84,7 +84,7 @@ impl Lab {
             .filter_map(|e| match e {
                 NodeEffect::Renew(..) => Some(NodeInput::Renewed { sent: self.now, answer: Ok(true) }),
                 NodeEffect::Publish(_, t) => {
-                    Some(NodeInput::Published { version: t.version, answer: Ok(true) })
+                    Some(NodeInput::Published { term: t.term, version: t.version, answer: Ok(true) })
                 }
                 _ => None,
             })
