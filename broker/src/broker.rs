@@ -14,7 +14,7 @@ use mtimer_core::cluster::{Node, NodeOptions};
 use mtimer_core::{Engine, EngineOptions};
 use mtimer_protocol::Status;
 use mtimer_store::{Acquired, Coordination, Store};
-use mtimer_types::{Epoch, PartitionId};
+use mtimer_types::{Epoch, PartitionId, limits};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{Id, JoinError, JoinSet};
@@ -244,6 +244,7 @@ fn assemble(
         outbox_limit: options.session_outbox_bytes,
         sessions: Arc::new(Semaphore::new(options.max_sessions)),
         max_sessions: options.max_sessions,
+        others: Arc::new(Semaphore::new(limits::MAX_OTHER_SESSIONS)),
         heartbeat: options.heartbeat,
         heartbeat_timeout: options.heartbeat_timeout,
         handshake_timeout: options.handshake_timeout,

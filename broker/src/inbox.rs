@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use mtimer_core::{SessionEvent, SessionId};
-use mtimer_protocol::{ClientMessage, PeerRequest, Query, RequestOp, Settlement};
+use mtimer_protocol::{ClientMessage, PeerRequest, Query, RequestOp, Role, Settlement};
 use mtimer_types::limits::{MAX_INGRESS, MAX_SESSION_INFLIGHT, MAX_SESSION_INGRESS};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -152,8 +152,32 @@ pub(crate) enum ForCluster {
     Query { corr: u64, query: Query },
 }
 
+/// Whether whoever has this role may send a message.
+fn fits(role: Role, message: &ClientMessage) -> bool {
+    match message {
+        ClientMessage::Hello(_)
+        | ClientMessage::Query { .. }
+        | ClientMessage::Ping(_)
+        | ClientMessage::Pong(_)
+        | ClientMessage::Goodbye => true,
+        ClientMessage::Peer(_) => role == Role::Broker,
+        ClientMessage::Register { .. }
+        | ClientMessage::Unregister { .. }
+        | ClientMessage::Request(_)
+        | ClientMessage::Settle(_)
+        | ClientMessage::Extend { .. } => role == Role::Client,
+    }
+}
+
 /// Sorts a message that came after the handshake. `cluster`: whether there is one around this broker.
-pub(crate) fn sort(message: ClientMessage, cluster: bool) -> Result<Sorted, OutOfPlace> {
+pub(crate) fn sort(message: ClientMessage, role: Role, cluster: bool) -> Result<Sorted, OutOfPlace> {
+    if !fits(role, &message) {
+        return Err(OutOfPlace(match role {
+            Role::Client => "a message for another broker",
+            Role::Broker => "a client's message from a broker",
+            Role::Observer => "a client's message from an observer",
+        }));
+    }
     Ok(Sorted::ForEngine(match message {
         ClientMessage::Hello(_) => return Err(OutOfPlace("a second hello")),
         ClientMessage::Ping(n) => return Ok(Sorted::Ping(n)),

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_core::SessionId;
-use mtimer_protocol::{ErrorCode, Hello, ServerMessage, VERSION, Welcome, frame_codec};
-use mtimer_types::limits::{MAX_BATCH, MAX_FRAME, MAX_FRAME_BEFORE_AUTH};
+use mtimer_protocol::{ErrorCode, Hello, Role, ServerMessage, VERSION, Welcome, frame_codec};
+use mtimer_types::limits::{MAX_BATCH, MAX_FRAME, MAX_FRAME_BEFORE_AUTH, MAX_OTHER_SESSIONS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -47,6 +47,8 @@ pub(crate) struct SessionContext {
     pub(crate) outbox_limit: usize,
     pub(crate) sessions: Arc<Semaphore>,
     pub(crate) max_sessions: usize,
+    /// Places for other brokers and for observers.
+    pub(crate) others: Arc<Semaphore>,
     pub(crate) heartbeat: Duration,
     pub(crate) heartbeat_timeout: Duration,
     pub(crate) handshake_timeout: Duration,
@@ -113,8 +115,9 @@ pub(crate) async fn serve(
     frames.decoder_mut().set_max_frame_length(MAX_FRAME);
     let software = &welcomed.hello.software;
     tracing::debug!(session = session.0, %peer, software, "session opened");
-    let end =
-        Session { session, context: &context }.run(&mut frames, &mut write, welcomed.hello.client).await;
+    let end = Session { session, role: welcomed.hello.role, context: &context }
+        .run(&mut frames, &mut write, welcomed.hello.client)
+        .await;
     tracing::debug!(session = session.0, %peer, %end, "session closed");
 }
 
@@ -139,8 +142,12 @@ async fn shake_hands(
             return Err(ReadError::Refused(Refusal::new(ShellCounter::SessionsRefused, ErrorCode::Stopping, text)));
         }
     };
-    let place = context.sessions.clone().try_acquire_owned().map_err(|_| {
-        let text = format!("all {} sessions of this broker are taken: try again later", context.max_sessions);
+    let (places, whose, most) = match hello.role {
+        Role::Client => (&context.sessions, "clients", context.max_sessions),
+        Role::Broker | Role::Observer => (&context.others, "other brokers and observers", MAX_OTHER_SESSIONS),
+    };
+    let place = places.clone().try_acquire_owned().map_err(|_| {
+        let text = format!("all {most} sessions of this broker for {whose} are taken: try again later");
         ReadError::Refused(Refusal::new(ShellCounter::SessionsRefused, ErrorCode::Overloaded, text))
     })?;
     Ok(Welcomed { hello, _place: place })
@@ -173,6 +180,7 @@ async fn linger(frames: &mut Frames<OwnedReadHalf>, write: &mut OwnedWriteHalf) 
 
 struct Session<'a> {
     session: SessionId,
+    role: Role,
     context: &'a SessionContext,
 }
 
@@ -248,7 +256,7 @@ impl Session<'_> {
                 }
             };
             begun = 0;
-            let sent = match sort(message, context.cluster.is_some()) {
+            let sent = match sort(message, self.role, context.cluster.is_some()) {
                 Ok(Sorted::ForCluster(what)) => {
                     *peer |= matches!(what, ForCluster::Request(_));
                     self.tell_cluster(what, outbox).await

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_broker::{Authenticator, BrokerOptions, Denied};
-use mtimer_protocol::{ClientMessage, ErrorCode, Hello};
+use mtimer_protocol::{BrokerLoad, ClientMessage, ErrorCode, Heartbeat, Hello, PeerRequest, Request, Role};
+use mtimer_types::{Term, Time};
 use support::{Client, broker, count, frame, hello, options, wait_count, works};
 
 /// Sends a hello and returns the refusal.
@@ -152,10 +153,56 @@ async fn sessions_are_capped() {
     let (code, text) = second.refused().await;
     assert_eq!(
         (code, text.as_str()),
-        (ErrorCode::Overloaded, "all 1 sessions of this broker are taken: try again later")
+        (ErrorCode::Overloaded, "all 1 sessions of this broker for clients are taken: try again later")
     );
+    // Who looks on, and other brokers, have places of their own.
+    for role in [Role::Observer, Role::Broker] {
+        let mut other = Client::connect(&broker).await;
+        other.shake_hands(Hello { role, ..hello() }).await;
+        support::wait_sessions(&broker, 2).await;
+        drop(other);
+        support::wait_sessions(&broker, 1).await;
+    }
     drop(first);
     // The place is free again once the broker has noticed.
     support::wait_sessions(&broker, 0).await;
     works(&broker, "others").await;
+}
+
+fn heartbeat() -> ClientMessage {
+    ClientMessage::Peer(PeerRequest::Heartbeat(Heartbeat {
+        cluster: "test".to_owned(),
+        partitions: 2,
+        address: "127.0.0.1:1".to_owned(),
+        incarnation: 1,
+        software: "test".to_owned(),
+        weight: 100,
+        seq: 1,
+        heard: 0,
+        term: Term(1),
+        topology: (Term(0), 0),
+        stopping: false,
+        owned: Vec::new(),
+        unreachable: Vec::new(),
+        load: BrokerLoad::default(),
+    }))
+}
+
+#[tokio::test]
+async fn a_role_allows_what_belongs_to_it() {
+    let broker = broker(options()).await;
+    let request = || ClientMessage::Request(Request { corr: 1, first_sent: Time::ZERO, ops: Vec::new() });
+    for (role, message, says) in [
+        (Role::Observer, request(), "a client's message from an observer is not allowed here"),
+        (Role::Broker, ClientMessage::Unregister { registration: 1 }, "a client's message from a broker"),
+        (Role::Client, heartbeat(), "a message for another broker is not allowed here"),
+        (Role::Observer, heartbeat(), "a client's message from an observer"),
+    ] {
+        let mut client = Client::connect(&broker).await;
+        client.shake_hands(Hello { role, ..hello() }).await;
+        client.send(&message).await;
+        let (code, text) = client.refused().await;
+        assert_eq!(code, ErrorCode::Protocol);
+        assert!(text.contains(says), "{text}");
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use mtimer_protocol::Role;
+
 use crate::{Client, ConnectError};
 
 /// Settings of a client; made by [`Client::builder`].
@@ -16,6 +18,7 @@ pub struct ClientBuilder {
     pub(crate) connect_timeout: Duration,
     pub(crate) request_timeout: Duration,
     pub(crate) max_in_flight: u32,
+    pub(crate) role: Role,
 }
 
 impl Default for ClientBuilder {
@@ -29,6 +32,7 @@ impl Default for ClientBuilder {
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(10),
             max_in_flight: 16_384,
+            role: Role::Client,
         }
     }
 }
@@ -82,6 +86,13 @@ impl ClientBuilder {
     /// payload counts more: 1 for each 4 KiB begun.
     pub fn max_in_flight(mut self, operations: u32) -> Self {
         self.max_in_flight = operations;
+        self
+    }
+
+    /// A client that only looks on: it asks questions and empties brokers, and is let in by a broker whose places for clients
+    /// are all taken. Registrations and other requests fail.
+    pub fn observer(mut self) -> Self {
+        self.role = Role::Observer;
         self
     }
 

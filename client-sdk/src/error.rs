@@ -152,6 +152,9 @@ pub enum RequestError {
     /// The client is closed. Nothing was done.
     #[error("the client is closed")]
     Closed,
+    /// The client was built to look on ([`ClientBuilder::observer`](crate::ClientBuilder::observer)). Nothing was done.
+    #[error("this client only looks on: build one that is no observer")]
+    Observer,
 }
 
 impl RequestError {
@@ -160,14 +163,18 @@ impl RequestError {
         match self {
             Self::Refused { code, .. } => retryable(*code),
             Self::NotReplicated { .. } | Self::NotSent { .. } | Self::Unanswered { .. } => true,
-            Self::Unknown { .. } | Self::Mismatched | Self::Closed => false,
+            Self::Unknown { .. } | Self::Mismatched | Self::Closed | Self::Observer => false,
         }
     }
 
     /// Whether it is certain that nothing was done.
     pub fn has_no_side_effects(&self) -> bool {
         match self {
-            Self::Refused { .. } | Self::NotSent { .. } | Self::Unanswered { .. } | Self::Closed => true,
+            Self::Refused { .. }
+            | Self::NotSent { .. }
+            | Self::Unanswered { .. }
+            | Self::Closed
+            | Self::Observer => true,
             Self::NotReplicated { .. } | Self::Unknown { .. } | Self::Mismatched => false,
         }
     }
@@ -246,6 +253,9 @@ pub enum RegisterError {
     /// The client is closed.
     #[error("the client is closed")]
     Closed,
+    /// The client was built to look on ([`ClientBuilder::observer`](crate::ClientBuilder::observer)).
+    #[error("this client only looks on: build one that is no observer")]
+    Observer,
 }
 
 /// Not everything could be finished before the client closed.

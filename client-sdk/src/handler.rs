@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use mtimer_protocol::{Delivery, Settlement};
+use mtimer_protocol::{Delivery, Role, Settlement};
 use mtimer_types::limits::MAX_CREDIT;
 use mtimer_types::{Destination, HandlerOutcome, Mode};
 use tokio::sync::Notify;
@@ -82,6 +82,9 @@ impl Register {
             return Err(RegisterError::Concurrency { given: self.concurrency, limit: MAX_CREDIT });
         }
         let shared = Arc::clone(&self.inner.shared);
+        if shared.settings.role != Role::Client {
+            return Err(RegisterError::Observer);
+        }
         let inbox = Arc::new(Inbox::new(self.dest, self.concurrency));
         let number = shared.with_router(|router| router.register(Arc::clone(&inbox)))?;
         let handler = Arc::new(handler);

@@ -85,6 +85,7 @@ impl Dialler {
             client: rand::random(),
             software,
             token: settings.token.clone(),
+            role: settings.role,
         });
         let len = encode(&hello).map_or(usize::MAX, |body| body.len());
         if len > MAX_FRAME_BEFORE_AUTH {

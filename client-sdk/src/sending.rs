@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mtimer_protocol::{OpReply, Query, QueryAnswer, RequestOp};
+use mtimer_protocol::{OpReply, Query, QueryAnswer, RequestOp, Role};
 use mtimer_types::PartitionId;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
@@ -109,6 +109,9 @@ impl Shared {
     }
 
     async fn take_room(&self, weight: u32) -> Result<OwnedSemaphorePermit, RequestError> {
+        if self.settings.role != Role::Client {
+            return Err(RequestError::Observer);
+        }
         let room = Arc::clone(&self.room).acquire_many_owned(weight.min(self.capacity)).await;
         room.map_err(|_| RequestError::Closed)
     }

@@ -5,8 +5,10 @@ mod fake;
 use std::time::Duration;
 
 use fake::{Broker, START, delivery, dest, until, welcome};
-use mtimer_client::{Client, ConnectError, ErrorCode, Schedule, limits};
-use mtimer_protocol::{MAGIC, OpReply, ServerMessage, VERSION};
+use mtimer_client::{
+    Client, ConnectError, ErrorCode, Outcome, RegisterError, RequestError, Schedule, TimerId, limits,
+};
+use mtimer_protocol::{MAGIC, OpReply, Role, ServerMessage, VERSION};
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
@@ -21,6 +23,18 @@ async fn the_hello_says_who_the_client_is_and_the_welcome_is_kept() {
     assert_eq!((info.cluster.as_str(), info.partitions, info.session), ("test", 8, 7));
     assert!(*client.connected().borrow());
     assert!(client.now() >= START);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_observer_says_so_and_does_nothing_else() {
+    let broker = Broker::start().await;
+    let (client, peer) = tokio::join!(broker.client().observer().connect(), broker.accept());
+    let client = client.unwrap();
+    assert_eq!(peer.hello.role, Role::Observer);
+    let refused = client.cancel(TimerId::from_u128(1)).await.unwrap_err();
+    assert_eq!(refused, RequestError::Observer);
+    let refused = client.on(dest(), |_| async { Outcome::ok() }).unwrap_err();
+    assert_eq!(refused, RegisterError::Observer);
 }
 
 #[tokio::test(start_paused = true)]

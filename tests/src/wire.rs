@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use mtimer_protocol::{
-    ClientMessage, Hello, MAGIC, Query, QueryAnswer, ServerMessage, VERSION, decode, encode,
+    ClientMessage, Hello, MAGIC, Query, QueryAnswer, Role, ServerMessage, VERSION, decode, encode,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -38,7 +38,15 @@ impl Wire {
     pub fn hello(min_version: u16, max_version: u16) -> ClientMessage {
         let client = rand::random();
         let (software, token) = ("hostile/0".to_owned(), String::new());
-        ClientMessage::Hello(Hello { magic: MAGIC, min_version, max_version, client, software, token })
+        ClientMessage::Hello(Hello {
+            magic: MAGIC,
+            min_version,
+            max_version,
+            client,
+            software,
+            token,
+            role: Role::Client,
+        })
     }
 
     /// Sends a message as a frame.

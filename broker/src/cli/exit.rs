@@ -137,6 +137,7 @@ pub(crate) fn of_request(error: &RequestError) -> Exit {
             E::Unknown
         }
         RequestError::Closed => E::Interrupted,
+        RequestError::Observer => E::Refused,
     }
 }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use mtimer_protocol::{
-    ClientMessage, Hello, MAGIC, PeerAnswer, PeerRequest, ServerMessage, VERSION, decode, encode, frame_codec,
+    ClientMessage, Hello, MAGIC, PeerAnswer, PeerRequest, Role, ServerMessage, VERSION, decode, encode,
+    frame_codec,
 };
 use mtimer_types::limits::MAX_FRAME;
 use tokio::net::TcpStream;
@@ -85,6 +86,7 @@ async fn connect(address: &str, software: String, token: String) -> Result<Frame
         client: rand::random(),
         software,
         token,
+        role: Role::Broker,
     });
     let shake = async {
         let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;

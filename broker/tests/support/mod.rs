@@ -13,8 +13,8 @@ use futures_util::StreamExt;
 use mtimer_broker::{Broker, BrokerOptions, start};
 use mtimer_core::EngineOptions;
 use mtimer_protocol::{
-    ClientMessage, Delivery, Hello, MAGIC, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage,
-    Settlement, Status, VERSION, Welcome, decode, encode, frame_codec,
+    ClientMessage, Delivery, Hello, MAGIC, OpReply, Query, QueryAnswer, Request, RequestOp, Role,
+    ServerMessage, Settlement, Status, VERSION, Welcome, decode, encode, frame_codec,
 };
 use mtimer_store::MemoryStore;
 use mtimer_types::limits::MAX_FRAME;
@@ -126,6 +126,7 @@ pub(crate) fn hello() -> Hello {
         client: 77,
         software: "test".to_owned(),
         token: String::new(),
+        role: Role::Client,
     }
 }
 

@@ -10,7 +10,7 @@ use mtimer_client::{
     Client, ClientBuilder, Destination, Epoch, Mode, PartitionId, Target, Time, TimerId, limits,
 };
 use mtimer_protocol::{
-    BrokerEntry, ClientMessage, Delivery, Hello, OpReply, Query, QueryAnswer, Request, RequestOp,
+    BrokerEntry, ClientMessage, Delivery, Hello, OpReply, Query, QueryAnswer, Request, RequestOp, Role,
     ServerMessage, Settlement, Topology, Welcome, decode, encode, frame_codec,
 };
 use mtimer_types::Term;
@@ -90,6 +90,7 @@ impl Broker {
             client: 0,
             software: String::new(),
             token: String::new(),
+            role: Role::Client,
         };
         let mut peer = Peer { frames, hello, began: self.began, alive: true };
         match peer.recv().await {

@@ -19,6 +19,6 @@ pub use cluster::{
 pub use codec::{DecodeError, EncodeError, decode, encode, frame_codec};
 pub use message::{
     ClientMessage, DeadRow, Delivery, ErrorCode, Hello, MAGIC, OpReply, Query, QueryAnswer, Request,
-    RequestOp, ServerMessage, SettleRefusal, Settlement, Status, TimerState, TimerView, UnconfirmedRow,
+    RequestOp, Role, ServerMessage, SettleRefusal, Settlement, Status, TimerState, TimerView, UnconfirmedRow,
     VERSION, Welcome,
 };

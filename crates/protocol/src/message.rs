@@ -90,6 +90,21 @@ pub struct Hello {
     pub software: String,
     /// Proof of who it is; empty where none is needed.
     pub token: String,
+    /// What it is here for.
+    pub role: Role,
+}
+
+/// What a connection is for. Places for brokers and observers are kept apart from those for clients, so that a broker that is
+/// full of clients still takes part in its cluster and can be looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Role {
+    /// Schedules timers and takes callbacks; everything is allowed but [`ClientMessage::Peer`].
+    #[default]
+    Client,
+    /// Another broker: [`ClientMessage::Peer`] and what an observer may.
+    Broker,
+    /// Looks on: [`ClientMessage::Query`], pings, and a goodbye.
+    Observer,
 }
 
 /// A batch of operations.

@@ -90,7 +90,7 @@ fn reason(error: &ScheduleError) -> &'static str {
         RequestError::NotReplicated { .. } => "not-replicated",
         RequestError::NotSent { .. } | RequestError::Unanswered { .. } => "no-connection",
         RequestError::Unknown { .. } | RequestError::Mismatched => "unknown",
-        RequestError::Closed => "closed",
+        RequestError::Closed | RequestError::Observer => "closed",
         RequestError::Refused { code, .. } => match code {
             ErrorCode::Invalid => "invalid",
             ErrorCode::Unauthorized => "unauthorized",

@@ -73,6 +73,7 @@ pub fn from_client() -> Vec<(&'static str, ClientMessage)> {
         client: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
         software: "shop/2".into(),
         token: "s3cret".into(),
+        role: Role::Client,
     };
     let by_key = || Target::Key(dest(), key());
     let error = || "no".to_owned();
