@@ -1,13 +1,12 @@
 //! A broker process that can be killed and started again on the same store and address.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use mtimer_client::{Client, ClientBuilder};
-use mtimer_store_redis::test_support::Place;
+use mtimer_store_redis::test_support::{Place, Port};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -122,10 +121,13 @@ impl Launch {
     /// The same; `tell` learns the address before the broker starts.
     pub fn start_telling(self, tell: impl Fn(SocketAddr)) -> Broker {
         for _ in 0..50 {
-            let addr = SocketAddr::from((Place::host(self.place.as_ref()), free_port()));
+            let port = Port::of_a_broker();
+            let addr = SocketAddr::from((Place::host(self.place.as_ref()), port.number));
             tell(addr);
             match run(&self, addr) {
-                Ok((process, about)) => return Broker { launch: self, addr, process, about, before: 0 },
+                Ok((process, about)) => {
+                    return Broker { launch: self, addr, _port: port, process, about, before: 0 };
+                }
                 // Somebody else took the port in between.
                 Err((Some(LISTEN), _)) => {}
                 Err((code, tail)) => panic!("the broker ended with {code:?} at its start{tail}"),
@@ -140,6 +142,8 @@ impl Launch {
 pub struct Broker {
     launch: Launch,
     addr: SocketAddr,
+    /// Kept for as long as it may be started again.
+    _port: Port,
     process: Process,
     about: Value,
     /// Log lines of earlier processes.
@@ -249,18 +253,6 @@ fn run(launch: &Launch, addr: SocketAddr) -> Result<(Process, Value), (Option<i3
         None => {
             let code = process.wait(START_WITHIN).code();
             Err((code, process.tail()))
-        }
-    }
-}
-
-/// A port that is free now, below the range from which outgoing connections take theirs.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let base = (std::process::id() % 400) as u16 * 20;
-    loop {
-        let port = 10_000 + (base + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
         }
     }
 }

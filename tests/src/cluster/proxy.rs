@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -76,6 +77,13 @@ impl Ways {
     }
 }
 
+/// What connections are under.
+#[derive(Clone)]
+struct Under {
+    rules: watch::Receiver<Rules>,
+    disturbed: Arc<AtomicU64>,
+}
+
 /// What holds for whom.
 #[derive(Clone, Debug, Default)]
 struct Rules {
@@ -96,6 +104,7 @@ pub struct Proxy {
     address: String,
     target: Arc<Mutex<String>>,
     rules: watch::Sender<Rules>,
+    disturbed: Arc<AtomicU64>,
     end: CancellationToken,
 }
 
@@ -113,11 +122,13 @@ impl Proxy {
         let target = Arc::new(Mutex::new(target.to_owned()));
         let (rules, seen) = watch::channel(Rules::default());
         let end = CancellationToken::new();
+        let disturbed = Arc::new(AtomicU64::new(0));
         let (to, ended) = (Arc::clone(&target), end.clone());
+        let under = Under { rules: seen, disturbed: Arc::clone(&disturbed) };
         tokio::spawn(async move {
-            ended.clone().run_until_cancelled(accept(listener, to, label, seen, ended)).await;
+            ended.clone().run_until_cancelled(accept(listener, to, label, under, ended)).await;
         });
-        Self { address, target, rules, end }
+        Self { address, target, rules, disturbed, end }
     }
 
     /// The same, with one name for all.
@@ -128,6 +139,11 @@ impl Proxy {
     /// Where to dial, `host:port`.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// How often something was lost, held back or slowed so far.
+    pub fn disturbed(&self) -> u64 {
+        self.disturbed.load(Ordering::Relaxed)
     }
 
     /// New connections go here from now on.
@@ -175,7 +191,7 @@ async fn accept(
     listener: TcpListener,
     target: Arc<Mutex<String>>,
     label: Label,
-    rules: watch::Receiver<Rules>,
+    under: Under,
     end: CancellationToken,
 ) {
     loop {
@@ -183,21 +199,15 @@ async fn accept(
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
-        let (to, label, rules) = (target.lock().unwrap().clone(), Arc::clone(&label), rules.clone());
-        let carry = async move { carry(dialled, from, &to, label, rules).await };
+        let (to, label, under) = (target.lock().unwrap().clone(), Arc::clone(&label), under.clone());
+        let carry = async move { carry(dialled, from, &to, label, under).await };
         tokio::spawn(end.clone().run_until_cancelled_owned(carry));
     }
 }
 
 /// Carries one connection until either side closes it or it is reset.
-async fn carry(
-    dialled: TcpStream,
-    from: SocketAddr,
-    target: &str,
-    label: Label,
-    rules: watch::Receiver<Rules>,
-) {
-    let born = rules.borrow().resets;
+async fn carry(dialled: TcpStream, from: SocketAddr, target: &str, label: Label, under: Under) {
+    let born = under.rules.borrow().resets;
     let mut first = vec![0; 4096];
     let Ok(Ok(n @ 1..)) = timeout(FIRST_WORD, dialled.peek(&mut first)).await else { return };
     let Ok(here) = dialled.local_addr() else { return };
@@ -207,11 +217,11 @@ async fn carry(
     let _ = (dialled.set_nodelay(true), reached.set_nodelay(true));
     let (dialled_read, dialled_write) = dialled.into_split();
     let (reached_read, reached_write) = reached.into_split();
-    let mut orders = rules.clone();
+    let mut orders = under.rules.clone();
     // The proxy is gone: so is this.
     let reset = async { _ = orders.wait_for(|rules| rules.resets > born).await };
-    let there = pump(dialled_read, reached_write, name.clone(), rules.clone(), |w| w.there);
-    let back = pump(reached_read, dialled_write, name, rules, |w| w.back);
+    let there = pump(dialled_read, reached_write, name.clone(), under.clone(), |w| w.there);
+    let back = pump(reached_read, dialled_write, name, under, |w| w.back);
     tokio::select! {
         () = reset => {}
         () = there => {}
@@ -224,9 +234,10 @@ async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     name: String,
-    mut rules: watch::Receiver<Rules>,
+    under: Under,
     pick: fn(Ways) -> Way,
 ) {
+    let Under { mut rules, disturbed } = under;
     let mut buffer = vec![0; 64 << 10];
     let (mut gap, mut spoken) = (false, false);
     loop {
@@ -237,6 +248,7 @@ async fn pump(
         }
         // What comes is left in the socket meanwhile.
         if way == Way::Held {
+            disturbed.fetch_add(1, Ordering::Relaxed);
             if rules.changed().await.is_err() {
                 return;
             }
@@ -262,6 +274,9 @@ async fn pump(
         };
         // The way may have changed while it came.
         let way = now(&rules.borrow());
+        if !matches!(way, Way::Free | Way::GreetingOnly) {
+            disturbed.fetch_add(1, Ordering::Relaxed);
+        }
         match way {
             Way::Lost => {
                 gap = true;
@@ -301,14 +316,26 @@ mod tests {
         address
     }
 
-    async fn says(socket: &mut TcpStream, byte: u8) -> Option<u8> {
-        socket.write_all(&[byte]).await.ok()?;
+    /// How long an answer may take; and how long it is looked that none comes.
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const SILENCE: Duration = Duration::from_millis(300);
+
+    async fn hears(socket: &mut TcpStream, within: Duration) -> Option<u8> {
         let mut answer = [0];
-        let read = timeout(Duration::from_millis(300), socket.read_exact(&mut answer)).await;
-        match read {
+        match timeout(within, socket.read_exact(&mut answer)).await {
             Ok(Ok(_)) => Some(answer[0]),
             Ok(Err(_)) | Err(_) => None,
         }
+    }
+
+    async fn says(socket: &mut TcpStream, byte: u8) -> Option<u8> {
+        socket.write_all(&[byte]).await.ok()?;
+        hears(socket, PATIENCE).await
+    }
+
+    async fn says_in_vain(socket: &mut TcpStream, byte: u8) {
+        socket.write_all(&[byte]).await.unwrap();
+        assert_eq!(hears(socket, SILENCE).await, None);
     }
 
     #[tokio::test]
@@ -319,7 +346,9 @@ mod tests {
         let mut b = TcpStream::connect(proxy.address()).await.unwrap();
         assert_eq!((says(&mut a, b'a').await, says(&mut b, b'b').await), (Some(b'a'), Some(b'b')));
         proxy.set_for("a", Ways::back(Way::Lost));
-        assert_eq!((says(&mut a, b'x').await, says(&mut b, b'y').await), (None, Some(b'y')));
+        assert_eq!(proxy.disturbed(), 0);
+        says_in_vain(&mut a, b'x').await;
+        assert_eq!((says(&mut b, b'y').await, proxy.disturbed()), (Some(b'y'), 1));
         proxy.heal();
         let mut one = [0];
         let end = timeout(Duration::from_secs(10), a.read(&mut one)).await.unwrap();
@@ -333,7 +362,7 @@ mod tests {
         let mut a = TcpStream::connect(proxy.address()).await.unwrap();
         assert_eq!(says(&mut a, b'1').await, Some(b'1'));
         proxy.set(Ways::both(Way::Held));
-        assert_eq!(says(&mut a, b'2').await, None);
+        says_in_vain(&mut a, b'2').await;
         proxy.heal();
         assert_eq!(says(&mut a, b'3').await, Some(b'2'));
         proxy.reset();
@@ -347,7 +376,8 @@ mod tests {
         let proxy = Proxy::plain(&echo().await).await;
         proxy.set(Ways::back(Way::GreetingOnly));
         let mut a = TcpStream::connect(proxy.address()).await.unwrap();
-        assert_eq!((says(&mut a, b'1').await, says(&mut a, b'2').await), (Some(b'1'), None));
+        assert_eq!(says(&mut a, b'1').await, Some(b'1'));
+        says_in_vain(&mut a, b'2').await;
         proxy.heal();
         assert_eq!(says(&mut a, b'3').await, Some(b'2'));
     }

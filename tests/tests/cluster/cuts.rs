@@ -148,10 +148,12 @@ async fn a_client_is_cut_off_from_one_broker() {
         let broker = &scene.cluster.members[0];
         let front = broker.front.as_ref().unwrap();
         // One with handlers and one that asks.
+        let before = front.disturbed();
         front.set_for("client-1", ways);
         front.set_for("client-3", ways);
         tokio::time::sleep(either(4, 20)).await;
         scene.flows().await;
+        assert!(front.disturbed() > before, "{what}: nothing was cut");
         front.heal();
         scene.cluster.settled().await;
         scene.flows().await;

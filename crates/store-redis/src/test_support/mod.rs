@@ -7,11 +7,13 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
 
 mod cluster;
+mod port;
 mod proxy;
 mod server;
 mod slowlog;
 
 pub use cluster::TestCluster;
+pub use port::Port;
 pub use proxy::Proxy;
 pub use server::{Place, Server, ServerOptions};
 pub use slowlog::{Durations, print_durations};

@@ -1,12 +1,13 @@
 //! One redis-server process.
 
 use std::ffi::OsStr;
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+
+use super::port::Port;
 
 /// How long a server may take to start: a loaded machine is slow.
 const START_WITHIN: Duration = Duration::from_secs(30);
@@ -68,7 +69,7 @@ impl Server {
         for _ in 0..20 {
             let dir = tempfile::Builder::new().prefix("mtimer-redis-").tempdir().expect("a temporary folder");
             let mut server =
-                Self { options: options.clone(), port: Port::take(options.cluster), dir, child: None };
+                Self { options: options.clone(), port: Port::of_a_redis(options.cluster), dir, child: None };
             // If it fails, somebody else took the port in between.
             if server.try_start() {
                 return server;
@@ -203,36 +204,5 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
-    }
-}
-
-/// A port of one's own: below the range from which outgoing connections take theirs, so that a server which was stopped gets
-/// it again. In cluster mode its neighbour 10,000 above (the cluster bus) is, too.
-#[derive(Debug)]
-struct Port {
-    number: u16,
-    /// Nobody binds these for themselves: whoever does has the port, also while nobody listens.
-    _mark: UdpSocket,
-    _bus: Option<UdpSocket>,
-}
-
-impl Port {
-    fn take(cluster: bool) -> Self {
-        static NEXT: AtomicU16 = AtomicU16::new(0);
-        // The buses are between 30,000 and 32,760.
-        let (first, count) = if cluster { (20_000, 2_760) } else { (22_760, 7_240) };
-        let base = (std::process::id() % 1_000) as u16 * 16;
-        let free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-        let mark = |port: u16| UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).ok().filter(|_| free(port));
-        loop {
-            let number = first + (base + NEXT.fetch_add(1, Ordering::Relaxed) % count) % count;
-            let Some(own) = mark(number) else { continue };
-            let bus = cluster.then(|| mark(number + 10_000));
-            match bus {
-                None => return Self { number, _mark: own, _bus: None },
-                Some(Some(bus)) => return Self { number, _mark: own, _bus: Some(bus) },
-                Some(None) => {}
-            }
-        }
     }
 }
