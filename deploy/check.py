@@ -32,7 +32,10 @@ def seconds(value):
 
 SETTINGS = re.findall(r"^#([a-z][a-z-]*) = ", text("mtimer.toml"), re.M)
 VARIABLES = {"MTIMER_" + name.upper().replace("-", "_") for name in SETTINGS}
-DRAIN = seconds(re.search(r'^#drain-timeout = "(.*)"', text("mtimer.toml"), re.M)[1])
+# What a stop takes at most: handlers (the drain timeout), and besides handing over (10 s), giving up (5 s), closing (4 s),
+# and a second.
+STOP_BESIDES = 20
+STOP = STOP_BESIDES + seconds(re.search(r'^#drain-timeout = "(.*)"', text("mtimer.toml"), re.M)[1])
 
 
 def variables(file, names):
@@ -58,9 +61,16 @@ def container(file="container/Containerfile"):
         check(file, stage in named, f"there is no stage {stage}")
     check(file, of.get("USER", ["root"])[-1].split(":")[0] not in ("root", "0"), "it must not run as root")
     check(file, of.get("STOPSIGNAL") == ["SIGTERM"], "the broker is stopped with SIGTERM")
-    check(file, any('"status"' in line for line in of.get("HEALTHCHECK", [])), "the health check asks for the status")
+    check(file, any('"mtimer", "ping", "--ready"' in line for line in of.get("HEALTHCHECK", [])),
+          "the health check asks with mtimer ping --ready")
     check(file, of.get("ENTRYPOINT") == ['["mtimer"]'], "the program is mtimer")
     variables(file, [line.split("=")[0] for line in of.get("ENV", [])])
+
+
+def local(file="local/up"):
+    drain = seconds(re.search(r"--drain-timeout (\S+)", text(file))[1])
+    wait = int(re.search(r"end brokers (\d+)", text(file))[1])
+    check(file, wait >= drain + STOP_BESIDES, f"the brokers must have {drain + STOP_BESIDES} s to stop")
 
 
 def systemd(file="systemd/mtimer.service"):
@@ -70,7 +80,7 @@ def systemd(file="systemd/mtimer.service"):
               "Restart": "on-failure", "RestartPreventExitStatus": "2 4 11 12"}
     for name, value in wanted.items():
         check(file, service.get(name) == value, f"{name} is {service.get(name)}, wanted is {value}")
-    check(file, int(service.get("TimeoutStopSec", 0)) > DRAIN, f"TimeoutStopSec must be above {DRAIN} s, the drain timeout")
+    check(file, int(service.get("TimeoutStopSec", 0)) >= STOP, f"TimeoutStopSec must be {STOP} s: drain-timeout + 20 s")
     check(file, int(service.get("LimitNOFILE", 0)) >= 20_000, "LimitNOFILE is too low for 10,000 clients")
 
 
@@ -99,7 +109,7 @@ def compose(file="compose/compose.yaml"):
         check(file, service["environment"]["MTIMER_ADVERTISE"] == f"{own}:7400", f"{name} advertises another address")
         for url in service["environment"]["MTIMER_REDIS"].split(","):
             check(file, url.removeprefix("redis://").split(":")[0] in addresses, f"{name}: {url} is nobody's")
-        check(file, seconds(service["stop_grace_period"]) > DRAIN, f"{name} has less time to stop than it drains")
+        check(file, seconds(service["stop_grace_period"]) >= STOP, f"{name} must have {STOP} s to stop: drain-timeout + 20 s")
 
 
 def kubernetes(folder="kubernetes"):
@@ -129,7 +139,7 @@ def kubernetes(folder="kubernetes"):
     check(folder, names["spec"]["clusterIP"] == "None", "the Service must be headless")
     check(folder, of["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1, "one broker at a time")
     check(file, pod.get("enableServiceLinks") is False, "enableServiceLinks must be false: MTIMER_PORT is no setting")
-    check(file, pod["terminationGracePeriodSeconds"] > DRAIN, "the pod has less time to stop than it drains")
+    check(file, pod["terminationGracePeriodSeconds"] >= STOP, f"the pod must have {STOP} s to stop: drain-timeout + 20 s")
     check(file, pod["securityContext"]["runAsNonRoot"] is True, "it must not run as root")
     advertised = env["MTIMER_ADVERTISE"]["value"]
     check(file, advertised.startswith(f"$(POD_NAME).{brokers['serviceName']}."), "it must advertise the pod's own name")
@@ -140,13 +150,18 @@ def kubernetes(folder="kubernetes"):
     check(file, secret["name"] == of["Secret"]["metadata"]["name"] and secret["key"] in of["Secret"]["stringData"],
           "there is no such secret")
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        check(file, container[probe]["exec"]["command"][:2] == ["mtimer", "status"], f"{probe} must ask for the status")
+        command = container[probe]["exec"]["command"]
+        check(file, command[:2] == ["mtimer", "ping"], f"{probe} must be mtimer ping: anything else asks the store")
+        check(file, ("--ready" in command) == (probe == "readinessProbe"), f"{probe}: --ready is for the readinessProbe")
+        check(file, seconds(command[command.index("--timeout") + 1]) < container[probe]["timeoutSeconds"],
+              f"{probe} must give up before it is killed")
     variables(file, env)
 
 
 def main():
     check("mtimer.toml", len(SETTINGS) > 20, "its settings are not found: lines start with '#name ='")
     container()
+    local()
     systemd()
     if yaml:
         compose()

@@ -1,11 +1,12 @@
 //! A running broker: start, stop, wait; and the supervision of its tasks.
 //!
-//! Invariant: every task belongs to one set; the first that ends, ends the broker, and says why. Stop order: accept
-//! none, drain, release, close.
+//! Invariant: every task belongs to one set; the first that ends, ends the broker, and says why. Stop order: in a cluster
+//! hand over, serving on; then accept none, drain, release, close.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +55,39 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Dropping the future stops the broker at once; partitions that were acquired by then stay with it in the store until
 /// the next broker acquires them.
 pub async fn start(options: BrokerOptions, store: Arc<dyn Store>) -> Result<Broker, StartError> {
+    let (broker, joining) = begin(options, store).await?;
+    joining.await?;
+    Ok(broker)
+}
+
+/// Starts a broker as [`start`] does, unless `stop` completes before it is ready: then what it owns by then is handed
+/// over as by [`Broker::stop`], and the result is `None`.
+///
+/// # Cancel safety
+///
+/// As that of [`start`].
+pub async fn start_unless(
+    options: BrokerOptions,
+    store: Arc<dyn Store>,
+    stop: impl Future<Output = ()>,
+) -> Result<Option<Broker>, StartError> {
+    let mut stop = pin!(stop);
+    let (broker, joining) = tokio::select! {
+        begun = begin(options, store) => begun?,
+        () = &mut stop => return Ok(None),
+    };
+    tokio::select! {
+        joined = joining => joined?,
+        () = stop => return broker.stop().await.map(|()| None).map_err(StartError::Ended),
+    }
+    Ok(Some(broker))
+}
+
+/// A broker that runs, and what waits until it is ready.
+async fn begin(
+    options: BrokerOptions,
+    store: Arc<dyn Store>,
+) -> Result<(Broker, impl Future<Output = Result<(), StartError>>), StartError> {
     options.validate()?;
     // First of all: a second broker started by mistake on the same address must not take the partitions over.
     let addr = options.listen;
@@ -72,16 +106,20 @@ pub async fn start(options: BrokerOptions, store: Arc<dyn Store>) -> Result<Brok
     };
     let (broker, running) = assemble(options, store, counters, ownership, listener, local)?;
     tokio::spawn(running);
-    if let Some(joined) = joined {
-        join(&broker, joined, patience).await?;
-    }
-    tracing::info!(%local, "ready");
-    Ok(broker)
+    let end = broker.end.clone();
+    let joining = async move {
+        if let Some(joined) = joined {
+            join(end, joined, patience).await?;
+        }
+        tracing::info!(%local, "ready");
+        Ok(())
+    };
+    Ok((broker, joining))
 }
 
 /// Waits until a broker of a cluster owns what it was first assigned.
 async fn join(
-    broker: &Broker,
+    end: End,
     mut joined: watch::Receiver<bool>,
     patience: Option<Duration>,
 ) -> Result<(), StartError> {
@@ -90,7 +128,7 @@ async fn join(
         tokio::select! {
             // An error means that the engine's task has ended: the other branch tells.
             Ok(_) = joined.wait_for(|joined| *joined) => Ok(()),
-            ended = broker.wait() => ended.map_err(StartError::Ended),
+            ended = wait(end) => ended.map_err(StartError::Ended),
         }
     };
     match patience {
@@ -343,11 +381,23 @@ impl Tasks {
     }
 }
 
+/// How a broker has ended, once it has.
+type End = watch::Receiver<Option<Result<(), BrokerError>>>;
+
+async fn wait(mut end: End) -> Result<(), BrokerError> {
+    let ended = end.wait_for(Option::is_some).await;
+    match ended {
+        Ok(end) => end.clone().unwrap_or(Ok(())),
+        // Only when the runtime itself is going down: its tasks are dropped.
+        Err(_) => Ok(()),
+    }
+}
+
 /// A running broker. Dropping it stops it at once, like [`Broker::abort`].
 pub struct Broker {
     local: SocketAddr,
     control: mpsc::Sender<Control>,
-    end: watch::Receiver<Option<Result<(), BrokerError>>>,
+    end: End,
     abort: CancellationToken,
 }
 
@@ -357,8 +407,9 @@ impl Broker {
         self.local
     }
 
-    /// Stops gracefully: accepts nobody, delivers nothing more, waits for settlements up to the drain timeout, gives the
-    /// partitions up, closes the sessions. Returns when it has ended; why, if not because of this.
+    /// Stops gracefully: in a cluster hands its partitions over first and serves each until then, for 10 s at most. Then it
+    /// accepts nobody, delivers nothing more, waits for settlements up to the drain timeout, gives up what it still has (5 s
+    /// at most), and closes the sessions (4 s at most). Returns when it has ended; why, if not because of this.
     ///
     /// # Cancel safety
     ///
@@ -381,13 +432,7 @@ impl Broker {
     ///
     /// May be dropped and called again.
     pub async fn wait(&self) -> Result<(), BrokerError> {
-        let mut end = self.end.clone();
-        let ended = end.wait_for(Option::is_some).await;
-        match ended {
-            Ok(end) => end.clone().unwrap_or(Ok(())),
-            // Only when the runtime itself is going down: its tasks are dropped.
-            Err(_) => Ok(()),
-        }
+        wait(self.end.clone()).await
     }
 
     /// Its state in numbers: what a client gets for [`mtimer_protocol::Query::Status`]. `None` if it has ended.

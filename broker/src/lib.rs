@@ -29,7 +29,7 @@ mod wheel;
 mod writer;
 
 pub use auth::{AcceptAll, Authenticator, Denied};
-pub use broker::{Broker, start};
+pub use broker::{Broker, start, start_unless};
 pub use clock::{HostClock, SystemClock};
 pub use cluster::ClusterOptions;
 pub use error::{BrokerError, StartError};

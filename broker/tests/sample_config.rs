@@ -60,7 +60,11 @@ fn every_setting_is_in_it_once() {
 
 #[test]
 fn what_it_shows_is_valid_and_the_default() {
-    let on_redis = PartialConfig { data: None, ..all_set() };
+    let all = all_set();
+    let data = PartialConfig { data: all.data.clone(), ..PartialConfig::default() };
+    assert_eq!(data.resolve().unwrap().store, PartialConfig::default().resolve().unwrap().store);
+    // Redis servers and a folder are not given together.
+    let on_redis = PartialConfig { data: None, ..all };
     let shown = on_redis.clone().resolve().unwrap();
     assert!(matches!(shown.store, StoreConfig::Redis { replication: Some(_), .. }));
     // Those are examples: they have no default, or one that depends on the store.

@@ -13,6 +13,7 @@ pub struct ClientBuilder {
     pub(crate) brokers: Vec<String>,
     #[cfg(feature = "redis")]
     pub(crate) redis: Vec<crate::leader::Lookup>,
+    pub(crate) one_broker: bool,
     pub(crate) token: String,
     pub(crate) software: String,
     pub(crate) connect_timeout: Duration,
@@ -27,6 +28,7 @@ impl Default for ClientBuilder {
             brokers: Vec::new(),
             #[cfg(feature = "redis")]
             redis: Vec::new(),
+            one_broker: false,
             token: String::new(),
             software: concat!("mtimer-client/", env!("CARGO_PKG_VERSION")).to_owned(),
             connect_timeout: Duration::from_secs(5),
@@ -52,6 +54,13 @@ impl ClientBuilder {
     #[cfg(feature = "redis")]
     pub fn redis(mut self, url: impl Into<String>, cluster: impl Into<String>) -> Self {
         self.redis.push(crate::leader::Lookup::new(url.into(), cluster.into()));
+        self
+    }
+
+    /// Stays with the broker that answers first, and makes no connection to the others of its cluster: to ask about this one
+    /// ([`Client::status`]). Timers of the others' partitions are out of reach. Default: false.
+    pub fn one_broker(mut self, one: bool) -> Self {
+        self.one_broker = one;
         self
     }
 

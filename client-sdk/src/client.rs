@@ -58,7 +58,7 @@ impl Client {
         let shared = Arc::new(Shared::new(settings, clock, &first.broker, &first.welcome));
         let line = shared.opened(&first);
         let mut ready = shared.ready.subscribe();
-        let alone = line.name.is_none();
+        let alone = line.name.is_none() || shared.settings.one_broker;
         let run = |task: BoxFuture<'static, ()>| {
             let token = shared.token.clone();
             shared.tasks.spawn(token.run_until_cancelled_owned(task));

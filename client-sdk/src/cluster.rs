@@ -12,8 +12,9 @@ use crate::sync::Locked;
 use crate::{Client, RequestError};
 
 impl Client {
-    /// The brokers' state in numbers: the sum over all that are connected, counters by their names. While partitions are
-    /// between two owners, what is in them is not counted.
+    /// The brokers' state in numbers: the sum over all that are connected, counters by their names. Every broker counts
+    /// over its partitions in the store for it. While partitions are between two owners, what is in them is not counted;
+    /// a client is counted by every broker that it is connected to.
     pub async fn status(&self) -> Result<Status, RequestError> {
         let end = Instant::now() + self.shared().settings.request_timeout;
         loop {

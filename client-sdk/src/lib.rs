@@ -55,6 +55,7 @@ mod line;
 mod link;
 mod outbox;
 mod pool;
+mod probe;
 mod queries;
 mod registering;
 mod requests;
@@ -73,6 +74,7 @@ pub use callback::{Callback, Outcome};
 pub use client::Client;
 pub use error::{CloseError, ConnectError, RegisterError, RequestError, ScheduleError};
 pub use handler::{Register, Registration};
+pub use probe::Probe;
 pub use schedule::{Schedule, When};
 
 pub use mtimer_protocol::{

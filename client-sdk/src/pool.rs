@@ -1,4 +1,5 @@
-//! Which connections there are: one to a broker that has no cluster around it, or one to every broker of the topology.
+//! Which connections there are: one to a broker that has no cluster around it, or one to every broker of the topology,
+//! unless the settings ask for one only.
 //!
 //! Invariant: never two connections to the same broker, and never more tries than the delays of a [`Link`] allow.
 //!
@@ -154,7 +155,8 @@ impl Pool {
     fn plan(&mut self) {
         let topology = self.shared.router.locked().routes.topology().cloned();
         let alone = self.open.values().any(|open| open.name.is_none());
-        let brokers = topology.iter().filter(|_| !alone).flat_map(|t| &t.brokers);
+        let brokers =
+            topology.iter().filter(|_| !alone && !self.shared.settings.one_broker).flat_map(|t| &t.brokers);
         let is_open = |address: &str| self.open.values().any(|open| open.name.as_deref() == Some(address));
         let mut wanted: BTreeSet<Target> = brokers
             .filter(|broker| !is_open(&broker.address))

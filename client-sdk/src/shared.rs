@@ -328,7 +328,7 @@ impl Shared {
     }
 }
 
-fn info(broker: &str, w: &Welcome) -> Info {
+pub(crate) fn info(broker: &str, w: &Welcome) -> Info {
     Info {
         broker: broker.to_owned(),
         session: w.session,

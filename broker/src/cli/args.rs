@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use clap::Args;
-use mtimer_client::{Client, Destination, Key, Target, TimerId, When};
+use mtimer_client::{Client, ClientBuilder, Destination, Key, Target, TimerId, When};
 
 use super::exit::Failure;
 use super::logging::LogArgs;
 use super::moment;
+
+/// Who the broker is told that we are.
+pub(crate) const SOFTWARE: &str = concat!("mtimer/", env!("CARGO_PKG_VERSION"));
 
 /// How to reach a broker.
 #[derive(Args, Clone, Debug)]
@@ -42,30 +45,45 @@ impl ClientArgs {
     /// Starts the log and connects.
     pub(crate) async fn connect(&self) -> Result<Client, Failure> {
         self.log.start()?;
-        Ok(Client::builder()
+        Ok(self.builder().connect().await?)
+    }
+
+    fn builder(&self) -> ClientBuilder {
+        Client::builder()
             .brokers(self.broker.iter().cloned())
             .token(&self.token)
-            .software(concat!("mtimer/", env!("CARGO_PKG_VERSION")))
+            .software(SOFTWARE)
             .connect_timeout(self.connect_timeout)
             .request_timeout(self.request_timeout)
-            .connect()
-            .await?)
     }
-}
 
-impl ClientArgs {
     /// Connects, does the work, and closes the connection in good order however the work has gone.
     pub(crate) async fn with<T>(
         &self,
         work: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let client = self.connect().await?;
-        let result = work(&client).await;
-        let closed = client.close().await;
-        let value = result?;
-        closed?;
-        Ok(value)
+        finish(self.connect().await?, work).await
     }
+
+    /// The same with a connection to one broker only, also if it is one of a cluster.
+    pub(crate) async fn with_one<T>(
+        &self,
+        work: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.log.start()?;
+        finish(self.builder().one_broker(true).connect().await?, work).await
+    }
+}
+
+async fn finish<T>(
+    client: Client,
+    work: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let result = work(&client).await;
+    let closed = client.close().await;
+    let value = result?;
+    closed?;
+    Ok(value)
 }
 
 /// One timer.

@@ -33,9 +33,11 @@ pub(crate) struct Dev {
 
 /// One broker of a cluster
 ///
-/// Runs a broker in the foreground until INT or TERM: then it takes no more clients, lets running handlers finish (up to
-/// --drain-timeout), gives its partitions up, and ends. A second signal ends it at once; nothing that was answered is lost
-/// by that.
+/// Runs a broker in the foreground until INT or TERM. Then, in a cluster, it first hands its partitions over to the other
+/// brokers and serves each until then (10s at most); handlers go on and settle with the new owner. With what nobody has
+/// taken over it takes no more clients and lets running handlers finish (up to --drain-timeout), gives it up (5s), closes
+/// the connections (4s), and ends: allow --drain-timeout and 20s more. A second signal ends it at once; nothing that was
+/// answered is lost by that.
 ///
 /// Settings come from flags, over the environment (MTIMER_ and the flag's name in capitals), over the file, over
 /// defaults; --print-config shows what results. A key or a variable that is not known is an error.
@@ -127,16 +129,14 @@ async fn serve(
 ) -> Result<(), Failure> {
     let stop = Stop::on_signals(STOPPING)?;
     let opening = Opened::open(&config.store, &config.broker.cluster, config.broker.startup_timeout);
-    let Some(opened) = stop.unless(opening).await else {
-        return Err(Failure::silent(Exit::Interrupted));
-    };
+    // Told to stop while it starts, it stops as it would later: in good order, and that is no failure.
+    let Some(opened) = stop.unless(opening).await else { return Ok(()) };
     let opened = opened?;
-    let starting = mtimer_broker::start(config.broker.clone(), opened.store.clone());
-    let Some(started) = stop.unless(starting).await else {
+    let starting = mtimer_broker::start_unless(config.broker.clone(), opened.store.clone(), stop.asked());
+    let Some(broker) = starting.await? else {
         opened.close().await;
-        return Err(Failure::silent(Exit::Interrupted));
+        return Ok(());
     };
-    let broker = started?;
     let addr = broker.local_addr();
     let info = opened.store.info();
     if out.json {

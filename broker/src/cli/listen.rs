@@ -1,7 +1,8 @@
 //! `mtimer listen`: takes callbacks, prints them, and answers them.
 //!
-//! Invariant: a callback is settled only after its line was written; with `--count N` exactly N callbacks are taken, so
-//! that none is delivered that nobody prints.
+//! Invariant: a callback is settled only after its line was written, and every one that is delivered is printed: with
+//! `--count N` no more credit is given than is needed for N. Every broker of a cluster has credit for one at least, so the
+//! others may hand over one more each.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -54,7 +55,7 @@ pub(crate) struct Listen {
     /// Run this for every callback; its exit code is the outcome
     #[arg(long, value_name = "CMD", conflicts_with = "outcome")]
     exec: Option<String>,
-    /// End after so many callbacks
+    /// End after so many callbacks; in a cluster every further broker may hand over one more
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// How many callbacks may be handled at once
@@ -145,10 +146,11 @@ async fn take(
     Ok(round.entered.load(Ordering::Acquire))
 }
 
-/// Takes up to a number of callbacks and never more.
+/// Takes up to a number of callbacks, and of a cluster of n brokers n - 1 more at most.
 ///
 /// Credit comes back with an outcome. So no more than `limit - 1 + credit` callbacks can have been sent before the outcome
-/// of callback `limit` is given; that one waits until the registration has ended.
+/// of callback `limit` is given; that one waits until the registration has ended. The credit is shared out over the brokers
+/// and rounded up.
 struct Round {
     credit: u32,
     limit: u64,

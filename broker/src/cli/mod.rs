@@ -20,6 +20,7 @@ mod local;
 mod logging;
 mod moment;
 mod output;
+mod ping;
 mod progress;
 mod query;
 mod redis;
@@ -78,6 +79,7 @@ enum Command {
     Listen(listen::Listen),
     #[command(subcommand)]
     Dead(dead::Dead),
+    Ping(ping::Ping),
     Status(status::Status),
     /// The cluster: who leads, who owns what, who is connected
     #[command(subcommand)]
@@ -121,6 +123,7 @@ fn run(command: Command, out: Output) -> Result<(), Failure> {
             Command::Reschedule(reschedule) => reschedule.run(out).await,
             Command::Listen(listen) => listen.run(out).await,
             Command::Dead(dead) => dead.run(out).await,
+            Command::Ping(ping) => ping.run(out).await,
             Command::Status(status) => status.run(out).await,
             Command::Cluster(cluster) => cluster.run(out).await,
             Command::Bench(bench) => bench.run(out).await,

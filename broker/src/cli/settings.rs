@@ -53,7 +53,10 @@ pub(crate) fn as_json(config: &Config) -> Value {
         "handover-timeout": span(b.membership.handover_timeout),
         "heartbeat": span(b.heartbeat),
         "heartbeat-timeout": span(b.heartbeat_timeout),
+        "handshake-timeout": span(b.handshake_timeout),
+        "max-handshakes": b.max_handshakes,
         "max-sessions": b.max_sessions,
+        "session-outbox": size(b.session_outbox_bytes as u64),
         "log-format": match config.log_format { LogFormat::Text => "text", LogFormat::Json => "json" },
         "log-level": config.log_level,
     });
@@ -135,7 +138,10 @@ fn span(span: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::io::Write;
+
+    use clap::Args;
 
     use super::*;
 
@@ -157,5 +163,31 @@ mod tests {
             let first = as_toml(&resolve(text)).unwrap();
             assert_eq!(as_toml(&resolve(&first)).unwrap(), first);
         }
+    }
+
+    #[test]
+    fn every_setting_is_shown() {
+        let on_redis = "redis = [\"redis://a\"]\ndurability = \"redis-replicated\"\npartitions = 8\nadvertise = \"h:1\"\n";
+        let keys = |text| match as_json(&resolve(text)) {
+            Value::Object(all) => all.into_iter().map(|(name, _)| name).collect(),
+            other => panic!("{other}"),
+        };
+        let shown: BTreeSet<String> = keys(on_redis);
+        let shown = &shown | &keys("");
+        let flags = PartialConfig::augment_args(clap::Command::new("mtimer"));
+        let known: BTreeSet<String> =
+            flags.get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect();
+        assert_eq!(shown, known);
+    }
+
+    #[test]
+    fn every_setting_that_has_a_default_shows_it_in_its_help() {
+        let flags = PartialConfig::augment_args(clap::Command::new("mtimer"));
+        let without: Vec<String> = with_defaults(flags, &[])
+            .get_arguments()
+            .filter(|arg| !arg.get_help().is_some_and(|help| help.to_string().contains("[default: ")))
+            .filter_map(|arg| arg.get_long().map(str::to_owned))
+            .collect();
+        assert_eq!(without, ["advertise", "redis", "replicas", "replicas-within", "partitions"]);
     }
 }

@@ -10,15 +10,21 @@ use super::output::{Output, Table, Tone, grouped};
 
 /// A broker's state in numbers
 ///
-/// Where timers are (pending, retrying, parked, dead and so on), what is in memory, and what was counted since the broker
-/// started.
+/// Where the timers of its partitions are (pending, retrying, parked, dead and so on), what is in memory, and what was
+/// counted since it started. It is asked alone, also if it is one of a cluster; of several addresses the first that answers.
+/// With --all the brokers of its cluster are asked, too, and their numbers added up.
+///
+/// A broker counts in its store for this: to see whether it is there, use mtimer ping.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  mtimer status\n  mtimer status --counters\n  \
+#[command(after_help = "Examples:\n  mtimer status\n  mtimer status --counters\n  mtimer status --all\n  \
     mtimer status --json | jq .pending")]
 pub(crate) struct Status {
     /// Show every counter, also those that are 0
     #[arg(long)]
     counters: bool,
+    /// Add up the numbers of all brokers of the cluster that can be reached
+    #[arg(long)]
+    all: bool,
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -26,7 +32,8 @@ pub(crate) struct Status {
 impl Status {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let ask = async |client: &Client| Ok((client.info(), client.status().await?));
-        let (info, status) = self.client.with(ask).await?;
+        let asked = if self.all { self.client.with(ask).await } else { self.client.with_one(ask).await };
+        let (info, status) = asked?;
         let numbers = [
             ("pending", status.pending, "first delivery to come"),
             ("retrying", status.retrying, "a further attempt to come"),
@@ -39,12 +46,16 @@ impl Status {
             ("residue", status.residue, "left in the store without a timer"),
             ("loaded", status.loaded, "timers in memory"),
             ("loaded_bytes", status.loaded_bytes, "bytes of them"),
-            ("sessions", status.sessions, "clients"),
+            (
+                "sessions",
+                status.sessions,
+                if self.all { "clients, once at each broker" } else { "clients, and at the leader brokers" },
+            ),
         ];
         if out.json {
             let mut object = Map::new();
             let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
-            put("broker", info.broker.clone().into());
+            put("broker", if self.all { Value::Null } else { info.broker.clone().into() });
             put("cluster", info.cluster.clone().into());
             put("software", info.software.clone().into());
             put("store", info.store.clone().into());
@@ -59,7 +70,7 @@ impl Status {
         out.text(&format!(
             "cluster {} at {}: {}, store {} ({}), {} partitions",
             out.tone(Tone::Strong, &info.cluster),
-            info.broker,
+            if self.all { "all its brokers" } else { &info.broker },
             info.software,
             info.store,
             info.durability,

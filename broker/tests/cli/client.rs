@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Dev, end, mtimer, run};
+use crate::harness::{Dev, end, mtimer, run, wait_for};
 
 #[test]
 fn a_timer_is_scheduled_found_moved_and_cancelled() {
@@ -133,6 +133,29 @@ fn the_status_says_what_there_is() {
     assert_eq!(dev.run(&["cluster", "status", "--json"]).ok().json()["pending"], 1);
     let text = dev.run(&["status"]).ok().out;
     assert!(text.contains("cluster mtimer at") && text.contains("first delivery to come"), "{text}");
+}
+
+#[test]
+fn a_ping_tells_whether_a_broker_is_there() {
+    let dev = Dev::with(&["--max-sessions", "1"]);
+    let there = dev.run(&["ping", "--json"]).ok().json();
+    assert_eq!((&there["broker"], &there["ready"]), (&json!(dev.addr), &json!(null)));
+    wait_for("ready", || Some(dev.run(&["ping", "--ready", "--json"])).filter(|e| e.code == 0));
+    // One that is full is there.
+    let listener = dev.start_client(&["listen", "--group", "g", "--app", "a", "--json"]);
+    let is_full = |text: &String| text.contains("all 1 sessions");
+    let full = wait_for("full", || Some(dev.run(&["ping"]).ok().out).filter(is_full));
+    assert!(full.starts_with(&format!("{} is there: ", dev.addr)), "{full}");
+    assert_eq!(dev.run(&["ping", "--ready", "--json"]).code(13).json()["error"], "not-now");
+    listener.signal("TERM");
+    assert_eq!(listener.wait().0, 0);
+
+    let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = deaf.local_addr().unwrap().to_string();
+    let silent = run(&["ping", "--timeout", "50ms", "--broker", &addr]).code(3);
+    assert!(silent.err.contains(&format!("no answer of {addr} within 50 ms")), "{silent:?}");
+    drop(deaf);
+    assert_eq!(run(&["ping", "--json", "--broker", &addr]).code(3).json()["error"], "no-connection");
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! dev and broker: settings, readiness, signals, exit codes.
 
+use std::net::TcpListener;
+
 use mtimer_store_redis::test_support::Server;
 use serde_json::{Value, json};
 
-use crate::harness::{Dev, Running, end, mtimer, run};
+use crate::harness::{Dev, Running, end, mtimer, run, wait_for};
 
 #[test]
 fn timers_outlive_a_crash_and_a_good_end() {
@@ -117,6 +119,43 @@ fn a_redis_that_is_not_there_is_waited_for_as_long_as_is_allowed() {
 }
 
 #[test]
+fn one_that_is_told_to_stop_while_it_waits_for_its_redis_has_not_failed() {
+    for signal in ["TERM", "INT"] {
+        let redis = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", redis.local_addr().unwrap());
+        let broker = Running::start(&["broker", "--redis", &url, "--listen", "127.0.0.1:0"]);
+        let (waits, _) = redis.accept().unwrap();
+        broker.signal(signal);
+        assert_eq!(broker.wait(), (0, String::new()), "{signal}");
+        drop(waits);
+    }
+}
+
+#[test]
+fn one_that_has_not_joined_is_there_and_not_ready_and_stops_in_good_order() {
+    let redis = Server::start();
+    // Somebody leads who is not there.
+    let () = redis.call(&["SET", "leader:{shop}", "127.0.0.1:1 7 1"]);
+    let url = redis.url();
+    // A port that was free a moment ago.
+    let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let args = ["broker", "--cluster", "shop", "--redis", &url, "--partitions", "4", "--listen", &listen];
+    let broker = Running::start(&args);
+    wait_for("there", || (run(&["ping", "--broker", &listen]).code == 0).then_some(()));
+    let waits = run(&["ping", "--ready", "--json", "--broker", &listen]).code(13).json();
+    assert!(waits["message"].as_str().unwrap().contains("has not joined cluster shop"), "{waits}");
+    broker.signal("TERM");
+    assert_eq!(broker.wait(), (0, String::new()));
+    // It joins once it can.
+    let broker = Running::start(&args);
+    wait_for("there again", || (run(&["ping", "--broker", &listen]).code == 0).then_some(()));
+    let _: u64 = redis.call(&["DEL", "leader:{shop}"]);
+    wait_for("ready", || (run(&["ping", "--ready", "--broker", &listen]).code == 0).then_some(()));
+    broker.signal("TERM");
+    assert_eq!(broker.wait().0, 0);
+}
+
+#[test]
 fn two_brokers_on_one_redis_share_its_partitions_and_one_goes_on_alone() {
     let redis = Server::start();
     let url = redis.url();
@@ -153,6 +192,23 @@ fn two_brokers_on_one_redis_share_its_partitions_and_one_goes_on_alone() {
     assert_eq!(owned, [2, 2], "{seen}");
     assert_eq!(seen["leader"], json!(one), "whoever was there first");
     assert!(run(&["cluster", "status", "--broker", &two]).ok().out.contains("leads"));
+    // Each tells its own numbers, or those of all.
+    let told = |more: &[&str]| run(&[&["status", "--json"], more].concat()).ok().json();
+    let of_all = wait_for("parked", || Some(told(&["--all", "--broker", &two])).filter(|s| s["parked"] == 8));
+    assert_eq!(of_all["broker"], Value::Null);
+    let (of_one, of_two) = (told(&["--broker", &one]), told(&["--broker", &two]));
+    assert_eq!((&of_one["broker"], &of_two["broker"]), (&json!(one), &json!(two)));
+    assert_eq!(of_one["parked"].as_u64().unwrap() + of_two["parked"].as_u64().unwrap(), 8);
+    let acquired = |status: &Value| status["counters"]["partitions_acquired_total"].as_u64().unwrap();
+    assert_eq!(acquired(&of_all), acquired(&of_one) + acquired(&of_two));
+    let text = run(&["status", "--all", "--broker", &two]).ok().out;
+    assert!(text.contains("cluster shop at all its brokers"), "{text}");
+    for broker in [&one, &two] {
+        assert_eq!(
+            run(&["ping", "--ready", "--json", "--broker", broker]).ok().json()["broker"],
+            json!(broker)
+        );
+    }
     // Emptied, it owns nothing and says so.
     let drained = run(&["cluster", "drain", &two, "--json", "--broker", &two]).ok().json();
     assert_eq!((&drained["draining"], &drained["partitions"]), (&json!(true), &json!(0)));

@@ -1,0 +1,120 @@
+//! Whether a broker is there: one connection to it alone, for health checks.
+//!
+//! Invariant: nothing that is asked here reaches the broker's store or another broker, so that the answer costs the same
+//! however many timers there are, and a fault elsewhere is not taken for one of this broker.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use futures_util::StreamExt;
+use mtimer_protocol::{ClientMessage, ClusterView, Query, QueryAnswer, ServerMessage, decode};
+use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, timeout};
+
+use crate::error::LinkError;
+use crate::link::{Connection, Link, put_frame};
+use crate::shared::info;
+use crate::{ClientBuilder, ConnectError, Info, RequestError};
+
+/// A connection to one broker, past its handshake; made by [`ClientBuilder::probe`]. It is closed when it is dropped.
+///
+/// It is not kept alive between two questions: ask, and drop it.
+///
+/// # Cancel safety
+///
+/// A call that was dropped half way may have sent half a message: drop the probe, too.
+#[derive(Debug)]
+pub struct Probe {
+    connection: Connection,
+    info: Info,
+    patience: Duration,
+    last: u64,
+}
+
+impl ClientBuilder {
+    /// Connects to the first of the given brokers that answers, and to no other broker of its cluster.
+    pub async fn probe(self) -> Result<Probe, ConnectError> {
+        let connection = Link::new(&self)?.first(self.connect_timeout).await?;
+        let info = info(&connection.broker, &connection.welcome);
+        Ok(Probe { connection, info, patience: self.request_timeout, last: 0 })
+    }
+}
+
+impl Probe {
+    /// What the broker said of itself.
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// Has the broker answer a ping; says how long that took.
+    pub async fn ping(&mut self) -> Result<Duration, RequestError> {
+        let sent = Instant::now();
+        self.last += 1;
+        let number = self.last;
+        let pong = |message| matches!(message, ServerMessage::Pong(n, _) if n == number).then_some(());
+        self.ask(&ClientMessage::Ping(number), pong).await?;
+        Ok(sent.elapsed())
+    }
+
+    /// Whether the broker is a part of its cluster: the leader has answered it and counts on it. One without a cluster
+    /// around it owns everything before it takes a connection.
+    pub async fn joined(&mut self) -> Result<bool, RequestError> {
+        if self.connection.welcome.broker.is_none() {
+            return Ok(true);
+        }
+        self.last += 1;
+        let number = self.last;
+        let answer = |message| match message {
+            ServerMessage::Answer { corr, answer } if corr == number => Some(answer),
+            _ => None,
+        };
+        match self.ask(&ClientMessage::Query { corr: number, query: Query::Cluster }, answer).await? {
+            QueryAnswer::Cluster(ClusterView { topology, answered_by, .. }) => {
+                Ok(topology.brokers.iter().any(|broker| broker.address == answered_by))
+            }
+            QueryAnswer::Failed { code, message } => Err(RequestError::Refused { code, message }),
+            _ => Err(RequestError::Mismatched),
+        }
+    }
+
+    /// Sends something and waits for what answers it.
+    async fn ask<T>(
+        &mut self,
+        message: &ClientMessage,
+        answer: impl FnMut(ServerMessage) -> Option<T>,
+    ) -> Result<T, RequestError> {
+        let patience = self.patience;
+        let silent = || LinkError::Silent(patience.as_millis() as u64);
+        let answered = timeout(patience, exchange(&mut self.connection, message, answer)).await;
+        answered.unwrap_or_else(|_| Err(silent())).map_err(|error| {
+            let reason = format!("{}: {error}", self.info.broker);
+            RequestError::Unanswered { ms: patience.as_millis() as u64, reason }
+        })
+    }
+}
+
+async fn exchange<T>(
+    connection: &mut Connection,
+    message: &ClientMessage,
+    mut answer: impl FnMut(ServerMessage) -> Option<T>,
+) -> Result<T, LinkError> {
+    send(connection, message).await?;
+    loop {
+        let body = connection.frames.next().await.ok_or(LinkError::Closed)??;
+        match decode(&body)? {
+            ServerMessage::Ping(number) => send(connection, &ClientMessage::Pong(number)).await?,
+            ServerMessage::Refused { message, .. } => return Err(LinkError::Refused { message }),
+            message => {
+                if let Some(answer) = answer(message) {
+                    return Ok(answer);
+                }
+            }
+        }
+    }
+}
+
+async fn send(connection: &mut Connection, message: &ClientMessage) -> Result<(), LinkError> {
+    let mut bytes = BytesMut::new();
+    put_frame(&mut bytes, message).map_err(std::io::Error::other)?;
+    Ok(connection.write.write_all(&bytes).await?)
+}
