@@ -32,9 +32,10 @@ pub struct Probe {
 }
 
 impl ClientBuilder {
-    /// Connects to the first of the given brokers that answers, and to no other broker of its cluster.
+    /// Connects, as an [observer](Self::observer), to the first of the given brokers that answers, and to no other broker of
+    /// its cluster.
     pub async fn probe(self) -> Result<Probe, ConnectError> {
-        let connection = Link::new(&self)?.first(self.connect_timeout).await?;
+        let connection = Link::new(&self.clone().observer())?.first(self.connect_timeout).await?;
         let info = info(&connection.broker, &connection.welcome);
         Ok(Probe { connection, info, patience: self.request_timeout, last: 0 })
     }

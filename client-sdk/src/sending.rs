@@ -26,6 +26,9 @@ type Answer = oneshot::Receiver<Result<OpReply, RequestError>>;
 impl Shared {
     /// Sends one operation and waits for its answer.
     pub(crate) async fn request(&self, op: RequestOp) -> Result<OpReply, RequestError> {
+        if self.settings.role != Role::Client {
+            return Err(RequestError::Observer);
+        }
         let room = self.take_room(weight(&op)).await?;
         let (reply, answer) = oneshot::channel();
         let waiter = Waiter::new(reply, room, Instant::now(), self.settings.request_timeout);
@@ -39,6 +42,9 @@ impl Shared {
         &self,
         ops: impl Iterator<Item = RequestOp>,
     ) -> Vec<Result<OpReply, RequestError>> {
+        if self.settings.role != Role::Client {
+            return ops.map(|_| Err(RequestError::Observer)).collect();
+        }
         let mut ops = ops.peekable();
         let mut answers = Vec::with_capacity(ops.size_hint().0);
         let mut pending = VecDeque::new();
@@ -109,9 +115,6 @@ impl Shared {
     }
 
     async fn take_room(&self, weight: u32) -> Result<OwnedSemaphorePermit, RequestError> {
-        if self.settings.role != Role::Client {
-            return Err(RequestError::Observer);
-        }
         let room = Arc::clone(&self.room).acquire_many_owned(weight.min(self.capacity)).await;
         room.map_err(|_| RequestError::Closed)
     }

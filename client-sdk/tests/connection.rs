@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use fake::{Broker, START, delivery, dest, until, welcome};
 use mtimer_client::{
-    Client, ConnectError, ErrorCode, Outcome, RegisterError, RequestError, Schedule, TimerId, limits,
+    Client, ConnectError, ErrorCode, Outcome, RegisterError, RequestError, Schedule, ScheduleError, TimerId,
+    limits,
 };
 use mtimer_protocol::{MAGIC, OpReply, Role, ServerMessage, VERSION};
 use tokio::time::Instant;
@@ -33,6 +34,11 @@ async fn an_observer_says_so_and_does_nothing_else() {
     assert_eq!(peer.hello.role, Role::Observer);
     let refused = client.cancel(TimerId::from_u128(1)).await.unwrap_err();
     assert_eq!(refused, RequestError::Observer);
+    let all = client.schedule_all(vec![Schedule::after(dest(), Duration::from_secs(9))]).await;
+    assert!(
+        matches!(&all[..], [Err(ScheduleError::Request { error: RequestError::Observer, .. })]),
+        "{all:?}"
+    );
     let refused = client.on(dest(), |_| async { Outcome::ok() }).unwrap_err();
     assert_eq!(refused, RegisterError::Observer);
 }

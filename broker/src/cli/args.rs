@@ -65,13 +65,22 @@ impl ClientArgs {
         finish(self.connect().await?, work).await
     }
 
-    /// The same with a connection to one broker only, also if it is one of a cluster.
-    pub(crate) async fn with_one<T>(
+    /// The same as an observer, who is let in by a broker that is full of clients.
+    pub(crate) async fn looking<T>(
         &self,
-        work: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
+        look: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         self.log.start()?;
-        finish(self.builder().one_broker(true).connect().await?, work).await
+        finish(self.builder().observer().connect().await?, look).await
+    }
+
+    /// The same with a connection to one broker only, also if it is one of a cluster.
+    pub(crate) async fn looking_at_one<T>(
+        &self,
+        look: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.log.start()?;
+        finish(self.builder().observer().one_broker(true).connect().await?, look).await
     }
 }
 

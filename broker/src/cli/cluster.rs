@@ -83,7 +83,7 @@ struct Picture {
 impl Status {
     async fn run(self, out: Output) -> Result<(), Failure> {
         let Some(pause) = self.watch else {
-            let picture = self.client.with(Picture::take).await?;
+            let picture = self.client.looking(Picture::take).await?;
             return picture.show(out);
         };
         let stop = Stop::on_signals("stopping")?;
@@ -98,7 +98,7 @@ impl Status {
             }
             Ok(())
         };
-        self.client.with(watch).await
+        self.client.looking(watch).await
     }
 }
 
@@ -338,7 +338,7 @@ impl Picture {
 impl Drain {
     async fn run(self, out: Output) -> Result<(), Failure> {
         let work = async |client: &Client| self.carry_out(client, out).await;
-        self.client.with(work).await
+        self.client.looking(work).await
     }
 
     async fn carry_out(&self, client: &Client, out: Output) -> Result<(), Failure> {

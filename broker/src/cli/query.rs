@@ -56,7 +56,7 @@ pub(crate) struct Reschedule {
 impl Get {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let target = self.target.target()?;
-        let found = self.client.with(async |client| Ok(client.get(target).await?)).await?;
+        let found = self.client.looking(async |client| Ok(client.get(target).await?)).await?;
         let found = found.ok_or_else(|| Failure::new(Exit::NotFound, "there is no such timer"))?;
         let object = view::timer_object(&found);
         out.either(&object, || view::fields(&object, out))

@@ -32,7 +32,8 @@ pub(crate) struct Status {
 impl Status {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let ask = async |client: &Client| Ok((client.info(), client.status().await?));
-        let asked = if self.all { self.client.with(ask).await } else { self.client.with_one(ask).await };
+        let asked =
+            if self.all { self.client.looking(ask).await } else { self.client.looking_at_one(ask).await };
         let (info, status) = asked?;
         let numbers = [
             ("pending", status.pending, "first delivery to come"),

@@ -171,7 +171,7 @@ impl Rows {
 const TABLE_ROWS: u64 = 500;
 
 async fn list_all(args: &ClientArgs, filter: Filter, limit: u64, out: Output) -> Result<(), Failure> {
-    args.with(async |client| list_rows(client, filter, limit, out).await).await
+    args.looking(async |client| list_rows(client, filter, limit, out).await).await
 }
 
 async fn list_rows(client: &Client, filter: Filter, limit: u64, out: Output) -> Result<(), Failure> {
@@ -226,7 +226,7 @@ fn add_row(table: &mut Table<7>, row: &Row) {
 
 impl GetDead {
     async fn run(self, out: Output) -> Result<(), Failure> {
-        let object = self.client.with(async |client| self.object(client).await).await?;
+        let object = self.client.looking(async |client| self.object(client).await).await?;
         out.either(&object, || view::fields(&object, out))
     }
 
