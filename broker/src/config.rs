@@ -118,7 +118,7 @@ settings! {
     handshake_timeout: Span = "MTIMER_HANDSHAKE_TIMEOUT",
     /// Connections at most that have not finished their handshake
     max_handshakes: usize = "MTIMER_MAX_HANDSHAKES",
-    /// Sessions at most
+    /// Sessions of clients at most; other brokers and observers have places besides
     max_sessions: usize = "MTIMER_MAX_SESSIONS",
     /// What may wait for one session to read it, at most
     session_outbox: Size = "MTIMER_SESSION_OUTBOX",
