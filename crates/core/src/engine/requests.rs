@@ -9,7 +9,7 @@ use mtimer_store::{CancelAnswer, Op, Refusal, RequestId, RescheduleAnswer, Sched
 use mtimer_types::limits::{MAX_BATCH, MAX_SESSION_INFLIGHT, REPEAT_HORIZON_MS};
 use mtimer_types::{PartitionId, Target, Time, Timer, TimerId, timer::check_distance};
 
-use super::partition::{KeyName, Partition, QUEUE_OPS};
+use super::partition::{KEY_OPS, KeyName, Partition, QUEUE_OPS};
 use super::queue::Line;
 use super::table::State;
 use super::{Engine, Phase};
@@ -156,10 +156,7 @@ impl Engine {
             RequestOp::Replay { id } | RequestOp::Purge { id } => id.partition(),
         };
         if let Err(refusal) = self.check(now, &op, at) {
-            if matches!(op, RequestOp::Schedule { .. }) {
-                self.count(Counter::ScheduleRefused, 1);
-            }
-            return self.reply(reply, refusal);
+            return self.refuse(&op, reply, refusal);
         }
         let name = match &op {
             RequestOp::Schedule { timer, .. } => timer.key.clone().map(|key| (timer.dest.clone(), key)),
@@ -179,11 +176,25 @@ impl Engine {
         }
         if let Some(name) = &name {
             match p.key_edits.entry(name.clone()) {
-                Slot::Occupied(mut waiting) => return waiting.get_mut().push_back(Edit { op, reply }),
+                Slot::Occupied(waiting) if waiting.get().len() >= KEY_OPS => {
+                    let key = name.1.as_str();
+                    let text = format!("key {key} has {KEY_OPS} operations waiting: try again later");
+                    return self.refuse(&op, reply, failed(ErrorCode::Overloaded, text));
+                }
+                Slot::Occupied(mut waiting) => {
+                    p.waiting += 1;
+                    return waiting.get_mut().push_back(Edit { op, reply });
+                }
                 Slot::Vacant(free) => _ = free.insert(VecDeque::new()),
             }
         }
         self.submit(at, op, reply, name);
+    }
+
+    /// Answers an operation that was not admitted.
+    fn refuse(&mut self, op: &RequestOp, reply: ReplyRef, refusal: OpReply) {
+        self.count(Counter::ScheduleRefused, u64::from(matches!(op, RequestOp::Schedule { .. })));
+        self.reply(reply, refusal);
     }
 
     fn check(&mut self, now: Now, op: &RequestOp, at: PartitionId) -> Result<(), OpReply> {
@@ -217,7 +228,7 @@ impl Engine {
                 format!("the store is away, nothing was done: {why}"),
             ));
         }
-        if p.queue.len() >= QUEUE_OPS {
+        if p.is_full() {
             let text = format!("partition {at} has {QUEUE_OPS} operations waiting: try again later");
             return Err(failed(ErrorCode::Overloaded, text));
         }
@@ -303,17 +314,18 @@ impl Engine {
                 n.remove();
             }
         }
-        let mut next = None;
         let mut held = id;
         if let Some(name) = name {
             held = held.or_else(|| p.table.by_key(&name));
+            let mut next = None;
             if let Slot::Occupied(mut waiting) = p.key_edits.entry(name.clone()) {
                 next = waiting.get_mut().pop_front();
                 if next.is_none() {
                     waiting.remove();
                 }
             }
-            if let Some(Edit { op, reply }) = next.take() {
+            if let Some(Edit { op, reply }) = next {
+                p.waiting -= 1;
                 self.submit(at, op, reply, Some(name));
             }
         }
