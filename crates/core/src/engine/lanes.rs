@@ -235,10 +235,6 @@ impl Engine {
         let of_calls = calls.into_iter().flat_map(|call| match call {
             Pending::Apply { ctxs, .. } => ctxs.into_iter().map(|ctx| (ctx, true)).collect(),
             Pending::Query(part) => vec![(OpCtx::Query(part), true)],
-            Pending::Sweep { .. } => {
-                (self.sweep_at, self.put_off_sweep) = (0, None);
-                Vec::new()
-            }
             _ => Vec::new(),
         });
         let of_calls: Vec<(OpCtx, bool)> = of_calls.collect();
