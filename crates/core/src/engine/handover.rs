@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use mtimer_protocol::{ErrorCode, OpReply, QueryAnswer, ServerMessage, SettleRefusal, Topology};
-use mtimer_store::InFlight;
+use mtimer_store::{InFlight, Record};
 use mtimer_types::{PartitionId, TimerId};
 
 use super::partition::{Partition, Pending};
@@ -16,6 +16,9 @@ use super::requests::OpCtx;
 use super::table::State;
 use super::{Engine, Phase};
 use crate::api::{Call, Effect, Now, SessionId};
+
+/// By how much the clock of a predecessor may have been ahead, ms: far more than it ever is.
+const CLOCKS_MS: u64 = 1_000;
 
 impl Engine {
     /// A newer topology: sessions are told, and sent on to others from now on.
@@ -114,6 +117,24 @@ impl Engine {
 }
 
 impl Partition {
+    /// What the predecessor left under way of this timer, if the store has not counted it since as a failed attempt.
+    pub(super) fn word(&self, record: &Record) -> Option<&InFlight> {
+        self.inherited.get(&record.timer.id).filter(|f| f.attempt > record.progress.failed)
+    }
+
+    /// Drops the words whose timers are not in memory, once everything that was sent before this reign has been read:
+    /// those have ended, or the store has counted what was sent.
+    pub(super) fn drop_old_words(&mut self) {
+        let reading = |call: &Pending| matches!(call, Pending::Taken | Pending::Fetch(_));
+        if !self.inherited.is_empty()
+            && self.horizon >= self.since + CLOCKS_MS
+            && !self.calls.iter().any(reading)
+        {
+            let table = &self.table;
+            self.inherited.retain(|id, _| table.contains(*id));
+        }
+    }
+
     /// Whether at-most-once timers are being taken.
     fn takes_under_way(&self) -> bool {
         let take = |ctx: &OpCtx| matches!(ctx, OpCtx::Take { .. });

@@ -423,14 +423,11 @@ impl Engine {
     /// A cancel came too late: the delivery under way is the last; what waits for another was buried by the store.
     /// (If this is the answer to a repeat, a replay may have given the timer new attempts: what is read tells.)
     fn stop_attempts(&mut self, id: TimerId) {
-        let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) else { return };
-        match entry.state {
-            State::InFlight(_) | State::Taking { .. } | State::Settling { .. } => {
-                entry.record.progress.stopped = true
-            }
-            _ => _ = self.forget(id),
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
+        if let Some(entry) = entry.filter(|e| e.state.is_under_way()) {
+            entry.record.progress.stopped = true;
         }
-        self.fetch(id);
+        self.read_anew(id);
     }
 
     pub(super) fn rescheduled(
@@ -463,11 +460,8 @@ impl Engine {
         let Some(p) = self.partition(id.partition()) else { return };
         let horizon = p.horizon;
         match p.table.get(id).map(|e| &e.state) {
-            Some(State::InFlight(_) | State::Taking { .. } | State::Settling { .. }) => {}
-            Some(_) => {
-                self.forget(id);
-                self.fetch(id);
-            }
+            Some(state) if state.is_under_way() => {}
+            Some(_) => self.read_anew(id),
             None if due <= horizon => self.fetch(id),
             None => {}
         }
@@ -523,14 +517,14 @@ impl Engine {
                 let holder =
                     name.as_ref().and_then(|name| self.partition(id.partition())?.table.by_key(name));
                 if let Some(holder) = holder.filter(|holder| *holder != id) {
-                    self.forget_and_fetch(holder);
+                    self.read_anew(holder);
                 }
                 if self.partition(id.partition()).is_some_and(|p| timer.due <= p.horizon) {
                     self.fetch(id);
                 }
             }
             OpCtx::Cancel { id: Some(id), .. } | OpCtx::Reschedule { id: Some(id), .. } => {
-                self.forget_and_fetch(*id);
+                self.read_anew(*id);
             }
             OpCtx::Replay { id, .. } => self.fetch(*id),
             _ => {}
@@ -538,10 +532,10 @@ impl Engine {
     }
 
     /// Reads a timer anew that is not under way; one that is under way learns whether it was stopped.
-    fn forget_and_fetch(&mut self, id: TimerId) {
+    fn read_anew(&mut self, id: TimerId) {
         let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
         if entry.is_some_and(|e| !e.state.is_under_way()) {
-            self.forget(id);
+            self.take_out(id);
         }
         self.fetch(id);
     }

@@ -237,9 +237,6 @@ impl Engine {
         let done = matches!(answer, Answer::Done);
         let refused = (!done).then_some(SettleRefusal::Late);
         if done {
-            if let Some(p) = self.partition(id.partition()) {
-                p.inherited.remove(&id);
-            }
             self.count_verdict(&verdict, late);
         } else if report.is_some() {
             self.count(Counter::SettleLate, 1);

@@ -212,6 +212,11 @@ impl Rig {
         self.lane.get(Target::Id(id)).now_or_never().unwrap().unwrap().map(|(_, place)| place)
     }
 
+    /// How many deliveries of predecessors the engine has word of.
+    fn words(&mut self) -> usize {
+        self.engine.partition(P).unwrap().inherited.len()
+    }
+
     fn take_deliveries(&mut self) -> Vec<(SessionId, Delivery)> {
         let mut all = Vec::new();
         self.sent.retain_mut(|(session, message)| match message {
