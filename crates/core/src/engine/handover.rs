@@ -122,14 +122,21 @@ impl Partition {
         self.inherited.get(&record.timer.id).filter(|f| f.attempt > record.progress.failed)
     }
 
-    /// Drops the words whose timers are not in memory, once everything that was sent before this reign has been read:
-    /// those have ended, or the store has counted what was sent.
+    /// Whether everything that was sent before this reign, and still lives, is in memory or counted by the store.
+    pub(super) fn has_read_past(&self) -> bool {
+        let taken = |call: &Pending| matches!(call, Pending::Taken);
+        self.horizon >= self.since + CLOCKS_MS && !self.calls.iter().any(taken)
+    }
+
+    /// Whether there is word of a delivery whose timer may still come into memory.
+    pub(super) fn awaits_timers(&self) -> bool {
+        !self.has_read_past() && self.inherited.keys().any(|id| !self.table.contains(*id))
+    }
+
+    /// Drops the words whose timers have ended, or whose attempts the store has counted.
     pub(super) fn drop_old_words(&mut self) {
-        let reading = |call: &Pending| matches!(call, Pending::Taken | Pending::Fetch(_));
-        if !self.inherited.is_empty()
-            && self.horizon >= self.since + CLOCKS_MS
-            && !self.calls.iter().any(reading)
-        {
+        let fetch = |call: &Pending| matches!(call, Pending::Fetch(_));
+        if !self.inherited.is_empty() && self.has_read_past() && !self.calls.iter().any(fetch) {
             let table = &self.table;
             self.inherited.retain(|id, _| table.contains(*id));
         }

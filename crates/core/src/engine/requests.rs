@@ -228,6 +228,15 @@ impl Engine {
                 format!("the store is away, nothing was done: {why}"),
             ));
         }
+        if let RequestOp::Cancel { target: Target::Key(dest, key), .. }
+        | RequestOp::Reschedule { target: Target::Key(dest, key), .. } = op
+            && p.awaits_timers()
+            && p.table.by_key(&(dest.clone(), key.clone())).is_none()
+        {
+            // Words name no keys: it may be one that the predecessor has sent, and no claim in the store tells.
+            let text = format!("partition {at} was taken over and is still being read: try again later");
+            return Err(failed(ErrorCode::Overloaded, text));
+        }
         if p.is_full() {
             let text = format!("partition {at} has {QUEUE_OPS} operations waiting: try again later");
             return Err(failed(ErrorCode::Overloaded, text));

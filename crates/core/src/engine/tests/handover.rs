@@ -292,3 +292,20 @@ fn what_is_read_anew_is_not_forgotten_to_have_been_sent() {
     next.run(50);
     assert_eq!(next.take_deliveries().iter().map(|(_, d)| d.attempt).collect::<Vec<_>>(), [2]);
 }
+
+#[test]
+fn an_edit_by_key_does_not_miss_what_was_left_under_way_and_is_not_loaded_yet() {
+    let key = Key::new("order-1").unwrap();
+    let (store, d, ms) = left_under_way(|t| t.key = Some(key.clone()));
+    let mut next = Rig::acquired(store, 2, ms, EngineOptions::default());
+    next.join(1, "a", 10);
+    let target = Target::Key(dest("a"), key);
+    next.ask(1, vec![RequestOp::Cancel { target: target.clone(), request: 1 }]);
+    next.turn();
+    let replies = next.take_replies();
+    assert!(matches!(replies[..], [OpReply::Failed { code: ErrorCode::Overloaded, .. }]), "{replies:?}");
+    next.run(5);
+    next.ask(1, vec![RequestOp::Cancel { target, request: 1 }]);
+    next.run(5);
+    assert_eq!(next.take_replies(), [OpReply::TooLate(d.id)]);
+}
