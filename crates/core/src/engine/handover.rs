@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use mtimer_protocol::{ErrorCode, OpReply, QueryAnswer, ServerMessage, SettleRefusal, Topology};
-use mtimer_store::InFlight;
+use mtimer_store::{InFlight, Record};
 use mtimer_types::{PartitionId, TimerId};
 
 use super::partition::{Partition, Pending};
@@ -16,6 +16,9 @@ use super::requests::OpCtx;
 use super::table::State;
 use super::{Engine, Phase};
 use crate::api::{Call, Effect, Now, SessionId};
+
+/// By how much the clock of a predecessor may have been ahead, ms: far more than it ever is.
+const CLOCKS_MS: u64 = 1_000;
 
 impl Engine {
     /// A newer topology: sessions are told, and sent on to others from now on.
@@ -114,6 +117,31 @@ impl Engine {
 }
 
 impl Partition {
+    /// What the predecessor left under way of this timer, if the store has not counted it since as a failed attempt.
+    pub(super) fn word(&self, record: &Record) -> Option<&InFlight> {
+        self.inherited.get(&record.timer.id).filter(|f| f.attempt > record.progress.failed)
+    }
+
+    /// Whether everything that was sent before this reign, and still lives, is in memory or counted by the store.
+    pub(super) fn has_read_past(&self) -> bool {
+        let taken = |call: &Pending| matches!(call, Pending::Taken);
+        self.horizon >= self.since + CLOCKS_MS && !self.calls.iter().any(taken)
+    }
+
+    /// Whether there is word of a delivery whose timer may still come into memory.
+    pub(super) fn awaits_timers(&self) -> bool {
+        !self.has_read_past() && self.inherited.keys().any(|id| !self.table.contains(*id))
+    }
+
+    /// Drops the words whose timers have ended, or whose attempts the store has counted.
+    pub(super) fn drop_old_words(&mut self) {
+        let fetch = |call: &Pending| matches!(call, Pending::Fetch(_));
+        if !self.inherited.is_empty() && self.has_read_past() && !self.calls.iter().any(fetch) {
+            let table = &self.table;
+            self.inherited.retain(|id, _| table.contains(*id));
+        }
+    }
+
     /// Whether at-most-once timers are being taken.
     fn takes_under_way(&self) -> bool {
         let take = |ctx: &OpCtx| matches!(ctx, OpCtx::Take { .. });

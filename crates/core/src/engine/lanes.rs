@@ -57,6 +57,18 @@ impl Engine {
         if self.phase == Phase::Releasing {
             return;
         }
+        // What waited for an overtaken schedule has its turn when that is answered.
+        loop {
+            let overtaken = self.make_batches(now);
+            if overtaken.is_empty() {
+                return;
+            }
+            self.answer_overtaken(overtaken);
+        }
+    }
+
+    /// Returns the schedules that were overtaken while they waited.
+    fn make_batches(&mut self, now: Now) -> Vec<Overtaken> {
         let size = self.batch_size();
         let mut overtaken = Vec::new();
         for p in self.partitions.iter_mut().flatten().filter(|p| !p.release_out) {
@@ -73,11 +85,7 @@ impl Engine {
                 self.effects.push(Effect::Call(p.id, Call::Apply(p.batch_of(now, claim, queued))));
             }
         }
-        if !overtaken.is_empty() {
-            self.answer_overtaken(overtaken);
-            // What waited for them has its turn now.
-            self.commit(now);
-        }
+        overtaken
     }
 
     /// How many operations a batch has, and how many bytes of timers. However many are scheduled overdue at once, what is
@@ -227,10 +235,6 @@ impl Engine {
         let of_calls = calls.into_iter().flat_map(|call| match call {
             Pending::Apply { ctxs, .. } => ctxs.into_iter().map(|ctx| (ctx, true)).collect(),
             Pending::Query(part) => vec![(OpCtx::Query(part), true)],
-            Pending::Sweep { .. } => {
-                (self.sweep_at, self.put_off_sweep) = (0, None);
-                Vec::new()
-            }
             _ => Vec::new(),
         });
         let of_calls: Vec<(OpCtx, bool)> = of_calls.collect();

@@ -1,7 +1,7 @@
 //! Into memory and out of it: what fires soon is loaded, within the budget; what does not fit goes back.
 
 use mtimer_store::{Load, Loaded, Op, Place, Record, Unconfirmed, Verdict};
-use mtimer_types::{PartitionId, Time, TimerId, limits::MAX_PAGE};
+use mtimer_types::{DeadReason, PartitionId, Time, TimerId, limits::MAX_PAGE};
 
 use super::partition::{Partition, Pending};
 use super::requests::OpCtx;
@@ -88,6 +88,7 @@ impl Engine {
         }
         if let Some(p) = self.partition(at) {
             p.horizon = p.horizon.max(loaded.horizon);
+            p.drop_old_words();
         }
     }
 
@@ -101,8 +102,10 @@ impl Engine {
         let dest = self.roster.dest_ix(&record.timer.dest);
         self.roster.dest_mut(dest).entries += 1;
         let Some(p) = self.partitions[usize::from(at.0)].as_deref_mut() else { return };
-        let failed = record.progress.failed;
-        let sent = p.inherited.get(&id).filter(|f| f.attempt > failed);
+        if p.word(&record).is_none() {
+            p.inherited.remove(&id);
+        }
+        let sent = p.inherited.get(&id);
         let covered = covered || sent.is_some();
         if let Some(f) = sent {
             // The store knows of one attempt at most that a claim covers; the word may be of a later one.
@@ -153,13 +156,36 @@ impl Engine {
             Some((record, Place::Taken { epoch: of, unconfirmed: false })) if of == epoch => {
                 self.adopt(now, record, now.time, false);
             }
-            Some((_, Place::Parked | Place::Taken { .. })) => {}
+            Some((record, Place::Parked)) => self.found_parked(record),
+            Some((_, Place::Taken { .. })) => {}
             Some((_, Place::Dead)) | None => _ = self.forget(id),
         }
     }
 
-    /// Takes a timer out of memory, whatever it is doing, and gives back what it held.
+    /// A timer that is not in memory was found parked: everything that was sent of it is counted in its record.
+    fn found_parked(&mut self, record: Record) {
+        let id = record.timer.id;
+        let Some(p) = self.partition(id.partition()).filter(|p| !p.table.contains(id)) else { return };
+        p.inherited.remove(&id);
+        if record.progress.stopped {
+            // The cancel took it for being under way.
+            let failed = record.progress.failed;
+            let error = record.progress.last_error.unwrap_or_default();
+            let verdict = Verdict::Dead { reason: DeadReason::Stopped, failed, error };
+            let op = Op::Settle { id, verdict: verdict.clone() };
+            p.queue.push_own(op, OpCtx::Settle { id, verdict, report: None, late: false });
+        }
+    }
+
+    /// Takes a timer out of memory, whatever it is doing, and gives back what it held. With it goes the word that the
+    /// predecessor left of it: the store has its outcome, or has counted it.
     pub(super) fn forget(&mut self, id: TimerId) -> Option<Record> {
+        self.partition(id.partition())?.inherited.remove(&id);
+        self.take_out(id)
+    }
+
+    /// The same for what is going to be read anew: the word still counts.
+    pub(super) fn take_out(&mut self, id: TimerId) -> Option<Record> {
         let entry = self.partition(id.partition())?.table.remove(id)?;
         self.retire(id, entry.dest, &entry.state);
         Some(entry.record)
@@ -201,8 +227,8 @@ impl Engine {
         let Some(epoch) = self.partition(at).map(|p| p.epoch) else { return };
         for row in page.rows.into_iter().filter(|r| !r.unconfirmed && r.epoch != epoch) {
             let id = row.record.timer.id;
-            let awaited =
-                self.partition(at).and_then(|p| p.inherited.get(&id)).is_some_and(|f| f.until > now.time);
+            let word = self.partition(at).and_then(|p| p.word(&row.record));
+            let awaited = word.is_some_and(|f| f.until > now.time);
             if awaited {
                 let fire = row.record.timer.due;
                 self.adopt(now, row.record, fire, false);

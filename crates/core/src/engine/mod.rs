@@ -35,10 +35,11 @@ mod view;
 use std::sync::Arc;
 
 use mtimer_protocol::Topology;
-use mtimer_types::{Destination, PartitionId};
+use mtimer_types::PartitionId;
 use slab::Slab;
 
 use self::hash::{Rng, Seeded};
+use self::park::Sweep;
 use self::partition::Partition;
 use self::queries::StatusQuery;
 use self::recent::RecentIds;
@@ -85,10 +86,10 @@ pub struct Engine {
     /// that stood still does not take its clients for stuck.
     attended: u64,
     flushed_at: u64,
-    /// When the next sweep of parks may begin, monotonic ms; none while one is under way.
+    /// When the next sweep of parks may begin, monotonic ms.
     sweep_at: u64,
-    /// The next step of a sweep: when, and where it goes on.
-    put_off_sweep: Option<(u64, PartitionId, Destination, u64)>,
+    /// The sweep of parks under way: one at a time, of a partition that is owned and not being given up.
+    sweep: Option<Sweep>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,7 +126,7 @@ impl Engine {
             attended: 0,
             flushed_at: now.mono_ms,
             sweep_at: now.mono_ms,
-            put_off_sweep: None,
+            sweep: None,
             options,
         }
     }

@@ -20,6 +20,15 @@ const SWEEP_PAGE: u32 = 200;
 /// Pause between two steps, ms.
 const SWEEP_MS: u64 = 100;
 
+/// The sweep under way.
+#[derive(Debug)]
+pub(super) struct Sweep {
+    at: PartitionId,
+    dest: Destination,
+    /// The next step: when (monotonic ms), and where it goes on. `None`: a page is asked for.
+    next: Option<(u64, u64)>,
+}
+
 impl Park {
     fn note_deadline(&mut self, deadline: Option<Time>) {
         self.deadline = [self.deadline, deadline].into_iter().flatten().min();
@@ -155,12 +164,12 @@ impl Engine {
         let dests: Vec<DestIx> =
             self.roster.dests().filter(|(_, d)| d.parks.contains_key(&at)).map(|(ix, _)| ix).collect();
         for dest in dests {
-            if self.roster.dest_mut(dest).parks.remove(&at).is_some_and(|p| p.sweeping) {
-                // Its answer will not come.
-                self.sweep_at = 0;
-                self.put_off_sweep = None;
-            }
+            self.roster.dest_mut(dest).parks.remove(&at);
             self.roster.touch(dest);
+        }
+        // Its page may still come, or not.
+        if self.sweep.as_ref().is_some_and(|s| s.at == at) {
+            self.sweep = None;
         }
     }
 
@@ -251,31 +260,35 @@ impl Engine {
 
     /// Begins a sweep where a deadline has passed among parked timers, one at a time.
     pub(super) fn sweep_parks(&mut self, now: Now) {
-        if now.mono_ms < self.sweep_at {
+        if self.sweep.is_some() || now.mono_ms < self.sweep_at {
             return;
         }
-        let missed = |p: &Park| !p.sweeping && !p.fetching && p.deadline.is_some_and(|d| d < now.time);
+        let missed = |p: &Park| !p.fetching && p.deadline.is_some_and(|d| d < now.time);
         let up = |at: &PartitionId| {
             let p = self.partitions.get(usize::from(at.0)).and_then(|p| p.as_deref());
-            p.is_some_and(|p| p.down.is_none())
+            p.is_some_and(|p| p.down.is_none() && !p.leaving)
         };
         let due = self.roster.dests().find_map(|(ix, d)| {
             let (at, _) = d.parks.iter().find(|(at, p)| missed(p) && up(at))?;
             Some((ix, *at, d.name.clone()))
         });
         let Some((ix, at, dest)) = due else { return };
-        // Until the answer is there nothing else is begun.
-        self.sweep_at = u64::MAX;
         if let Some(park) = self.roster.dest_mut(ix).parks.get_mut(&at) {
-            park.sweeping = true;
             park.deadline = None;
         }
+        self.sweep = Some(Sweep { at, dest: dest.clone(), next: None });
         self.call(at, Pending::Sweep { dest: dest.clone() }, Call::Parked(dest, 0, SWEEP_PAGE));
     }
 
-    /// One step of a sweep: what has missed its deadline ends as expired.
+    /// One step of a sweep: what has missed its deadline ends as expired. The page of a partition that was given up since is
+    /// passed over.
     pub(super) fn swept(&mut self, now: Now, at: PartitionId, dest: &Destination, page: Page<Record>) {
+        if self.sweep.as_ref().is_none_or(|s| s.at != at || s.dest != *dest) {
+            return;
+        }
         self.sweep_at = now.mono_ms + SWEEP_MS;
+        let next = page.next.map(|cursor| (self.sweep_at, cursor));
+        self.sweep = next.is_some().then(|| Sweep { at, dest: dest.clone(), next });
         let mut earliest = None;
         for record in page.rows {
             let (id, deadline) = (record.timer.id, record.timer.deadline);
@@ -293,25 +306,15 @@ impl Engine {
         let ix = self.roster.dest_ix(dest);
         if let Some(park) = self.roster.dest_mut(ix).parks.get_mut(&at) {
             park.note_deadline(earliest);
-            park.sweeping = page.next.is_some();
         }
         self.roster.touch(ix);
-        if let Some(next) = page.next {
-            self.sweep_at = u64::MAX;
-            self.put_off_sweep = Some((now.mono_ms + SWEEP_MS, at, dest.clone(), next));
-        }
     }
 
     /// Goes on with a sweep after its pause.
     pub(super) fn continue_sweep(&mut self, now: Now) {
-        let Some((_, at, dest, cursor)) = self.put_off_sweep.take_if(|(when, ..)| *when <= now.mono_ms)
-        else {
-            return;
-        };
-        if self.partition(at).is_some() {
-            self.call(at, Pending::Sweep { dest: dest.clone() }, Call::Parked(dest, cursor, SWEEP_PAGE));
-        } else {
-            self.sweep_at = now.mono_ms;
-        }
+        let Some(sweep) = &mut self.sweep else { return };
+        let Some((_, cursor)) = sweep.next.take_if(|(when, _)| *when <= now.mono_ms) else { return };
+        let (at, dest) = (sweep.at, sweep.dest.clone());
+        self.call(at, Pending::Sweep { dest: dest.clone() }, Call::Parked(dest, cursor, SWEEP_PAGE));
     }
 }

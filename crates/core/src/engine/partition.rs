@@ -27,8 +27,10 @@ const MAX_LAG_MS: u64 = 250;
 pub(super) const FENCE_MS: u64 = 1_000;
 /// Batches of one partition under way: while one is, the next gathers.
 pub(super) const APPLIES_OUT: usize = 3;
-/// Operations that wait for a batch; beyond it clients are told that it is too much.
+/// Operations that wait for a batch, or for their turn at a key; beyond it clients are told that it is too much.
 pub(super) const QUEUE_OPS: usize = 50_000;
+/// Of these, operations that wait for an earlier one on the same key: they go to the store one by one.
+pub(super) const KEY_OPS: usize = 1_000;
 
 /// A call that was not answered yet.
 #[derive(Debug)]
@@ -99,6 +101,8 @@ pub(super) struct Partition {
     pub(super) late_acks: Map<TimerId, u32>,
     /// Edits under way by key, and those that wait for them.
     pub(super) key_edits: Map<KeyName, VecDeque<Edit>>,
+    /// How many wait so.
+    pub(super) waiting: usize,
     /// Deliveries that the predecessor left under way and that have no outcome yet. They count as sent, also when their time
     /// is over; what comes after them (a retry, a replay) is this owner's own.
     pub(super) inherited: Map<TimerId, InFlight>,
@@ -132,6 +136,7 @@ impl Partition {
             edits: Map::with_hasher(seed),
             late_acks: Map::with_hasher(seed),
             key_edits: Map::with_hasher(seed),
+            waiting: 0,
             inherited: Map::with_hasher(seed),
             trim_at: 0,
         }
@@ -146,6 +151,11 @@ impl Partition {
     /// over as far as can be known.
     pub(super) fn may_send(&self, fire: Time, mono_ms: u64) -> bool {
         !self.leaving && fire <= self.claimed && self.is_fenced(mono_ms)
+    }
+
+    /// Whether as many operations wait as may.
+    pub(super) fn is_full(&self) -> bool {
+        self.queue.len() + self.waiting >= QUEUE_OPS
     }
 
     /// Whether an edit of this timer is under way.

@@ -9,7 +9,7 @@ use mtimer_store::{CancelAnswer, Op, Refusal, RequestId, RescheduleAnswer, Sched
 use mtimer_types::limits::{MAX_BATCH, MAX_SESSION_INFLIGHT, REPEAT_HORIZON_MS};
 use mtimer_types::{PartitionId, Target, Time, Timer, TimerId, timer::check_distance};
 
-use super::partition::{KeyName, Partition, QUEUE_OPS};
+use super::partition::{KEY_OPS, KeyName, Partition, QUEUE_OPS};
 use super::queue::Line;
 use super::table::State;
 use super::{Engine, Phase};
@@ -156,10 +156,7 @@ impl Engine {
             RequestOp::Replay { id } | RequestOp::Purge { id } => id.partition(),
         };
         if let Err(refusal) = self.check(now, &op, at) {
-            if matches!(op, RequestOp::Schedule { .. }) {
-                self.count(Counter::ScheduleRefused, 1);
-            }
-            return self.reply(reply, refusal);
+            return self.refuse(&op, reply, refusal);
         }
         let name = match &op {
             RequestOp::Schedule { timer, .. } => timer.key.clone().map(|key| (timer.dest.clone(), key)),
@@ -179,11 +176,25 @@ impl Engine {
         }
         if let Some(name) = &name {
             match p.key_edits.entry(name.clone()) {
-                Slot::Occupied(mut waiting) => return waiting.get_mut().push_back(Edit { op, reply }),
+                Slot::Occupied(waiting) if waiting.get().len() >= KEY_OPS => {
+                    let key = name.1.as_str();
+                    let text = format!("key {key} has {KEY_OPS} operations waiting: try again later");
+                    return self.refuse(&op, reply, failed(ErrorCode::Overloaded, text));
+                }
+                Slot::Occupied(mut waiting) => {
+                    p.waiting += 1;
+                    return waiting.get_mut().push_back(Edit { op, reply });
+                }
                 Slot::Vacant(free) => _ = free.insert(VecDeque::new()),
             }
         }
         self.submit(at, op, reply, name);
+    }
+
+    /// Answers an operation that was not admitted.
+    fn refuse(&mut self, op: &RequestOp, reply: ReplyRef, refusal: OpReply) {
+        self.count(Counter::ScheduleRefused, u64::from(matches!(op, RequestOp::Schedule { .. })));
+        self.reply(reply, refusal);
     }
 
     fn check(&mut self, now: Now, op: &RequestOp, at: PartitionId) -> Result<(), OpReply> {
@@ -217,7 +228,16 @@ impl Engine {
                 format!("the store is away, nothing was done: {why}"),
             ));
         }
-        if p.queue.len() >= QUEUE_OPS {
+        if let RequestOp::Cancel { target: Target::Key(dest, key), .. }
+        | RequestOp::Reschedule { target: Target::Key(dest, key), .. } = op
+            && p.awaits_timers()
+            && p.table.by_key(&(dest.clone(), key.clone())).is_none()
+        {
+            // Words name no keys: it may be one that the predecessor has sent, and no claim in the store tells.
+            let text = format!("partition {at} was taken over and is still being read: try again later");
+            return Err(failed(ErrorCode::Overloaded, text));
+        }
+        if p.is_full() {
             let text = format!("partition {at} has {QUEUE_OPS} operations waiting: try again later");
             return Err(failed(ErrorCode::Overloaded, text));
         }
@@ -303,17 +323,18 @@ impl Engine {
                 n.remove();
             }
         }
-        let mut next = None;
         let mut held = id;
         if let Some(name) = name {
             held = held.or_else(|| p.table.by_key(&name));
+            let mut next = None;
             if let Slot::Occupied(mut waiting) = p.key_edits.entry(name.clone()) {
                 next = waiting.get_mut().pop_front();
                 if next.is_none() {
                     waiting.remove();
                 }
             }
-            if let Some(Edit { op, reply }) = next.take() {
+            if let Some(Edit { op, reply }) = next {
+                p.waiting -= 1;
                 self.submit(at, op, reply, Some(name));
             }
         }
@@ -411,14 +432,11 @@ impl Engine {
     /// A cancel came too late: the delivery under way is the last; what waits for another was buried by the store.
     /// (If this is the answer to a repeat, a replay may have given the timer new attempts: what is read tells.)
     fn stop_attempts(&mut self, id: TimerId) {
-        let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) else { return };
-        match entry.state {
-            State::InFlight(_) | State::Taking { .. } | State::Settling { .. } => {
-                entry.record.progress.stopped = true
-            }
-            _ => _ = self.forget(id),
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
+        if let Some(entry) = entry.filter(|e| e.state.is_under_way()) {
+            entry.record.progress.stopped = true;
         }
-        self.fetch(id);
+        self.read_anew(id);
     }
 
     pub(super) fn rescheduled(
@@ -451,11 +469,8 @@ impl Engine {
         let Some(p) = self.partition(id.partition()) else { return };
         let horizon = p.horizon;
         match p.table.get(id).map(|e| &e.state) {
-            Some(State::InFlight(_) | State::Taking { .. } | State::Settling { .. }) => {}
-            Some(_) => {
-                self.forget(id);
-                self.fetch(id);
-            }
+            Some(state) if state.is_under_way() => {}
+            Some(_) => self.read_anew(id),
             None if due <= horizon => self.fetch(id),
             None => {}
         }
@@ -511,14 +526,14 @@ impl Engine {
                 let holder =
                     name.as_ref().and_then(|name| self.partition(id.partition())?.table.by_key(name));
                 if let Some(holder) = holder.filter(|holder| *holder != id) {
-                    self.forget_and_fetch(holder);
+                    self.read_anew(holder);
                 }
                 if self.partition(id.partition()).is_some_and(|p| timer.due <= p.horizon) {
                     self.fetch(id);
                 }
             }
             OpCtx::Cancel { id: Some(id), .. } | OpCtx::Reschedule { id: Some(id), .. } => {
-                self.forget_and_fetch(*id);
+                self.read_anew(*id);
             }
             OpCtx::Replay { id, .. } => self.fetch(*id),
             _ => {}
@@ -526,10 +541,10 @@ impl Engine {
     }
 
     /// Reads a timer anew that is not under way; one that is under way learns whether it was stopped.
-    fn forget_and_fetch(&mut self, id: TimerId) {
+    fn read_anew(&mut self, id: TimerId) {
         let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
         if entry.is_some_and(|e| !e.state.is_under_way()) {
-            self.forget(id);
+            self.take_out(id);
         }
         self.fetch(id);
     }

@@ -64,8 +64,6 @@ pub(super) struct Park {
     pub(super) returning: u32,
     /// The earliest deadline that a parked timer has, as far as is known; the beginning of time, if it is to be found out.
     pub(super) deadline: Option<Time>,
-    /// A sweep for missed deadlines is under way.
-    pub(super) sweeping: bool,
 }
 
 /// A destination that has members, timers in memory, or parked timers.

@@ -7,9 +7,9 @@ use mtimer_store::{Answer, Op, Verdict, record::cut_error};
 use mtimer_types::{DeadReason, Epoch, HandlerOutcome, Mode, TimerId, limits};
 
 use super::Engine;
-use super::partition::{Partition, QUEUE_OPS};
+use super::partition::Partition;
 use super::requests::OpCtx;
-use super::table::{Flight, State};
+use super::table::{Entry, Flight, State};
 use crate::api::{Counter, Effect, Now, SessionId};
 use crate::retry::{self, Next};
 
@@ -62,7 +62,11 @@ impl Engine {
                 // would tell of it, and would refuse a late ok.
                 self.report(Some(report), id, Some(SettleRefusal::Moved));
             }
-            None if outcome == HandlerOutcome::Ok && attempt > 0 && !gone && self.may_be_late(id, epoch) => {
+            None if outcome == HandlerOutcome::Ok
+                && attempt > 0
+                && !gone
+                && self.may_be_late(id, epoch, attempt) =>
+            {
                 // Of what the predecessor left under way the store has no claim that would tell: the word of it does.
                 let left = self.was_left(id, attempt, client);
                 let verdict = if left { Verdict::Ack } else { Verdict::LateAck { attempt } };
@@ -82,9 +86,8 @@ impl Engine {
 
     /// Whether the predecessor left this delivery under way and its timer is not in memory yet.
     fn is_awaited(&mut self, id: TimerId, attempt: u32, client: u128) -> bool {
-        // What was pending when the reign began is in memory once the horizon has passed that time; what then is not there
-        // has ended in an earlier reign, and the word of it is old.
-        let loading = |p: &&mut Partition| p.horizon < p.since && !p.table.contains(id);
+        // What is not there when all of it has been read has ended in an earlier reign, and the word of it is old.
+        let loading = |p: &&mut Partition| !p.has_read_past() && !p.table.contains(id);
         self.partition(id.partition()).filter(loading).is_some() && self.was_left(id, attempt, client)
     }
 
@@ -94,12 +97,13 @@ impl Engine {
         word.is_some_and(|f| f.attempt == attempt && f.session == client)
     }
 
-    /// Whether a delivery of this epoch can have been sent at all, no outcome is on its way to the store, and there is room
-    /// for one (nothing else bounds how many a client sends).
-    fn may_be_late(&mut self, id: TimerId, epoch: Epoch) -> bool {
+    /// Whether this delivery can have been sent before, no outcome is on its way to the store, and there is room for one
+    /// (nothing else bounds how many a client sends). What is not in memory may wait for a late retry: the store knows.
+    fn may_be_late(&mut self, id: TimerId, epoch: Epoch, attempt: u32) -> bool {
         self.partition(id.partition()).is_some_and(|p| {
-            let settling = p.table.get(id).is_some_and(|e| matches!(e.state, State::Settling { .. }));
-            epoch <= p.epoch && !settling && p.queue.len() < QUEUE_OPS
+            let settling = |e: &Entry| matches!(e.state, State::Settling { .. });
+            let sent = p.table.get(id).is_none_or(|e| attempt < e.attempt() && !settling(e));
+            epoch <= p.epoch && sent && !p.is_full()
         })
     }
 
@@ -232,9 +236,6 @@ impl Engine {
         let done = matches!(answer, Answer::Done);
         let refused = (!done).then_some(SettleRefusal::Late);
         if done {
-            if let Some(p) = self.partition(id.partition()) {
-                p.inherited.remove(&id);
-            }
             self.count_verdict(&verdict, late);
         } else if report.is_some() {
             self.count(Counter::SettleLate, 1);

@@ -178,7 +178,7 @@ impl Table {
         Some(ids)
     }
 
-    /// Takes every waiting timer that fires after `beyond` out of the wheel; returns how many there were.
+    /// Takes every waiting timer that fires after `beyond` out of the wheel; returns which.
     pub(super) fn take_beyond(&mut self, beyond: Time) -> Vec<TimerId> {
         let tail = self.wheel.split_off(&(beyond.as_ms() + 1));
         let mut ids = Vec::new();

@@ -1,8 +1,25 @@
 //! A release in good order, and what the next owner makes of the word that was left.
 
-use mtimer_types::{Key, Target};
+use mtimer_types::Key;
 
 use super::*;
+
+/// One of these is delivered by an owner that then stops in good order, and leaves word of it.
+fn left_under_way(timer: impl FnOnce(&mut Timer)) -> (MemoryStore, Delivery, u64) {
+    let store = MemoryStore::new(1);
+    let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
+    rig.join(1, "a", 10);
+    let mut t = rig.timer("a", 1);
+    timer(&mut t);
+    let d = rig.deliver(1, t);
+    rig.stop();
+    (store, d, rig.ms)
+}
+
+/// The words that whoever acquires the partition next is given.
+fn words(store: &MemoryStore, term: u64, ms: u64) -> usize {
+    Rig::acquired(store.clone(), term, ms, EngineOptions::default()).words()
+}
 
 #[test]
 fn a_graceful_stop_leaves_word_and_the_next_owner_honours_it() {
@@ -135,4 +152,160 @@ fn a_stop_answers_what_waited_for_another_edit_of_its_key() {
     assert!(rig.released);
     let codes: Vec<_> = rig.take_replies().iter().map(code).collect();
     assert_eq!(codes, [None, Some(ErrorCode::NotOwner), Some(ErrorCode::NotOwner)]);
+}
+
+#[test]
+fn what_was_taken_after_a_replay_is_unconfirmed_although_an_old_word_of_it_is_left() {
+    let (store, d, ms) = left_under_way(|t| {
+        t.mode = Mode::AtMostOnce;
+        t.callback_timeout_ms = Some(60_000);
+    });
+    let mut second = Rig::on(store.clone(), 2, ms, EngineOptions::default());
+    second.join(1, "a", 10);
+    second.settle(1, &d, HandlerOutcome::Fail { error: "no".into() });
+    second.run(5);
+    second.ask(1, vec![RequestOp::Replay { id: d.id }]);
+    second.run(5);
+    assert_eq!(second.take_deliveries().iter().map(|(_, d)| d.attempt).collect::<Vec<_>>(), [2]);
+    // It dies with that.
+    let mut third = Rig::on(store, 3, second.ms, EngineOptions::default());
+    third.join(1, "a", 10);
+    third.run(100);
+    assert!(third.take_deliveries().is_empty(), "delivered again");
+    assert!(
+        matches!(third.place(d.id), Some(Place::Taken { unconfirmed: true, .. })),
+        "{:?}",
+        third.place(d.id)
+    );
+}
+
+#[test]
+fn words_of_what_has_ended_are_not_handed_on() {
+    let (store, d, ms) = left_under_way(|t| t.callback_timeout_ms = Some(60_000));
+    let mut second = Rig::on(store.clone(), 2, ms, EngineOptions::default());
+    second.join(1, "a", 10);
+    second.settle(1, &d, HandlerOutcome::Ok);
+    second.run(5);
+    assert_eq!((second.refusals(), second.words()), (vec![], 0));
+    // It dies, and its successor is given the old word.
+    let mut third = Rig::acquired(store.clone(), 3, second.ms, EngineOptions::default());
+    assert_eq!(third.words(), 1);
+    third.run(5_000);
+    assert_eq!(third.words(), 0);
+    third.stop();
+    assert_eq!(words(&store, 4, third.ms), 0);
+}
+
+#[test]
+fn words_of_what_ends_with_the_reign_are_handed_on_once() {
+    let (store, d, ms) = left_under_way(|t| t.callback_timeout_ms = Some(60_000));
+    let mut second = Rig::on(store.clone(), 2, ms, EngineOptions::default());
+    second.join(1, "a", 10);
+    // Whether the store takes its outcome is open when the word is left.
+    second.settle(1, &d, HandlerOutcome::Ok);
+    second.stop();
+    let mut third = Rig::on(store.clone(), 3, second.ms, EngineOptions::default());
+    third.run(5_000);
+    third.stop();
+    assert_eq!(words(&store, 4, third.ms), 0);
+}
+
+#[test]
+fn the_word_of_a_replaced_timer_goes_with_it() {
+    let key = Key::new("order-1").unwrap();
+    let (store, _, ms) = left_under_way(|t| {
+        t.callback_timeout_ms = Some(60_000);
+        t.key = Some(key.clone());
+    });
+    let mut second = Rig::on(store, 2, ms, EngineOptions::default());
+    second.join(1, "a", 10);
+    assert_eq!(second.words(), 1);
+    let mut timer = second.timer("a", 60_000);
+    timer.key = Some(key);
+    second.ask(1, vec![RequestOp::Schedule { timer, policy: KeyPolicy::Replace }]);
+    second.run(5);
+    assert_eq!(second.words(), 0);
+}
+
+#[test]
+fn the_word_of_what_is_still_under_way_is_handed_on() {
+    let (store, d, ms) = left_under_way(|t| t.callback_timeout_ms = Some(60_000));
+    let mut second = Rig::on(store.clone(), 2, ms, EngineOptions::default());
+    second.join(1, "a", 10);
+    second.run(5_000);
+    second.stop();
+    let mut third = Rig::on(store, 3, second.ms, EngineOptions::default());
+    third.join(1, "a", 10);
+    third.run(5_000);
+    assert!(third.take_deliveries().is_empty(), "delivered again although the handler is still at work");
+    third.settle(1, &d, HandlerOutcome::Ok);
+    third.run(5);
+    assert_eq!((third.refusals(), third.place(d.id)), (vec![], None));
+}
+
+/// The handler of what was left under way is gone, and nobody takes it; so it is parked.
+fn left_and_parked() -> (MemoryStore, Delivery, Rig) {
+    let (store, d, ms) = left_under_way(|t| t.callback_timeout_ms = Some(1_000));
+    let mut next = Rig::on(store.clone(), 2, ms + 1_200, EngineOptions::default());
+    next.join(1, "b", 1);
+    next.run(1_000);
+    assert_eq!(next.place(d.id), Some(Place::Parked));
+    (store, d, next)
+}
+
+#[test]
+fn a_cancel_of_what_was_left_under_way_and_then_parked_ends_it() {
+    let (_, d, mut next) = left_and_parked();
+    assert_eq!(next.words(), 0);
+    next.ask(1, vec![RequestOp::Cancel { target: Target::Id(d.id), request: 1 }]);
+    next.run(5);
+    assert_eq!(next.take_replies(), [OpReply::TooLate(d.id)]);
+    assert_eq!(next.place(d.id), Some(Place::Dead));
+}
+
+#[test]
+fn a_cancel_of_what_is_parked_and_has_an_old_word_ends_it() {
+    let (store, d, next) = left_and_parked();
+    // The next owner has the word, and has not looked for its timer yet.
+    let mut third = Rig::acquired(store, 3, next.ms, EngineOptions::default());
+    third.join(1, "b", 1);
+    assert_eq!(third.words(), 1);
+    third.ask(1, vec![RequestOp::Cancel { target: Target::Id(d.id), request: 1 }]);
+    third.run(5);
+    assert_eq!(third.take_replies(), [OpReply::TooLate(d.id)]);
+    assert_eq!(third.place(d.id), Some(Place::Dead));
+}
+
+#[test]
+fn what_is_read_anew_is_not_forgotten_to_have_been_sent() {
+    let (store, d, ms) = left_under_way(|t| t.callback_timeout_ms = Some(1_000));
+    let mut next = Rig::on(store, 2, ms + 1_200, EngineOptions::default());
+    next.join(1, "a", 0);
+    // Its time is over, and it waits for credit: an edit that is not confirmed makes the owner read it anew.
+    next.run(50);
+    next.unconfirmed = true;
+    next.ask(1, vec![RequestOp::Reschedule { target: Target::Id(d.id), due: d.due, request: 1 }]);
+    next.turn();
+    assert_eq!(next.take_replies().iter().map(code).collect::<Vec<_>>(), [Some(ErrorCode::NotReplicated)]);
+    next.unconfirmed = false;
+    next.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 10 });
+    next.run(50);
+    assert_eq!(next.take_deliveries().iter().map(|(_, d)| d.attempt).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn an_edit_by_key_does_not_miss_what_was_left_under_way_and_is_not_loaded_yet() {
+    let key = Key::new("order-1").unwrap();
+    let (store, d, ms) = left_under_way(|t| t.key = Some(key.clone()));
+    let mut next = Rig::acquired(store, 2, ms, EngineOptions::default());
+    next.join(1, "a", 10);
+    let target = Target::Key(dest("a"), key);
+    next.ask(1, vec![RequestOp::Cancel { target: target.clone(), request: 1 }]);
+    next.turn();
+    let replies = next.take_replies();
+    assert!(matches!(replies[..], [OpReply::Failed { code: ErrorCode::Overloaded, .. }]), "{replies:?}");
+    next.run(5);
+    next.ask(1, vec![RequestOp::Cancel { target, request: 1 }]);
+    next.run(5);
+    assert_eq!(next.take_replies(), [OpReply::TooLate(d.id)]);
 }

@@ -16,9 +16,10 @@ use mtimer_protocol::{
     Delivery, ErrorCode, OpReply, Request, RequestOp, ServerMessage, SettleRefusal, Settlement,
 };
 use mtimer_store::memory::MemoryStore;
-use mtimer_store::{Acquire, Answer, Lane, LaneError, LaneFuture, Refusal, Store};
+use mtimer_store::{Acquire, Answer, Lane, LaneError, LaneFuture, Place, Refusal, Store};
 use mtimer_types::{
-    Destination, HandlerOutcome, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Term, Time, Timer, TimerId,
+    Destination, HandlerOutcome, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Target, Term, Time, Timer,
+    TimerId,
 };
 
 use crate::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
@@ -204,6 +205,16 @@ impl Rig {
     fn settle(&mut self, n: u64, d: &Delivery, outcome: HandlerOutcome) {
         let s = Settlement { id: d.id, epoch: d.epoch, attempt: d.attempt, outcome };
         self.session(n, SessionEvent::Settle(vec![s]));
+    }
+
+    /// Where the store has a timer.
+    fn place(&self, id: TimerId) -> Option<Place> {
+        self.lane.get(Target::Id(id)).now_or_never().unwrap().unwrap().map(|(_, place)| place)
+    }
+
+    /// How many deliveries of predecessors the engine has word of.
+    fn words(&mut self) -> usize {
+        self.engine.partition(P).unwrap().inherited.len()
     }
 
     fn take_deliveries(&mut self) -> Vec<(SessionId, Delivery)> {

@@ -92,42 +92,106 @@ fn what_comes_back_from_the_park_is_not_sent_before_a_claim_covers_it() {
     assert!(!cancelled, "cancelled although it was delivered");
 }
 
-#[test]
-fn partitions_take_turns_when_parked_timers_come_back() {
+/// An engine of three partitions that have just begun, each with so many timers parked for "a". What else a reign begins
+/// with is not answered, so that every answer is to a page.
+fn parked_in_three() -> (Engine, Now) {
     let now = Now { time: Time::from_ms(START), mono_ms: 0 };
     let mut engine = Engine::new(EngineOptions { partitions: 3, ..EngineOptions::default() }, now);
-    let session = SessionId(1);
-    engine.handle(now, Input::Session(session, SessionEvent::Opened { client: 1 }));
-    let (epoch, prior_claim) = (Epoch(1), Time::ZERO);
+    engine.handle(now, Input::Session(SessionId(1), SessionEvent::Opened { client: 1 }));
     for partition in (0..3).map(PartitionId) {
+        let (epoch, prior_claim) = (Epoch(1), Time::ZERO);
         engine.handle(now, Input::Acquired { partition, epoch, prior_claim, in_flight: vec![] });
-        for answer in [
-            CallAnswer::Taken(Page { rows: vec![], next: None }),
-            CallAnswer::ParkedDestinations(vec![(dest("a"), 1_000)]),
-        ] {
-            engine.handle(now, Input::Answered { partition, epoch, answer });
-        }
-        // What else a reign begins with is not answered here, so that the next answer is to a page.
+        page(&mut engine, now, partition, CallAnswer::Taken(Page { rows: vec![], next: None }));
+        page(&mut engine, now, partition, CallAnswer::ParkedDestinations(vec![(dest("a"), 1_000)]));
         engine.partition(partition).unwrap().load_out = true;
         engine.partition(partition).unwrap().trim_at = u64::MAX;
     }
+    (engine, now)
+}
+
+fn page(engine: &mut Engine, now: Now, partition: PartitionId, answer: CallAnswer) {
+    engine.handle(now, Input::Answered { partition, epoch: Epoch(1), answer });
+}
+
+fn empty_page(next: Option<u64>) -> CallAnswer {
+    CallAnswer::Parked(Page { rows: vec![], next })
+}
+
+/// A flush, and the pages of parks that are asked for in it: of which partition, from where.
+fn asked_pages(engine: &mut Engine, now: Now) -> Vec<(u16, u64)> {
+    let mut effects = Vec::new();
+    engine.flush(now, &mut effects);
+    let asked = effects.into_iter().filter_map(|effect| match effect {
+        Effect::Call(partition, Call::Parked(_, cursor, _)) => Some((partition.0, cursor)),
+        _ => None,
+    });
+    asked.collect()
+}
+
+#[test]
+fn partitions_take_turns_when_parked_timers_come_back() {
+    let (mut engine, now) = parked_in_three();
     // Sweeps ask for pages as well.
     engine.sweep_at = u64::MAX;
     engine.handle(
         now,
-        Input::Session(session, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 1 }),
+        Input::Session(SessionId(1), SessionEvent::Register { registration: 1, dest: dest("a"), credit: 1 }),
     );
     let mut asked = Vec::new();
     for _ in 0..6 {
-        let mut effects = Vec::new();
-        engine.flush(now, &mut effects);
-        for effect in effects {
-            if let Effect::Call(partition, Call::Parked(..)) = effect {
-                asked.push(partition.0);
-                let answer = CallAnswer::Parked(Page { rows: vec![], next: Some(1) });
-                engine.handle(now, Input::Answered { partition, epoch, answer });
-            }
+        for (partition, _) in asked_pages(&mut engine, now) {
+            asked.push(partition);
+            page(&mut engine, now, PartitionId(partition), empty_page(Some(1)));
         }
     }
     assert_eq!(asked, [0, 1, 2, 0, 1, 2]);
+}
+
+/// The pages that sweeps ask for within a second.
+fn sweep_for_a_second(engine: &mut Engine, now: &mut Now) -> Vec<(u16, u64)> {
+    let mut asked = Vec::new();
+    for _ in 0..1_000 {
+        now.mono_ms += 1;
+        now.time = now.time + 1;
+        asked.append(&mut asked_pages(engine, *now));
+    }
+    asked
+}
+
+/// Three partitions to sweep; the first one's sweep is under way when it is given up, and the second one's has begun.
+fn swept_and_disowned() -> (Engine, Now) {
+    let (mut engine, mut now) = parked_in_three();
+    assert_eq!(sweep_for_a_second(&mut engine, &mut now), [(0, 0)]);
+    engine.handle(now, Input::Disown(PartitionId(0)));
+    assert_eq!(sweep_for_a_second(&mut engine, &mut now), [(1, 0)]);
+    (engine, now)
+}
+
+#[test]
+fn the_page_of_a_partition_that_is_given_up_holds_up_no_other_sweep() {
+    let (mut engine, mut now) = swept_and_disowned();
+    page(&mut engine, now, PartitionId(0), empty_page(Some(7)));
+    assert_eq!(sweep_for_a_second(&mut engine, &mut now), [], "one at a time");
+    page(&mut engine, now, PartitionId(1), empty_page(Some(8)));
+    assert_eq!(sweep_for_a_second(&mut engine, &mut now), [(1, 8)]);
+    page(&mut engine, now, PartitionId(1), empty_page(None));
+    assert_eq!(sweep_for_a_second(&mut engine, &mut now), [(2, 0)]);
+}
+
+#[test]
+fn the_end_of_a_partition_that_is_given_up_ends_no_other_sweep() {
+    let (mut engine, mut now) = swept_and_disowned();
+    page(&mut engine, now, PartitionId(1), empty_page(Some(8)));
+    // Its page never comes.
+    page(&mut engine, now, PartitionId(0), CallAnswer::Ended(LaneError::Closed));
+    assert_eq!(sweep_for_a_second(&mut engine, &mut now), [(1, 8)]);
+    page(&mut engine, now, PartitionId(1), empty_page(None));
+    assert_eq!(sweep_for_a_second(&mut engine, &mut now), [(2, 0)]);
+}
+
+#[test]
+fn the_end_of_the_partition_that_is_swept_lets_the_next_begin() {
+    let (mut engine, mut now) = swept_and_disowned();
+    page(&mut engine, now, PartitionId(1), CallAnswer::Ended(LaneError::Closed));
+    assert_eq!(sweep_for_a_second(&mut engine, &mut now), [(2, 0)]);
 }

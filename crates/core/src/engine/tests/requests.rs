@@ -1,10 +1,9 @@
 //! Schedules, cancels and reschedules: refusals, repeats, and edits of what is on its way elsewhere.
 
-use mtimer_store::Place;
-use mtimer_types::Target;
+use mtimer_types::Key;
 
 use super::*;
-use crate::engine::partition::APPLIES_OUT;
+use crate::engine::partition::{APPLIES_OUT, KEY_OPS, QUEUE_OPS};
 
 #[test]
 fn requests_that_are_too_old_or_not_ours_are_refused() {
@@ -121,6 +120,76 @@ fn a_repeat_that_is_overtaken_by_its_acknowledgement_brings_nothing_back() {
 }
 
 #[test]
+fn repeats_that_wait_for_each_other_are_overtaken_together() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let mut timer = rig.timer("a", 3_600_000);
+    timer.key = Some(Key::new("order-1").unwrap());
+    let repeats = 15_000;
+    for _ in 0..repeats {
+        rig.schedule(1, timer.clone());
+    }
+    let epoch = rig.lane.epoch();
+    let late = Settlement { id: timer.id, epoch, attempt: 1, outcome: HandlerOutcome::Ok };
+    // It is far from being sent, but not in memory: only the store knows.
+    rig.session(1, SessionEvent::Settle(vec![late]));
+    rig.turn();
+    let replies = rig.take_replies();
+    assert_eq!(replies.len(), repeats);
+    assert!(replies.iter().all(|r| code(r) == Some(ErrorCode::Overloaded)));
+}
+
+#[test]
+fn operations_that_wait_for_a_key_have_an_end() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    rig.store.faults().hold(P);
+    for _ in 0..KEY_OPS + 3 {
+        let mut timer = rig.timer("a", 60_000);
+        timer.key = Some(Key::new("order-1").unwrap());
+        rig.schedule(1, timer);
+    }
+    rig.turn();
+    // The first is on its way, so many wait, and the others are told.
+    let codes: Vec<_> = rig.take_replies().iter().map(code).collect();
+    assert_eq!(codes, [Some(ErrorCode::Overloaded); 2]);
+    let mut other = rig.timer("a", 60_000);
+    other.key = Some(Key::new("order-2").unwrap());
+    rig.schedule(1, other);
+    rig.store.faults().heal(P);
+    rig.run(5);
+    let replies = rig.take_replies();
+    let taken = replies.iter().filter(|r| matches!(r, OpReply::KeyTaken(_))).count();
+    assert_eq!((replies.len(), taken), (KEY_OPS + 2, KEY_OPS));
+}
+
+#[test]
+fn what_waits_for_a_key_counts_as_waiting() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    rig.store.faults().hold(P);
+    for n in 0..=QUEUE_OPS / KEY_OPS {
+        // Of many sessions: each may have so many unanswered only.
+        let session = 2 + n as u64;
+        rig.session(session, SessionEvent::Opened { client: 1 });
+        for _ in 0..=KEY_OPS {
+            let mut timer = rig.timer("a", 60_000);
+            timer.key = Some(Key::new(&format!("order-{n}")).unwrap());
+            rig.schedule(session, timer);
+        }
+    }
+    rig.turn();
+    assert!(rig.take_replies().iter().any(|r| code(r) == Some(ErrorCode::Overloaded)));
+    rig.store.faults().heal(P);
+    rig.run(5);
+    let timer = rig.timer("a", 60_000);
+    rig.take_replies();
+    rig.schedule(1, timer);
+    rig.run(5);
+    assert_eq!(rig.take_replies(), [OpReply::Scheduled { new: true, replaced: None }]);
+}
+
+#[test]
 fn an_edit_waits_behind_the_park_of_its_timer() {
     let mut rig = Rig::new(EngineOptions { batch_ops: 8, ..EngineOptions::default() });
     rig.join(1, "busy", 10);
@@ -166,7 +235,7 @@ fn an_at_most_once_timer_that_was_taken_and_not_sent_is_not_lost_by_a_cancel_tha
     assert_eq!(rig.take_replies().last(), Some(&OpReply::TooLate(once.id)));
     rig.join(3, "a", 10);
     rig.run(30_000);
-    let place = rig.lane.get(Target::Id(once.id)).now_or_never().unwrap().unwrap().map(|(_, place)| place);
+    let place = rig.place(once.id);
     assert!(!rig.take_deliveries().is_empty(), "{place:?}, and {:?} in memory", rig.engine.memory());
 }
 
@@ -192,7 +261,7 @@ fn an_at_most_once_timer_that_was_taken_and_not_sent_is_told_of_when_its_deadlin
     rig.join(3, "a", 10);
     rig.run(1_000);
     assert!(rig.take_deliveries().is_empty());
-    let place = rig.lane.get(Target::Id(once.id)).now_or_never().unwrap().unwrap().map(|(_, place)| place);
+    let place = rig.place(once.id);
     assert!(
         matches!(place, Some(Place::Taken { unconfirmed: true, .. })),
         "{place:?}, and {:?} in memory",

@@ -69,3 +69,19 @@ fn late_settlements_wait_in_a_queue_that_has_an_end() {
     rig.run(100);
     assert!(rig.refusals().len() >= 50_000, "every settlement is answered in the end");
 }
+
+#[test]
+fn an_ok_of_what_was_never_sent_is_late_without_asking_the_store() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let timer = rig.timer("a", 1_000);
+    rig.schedule(1, timer.clone());
+    rig.run(5);
+    rig.take_replies();
+    rig.store.faults().hold(P);
+    let epoch = rig.lane.epoch();
+    let forged = Settlement { id: timer.id, epoch, attempt: 1, outcome: HandlerOutcome::Ok };
+    rig.session(1, SessionEvent::Settle(vec![forged]));
+    rig.turn();
+    assert_eq!(rig.refusals(), [SettleRefusal::Late]);
+}
