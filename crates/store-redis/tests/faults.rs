@@ -446,3 +446,68 @@ async fn an_unconfirmed_claim_that_was_recovered_holds_the_lane_and_does_not_end
     assert!(proxy.lost() > 0, "nothing was lost");
     assert!(owner.store.owner(PARTITION).await.unwrap().claimed_until >= claim);
 }
+
+/// What may happen while a claim is made again and again because no replica confirms it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Meanwhile {
+    Cut,
+    Refusal,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_filed_behind_an_unconfirmed_claim_is_loaded_after_a_cut() {
+    files_behind_an_unconfirmed_claim(Meanwhile::Cut).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_filed_behind_an_unconfirmed_claim_is_loaded_after_a_refusal() {
+    files_behind_an_unconfirmed_claim(Meanwhile::Refusal).await;
+}
+
+async fn files_behind_an_unconfirmed_claim(meanwhile: Meanwhile) {
+    let server = Server::start();
+    let replica_of = || ServerOptions {
+        extra: vec!["--replicaof".into(), format!("127.0.0.1 {}", server.port())],
+        ..ServerOptions::default()
+    };
+    let proxy = Proxy::start(&server.address()).await;
+    let durability = Durability::Replicated { replicas: 1, timeout: Duration::from_millis(100) };
+    let replica = Server::start_with(replica_of());
+    let store = connect(Options { durability, ..Options::new([proxy.url()], "t") }).await;
+    let owner = Owner::of(store).await;
+    let unsettled = Answer::Refused(Refusal::NotReplicated);
+    while owner.one(schedule(&timer(now() + 30_000, 5))).await == unsettled {}
+    drop(replica);
+    let seq = || server.call::<u64>(&["HGET", "owner:{2}:t", "s"]);
+    let before = seq();
+    // A whole window, each timer in a slot of its own.
+    let timers: Vec<_> = (1..=32).map(|n| timer(now() + n * 120_000, 5)).collect();
+    let claim = now() + 1_000;
+    let ops = vec![schedule(&timers[0])];
+    let first = owner.lane.apply(Batch { now: now(), claim: Some(claim), ops });
+    let others: Vec<_> = timers[1..].iter().map(|t| owner.send(vec![schedule(t)])).collect();
+    // All are applied, and the claim was made again so often that some of their answers are not kept any more.
+    while seq() < before + 36 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    match meanwhile {
+        Meanwhile::Cut => proxy.cut(),
+        Meanwhile::Refusal => {
+            server.call::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+            while !server.call::<String>(&["INFO", "errorstats"]).contains("NOREPLICAS") {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            server.call::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+        }
+    }
+    let _replica = Server::start_with(replica_of());
+    assert_eq!(first.await.unwrap(), vec![unsettled.clone()]);
+    for answers in others {
+        let answers = answers.await.unwrap();
+        assert!(answers == [unsettled.clone()] || answers == [NEW], "{answers:?}");
+    }
+    assert!(owner.store.owner(PARTITION).await.unwrap().claimed_until >= claim);
+    let loaded: Vec<_> = owner.load(now() + 33 * 120_000).await.iter().map(|t| t.record.timer.id).collect();
+    let lost = timers.iter().filter(|t| !loaded.contains(&t.id)).count();
+    assert_eq!(lost, 0, "{lost} timers are stored and not loaded");
+}
