@@ -27,7 +27,7 @@ use crate::dests::{self, Destinations};
 use crate::hints::Hints;
 use crate::keys::SlotKey;
 use crate::mirror::Mirror;
-use crate::plan::{Facts, Needs, Placed, Plan, Planner, TRIM_STEP, runs};
+use crate::plan::{Facts, Needs, Placed, Plan, Planner, TRIM_STEP, Weight, runs};
 use crate::resp::{Args, Reply};
 use crate::script::Script;
 use crate::topology::Topology;
@@ -212,11 +212,7 @@ impl Engine {
             self.push(Some(call), Work::Intern(new.to_vec()));
             items += 1;
         }
-        let (mirror, hints) = (&self.mirror, &self.hints);
-        // In a crowded slot an id may be in several siblings, and a script has to look into each; unless it is known in
-        // which one it is.
-        let weigh = |id| if hints.get(id).is_some() { 1 } else { mirror.birth_places(id).len().div_ceil(2) };
-        for ops in runs(ops, weigh) {
+        for ops in runs(ops, |id| Weight::of(id, &self.mirror, &self.hints)) {
             self.push(Some(call), Work::Ops(Run { ops, now, claim: claim.take(), trimmed: 0 }));
             items += 1;
         }

@@ -19,8 +19,10 @@ use crate::script::Script;
 
 /// Operations of one script: each may have to look into several siblings of a crowded slot.
 const MAX_OPS: usize = 128;
-/// Bytes of payload that one script files.
+/// Bytes of records that one script files or moves.
 const MAX_BYTES: usize = 64 << 10;
+/// A record that is only read and removed counts for this part of its bytes: what a load reads, a script may, too.
+const READ_ONLY: usize = 4;
 /// KEYS before the shelves, as in `lua/slots.lua`.
 const FIXED_KEYS: usize = 7;
 
@@ -82,21 +84,57 @@ pub(crate) const fn script_of(op: &Op) -> Script {
     }
 }
 
+/// What a script has to do for a timer, about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Weight {
+    /// Timers of one slot that are as much work to look up.
+    places: usize,
+    /// Bytes of its record.
+    bytes: usize,
+}
+
+impl Weight {
+    /// The weight of a timer as far as it is known.
+    pub(crate) fn of(id: TimerId, mirror: &Mirror, hints: &Hints) -> Self {
+        // In a crowded slot an id may be in several siblings, and a script has to look into each; unless it is known in
+        // which one it is.
+        let hint = hints.get(id).filter(|slot| mirror.has(*slot));
+        let births = if hint.is_some() { Vec::new() } else { mirror.birth_places(id) };
+        let slot = hint.or_else(|| births.first().copied());
+        let bytes = hints.size(id).or_else(|| mirror.mean_size(slot?)).unwrap_or(0);
+        Self { places: births.len().div_ceil(2).max(1), bytes }
+    }
+}
+
+/// Bytes that an operation adds to its script, if the timer's record has `record`.
+fn bytes_of(op: &Op, record: usize) -> usize {
+    match op {
+        Op::Schedule { timer, .. } => timer.payload.len(),
+        Op::Settle { verdict: Verdict::Ack | Verdict::LateAck { .. } | Verdict::Expired, .. }
+        | Op::Cancel { .. }
+        | Op::Purge { .. } => record / READ_ONLY,
+        Op::Settle { .. }
+        | Op::Reschedule { .. }
+        | Op::Take { .. }
+        | Op::Park { .. }
+        | Op::Unpark { .. }
+        | Op::Replay { .. }
+        | Op::TrimDead { .. } => record,
+    }
+}
+
 /// Cuts operations into runs of one kind and bounded size, in order. `weigh` tells how much work an id is.
-pub(crate) fn runs(ops: Vec<Op>, weigh: impl Fn(TimerId) -> usize) -> Vec<Vec<Op>> {
+pub(crate) fn runs(ops: Vec<Op>, weigh: impl Fn(TimerId) -> Weight) -> Vec<Vec<Op>> {
     let mut runs: Vec<Vec<Op>> = Vec::new();
     let (mut weight, mut bytes) = (0, 0);
     for op in ops {
-        let size = match &op {
-            Op::Schedule { timer, .. } => timer.payload.len(),
-            _ => 0,
-        };
-        let heavy = op.id().map_or(1, &weigh).max(1);
+        let Weight { places, bytes: record } = op.id().map_or(Weight { places: 1, bytes: 0 }, &weigh);
+        let size = bytes_of(&op, record);
         let fits = runs.last().and_then(|run| run.first()).is_some_and(|first| {
             script_of(first) == script_of(&op)
                 && !matches!(op, Op::TrimDead { .. })
                 && bytes + size <= MAX_BYTES
-                && weight + heavy <= MAX_OPS
+                && weight + places <= MAX_OPS
         });
         match runs.last_mut() {
             Some(run) if fits => run.push(op),
@@ -105,7 +143,7 @@ pub(crate) fn runs(ops: Vec<Op>, weigh: impl Fn(TimerId) -> usize) -> Vec<Vec<Op
                 (weight, bytes) = (0, 0);
             }
         }
-        (weight, bytes) = (weight + heavy, bytes + size);
+        (weight, bytes) = (weight + places, bytes + size);
     }
     runs
 }
@@ -297,7 +335,8 @@ impl<'a> Planner<'a> {
     /// A place away from the birth position.
     fn file(&mut self, id: TimerId, fire: Time, track: u8, now: Time) -> usize {
         let width = SlotWidth::for_distance(fire.ms_since(now));
-        let number = self.place(id, fire, track, width, 0);
+        let size = Weight::of(id, self.mirror, self.hints).bytes;
+        let number = self.place(id, fire, track, width, size);
         self.hints.note(id, self.slots[number - 1]);
         number
     }

@@ -173,6 +173,7 @@ impl Engine {
             let (entries, next) =
                 self.listing(self.facts.keys.park(), from, base + PARK_ORDERS - 1, count).await?;
             for (id, order, entry) in entries {
+                self.hints.note_size(id, entry.len());
                 if rows.len() == limit {
                     return Ok(Page { rows, next: Some(order - base) });
                 }
@@ -199,6 +200,7 @@ impl Engine {
         let (entries, next) = self.listing(self.facts.keys.dead(), cursor, MAX_ORDER, limit).await?;
         let mut rows = Vec::new();
         for (id, _, mut entry) in entries {
+            self.hints.note_size(id, entry.len());
             let Some((reason, died)) = read_dead(&mut entry) else { continue };
             let Some(record) = self.record(id, &entry) else { continue };
             if filter.accepts(&record.timer.dest) {

@@ -295,3 +295,46 @@ async fn operations_on_damaged_records_do_not_end_the_lane() {
         engine = self::engine(&server).await;
     }
 }
+
+/// Scripts that change anything, of what is done.
+async fn scripts_of(engine: &mut Engine, ops: Vec<Op>) -> u64 {
+    let before = engine.seq;
+    let answers = engine.pipeline([ops]).await;
+    assert!(answers.iter().all(|a| *a == Answer::Done), "{answers:?}");
+    engine.seq - before
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_script_moves_or_loads_more_than_a_few_large_records() {
+    let server = Server::start();
+    let mut engine = engine(&server).await;
+    let payload = Bytes::from(vec![7; 32 << 10]);
+    let timers: Vec<_> =
+        (0..40).map(|n| Timer { payload: payload.clone(), ..timer(n, NOW + DAY + n * 20, None) }).collect();
+    let each = |make: &dyn Fn(TimerId) -> Op| timers.iter().map(|t| make(t.id)).collect::<Vec<_>>();
+    engine.pipeline([timers.iter().map(|t| schedule(t, KeyPolicy::Create)).collect()]).await;
+    let park = scripts_of(&mut engine, each(&|id| Op::Park { id, failed: 0 })).await;
+    assert!(park >= 20, "{park} scripts park 1.25 MiB");
+    // What is parked is in no slot: a listing tells how large it is.
+    let mut cursor = Some(0);
+    while let Some(from) = cursor {
+        cursor = engine.parked(&timers[0].dest, from, 100).await.unwrap().next;
+    }
+    let fire = NOW + DAY;
+    let unpark = scripts_of(&mut engine, each(&|id| Op::Unpark { id, fire })).await;
+    assert!(unpark >= 20, "{unpark} scripts file 1.25 MiB");
+    let before = engine.seq;
+    assert_eq!(engine.loaded_ids(fire).await.len(), timers.len());
+    assert!(engine.seq - before >= 5, "{} scripts load 1.25 MiB", engine.seq - before);
+    let fire = NOW + 2 * DAY;
+    let retry = Verdict::Retry { fire, tier: 1, failed: 1, error: "no".into() };
+    let retried = scripts_of(&mut engine, each(&|id| settle(id, retry.clone()))).await;
+    assert!(retried >= 20, "{retried} scripts file 1.25 MiB again");
+    let before = engine.seq;
+    assert_eq!(engine.loaded_ids(fire).await.len(), timers.len());
+    assert!(engine.seq - before >= 5, "{} scripts load 1.25 MiB of retries", engine.seq - before);
+    // What is only read and removed may be more at a time.
+    let ack = scripts_of(&mut engine, each(&|id| settle(id, Verdict::Ack))).await;
+    assert!((5..20).contains(&ack), "{ack} scripts remove 1.25 MiB");
+    assert_eq!(engine.census().await.unwrap().residue, 0);
+}
