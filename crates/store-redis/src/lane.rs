@@ -16,14 +16,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use mtimer_store::{Answer, Batch, Health, LaneError, Op, Refusal};
-use mtimer_types::{Destination, PartitionId, Target, Time};
+use mtimer_types::{PartitionId, Target, Time};
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::{self, Nonsense, Said};
 use crate::backoff::Backoff;
 use crate::conn::{Answered, Conn, Lost, Pool, Waiting};
-use crate::dests::{self, Destinations};
+use crate::dests::Destinations;
 use crate::hints::Hints;
 use crate::keys::SlotKey;
 use crate::mirror::Mirror;
@@ -64,7 +64,6 @@ pub(crate) enum Work {
         /// It was made, and too few replicas have it: it is made until enough do, and nothing is sent behind it.
         held: bool,
     },
-    Intern(Vec<(u32, Destination)>),
     Get(Target),
     Alone(Alone),
 }
@@ -85,6 +84,8 @@ pub(crate) struct Sent {
     pub(crate) seq: u64,
     pub(crate) script: Script,
     slots: Vec<SlotKey>,
+    /// The highest number of a destination that it stores, or 0.
+    dests: u32,
     waiting: Waiting,
 }
 
@@ -199,19 +200,7 @@ impl Engine {
         let Batch { now, mut claim, ops } = batch;
         let call = self.next_no;
         self.next_no += 1;
-        let mut new = Vec::new();
-        for op in &ops {
-            if let Op::Schedule { timer, .. } = op
-                && let Some(number) = self.dests.intern(&timer.dest)
-            {
-                new.push((number, timer.dest.clone()));
-            }
-        }
         let mut items = 0;
-        for new in new.chunks(100) {
-            self.push(Some(call), Work::Intern(new.to_vec()));
-            items += 1;
-        }
         for ops in runs(ops, |id| Weight::of(id, &self.mirror, &self.hints)) {
             self.push(Some(call), Work::Ops(Run { ops, now, claim: claim.take(), trimmed: 0 }));
             items += 1;
@@ -279,7 +268,8 @@ impl Engine {
             let command = self.command(&plan, seq);
             let waiting = conn.send(command, self.asking.is_some(), plan.script.writes()).await;
             self.seq = seq;
-            self.window[at].sent = Some(Sent { seq, script: plan.script, slots: plan.slots, waiting });
+            let Plan { script, slots, dests, .. } = plan;
+            self.window[at].sent = Some(Sent { seq, script, slots, dests, waiting });
         }
         Ok(())
     }
@@ -288,7 +278,7 @@ impl Engine {
         let item = &mut self.window[at];
         let (mirror, placed) = (&mut self.mirror, &mut item.placed);
         let (hints, keyed) = (&mut self.hints, &mut self.keyed);
-        let planner = Planner::new(&self.facts, mirror, hints, &self.dests, keyed, item.no, placed);
+        let planner = Planner::new(&self.facts, mirror, hints, &mut self.dests, keyed, item.no, placed);
         match &mut item.work {
             Work::Ops(run) => {
                 if let [Op::TrimDead { before, keep, limit }] = run.ops[..] {
@@ -305,23 +295,10 @@ impl Engine {
             Work::Claim { until, .. } => {
                 let mut args = Args::new();
                 args.number(until.as_ms());
-                Plan { script: Script::Claim, keys: vec![self.facts.keys.owner()], args, slots: Vec::new() }
-            }
-            Work::Intern(new) => {
-                let mut args = Args::new();
-                for (number, dest) in new {
-                    args.number(u64::from(*number)).push(dests::encode(dest));
-                }
-                let keys = vec![self.facts.keys.owner(), self.facts.keys.destinations()];
-                Plan { script: Script::Intern, keys, args, slots: Vec::new() }
+                Plan::new(Script::Claim, vec![self.facts.keys.owner()], args)
             }
             Work::Get(target) => planner.get(target, &item.needs),
-            Work::Alone(alone) => Plan {
-                script: alone.plan.script,
-                keys: alone.plan.keys.clone(),
-                args: alone.plan.args.clone(),
-                slots: alone.plan.slots.clone(),
-            },
+            Work::Alone(alone) => alone.plan.clone(),
         }
     }
 
@@ -377,6 +354,7 @@ impl Engine {
         let (answers, lengths) = (bytes(0), bytes(1));
         let Some(mut item) = self.window.pop_front() else { return Ok(()) };
         let sent = item.sent.take();
+        self.dests.note_stored(sent.as_ref().map_or(0, |s| s.dests));
         match &mut item.work {
             Work::Ops(run) => {
                 let slots = sent.as_ref().map_or(&[][..], |s| &s.slots[..]);
@@ -416,7 +394,6 @@ impl Engine {
                 self.down(UNCONFIRMED);
                 self.window.push_front(item);
             }
-            Work::Intern(_) => self.done(item.call),
         }
         Ok(())
     }
@@ -471,7 +448,7 @@ impl Engine {
             Trouble::Lost(lost) => return self.recover(&lost.0).await,
             Trouble::Said(said) => said,
         };
-        self.window.iter_mut().for_each(|item| item.sent = None);
+        self.nothing_is_under_way();
         self.seq = self.acked;
         match said {
             Said::Ok(_) => Ok(()),
@@ -486,6 +463,12 @@ impl Engine {
             }
             Said::Error(error) => self.mend(&error).await,
         }
+    }
+
+    /// Everything that is left is to be sent again.
+    pub(crate) fn nothing_is_under_way(&mut self) {
+        self.window.iter_mut().for_each(|item| item.sent = None);
+        self.dests.forget_unstored();
     }
 
     /// Something works again.
@@ -524,9 +507,8 @@ impl Work {
     fn blocks(&self) -> bool {
         match self {
             Self::Ops(run) => matches!(run.ops[..], [Op::TrimDead { limit, .. }] if limit > TRIM_STEP),
-            Self::Claim { held, .. } => *held,
             Self::Get(_) | Self::Alone(_) => true,
-            Self::Intern(_) => false,
+            Self::Claim { held, .. } => *held,
         }
     }
 }

@@ -3,14 +3,14 @@
 //! Purpose: cuts a batch into runs that one script can do in about a millisecond, and lays a run out as `lua/slots.lua`
 //! wants it. Not in here: sending, sequence numbers, answers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use mtimer_store::op::Verdict;
 use mtimer_store::record::cut_error;
 use mtimer_store::{Op, Record};
 use mtimer_types::{Destination, Epoch, Key, KeyPolicy, Nonce, SlotWidth, Target, Time, TimerId};
 
-use crate::dests::Destinations;
+use crate::dests::{self, Destinations};
 use crate::hints::Hints;
 use crate::keys::{IndexKey, Keyspace, SHELVES, SlotKey};
 use crate::mirror::Mirror;
@@ -27,7 +27,7 @@ const READ_ONLY: usize = 4;
 const FIXED_KEYS: usize = 7;
 
 /// What a script call needs besides its fence.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) script: Script,
     pub(crate) keys: Vec<String>,
@@ -35,6 +35,15 @@ pub(crate) struct Plan {
     pub(crate) args: Args,
     /// The slots it was told about, in order.
     pub(crate) slots: Vec<SlotKey>,
+    /// The highest number of a destination that it stores, or 0.
+    pub(crate) dests: u32,
+}
+
+impl Plan {
+    /// A call that files nothing.
+    pub(crate) const fn new(script: Script, keys: Vec<String>, args: Args) -> Self {
+        Self { script, keys, args, slots: Vec::new(), dests: 0 }
+    }
 }
 
 /// Where a script is to file a timer. It stays so when the script is laid out again.
@@ -156,7 +165,7 @@ pub(crate) struct Planner<'a> {
     pub(crate) facts: &'a Facts,
     pub(crate) mirror: &'a mut Mirror,
     pub(crate) hints: &'a mut Hints,
-    pub(crate) dests: &'a Destinations,
+    pub(crate) dests: &'a mut Destinations,
     /// Whether there are application keys: scripts are told about them from the first one on.
     pub(crate) keyed: &'a mut bool,
     /// The number of the script in the lane.
@@ -165,6 +174,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) placed: &'a mut Vec<Placed>,
     /// What each operation has of fixed size, of the scripts that take it so.
     heads: Vec<u8>,
+    /// Destinations that it stores, by number.
+    named: BTreeMap<u32, Destination>,
     slots: Vec<SlotKey>,
     numbers: HashMap<SlotKey, usize>,
     ids: Vec<TimerId>,
@@ -178,13 +189,28 @@ impl<'a> Planner<'a> {
         facts: &'a Facts,
         mirror: &'a mut Mirror,
         hints: &'a mut Hints,
-        dests: &'a Destinations,
+        dests: &'a mut Destinations,
         keyed: &'a mut bool,
         no: u64,
         placed: &'a mut Vec<Placed>,
     ) -> Self {
-        let (heads, slots, numbers, ids, seen, shelves) = Default::default();
-        Self { facts, mirror, hints, dests, keyed, no, placed, heads, slots, numbers, ids, seen, shelves }
+        let (heads, named, slots, numbers, ids, seen, shelves) = Default::default();
+        Self {
+            facts,
+            mirror,
+            hints,
+            dests,
+            keyed,
+            no,
+            placed,
+            heads,
+            named,
+            slots,
+            numbers,
+            ids,
+            seen,
+            shelves,
+        }
     }
 
     /// A script that applies a run of operations of one kind.
@@ -233,7 +259,14 @@ impl<'a> Planner<'a> {
         }
         args.append(rest);
         keys.extend(self.slots.iter().map(|slot| self.facts.keys.slot(*slot)));
-        Plan { script, keys, args, slots: self.slots }
+        if !self.named.is_empty() {
+            keys.push(self.facts.keys.destinations());
+        }
+        for (number, dest) in &self.named {
+            args.number(u64::from(*number)).push(dests::encode(dest));
+        }
+        let dests = self.named.last_key_value().map_or(0, |(number, _)| *number);
+        Plan { script, keys, args, slots: self.slots, dests }
     }
 
     fn op(&mut self, op: &Op, needs: &Needs, now: Time, out: &mut Args) {
@@ -241,8 +274,12 @@ impl<'a> Planner<'a> {
             Op::Schedule { timer, policy } => {
                 self.id(timer.id);
                 *self.keyed |= timer.key.is_some();
+                let (dest, stored) = self.dests.intern(&timer.dest);
+                if !stored {
+                    self.named.insert(dest, timer.dest.clone());
+                }
                 let mut record = Vec::with_capacity(timer.payload.len() + 32);
-                Record::new(timer.clone()).encode(self.dests.number(&timer.dest), &mut record);
+                Record::new(timer.clone()).encode(dest, &mut record);
                 let (width, size) = (timer.id.birth_width(), record.len());
                 let slot = self.place(timer.id, timer.due, 0, width, size);
                 self.heads.extend(timer.id.to_bytes());

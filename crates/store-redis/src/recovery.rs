@@ -71,7 +71,7 @@ impl Engine {
                 answer::kept(kept).ok_or_else(|| LaneError::Broken("a kept answer is cut off".into()))?;
             self.complete(vec![Reply::Bulk(answers), Reply::Bulk(lengths)], found.confirmed)?;
         }
-        self.window.iter_mut().for_each(|item| item.sent = None);
+        self.nothing_is_under_way();
         Ok(())
     }
 

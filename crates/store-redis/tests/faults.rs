@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use mtimer_store::{
@@ -10,7 +11,7 @@ use mtimer_store::{
 };
 use mtimer_store_redis::test_support::{Proxy, Server, ServerOptions};
 use mtimer_store_redis::{Durability, Options};
-use mtimer_types::{DeadReason, KeyPolicy, Mode, SlotWidth, Target, Time, Timer, TimerId};
+use mtimer_types::{DeadReason, Destination, KeyPolicy, Mode, SlotWidth, Target, Time, Timer, TimerId};
 use support::owner::{Owner, PARTITION, ack, acquire, connect, dest, keyed, now, schedule, timer, unique};
 
 const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
@@ -111,6 +112,37 @@ async fn a_pipeline_with_an_answer_lost_in_the_middle_keeps_its_order() {
         }
     }
     assert_eq!(owner.lane.census().await.unwrap(), mtimer_store::Census::default());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_destinations_keep_their_names_when_answers_are_lost() {
+    let server = Server::start();
+    let proxy = Proxy::start(&server.address()).await;
+    let owner = Owner::new(&proxy.url()).await;
+    let mut expected = HashMap::new();
+    for round in 0..20 {
+        if round % 2 == 0 {
+            proxy.lose_answer(MARK)
+        } else {
+            proxy.lose_call(MARK)
+        }
+        // Each script names one destination of its own and one that its neighbour names as well.
+        let to = |app: u64| {
+            let dest = Destination::new("orders", &format!("app-{round}-{app}")).unwrap();
+            Timer { dest, ..timer(now() + 60_000, 5) }
+        };
+        let scripts: Vec<_> = (0..4).map(|n| [to(2 * n), to(2 * n + 1), to(2 * n + 2)]).collect();
+        let sent: Vec<_> = scripts.iter().map(|s| owner.send(s.iter().map(schedule).collect())).collect();
+        for answers in sent {
+            assert_eq!(answers.await.unwrap(), vec![NEW; 3], "round {round}");
+        }
+        expected.extend(scripts.concat().into_iter().map(|t| (t.id, t.dest)));
+    }
+    let next = Owner::of(owner.store.clone()).await;
+    let loaded = next.load(now() + 120_000).await;
+    let loaded: HashMap<_, _> =
+        loaded.iter().map(|t| (t.record.timer.id, t.record.timer.dest.clone())).collect();
+    assert_eq!(loaded, expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
