@@ -533,12 +533,13 @@ async fn files_behind_an_unconfirmed_claim(meanwhile: Meanwhile) {
         }
     }
     let _replica = Server::start_with(replica_of());
-    assert_eq!(first.await.unwrap(), vec![unsettled.clone()]);
+    assert_eq!(first.await.expect("the lane is alive"), vec![unsettled.clone()]);
     for answers in others {
-        let answers = answers.await.unwrap();
+        let answers = answers.await.expect("the lane is alive");
         assert!(answers == [unsettled.clone()] || answers == [NEW], "{answers:?}");
     }
-    assert!(owner.store.owner(PARTITION).await.unwrap().claimed_until >= claim);
+    let stored = owner.store.owner(PARTITION).await.expect("the store can be reached");
+    assert!(stored.claimed_until >= claim);
     let loaded: Vec<_> = owner.load(now() + 33 * 120_000).await.iter().map(|t| t.record.timer.id).collect();
     let lost = timers.iter().filter(|t| !loaded.contains(&t.id)).count();
     assert_eq!(lost, 0, "{lost} timers are stored and not loaded");
