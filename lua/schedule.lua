@@ -3,7 +3,8 @@
 --
 -- KEYS[1..7] and on, ARGV up to FIRST: see slots.lua. Answers: see prelude.lua and slots.lua.
 -- ARGV[FIRST] for each operation: id (16), policy ('c' create, 'r' replace, 'k' keep), number of the slot (2, big endian);
--- then for each operation: record.
+-- then for each operation: record; then the number and the name of each destination that is not stored yet. If there are
+-- any, the last of KEYS is dest:{p}:c, a hash: number -> group, zero byte, app.
 -- Answers: 'N' new | 'R' id: new, replaced this one | 'O' stored before | 'C' conflict | 'E' how it ended (1) |
 --          'B' id: the key names this one | 'K' id: kept this one
 --@include prelude
@@ -34,7 +35,12 @@ if #ARGV == 11 and #ARGV[8] == 37 and #ARGV[9] == 19 then
 end
 --@include slots
 
-local heads, count, answers, unseen = ARGV[FIRST], #ARGV - FIRST, {}, {}
+local heads, answers, unseen = ARGV[FIRST], {}, {}
+local count = #heads / 19
+local function name_destinations()
+  if #ARGV > FIRST + count then call('HSET', KEYS[#KEYS], unpack(ARGV, FIRST + count + 1)) end
+end
+
 for i = 1, count do
   local id = sub(heads, 19 * i - 18, 19 * i - 3)
   if not slot_at[id] and not in_moved[id] then unseen[#unseen + 1] = id end
@@ -64,7 +70,7 @@ end
 
 local next = 1
 while next <= count and file_plain(next) do next = next + 1 end
-if next > count then return write(answers, {}) end
+if next > count then return write(answers, {}, nil, nil, name_destinations) end
 --@include timers
 
 -- What the application wrote: flags without progress and due time, body without due time.
@@ -106,4 +112,4 @@ for i = next, count do
     answers[i] = schedule(id, policy, ARGV[FIRST + i], high * 256 + low)
   end
 end
-return finish(answers)
+return finish(answers, name_destinations)

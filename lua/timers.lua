@@ -307,9 +307,9 @@ local function write_ended()
   end
 end
 
--- Answers NEED, or writes and answers OK. `arrived`: ids in the order in which they came to their place.
+-- Answers NEED, or writes (`rest`: what else) and answers OK. `arrived`: ids in the order in which they came to their place.
 local arrived = {}
-local function finish(answers)
+local function finish(answers, rest)
   if #needs > 0 then return {'NEED', unpack(needs, 1, math.min(#needs, 1000))} end
   local index = {d = KEYS[5], t = KEYS[6], p = KEYS[7]}
   local moved, zrem = differences(index)
@@ -324,6 +324,7 @@ local function finish(answers)
   return write(answers, zadd, moved, zrem, function()
     write_keys()
     write_ended()
+    if rest then rest() end
   end)
 end
 

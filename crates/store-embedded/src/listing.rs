@@ -5,6 +5,7 @@
 
 use std::ops::Bound;
 
+use bytes::Bytes;
 use mtimer_store::decide::{At, Row, Table};
 use mtimer_store::{DeadFilter, DeadLetter, Load, Loaded, LoadedTimer, Page, Record, Unconfirmed};
 use mtimer_types::{Destination, Time, TimerId};
@@ -18,8 +19,10 @@ use crate::table::{View, read_row};
 
 /// Removals from pending after which the floor is looked for again: a scan costs about as much as the removals did.
 const FLOOR_EVERY: u32 = 8_192;
-/// Forgotten outcomes cleared with a batch, besides one for each of its operations.
+/// Forgotten outcomes cleared with a batch, besides what its operations may add.
 const CLEAR_WITH_BATCH: usize = 64;
+/// Outcomes that an operation adds at most: a cancel its own answer and the end of its timer.
+const ENDED_BY_OP: usize = 2;
 
 impl View<'_> {
     /// Loads pending timers from where the lane's cursor stands.
@@ -195,10 +198,6 @@ impl View<'_> {
 
     /// A bounded piece of upkeep before a batch: forgets old outcomes, raises the floor of pending timers.
     pub(crate) fn tidy(&mut self, now: Time, ops: usize) -> Result<(), Fault> {
-        // What is not written yet would not be seen; the next batch comes soon.
-        if !self.tree.is_written() {
-            return Ok(());
-        }
         if self.partition.removed >= FLOOR_EVERY {
             self.partition.removed = 0;
             self.find_floor()?;
@@ -206,12 +205,14 @@ impl View<'_> {
         let oldest = self.partition.counters.ended.first_key_value().map(|(bucket, _)| *bucket);
         // Everything in a bucket is over the horizon when the one after it is over, too.
         match oldest.filter(|bucket| bucket.saturating_add(1) < bucket_of(now)) {
-            Some(bucket) => self.forget(bucket, ops + CLEAR_WITH_BATCH),
+            Some(bucket) => self.forget(bucket, ops * ENDED_BY_OP + CLEAR_WITH_BATCH),
             None => Ok(()),
         }
     }
 
     fn find_floor(&mut self) -> Result<(), Fault> {
+        // What is not written would not be seen, and might be lower.
+        self.tree.write()?;
         let p = self.partition.id;
         let from = pending_key(p, Time::from_ms(self.partition.counters.floor), TimerId::from_u128(0));
         let to = pending_key(p, Time::MAX, TimerId::from_u128(u128::MAX));
@@ -221,18 +222,18 @@ impl View<'_> {
         Ok(())
     }
 
+    /// Forgets outcomes of a bucket, from where the last call has left off: in the same group of calls, what that one has
+    /// removed is still there to be read.
     fn forget(&mut self, bucket: u32, limit: usize) -> Result<(), Fault> {
         let start = bucket_key(self.partition.id, bucket);
         let from = self.partition.clear_from.take().filter(|key| key.starts_with(&start));
         let from = from.as_ref().map_or(Bound::Included(&start[..]), |key| Bound::Excluded(&key[..]));
-        let to = bucket_key(self.partition.id, bucket.saturating_add(1));
-        let keys: Result<Vec<_>, Fault> = self
-            .tree
-            .scan(Space::Ended, from, Bound::Excluded(&to))
-            .take(limit)
-            .map(|row| Ok(row?.0))
-            .collect();
-        let keys = keys?;
+        let mut keys = self.remembered_in(bucket, from, limit)?;
+        if keys.len() < limit {
+            // The end of the bucket: what is not written may belong to it, too.
+            self.tree.write()?;
+            keys = self.remembered_in(bucket, from, limit)?;
+        }
         for key in &keys {
             self.tree.remove(Space::Ended, key.to_vec());
         }
@@ -243,6 +244,11 @@ impl View<'_> {
         }
         self.mark_counted();
         Ok(())
+    }
+
+    fn remembered_in(&self, bucket: u32, from: Bound<&[u8]>, limit: usize) -> Result<Vec<Bytes>, Fault> {
+        let to = bucket_key(self.partition.id, bucket.saturating_add(1));
+        self.tree.scan(Space::Ended, from, Bound::Excluded(&to)).take(limit).map(|row| Ok(row?.0)).collect()
     }
 }
 
@@ -266,5 +272,119 @@ impl Haul<'_> {
         let covered = record.covered(fire, self.epoch_claim.0, self.epoch_claim.1);
         self.bytes += record.timer.payload.len();
         self.timers.push(LoadedTimer { record, fire, tier, covered });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+    use mtimer_store::{Batch, Op, RequestId};
+    use mtimer_types::{Epoch, KeyPolicy, Mode, Nonce, PartitionId, Target, Timer};
+
+    use super::*;
+    use crate::destinations::Destinations;
+    use crate::lane::LaneShared;
+    use crate::partition::Partition;
+    use crate::tree::Tree;
+
+    const P: PartitionId = PartitionId(3);
+    const START: u64 = 1_900_000_000_000;
+
+    /// A partition whose calls are not written until the test says so: calls of one commit group.
+    struct Committed {
+        tree: Tree,
+        destinations: Destinations,
+        partition: Partition,
+        lane: std::sync::Arc<LaneShared>,
+        next: u64,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Committed {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let tree = Tree::open(dir.path(), 1 << 20).unwrap();
+            let lane = LaneShared::new(P, Epoch(1), Nonce(1), Time::ZERO).into();
+            let (destinations, partition) = (Destinations::default(), Partition::new(P));
+            Self { tree, destinations, partition, lane, next: 0, _dir: dir }
+        }
+
+        fn timer(&mut self) -> Timer {
+            self.next += 1;
+            let due = Time::from_ms(START + 3_600_000);
+            Timer {
+                id: TimerId::new(due, Time::ZERO, P, self.next),
+                dest: Destination::new("orders", "billing").unwrap(),
+                key: None,
+                due,
+                mode: Mode::AtLeastOnce,
+                deadline: None,
+                callback_timeout_ms: None,
+                retry: None,
+                payload: bytes::Bytes::new(),
+            }
+        }
+
+        fn view(&mut self) -> View<'_> {
+            View::new(&mut self.tree, &mut self.destinations, &mut self.partition, &self.lane)
+        }
+
+        /// Schedules timers and cancels them, at `second`.
+        fn churn(&mut self, timers: usize, second: u64) {
+            let mut ops = Vec::new();
+            for _ in 0..timers {
+                let timer = self.timer();
+                let (target, request) = (Target::Id(timer.id), RequestId(self.next));
+                ops.push(Op::Schedule { timer: timer.into(), policy: KeyPolicy::Create });
+                ops.push(Op::Cancel { target, in_flight: false, request });
+            }
+            let batch = Batch { now: Time::from_ms(START + second * 1_000), claim: None, ops };
+            self.view().apply(&batch).unwrap();
+        }
+
+        fn remembered(&mut self) -> usize {
+            self.tree.write().unwrap();
+            self.tree.scan(Space::Ended, Bound::Unbounded, Bound::Unbounded).count()
+        }
+    }
+
+    #[test]
+    fn outcomes_are_forgotten_as_fast_as_they_come_however_many_batches_a_group_has() {
+        let mut store = Committed::new();
+        let (per_second, ends) = (50, ENDED_BY_OP);
+        for second in 0..600 {
+            store.churn(per_second, second);
+            if second % 40 == 39 {
+                store.tree.write().unwrap();
+            }
+        }
+        // Those of the horizon, of the bucket before it, and of the one that is being cleared.
+        let most = 4 * 30 * per_second * ends;
+        assert!(store.remembered() <= most, "{} remembered, at most {most} expected", store.remembered());
+        let buckets = &store.partition.counters.ended;
+        assert!(buckets.len() <= 4, "{buckets:?}");
+    }
+
+    #[test]
+    fn what_was_remembered_before_a_long_pause_in_the_same_group_is_forgotten_too() {
+        let mut store = Committed::new();
+        store.churn(5, 0);
+        (600..610).for_each(|second| store.churn(0, second));
+        assert_eq!(store.remembered(), 0);
+        assert_eq!(store.partition.counters.ended.len(), 0);
+    }
+
+    #[test]
+    fn the_floor_is_not_raised_above_what_is_not_written_yet() {
+        let mut store = Committed::new();
+        let (timer, now) = (store.timer(), Time::from_ms(START));
+        let ops = vec![Op::Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create }];
+        store.view().apply(&Batch { now, claim: None, ops }).unwrap();
+        store.partition.removed = FLOOR_EVERY;
+        store.churn(0, 1);
+        assert_eq!(store.partition.counters.floor, timer.due.as_ms());
+        let load = Load { until: timer.due, max_timers: 10, max_bytes: 1_000, claim: None };
+        assert_eq!(store.view().load(&load).unwrap().timers.len(), 1);
     }
 }

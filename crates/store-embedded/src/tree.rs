@@ -75,11 +75,6 @@ impl Tree {
         self.overlay[space as usize].insert(key, None);
     }
 
-    /// Whether [`Self::scan`] sees everything.
-    pub(crate) const fn is_written(&self) -> bool {
-        self.overlaid == 0
-    }
-
     /// Whether anything is to be synced.
     pub(crate) const fn is_dirty(&self) -> bool {
         self.dirty

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::resp::{Args, Reply, decode};
+use crate::resp::{Args, Decoder, Reply};
 use crate::script::Script;
 
 /// Requests handed in and not yet written; whoever hands in more waits.
@@ -111,6 +111,7 @@ impl Conn {
         let reader = Reader {
             read,
             buf: BytesMut::with_capacity(64 << 10),
+            decoder: Decoder::default(),
             unanswered,
             held: Vec::new(),
             hold: replication.is_some(),
@@ -250,6 +251,7 @@ impl Writer {
 struct Reader {
     read: OwnedReadHalf,
     buf: BytesMut,
+    decoder: Decoder,
     unanswered: mpsc::Receiver<Unanswered>,
     /// Answers that wait for the WAIT of their group.
     held: Vec<(oneshot::Sender<Result<Answered, Lost>>, Reply)>,
@@ -303,8 +305,7 @@ impl Reader {
 
     async fn reply(&mut self) -> Result<Reply, String> {
         loop {
-            if let Some((reply, used)) = decode(&self.buf).map_err(|e| e.to_string())? {
-                self.buf.advance(used);
+            if let Some(reply) = self.decoder.decode(&mut self.buf).map_err(|e| e.to_string())? {
                 return Ok(reply);
             }
             match timeout(self.patience, self.read.read_buf(&mut self.buf)).await {

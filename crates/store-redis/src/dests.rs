@@ -1,7 +1,8 @@
 //! Destinations and their numbers within a partition.
 //!
-//! Purpose: a record holds a number instead of two names. The owner gives the numbers, from 1 without gaps, and stores a
-//! new one before anything that uses it. A number is never given back.
+//! Purpose: a record holds a number instead of two names. The owner gives the numbers, from 1 without gaps, when a script
+//! is laid out that files a timer of a new destination; the script stores it in the same step. A number that is stored is
+//! never given back; one of a script that was not applied is given anew.
 
 use std::collections::HashMap;
 
@@ -12,6 +13,8 @@ use mtimer_types::Destination;
 pub(crate) struct Destinations {
     names: Vec<Destination>,
     numbers: HashMap<Destination, u32>,
+    /// So many of them are stored, the first ones.
+    stored: usize,
 }
 
 impl Destinations {
@@ -26,19 +29,38 @@ impl Destinations {
     }
 
     /// How many there are.
-    pub(crate) fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn known(&self) -> usize {
+        assert_eq!(self.names.len(), self.numbers.len());
         self.names.len()
     }
 
-    /// Gives a destination the next number, if it has none; the number is then to be stored.
-    pub(crate) fn intern(&mut self, dest: &Destination) -> Option<u32> {
-        if self.numbers.contains_key(dest) {
-            return None;
+    /// How many are stored.
+    pub(crate) const fn stored(&self) -> usize {
+        self.stored
+    }
+
+    /// The destinations up to this number are stored.
+    pub(crate) fn note_stored(&mut self, number: u32) {
+        self.stored = self.stored.max(number as usize);
+    }
+
+    /// Nothing is under way that could store those that are not: they lose their numbers.
+    pub(crate) fn forget_unstored(&mut self) {
+        for dest in self.names.drain(self.stored..) {
+            self.numbers.remove(&dest);
+        }
+    }
+
+    /// The number of a destination, the next one if it has none; and whether it is stored.
+    pub(crate) fn intern(&mut self, dest: &Destination) -> (u32, bool) {
+        if let Some(number) = self.numbers.get(dest) {
+            return (*number, *number as usize <= self.stored);
         }
         self.names.push(dest.clone());
         let number = self.names.len() as u32;
         self.numbers.insert(dest.clone(), number);
-        Some(number)
+        (number, false)
     }
 }
 

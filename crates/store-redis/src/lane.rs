@@ -4,28 +4,30 @@
 //! anything goes wrong, waits until nothing is under way any more and starts again at the first one that was not applied.
 //!
 //! Invariants: a script is applied only as the one behind its predecessor (`seq`), so behind one that was refused all
-//! fail and none is out of order. Loads and listings run alone: nothing is under way before them, nothing is sent behind
-//! them until they are done. A script is laid out when it is sent, so what it declares is up to date.
+//! fail and none is out of order. The window is in the order of `seq`, and what was sent is in front of what was not: so
+//! what was applied and is not answered yet is at its front, and no more than the owner record keeps answers of. A claim
+//! that too few replicas have is therefore made again behind everything that was sent, and only its call waits for it.
+//! Loads and listings run alone: nothing is under way before them, nothing is sent behind them until they are done. A
+//! script is laid out when it is sent, so what it declares is up to date.
 //!
 //! Not in here: the caller's side ([`crate::handle`]), lost answers ([`crate::recovery`]), loads and listings.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use mtimer_store::{Answer, Batch, Health, LaneError, Op, Refusal};
-use mtimer_types::{Destination, PartitionId, Target, Time};
+use mtimer_types::{PartitionId, Target, Time};
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::{self, Nonsense, Said};
 use crate::backoff::Backoff;
 use crate::conn::{Answered, Conn, Lost, Pool, Waiting};
-use crate::dests::{self, Destinations};
+use crate::dests::Destinations;
 use crate::hints::Hints;
 use crate::keys::SlotKey;
 use crate::mirror::Mirror;
-use crate::plan::{Facts, Needs, Placed, Plan, Planner, TRIM_STEP, runs};
+use crate::plan::{Facts, Needs, Placed, Plan, Planner, TRIM_STEP, Weight, runs};
 use crate::resp::{Args, Reply};
 use crate::script::Script;
 use crate::topology::Topology;
@@ -33,6 +35,9 @@ use crate::unreadable::Unreadable;
 
 /// Scripts under way at a time; the owner record keeps as many answers.
 pub(crate) const WINDOW: usize = 32;
+
+/// Why a lane is down whose writes work.
+const UNCONFIRMED: &str = "too few replicas have confirmed";
 
 /// What all lanes of a store share.
 #[derive(Debug)]
@@ -53,9 +58,12 @@ pub(crate) struct Alone {
 #[derive(Debug)]
 pub(crate) enum Work {
     Ops(Run),
-    /// A claim by itself; afterwards, these are the answers to the operations it came with.
-    Claim(Time, Vec<Answer>),
-    Intern(Vec<(u32, Destination)>),
+    /// A claim by itself.
+    Claim {
+        until: Time,
+        /// It was made, and too few replicas have it: it is made until enough do, and nothing is sent behind it.
+        held: bool,
+    },
     Get(Target),
     Alone(Alone),
 }
@@ -76,6 +84,8 @@ pub(crate) struct Sent {
     pub(crate) seq: u64,
     pub(crate) script: Script,
     slots: Vec<SlotKey>,
+    /// The highest number of a destination that it stores, or 0.
+    dests: u32,
     waiting: Waiting,
 }
 
@@ -83,6 +93,8 @@ pub(crate) struct Sent {
 #[derive(Debug)]
 pub(crate) struct Item {
     no: u64,
+    /// The call to apply that it is part of; `None`: it is no part of any.
+    pub(crate) call: Option<u64>,
     pub(crate) work: Work,
     pub(crate) needs: Needs,
     /// Where it files timers.
@@ -90,13 +102,13 @@ pub(crate) struct Item {
     /// Its keys were looked up.
     pub(crate) looked_up: bool,
     pub(crate) sent: Option<Sent>,
-    /// Applied, as the owner record told: its kept answer, and whether replicas have it.
-    pub(crate) found: Option<(Bytes, bool)>,
 }
 
 /// A call to apply a batch that waits for its answers.
 #[derive(Debug)]
 struct Applying {
+    no: u64,
+    /// Items in the window that are part of it.
     items: usize,
     answers: Vec<Answer>,
     to: oneshot::Sender<Result<Vec<Answer>, LaneError>>,
@@ -117,7 +129,7 @@ pub(crate) struct Engine {
     pub(crate) unreadable: Unreadable,
     pub(crate) window: VecDeque<Item>,
     calls: VecDeque<Applying>,
-    /// The number of the next item.
+    /// The number of the next item, or call.
     next_no: u64,
     /// The number of the last script that was sent.
     pub(crate) seq: u64,
@@ -186,47 +198,32 @@ impl Engine {
     /// Takes a batch into the window.
     pub(crate) fn admit(&mut self, batch: Batch, to: oneshot::Sender<Result<Vec<Answer>, LaneError>>) {
         let Batch { now, mut claim, ops } = batch;
-        let mut new = Vec::new();
-        for op in &ops {
-            if let Op::Schedule { timer, .. } = op
-                && let Some(number) = self.dests.intern(&timer.dest)
-            {
-                new.push((number, timer.dest.clone()));
-            }
-        }
+        let call = self.next_no;
+        self.next_no += 1;
         let mut items = 0;
-        for new in new.chunks(100) {
-            self.push(Work::Intern(new.to_vec()));
-            items += 1;
-        }
-        let (mirror, hints) = (&self.mirror, &self.hints);
-        // In a crowded slot an id may be in several siblings, and a script has to look into each; unless it is known in
-        // which one it is.
-        let weigh = |id| if hints.get(id).is_some() { 1 } else { mirror.birth_places(id).len().div_ceil(2) };
-        for ops in runs(ops, weigh) {
-            self.push(Work::Ops(Run { ops, now, claim: claim.take(), trimmed: 0 }));
+        for ops in runs(ops, |id| Weight::of(id, &self.mirror, &self.hints)) {
+            self.push(Some(call), Work::Ops(Run { ops, now, claim: claim.take(), trimmed: 0 }));
             items += 1;
         }
         if claim.is_some() || items == 0 {
             // An empty batch, too, is answered by the store: it tells whether we are still the owner.
-            self.push(Work::Claim(claim.unwrap_or(Time::ZERO), Vec::new()));
+            self.push(Some(call), Work::Claim { until: claim.unwrap_or(Time::ZERO), held: false });
             items += 1;
         }
-        self.calls.push_back(Applying { items, answers: Vec::new(), to });
-        self.answer_calls();
+        self.calls.push_back(Applying { no: call, items, answers: Vec::new(), to });
     }
 
-    pub(crate) fn push(&mut self, work: Work) {
+    fn push(&mut self, call: Option<u64>, work: Work) {
         let no = self.next_no;
         self.next_no += 1;
         self.window.push_back(Item {
             no,
+            call,
             work,
             needs: Needs::default(),
             placed: Vec::new(),
             looked_up: false,
             sent: None,
-            found: None,
         });
     }
 
@@ -237,7 +234,7 @@ impl Engine {
 
     /// Does some work alone and returns what follows its OK.
     pub(crate) async fn alone_with(&mut self, work: Work) -> Result<Vec<Reply>, LaneError> {
-        self.push(work);
+        self.push(None, work);
         self.drain().await?;
         self.alone.take().ok_or_else(|| LaneError::Broken("a script went unanswered".into()))
     }
@@ -256,7 +253,7 @@ impl Engine {
     pub(crate) async fn send(&mut self) -> Result<(), LaneError> {
         self.resolve().await;
         for at in 0..self.window.len().min(WINDOW) {
-            if self.window[at].sent.is_some() || self.window[at].found.is_some() {
+            if self.window[at].sent.is_some() {
                 continue;
             }
             if at > 0 && self.window[at - 1].work.blocks() {
@@ -271,7 +268,8 @@ impl Engine {
             let command = self.command(&plan, seq);
             let waiting = conn.send(command, self.asking.is_some(), plan.script.writes()).await;
             self.seq = seq;
-            self.window[at].sent = Some(Sent { seq, script: plan.script, slots: plan.slots, waiting });
+            let Plan { script, slots, dests, .. } = plan;
+            self.window[at].sent = Some(Sent { seq, script, slots, dests, waiting });
         }
         Ok(())
     }
@@ -280,7 +278,7 @@ impl Engine {
         let item = &mut self.window[at];
         let (mirror, placed) = (&mut self.mirror, &mut item.placed);
         let (hints, keyed) = (&mut self.hints, &mut self.keyed);
-        let planner = Planner::new(&self.facts, mirror, hints, &self.dests, keyed, item.no, placed);
+        let planner = Planner::new(&self.facts, mirror, hints, &mut self.dests, keyed, item.no, placed);
         match &mut item.work {
             Work::Ops(run) => {
                 if let [Op::TrimDead { before, keep, limit }] = run.ops[..] {
@@ -294,26 +292,13 @@ impl Engine {
                 }
                 planner.ops(&run.ops, &item.needs, run.now, run.claim)
             }
-            Work::Claim(until, _) => {
+            Work::Claim { until, .. } => {
                 let mut args = Args::new();
                 args.number(until.as_ms());
-                Plan { script: Script::Claim, keys: vec![self.facts.keys.owner()], args, slots: Vec::new() }
-            }
-            Work::Intern(new) => {
-                let mut args = Args::new();
-                for (number, dest) in new {
-                    args.number(u64::from(*number)).push(dests::encode(dest));
-                }
-                let keys = vec![self.facts.keys.owner(), self.facts.keys.destinations()];
-                Plan { script: Script::Intern, keys, args, slots: Vec::new() }
+                Plan::new(Script::Claim, vec![self.facts.keys.owner()], args)
             }
             Work::Get(target) => planner.get(target, &item.needs),
-            Work::Alone(alone) => Plan {
-                script: alone.plan.script,
-                keys: alone.plan.keys.clone(),
-                args: alone.plan.args.clone(),
-                slots: alone.plan.slots.clone(),
-            },
+            Work::Alone(alone) => alone.plan.clone(),
         }
     }
 
@@ -331,8 +316,7 @@ impl Engine {
 
     /// Waits for the answer at the front. Cancel safe.
     pub(crate) async fn front(&mut self) -> Result<Answered, Lost> {
-        let front = self.window.front_mut().filter(|item| item.found.is_none());
-        match front.and_then(|item| item.sent.as_mut()) {
+        match self.window.front_mut().and_then(|item| item.sent.as_mut()) {
             Some(sent) => {
                 (&mut sent.waiting).await.unwrap_or_else(|_| Err(Lost("the connection is closed".into())))
             }
@@ -343,10 +327,9 @@ impl Engine {
 
     /// Deals with the answer at the front.
     pub(crate) async fn handle(&mut self, answered: Result<Answered, Lost>) -> Result<(), LaneError> {
-        let Some(front) = self.window.front() else { return Ok(()) };
-        // What a recovery has found needs no answer any more (and its connection will give none).
-        let asked = front.sent.as_ref().filter(|_| front.found.is_none());
-        let Some(script) = asked.map(|sent| sent.script) else { return self.complete_found() };
+        // What a recovery has left is sent again first.
+        let Some(sent) = self.window.front().and_then(|front| front.sent.as_ref()) else { return Ok(()) };
+        let (script, seq) = (sent.script, sent.seq);
         let (said, confirmed) = match answered {
             Err(lost) => return self.start_again(Trouble::Lost(lost)).await,
             Ok(Answered { reply, confirmed }) => {
@@ -357,7 +340,7 @@ impl Engine {
             Said::Ok(rest) => {
                 self.up();
                 if script.writes() {
-                    self.acked = front_seq(self.window.front());
+                    self.acked = seq;
                 }
                 self.complete(rest, confirmed)
             }
@@ -366,11 +349,12 @@ impl Engine {
     }
 
     /// The script at the front is applied.
-    fn complete(&mut self, rest: Vec<Reply>, confirmed: bool) -> Result<(), LaneError> {
+    pub(crate) fn complete(&mut self, rest: Vec<Reply>, confirmed: bool) -> Result<(), LaneError> {
         let bytes = |i: usize| rest.get(i).and_then(Reply::bytes).cloned().unwrap_or_default();
         let (answers, lengths) = (bytes(0), bytes(1));
         let Some(mut item) = self.window.pop_front() else { return Ok(()) };
         let sent = item.sent.take();
+        self.dests.note_stored(sent.as_ref().map_or(0, |s| s.dests));
         match &mut item.work {
             Work::Ops(run) => {
                 let slots = sent.as_ref().map_or(&[][..], |s| &s.slots[..]);
@@ -382,7 +366,6 @@ impl Engine {
                 let mut answers = answer::answers(name, answers, run.ops.len()).map_err(broken)?;
                 if let Some(answer) = run.next_trim(&answers) {
                     let Some(answer) = answer else {
-                        item.found = None;
                         self.window.push_front(item);
                         return Ok(());
                     };
@@ -390,40 +373,36 @@ impl Engine {
                 }
                 if !confirmed {
                     refuse_unconfirmed(&run.ops, &mut answers);
-                    if let Some(until) = run.claim {
-                        item.work = Work::Claim(until, answers);
-                        item.found = None;
-                        self.window.push_front(item);
-                        return Ok(());
-                    }
                 }
-                self.done(answers);
+                let claim = run.claim.filter(|_| !confirmed);
+                self.answered(item.call, answers);
+                match claim {
+                    Some(until) => self.hold_claim(item, until),
+                    None => self.done(item.call),
+                }
             }
-            Work::Claim(_, answers) if confirmed => {
-                let answers = std::mem::take(answers);
-                self.done(answers);
+            Work::Claim { .. } if confirmed => self.done(item.call),
+            Work::Claim { until, .. } => {
+                let until = *until;
+                self.down(UNCONFIRMED);
+                self.hold_claim(item, until);
             }
             Work::Alone(alone) if confirmed || !alone.confirm => self.alone = Some(rest),
             Work::Get(_) => self.alone = Some(rest),
-            Work::Claim(..) | Work::Alone(_) => {
+            Work::Alone(_) => {
                 // It is repeated until enough replicas have it.
-                self.down("too few replicas have confirmed");
-                item.found = None;
+                self.down(UNCONFIRMED);
                 self.window.push_front(item);
             }
-            Work::Intern(_) => self.done(Vec::new()),
         }
         Ok(())
     }
 
-    /// The items at the front that were applied, as the owner record told.
-    pub(crate) fn complete_found(&mut self) -> Result<(), LaneError> {
-        while let Some((kept, confirmed)) = self.window.front_mut().and_then(|item| item.found.take()) {
-            let (answers, lengths) =
-                answer::kept(kept).ok_or_else(|| LaneError::Broken("a kept answer is cut off".into()))?;
-            self.complete(vec![Reply::Bulk(answers), Reply::Bulk(lengths)], confirmed)?;
-        }
-        Ok(())
+    /// Makes an item's claim again, behind what was sent, until enough replicas have it.
+    fn hold_claim(&mut self, mut item: Item, until: Time) {
+        item.work = Work::Claim { until, held: true };
+        let sent = self.window.iter().take_while(|item| item.sent.is_some()).count();
+        self.window.insert(sent, item);
     }
 
     /// The item was refused as a whole: it has filed nothing.
@@ -431,10 +410,17 @@ impl Engine {
         take_note(&mut self.mirror, item.no, &mut item.placed, HashMap::new());
     }
 
-    pub(crate) fn done(&mut self, answers: Vec<Answer>) {
-        if let Some(call) = self.calls.iter_mut().find(|call| call.items > 0) {
-            call.items -= 1;
+    /// Answers to operations of a call, behind those it has.
+    pub(crate) fn answered(&mut self, call: Option<u64>, answers: Vec<Answer>) {
+        if let Some(call) = self.calls.iter_mut().find(|c| Some(c.no) == call) {
             call.answers.extend(answers);
+        }
+    }
+
+    /// An item of a call is done. A call is answered when all of them are, and so are the calls before it.
+    pub(crate) fn done(&mut self, call: Option<u64>) {
+        if let Some(call) = self.calls.iter_mut().find(|c| Some(c.no) == call) {
+            call.items -= 1;
         }
         self.answer_calls();
     }
@@ -462,7 +448,7 @@ impl Engine {
             Trouble::Lost(lost) => return self.recover(&lost.0).await,
             Trouble::Said(said) => said,
         };
-        self.window.iter_mut().for_each(|item| item.sent = None);
+        self.nothing_is_under_way();
         self.seq = self.acked;
         match said {
             Said::Ok(_) => Ok(()),
@@ -477,6 +463,12 @@ impl Engine {
             }
             Said::Error(error) => self.mend(&error).await,
         }
+    }
+
+    /// Everything that is left is to be sent again.
+    pub(crate) fn nothing_is_under_way(&mut self) {
+        self.window.iter_mut().for_each(|item| item.sent = None);
+        self.dests.forget_unstored();
     }
 
     /// Something works again.
@@ -511,12 +503,12 @@ impl Engine {
 }
 
 impl Work {
-    /// Whether nothing may be sent behind it until it is done: what is done in several steps.
+    /// Whether nothing may be sent behind it until it is done: what may take several steps.
     fn blocks(&self) -> bool {
         match self {
             Self::Ops(run) => matches!(run.ops[..], [Op::TrimDead { limit, .. }] if limit > TRIM_STEP),
             Self::Get(_) | Self::Alone(_) => true,
-            Self::Claim(..) | Self::Intern(_) => false,
+            Self::Claim { held, .. } => *held,
         }
     }
 }
@@ -553,10 +545,6 @@ fn refuse_unconfirmed(ops: &[Op], answers: &mut [Answer]) {
             *answer = Answer::Refused(Refusal::NotReplicated);
         }
     }
-}
-
-fn front_seq(front: Option<&Item>) -> u64 {
-    front.and_then(|item| item.sent.as_ref()).map_or(0, |sent| sent.seq)
 }
 
 pub(crate) fn broken(nonsense: Nonsense) -> LaneError {

@@ -44,8 +44,7 @@ impl Engine {
         if let Some(until) = claim {
             let mut args = Args::new();
             args.number(until.as_ms());
-            let plan =
-                Plan { script: Script::Claim, keys: vec![self.facts.keys.owner()], args, slots: Vec::new() };
+            let plan = Plan::new(Script::Claim, vec![self.facts.keys.owner()], args);
             self.run_alone(Alone { plan, confirm: true }).await?;
         }
         self.mirror.advance(load.until);
@@ -68,7 +67,7 @@ impl Engine {
             keys.push(space.slot(*slot));
             args.number(slot.start).push(slot.to_string());
         }
-        let plan = Plan { script: Script::Load, keys, args, slots: Vec::new() };
+        let plan = Plan::new(Script::Load, keys, args);
         let contents = self.run_alone(Alone { plan, confirm: claim.is_some() }).await?;
         let mut payload = 0;
         for (slot, content) in slots.iter().zip(&contents) {
@@ -113,7 +112,7 @@ impl Engine {
     async fn split(&mut self, slots: &[SlotKey], timers: &mut Vec<LoadedTimer>) -> Result<usize, LaneError> {
         let mut keys = vec![self.facts.keys.owner()];
         keys.extend(slots.iter().map(|slot| self.facts.keys.slot(*slot)));
-        let plan = Plan { script: Script::Peek, keys, args: Args::new(), slots: Vec::new() };
+        let plan = Plan::new(Script::Peek, keys, Args::new());
         let contents = self.run_alone(Alone { plan, confirm: false }).await?;
         let mut payload = 0;
         for (slot, content) in slots.iter().zip(&contents) {
@@ -168,7 +167,7 @@ impl Engine {
         for (id, target) in moves {
             args.push(id.to_bytes()).number(*target as u64);
         }
-        Plan { script: Script::Split, keys, args, slots: Vec::new() }
+        Plan::new(Script::Split, keys, args)
     }
 
     /// See [`mtimer_store::Lane::unload`].
@@ -181,7 +180,7 @@ impl Engine {
             slots.iter().for_each(|slot| {
                 args.number(slot.start).push(slot.to_string());
             });
-            let plan = Plan { script: Script::Unload, keys, args, slots: Vec::new() };
+            let plan = Plan::new(Script::Unload, keys, args);
             self.run_alone(Alone { plan, confirm: false }).await?;
             slots.iter().for_each(|slot| self.mirror.listed(*slot));
         }

@@ -81,13 +81,14 @@ impl Engine {
         let Some(mut item) = self.window.pop_front() else { return Ok(()) };
         self.filed_nothing(&mut item);
         let Work::Ops(run) = &item.work else { return Ok(()) };
-        let answers = vec![Answer::Refused(refusal); run.ops.len()];
-        match run.claim {
+        let (answers, claim) = (vec![Answer::Refused(refusal); run.ops.len()], run.claim);
+        self.answered(item.call, answers);
+        match claim {
             Some(until) => {
-                item.work = Work::Claim(until, answers);
+                item.work = Work::Claim { until, held: false };
                 self.window.push_front(item);
             }
-            None => self.done(answers),
+            None => self.done(item.call),
         }
         Ok(())
     }

@@ -145,6 +145,11 @@ impl Mirror {
         self.entries.contains_key(&slot)
     }
 
+    /// Bytes of a timer in this slot, on the average.
+    pub(crate) fn mean_size(&self, slot: SlotKey) -> Option<usize> {
+        self.entries.get(&slot).map(|e| (e.bytes / e.count.max(1)) as usize)
+    }
+
     /// Where the slot is indexed. A slot that is not known is taken to wait.
     pub(crate) fn index(&self, slot: SlotKey) -> IndexKey {
         index_of(self.entries.get(&slot).map_or(Room::Waiting, |e| e.room), slot.track)

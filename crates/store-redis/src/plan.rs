@@ -3,14 +3,14 @@
 //! Purpose: cuts a batch into runs that one script can do in about a millisecond, and lays a run out as `lua/slots.lua`
 //! wants it. Not in here: sending, sequence numbers, answers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use mtimer_store::op::Verdict;
 use mtimer_store::record::cut_error;
 use mtimer_store::{Op, Record};
 use mtimer_types::{Destination, Epoch, Key, KeyPolicy, Nonce, SlotWidth, Target, Time, TimerId};
 
-use crate::dests::Destinations;
+use crate::dests::{self, Destinations};
 use crate::hints::Hints;
 use crate::keys::{IndexKey, Keyspace, SHELVES, SlotKey};
 use crate::mirror::Mirror;
@@ -19,13 +19,15 @@ use crate::script::Script;
 
 /// Operations of one script: each may have to look into several siblings of a crowded slot.
 const MAX_OPS: usize = 128;
-/// Bytes of payload that one script files.
+/// Bytes of records that one script files or moves.
 const MAX_BYTES: usize = 64 << 10;
+/// A record that is only read and removed counts for this part of its bytes: what a load reads, a script may, too.
+const READ_ONLY: usize = 4;
 /// KEYS before the shelves, as in `lua/slots.lua`.
 const FIXED_KEYS: usize = 7;
 
 /// What a script call needs besides its fence.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) script: Script,
     pub(crate) keys: Vec<String>,
@@ -33,6 +35,15 @@ pub(crate) struct Plan {
     pub(crate) args: Args,
     /// The slots it was told about, in order.
     pub(crate) slots: Vec<SlotKey>,
+    /// The highest number of a destination that it stores, or 0.
+    pub(crate) dests: u32,
+}
+
+impl Plan {
+    /// A call that files nothing.
+    pub(crate) const fn new(script: Script, keys: Vec<String>, args: Args) -> Self {
+        Self { script, keys, args, slots: Vec::new(), dests: 0 }
+    }
 }
 
 /// Where a script is to file a timer. It stays so when the script is laid out again.
@@ -82,21 +93,57 @@ pub(crate) const fn script_of(op: &Op) -> Script {
     }
 }
 
+/// What a script has to do for a timer, about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Weight {
+    /// Timers of one slot that are as much work to look up.
+    places: usize,
+    /// Bytes of its record.
+    bytes: usize,
+}
+
+impl Weight {
+    /// The weight of a timer as far as it is known.
+    pub(crate) fn of(id: TimerId, mirror: &Mirror, hints: &Hints) -> Self {
+        // In a crowded slot an id may be in several siblings, and a script has to look into each; unless it is known in
+        // which one it is.
+        let hint = hints.get(id).filter(|slot| mirror.has(*slot));
+        let births = if hint.is_some() { Vec::new() } else { mirror.birth_places(id) };
+        let slot = hint.or_else(|| births.first().copied());
+        let bytes = hints.size(id).or_else(|| mirror.mean_size(slot?)).unwrap_or(0);
+        Self { places: births.len().div_ceil(2).max(1), bytes }
+    }
+}
+
+/// Bytes that an operation adds to its script, if the timer's record has `record`.
+fn bytes_of(op: &Op, record: usize) -> usize {
+    match op {
+        Op::Schedule { timer, .. } => timer.payload.len(),
+        Op::Settle { verdict: Verdict::Ack | Verdict::LateAck { .. } | Verdict::Expired, .. }
+        | Op::Cancel { .. }
+        | Op::Purge { .. } => record / READ_ONLY,
+        Op::Settle { .. }
+        | Op::Reschedule { .. }
+        | Op::Take { .. }
+        | Op::Park { .. }
+        | Op::Unpark { .. }
+        | Op::Replay { .. }
+        | Op::TrimDead { .. } => record,
+    }
+}
+
 /// Cuts operations into runs of one kind and bounded size, in order. `weigh` tells how much work an id is.
-pub(crate) fn runs(ops: Vec<Op>, weigh: impl Fn(TimerId) -> usize) -> Vec<Vec<Op>> {
+pub(crate) fn runs(ops: Vec<Op>, weigh: impl Fn(TimerId) -> Weight) -> Vec<Vec<Op>> {
     let mut runs: Vec<Vec<Op>> = Vec::new();
     let (mut weight, mut bytes) = (0, 0);
     for op in ops {
-        let size = match &op {
-            Op::Schedule { timer, .. } => timer.payload.len(),
-            _ => 0,
-        };
-        let heavy = op.id().map_or(1, &weigh).max(1);
+        let Weight { places, bytes: record } = op.id().map_or(Weight { places: 1, bytes: 0 }, &weigh);
+        let size = bytes_of(&op, record);
         let fits = runs.last().and_then(|run| run.first()).is_some_and(|first| {
             script_of(first) == script_of(&op)
                 && !matches!(op, Op::TrimDead { .. })
                 && bytes + size <= MAX_BYTES
-                && weight + heavy <= MAX_OPS
+                && weight + places <= MAX_OPS
         });
         match runs.last_mut() {
             Some(run) if fits => run.push(op),
@@ -105,7 +152,7 @@ pub(crate) fn runs(ops: Vec<Op>, weigh: impl Fn(TimerId) -> usize) -> Vec<Vec<Op
                 (weight, bytes) = (0, 0);
             }
         }
-        (weight, bytes) = (weight + heavy, bytes + size);
+        (weight, bytes) = (weight + places, bytes + size);
     }
     runs
 }
@@ -118,7 +165,7 @@ pub(crate) struct Planner<'a> {
     pub(crate) facts: &'a Facts,
     pub(crate) mirror: &'a mut Mirror,
     pub(crate) hints: &'a mut Hints,
-    pub(crate) dests: &'a Destinations,
+    pub(crate) dests: &'a mut Destinations,
     /// Whether there are application keys: scripts are told about them from the first one on.
     pub(crate) keyed: &'a mut bool,
     /// The number of the script in the lane.
@@ -127,6 +174,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) placed: &'a mut Vec<Placed>,
     /// What each operation has of fixed size, of the scripts that take it so.
     heads: Vec<u8>,
+    /// Destinations that it stores, by number.
+    named: BTreeMap<u32, Destination>,
     slots: Vec<SlotKey>,
     numbers: HashMap<SlotKey, usize>,
     ids: Vec<TimerId>,
@@ -140,13 +189,28 @@ impl<'a> Planner<'a> {
         facts: &'a Facts,
         mirror: &'a mut Mirror,
         hints: &'a mut Hints,
-        dests: &'a Destinations,
+        dests: &'a mut Destinations,
         keyed: &'a mut bool,
         no: u64,
         placed: &'a mut Vec<Placed>,
     ) -> Self {
-        let (heads, slots, numbers, ids, seen, shelves) = Default::default();
-        Self { facts, mirror, hints, dests, keyed, no, placed, heads, slots, numbers, ids, seen, shelves }
+        let (heads, named, slots, numbers, ids, seen, shelves) = Default::default();
+        Self {
+            facts,
+            mirror,
+            hints,
+            dests,
+            keyed,
+            no,
+            placed,
+            heads,
+            named,
+            slots,
+            numbers,
+            ids,
+            seen,
+            shelves,
+        }
     }
 
     /// A script that applies a run of operations of one kind.
@@ -195,7 +259,14 @@ impl<'a> Planner<'a> {
         }
         args.append(rest);
         keys.extend(self.slots.iter().map(|slot| self.facts.keys.slot(*slot)));
-        Plan { script, keys, args, slots: self.slots }
+        if !self.named.is_empty() {
+            keys.push(self.facts.keys.destinations());
+        }
+        for (number, dest) in &self.named {
+            args.number(u64::from(*number)).push(dests::encode(dest));
+        }
+        let dests = self.named.last_key_value().map_or(0, |(number, _)| *number);
+        Plan { script, keys, args, slots: self.slots, dests }
     }
 
     fn op(&mut self, op: &Op, needs: &Needs, now: Time, out: &mut Args) {
@@ -203,8 +274,12 @@ impl<'a> Planner<'a> {
             Op::Schedule { timer, policy } => {
                 self.id(timer.id);
                 *self.keyed |= timer.key.is_some();
+                let (dest, stored) = self.dests.intern(&timer.dest);
+                if !stored {
+                    self.named.insert(dest, timer.dest.clone());
+                }
                 let mut record = Vec::with_capacity(timer.payload.len() + 32);
-                Record::new(timer.clone()).encode(self.dests.number(&timer.dest), &mut record);
+                Record::new(timer.clone()).encode(dest, &mut record);
                 let (width, size) = (timer.id.birth_width(), record.len());
                 let slot = self.place(timer.id, timer.due, 0, width, size);
                 self.heads.extend(timer.id.to_bytes());
@@ -297,7 +372,8 @@ impl<'a> Planner<'a> {
     /// A place away from the birth position.
     fn file(&mut self, id: TimerId, fire: Time, track: u8, now: Time) -> usize {
         let width = SlotWidth::for_distance(fire.ms_since(now));
-        let number = self.place(id, fire, track, width, 0);
+        let size = Weight::of(id, self.mirror, self.hints).bytes;
+        let number = self.place(id, fire, track, width, size);
         self.hints.note(id, self.slots[number - 1]);
         number
     }

@@ -30,7 +30,7 @@ const MAX_ORDER: u64 = 1 << 53;
 
 impl Engine {
     async fn look(&mut self, script: Script, keys: Vec<String>, args: Args) -> Result<Vec<Reply>, LaneError> {
-        let plan = Plan { script, keys, args, slots: Vec::new() };
+        let plan = Plan::new(script, keys, args);
         self.run_alone(Alone { plan, confirm: false }).await
     }
 
@@ -73,7 +73,7 @@ impl Engine {
 
     async fn read_destinations(&mut self) -> Result<(), LaneError> {
         loop {
-            let first = self.dests.len() as u64 + 1;
+            let first = self.dests.stored() as u64 + 1;
             let keys = vec![self.facts.keys.owner(), self.facts.keys.destinations()];
             let mut args = Args::new();
             (first..first + DESTINATION_PAGE).for_each(|n| {
@@ -84,7 +84,8 @@ impl Engine {
                 let Some(text) = row.text() else { return Ok(()) };
                 let damaged = || LaneError::Broken(format!("the destination {text:?} is damaged"));
                 let dest = dests::decode(text).ok_or_else(damaged)?;
-                self.dests.intern(&dest);
+                let (number, _) = self.dests.intern(&dest);
+                self.dests.note_stored(number);
             }
         }
     }
@@ -173,6 +174,7 @@ impl Engine {
             let (entries, next) =
                 self.listing(self.facts.keys.park(), from, base + PARK_ORDERS - 1, count).await?;
             for (id, order, entry) in entries {
+                self.hints.note_size(id, entry.len());
                 if rows.len() == limit {
                     return Ok(Page { rows, next: Some(order - base) });
                 }
@@ -199,6 +201,7 @@ impl Engine {
         let (entries, next) = self.listing(self.facts.keys.dead(), cursor, MAX_ORDER, limit).await?;
         let mut rows = Vec::new();
         for (id, _, mut entry) in entries {
+            self.hints.note_size(id, entry.len());
             let Some((reason, died)) = read_dead(&mut entry) else { continue };
             let Some(record) = self.record(id, &entry) else { continue };
             if filter.accepts(&record.timer.dest) {
@@ -251,8 +254,7 @@ impl Engine {
     pub(crate) async fn release(&mut self, in_flight: &[InFlight]) -> Result<(), LaneError> {
         let mut args = Args::new();
         args.push(encode_in_flight(in_flight));
-        let plan =
-            Plan { script: Script::Release, keys: vec![self.facts.keys.owner()], args, slots: Vec::new() };
+        let plan = Plan::new(Script::Release, vec![self.facts.keys.owner()], args);
         self.run_alone(Alone { plan, confirm: true }).await.map(drop)
     }
 }

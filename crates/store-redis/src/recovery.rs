@@ -57,16 +57,22 @@ impl Engine {
         };
         self.up();
         (self.seq, self.acked) = (found.seq, found.seq);
-        for item in &mut self.window {
-            // A reader carries the number of the writer before it: that one's answer is not its own.
-            let sent = item.sent.as_ref().filter(|sent| sent.script.writes());
-            let kept = sent.and_then(|sent| found.kept.get(&sent.seq));
-            match kept {
-                Some(kept) => item.found = Some((kept.clone(), found.confirmed)),
-                None => item.sent = None,
-            }
+        self.complete_found(found)
+    }
+
+    /// Completes what was applied, and leaves the rest to be sent again.
+    fn complete_found(&mut self, mut found: Found) -> Result<(), LaneError> {
+        // A reader carries the number of the writer before it: that one's answer is not its own.
+        while let Some(sent) = self.window.front().and_then(|item| item.sent.as_ref())
+            && sent.script.writes()
+            && let Some(kept) = found.kept.remove(&sent.seq)
+        {
+            let (answers, lengths) =
+                answer::kept(kept).ok_or_else(|| LaneError::Broken("a kept answer is cut off".into()))?;
+            self.complete(vec![Reply::Bulk(answers), Reply::Bulk(lengths)], found.confirmed)?;
         }
-        self.complete_found()
+        self.nothing_is_under_way();
+        Ok(())
     }
 
     async fn attempt(&mut self) -> Result<Attempt, LaneError> {

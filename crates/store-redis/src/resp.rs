@@ -2,14 +2,16 @@
 //!
 //! Purpose: commands to bytes, bytes to replies. Not in here: sockets, meaning.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes, BytesMut};
 
 /// Nesting of replies that is accepted: ours have three levels.
-const MAX_DEPTH: u8 = 8;
+const MAX_DEPTH: usize = 8;
 /// Bytes of one string that are accepted: Redis's own limit.
-const MAX_BULK: i64 = 512 << 20;
+const MAX_BULK: usize = 512 << 20;
 /// Elements of one array that are accepted.
-const MAX_ARRAY: i64 = 1 << 24;
+const MAX_ARRAY: usize = 1 << 24;
+/// Elements that an array gets room for before they are there.
+const RESERVED: usize = 1 << 12;
 
 /// What a server said.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,70 +63,104 @@ impl Reply {
 #[error("the server does not speak the Redis protocol: {0}")]
 pub(crate) struct ProtocolError(pub(crate) &'static str);
 
-/// Reads one reply from the front of `buf`: the reply and its bytes, or `None` if it is not complete.
-pub(crate) fn decode(buf: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
-    let mut at = 0;
-    Ok(value(buf, &mut at, 0)?.map(|reply| (reply, at)))
+/// Reads replies as their bytes come in. What was read of a reply stays read, however many pieces it comes in.
+#[derive(Default, Debug)]
+pub(crate) struct Decoder {
+    /// Arrays that are being read, the outermost first.
+    open: Vec<Open>,
+    /// Bytes of the string that is being read.
+    bulk: Option<usize>,
 }
 
-fn value(buf: &[u8], at: &mut usize, depth: u8) -> Result<Option<Reply>, ProtocolError> {
-    if depth > MAX_DEPTH {
-        return Err(ProtocolError("a reply is nested too deeply"));
-    }
-    let Some(line) = line(buf, at)? else { return Ok(None) };
-    let Some((kind, rest)) = line.split_first() else { return Err(ProtocolError("an empty line")) };
-    let text = || String::from_utf8_lossy(rest).into_owned();
-    Ok(Some(match kind {
-        b'+' => Reply::Status(text()),
-        b'-' => Reply::Error(text()),
-        b':' => Reply::Int(number(rest)?),
-        b'$' => match number(rest)? {
-            -1 => Reply::Nil,
-            n if !(0..=MAX_BULK).contains(&n) => {
-                return Err(ProtocolError("a string with an impossible length"));
+/// An array that is not complete.
+#[derive(Debug)]
+struct Open {
+    items: Vec<Reply>,
+    missing: usize,
+}
+
+impl Decoder {
+    /// Takes what is complete out of `buf`: the next reply, or `None` if it needs more bytes.
+    pub(crate) fn decode(&mut self, buf: &mut BytesMut) -> Result<Option<Reply>, ProtocolError> {
+        while let Some(mut reply) = self.value(buf)? {
+            loop {
+                let Some(array) = self.open.last_mut() else { return Ok(Some(reply)) };
+                array.items.push(reply);
+                array.missing -= 1;
+                if array.missing > 0 {
+                    break;
+                }
+                let Some(array) = self.open.pop() else { return Ok(None) };
+                reply = Reply::Array(array.items);
             }
-            n => {
-                let end = *at + n as usize;
-                if buf.len() < end + 2 {
+        }
+        Ok(None)
+    }
+
+    /// The next value that is no array, or an empty one.
+    fn value(&mut self, buf: &mut BytesMut) -> Result<Option<Reply>, ProtocolError> {
+        loop {
+            if let Some(length) = self.bulk {
+                if buf.len() < length + 2 {
                     return Ok(None);
                 }
-                let bulk = Bytes::copy_from_slice(&buf[*at..end]);
-                *at = end + 2;
-                Reply::Bulk(bulk)
+                self.bulk = None;
+                let bulk = Bytes::copy_from_slice(&buf[..length]);
+                buf.advance(length + 2);
+                return Ok(Some(Reply::Bulk(bulk)));
             }
-        },
-        b'*' => match number(rest)? {
-            -1 => Reply::Nil,
-            n if !(0..=MAX_ARRAY).contains(&n) => {
-                return Err(ProtocolError("an array with an impossible length"));
+            let Some(end) = line(buf)? else { return Ok(None) };
+            let value = self.head(&buf[..end])?;
+            buf.advance(end + 2);
+            if value.is_some() {
+                return Ok(value);
             }
-            n => {
-                let mut items = Vec::with_capacity((n as usize).min(buf.len() / 4));
-                for _ in 0..n {
-                    let Some(item) = value(buf, at, depth + 1)? else { return Ok(None) };
-                    items.push(item);
-                }
-                Reply::Array(items)
+        }
+    }
+
+    /// A value of one line; `None`: what it begins follows.
+    fn head(&mut self, line: &[u8]) -> Result<Option<Reply>, ProtocolError> {
+        let Some((kind, rest)) = line.split_first() else { return Err(ProtocolError("an empty line")) };
+        let text = || String::from_utf8_lossy(rest).into_owned();
+        Ok(Some(match (kind, rest) {
+            (b'+', _) => Reply::Status(text()),
+            (b'-', _) => Reply::Error(text()),
+            (b':', _) => Reply::Int(number(rest)?),
+            (b'$' | b'*', b"-1") => Reply::Nil,
+            (b'*', b"0") => Reply::Array(Vec::new()),
+            (b'$', _) => {
+                self.bulk = Some(length(rest, MAX_BULK, "a string with an impossible length")?);
+                return Ok(None);
             }
-        },
-        _ => return Err(ProtocolError("a line starts with an unknown sign")),
-    }))
+            (b'*', _) if self.open.len() >= MAX_DEPTH => {
+                return Err(ProtocolError("a reply is nested too deeply"));
+            }
+            (b'*', _) => {
+                let missing = length(rest, MAX_ARRAY, "an array with an impossible length")?;
+                self.open.push(Open { items: Vec::with_capacity(missing.min(RESERVED)), missing });
+                return Ok(None);
+            }
+            _ => return Err(ProtocolError("a line starts with an unknown sign")),
+        }))
+    }
 }
 
-/// The next line without its end; longest 64 KiB.
-fn line<'a>(buf: &'a [u8], at: &mut usize) -> Result<Option<&'a [u8]>, ProtocolError> {
-    let rest = &buf[*at..];
-    match rest.iter().position(|b| *b == b'\r') {
-        Some(end) if end + 1 < rest.len() => {
-            if rest[end + 1] != b'\n' {
+/// The length of the line at the front of `buf`, without its end; longest 64 KiB.
+fn line(buf: &[u8]) -> Result<Option<usize>, ProtocolError> {
+    match buf.iter().position(|b| *b == b'\r') {
+        Some(end) if end + 1 < buf.len() => {
+            if buf[end + 1] != b'\n' {
                 return Err(ProtocolError("a line does not end as it should"));
             }
-            *at += end + 2;
-            Ok(Some(&rest[..end]))
+            Ok(Some(end))
         }
-        None if rest.len() > 65_536 => Err(ProtocolError("a line does not end")),
+        None if buf.len() > 65_536 => Err(ProtocolError("a line does not end")),
         _ => Ok(None),
     }
+}
+
+fn length(text: &[u8], most: usize, impossible: &'static str) -> Result<usize, ProtocolError> {
+    usize::try_from(number(text)?).ok().filter(|n| *n <= most).ok_or(ProtocolError(impossible))
 }
 
 fn number(text: &[u8]) -> Result<i64, ProtocolError> {
@@ -209,27 +245,58 @@ impl Args {
 mod tests {
     use super::*;
 
+    fn decode(text: &[u8]) -> Result<Option<Reply>, ProtocolError> {
+        Decoder::default().decode(&mut BytesMut::from(text))
+    }
+
     #[test]
     fn replies_of_every_kind_are_read_and_incomplete_ones_waited_for() {
-        let text = b"*6\r\n+OK\r\n-ERR no\r\n:-7\r\n$3\r\na\r\n\r\n$-1\r\n*-1\r\n";
-        let (reply, used) = decode(text).unwrap().unwrap();
-        assert_eq!(used, text.len());
-        let expected = vec![
+        let text = b"*8\r\n+OK\r\n-ERR no\r\n:-7\r\n$3\r\na\r\n\r\n$-1\r\n*-1\r\n*0\r\n*1\r\n$0\r\n\r\n";
+        let expected = Reply::Array(vec![
             Reply::Status("OK".into()),
             Reply::Error("ERR no".into()),
             Reply::Int(-7),
             Reply::Bulk(Bytes::from_static(b"a\r\n")),
             Reply::Nil,
             Reply::Nil,
-        ];
-        assert_eq!(reply, Reply::Array(expected));
-        (0..text.len()).for_each(|n| assert_eq!(decode(&text[..n]), Ok(None), "{n} bytes"));
+            Reply::Array(Vec::new()),
+            Reply::Array(vec![Reply::Bulk(Bytes::new())]),
+        ]);
+        let behind = b":1\r\n";
+        let mut buf = BytesMut::from(&[&text[..], behind].concat()[..]);
+        assert_eq!(Decoder::default().decode(&mut buf), Ok(Some(expected.clone())));
+        assert_eq!(&buf[..], behind);
+        for cut in 1..text.len() {
+            let (mut decoder, mut buf) = (Decoder::default(), BytesMut::from(&text[..cut]));
+            assert_eq!(decoder.decode(&mut buf), Ok(None), "{cut} bytes");
+            buf.extend_from_slice(&text[cut..]);
+            assert_eq!(decoder.decode(&mut buf), Ok(Some(expected.clone())), "cut after {cut} bytes");
+            assert!(buf.is_empty());
+        }
+    }
+
+    #[test]
+    fn nothing_of_a_reply_is_read_twice() {
+        let (mut decoder, mut buf) = (Decoder::default(), BytesMut::from(&b"*100\r\n"[..]));
+        let one = b"$10\r\n0123456789\r\n";
+        for n in 1..100 {
+            buf.extend_from_slice(&one[..8]);
+            assert_eq!(decoder.decode(&mut buf), Ok(None));
+            buf.extend_from_slice(&one[8..]);
+            assert_eq!(decoder.decode(&mut buf), Ok(None));
+            assert!(buf.is_empty(), "{} bytes are kept after {n} elements", buf.len());
+        }
+        buf.extend_from_slice(one);
+        let reply = decoder.decode(&mut buf).unwrap().unwrap();
+        assert_eq!(reply.array().map(<[Reply]>::len), Some(100));
     }
 
     #[test]
     fn what_is_not_resp_is_refused() {
         assert!(decode(b"HTTP/1.1 400 Bad Request\r\n").is_err());
         assert!(decode(b"$99999999999\r\n").is_err());
+        assert!(decode(b"*-7\r\n").is_err());
+        assert!(decode(b"\r\n").is_err());
         assert!(decode(&b"*1\r\n".repeat(20)).is_err());
     }
 

@@ -34,7 +34,6 @@ scripts! {
     Found = "found",
     Get = "get",
     Indexes = "indexes",
-    Intern = "intern",
     Listing = "listing",
     Load = "load",
     Park = "park",

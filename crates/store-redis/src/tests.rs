@@ -295,3 +295,83 @@ async fn operations_on_damaged_records_do_not_end_the_lane() {
         engine = self::engine(&server).await;
     }
 }
+
+/// Scripts that change anything, of what is done.
+async fn scripts_of(engine: &mut Engine, ops: Vec<Op>) -> u64 {
+    let before = engine.seq;
+    let answers = engine.pipeline([ops]).await;
+    assert!(answers.iter().all(|a| *a == Answer::Done), "{answers:?}");
+    engine.seq - before
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_script_moves_or_loads_more_than_a_few_large_records() {
+    let server = Server::start();
+    let mut engine = engine(&server).await;
+    let payload = Bytes::from(vec![7; 32 << 10]);
+    let timers: Vec<_> =
+        (0..40).map(|n| Timer { payload: payload.clone(), ..timer(n, NOW + DAY + n * 20, None) }).collect();
+    let each = |make: &dyn Fn(TimerId) -> Op| timers.iter().map(|t| make(t.id)).collect::<Vec<_>>();
+    engine.pipeline([timers.iter().map(|t| schedule(t, KeyPolicy::Create)).collect()]).await;
+    let park = scripts_of(&mut engine, each(&|id| Op::Park { id, failed: 0 })).await;
+    assert!(park >= 20, "{park} scripts park 1.25 MiB");
+    // What is parked is in no slot: a listing tells how large it is.
+    let mut cursor = Some(0);
+    while let Some(from) = cursor {
+        cursor = engine.parked(&timers[0].dest, from, 100).await.unwrap().next;
+    }
+    let fire = NOW + DAY;
+    let unpark = scripts_of(&mut engine, each(&|id| Op::Unpark { id, fire })).await;
+    assert!(unpark >= 20, "{unpark} scripts file 1.25 MiB");
+    let before = engine.seq;
+    assert_eq!(engine.loaded_ids(fire).await.len(), timers.len());
+    assert!(engine.seq - before >= 5, "{} scripts load 1.25 MiB", engine.seq - before);
+    let fire = NOW + 2 * DAY;
+    let retry = Verdict::Retry { fire, tier: 1, failed: 1, error: "no".into() };
+    let retried = scripts_of(&mut engine, each(&|id| settle(id, retry.clone()))).await;
+    assert!(retried >= 20, "{retried} scripts file 1.25 MiB again");
+    let before = engine.seq;
+    assert_eq!(engine.loaded_ids(fire).await.len(), timers.len());
+    assert!(engine.seq - before >= 5, "{} scripts load 1.25 MiB of retries", engine.seq - before);
+    // What is only read and removed may be more at a time.
+    let ack = scripts_of(&mut engine, each(&|id| settle(id, Verdict::Ack))).await;
+    assert!((5..20).contains(&ack), "{ack} scripts remove 1.25 MiB");
+    assert_eq!(engine.census().await.unwrap().residue, 0);
+}
+
+fn to_app(n: u64, app: &str) -> Timer {
+    Timer { dest: Destination::new("orders", app).expect("a destination"), ..timer(n, NOW + DAY + n, None) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_destination_is_named_together_with_its_first_timer_or_not_at_all() {
+    let server = Server::start();
+    let mut engine = engine(&server).await;
+    assert_eq!(engine.pipeline([vec![schedule(&to_app(0, "first"), KeyPolicy::Create)]]).await, [NEW]);
+    let named = || server.call::<u64>(&["HLEN", "dest:{2}:t"]);
+    assert_eq!((named(), engine.dests.known()), (1, 1));
+    server.call::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let to = |n: u64| to_app(n, &format!("app-{n}"));
+    for round in 0..10 {
+        let some = |from: u64| {
+            (from..from + 50).map(|n| schedule(&to(1 + round * 100 + n), KeyPolicy::Create)).collect()
+        };
+        let refused = vec![Answer::Refused(Refusal::OutOfMemory); 100];
+        assert_eq!(engine.pipeline([some(0), some(50)]).await, refused);
+    }
+    assert_eq!((named(), engine.dests.known()), (1, 1), "refused timers leave no destinations");
+    server.call::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    // The same ones at the same time, in several scripts.
+    let some = |n: [u64; 3]| {
+        n.map(|n| schedule(&to_app(5_000 + n, &format!("app-{}", n % 4)), KeyPolicy::Create)).to_vec()
+    };
+    assert_eq!(engine.pipeline([some([0, 1, 4]), some([2, 5, 8]), some([3, 6, 7])]).await, vec![NEW; 9]);
+    assert_eq!((named(), engine.dests.known()), (5, 5));
+    let mut next = self::engine(&server).await;
+    let load = Load { until: NOW + 2 * DAY, max_timers: 100, max_bytes: 1 << 20, claim: None };
+    let loaded = next.load(load).await.unwrap().timers;
+    assert_eq!(loaded.len(), 10);
+    for t in loaded.iter().map(|t| &t.record.timer).filter(|t| t.id.random() >= 5_000) {
+        assert_eq!(t.dest.app().to_string(), format!("app-{}", t.id.random() % 4));
+    }
+}

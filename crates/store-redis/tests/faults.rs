@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use mtimer_store::{
@@ -10,7 +11,7 @@ use mtimer_store::{
 };
 use mtimer_store_redis::test_support::{Proxy, Server, ServerOptions};
 use mtimer_store_redis::{Durability, Options};
-use mtimer_types::{DeadReason, KeyPolicy, Mode, SlotWidth, Target, Time, Timer, TimerId};
+use mtimer_types::{DeadReason, Destination, KeyPolicy, Mode, SlotWidth, Target, Time, Timer, TimerId};
 use support::owner::{Owner, PARTITION, ack, acquire, connect, dest, keyed, now, schedule, timer, unique};
 
 const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
@@ -111,6 +112,37 @@ async fn a_pipeline_with_an_answer_lost_in_the_middle_keeps_its_order() {
         }
     }
     assert_eq!(owner.lane.census().await.unwrap(), mtimer_store::Census::default());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_destinations_keep_their_names_when_answers_are_lost() {
+    let server = Server::start();
+    let proxy = Proxy::start(&server.address()).await;
+    let owner = Owner::new(&proxy.url()).await;
+    let mut expected = HashMap::new();
+    for round in 0..20 {
+        if round % 2 == 0 {
+            proxy.lose_answer(MARK)
+        } else {
+            proxy.lose_call(MARK)
+        }
+        // Each script names one destination of its own and one that its neighbour names as well.
+        let to = |app: u64| {
+            let dest = Destination::new("orders", &format!("app-{round}-{app}")).unwrap();
+            Timer { dest, ..timer(now() + 60_000, 5) }
+        };
+        let scripts: Vec<_> = (0..4).map(|n| [to(2 * n), to(2 * n + 1), to(2 * n + 2)]).collect();
+        let sent: Vec<_> = scripts.iter().map(|s| owner.send(s.iter().map(schedule).collect())).collect();
+        for answers in sent {
+            assert_eq!(answers.await.unwrap(), vec![NEW; 3], "round {round}");
+        }
+        expected.extend(scripts.concat().into_iter().map(|t| (t.id, t.dest)));
+    }
+    let next = Owner::of(owner.store.clone()).await;
+    let loaded = next.load(now() + 120_000).await;
+    let loaded: HashMap<_, _> =
+        loaded.iter().map(|t| (t.record.timer.id, t.record.timer.dest.clone())).collect();
+    assert_eq!(loaded, expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -445,4 +477,70 @@ async fn an_unconfirmed_claim_that_was_recovered_holds_the_lane_and_does_not_end
     }
     assert!(proxy.lost() > 0, "nothing was lost");
     assert!(owner.store.owner(PARTITION).await.unwrap().claimed_until >= claim);
+}
+
+/// What may happen while a claim is made again and again because no replica confirms it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Meanwhile {
+    Cut,
+    Refusal,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_filed_behind_an_unconfirmed_claim_is_loaded_after_a_cut() {
+    files_behind_an_unconfirmed_claim(Meanwhile::Cut).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_filed_behind_an_unconfirmed_claim_is_loaded_after_a_refusal() {
+    files_behind_an_unconfirmed_claim(Meanwhile::Refusal).await;
+}
+
+async fn files_behind_an_unconfirmed_claim(meanwhile: Meanwhile) {
+    let server = Server::start();
+    let replica_of = || ServerOptions {
+        extra: vec!["--replicaof".into(), format!("127.0.0.1 {}", server.port())],
+        ..ServerOptions::default()
+    };
+    let proxy = Proxy::start(&server.address()).await;
+    let durability = Durability::Replicated { replicas: 1, timeout: Duration::from_millis(100) };
+    let replica = Server::start_with(replica_of());
+    let store = connect(Options { durability, ..Options::new([proxy.url()], "t") }).await;
+    let owner = Owner::of(store).await;
+    let unsettled = Answer::Refused(Refusal::NotReplicated);
+    while owner.one(schedule(&timer(now() + 30_000, 5))).await == unsettled {}
+    drop(replica);
+    let seq = || server.call::<u64>(&["HGET", "owner:{2}:t", "s"]);
+    let before = seq();
+    // A whole window, each timer in a slot of its own.
+    let timers: Vec<_> = (1..=32).map(|n| timer(now() + n * 120_000, 5)).collect();
+    let claim = now() + 1_000;
+    let ops = vec![schedule(&timers[0])];
+    let first = owner.lane.apply(Batch { now: now(), claim: Some(claim), ops });
+    let others: Vec<_> = timers[1..].iter().map(|t| owner.send(vec![schedule(t)])).collect();
+    // All are applied, and the claim was made again so often that some of their answers are not kept any more.
+    while seq() < before + 36 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    match meanwhile {
+        Meanwhile::Cut => proxy.cut(),
+        Meanwhile::Refusal => {
+            server.call::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+            while !server.call::<String>(&["INFO", "errorstats"]).contains("NOREPLICAS") {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            server.call::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+        }
+    }
+    let _replica = Server::start_with(replica_of());
+    assert_eq!(first.await.expect("the lane is alive"), vec![unsettled.clone()]);
+    for answers in others {
+        let answers = answers.await.expect("the lane is alive");
+        assert!(answers == [unsettled.clone()] || answers == [NEW], "{answers:?}");
+    }
+    let stored = owner.store.owner(PARTITION).await.expect("the store can be reached");
+    assert!(stored.claimed_until >= claim);
+    let loaded: Vec<_> = owner.load(now() + 33 * 120_000).await.iter().map(|t| t.record.timer.id).collect();
+    let lost = timers.iter().filter(|t| !loaded.contains(&t.id)).count();
+    assert_eq!(lost, 0, "{lost} timers are stored and not loaded");
 }
