@@ -136,18 +136,16 @@ impl BrokerOptions {
 const LEASE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
 fn check_membership(m: &ClusterOptions) -> Result<(), InvalidOptions> {
-    if let Some(address) = &m.advertise {
-        if !is_address(address) {
-            return Err(InvalidOptions {
-                option: "advertise",
-                value: format!("{:?}", address.chars().take(80).collect::<String>()),
-                allowed: format!(
-                    "host:port of at most {} bytes, an IPv6 address in brackets",
-                    limits::MAX_ADDRESS_BYTES
-                ),
-                fix: "name the host and the port by which clients and other brokers reach this one",
-            });
-        }
+    if let Some(address) = m.advertise.as_ref().filter(|address| !is_address(address)) {
+        return Err(InvalidOptions {
+            option: "advertise",
+            value: format!("{:?}", address.chars().take(80).collect::<String>()),
+            allowed: format!(
+                "host:port of at most {} bytes, an IPv6 address in brackets",
+                limits::MAX_ADDRESS_BYTES
+            ),
+            fix: "name the host and the port by which clients and other brokers reach this one",
+        });
     }
     in_range("weight", m.weight, 1, 1_000, "100 is usual")?;
     within("lease-ttl", m.lease_ttl, LEASE.0, LEASE.1, "2500ms is usual")?;
