@@ -225,8 +225,9 @@ impl Growth<'_> {
         let began = Instant::now();
         bed.resume().await?;
         let ready = began.elapsed();
-        let (tally, registration) = bed.listen(&dest, WAITING)?;
+        // Read first: what is overdue may be settled in no time.
         let before = bed.client.stats().settled;
+        let (tally, registration) = bed.listen(&dest, WAITING)?;
         let mut first = None;
         let settled = || bed.client.stats().settled - before;
         while settled() < waiting && began.elapsed() < FIRE_WITHIN && !bed.stop.is_asked() {
