@@ -32,7 +32,7 @@ const ROUNDS: u32 = 3;
 /// Script calls for 1,000 timers.
 const SCRIPTS: u64 = 37;
 /// Commands for 1,000 timers, those within scripts too.
-const COMMANDS: u64 = 3_000;
+const COMMANDS: u64 = 2_030;
 /// Bytes for each timer, from the client to the broker and back.
 const BYTES_THERE: u64 = 158;
 const BYTES_BACK: u64 = 125;

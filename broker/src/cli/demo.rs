@@ -74,7 +74,8 @@ impl Demo {
         }
         let client = local.connect().await?;
         let dest = destination("demo", "hello")?;
-        let lead = load::estimate(&client, &destination("demo", "probe")?, self.timers, 0, stop).await?;
+        let lead =
+            load::estimate(&client, &destination("demo", "probe")?, self.timers, 0, |one| one, stop).await?;
         let reference = match local.info.kind {
             "redis" | "redis-cluster" => Reference::with_store_clocks(&client),
             _ => Reference::host(),

@@ -16,8 +16,8 @@ const IN_FLIGHT: usize = 16;
 /// Timers by which the store's speed is learned.
 const PROBE: u64 = 1_000;
 
-/// Schedules timers 0 to n-1 in this order; how many are stored, and their ids for `keep`. Ends at the first that is
-/// not, or when told to stop.
+/// Schedules timers 0 to n-1 in this order; how many are stored, and their ids for `keep`. Sends no more after the first
+/// that is not, or when told to stop; what was sent is waited for.
 pub(crate) async fn schedule_all(
     client: &Client,
     timers: u64,
@@ -26,21 +26,28 @@ pub(crate) async fn schedule_all(
     stop: &Stop,
     mut keep: impl FnMut(TimerId),
 ) -> Result<u64, Failure> {
-    let mut stored = 0;
+    let (mut stored, mut failed) = (0, None);
     let mut running = FuturesUnordered::new();
     let mut next = 0;
     loop {
-        while next < timers && running.len() < IN_FLIGHT && !stop.is_asked() {
+        while next < timers && running.len() < IN_FLIGHT && failed.is_none() && !stop.is_asked() {
             let end = (next + CHUNK).min(timers);
             running.push(client.schedule_all((next..end).map(&make).collect()));
             next = end;
         }
-        let Some(results) = running.next().await else { return Ok(stored) };
+        let Some(results) = running.next().await else {
+            return failed.map_or(Ok(stored), |error: ScheduleError| Err(error.into()));
+        };
         let results: Vec<Result<Scheduled, ScheduleError>> = results;
         bar.inc(results.len() as u64);
         for result in results {
-            keep(result?.id);
-            stored += 1;
+            match result {
+                Ok(scheduled) => {
+                    keep(scheduled.id);
+                    stored += 1;
+                }
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
     }
 }
@@ -56,17 +63,18 @@ pub(crate) async fn cancel_all(client: &Client, ids: Vec<TimerId>) -> Result<u64
 }
 
 /// How long it will take to schedule so many timers, with something to spare: from a few that are scheduled for much later
-/// and cancelled again. Warms everything up, too.
+/// and cancelled again, each of them as `noted` hands it on. Warms everything up, too.
 pub(crate) async fn estimate(
     client: &Client,
     dest: &Destination,
     timers: u64,
     payload: usize,
+    noted: impl Fn(Schedule) -> Schedule,
     stop: &Stop,
 ) -> Result<Duration, Failure> {
     let probe = PROBE.min(timers);
     let later = Duration::from_secs(3_600);
-    let make = |n| Schedule::after(dest.clone(), later).payload(super::tally::payload(n, payload));
+    let make = |n| noted(Schedule::after(dest.clone(), later).payload(super::tally::payload(n, payload)));
     let began = Instant::now();
     let mut ids = Vec::new();
     schedule_all(client, probe, make, &ProgressBar::hidden(), stop, |id| ids.push(id)).await?;

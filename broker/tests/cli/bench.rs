@@ -45,6 +45,11 @@ fn rounds_are_counted_and_checked() {
     let small = ["--timers", "500", "--ahead", "0s", "--rounds", "2", "--warmup", "0"];
     let report = bench("fire", &[&small[..], &["--within", "50ms"]].concat());
     assert!(is_late(&report) && report["rate_spread"].is_array(), "{report}");
+    // They were due before they could be loaded again: when which work was done, nobody knows.
+    assert!(report["scheduled_into_loading_ms"].as_f64().unwrap() > 0.0, "{report}");
+    assert!(report["cpu_us_per_timer"]["client"].is_null() && report["notes"].is_array(), "{report}");
+    let said = run(&[&["bench", "fire"], &small[..]].concat()).ok().out;
+    assert!(said.contains("processor time and commands are left out"), "{said}");
     let report = bench("burst", &small);
     assert!(is_late(&report) && report["last_entered_ms"].is_number(), "{report}");
     let report = bench("single", &["--calls", "20", "--rounds", "1"]);
@@ -64,17 +69,26 @@ fn a_steady_load_has_a_report_for_each_rate() {
     }
     let report = bench("lifecycle", &[&load[..], &["--rate", "300"]].concat());
     assert_eq!((&report["timers"], &report["steps"]), (&90.into(), &Value::Array(Vec::new())));
-    // However slow the machine, the search ends, and says what it has tried.
-    let report =
-        bench("lifecycle", &[&load[..], &["--from", "500", "--step", "200ms", "--p99", "0s"]].concat());
-    assert_eq!(report["steps"].as_array().unwrap().len(), 1, "{report}");
-    assert_eq!(report["steps"][0]["sustained"], false);
+}
+
+#[test]
+fn a_rate_that_was_looked_for_is_one_that_was_borne() {
+    let load = ["--for", "300ms", "--ahead", "400ms", "--step", "100ms", "--rounds", "1", "--warmup", "0"];
+    let report = bench("lifecycle", &[&load[..], &["--from", "10", "--p99", "1h"]].concat());
+    assert_eq!((&report["sustained"], report["steps"][0]["rate_per_s"].as_u64()), (&1.0.into(), Some(10)));
+    // However slow the machine, the search ends; and if nothing is borne it says so.
+    let none = [&["bench", "lifecycle", "--json", "--from", "4", "--p99", "0s"], &load[..]].concat();
+    let failed = run(&none).code(1).json();
+    let message = failed["message"].as_str().unwrap();
+    assert!(message.starts_with("no rate is sustained, down to 1 a second"), "{failed}");
 }
 
 #[test]
 fn growth_has_a_row_for_each_step_and_a_restart() {
-    let small = ["--timers", "1500", "--probe", "100", "--ahead", "0s", "--rounds", "1", "--warmup", "0"];
+    let small = ["--timers", "1500", "--probe", "100", "--ahead", "0s", "--rounds", "2", "--warmup", "0"];
     let report = bench("memory", &small);
+    assert_eq!((&report["rounds"], report["each"].as_array().unwrap().len()), (&2.into(), 2));
+    assert!(report["rows"][0]["spread"]["life_cpu_us"]["client"].is_array(), "{report}");
     let pending: Vec<u64> =
         report["rows"].as_array().unwrap().iter().map(|row| row["pending"].as_u64().unwrap()).collect();
     assert_eq!(pending, [0, 1_000, 1_500]);
@@ -87,7 +101,13 @@ fn growth_has_a_row_for_each_step_and_a_restart() {
 fn a_running_broker_is_measured_and_left_as_it_was() {
     let dev = Dev::start();
     let mine = dev.schedule(&["--in", "1h"]);
-    for args in [&["schedule", "--timers", "300"][..], &["burst", "--timers", "300", "--ahead", "0s"]] {
+    for args in [
+        &["schedule", "--timers", "300"][..],
+        &["burst", "--timers", "300", "--ahead", "0s"],
+        &["single", "--calls", "20"],
+        &["lateness", "--rate", "200", "--for", "200ms", "--ahead", "100ms"],
+        &["memory", "--timers", "1100", "--probe", "50", "--ahead", "0s"],
+    ] {
         let args = [&["bench"], args, &["--rounds", "1", "--json"]].concat();
         checked(args[1], dev.run(&args).ok().json());
     }
@@ -96,12 +116,31 @@ fn a_running_broker_is_measured_and_left_as_it_was() {
 }
 
 #[test]
+fn a_signal_leaves_a_running_broker_as_it_was() {
+    let dev = Dev::start();
+    dev.schedule(&["--in", "1h"]);
+    for args in [
+        &["schedule", "--timers", "50000000"][..],
+        &["burst", "--timers", "2000", "--ahead", "1h"],
+        &["lateness", "--rate", "500", "--for", "1h", "--ahead", "1h"],
+    ] {
+        let measurement = dev.start_client(&[&["bench"], args, &["--warmup", "0", "--json"]].concat());
+        dev.wait_for("pending timers", |status| status["pending"].as_u64() > Some(1_500));
+        measurement.signal("INT");
+        assert_eq!(measurement.wait(), (130, String::new()));
+        assert_eq!(dev.status()["pending"], 1, "{args:?}");
+    }
+}
+
+#[test]
 fn on_redis_nothing_stays_behind() {
     let redis = Server::start();
     let _: () = redis.call(&["SET", "somebody-elses", "1"]);
     let _: () = redis.call(&["CONFIG", "SET", "hash-max-listpack-value", "77"]);
     let on = ["--redis", &redis.url(), "--rounds", "1", "--warmup", "0"];
-    let report = bench("fire", &[&["--timers", "300", "--ahead", "0s", "--tune-redis"], &on[..]].concat());
+    let loaded = ["--", "--preload", "100ms"];
+    let fire = [&["--timers", "300", "--ahead", "2s", "--tune-redis"], &on[..], &loaded].concat();
+    let report = bench("fire", &fire);
     assert!(report["cpu_us_per_timer"]["redis"].as_f64().unwrap() > 0.0, "{report}");
     let report = bench("idle", &[&["--for", "300ms", "--calm", "0s"], &on[..]].concat());
     assert_eq!(report["partitions"], 64);

@@ -15,6 +15,8 @@ from servers import own_cpu_seconds, scheduled_seconds
 
 # Commands in one buffer. Larger ones do not help: the server reads a few hundred bytes at a time.
 BATCH = 1000
+# Bytes read at once at most: more than the socket's buffer holds.
+READ_BYTES = 1 << 20
 # Reserves on the way to the server. Many more make beanstalkd slower (with 4,000 it needs 1.6 times the CPU for a job),
 # fewer leave it without work between two looks.
 WINDOW = 1000

@@ -16,12 +16,16 @@ import statistics
 import subprocess
 import sys
 import time
+import traceback
 
 import beanstalkd
 import servers
 
 PAYLOAD_BYTES = 64
 LATENESS_RATE = 500
+# How long before it is due a timer of lateness is stored: longer than mtimer keeps in memory (--preload, 5 s), so that both
+# have to get it back from Redis.
+LATENESS_AHEAD_S = 7
 # A round may take this long at most; far more than the slowest peer needs for a million timers.
 ROUND_S = 1200
 # A measurement shorter than this decides nothing: what the machine did beside it weighs more than the work.
@@ -29,6 +33,9 @@ SHORTEST_S = 0.5
 # Cores that other programs may use in a turn. Above that no goal is decided: a peer with one thread loses more to them
 # than mtimer with its several, which would flatter mtimer.
 OTHERS_CORES = 0.2
+# The share of the time in which the peer's server has to have had work. Below that no goal is decided: its driver or the
+# disk held it up, and its figure is too low.
+FED = 0.95
 # mtimer's timers of a round of fire are due within this long, so that it cannot fire them faster than that.
 FIRE_WINDOW_S = 1
 
@@ -53,8 +60,9 @@ Durability, ours against theirs: embedded-sync answers after fsync, embedded-fas
 redis (no snapshots, no AOF), BullMQ on it and beanstalkd without log keep memory only. "weaker": memory of another
 process against a log on disk; it proves nothing, and stands here because people choose between them.
 "window": mtimer fired all while they fell due (one second), so its rate is the load's; "too short": under half a second;
-"busy machine": other programs used over 0.2 cores in a turn. None of these says anything about a goal, whichever way the
-ratio points: give more --timers, or a quiet machine."""
+"busy machine": other programs used over 0.2 cores in a turn; "peer not fed": in some turn beanstalkd had work for less
+than 95 % of the time, so its figure is too low. None of these says anything about a goal, whichever way the ratio points:
+give more --timers, or a quiet machine."""
 
 
 class Runner:
@@ -94,14 +102,14 @@ class Runner:
         timers, warmup = self.size()
         with servers.redis(self.folder) as (port, _):
             ask = {"work": work, "port": port, "payload": PAYLOAD_BYTES, "timers": timers, "warmup": warmup}
-            ask.update(rate=LATENESS_RATE, over_s=self.options.over, ahead_s=2)
+            ask.update(rate=LATENESS_RATE, over_s=self.options.over, ahead_s=LATENESS_AHEAD_S)
             return self.program(["node", "drive.mjs", json.dumps(ask)], cwd=self.folder / "bullmq")
 
     def mtimer(self, work, store):
         arguments = [self.options.mtimer, "bench", work, "--json", "--rounds", 1, "--warmup", 1]
         arguments += ["--payload", PAYLOAD_BYTES]
         if work == "lateness":
-            arguments += ["--rate", LATENESS_RATE, "--over", f"{self.options.over}s", "--ahead", "2s"]
+            arguments += ["--rate", LATENESS_RATE, "--over", f"{self.options.over}s", "--ahead", f"{LATENESS_AHEAD_S}s"]
         else:
             arguments += ["--timers", self.options.timers]
         if store == "redis":
@@ -151,15 +159,25 @@ def measure(runner, lines, rounds):
     for number in range(1, rounds + 1):
         for work, side in turns:
             others, began = servers.others_cpu_seconds(), time.monotonic()
-            result = runner.run(work, side)
+            try:
+                result = runner.run(work, side)
+            except Exception as error:
+                raise servers.Failed(f"round {number}: {work} on {side}: {told(error)}") from error
             others = (servers.others_cpu_seconds() - others) / (time.monotonic() - began)
             wrong = {key: result[key] for key in ("lost", "early", "duplicates") if result.get(key)}
             if wrong:
-                raise servers.Failed(f"{work} on {side}: {wrong}")
+                raise servers.Failed(f"round {number}: {work} on {side}: {wrong}")
             result["others_cores"] = round(max(0.0, others), 2)
             results[work, side].append(result)
             print(f"round {number}: {work} {side}: {brief(work, result)}, others {others:.2f} cores", file=sys.stderr)
     return results
+
+
+def told(error):
+    """What went wrong; if nobody has thought of that, where, too."""
+    if isinstance(error, (servers.Failed, beanstalkd.Unexpected, OSError, subprocess.TimeoutExpired)):
+        return str(error)
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__)).strip()
 
 
 def brief(work, result):
@@ -183,7 +201,8 @@ def rows(lines, results, timers):
             if line.work == "lateness":
                 ratio, each = 1 / ratio, [1 / one for one in each]
             busiest = max(one["others_cores"] for side in (line.ours, line.peer) for one in results[line.work, side])
-            doubt = "busy machine" if busiest > OTHERS_CORES else None if line.work == "lateness" else undecided(line.work, timers, ours, theirs)
+            fed = min((one["server_fed"] for one in results[line.work, line.peer] if "server_fed" in one), default=None)
+            doubt = disturbed(busiest, fed) or (None if line.work == "lateness" else undecided(line.work, timers, ours, theirs))
             yield {
                 "work": line.work,
                 "measure": name if name == "rate_per_s" else f"lateness_ms.{name}",
@@ -196,9 +215,17 @@ def rows(lines, results, timers):
                 "ratio_spread": [min(each), max(each)],
                 "goal": line.goal,
                 "others_cores": busiest,
+                "peer_fed": fed,
                 "undecided": doubt,
                 "met": None if line.goal is None or doubt else ratio >= line.goal,
             }
+
+
+def disturbed(busiest, fed):
+    """What kept one side from showing what it can, if anything did: other programs, or a driver that is too slow."""
+    if busiest > OTHERS_CORES:
+        return "busy machine"
+    return "peer not fed" if fed is not None and fed < FED else None
 
 
 def undecided(work, timers, ours, theirs):
@@ -258,7 +285,7 @@ def first_line(arguments):
 
 
 def versions(options):
-    found = {"mtimer": first_line([options.mtimer, "--version"]).split()[-1]}
+    found = {"mtimer": first_line([options.mtimer, "--version"]).split()[-1], "commit": options.commit}
     if "beanstalkd" not in options.left_out:
         found["beanstalkd"] = first_line(["beanstalkd", "-v"]).split()[-1]
     if "redis" not in options.left_out:
@@ -280,6 +307,7 @@ def at_least_one(text):
 def parse():
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--mtimer", required=True, type=os.path.abspath)
+    parser.add_argument("--commit", required=True)
     parser.add_argument("--folder", required=True)
     parser.add_argument("--timers", type=at_least_one, default=500_000)
     parser.add_argument("--rounds", type=at_least_one, default=3)
@@ -317,7 +345,7 @@ def main():
     lines = list(possible(options))
     try:
         results = measure(Runner(options), lines, options.rounds)
-    except (servers.Failed, beanstalkd.Unexpected, OSError, subprocess.TimeoutExpired) as error:
+    except servers.Failed as error:
         sys.exit(f"run: {error}")
     report = {
         "machine": machine(options.folder),

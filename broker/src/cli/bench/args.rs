@@ -34,7 +34,8 @@ pub(crate) struct Schedule {
 ///
 /// Each round schedules --timers timers that are due within one second (--within), early enough that they are read from
 /// the store again before that. Measured is from the first due time until the last of them is acknowledged and that is
-/// stored, and the processor time since the last was scheduled. Timers due within a second cannot fire faster than they
+/// stored, and the processor time since the last was scheduled (not told if that was after the first were loaded again:
+/// --preload before they are due). Timers due within a second cannot fire faster than they
 /// are due: give more timers, or a smaller --within, where they do.
 #[derive(Args, Debug)]
 #[command(
@@ -60,7 +61,9 @@ pub(crate) struct Fire {
 ///
 /// Open loop: timers are sent by plan, --ahead of their due times, whether or not the broker keeps up. Without --rate the
 /// highest rate is looked for at which it does: in steps of --step, each half as fast again until lateness p99 is over
-/// --p99, something is behind or lost; then between the last two. The rounds of --for are made at that rate.
+/// --p99, something is lost or behind, or is stored only when half of --ahead has gone (half as fast if the first is too
+/// much); then between the last two. The rounds of --for are made at that rate, and at a tenth less whenever one of them
+/// does not bear it. If none is found, that is an error.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench lifecycle --redis redis://127.0.0.1:6379\n  \
     mtimer bench lifecycle --rate 60000 --for 60s\n  \
@@ -80,7 +83,7 @@ pub(crate) struct Lifecycle {
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub(super) from: u64,
     /// How long a step of the search lasts
-    #[arg(long, value_name = "DURATION", default_value = "8s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
     pub(super) step: Duration,
     /// Lateness p99 up to which a rate counts as sustained
     #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = span)]
@@ -134,7 +137,7 @@ pub(crate) struct Burst {
 /// Fills the store in steps of ten: 1,000, 10,000, ... up to --timers, spread over --over beginning in an hour. On Redis
 /// first to weigh them: bytes for each timer over its payload. Then on a new store, at each step: the broker's memory,
 /// and what --probe further timers cost, scheduled like the others and cancelled again (schedule), and scheduled, fired
-/// and settled (life), medians of --rounds.
+/// and settled (life), medians of --rounds, with the lowest and the highest.
 /// At the end the broker of one's own is stopped and started again with all of them pending: restart_ms is from the
 /// start of its process until a handler was entered (--crash: it is killed, not stopped).
 ///
@@ -188,8 +191,8 @@ pub(crate) struct Idle {
 
 /// How long a schedule takes that nothing travels with, beside a bare round trip to Redis
 ///
-/// One call under way at a time: a PING to Redis on a connection of its own, then a schedule, in turn. schedule_p50_ms,
-/// ping_p50_ms (on Redis), and over_ping_ms: the difference of their medians.
+/// One call under way at a time: the schedules; then as many PINGs to Redis on a connection of their own, which processor
+/// time does not include. schedule_p50_ms, ping_p50_ms (on Redis), and over_ping_ms: the difference of their medians.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  mtimer bench single\n  mtimer bench single --redis redis://127.0.0.1:6379"

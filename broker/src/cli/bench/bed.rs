@@ -4,13 +4,17 @@ use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mtimer_client::{Client, Destination, Info, Outcome, Registration};
+use mtimer_client::{Client, Destination, Info, Outcome, Registration, Schedule};
+use mtimer_core::EngineOptions;
 
 use super::args::Common;
+use super::made::{Made, Mark};
 use super::meter::{Meter, Tuned};
 use super::own::Own;
 use crate::cli::args::destination;
 use crate::cli::exit::Failure;
+use crate::cli::load;
+use crate::cli::output::grouped;
 use crate::cli::signals::Stop;
 use crate::cli::tally::{Reference, Tally};
 
@@ -30,6 +34,8 @@ pub(super) struct Bed {
     /// `None`: a running cluster is measured.
     own: Option<Own>,
     pub(super) client: Client,
+    /// In the running cluster.
+    made: Made,
     pub(super) meter: Meter,
     pub(super) reference: Reference,
     /// Of this run alone.
@@ -59,7 +65,8 @@ impl Bed {
         let reference = reference(common, &client);
         let group = format!("bench-{:016x}", rand::random::<u64>());
         let (common, payload) = (common.clone(), common.payload as usize);
-        Ok(Self { common, partitions, tuned, own, client, meter, reference, group, payload, stop })
+        let made = Made::default();
+        Ok(Self { common, partitions, tuned, own, client, made, meter, reference, group, payload, stop })
     }
 
     /// An empty store and a new broker, if they are its own.
@@ -121,6 +128,45 @@ impl Bed {
         self.client.info()
     }
 
+    /// How far ahead the broker loads timers. Of a running cluster: how far brokers usually do.
+    pub(super) fn preload(&self) -> Duration {
+        let usual = || Duration::from_millis(EngineOptions::default().preload_ms);
+        self.own.as_ref().map_or_else(usual, Own::preload)
+    }
+
+    /// A timer that is about to be sent. In a running cluster its id is kept, so that it can be cancelled whatever becomes
+    /// of the call.
+    pub(super) fn noted(&self, schedule: Schedule) -> Schedule {
+        if self.is_own() {
+            return schedule;
+        }
+        match self.client.prepare(schedule.clone()) {
+            Ok((id, fixed)) => {
+                self.made.add(id);
+                fixed
+            }
+            // The call itself will say what is wrong with it.
+            Err(_) => schedule,
+        }
+    }
+
+    /// Up to here ids have been kept.
+    pub(super) fn mark(&self) -> Mark {
+        self.made.mark()
+    }
+
+    /// Timers that were sent since are known to be gone.
+    pub(super) fn forget(&self, mark: Mark) {
+        self.made.forget(mark);
+    }
+
+    /// Cancels in a running cluster what was sent since; how many were there.
+    pub(super) async fn cancel_since(&self, mark: Mark) -> Result<u64, Failure> {
+        let cancelled = load::cancel_all(&self.client, self.made.since(mark)).await?;
+        self.made.forget(mark);
+        Ok(cancelled)
+    }
+
     /// Takes and counts the callbacks of a destination.
     pub(super) fn listen(
         &self,
@@ -167,6 +213,14 @@ impl Bed {
 
     /// Removes what was made, and puts back what was changed.
     pub(super) async fn end(self) -> Result<(), Failure> {
+        let cleared = self.cancel_since(Mark::FIRST).await.map_err(|failure| {
+            let (left, group) = (grouped(self.made.since(Mark::FIRST).len() as u64), &self.group);
+            let why = failure.message;
+            Failure::new(
+                failure.exit,
+                format!("up to {left} timers of the group {group} may be left in the cluster: {why}"),
+            )
+        });
         let closed = self.client.close().await;
         if let Some(own) = self.own {
             own.end().await;
@@ -174,6 +228,7 @@ impl Bed {
         if let Some(tuned) = self.tuned {
             tuned.restore().await?;
         }
+        cleared?;
         Ok(closed?)
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::args;
 use super::bed::Bed;
 use super::meter::Cpu;
-use super::report::{Report, Round, median, rounded};
+use super::report::{Report, Round, Spread, ends, middle, object, rounded, spread};
 use super::schedule::fill;
 use super::volley::{Volley, fire};
 use crate::cli::exit::Failure;
@@ -34,18 +34,19 @@ const LOOK: Duration = Duration::from_millis(1);
 pub(super) async fn run(bed: &mut Bed, out: Output, bench: &args::Memory) -> Result<bool, Failure> {
     let (warmup, rounds) = bench.common.rounds(3);
     let over = if bench.lonely { LONELY } else { bench.over };
-    let mut growth = Growth { bench, over, rounds, probes: 0, total: Round::default(), rows: Vec::new() };
+    let (mark, total) = (bed.mark(), Round::default());
+    let mut growth = Growth { bench, over, rounds, probes: 0, total, rows: Vec::new(), last: Vec::new() };
     let weights = growth.weigh(bed).await?;
     for _ in 0..warmup {
         growth.probe(bed).await?;
     }
     let dest = bed.dest("pending")?;
-    let (mut pending, mut ids) = (0, Vec::new());
+    let mut pending = 0;
     for (n, target) in std::iter::once(0).chain(growth.steps()).enumerate() {
         if bed.stop.is_asked() {
             break;
         }
-        let filled = fill(bed, &dest, pending..target, over, !bed.is_own()).await?;
+        let filled = fill(bed, &dest, pending..target, over, false).await?;
         growth.total.lost += filled.lost;
         pending += filled.scheduled;
         let mut row = growth.measure(bed).await?;
@@ -53,7 +54,6 @@ pub(super) async fn run(bed: &mut Bed, out: Output, bench: &args::Memory) -> Res
             row["fill_per_s"] = json!(rounded(filled.rate_per_s()));
             row["fill_cpu_us"] = json!(filled.cpu.per(filled.scheduled));
         }
-        ids.extend(filled.ids);
         row["pending"] = json!(pending);
         if let Some(bytes) = n.checked_sub(1).and_then(|n| weights.get(n)) {
             row["redis_bytes_per_timer"] = json!(rounded(*bytes));
@@ -68,7 +68,9 @@ pub(super) async fn run(bed: &mut Bed, out: Output, bench: &args::Memory) -> Res
     if bed.is_own() && !bed.stop.is_asked() {
         growth.restart(bed, pending).await?;
     }
-    load::cancel_all(&bed.client, ids).await?;
+    if !bed.is_own() {
+        growth.total.lost += pending.saturating_sub(bed.cancel_since(mark).await?);
+    }
     growth.report(bed, pending).show_exact(out)
 }
 
@@ -103,6 +105,8 @@ struct Growth<'a> {
     probes: u32,
     total: Round,
     rows: Vec<Value>,
+    /// The probes of the last row.
+    last: Vec<Probe>,
 }
 
 /// What a probe has shown.
@@ -112,6 +116,27 @@ struct Probe {
     fire_per_s: f64,
     life: Cpu,
     p99_ms: f64,
+}
+
+/// Medians of probes, with the lowest and the highest of each.
+fn row(probes: &[Probe]) -> Value {
+    let over = |f: &dyn Fn(&Probe) -> Option<f64>| spread(probes.iter().filter_map(f));
+    let cpu = |f: fn(&Probe) -> Cpu| -> [(&'static str, Spread); 3] {
+        let of = |who: fn(Cpu) -> Option<f64>| over(&|p| who(f(p)));
+        [("client", of(|c| c.client)), ("broker", of(|c| c.broker)), ("redis", of(|c| c.redis))]
+    };
+    let figures = [
+        ("schedule_per_s", over(&|p| Some(p.schedule_per_s))),
+        ("fire_per_s", over(&|p| Some(p.fire_per_s))),
+        ("fire_p99_ms", over(&|p| Some(p.p99_ms))),
+    ];
+    let (mut row, mut spread) = (object(middle, &figures), object(ends, &figures));
+    for (name, cpu) in [("schedule_cpu_us", cpu(|p| p.schedule)), ("life_cpu_us", cpu(|p| p.life))] {
+        row[name] = object(middle, &cpu);
+        spread[name] = object(ends, &cpu);
+    }
+    row["spread"] = spread;
+    row
 }
 
 impl Growth<'_> {
@@ -155,7 +180,7 @@ impl Growth<'_> {
         Ok(weights)
     }
 
-    /// Medians of the probes.
+    /// Probes, and what they show.
     async fn measure(&mut self, bed: &Bed) -> Result<Value, Failure> {
         let mut probes = Vec::new();
         for _ in 0..self.rounds {
@@ -163,33 +188,21 @@ impl Growth<'_> {
                 probes.push(self.probe(bed).await?);
             }
         }
-        let of = |f: &dyn Fn(&Probe) -> Option<f64>| json!(median(probes.iter().filter_map(f)).map(rounded));
-        let cpu = |f: &dyn Fn(&Probe) -> Cpu| {
-            json!({
-                "client": of(&|p| f(p).client),
-                "broker": of(&|p| f(p).broker),
-                "redis": of(&|p| f(p).redis),
-            })
-        };
-        Ok(json!({
-            "pending": 0,
-            "schedule_per_s": of(&|p| Some(p.schedule_per_s)),
-            "schedule_cpu_us": cpu(&|p| p.schedule),
-            "fire_per_s": of(&|p| Some(p.fire_per_s)),
-            "fire_p99_ms": of(&|p| Some(p.p99_ms)),
-            "life_cpu_us": cpu(&|p| p.life),
-        }))
+        let row = row(&probes);
+        self.last = probes;
+        Ok(row)
     }
 
     /// Schedules some timers like the others, and cancels them; then some that fire.
     async fn probe(&mut self, bed: &Bed) -> Result<Probe, Failure> {
         self.probes += 1;
-        let (timers, number) = (self.bench.probe, self.probes);
+        let (timers, number, mark) = (self.bench.probe, self.probes, bed.mark());
         let filled = fill(bed, &bed.dest(&format!("far-{number}"))?, 0..timers, self.over, true).await?;
         let (schedule_per_s, schedule) = (filled.rate_per_s(), filled.cpu.per(filled.scheduled));
         self.total.lost += filled.lost;
         let cancelled = load::cancel_all(&bed.client, filled.ids).await?;
         self.total.lost += filled.scheduled.saturating_sub(cancelled);
+        bed.forget(mark);
         let volley = Volley { timers, within: WITHIN, ahead: self.bench.ahead };
         let fired = fire(bed, &volley, &format!("near-{number}")).await?;
         self.total.add_counts(&fired.round);
@@ -212,8 +225,9 @@ impl Growth<'_> {
         let began = Instant::now();
         bed.resume().await?;
         let ready = began.elapsed();
-        let (tally, registration) = bed.listen(&dest, WAITING)?;
+        // Read first: what is overdue may be settled in no time.
         let before = bed.client.stats().settled;
+        let (tally, registration) = bed.listen(&dest, WAITING)?;
         let mut first = None;
         let settled = || bed.client.stats().settled - before;
         while settled() < waiting && began.elapsed() < FIRE_WITHIN && !bed.stop.is_asked() {
@@ -235,16 +249,13 @@ impl Growth<'_> {
         Ok(())
     }
 
+    /// Its rounds are the probes at the last step; what was found anywhere else is counted in the first of them.
     fn report(self, bed: &Bed, pending: u64) -> Report {
         let mut report = Report::new("memory", bed, pending);
-        let mut round = self.total;
+        let mut total = self.total;
         let number = |row: &Value, name: &str| row.pointer(name).and_then(Value::as_f64);
         if let (Some(empty), Some(full)) = (self.rows.first(), self.rows.last()) {
             let of = |name: &str| number(full, name);
-            round.rate_per_s = of("/schedule_per_s").unwrap_or_default();
-            let cpu = |name: &str| of(&format!("/life_cpu_us/{name}"));
-            round.cpu_us_per_timer =
-                Cpu { client: cpu("client"), broker: cpu("broker"), redis: cpu("redis") };
             let ratio = |name| Some(number(full, name)? / number(empty, name)?);
             let more = [
                 ("schedule_rate_ratio", ratio("/schedule_per_s")),
@@ -252,7 +263,7 @@ impl Growth<'_> {
                 ("redis_memory_bytes", of("/redis_memory_bytes")),
                 ("broker_rss_bytes", of("/broker_rss_bytes")),
             ];
-            round.more.extend(more.into_iter().filter_map(|(name, v)| Some((name, v?))));
+            total.more.extend(more.into_iter().filter_map(|(name, v)| Some((name, v?))));
         }
         let cost = |row: &Value| {
             let of = |who: &str| number(row, &format!("/life_cpu_us/{who}"));
@@ -260,9 +271,32 @@ impl Growth<'_> {
         };
         let costs: Vec<f64> = self.rows.iter().filter_map(cost).collect();
         let ends = costs.iter().copied().reduce(f64::min).zip(costs.iter().copied().reduce(f64::max));
-        round.more.extend(ends.map(|(low, high)| ("life_cost_highest_over_lowest", high / low)));
-        report.add(round);
+        total.more.extend(ends.map(|(low, high)| ("life_cost_highest_over_lowest", high / low)));
+        let mut probes = self.last.into_iter().map(|probe| (probe.schedule_per_s, probe.life));
+        (total.rate_per_s, total.cpu_us_per_timer) = probes.next().unwrap_or_default();
+        report.add(total);
+        for (rate_per_s, cpu_us_per_timer) in probes {
+            report.add(Round { rate_per_s, cpu_us_per_timer, ..Round::default() });
+        }
         report.extra.insert("rows".to_owned(), Value::Array(self.rows));
         report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_medians_and_what_they_are_medians_of() {
+        let probe = |n: f64| {
+            let cpu = Cpu { client: Some(n), ..Cpu::default() };
+            Probe { schedule_per_s: n * 10.0, schedule: cpu, fire_per_s: n, life: cpu.per(2), p99_ms: n }
+        };
+        let row = row(&[probe(3.0), probe(1.0), probe(8.0)]);
+        assert_eq!(row["schedule_per_s"], 30.0);
+        assert_eq!(row["spread"]["schedule_per_s"], json!([10.0, 80.0]));
+        assert_eq!(row["life_cpu_us"], json!({ "client": 1.5, "broker": null, "redis": null }));
+        assert_eq!(row["spread"]["life_cpu_us"]["client"], json!([0.5, 4.0]));
     }
 }

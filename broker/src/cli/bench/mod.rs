@@ -10,6 +10,7 @@ mod bed;
 mod growth;
 mod idle;
 mod lifecycle;
+mod made;
 mod meter;
 mod own;
 mod report;
@@ -31,7 +32,9 @@ use super::output::{Output, note};
 /// Every measurement starts a broker of its own, a child process on an embedded store in a temporary folder. --redis puts
 /// that broker on a Redis, under a cluster name that nobody else has; --broker measures a running cluster (name its Redis
 /// with --redis and its processes with --broker-pid, and their processor time is told, too). What was made is removed at
-/// the end, also after an error or a signal. Flags after -- are the broker's: -- --memory 1GiB --preload 2s.
+/// the end, also after an error or a signal; in a running cluster timers are cancelled one by one, and if it cannot be
+/// reached then, the message says how many may be left. A second signal ends at once and removes nothing. Flags after --
+/// are the broker's: -- --memory 1GiB --preload 2s.
 ///
 /// Rounds are repeated; the result is the median, with the lowest and the highest (lateness_ms.max: the highest). With
 /// --json: bench, store, timers (in a round), rate_per_s, lateness_ms{p50,p99,p999,max}, cpu_us_per_timer{client, broker,
@@ -64,11 +67,15 @@ impl Bench {
         let result = self.measure(&mut bed, out).await;
         let interrupted = bed.stop.is_asked();
         let ended = bed.end().await;
-        let exact = match result {
+        let result = match result {
             // What was cut short may well have failed because of that.
-            _ if interrupted => return Err(Failure::silent(Exit::Interrupted)),
-            result => result?,
+            _ if interrupted => Err(Failure::silent(Exit::Interrupted)),
+            result => result,
         };
+        if let (Err(_), Err(failure)) = (&result, &ended) {
+            note(&failure.message);
+        }
+        let exact = result?;
         ended?;
         if exact { Ok(()) } else { Err(Failure::silent(Exit::Inexact)) }
     }

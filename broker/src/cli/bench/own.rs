@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::args::Common;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::local::{Rest, folder};
+use crate::cli::moment::span;
 use crate::cli::output::note;
 
 /// How long it may take to start: it may have ten million timers to look over.
@@ -29,6 +30,7 @@ const STOPPING: &str = "stopping:";
 /// A broker that runs, or has been stopped.
 pub(super) struct Own {
     flags: Vec<String>,
+    preload: Duration,
     running: Option<Running>,
     rest: Rest,
 }
@@ -66,14 +68,25 @@ impl Own {
         }
         flag("--log-level", common.log.filter());
         flags.extend(common.flags.iter().cloned());
-        let mut own = Self { flags, running: None, rest };
-        match own.resume().await {
+        let mut own = Self { flags, preload: Duration::ZERO, running: None, rest };
+        match own.begin().await {
             Ok(()) => Ok(own),
             Err(failure) => {
                 own.end().await;
                 Err(failure)
             }
         }
+    }
+
+    async fn begin(&mut self) -> Result<(), Failure> {
+        self.resume().await?;
+        self.preload = preload(&self.flags).await?;
+        Ok(())
+    }
+
+    /// How far ahead it loads timers.
+    pub(super) fn preload(&self) -> Duration {
+        self.preload
     }
 
     /// Starts it again on what it had, and waits until it serves.
@@ -124,10 +137,9 @@ impl Own {
     }
 }
 
-async fn spawn(flags: &[String]) -> Result<Running, Failure> {
-    let failed = |what: String| Failure::new(Exit::Failed, format!("the broker did not start: {what}"));
-    let program = std::env::current_exe().map_err(|e| failed(e.to_string()))?;
-    let mut command = Command::new(program);
+/// The broker with these flags, not started yet.
+fn command(flags: &[String]) -> std::io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
     command.args(["--json", "bench", "broker", "--listen", "127.0.0.1:0"]).args(flags);
     // Settings of whoever measures are none of its own.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MTIMER_")) {
@@ -136,6 +148,28 @@ async fn spawn(flags: &[String]) -> Result<Running, Failure> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     #[cfg(unix)]
     command.process_group(0);
+    Ok(command)
+}
+
+/// How far ahead a broker with these flags loads timers: it is asked, for there may be a settings file among them.
+async fn preload(flags: &[String]) -> Result<Duration, Failure> {
+    let failed =
+        |what: String| Failure::new(Exit::Failed, format!("the broker does not tell its settings: {what}"));
+    let mut command = command(flags).map_err(|e| failed(e.to_string()))?;
+    let asked = timeout(START_WITHIN, command.arg("--print-config").output()).await;
+    let said = match asked {
+        Ok(Ok(output)) => String::from_utf8_lossy(&output.stdout).into_owned(),
+        Ok(Err(error)) => return Err(failed(error.to_string())),
+        Err(_) => return Err(failed(format!("nothing heard of it within {} s", START_WITHIN.as_secs()))),
+    };
+    let settings: Value = serde_json::from_str(&said).unwrap_or_default();
+    let preload = settings["preload"].as_str().ok_or_else(|| failed(format!("no preload in {said:?}")))?;
+    span(preload).map_err(failed)
+}
+
+async fn spawn(flags: &[String]) -> Result<Running, Failure> {
+    let failed = |what: String| Failure::new(Exit::Failed, format!("the broker did not start: {what}"));
+    let mut command = command(flags).map_err(|e| failed(e.to_string()))?;
     let mut child = command.spawn().map_err(|e| failed(e.to_string()))?;
     let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(failed("it has no output".to_owned()));

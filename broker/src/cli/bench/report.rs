@@ -29,6 +29,9 @@ pub(super) struct Round {
     /// What only this measurement has.
     #[serde(flatten)]
     pub(super) more: BTreeMap<&'static str, f64>,
+    /// What has to be known to read it.
+    #[serde(skip)]
+    pub(super) notes: BTreeSet<&'static str>,
 }
 
 /// A distribution's upper end, ms.
@@ -115,9 +118,10 @@ pub(super) struct Report {
 }
 
 /// Median, lowest and highest.
-type Spread = Option<[f64; 3]>;
+pub(super) type Spread = Option<[f64; 3]>;
 
-fn spread(values: impl IntoIterator<Item = f64>) -> Spread {
+/// The median, of an even number the mean of the middle two; the lowest, and the highest.
+pub(super) fn spread(values: impl IntoIterator<Item = f64>) -> Spread {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     let (low, high) = (*values.first()?, *values.last()?);
@@ -127,9 +131,19 @@ fn spread(values: impl IntoIterator<Item = f64>) -> Spread {
     Some([median, low, high])
 }
 
-/// The middle one; of an even number the mean of the middle two.
-pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    spread(values).map(|v| v[0])
+/// The median, in JSON.
+pub(super) fn middle(v: Spread) -> Value {
+    json!(v.map(|v| rounded(v[0])))
+}
+
+/// The lowest and the highest, in JSON.
+pub(super) fn ends(v: Spread) -> Value {
+    json!(v.map(|v| [rounded(v[1]), rounded(v[2])]))
+}
+
+/// Several of them by name.
+pub(super) fn object(of: fn(Spread) -> Value, all: &[(&'static str, Spread)]) -> Value {
+    all.iter().map(|(name, v)| ((*name).to_owned(), of(*v))).collect::<Map<_, _>>().into()
 }
 
 impl Report {
@@ -143,6 +157,11 @@ impl Report {
 
     pub(super) fn add(&mut self, round: Round) {
         self.rounds.push(round);
+    }
+
+    /// Rounds that it has.
+    pub(super) fn len(&self) -> usize {
+        self.rounds.len()
     }
 
     fn sum(&self, of: impl Fn(&Round) -> u64) -> u64 {
@@ -177,12 +196,11 @@ impl Report {
         names.into_iter().map(|name| (name, self.over(|r| r.more.get(name).copied()))).collect()
     }
 
+    fn notes(&self) -> BTreeSet<&'static str> {
+        self.rounds.iter().flat_map(|round| round.notes.iter().copied()).collect()
+    }
+
     fn json(&self) -> Value {
-        let one = |v: Spread| json!(v.map(|v| rounded(v[0])));
-        let ends = |v: Spread| json!(v.map(|v| [rounded(v[1]), rounded(v[2])]));
-        let object = |of: &dyn Fn(Spread) -> Value, all: &[(&'static str, Spread)]| -> Value {
-            all.iter().map(|(name, v)| ((*name).to_owned(), of(*v))).collect::<Map<_, _>>().into()
-        };
         let (rate, tails, cpu, more) =
             (self.over(|r| Some(r.rate_per_s)), self.tails(), self.cpu(), self.more());
         let mut all = json!({
@@ -193,28 +211,32 @@ impl Report {
             "timers": self.timers,
             "payload_bytes": self.payload,
             "rounds": self.rounds.len(),
-            "rate_per_s": one(rate),
+            "rate_per_s": middle(rate),
             "rate_spread": ends(rate),
             "lateness_ms": null,
-            "cpu_us_per_timer": object(&one, &cpu),
-            "cpu_spread": object(&ends, &cpu),
+            "cpu_us_per_timer": object(middle, &cpu),
+            "cpu_spread": object(ends, &cpu),
             "lost": self.sum(|r| r.lost),
             "early": self.sum(|r| r.early),
             "duplicates": self.sum(|r| r.duplicates),
             "left": self.sum(|r| r.left),
         });
         if let [_, _, _, (_, Some([_, _, worst]))] = tails {
-            all["lateness_ms"] = object(&one, &tails);
+            all["lateness_ms"] = object(middle, &tails);
             // The worst there was is what it says.
             all["lateness_ms"]["max"] = json!(rounded(worst));
-            all["lateness_spread"] = object(&ends, &tails);
+            all["lateness_spread"] = object(ends, &tails);
         }
         for (name, values) in &more {
-            all[*name] = one(*values);
+            all[*name] = middle(*values);
         }
-        all["spread"] = object(&ends, &more);
+        all["spread"] = object(ends, &more);
         for (name, value) in &self.extra {
             all[name] = value.clone();
+        }
+        let notes = self.notes();
+        if !notes.is_empty() {
+            all["notes"] = json!(notes);
         }
         all["each"] = json!(self.rounds);
         all
@@ -256,6 +278,7 @@ impl Report {
         self.cpu().into_iter().for_each(|(name, v)| row(format!("{name}, µs a timer"), v));
         self.more().into_iter().for_each(|(name, v)| row(name.replace('_', " "), v));
         table.lines().try_for_each(|line| out.text(&line))?;
+        self.notes().into_iter().try_for_each(|note| out.text(note))?;
         let (lost, early, twice) = (self.sum(|r| r.lost), self.sum(|r| r.early), self.sum(|r| r.duplicates));
         let exact = format!("lost {lost}, early {early}, duplicates {twice}, left {}", self.sum(|r| r.left));
         out.text(&out.tone(if self.is_exact() { Tone::Good } else { Tone::Bad }, &exact))
@@ -326,5 +349,9 @@ mod tests {
         assert!(json["lateness_ms"].is_null() && json["cpu_us_per_timer"]["redis"].is_null());
         report.add(Round { left: 1, ..Round::default() });
         assert!(!report.is_exact(), "what was settled and is still there would fire again");
+        assert!(json.get("notes").is_none());
+        report.add(Round { notes: ["why"].into(), ..Round::default() });
+        report.add(Round { notes: ["why"].into(), ..Round::default() });
+        assert_eq!(report.json()["notes"], json!(["why"]));
     }
 }

@@ -21,18 +21,18 @@ const FIRST: u64 = 10_000;
 pub(super) async fn round(bed: &mut Bed, bench: &args::Schedule, n: u32) -> Result<Round, Failure> {
     bed.renew().await?;
     let dest = bed.dest(&format!("round-{n}"))?;
-    let first = FIRST.min(bench.timers);
-    let mut ids = fill(bed, &dest, 0..first, bench.over, true).await?.ids;
-    let filled = fill(bed, &dest, first..first + bench.timers, bench.over, !bed.is_own()).await?;
-    let round = Round {
+    let (mark, first) = (bed.mark(), FIRST.min(bench.timers));
+    let before = fill(bed, &dest, 0..first, bench.over, false).await?;
+    let filled = fill(bed, &dest, first..first + bench.timers, bench.over, false).await?;
+    let mut round = Round {
         rate_per_s: filled.rate_per_s(),
         cpu_us_per_timer: filled.cpu.per(filled.scheduled),
-        lost: filled.lost,
+        lost: before.lost + filled.lost,
         ..Round::default()
     };
     if !bed.is_own() {
-        ids.extend(filled.ids);
-        load::cancel_all(&bed.client, ids).await?;
+        let there = bed.cancel_since(mark).await?;
+        round.lost += (before.scheduled + filled.scheduled).saturating_sub(there);
     }
     Ok(round)
 }
@@ -43,8 +43,9 @@ pub(super) struct Filled {
     pub(super) took: Duration,
     /// Altogether.
     pub(super) cpu: Cpu,
-    /// Answered as stored, but not there.
+    /// Answered as stored, but not there. In a cluster that others use, too, only cancelling tells.
     pub(super) lost: u64,
+    /// If they were to be kept.
     pub(super) ids: Vec<TimerId>,
 }
 
@@ -68,7 +69,7 @@ pub(super) async fn fill(
         let n = numbers.start + n;
         // Neighbours in the batch are not neighbours in time.
         let after = AHEAD + Duration::from_millis(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % window);
-        mtimer_client::Schedule::after(dest.clone(), after).payload(payload(n, bytes))
+        bed.noted(mtimer_client::Schedule::after(dest.clone(), after).payload(payload(n, bytes)))
     };
     let timers = numbers.end - numbers.start;
     let before = bed.stored().await?;

@@ -13,12 +13,10 @@ use crate::cli::exit::{Exit, Failure};
 use crate::cli::tally::{histogram, payload, quantile};
 use crate::cli::{load, progress};
 
-/// A PING and a schedule in turn, one under way at a time.
+/// Schedules, then PINGs, one under way at a time. One after the other, so that processor time is that of the schedules.
 pub(super) async fn round(bed: &Bed, bench: &args::Single, n: u32) -> Result<Round, Failure> {
     let dest = bed.dest(&format!("round-{n}"))?;
-    let stored = bed.stored().await?;
-    let mut redis = bed.meter.redis_connection();
-    let (mut schedules, mut pings) = (histogram(), histogram());
+    let (mark, mut schedules) = (bed.mark(), histogram());
     let (mut ids, mut busy) = (Vec::new(), Duration::ZERO);
     let bar = progress::bar("scheduling one by one", bench.calls);
     let reading = bed.meter.read().await?;
@@ -26,15 +24,8 @@ pub(super) async fn round(bed: &Bed, bench: &args::Single, n: u32) -> Result<Rou
         if bed.stop.is_asked() {
             break;
         }
-        if let Some(redis) = &mut redis {
-            let began = Instant::now();
-            let () = cmd("PING")
-                .query_async(redis)
-                .await
-                .map_err(|e| Failure::new(Exit::NotNow, format!("Redis does not answer: {e}")))?;
-            record(&mut pings, began.elapsed());
-        }
         let schedule = mtimer_client::Schedule::after(dest.clone(), AHEAD).payload(payload(n, bed.payload));
+        let schedule = bed.noted(schedule);
         let began = Instant::now();
         ids.push(bed.client.schedule(schedule).await?.id);
         let took = began.elapsed();
@@ -44,8 +35,8 @@ pub(super) async fn round(bed: &Bed, bench: &args::Single, n: u32) -> Result<Rou
     }
     bar.finish_and_clear();
     let (calls, cpu) = (ids.len() as u64, bed.meter.read().await?.since(&reading));
-    let there = if bed.is_own() { bed.stored().await?.saturating_sub(stored) } else { calls };
-    load::cancel_all(&bed.client, ids).await?;
+    let there = load::cancel_all(&bed.client, ids).await?;
+    bed.forget(mark);
     let mut round = Round {
         rate_per_s: calls as f64 / busy.as_secs_f64().max(1e-6),
         cpu_us_per_timer: cpu.per(calls),
@@ -54,12 +45,30 @@ pub(super) async fn round(bed: &Bed, bench: &args::Single, n: u32) -> Result<Rou
     };
     let p50 = quantile(&schedules, 0.5);
     round.more.extend([("schedule_p50_ms", p50), ("schedule_p99_ms", quantile(&schedules, 0.99))]);
-    if !pings.is_empty() {
+    if let Some(pings) = pings(bed, bench.calls).await?.filter(|pings| !pings.is_empty()) {
         let ping = quantile(&pings, 0.5);
         round.more.extend([("ping_p50_ms", ping), ("ping_p99_ms", quantile(&pings, 0.99))]);
         round.more.insert("over_ping_ms", p50 - ping);
     }
     Ok(round)
+}
+
+/// How long as many PINGs to Redis take, if there is one.
+async fn pings(bed: &Bed, calls: u64) -> Result<Option<Histogram<u64>>, Failure> {
+    let Some(mut redis) = bed.meter.redis_connection() else { return Ok(None) };
+    let mut pings = histogram();
+    for _ in 0..calls {
+        if bed.stop.is_asked() {
+            break;
+        }
+        let began = Instant::now();
+        let () = cmd("PING")
+            .query_async(&mut redis)
+            .await
+            .map_err(|e| Failure::new(Exit::NotNow, format!("Redis does not answer: {e}")))?;
+        record(&mut pings, began.elapsed());
+    }
+    Ok(Some(pings))
 }
 
 fn record(us: &mut Histogram<u64>, took: Duration) {

@@ -55,6 +55,7 @@ pub(super) async fn round(bed: &Bed, plan: &Plan, n: u32) -> Result<Round, Failu
 pub(super) async fn run(bed: &Bed, plan: &Plan, part: &str) -> Result<Round, Failure> {
     let dest = bed.dest(part)?;
     let (stored, parked) = (bed.stored().await?, bed.parked().await?);
+    let mark = bed.mark();
     let (tally, registration) = bed.listen(&dest, plan.timers())?;
     let before = bed.client.stats().settled;
     let reading = bed.meter.read().await?;
@@ -69,58 +70,80 @@ pub(super) async fn run(bed: &Bed, plan: &Plan, part: &str) -> Result<Round, Fai
     round.cpu_us_per_timer = ended.since(&reading).per(sent.stored);
     round.more.insert("planned_rate_per_s", plan.rate as f64);
     round.more.insert("behind", sent.behind as f64);
+    round.more.insert("answered_late", sent.answered_late as f64);
     round.more.insert("parked", bed.parked().await?.saturating_sub(parked) as f64);
     round.add_commands(ended.commands_since(&reading, bed.meter.masters()), sent.stored);
+    if round.is_exact() && settled == sent.stored {
+        bed.forget(mark);
+    }
     Ok(round)
 }
 
 /// What was sent.
+#[derive(Default)]
 struct Sent {
     stored: u64,
     /// Timers that could only be sent when more than half of the time before they were due had gone: this machine is too
     /// slow for the load.
     behind: u64,
+    /// Timers that were stored only when more than half of that time had gone: what waits to be stored grows, though
+    /// nothing may be late yet.
+    answered_late: u64,
 }
 
-/// Sends every timer at its time.
+/// Sends every timer at its time. No more after the first that is refused, or when told to stop; what was sent is waited
+/// for.
 async fn send(bed: &Bed, dest: &Destination, plan: &Plan, first: Time) -> Result<Sent, Failure> {
     let (timers, ahead) = (plan.timers(), millis(plan.ahead));
-    let make = |n| Schedule::at(dest.clone(), first + plan.offset(n)).payload(payload(n, bed.payload));
+    let due = |n| first + plan.offset(n);
+    let is_late = |n, now: Time| u64::from(due(n).ms_since(now) < ahead / 2);
+    let make = |n| bed.noted(Schedule::at(dest.clone(), due(n)).payload(payload(n, bed.payload)));
     let bar = progress::bar("scheduling", timers);
     let mut beat = tokio::time::interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut running = FuturesUnordered::new();
-    let (mut next, mut sent) = (0, Sent { stored: 0, behind: 0 });
-    while next < timers || !running.is_empty() {
+    let (mut next, mut end, mut sent) = (0, timers, Sent::default());
+    let mut failed = None;
+    while next < end || !running.is_empty() {
         tokio::select! {
             biased;
-            _ = beat.tick(), if next < timers => {
+            _ = beat.tick(), if next < end => {
                 if bed.stop.is_asked() {
-                    break;
+                    end = next;
+                    continue;
                 }
                 let now = bed.client.now();
-                let due = |n| first + plan.offset(n);
                 let begin = next;
-                while next < timers && due(next).as_ms() <= now.as_ms() + ahead {
-                    sent.behind += u64::from(due(next).ms_since(now) < ahead / 2);
+                while next < end && due(next).as_ms() <= now.as_ms() + ahead {
+                    sent.behind += is_late(next, now);
                     next += 1;
                 }
                 if next > begin {
-                    running.push(bed.client.schedule_all((begin..next).map(make).collect()));
+                    let call = bed.client.schedule_all((begin..next).map(make).collect());
+                    running.push(async move { (begin, call.await) });
                 }
             }
-            Some(results) = running.next() => {
+            Some((begin, results)) = running.next() => {
                 let results: Vec<Result<Scheduled, ScheduleError>> = results;
+                let now = bed.client.now();
                 bar.inc(results.len() as u64);
-                for result in results {
-                    result?;
-                    sent.stored += 1;
+                for (n, result) in (begin..).zip(results) {
+                    match result {
+                        Ok(_) => {
+                            sent.stored += 1;
+                            sent.answered_late += is_late(n, now);
+                        }
+                        Err(error) => {
+                            end = next;
+                            failed = failed.or(Some(error));
+                        }
+                    }
                 }
             }
         }
     }
     bar.finish_and_clear();
-    Ok(sent)
+    failed.map_or(Ok(sent), |error| Err(error.into()))
 }
 
 /// Waits until everything has fired and is settled, or nothing changes any more.

@@ -17,6 +17,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often it looks for what has changed.
 const LOOK: Duration = Duration::from_millis(2);
 
+/// Why what it costs is not told.
+const OVERLAP: &str = "processor time and commands are left out where scheduling went on while timers were already loaded: \
+    give --ahead more than --preload and what scheduling takes";
+
 /// What is to be fired.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Volley {
@@ -42,21 +46,24 @@ pub(super) async fn round(bed: &Bed, volley: &Volley, n: u32) -> Result<Round, F
 /// Schedules, fires and settles the timers.
 pub(super) async fn fire(bed: &Bed, volley: &Volley, part: &str) -> Result<Fired, Failure> {
     let (client, dest) = (&bed.client, bed.dest(part)?);
-    let lead = load::estimate(client, &bed.dest("probe")?, volley.timers, bed.payload, &bed.stop).await?;
+    let (mark, probe) = (bed.mark(), bed.dest("probe")?);
+    let noted = |one| bed.noted(one);
+    let lead = load::estimate(client, &probe, volley.timers, bed.payload, noted, &bed.stop).await?;
+    bed.forget(mark);
     let (stored, parked) = (bed.stored().await?, bed.parked().await?);
     let (tally, registration) = bed.listen(&dest, volley.timers)?;
     let before = client.stats().settled;
     let first = client.now() + millis(lead + volley.ahead);
     let within = u128::from(millis(volley.within));
     let due = |n: u64| first + (u128::from(n) * within / u128::from(volley.timers)) as u64;
-    let make = |n| Schedule::at(dest.clone(), due(n)).payload(payload(n, bed.payload));
+    let make = |n| bed.noted(Schedule::at(dest.clone(), due(n)).payload(payload(n, bed.payload)));
     let begun = bed.meter.read().await?;
     let bar = progress::bar("scheduling", volley.timers);
     let scheduled = load::schedule_all(client, volley.timers, make, &bar, &bed.stop, |_| {}).await?;
     bar.finish_and_clear();
     let loaded = bed.meter.read().await?;
-    // If scheduling took longer than was thought, the rate comes out too low, never too high.
-    let overlap = client.now().ms_since(first);
+    let late = client.now();
+    let (late, overlap) = (late.ms_since(first), (late + millis(bed.preload())).ms_since(first));
     let end_us = watch(bed, &tally, first, scheduled, before).await;
     let ended = bed.meter.read().await?;
     let settled = client.stats().settled - before;
@@ -65,13 +72,23 @@ pub(super) async fn fire(bed: &Bed, volley: &Volley, part: &str) -> Result<Fired
     let seconds = end_us.saturating_sub(first_us).max(1) as f64 / 1_000_000.0;
     let mut round = Round::of(&tally, scheduled, settled, settled as f64 / seconds);
     round.left = bed.left(stored).await?;
-    round.cpu_us_per_timer = ended.since(&loaded).per(scheduled);
     let entered = tally.last_us().saturating_sub(first_us) as f64 / 1_000.0;
     round.more.insert("last_entered_ms", entered);
     round.more.insert("parked", bed.parked().await?.saturating_sub(parked) as f64);
-    round.add_commands(ended.commands_since(&loaded, bed.meter.masters()), scheduled);
-    if overlap > 0 {
-        round.more.insert("scheduled_too_late_ms", overlap as f64);
+    if overlap == 0 {
+        round.cpu_us_per_timer = ended.since(&loaded).per(scheduled);
+        round.add_commands(ended.commands_since(&loaded, bed.meter.masters()), scheduled);
+    } else {
+        // Some of the work had been done when counting began.
+        round.more.insert("scheduled_into_loading_ms", overlap as f64);
+        round.notes.insert(OVERLAP);
+    }
+    if late > 0 {
+        // The rate comes out too low then, never too high.
+        round.more.insert("scheduled_too_late_ms", late as f64);
+    }
+    if round.is_exact() && settled == scheduled {
+        bed.forget(mark);
     }
     Ok(Fired { round, life: ended.since(&begun) })
 }
