@@ -67,8 +67,8 @@ pub(crate) struct Fire {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench lifecycle --redis redis://127.0.0.1:6379\n  \
     mtimer bench lifecycle --rate 60000 --for 60s\n  \
-    mtimer bench lifecycle --rate 500 --partitions 1024 --redis redis://127.0.0.1:6379\n          \
-    lonely timers: hardly two of a second and a partition; redis_above_idle_us is what one costs")]
+    mtimer bench lifecycle --lonely --rate 500 --partitions 1024 --redis redis://127.0.0.1:6379\n          \
+    redis_above_idle_us is what a timer costs that nothing shares a slot or a script with")]
 pub(crate) struct Lifecycle {
     /// Timers a second [default: the highest that is sustained]
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=1_000_000))]
@@ -85,6 +85,10 @@ pub(crate) struct Lifecycle {
     /// How long a step of the search lasts
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
     pub(super) step: Duration,
+    /// Each timer in another partition than the one before, instead of in runs: alone in its slot, if a partition has less
+    /// than one in a second
+    #[arg(long)]
+    pub(super) lonely: bool,
     /// Lateness p99 up to which a rate counts as sustained
     #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = span)]
     pub(super) p99: Duration,
@@ -271,12 +275,12 @@ impl Burst {
 
 impl Lateness {
     pub(super) fn plan(&self, rate: u64) -> Plan {
-        Plan { rate, over: self.over, ahead: self.ahead }
+        Plan { rate, over: self.over, ahead: self.ahead, lonely: false }
     }
 }
 
 impl Lifecycle {
     pub(super) fn plan(&self, rate: u64, over: Duration) -> Plan {
-        Plan { rate, over, ahead: self.ahead }
+        Plan { rate, over, ahead: self.ahead, lonely: self.lonely }
     }
 }

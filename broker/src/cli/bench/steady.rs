@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use mtimer_client::{Destination, Schedule, ScheduleError, Scheduled, Time};
+use mtimer_client::{Destination, PartitionId, Schedule, ScheduleError, Scheduled, Time, TimerId};
 use tokio::time::MissedTickBehavior;
 
 use super::bed::Bed;
@@ -31,6 +31,9 @@ pub(super) struct Plan {
     pub(super) over: Duration,
     /// How long before its due time each is sent.
     pub(super) ahead: Duration,
+    /// Each in another partition than the one before, instead of in runs: then a slot holds one, if there are partitions
+    /// enough.
+    pub(super) lonely: bool,
 }
 
 impl Plan {
@@ -97,7 +100,16 @@ async fn send(bed: &Bed, dest: &Destination, plan: &Plan, first: Time) -> Result
     let (timers, ahead) = (plan.timers(), millis(plan.ahead));
     let due = |n| first + plan.offset(n);
     let is_late = |n, now: Time| u64::from(due(n).ms_since(now) < ahead / 2);
-    let make = |n| bed.noted(Schedule::at(dest.clone(), due(n)).payload(payload(n, bed.payload)));
+    let partitions = u64::from(bed.client.info().partitions);
+    let make = |n| {
+        let schedule = Schedule::at(dest.clone(), due(n)).payload(payload(n, bed.payload));
+        bed.noted(if plan.lonely {
+            let partition = PartitionId((n % partitions) as u16);
+            schedule.id(TimerId::new(due(n), bed.client.now(), partition, rand::random()))
+        } else {
+            schedule
+        })
+    };
     let bar = progress::bar("scheduling", timers);
     let mut beat = tokio::time::interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
