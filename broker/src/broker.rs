@@ -60,8 +60,8 @@ pub async fn start(options: BrokerOptions, store: Arc<dyn Store>) -> Result<Brok
     Ok(broker)
 }
 
-/// Starts a broker as [`start`] does, unless `stop` completes before it is ready: then what it owns by then is handed
-/// over as by [`Broker::stop`], and the result is `None`.
+/// Starts a broker as [`start`] does, unless `stop` completes before it is ready: then the result is `None`. What a
+/// broker of a cluster owns by then is handed over as by [`Broker::stop`].
 ///
 /// # Cancel safety
 ///
@@ -282,7 +282,8 @@ fn assemble(
         outbox_limit: options.session_outbox_bytes,
         sessions: Arc::new(Semaphore::new(options.max_sessions)),
         max_sessions: options.max_sessions,
-        others: Arc::new(Semaphore::new(limits::MAX_OTHER_SESSIONS)),
+        brokers: Arc::new(Semaphore::new(limits::MAX_BROKERS)),
+        observers: Arc::new(Semaphore::new(limits::MAX_OBSERVERS)),
         heartbeat: options.heartbeat,
         heartbeat_timeout: options.heartbeat_timeout,
         handshake_timeout: options.handshake_timeout,

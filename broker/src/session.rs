@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use mtimer_core::SessionId;
 use mtimer_protocol::{ErrorCode, Hello, Role, ServerMessage, VERSION, Welcome, frame_codec};
-use mtimer_types::limits::{MAX_BATCH, MAX_FRAME, MAX_FRAME_BEFORE_AUTH, MAX_OTHER_SESSIONS};
+use mtimer_types::limits::{MAX_BATCH, MAX_BROKERS, MAX_FRAME, MAX_FRAME_BEFORE_AUTH, MAX_OBSERVERS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -47,8 +47,9 @@ pub(crate) struct SessionContext {
     pub(crate) outbox_limit: usize,
     pub(crate) sessions: Arc<Semaphore>,
     pub(crate) max_sessions: usize,
-    /// Places for other brokers and for observers.
-    pub(crate) others: Arc<Semaphore>,
+    /// Places for other brokers, and for observers.
+    pub(crate) brokers: Arc<Semaphore>,
+    pub(crate) observers: Arc<Semaphore>,
     pub(crate) heartbeat: Duration,
     pub(crate) heartbeat_timeout: Duration,
     pub(crate) handshake_timeout: Duration,
@@ -144,7 +145,8 @@ async fn shake_hands(
     };
     let (places, whose, most) = match hello.role {
         Role::Client => (&context.sessions, "clients", context.max_sessions),
-        Role::Broker | Role::Observer => (&context.others, "other brokers and observers", MAX_OTHER_SESSIONS),
+        Role::Broker => (&context.brokers, "other brokers", MAX_BROKERS),
+        Role::Observer => (&context.observers, "observers", MAX_OBSERVERS),
     };
     let place = places.clone().try_acquire_owned().map_err(|_| {
         let text = format!("all {most} sessions of this broker for {whose} are taken: try again later");

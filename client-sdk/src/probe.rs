@@ -57,8 +57,9 @@ impl Probe {
         Ok(sent.elapsed())
     }
 
-    /// Whether the broker is a part of its cluster: the leader has answered it and counts on it. One without a cluster
-    /// around it owns everything before it takes a connection.
+    /// Whether the broker is a part of its cluster: a leader has answered it and named it in the topology that it last heard
+    /// of. It stays so when it loses the leader later: others may have its partitions then, and it sends clients there as soon
+    /// as it hears of that. One without a cluster around it owns everything before it takes a connection.
     pub async fn joined(&mut self) -> Result<bool, RequestError> {
         if self.connection.welcome.broker.is_none() {
             return Ok(true);

@@ -19,8 +19,8 @@ use super::output::Output;
 /// however many timers there are, and is answered also while Redis is away. A broker that answers that it takes no more
 /// clients is there, too.
 ///
-/// --ready: it has joined its cluster besides, so the leader counts on it. A broker that runs alone is ready once it
-/// answers. Exit code 3: it is not there; 13: it is there and not ready.
+/// --ready: since its start it has joined its cluster besides, so a leader counts on it; it stays ready when it loses the
+/// leader later. A broker that runs alone is ready once it answers. Exit code 3: it is not there; 13: it is there and not ready.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  mtimer ping\n  mtimer ping --ready --broker 10.0.0.5:7400 --timeout 500ms"

@@ -44,8 +44,6 @@ pub(crate) struct Assigned {
 /// What the owner record says about an acquisition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
-    /// Somebody was given the partition later.
-    Superseded,
     /// A live owner has it.
     Wait,
     /// Acquire it under this version.
@@ -133,9 +131,13 @@ impl Assigned {
             Some(request) => *request,
             None => {
                 let record = self.store.owner(partition).await?;
+                if is_superseded(&record, assignment) {
+                    // Whoever has it has it by right: that is not waited for.
+                    *wait = Wait::begin();
+                    return Ok(Step::Void);
+                }
                 let waited = wait.on(record.epoch) >= self.patience;
                 match self.judge(&record, assignment, waited) {
-                    Verdict::Superseded => return Ok(Step::Void),
                     Verdict::Wait => return Ok(Step::Again),
                     Verdict::Go(version) => {
                         let forced = waited && !record.released && record.epoch > Epoch(0);
@@ -164,9 +166,6 @@ impl Assigned {
     }
 
     fn judge(&self, record: &OwnerRecord, (term, version): Assignment, waited: bool) -> Verdict {
-        if (record.term, record.version >> REPEATS) > (term, version) {
-            return Verdict::Superseded;
-        }
         let free = record.epoch == Epoch(0) || record.released || waited;
         if !free && self.is_alive(record) {
             return Verdict::Wait;
@@ -182,6 +181,11 @@ impl Assigned {
         holder != self.own
             && topology.as_ref().is_some_and(|t| t.brokers.iter().any(|b| name_hash(&b.address) == holder))
     }
+}
+
+/// Whether somebody was given the partition later.
+fn is_superseded(record: &OwnerRecord, assignment: Assignment) -> bool {
+    (record.term, record.version >> REPEATS) > assignment
 }
 
 /// How long this broker has waited for a partition.
@@ -268,6 +272,24 @@ mod tests {
         );
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn who_had_it_by_right_meanwhile_has_all_the_time_to_give_it_up() {
+        let a = assigned(&["a:1", "b:1"]);
+        let Nonce(nonce) = record("b:1", 0).nonce;
+        let (partition, expected) = (PartitionId(0), Epoch(0));
+        let theirs =
+            Acquire { partition, expected, nonce: Nonce(nonce), term: Term(3), version: 2 << REPEATS };
+        a.store.acquire(theirs).await.unwrap();
+        let (leader, assignment) = watch::channel(Some((Term(3), 1)));
+        let mut ours = std::pin::pin!(a.acquire(partition, assignment));
+        let long = tokio::time::timeout(Duration::from_secs(60), &mut ours).await;
+        assert!(long.is_err(), "an assignment that is void acquires nothing");
+        let began = Instant::now();
+        leader.send(Some((Term(3), 3))).unwrap();
+        assert!(ours.await.unwrap().is_some());
+        assert!(began.elapsed() >= a.patience, "taken after {:?}", began.elapsed());
+    }
+
     #[test]
     fn an_assignment_gives_way_to_newer_ones_and_may_be_used_again() {
         let a = assigned(&["a:1"]);
@@ -276,7 +298,7 @@ mod tests {
         assert_eq!(a.judge(&record("a:1", used + 9), (Term(3), 2), false), Verdict::Go(used + 10));
         assert_eq!(a.judge(&record("a:1", used), (Term(4), 1), false), Verdict::Go(1 << REPEATS));
         for older in [(Term(3), 1), (Term(2), 9)] {
-            assert_eq!(a.judge(&record("b:1", used), older, true), Verdict::Superseded);
+            assert!(is_superseded(&record("b:1", used), older));
         }
     }
 }

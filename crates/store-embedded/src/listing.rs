@@ -21,7 +21,8 @@ use crate::table::{View, read_row};
 const FLOOR_EVERY: u32 = 8_192;
 /// Forgotten outcomes cleared with a batch, besides what its operations may add.
 const CLEAR_WITH_BATCH: usize = 64;
-/// Outcomes that an operation adds at most: a cancel its own answer and the end of its timer.
+/// Outcomes that an operation adds: a cancel its own answer and the end of its timer. (A trim adds one for each dead letter
+/// that died lately; each of those came with an operation of its own.)
 const ENDED_BY_OP: usize = 2;
 
 impl View<'_> {

@@ -6,7 +6,7 @@
 //! Invariants: a script is applied only as the one behind its predecessor (`seq`), so behind one that was refused all
 //! fail and none is out of order. The window is in the order of `seq`, and what was sent is in front of what was not: so
 //! what was applied and is not answered yet is at its front, and no more than the owner record keeps answers of. A claim
-//! that too few replicas have is therefore made again behind everything that was sent, and only its call waits for it.
+//! that too few replicas have is therefore made again behind everything that was sent, and nothing is sent behind it until they have it.
 //! Loads and listings run alone: nothing is under way before them, nothing is sent behind them until they are done. A
 //! script is laid out when it is sent, so what it declares is up to date.
 //!

@@ -36,9 +36,8 @@ pub const MAX_PARTITIONS: u16 = 1_024;
 
 /// Most brokers of a cluster: each holds a connection to the leader, and clients one to each.
 pub const MAX_BROKERS: usize = 128;
-/// Sessions of other brokers and of observers that a broker takes beyond those of clients: every broker of a cluster, and
-/// some probes and operators.
-pub const MAX_OTHER_SESSIONS: usize = MAX_BROKERS + 32;
+/// Sessions of observers that a broker takes beyond those of clients and of other brokers: probes, operators, dashboards.
+pub const MAX_OBSERVERS: usize = 256;
 /// Terms are below this, which is a time in ms far beyond every clock: a higher one that somebody claims to have seen is
 /// nonsense, and believed it would leave no room for later ones.
 pub const MAX_TERM: Term = Term(1 << 50);

@@ -90,8 +90,8 @@ impl Node {
 
     /// A term was seen. If it is higher than the one this broker leads under, it leads no more.
     fn see(&mut self, now: u64, term: Term) {
-        if term >= MAX_TERM {
-            // No store gives it: whoever says so is no broker.
+        if term.0 >= MAX_TERM.0 / 2 {
+            // No store gives it: whoever says so is no broker. What would be won above it has to be less than the limit.
             self.counters.add(Count::StaleFrames, 1);
             return;
         }

@@ -130,7 +130,10 @@ impl Partition {
 
     /// Whether there is word of a delivery whose timer may still come into memory.
     pub(super) fn awaits_timers(&self) -> bool {
-        !self.has_read_past() && self.inherited.keys().any(|id| !self.table.contains(*id))
+        let fetch = |call: &Pending| matches!(call, Pending::Fetch(_));
+        !self.inherited.is_empty()
+            && self.inherited.keys().any(|id| !self.table.contains(*id))
+            && (!self.has_read_past() || self.calls.iter().any(fetch))
     }
 
     /// Drops the words whose timers have ended, or whose attempts the store has counted.
