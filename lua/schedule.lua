@@ -12,27 +12,6 @@
 local refused = fence(1)
 if refused then return refused end
 
--- The short way of a lone timer: new, without a key, above all prior claims, only one slot to look at.
-if #ARGV == 11 and #ARGV[8] == 37 and #ARGV[9] == 19 then
-  local id, rec, slot, call = string.sub(ARGV[9], 1, 16), ARGV[11], KEYS[#KEYS], redis.call
-  if string.byte(rec, 1) % 4 < 2 and (struct.unpack('>I6', id)) > tonumber(ARGV[6]) then
-    local length, known = call('HLEN', slot), 0
-    if length > 0 then known = call('HEXISTS', slot, id) end
-    -- KEYS[8] is the one shelf of moved.
-    if known == 0 and call('EXISTS', KEYS[2], KEYS[3], KEYS[4], KEYS[8]) > 0 then
-      known = call('HEXISTS', KEYS[2], id) + call('HEXISTS', KEYS[3], id) + call('HEXISTS', KEYS[4], id)
-        + call('HEXISTS', KEYS[8], id)
-    end
-    if known == 0 then
-      if length == 0 then
-        local name = string.sub(slot, string.byte(ARGV[8], 35) + 1)
-        call('ZADD', KEYS[#KEYS - 1], start_of(name), name)
-      end
-      call('HSET', slot, id, rec)
-      return done('N', struct.pack('<I2I4', 1, length + 1), ARGV[5])
-    end
-  end
-end
 --@include slots
 
 local heads, answers, unseen = ARGV[FIRST], {}, {}
@@ -72,13 +51,6 @@ local next = 1
 while next <= count and file_plain(next) do next = next + 1 end
 if next > count then return write(answers, {}, nil, nil, name_destinations) end
 --@include timers
-
--- What the application wrote: flags without progress and due time, body without due time.
-local function content(flags, body)
-  if bit.band(flags, DUE) == 0 then return string.char(flags) .. body end
-  local _, at = key_field({flags = flags, body = body})
-  return string.char(flags - DUE) .. string.sub(body, 1, at - 1) .. string.sub(body, at + 6)
-end
 
 local function schedule(id, policy, rec, slot)
   local t = timer(id)

@@ -3,7 +3,9 @@
 --
 -- KEYS, ARGV, answers: see slots.lua.
 
-local DUE, DEADLINE, TIMEOUT, RETRY = 64, 4, 8, 16
+--@include records
+
+local DEADLINE, TIMEOUT, RETRY = 4, 8, 16
 
 local NOW, EPOCH8 = tonumber(ARGV[4]), ARGV[7]
 
@@ -14,17 +16,6 @@ local asked = {}
 
 local function need(what) needs[#needs + 1] = what end
 
-local function varint(s, at)
-  local n, shift = 0, 1
-  while true do
-    local b = string.byte(s, at) or 0
-    at = at + 1
-    n = n + (b % 128) * shift
-    if b < 128 then return n, at end
-    shift = shift * 128
-  end
-end
-
 local function birth_due(id) return (struct.unpack('>I6', id)) end
 
 local function moved_key(id) return KEYS[byte(LAYOUT, byte(id, 16) % 16 + 1)] end
@@ -33,25 +24,6 @@ local function moved_key(id) return KEYS[byte(LAYOUT, byte(id, 16) % 16 + 1)] en
 local function ended(field)
   if remembered[field] == nil then recall({field}) end
   return remembered[field]
-end
-
--- Takes a record apart into a timer: progress, and the body behind it. One that cannot be is kept as it is in `raw`.
-local function parse(t, rec)
-  local flags = string.byte(rec, 1)
-  if not flags or (bit.band(flags, 32) ~= 0 and #rec < 21) then
-    t.raw, rec, flags = rec, '\0\0', 0
-  end
-  t.flags = flags
-  if bit.band(flags, 32) ~= 0 then
-    local len
-    t.failed, t.budget, t.fresh, t.stopped, len = struct.unpack('<I4I4c8BI2', rec, 2)
-    t.error = string.sub(rec, 22, 21 + len)
-    t.body = string.sub(rec, 22 + len)
-    t.flags = flags - 32
-  else
-    t.failed, t.budget, t.fresh, t.stopped, t.error = 0, 0, '\0\0\0\0\0\0\0\0', 0, ''
-    t.body = string.sub(rec, 2)
-  end
 end
 
 local function record(t)
@@ -137,18 +109,6 @@ local function timer(id)
     t.was_kind, t.was_slot = t.kind, t.slot
   end
   return t
-end
-
--- The number of a timer's destination, and the position behind it in the body.
-local function dest(t) return varint(t.body, 1) end
-
--- The field under which a timer's key is kept, and the position behind it; nil if it has none.
-local function key_field(t)
-  local d, at = dest(t)
-  if t.flags % 4 < 2 then return nil, at end
-  local len
-  len, at = varint(t.body, at)
-  return d .. ':' .. string.sub(t.body, at, at + len - 1), at + len
 end
 
 local function key_key(field)

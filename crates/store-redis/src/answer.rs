@@ -67,6 +67,8 @@ impl Needs {
                 },
                 (b'i', Some(id)) => self.ids.push(id),
                 (b'h', _) => self.keys = true,
+                // It has to be another script, which is so from now on.
+                (b'p', _) => {}
                 (b'k', Some(id)) => {
                     self.named.insert(rest[16..].to_vec(), id);
                 }

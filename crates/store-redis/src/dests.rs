@@ -28,6 +28,11 @@ impl Destinations {
         self.numbers.get(dest).copied().unwrap_or(0)
     }
 
+    /// The number of a destination, if it is stored.
+    pub(crate) fn stored_number(&self, dest: &Destination) -> Option<u32> {
+        self.numbers.get(dest).copied().filter(|number| *number as usize <= self.stored)
+    }
+
     /// How many there are.
     #[cfg(test)]
     pub(crate) fn known(&self) -> usize {

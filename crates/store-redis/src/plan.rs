@@ -3,6 +3,8 @@
 //! Purpose: cuts a batch into runs that one script can do in about a millisecond, and lays a run out as `lua/slots.lua`
 //! wants it. Not in here: sending, sequence numbers, answers.
 
+mod plain;
+
 use std::collections::{BTreeMap, HashMap};
 
 use mtimer_store::op::Verdict;
@@ -215,6 +217,9 @@ impl<'a> Planner<'a> {
 
     /// A script that applies a run of operations of one kind.
     pub(crate) fn ops(mut self, ops: &[Op], needs: &Needs, now: Time, claim: Option<Time>) -> Plan {
+        if let Some(plan) = self.plain(ops, needs, now, claim) {
+            return plan;
+        }
         let script = ops.first().map_or(Script::Claim, script_of);
         let mut rest = Args::new();
         for op in ops {
@@ -381,12 +386,15 @@ impl<'a> Planner<'a> {
     /// The number of the slot that a timer is to be filed in.
     fn place(&mut self, id: TimerId, fire: Time, track: u8, width: SlotWidth, size: usize) -> usize {
         let same = |p: &&Placed| p.id == id && p.fire == fire && p.slot.track == track;
-        let slot = self.placed.iter().find(same).map(|p| p.slot).unwrap_or_else(|| {
-            let slot = self.mirror.place(id, fire, track, width, size, self.no);
-            self.placed.push(Placed { id, fire, slot, size });
-            slot
-        });
+        let slot = self.placed.iter().find(same).map(|p| p.slot);
+        let slot = slot.unwrap_or_else(|| self.place_anew(id, fire, track, width, size));
         self.slot(slot)
+    }
+
+    fn place_anew(&mut self, id: TimerId, fire: Time, track: u8, width: SlotWidth, size: usize) -> SlotKey {
+        let slot = self.mirror.place(id, fire, track, width, size, self.no);
+        self.placed.push(Placed { id, fire, slot, size });
+        slot
     }
 
     fn id(&mut self, id: TimerId) {

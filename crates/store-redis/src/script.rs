@@ -31,6 +31,7 @@ scripts! {
     CountRest = "count_rest",
     CountSlots = "count_slots",
     Destinations = "destinations",
+    File = "file",
     Found = "found",
     Get = "get",
     Indexes = "indexes",
@@ -58,26 +59,15 @@ scripts! {
 }
 
 const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
+const RECORDS: &str = include_str!("../../../lua/records.lua");
 const SLOTS: &str = include_str!("../../../lua/slots.lua");
 const TIMERS: &str = include_str!("../../../lua/timers.lua");
 
 impl Script {
-    /// The text as Redis gets it: comments and included parts in their places.
+    /// The text as Redis gets it: included parts in their places, no comments.
     pub(crate) fn text(self) -> String {
         let mut text = String::new();
-        for line in self.file().lines() {
-            match line {
-                #[cfg(feature = "sabotage")]
-                "--@include prelude" => text.push_str(&crate::sabotage::prelude(PRELUDE)),
-                #[cfg(not(feature = "sabotage"))]
-                "--@include prelude" => text.push_str(PRELUDE),
-                "--@include slots" => text.push_str(SLOTS),
-                "--@include timers" => text.push_str(TIMERS),
-                line if line.starts_with("--") => {}
-                line => text.push_str(line),
-            }
-            text.push('\n');
-        }
+        put_together(self.file(), &mut text);
         text
     }
 
@@ -97,6 +87,25 @@ impl Script {
     }
 }
 
+fn put_together(file: &str, text: &mut String) {
+    for line in file.lines() {
+        match line.trim_start() {
+            #[cfg(feature = "sabotage")]
+            "--@include prelude" => put_together(&crate::sabotage::prelude(PRELUDE), text),
+            #[cfg(not(feature = "sabotage"))]
+            "--@include prelude" => put_together(PRELUDE, text),
+            "--@include records" => put_together(RECORDS, text),
+            "--@include slots" => put_together(SLOTS, text),
+            "--@include timers" => put_together(TIMERS, text),
+            comment if comment.starts_with("--") => {}
+            _ => {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,7 +115,7 @@ mod tests {
         for script in Script::ALL {
             let first = script.file().lines().next().unwrap_or_default();
             let expected = match script {
-                Script::Schedule | Script::Reschedule | Script::Replay => "#!lua",
+                Script::File | Script::Schedule | Script::Reschedule | Script::Replay => "#!lua",
                 s if s.writes() => "#!lua flags=allow-oom",
                 _ => "#!lua flags=no-writes",
             };
