@@ -23,7 +23,7 @@ use crate::{ClientBuilder, CloseError};
 
 /// Schedules in a row that go to the same partition: enough for a broker to store them together, few enough for one
 /// script.
-const PARTITION_RUN: u64 = 128;
+const PARTITION_RUN: u64 = 512;
 /// How often deadlines are looked at while something waits.
 const TICK: Duration = Duration::from_millis(20);
 

@@ -226,7 +226,7 @@ impl Default for EngineOptions {
             partitions: 1,
             preload_ms: 5_000,
             memory_bytes: 256 * 1024 * 1024,
-            batch_ops: 250,
+            batch_ops: 500,
             park_after_ms: 250,
             retry: RetryTiers(limits::DEFAULT_RETRY_TIERS_MS.to_vec()),
             retry_by_dest: HashMap::new(),

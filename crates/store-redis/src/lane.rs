@@ -23,11 +23,12 @@ use tokio_util::sync::CancellationToken;
 use crate::answer::{self, Nonsense, Said};
 use crate::backoff::Backoff;
 use crate::conn::{Answered, Conn, Lost, Pool, Waiting};
+use crate::cut::{Cut, Weight, cut};
 use crate::dests::Destinations;
 use crate::hints::Hints;
 use crate::keys::SlotKey;
 use crate::mirror::Mirror;
-use crate::plan::{Facts, Needs, Placed, Plan, Planner, TRIM_STEP, Weight, runs};
+use crate::plan::{Facts, Needs, Placed, Plan, Planner, TRIM_STEP};
 use crate::resp::{Args, Reply};
 use crate::script::Script;
 use crate::topology::Topology;
@@ -72,6 +73,8 @@ pub(crate) enum Work {
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) ops: Vec<Op>,
+    /// Their places in the batch.
+    pub(crate) places: Vec<u32>,
     now: Time,
     pub(crate) claim: Option<Time>,
     /// Dead letters trimmed so far, if it is a trim in several steps.
@@ -110,7 +113,8 @@ struct Applying {
     no: u64,
     /// Items in the window that are part of it.
     items: usize,
-    answers: Vec<Answer>,
+    /// By the operations' places in the batch.
+    answers: Vec<Option<Answer>>,
     to: oneshot::Sender<Result<Vec<Answer>, LaneError>>,
 }
 
@@ -201,8 +205,9 @@ impl Engine {
         let call = self.next_no;
         self.next_no += 1;
         let mut items = 0;
-        for ops in runs(ops, |id| Weight::of(id, &self.mirror, &self.hints)) {
-            self.push(Some(call), Work::Ops(Run { ops, now, claim: claim.take(), trimmed: 0 }));
+        let answers = vec![None; ops.len()];
+        for Cut { ops, places } in cut(ops, |id| Weight::of(id, &self.mirror, &self.hints)) {
+            self.push(Some(call), Work::Ops(Run { ops, places, now, claim: claim.take(), trimmed: 0 }));
             items += 1;
         }
         if claim.is_some() || items == 0 {
@@ -210,7 +215,7 @@ impl Engine {
             self.push(Some(call), Work::Claim { until: claim.unwrap_or(Time::ZERO), held: false });
             items += 1;
         }
-        self.calls.push_back(Applying { no: call, items, answers: Vec::new(), to });
+        self.calls.push_back(Applying { no: call, items, answers, to });
     }
 
     fn push(&mut self, call: Option<u64>, work: Work) {
@@ -375,7 +380,7 @@ impl Engine {
                     refuse_unconfirmed(&run.ops, &mut answers);
                 }
                 let claim = run.claim.filter(|_| !confirmed);
-                self.answered(item.call, answers);
+                self.answered(item.call, &run.places, answers);
                 match claim {
                     Some(until) => self.hold_claim(item, until),
                     None => self.done(item.call),
@@ -410,10 +415,12 @@ impl Engine {
         take_note(&mut self.mirror, item.no, &mut item.placed, HashMap::new());
     }
 
-    /// Answers to operations of a call, behind those it has.
-    pub(crate) fn answered(&mut self, call: Option<u64>, answers: Vec<Answer>) {
+    /// Answers to operations of a call, by their places in it.
+    pub(crate) fn answered(&mut self, call: Option<u64>, places: &[u32], answers: Vec<Answer>) {
         if let Some(call) = self.calls.iter_mut().find(|c| Some(c.no) == call) {
-            call.answers.extend(answers);
+            for (place, answer) in places.iter().zip(answers) {
+                call.answers[*place as usize] = Some(answer);
+            }
         }
     }
 
@@ -429,7 +436,7 @@ impl Engine {
         while self.calls.front().is_some_and(|call| call.items == 0) {
             if let Some(call) = self.calls.pop_front() {
                 // The caller may have dropped its future.
-                let _ = call.to.send(Ok(call.answers));
+                let _ = call.to.send(Ok(call.answers.into_iter().flatten().collect()));
             }
         }
     }

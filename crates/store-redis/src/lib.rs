@@ -25,6 +25,7 @@ mod answer;
 mod backoff;
 mod conn;
 mod coordination;
+mod cut;
 mod dests;
 mod fault;
 mod handle;

@@ -82,7 +82,7 @@ impl Engine {
         self.filed_nothing(&mut item);
         let Work::Ops(run) = &item.work else { return Ok(()) };
         let (answers, claim) = (vec![Answer::Refused(refusal); run.ops.len()], run.claim);
-        self.answered(item.call, answers);
+        self.answered(item.call, &run.places, answers);
         match claim {
             Some(until) => {
                 item.work = Work::Claim { until, held: false };

@@ -1,7 +1,7 @@
 //! From operations to a script call: keys, arguments, and where everything goes.
 //!
-//! Purpose: cuts a batch into runs that one script can do in about a millisecond, and lays a run out as `lua/slots.lua`
-//! wants it. Not in here: sending, sequence numbers, answers.
+//! Purpose: lays a run of operations out as `lua/slots.lua` wants it. Not in here: what a run is ([`crate::cut`]), sending,
+//! sequence numbers, answers.
 
 mod plain;
 
@@ -12,6 +12,7 @@ use mtimer_store::record::cut_error;
 use mtimer_store::{Op, Record};
 use mtimer_types::{Destination, Epoch, Key, KeyPolicy, Nonce, SlotWidth, Target, Time, TimerId};
 
+use crate::cut::Weight;
 use crate::dests::{self, Destinations};
 use crate::hints::Hints;
 use crate::keys::{IndexKey, Keyspace, SHELVES, SlotKey};
@@ -19,12 +20,6 @@ use crate::mirror::Mirror;
 use crate::resp::Args;
 use crate::script::Script;
 
-/// Operations of one script: each may have to look into several siblings of a crowded slot.
-const MAX_OPS: usize = 128;
-/// Bytes of records that one script files or moves.
-const MAX_BYTES: usize = 64 << 10;
-/// A record that is only read and removed counts for this part of its bytes: what a load reads, a script may, too.
-const READ_ONLY: usize = 4;
 /// KEYS before the shelves, as in `lua/slots.lua`.
 const FIXED_KEYS: usize = 7;
 
@@ -93,70 +88,6 @@ pub(crate) const fn script_of(op: &Op) -> Script {
         Op::Purge { .. } => Script::Purge,
         Op::TrimDead { .. } => Script::TrimDead,
     }
-}
-
-/// What a script has to do for a timer, about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Weight {
-    /// Timers of one slot that are as much work to look up.
-    places: usize,
-    /// Bytes of its record.
-    bytes: usize,
-}
-
-impl Weight {
-    /// The weight of a timer as far as it is known.
-    pub(crate) fn of(id: TimerId, mirror: &Mirror, hints: &Hints) -> Self {
-        // In a crowded slot an id may be in several siblings, and a script has to look into each; unless it is known in
-        // which one it is.
-        let hint = hints.get(id).filter(|slot| mirror.has(*slot));
-        let births = if hint.is_some() { Vec::new() } else { mirror.birth_places(id) };
-        let slot = hint.or_else(|| births.first().copied());
-        let bytes = hints.size(id).or_else(|| mirror.mean_size(slot?)).unwrap_or(0);
-        Self { places: births.len().div_ceil(2).max(1), bytes }
-    }
-}
-
-/// Bytes that an operation adds to its script, if the timer's record has `record`.
-fn bytes_of(op: &Op, record: usize) -> usize {
-    match op {
-        Op::Schedule { timer, .. } => timer.payload.len(),
-        Op::Settle { verdict: Verdict::Ack | Verdict::LateAck { .. } | Verdict::Expired, .. }
-        | Op::Cancel { .. }
-        | Op::Purge { .. } => record / READ_ONLY,
-        Op::Settle { .. }
-        | Op::Reschedule { .. }
-        | Op::Take { .. }
-        | Op::Park { .. }
-        | Op::Unpark { .. }
-        | Op::Replay { .. }
-        | Op::TrimDead { .. } => record,
-    }
-}
-
-/// Cuts operations into runs of one kind and bounded size, in order. `weigh` tells how much work an id is.
-pub(crate) fn runs(ops: Vec<Op>, weigh: impl Fn(TimerId) -> Weight) -> Vec<Vec<Op>> {
-    let mut runs: Vec<Vec<Op>> = Vec::new();
-    let (mut weight, mut bytes) = (0, 0);
-    for op in ops {
-        let Weight { places, bytes: record } = op.id().map_or(Weight { places: 1, bytes: 0 }, &weigh);
-        let size = bytes_of(&op, record);
-        let fits = runs.last().and_then(|run| run.first()).is_some_and(|first| {
-            script_of(first) == script_of(&op)
-                && !matches!(op, Op::TrimDead { .. })
-                && bytes + size <= MAX_BYTES
-                && weight + places <= MAX_OPS
-        });
-        match runs.last_mut() {
-            Some(run) if fits => run.push(op),
-            _ => {
-                runs.push(vec![op]);
-                (weight, bytes) = (0, 0);
-            }
-        }
-        (weight, bytes) = (weight + places, bytes + size);
-    }
-    runs
 }
 
 /// Dead letters that one script trims at most.

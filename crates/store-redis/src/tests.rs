@@ -142,6 +142,56 @@ async fn whatever_comes_to_nothing_leaves_no_slots_in_memory() {
     assert_eq!(engine.known_slots(), before);
 }
 
+/// New timers among repeats, conflicts, moved ones and ended ones, more than one script takes: each is answered in its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_short_way_of_filing_tells_what_is_not_new() {
+    let server = Server::start();
+    let mut engine = engine(&server).await;
+    let at = |n: u64| NOW + DAY + n * 7_919 % 600 * 1_000;
+    let make = |n: u64| timer(n, at(n), None);
+    let all = |numbers: std::ops::Range<u64>| -> Vec<Op> {
+        numbers.map(|n| schedule(&make(n), KeyPolicy::Create)).collect()
+    };
+    let short = |server: &Server| server.call::<String>(&["INFO", "commandstats"]).contains("cmdstat_hsetnx");
+    assert_eq!(engine.pipeline([all(0..1)]).await, [NEW]);
+    assert_eq!(engine.pipeline([all(1..300)]).await, vec![NEW; 299]);
+
+    // Repeats with progress and without, another content, and new ones.
+    let [stored, conflict] =
+        [ScheduleAnswer::Scheduled { new: false, replaced: None }, ScheduleAnswer::Conflict];
+    let other = Timer { payload: Bytes::from_static(b"other"), ..make(8) };
+    let mut batch = all(0..8);
+    batch.push(schedule(&other, KeyPolicy::Create));
+    batch.extend(all(300..302));
+    batch.extend(all(9..150));
+    let mut expected = vec![Answer::Schedule(stored); 8];
+    expected.extend([Answer::Schedule(conflict), NEW, NEW]);
+    expected.extend(vec![Answer::Schedule(stored); 141]);
+    assert_eq!(engine.pipeline([batch.clone()]).await, expected);
+    assert!(short(&server), "they went another way");
+    let stopped = Op::Cancel { target: Target::Id(make(0).id), in_flight: true, request: RequestId(1) };
+    engine.pipeline([vec![stopped]]).await;
+    expected[9..11].fill(Answer::Schedule(stored));
+    assert_eq!(engine.pipeline([batch.clone()]).await, expected);
+
+    // What was moved or has ended is found, too.
+    let retried = Verdict::Retry { fire: at(1) + DAY, tier: 1, failed: 1, error: "no".into() };
+    let moved = vec![
+        Op::Park { id: make(2).id, failed: 0 },
+        settle(make(1).id, retried),
+        settle(make(3).id, Verdict::Expired),
+    ];
+    engine.pipeline([moved]).await;
+    expected[3] = Answer::Schedule(ScheduleAnswer::Ended(mtimer_types::Ended::Expired));
+    assert_eq!(engine.pipeline([batch]).await, expected);
+
+    // A new owner, who knows slots only, finds the same.
+    let mut expected: Vec<_> =
+        (0..302).map(|n| make(n).id).filter(|id| ![2, 3].map(|n| make(n).id).contains(id)).collect();
+    expected.sort_unstable();
+    assert_eq!(engine.loaded_ids(NOW + 3 * DAY).await, expected);
+}
+
 /// Scripts under way at the same time place timers in one slot, of which some are refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_is_known_for_as_long_as_any_script_has_filled_it() {
