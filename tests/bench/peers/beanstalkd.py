@@ -1,7 +1,7 @@
 """Drives a beanstalkd over one connection, as fast as it answers: commands are laid out in large buffers beforehand,
 written without waiting for replies, and the replies are counted. What is measured is beanstalkd, not Python: beside
-every rate stands the share of the time in which the server had work (`server_fed`: it ran, or waited for a core). Near
-1.0, the client was never what it waited for.
+every rate stands the share of the time in which the server had work (`server_fed`: it ran, waited for a core, or waited for
+its disk). Near 1.0, the client was never what it waited for.
 
 Not here: starting and stopping the server (servers.py), what is compared with what (compare.py).
 """
@@ -11,7 +11,7 @@ import select
 import socket
 import time
 
-from servers import own_cpu_seconds, scheduled_seconds
+from servers import own_cpu_seconds, scheduled_seconds, waits_for_disk
 
 # Commands in one buffer. Larger ones do not help: the server reads a few hundred bytes at a time.
 BATCH = 1000
@@ -43,6 +43,7 @@ class Client:
         self.sock.setblocking(False)
         self.pid = pid
         self.body = b"x" * payload_bytes
+        self.looks = self.at_disk = 0
 
     def close(self):
         self.sock.close()
@@ -113,15 +114,17 @@ class Client:
         return batches
 
     def _measured(self, timers, work):
+        self.looks = self.at_disk = 0
         (ran, waited), client, start = scheduled_seconds(self.pid), own_cpu_seconds(), time.monotonic()
         work()
         elapsed = time.monotonic() - start
+        at_disk = self.at_disk / max(self.looks, 1)
         now, client = scheduled_seconds(self.pid), own_cpu_seconds() - client
         ran, waited = now[0] - ran, now[1] - waited
         return {
             "rate_per_s": timers / elapsed,
             "cpu_us_per_timer": {"client": client / timers * 1e6, "server": ran / timers * 1e6},
-            "server_fed": (ran + waited) / elapsed,
+            "server_fed": (ran + waited) / elapsed + at_disk,
             "lost": 0,
         }
 
@@ -138,7 +141,7 @@ class Client:
                 if offset == len(pending[at]):
                     at, offset = at + 1, 0
             if readable:
-                time.sleep(PAUSE_S)
+                self._pause()
                 text = tail + self._receive()
                 cut = text.rfind(b"\n") + 1
                 lines += text.count(b"\n", 0, cut)
@@ -158,7 +161,7 @@ class Client:
             if writable:
                 del out[: self._send_some(out)]
             if readable:
-                time.sleep(PAUSE_S)
+                self._pause()
                 text = tail + self._receive()
                 # Cut behind a whole line; a body is cut off from its job at worst, and is of no interest.
                 cut = text.rfind(b"\n") + 1
@@ -171,6 +174,12 @@ class Client:
                     more = min(len(jobs), timers - asked)
                     asked += more
                     out += b"delete " + b"\r\ndelete ".join(jobs) + b"\r\n" + b"reserve\r\n" * more
+
+    def _pause(self):
+        """Lets answers gather, and looks what the server is at then: a look takes some microseconds."""
+        time.sleep(PAUSE_S)
+        self.looks += 1
+        self.at_disk += waits_for_disk(self.pid)
 
     def _send(self, data):
         self.sock.setblocking(True)

@@ -88,6 +88,11 @@ def scheduled_seconds(pid):
     return int(ran) / 1e9, int(waited) / 1e9
 
 
+def waits_for_disk(pid):
+    """Whether a process is asleep in the kernel in a way that nothing but the kernel ends: mostly until a disk has written."""
+    return pathlib.Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].startswith(b"D")
+
+
 def own_cpu_seconds():
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
