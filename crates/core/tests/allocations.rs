@@ -184,7 +184,7 @@ impl World {
             retry: None,
             payload: vec![7; 64].into(),
         };
-        RequestOp::Schedule { timer, policy: KeyPolicy::Create }
+        RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
     }
 }
 
