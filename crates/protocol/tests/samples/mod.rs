@@ -163,13 +163,8 @@ pub fn topology() -> Topology {
 }
 
 fn view(state: TimerState) -> ServerMessage {
-    let view = TimerView {
-        timer: plain_timer().into(),
-        state,
-        failed: 2,
-        stopped: false,
-        last_error: Some("no".into()),
-    };
+    let view =
+        TimerView { timer: plain_timer(), state, failed: 2, stopped: false, last_error: Some("no".into()) };
     answer(QueryAnswer::Timer(Some(view)))
 }
 
@@ -227,7 +222,7 @@ fn replies() -> Vec<(&'static str, ServerMessage)> {
 
 fn answers() -> Vec<(&'static str, ServerMessage)> {
     let dead = |reason| DeadRow {
-        timer: plain_timer().into(),
+        timer: plain_timer(),
         reason,
         attempts: 6,
         last_error: Some("no".into()),
