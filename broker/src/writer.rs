@@ -7,8 +7,7 @@
 
 use std::time::Duration;
 
-use bytes::{BufMut, BytesMut};
-use mtimer_protocol::{EncodeError, ErrorCode, OpReply, QueryAnswer, ServerMessage, encode};
+use mtimer_protocol::{EncodeError, ErrorCode, OpReply, QueryAnswer, ServerMessage, encode_frame};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -46,7 +45,7 @@ pub(crate) async fn write_all<W: AsyncWrite + Unpin>(
     pace: Pace,
     counters: &Counters,
 ) -> Result<(), WriteError> {
-    let mut buffer = BytesMut::new();
+    let mut buffer = Vec::new();
     let mut pings = 0;
     loop {
         match timeout_at(Instant::now() + pace.heartbeat, outbox.take()).await {
@@ -68,7 +67,7 @@ pub(crate) async fn write_all<W: AsyncWrite + Unpin>(
             }
         }
         if buffer.capacity() > 2 * CHUNK {
-            buffer = BytesMut::new();
+            buffer = Vec::new();
         }
     }
 }
@@ -76,30 +75,26 @@ pub(crate) async fn write_all<W: AsyncWrite + Unpin>(
 /// Writes the buffer and empties it. Any progress within `stalled` is good enough.
 async fn write_out<W: AsyncWrite + Unpin>(
     socket: &mut W,
-    buffer: &mut BytesMut,
+    buffer: &mut Vec<u8>,
     stalled: Duration,
 ) -> Result<(), WriteError> {
-    while !buffer.is_empty() {
+    let mut rest = &buffer[..];
+    while !rest.is_empty() {
         let wrote =
-            timeout(stalled, socket.write_buf(buffer)).await.map_err(|_| WriteError::Stalled(stalled))??;
+            timeout(stalled, socket.write(rest)).await.map_err(|_| WriteError::Stalled(stalled))??;
         if wrote == 0 {
             return Err(std::io::Error::from(std::io::ErrorKind::WriteZero).into());
         }
+        rest = &rest[wrote..];
     }
     buffer.clear();
     Ok(())
 }
 
 /// Appends a message's frame, or frames if it fits no single one.
-fn put(buffer: &mut BytesMut, message: ServerMessage, counters: &Counters) -> Result<(), EncodeError> {
-    let too_large = match encode(&message) {
-        Ok(body) => {
-            // `encode` has checked that the length is within the frame limit.
-            buffer.reserve(4 + body.len());
-            buffer.put_u32(body.len() as u32);
-            buffer.put_slice(&body);
-            return Ok(());
-        }
+fn put(buffer: &mut Vec<u8>, message: ServerMessage, counters: &Counters) -> Result<(), EncodeError> {
+    let too_large = match encode_frame(&message, buffer) {
+        Ok(()) => return Ok(()),
         Err(error @ EncodeError::TooLarge { .. }) => error,
         Err(error @ EncodeError::Unencodable(_)) => return Err(error),
     };

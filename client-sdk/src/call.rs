@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mtimer_protocol::{ErrorCode, OpReply, Request, RequestOp};
+use mtimer_protocol::{ClientMessage, ErrorCode, OpReply, Request, RequestOp};
 use mtimer_types::limits::REPEAT_HORIZON_MS;
 use mtimer_types::{PartitionId, Target, Time};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::RequestError;
 use crate::backoff::backoff;
+use crate::batch::Part;
 
 /// Delay before an operation that could not be done yet is sent again, and how far the delay grows.
 const RETRY_FIRST: Duration = Duration::from_millis(25);
@@ -34,9 +35,7 @@ impl Call {
 /// Who waits, and what happened to the operation so far.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    reply: oneshot::Sender<Result<OpReply, RequestError>>,
-    /// Its part of the room for operations on their way.
-    _room: OwnedSemaphorePermit,
+    reply: Reply,
     asked: Instant,
     deadline: Instant,
     /// Since when it may have been done.
@@ -49,7 +48,16 @@ pub(crate) struct Waiter {
     pub(crate) astray: bool,
     followed: bool,
     tries: u32,
-    last: Option<RequestError>,
+    last: Option<Box<RequestError>>,
+}
+
+/// Where the answer goes. With it comes back the operation's part of the room for those on their way.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// To a call for this operation alone.
+    Alone(oneshot::Sender<Result<OpReply, RequestError>>, OwnedSemaphorePermit),
+    /// To one for many.
+    Together(Part),
 }
 
 /// When an operation was first sent, by both clocks.
@@ -77,15 +85,9 @@ pub(crate) enum Next {
 }
 
 impl Waiter {
-    pub(crate) fn new(
-        reply: oneshot::Sender<Result<OpReply, RequestError>>,
-        room: OwnedSemaphorePermit,
-        asked: Instant,
-        timeout: Duration,
-    ) -> Self {
+    pub(crate) fn new(reply: Reply, asked: Instant, timeout: Duration) -> Self {
         Self {
             reply,
-            _room: room,
             asked,
             deadline: asked + timeout,
             first: None,
@@ -99,18 +101,30 @@ impl Waiter {
     }
 
     pub(crate) fn answer(self, answer: Result<OpReply, RequestError>) {
-        // Whoever asked may have stopped waiting.
-        let _ = self.reply.send(answer);
+        match self.reply {
+            // Whoever asked may have stopped waiting.
+            Reply::Alone(reply, _room) => _ = reply.send(answer),
+            Reply::Together(part) => part.answer(answer),
+        }
     }
 
     /// Nobody waits, and nothing has left yet.
     pub(crate) fn abandoned(&self) -> bool {
-        self.first.is_none() && self.reply.is_closed()
+        self.first.is_none()
+            && match &self.reply {
+                Reply::Alone(reply, _) => reply.is_closed(),
+                Reply::Together(part) => part.is_abandoned(),
+            }
     }
 
     /// Whether every sending but the one at hand is known to have done nothing.
     fn is_fresh(&self) -> bool {
-        !self.lost && !matches!(self.last, Some(RequestError::NotReplicated { .. }))
+        !self.lost && !self.is_stored()
+    }
+
+    /// Whether a broker said that it is stored, but not confirmed.
+    fn is_stored(&self) -> bool {
+        matches!(self.last.as_deref(), Some(RequestError::NotReplicated { .. }))
     }
 
     /// When it is given up.
@@ -124,7 +138,7 @@ impl Waiter {
 
     pub(crate) fn give_up(mut self, now: Instant, reason: &str) {
         let ms = now.saturating_duration_since(self.asked).as_millis() as u64;
-        let error = match self.last.take() {
+        let error = match self.last.take().map(|last| *last) {
             Some(error @ RequestError::NotReplicated { .. }) => error,
             _ if self.lost => unknown(reason),
             Some(error) => error,
@@ -202,8 +216,8 @@ impl Call {
         let again = now + backoff(waiter.tries, RETRY_FIRST, RETRY_MOST);
         waiter.tries += 1;
         // What was stored once stays "stored, not confirmed", whatever a later try meets.
-        if !matches!(waiter.last, Some(RequestError::NotReplicated { .. })) {
-            waiter.last = Some(error);
+        if !waiter.is_stored() {
+            waiter.last = Some(Box::new(error));
         }
         if again >= waiter.limit() {
             self.waiter.give_up(now, "the broker could not do it in time");
@@ -219,26 +233,42 @@ pub(crate) struct Frame {
     pub(crate) session: u64,
     pub(crate) first: First,
     pub(crate) corr: u64,
-    pub(crate) calls: Vec<Call>,
+    /// What goes on the wire: a request with the operations.
+    pub(crate) message: ClientMessage,
+    /// The rest of them, in the same order.
+    pub(crate) waiters: Vec<(PartitionId, Waiter)>,
 }
 
 impl Frame {
-    /// What goes on the wire; [`Frame::put_back`] follows.
-    pub(crate) fn take_request(&mut self) -> (Request, Vec<(PartitionId, Waiter)>) {
-        let calls = std::mem::take(&mut self.calls);
-        let (ops, waiters) = calls.into_iter().map(|c| (c.op, (c.partition, c.waiter))).unzip();
-        (Request { corr: self.corr, first_sent: self.first.time, ops }, waiters)
+    pub(crate) fn new(
+        session: u64,
+        first: First,
+        corr: u64,
+        ops: Vec<RequestOp>,
+        waiters: Vec<(PartitionId, Waiter)>,
+    ) -> Self {
+        let message = ClientMessage::Request(Request { corr, first_sent: first.time, ops });
+        Self { session, first, corr, message, waiters }
     }
 
-    /// After [`Frame::take_request`].
-    pub(crate) fn put_back(&mut self, request: Request, waiters: Vec<(PartitionId, Waiter)>) {
-        let calls = request.ops.into_iter().zip(waiters);
-        self.calls = calls.map(|(op, (partition, waiter))| Call { op, partition, waiter }).collect();
+    pub(crate) fn ops(&self) -> &[RequestOp] {
+        match &self.message {
+            ClientMessage::Request(request) => &request.ops,
+            _ => &[],
+        }
+    }
+
+    pub(crate) fn into_calls(self) -> impl Iterator<Item = Call> {
+        let ops = match self.message {
+            ClientMessage::Request(request) => request.ops,
+            _ => Vec::new(),
+        };
+        ops.into_iter().zip(self.waiters).map(|(op, (partition, waiter))| Call { op, partition, waiter })
     }
 
     /// It cannot be sent: an error to all who wait.
     pub(crate) fn fail(self, reason: &str) {
-        for Call { waiter, .. } in self.calls {
+        for (_, waiter) in self.waiters {
             let error = match waiter.lost {
                 true => unknown(reason),
                 false => RequestError::Refused { code: ErrorCode::Invalid, message: reason.to_owned() },

@@ -107,23 +107,25 @@ impl Client {
     pub async fn schedule(&self, schedule: Schedule) -> Result<Scheduled, ScheduleError> {
         let (timer, policy) = self.resolve(schedule)?;
         let id = timer.id;
-        scheduled(id, self.request(RequestOp::Schedule { timer, policy }).await)
+        scheduled(id, self.request(RequestOp::Schedule { timer: Arc::new(timer), policy }).await)
     }
 
     /// Schedules many timers in as few frames as possible; one answer for each, in the same order.
     pub async fn schedule_all(&self, schedules: Vec<Schedule>) -> Vec<Result<Scheduled, ScheduleError>> {
         let mut slots = Vec::with_capacity(schedules.len());
-        let ops = schedules.into_iter().filter_map(|schedule| match self.resolve(schedule) {
-            Ok((timer, policy)) => {
-                slots.push(Ok(timer.id));
-                Some(RequestOp::Schedule { timer, policy })
-            }
-            Err(error) => {
-                slots.push(Err(error));
-                None
-            }
-        });
-        let mut replies = self.shared().request_all(ops).await.into_iter();
+        let mut ops = Vec::with_capacity(schedules.len());
+        let (now, mut spread) = (self.now(), self.shared().spread(schedules.len()));
+        for schedule in schedules {
+            slots.push(match schedule.resolve(now, |dest, key| spread.partition(dest, key)) {
+                Ok((timer, policy)) => {
+                    let id = timer.id;
+                    ops.push(RequestOp::Schedule { timer: Arc::new(timer), policy });
+                    Ok(id)
+                }
+                Err(error) => Err(error.into()),
+            });
+        }
+        let mut replies = self.shared().request_all(ops.into_iter()).await.into_iter();
         let mut answer = |id| scheduled(id, replies.next().unwrap_or(Err(RequestError::Mismatched)));
         slots.into_iter().map(|slot| slot.and_then(&mut answer)).collect()
     }
@@ -236,7 +238,7 @@ impl Client {
     }
 
     fn resolve(&self, schedule: Schedule) -> Result<(Timer, KeyPolicy), ScheduleError> {
-        Ok(schedule.resolve(self.now(), |dest, key| self.shared().partition(dest, key))?)
+        Ok(schedule.resolve(self.now(), |dest, key| self.shared().spread(1).partition(dest, key))?)
     }
 
     async fn request(&self, op: RequestOp) -> Result<OpReply, RequestError> {

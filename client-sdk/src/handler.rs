@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mtimer_protocol::{Delivery, Role, Settlement};
 use mtimer_types::limits::MAX_CREDIT;
-use mtimer_types::{Destination, HandlerOutcome, Mode};
+use mtimer_types::{Destination, HandlerOutcome, Mode, TimerId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -95,6 +95,7 @@ impl Register {
             dedupe: (self.dedupe > 0).then(|| Arc::new(Dedupe::new(self.dedupe))),
             outcomes: Vec::new(),
             since: Instant::now(),
+            returned: Instant::now(),
             in_a_row: 0,
         };
         let begin = move |callback| -> BoxFuture<'static, Outcome> {
@@ -182,6 +183,8 @@ struct Dispatcher {
     outcomes: Vec<Told>,
     /// When the first of them came.
     since: Instant,
+    /// When the latest handler gave the word back.
+    returned: Instant,
     in_a_row: u32,
 }
 
@@ -197,6 +200,7 @@ impl Dispatcher {
     async fn batch(&mut self, arrived: Arrived, begin: &impl Fn(Callback) -> BoxFuture<'static, Outcome>) {
         let Arrived { line, received, at, deliveries } = arrived;
         self.since = Instant::now();
+        self.returned = self.since;
         let mut late = self.since.duration_since(at) > TOGETHER_FOR;
         let mut dropped = 0;
         for delivery in deliveries {
@@ -216,7 +220,7 @@ impl Dispatcher {
                 tokio::task::yield_now().await;
                 late = true;
             }
-            if self.outcomes.len() >= TOGETHER || self.since.elapsed() >= TOGETHER_FOR {
+            if self.outcomes.len() >= TOGETHER || self.returned.duration_since(self.since) >= TOGETHER_FOR {
                 self.flush();
             }
         }
@@ -238,13 +242,13 @@ impl Dispatcher {
         let timeout = Duration::from_millis(u64::from(timeout_ms));
         let over = Arc::clone(line);
         // A handler that was given more time tells later than this, and then this moment counts.
-        let told = move |outcome| {
+        let told = move |outcome, now| {
             let settlement = Settlement { id, epoch, attempt, outcome };
-            Told::new(settlement, over, (at + timeout).max(Instant::now()))
+            Told::new(settlement, over, (at + timeout).max(now))
         };
         if self.dedupe.as_ref().is_some_and(|d| d.knows(id)) {
             count(&self.shared.counters.deduplicated, 1);
-            self.outcomes.push(told(HandlerOutcome::Ok));
+            self.outcomes.push(told(HandlerOutcome::Ok, self.returned));
             return;
         }
         let callback = Callback {
@@ -262,15 +266,20 @@ impl Dispatcher {
             shared: Arc::clone(&self.shared),
         };
         let mut handler = AssertUnwindSafe(begin(callback)).catch_unwind();
-        let finish = Finish { shared: Arc::clone(&self.shared), dedupe: self.dedupe.clone() };
-        match handler.poll_unpin(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => self.outcomes.push(told(finish.outcome(id, result).0)),
+        let polled = handler.poll_unpin(&mut Context::from_waker(Waker::noop()));
+        self.returned = Instant::now();
+        match polled {
+            Poll::Ready(result) => {
+                let outcome = outcome(&self.shared, self.dedupe.as_deref(), id, result);
+                self.outcomes.push(told(outcome.0, self.returned));
+            }
             Poll::Pending => {
+                let (shared, dedupe) = (Arc::clone(&self.shared), self.dedupe.clone());
                 let slot = Slot::take(&self.running);
                 let token = self.shared.token.clone();
                 self.shared.tasks.spawn(token.run_until_cancelled_owned(async move {
-                    let outcome = finish.outcome(id, handler.await);
-                    finish.shared.settle(&mut vec![told(outcome.0)]);
+                    let outcome = outcome(&shared, dedupe.as_deref(), id, handler.await);
+                    shared.settle(&mut vec![told(outcome.0, Instant::now())]);
                     drop(slot);
                 }));
             }
@@ -300,22 +309,20 @@ fn is_pointless(delivery: &Delivery, line: &Line, at: Instant) -> bool {
 }
 
 /// What is done with the result of a handler.
-struct Finish {
-    shared: Arc<Shared>,
-    dedupe: Option<Arc<Dedupe>>,
-}
-
-impl Finish {
-    fn outcome(&self, id: mtimer_types::TimerId, result: Result<Outcome, Box<dyn Any + Send>>) -> Outcome {
-        let outcome = result.unwrap_or_else(|panic| {
-            count(&self.shared.counters.panics, 1);
-            let text = panic.downcast_ref::<&str>().copied();
-            let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-            Outcome::retry(format_args!("the handler panicked: {}", text.unwrap_or("(no text)")))
-        });
-        if let Some(dedupe) = self.dedupe.as_ref().filter(|_| outcome.is_ok()) {
-            dedupe.add(id);
-        }
-        outcome
+fn outcome(
+    shared: &Shared,
+    dedupe: Option<&Dedupe>,
+    id: TimerId,
+    result: Result<Outcome, Box<dyn Any + Send>>,
+) -> Outcome {
+    let outcome = result.unwrap_or_else(|panic| {
+        count(&shared.counters.panics, 1);
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Outcome::retry(format_args!("the handler panicked: {}", text.unwrap_or("(no text)")))
+    });
+    if let Some(dedupe) = dedupe.filter(|_| outcome.is_ok()) {
+        dedupe.add(id);
     }
+    outcome
 }

@@ -39,6 +39,7 @@
 
 mod answer;
 mod backoff;
+mod batch;
 mod builder;
 mod call;
 mod callback;

@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::{BufMut, BytesMut};
 use futures_util::StreamExt;
 use mtimer_protocol::{
-    ClientMessage, Hello, MAGIC, ServerMessage, VERSION, Welcome, decode, encode, frame_codec,
+    ClientMessage, Hello, MAGIC, ServerMessage, VERSION, Welcome, decode, encode, encode_frame, frame_codec,
 };
 use mtimer_types::limits::{HANDSHAKE_DEADLINE_MS, MAX_FRAME, MAX_FRAME_BEFORE_AUTH, MAX_PARTITIONS};
 use tokio::io::AsyncWriteExt;
@@ -192,8 +191,8 @@ impl Link {
         stream.set_nodelay(true).map_err(unreachable)?;
         let (read, mut write) = stream.into_split();
         let mut frames = FramedRead::new(read, frame_codec(MAX_FRAME_BEFORE_AUTH));
-        let mut bytes = BytesMut::new();
-        put_frame(&mut bytes, &self.dialler.hello).map_err(|e| protocol(e.to_string()))?;
+        let mut bytes = Vec::new();
+        encode_frame(&self.dialler.hello, &mut bytes).map_err(|e| protocol(e.to_string()))?;
         let sent = Instant::now();
         write.write_all(&bytes).await.map_err(unreachable)?;
         let answer = match frames.next().await {
@@ -221,16 +220,4 @@ impl Link {
         frames.decoder_mut().set_max_frame_length(MAX_FRAME);
         Ok(Connection { broker, welcome, sent, received, frames, write })
     }
-}
-
-/// Appends a message with its length to what is to be written.
-pub(crate) fn put_frame(
-    out: &mut BytesMut,
-    message: &ClientMessage,
-) -> Result<(), mtimer_protocol::EncodeError> {
-    let body = encode(message)?;
-    // A body is at most MAX_FRAME bytes long.
-    out.put_u32(body.len() as u32);
-    out.extend_from_slice(&body);
-    Ok(())
 }

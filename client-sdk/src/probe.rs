@@ -5,14 +5,13 @@
 
 use std::time::Duration;
 
-use bytes::BytesMut;
 use futures_util::StreamExt;
-use mtimer_protocol::{ClientMessage, ClusterView, Query, QueryAnswer, ServerMessage, decode};
+use mtimer_protocol::{ClientMessage, ClusterView, Query, QueryAnswer, ServerMessage, decode, encode_frame};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout};
 
 use crate::error::LinkError;
-use crate::link::{Connection, Link, put_frame};
+use crate::link::{Connection, Link};
 use crate::shared::info;
 use crate::{ClientBuilder, ConnectError, Info, RequestError};
 
@@ -116,7 +115,7 @@ async fn exchange<T>(
 }
 
 async fn send(connection: &mut Connection, message: &ClientMessage) -> Result<(), LinkError> {
-    let mut bytes = BytesMut::new();
-    put_frame(&mut bytes, message).map_err(std::io::Error::other)?;
+    let mut bytes = Vec::new();
+    encode_frame(message, &mut bytes).map_err(std::io::Error::other)?;
     Ok(connection.write.write_all(&bytes).await?)
 }

@@ -88,29 +88,35 @@ impl Requests {
         }
         let before = lane.queue.front()?.waiter.first;
         let first = before.unwrap_or(First { time, at: now });
-        let (mut calls, mut bytes) = (Vec::new(), 0);
-        while let Some(mut call) = lane.queue.pop_front() {
-            if call.waiter.abandoned() {
-                continue;
+        let most = lane.queue.len().min(lane.max_ops);
+        let (mut ops, mut waiters, mut bytes) = (Vec::with_capacity(most), Vec::with_capacity(most), 0);
+        while let Some(call) = lane.queue.front() {
+            let abandoned = call.waiter.abandoned();
+            if !abandoned {
+                bytes += op_bytes(&call.op);
+                let full = ops.len() == lane.max_ops || (bytes > lane.max_bytes && !ops.is_empty());
+                if full || call.waiter.first != before {
+                    break;
+                }
             }
-            bytes += op_bytes(&call.op);
-            let full = calls.len() == lane.max_ops || (bytes > lane.max_bytes && !calls.is_empty());
-            if full || call.waiter.first != before {
-                lane.queue.push_front(call);
-                break;
+            if let Some(Call { op, partition, mut waiter }) = lane.queue.pop_front().filter(|_| !abandoned) {
+                waiter.first = Some(first);
+                ops.push(op);
+                waiters.push((partition, waiter));
             }
-            call.waiter.first = Some(first);
-            calls.push(call);
+        }
+        if ops.is_empty() {
+            return None;
         }
         let corr = self.number();
-        Some(Frame { session, first, corr, calls })
+        Some(Frame::new(session, first, corr, ops, waiters))
     }
 
     /// The frame is about to be written. Says how many operations it repeats.
     pub(crate) fn sent(&mut self, mut frame: Frame) -> u64 {
         let mut repeated = 0;
-        for call in &mut frame.calls {
-            repeated += u64::from(std::mem::take(&mut call.waiter.repeats));
+        for (_, waiter) in &mut frame.waiters {
+            repeated += u64::from(std::mem::take(&mut waiter.repeats));
         }
         match self.lanes.get_mut(&frame.session) {
             Some(lane) => _ = lane.sent.insert(frame.corr, frame),
@@ -140,9 +146,9 @@ impl Requests {
         else {
             return Ok(0);
         };
-        let breach = if frame.calls.len() != replies.len() {
+        let breach = if frame.waiters.len() != replies.len() {
             Some("a reply with too few or too many answers")
-        } else if !frame.calls.iter().zip(&replies).all(|(call, reply)| fits(&call.op, reply)) {
+        } else if !frame.ops().iter().zip(&replies).all(|(op, reply)| fits(op, reply)) {
             Some("an answer that does not fit its operation")
         } else {
             None
@@ -152,7 +158,7 @@ impl Requests {
             return Err(breach);
         }
         let mut retried = 0;
-        for (call, reply) in frame.calls.into_iter().zip(replies) {
+        for (call, reply) in frame.into_calls().zip(replies) {
             match &reply {
                 OpReply::Moved { owner } => routes.moved(call.partition, owner),
                 OpReply::Failed { code: ErrorCode::NotOwner, .. } => {
@@ -177,7 +183,7 @@ impl Requests {
     /// A connection is gone: what was sent over it is to be repeated, at whoever owns its partition now.
     pub(crate) fn closed(&mut self, session: u64, routes: &Routes) {
         let Some(lane) = self.lanes.remove(&session) else { return };
-        let mut sent: Vec<Call> = lane.sent.into_values().flat_map(|frame| frame.calls).collect();
+        let mut sent: Vec<Call> = lane.sent.into_values().flat_map(Frame::into_calls).collect();
         sent.iter_mut().for_each(|call| call.waiter.lost());
         for call in sent.into_iter().chain(lane.queue) {
             self.push(call, routes);
@@ -215,7 +221,7 @@ impl Requests {
             let (late, sent): (BTreeMap<_, _>, _) =
                 std::mem::take(&mut lane.sent).into_iter().partition(|(_, f)| f.first.horizon() <= now);
             lane.sent = sent;
-            for call in late.into_values().flat_map(|frame| frame.calls) {
+            for call in late.into_values().flat_map(Frame::into_calls) {
                 let reason = "no answer within the 30 s in which it could be repeated";
                 call.waiter.answer(Err(unknown(reason)));
             }
@@ -229,7 +235,7 @@ impl Requests {
         let (mut queued, mut sent) = (std::mem::take(&mut self.unrouted), Vec::new());
         for lane in lanes {
             queued.extend(lane.queue);
-            sent.extend(lane.sent.into_values().flat_map(|frame| frame.calls));
+            sent.extend(lane.sent.into_values().flat_map(Frame::into_calls));
         }
         for call in queued.into_iter().chain(std::mem::take(&mut self.waiting).into_values()) {
             let done = call.waiter.first.is_some();

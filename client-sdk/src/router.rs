@@ -211,9 +211,21 @@ impl Router {
     /// Queues outcomes; says how many are pointless.
     pub(crate) fn settle(&mut self, outcomes: impl Iterator<Item = Told>) -> u64 {
         let (mut last, mut pointless) = (None, 0);
+        // Neighbours mostly go the same way.
+        let (mut way, mut over, mut left_out) = (None, 0, 0);
         for told in outcomes {
-            self.left_out(told.over.session, 1);
-            match self.settling.push(told, &self.routes) {
+            let from = (told.settlement.id.partition(), told.over.session);
+            let to = match way {
+                Some((same, to)) if same == from => to,
+                _ => self.routes.settle_line(from.0, &told.over),
+            };
+            way = Some((from, to));
+            if over != from.1 {
+                self.left_out(over, std::mem::take(&mut left_out));
+                over = from.1;
+            }
+            left_out += 1;
+            match self.settling.push_to(to, told, &self.routes) {
                 Pushed::To(session) if last != Some(session) => {
                     last = Some(session);
                     self.wake(session);
@@ -222,6 +234,7 @@ impl Router {
                 Pushed::Pointless => pointless += 1,
             }
         }
+        self.left_out(over, left_out);
         pointless
     }
 
@@ -245,9 +258,14 @@ impl Router {
 
     /// Queues operations.
     pub(crate) fn request(&mut self, calls: impl IntoIterator<Item = Call>) {
+        let mut last = None;
         for call in calls {
-            if let Some(session) = self.requests.push(call, &self.routes) {
-                self.wake(session);
+            match self.requests.push(call, &self.routes) {
+                Some(session) if last != Some(session) => {
+                    last = Some(session);
+                    self.wake(session);
+                }
+                _ => {}
             }
         }
     }

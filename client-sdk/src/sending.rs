@@ -9,7 +9,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
 use crate::RequestError;
-use crate::call::{Call, Waiter, op_bytes, partition_of_target};
+use crate::batch::{Answers, batch};
+use crate::call::{Call, Reply, Waiter, op_bytes, partition_of_target};
 use crate::queries::Asked;
 use crate::router::{Router, Stage};
 use crate::routes::Goal;
@@ -21,8 +22,6 @@ const ROOM_BYTES: usize = 4 * 1024;
 /// Operations that [`Shared::request_all`] hands over at once.
 const CHUNK: usize = 500;
 
-type Answer = oneshot::Receiver<Result<OpReply, RequestError>>;
-
 impl Shared {
     /// Sends one operation and waits for its answer.
     pub(crate) async fn request(&self, op: RequestOp) -> Result<OpReply, RequestError> {
@@ -31,7 +30,7 @@ impl Shared {
         }
         let room = self.take_room(weight(&op)).await?;
         let (reply, answer) = oneshot::channel();
-        let waiter = Waiter::new(reply, room, Instant::now(), self.settings.request_timeout);
+        let waiter = Waiter::new(Reply::Alone(reply, room), Instant::now(), self.settings.request_timeout);
         let call = Call::new(op, self.partitions, waiter);
         self.hand_over(|router| router.request([call]))?;
         answer.await.unwrap_or(Err(RequestError::Closed))
@@ -49,18 +48,20 @@ impl Shared {
         let mut answers = Vec::with_capacity(ops.size_hint().0);
         let mut pending = VecDeque::new();
         while ops.peek().is_some() {
-            let (mut chunk, mut total) = (Vec::new(), 0);
+            let most = ops.size_hint().0.clamp(1, CHUNK);
+            let (mut chunk, mut rooms, mut total) = (Vec::with_capacity(most), Vec::with_capacity(most), 0);
             while let Some(op) = ops.next_if(|op| {
                 let more = total + weight(op).min(self.capacity);
                 chunk.is_empty() || (chunk.len() < CHUNK && more <= self.capacity)
             }) {
                 let weight = weight(&op).min(self.capacity);
                 total += weight;
-                chunk.push((op, weight));
+                chunk.push(op);
+                rooms.push(weight);
             }
             let waiting = chunk.len();
-            match self.take_room(total).await.and_then(|room| self.hand_over_all(chunk, room)) {
-                Ok(receivers) => pending.extend(receivers),
+            match self.take_room(total).await.and_then(|room| self.hand_over_all(chunk, &rooms, room)) {
+                Ok(waiting) => pending.push_back(waiting),
                 Err(error) => {
                     // What was handed over before is answered before it.
                     collect(&mut pending, &mut answers, 0).await;
@@ -75,21 +76,17 @@ impl Shared {
 
     fn hand_over_all(
         &self,
-        chunk: Vec<(RequestOp, u32)>,
-        mut room: OwnedSemaphorePermit,
-    ) -> Result<Vec<Answer>, RequestError> {
-        let mut receivers = Vec::with_capacity(chunk.len());
+        chunk: Vec<RequestOp>,
+        rooms: &[u32],
+        room: OwnedSemaphorePermit,
+    ) -> Result<Answers, RequestError> {
         let (now, timeout) = (Instant::now(), self.settings.request_timeout);
-        let mut calls = Vec::with_capacity(chunk.len());
-        for (op, weight) in chunk {
-            // The room was taken for the sum of the weights.
-            let Some(room) = room.split(weight as usize) else { return Err(RequestError::Closed) };
-            let (reply, answer) = oneshot::channel();
-            receivers.push(answer);
-            calls.push(Call::new(op, self.partitions, Waiter::new(reply, room, now, timeout)));
-        }
+        let (parts, answers) = batch(rooms, room);
+        let calls = chunk.into_iter().zip(parts).map(|(op, part)| {
+            Call::new(op, self.partitions, Waiter::new(Reply::Together(part), now, timeout))
+        });
         self.hand_over(|router| router.request(calls))?;
-        Ok(receivers)
+        Ok(answers)
     }
 
     /// Asks whoever can know and waits for the answer.
@@ -136,13 +133,15 @@ impl Shared {
 
 /// Waits for the oldest answers, until no more than `rest` are left to wait for.
 async fn collect(
-    pending: &mut VecDeque<Answer>,
+    pending: &mut VecDeque<Answers>,
     answers: &mut Vec<Result<OpReply, RequestError>>,
     rest: usize,
 ) {
-    while pending.len() > rest {
-        let Some(answer) = pending.pop_front() else { break };
-        answers.push(answer.await.unwrap_or(Err(RequestError::Closed)));
+    let mut waiting: usize = pending.iter().map(Answers::len).sum();
+    while waiting > rest {
+        let Some(oldest) = pending.pop_front() else { break };
+        waiting -= oldest.len();
+        answers.extend(oldest.all().await);
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use futures_util::StreamExt;
-use mtimer_protocol::{ClientMessage, Delivery, ServerMessage, decode};
+use mtimer_protocol::{Delivery, ServerMessage, decode, encode_frame};
 use mtimer_types::limits::{HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS};
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::error::LinkError;
 use crate::inbox::Arrived;
 use crate::line::Line;
-use crate::link::{Connection, put_frame};
+use crate::link::Connection;
 use crate::registering::Taken;
 use crate::router::Outgoing;
 use crate::shared::{Shared, count};
@@ -206,7 +206,7 @@ struct Writer {
 impl Writer {
     async fn run(mut self) -> LinkError {
         let mut next_beat = Instant::now() + self.heartbeat;
-        let (mut gathered, mut bytes) = (Vec::new(), BytesMut::new());
+        let (mut gathered, mut bytes) = (Vec::new(), Vec::new());
         loop {
             let now = Instant::now();
             {
@@ -233,7 +233,7 @@ impl Writer {
             for outgoing in gathered.drain(..) {
                 self.put(&mut bytes, outgoing);
             }
-            match timeout(self.patience, self.write.write_all_buf(&mut bytes)).await {
+            match timeout(self.patience, self.write.write_all(&bytes)).await {
                 Ok(Ok(())) => bytes.clear(),
                 Ok(Err(error)) => return error.into(),
                 Err(_) => return LinkError::Stuck(self.patience.as_millis() as u64),
@@ -241,17 +241,11 @@ impl Writer {
         }
     }
 
-    fn put(&self, bytes: &mut BytesMut, outgoing: Outgoing) {
+    fn put(&self, bytes: &mut Vec<u8>, outgoing: Outgoing) {
         let message = match outgoing {
             Outgoing::Message(message) => message,
-            Outgoing::Frame(mut frame) => {
-                let (request, waiters) = frame.take_request();
-                let message = ClientMessage::Request(request);
-                let put = put_frame(bytes, &message);
-                if let ClientMessage::Request(request) = message {
-                    frame.put_back(request, waiters);
-                }
-                match put {
+            Outgoing::Frame(frame) => {
+                match encode_frame(&frame.message, bytes) {
                     Ok(()) => {
                         let repeated = self.shared.router.locked().sent(frame);
                         count(&self.shared.counters.repeated, repeated);
@@ -262,7 +256,7 @@ impl Writer {
                 return;
             }
         };
-        if let Err(error) = put_frame(bytes, &message) {
+        if let Err(error) = encode_frame(&message, bytes) {
             tracing::error!(%error, "a message could not be encoded and was left out");
         }
     }

@@ -116,6 +116,11 @@ impl Settling {
     /// Queues an outcome.
     pub(crate) fn push(&mut self, told: Told, routes: &Routes) -> Pushed {
         let to = routes.settle_line(told.settlement.id.partition(), &told.over);
+        self.push_to(to, told, routes)
+    }
+
+    /// Queues an outcome for the connection that the routes name for it ([`Routes::settle_line`]).
+    pub(crate) fn push_to(&mut self, to: Option<u64>, told: Told, routes: &Routes) -> Pushed {
         match to.and_then(|to| Some((to, self.lanes.get_mut(&to)?))) {
             Some((to, lane)) if told.is_ok() || routes.may_know(to, &told.over) => {
                 lane.queue.push_back(told);

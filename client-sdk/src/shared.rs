@@ -94,6 +94,28 @@ impl Counters {
     }
 }
 
+/// Spreads new timers over the partitions.
+pub(crate) struct Spread {
+    next: u64,
+    reachable: Arc<[PartitionId]>,
+    partitions: u16,
+}
+
+impl Spread {
+    /// Where the next one goes: by its key, or where the ones before it went, among those whose owner is connected.
+    pub(crate) fn partition(&mut self, dest: &Destination, key: Option<&Key>) -> PartitionId {
+        if let Some(key) = key {
+            return PartitionId::of_key(dest, key, self.partitions);
+        }
+        let run = self.next / PARTITION_RUN;
+        self.next += 1;
+        match self.reachable.len() as u64 {
+            0 => PartitionId((run % u64::from(self.partitions)) as u16),
+            n => self.reachable[(run % n) as usize],
+        }
+    }
+}
+
 impl Shared {
     pub(crate) fn new(settings: ClientBuilder, clock: Clock, broker: &str, welcome: &Welcome) -> Self {
         let capacity = settings.max_in_flight.clamp(1, crate::limits::MAX_SESSION_INFLIGHT as u32);
@@ -142,16 +164,12 @@ impl Shared {
         Ok(result)
     }
 
-    /// Where a new timer goes: by its key, or where the ones before it went, among those whose owner is connected.
-    pub(crate) fn partition(&self, dest: &Destination, key: Option<&Key>) -> PartitionId {
-        if let Some(key) = key {
-            return PartitionId::of_key(dest, key, self.partitions);
-        }
-        let run = self.partition.fetch_add(1, Ordering::Relaxed) / PARTITION_RUN;
-        let reachable = Arc::clone(&self.reachable.locked());
-        match reachable.len() as u64 {
-            0 => PartitionId((run % u64::from(self.partitions)) as u16),
-            n => reachable[(run % n) as usize],
+    /// Where so many new timers go.
+    pub(crate) fn spread(&self, timers: usize) -> Spread {
+        Spread {
+            next: self.partition.fetch_add(timers as u64, Ordering::Relaxed),
+            reachable: Arc::clone(&self.reachable.locked()),
+            partitions: self.partitions,
         }
     }
 

@@ -160,7 +160,7 @@ async fn is_refused(wire: &mut Wire) -> bool {
         retry: None,
         payload: bytes::Bytes::new(),
     };
-    let schedule = RequestOp::Schedule { timer, policy: KeyPolicy::Create };
+    let schedule = RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create };
     match ask(wire, now, schedule).await {
         Some(OpReply::Failed { code: ErrorCode::Unavailable, message }) => {
             assert!(message.contains("store"), "{message:?} does not say that it is the store");

@@ -115,7 +115,7 @@ fn timer_in(partition: PartitionId, n: u64, app: &str, ahead: u64, payload: &[u8
 }
 
 pub(crate) fn schedule(timer: &Timer) -> RequestOp {
-    RequestOp::Schedule { timer: timer.clone(), policy: KeyPolicy::Create }
+    RequestOp::Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create }
 }
 
 pub(crate) fn hello() -> Hello {

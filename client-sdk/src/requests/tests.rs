@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mtimer_protocol::{BrokerEntry, Request, RequestOp, Topology};
+use mtimer_protocol::{BrokerEntry, ClientMessage, Request, RequestOp, Topology};
 use mtimer_types::limits::REPEAT_HORIZON_MS;
 use mtimer_types::{Term, TimerId};
 use proptest::prelude::*;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::*;
-use crate::call::Waiter;
+use crate::call::{Reply, Waiter};
 use crate::line::Line;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -135,16 +135,15 @@ impl World {
         let zero = Time::from_ms(0);
         let op =
             RequestOp::Purge { id: TimerId::new(zero, zero, mtimer_types::PartitionId(n as u16 % 2), n) };
-        let call = Call::new(op, 2, Waiter::new(reply, room, self.now, TIMEOUT));
+        let call = Call::new(op, 2, Waiter::new(Reply::Alone(reply, room), self.now, TIMEOUT));
         self.requests.push(call, &self.routes);
         self.answers.push(answer);
     }
 
     fn send(&mut self, at: usize) -> Result<(), TestCaseError> {
         let Some((session, _)) = self.lines[at] else { return Ok(()) };
-        let Some(mut frame) = self.requests.next(session, self.time(), self.now) else { return Ok(()) };
-        let (request, waiters) = frame.take_request();
-        frame.put_back(request.clone(), waiters);
+        let Some(frame) = self.requests.next(session, self.time(), self.now) else { return Ok(()) };
+        let ClientMessage::Request(request) = frame.message.clone() else { panic!("{frame:?}") };
         self.requests.sent(frame);
         prop_assert!(self.frames.insert(request.corr, request.clone()).is_none(), "numbers are used once");
         for op in &request.ops {

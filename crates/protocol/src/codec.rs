@@ -4,6 +4,7 @@
 //! configuration (little endian, variable-length integers), through serde. A decode is bounded by [`MAX_FRAME`]: without
 //! a limit a few bytes that announce a huge vector would make the allocator abort the process.
 
+use bincode::enc::write::Writer;
 use bytes::{Bytes, BytesMut};
 use mtimer_types::limits::MAX_FRAME;
 use serde::{Serialize, de::DeserializeOwned};
@@ -57,6 +58,43 @@ pub fn encode<M: Serialize>(message: &M) -> Result<Bytes, EncodeError> {
         return Err(EncodeError::TooLarge { len: body.len(), limit: MAX_FRAME });
     }
     Ok(body.into())
+}
+
+/// Appends one message to `out` as a whole frame, with its length. After an error `out` is as it was.
+pub fn encode_frame<M: Serialize>(message: &M, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    let begin = out.len();
+    out.extend_from_slice(&[0; LENGTH_BYTES]);
+    let encoded = bincode::serde::encode_into_writer(message, Append(out), CONFIG)
+        .map_err(|e| EncodeError::Unencodable(e.to_string()));
+    let len = out.len() - begin - LENGTH_BYTES;
+    let checked = encoded.and_then(|()| match u32::try_from(len) {
+        Ok(length) if len <= MAX_FRAME => Ok(length),
+        _ => Err(EncodeError::TooLarge { len, limit: MAX_FRAME }),
+    });
+    match checked {
+        Ok(length) => {
+            out[begin..begin + LENGTH_BYTES].copy_from_slice(&length.to_be_bytes());
+            Ok(())
+        }
+        Err(error) => {
+            out.truncate(begin);
+            Err(error)
+        }
+    }
+}
+
+/// Bytes of the length before a body.
+const LENGTH_BYTES: usize = 4;
+
+/// Writes to the end of a buffer.
+struct Append<'a>(&'a mut Vec<u8>);
+
+impl Writer for Append<'_> {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> Result<(), bincode::error::EncodeError> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
 }
 
 /// Decodes the body of a frame; all of it must be one message.

@@ -16,7 +16,7 @@ pub use cluster::{
     BrokerEntry, BrokerLoad, BrokerView, ClientView, ClusterView, Heartbeat, MAX_CLIENT_VIEWS, MemberView,
     PartitionView, PeerAnswer, PeerRequest, Topology,
 };
-pub use codec::{DecodeError, EncodeError, decode, encode, frame_codec};
+pub use codec::{DecodeError, EncodeError, decode, encode, encode_frame, frame_codec};
 pub use message::{
     ClientMessage, DeadRow, Delivery, ErrorCode, Hello, MAGIC, OpReply, Query, QueryAnswer, Request,
     RequestOp, Role, ServerMessage, SettleRefusal, Settlement, Status, TimerState, TimerView, UnconfirmedRow,

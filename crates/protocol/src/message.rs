@@ -3,12 +3,15 @@
 //! The order of variants and fields is the wire format: new ones go to the end, and only with a new [`VERSION`].
 //! [`ClientMessage::Hello`], [`ServerMessage::Welcome`] and [`ServerMessage::Refused`] keep their place for ever.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use mtimer_types::limits::{MAX_BATCH, MAX_CREDIT, MAX_PAGE};
+use mtimer_types::timer::bytes;
 use mtimer_types::{
     DeadReason, Destination, Ended, Epoch, HandlerOutcome, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::bounded::at_most;
 use crate::cluster::{BrokerView, ClusterView, PeerAnswer, PeerRequest, Topology};
@@ -126,7 +129,8 @@ pub enum RequestOp {
     /// Schedule a timer.
     Schedule {
         /// The timer.
-        timer: Timer,
+        #[serde(deserialize_with = "shared")]
+        timer: Arc<Timer>,
         /// If its key is taken.
         policy: KeyPolicy,
     },
@@ -156,6 +160,11 @@ pub enum RequestOp {
         /// Which.
         id: TimerId,
     },
+}
+
+/// Reads a timer into the place where it stays: it is shared from then on.
+fn shared<'de, D: Deserializer<'de>>(d: D) -> Result<Arc<Timer>, D::Error> {
+    Timer::deserialize(d).map(Arc::new)
 }
 
 /// The answer to one [`RequestOp`].
@@ -535,5 +544,6 @@ pub struct Delivery {
     /// How long the handler may take, in ms from the sending.
     pub timeout_ms: u32,
     /// The payload.
+    #[serde(deserialize_with = "bytes")]
     pub payload: Bytes,
 }

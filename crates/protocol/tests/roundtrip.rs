@@ -66,7 +66,7 @@ prop_compose! {
 fn op() -> impl Strategy<Value = RequestOp> {
     let policy = prop_oneof![Just(KeyPolicy::Create), Just(KeyPolicy::Replace), Just(KeyPolicy::Keep)];
     prop_oneof![
-        (timer(), policy).prop_map(|(timer, policy)| RequestOp::Schedule { timer, policy }),
+        (timer(), policy).prop_map(|(timer, policy)| RequestOp::Schedule { timer: timer.into(), policy }),
         (target(), any::<u64>()).prop_map(|(target, request)| RequestOp::Cancel { target, request }),
         (target(), time(), any::<u64>()).prop_map(|(target, due, request)| RequestOp::Reschedule {
             target,

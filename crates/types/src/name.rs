@@ -1,5 +1,6 @@
 //! Group keys, app keys and application keys.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -94,8 +95,66 @@ impl Serialize for Destination {
 
 impl<'de> Deserialize<'de> for Destination {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let (group, app) = <(std::borrow::Cow<'de, str>, std::borrow::Cow<'de, str>)>::deserialize(d)?;
-        Self::new(&group, &app).map_err(de::Error::custom)
+        let (group, app) = <(Text<'de>, Text<'de>)>::deserialize(d)?;
+        let (group, app) = (group.as_str(), app.as_str());
+        // Most timers have the destination of the one before, in the same frame even: one allocation serves them all, and it
+        // has been checked.
+        LAST.with_borrow_mut(|last| match last {
+            Some(last) if last.app() == app && last.group() == group => Ok(last.clone()),
+            _ => {
+                let dest = Self::new(group, app).map_err(de::Error::custom)?;
+                *last = Some(dest.clone());
+                Ok(dest)
+            }
+        })
+    }
+}
+
+thread_local! {
+    /// The destination that this thread has read last.
+    static LAST: RefCell<Option<Destination>> = const { RefCell::new(None) };
+}
+
+/// A text that is read where it stands, if the format allows that.
+enum Text<'de> {
+    Borrowed(&'de str),
+    Owned(String),
+}
+
+impl Text<'_> {
+    fn as_str(&self) -> &str {
+        match self {
+            Self::Borrowed(text) => text,
+            Self::Owned(text) => text,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Text<'de> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        d.deserialize_str(TextVisitor)
+    }
+}
+
+struct TextVisitor;
+
+impl<'de> de::Visitor<'de> for TextVisitor {
+    type Value = Text<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text")
+    }
+
+    fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Text<'de>, E> {
+        Ok(Text::Borrowed(text))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<'de>, E> {
+        Ok(Text::Owned(text.to_owned()))
+    }
+
+    fn visit_string<E: de::Error>(self, text: String) -> Result<Text<'de>, E> {
+        Ok(Text::Owned(text))
     }
 }
 
@@ -136,8 +195,7 @@ impl Serialize for Key {
 
 impl<'de> Deserialize<'de> for Key {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(d)?;
-        Self::new(&text).map_err(de::Error::custom)
+        Self::new(Text::deserialize(d)?.as_str()).map_err(de::Error::custom)
     }
 }
 
@@ -152,5 +210,17 @@ mod tests {
         assert_eq!(long.to_string(), "the group has 129 bytes, the limit is 128: shorten it");
         let zero = Destination::new("g", "a\0b").unwrap_err();
         assert_eq!(zero.to_string(), "the app has a control character at byte 1: leave it out");
+    }
+
+    #[test]
+    fn what_is_read_again_is_shared_and_what_is_another_is_not() {
+        let read = |text: &str| serde_json::from_str::<Destination>(text);
+        let first = read(r#"["g", "a"]"#).unwrap();
+        assert!(Arc::ptr_eq(&first.0, &read(r#"["g", "\u0061"]"#).unwrap().0));
+        for (group, app) in [("a", "g"), ("g", "ab"), ("ga", "a"), ("g", "a")] {
+            let dest = read(&format!(r#"["{group}", "{app}"]"#)).unwrap();
+            assert_eq!((dest.group(), dest.app()), (group, app));
+            assert!(read(r#"["g", ""]"#).is_err());
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What a client schedules.
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::limits;
 use crate::{Destination, Key, Time, TimerId};
@@ -55,7 +55,40 @@ pub struct Timer {
     /// Own retry delays; `None`: the destination's or the cluster's.
     pub retry: Option<RetryTiers>,
     /// Handed to the handler as it is; up to 64 KiB.
+    #[serde(deserialize_with = "bytes")]
     pub payload: Bytes,
+}
+
+/// Reads bytes into memory of their own: copied once from where they stand, without clearing the place for them first.
+pub fn bytes<'de, D: Deserializer<'de>>(d: D) -> Result<Bytes, D::Error> {
+    d.deserialize_bytes(BytesVisitor)
+}
+
+struct BytesVisitor;
+
+impl<'de> de::Visitor<'de> for BytesVisitor {
+    type Value = Bytes;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("bytes")
+    }
+
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Bytes, E> {
+        Ok(Bytes::copy_from_slice(bytes))
+    }
+
+    fn visit_byte_buf<E: de::Error>(self, bytes: Vec<u8>) -> Result<Bytes, E> {
+        Ok(bytes.into())
+    }
+
+    /// As texts write them.
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Bytes, A::Error> {
+        let mut bytes = Vec::new();
+        while let Some(byte) = seq.next_element()? {
+            bytes.push(byte);
+        }
+        Ok(bytes.into())
+    }
 }
 
 /// Why a timer was refused before it reached a store.

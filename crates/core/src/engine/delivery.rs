@@ -2,11 +2,11 @@
 
 use mtimer_protocol::{Delivery, ServerMessage};
 use mtimer_store::{Answer, Op, Verdict};
-use mtimer_types::{Mode, TimerId};
+use mtimer_types::{Mode, Time, TimerId};
 
 use super::requests::OpCtx;
 use super::roster::{DestIx, MemberRef};
-use super::table::{Flight, State};
+use super::table::{Entry, Flight, State};
 use super::{Engine, Phase};
 use crate::api::{Counter, Effect, Now};
 
@@ -20,27 +20,41 @@ impl Engine {
     pub(super) fn collect_due(&mut self, now: Now) {
         for ix in 0..self.partitions.len() {
             let Some(p) = self.partitions[ix].as_deref_mut() else { continue };
-            while let Some(ids) = p.table.take_due(now.time) {
+            let here = p.down.is_none() && !p.leaving;
+            let able = self.phase == Phase::Running && here && p.is_fenced(now.mono_ms);
+            if able && !p.due.is_empty() {
+                let due = std::mem::take(&mut p.due);
+                due.into_iter().for_each(|id| self.make_ready(now, id, None));
+            }
+            while let Some(p) = self.partitions[ix].as_deref_mut()
+                && let Some((fire, ids)) = p.table.take_due(now.time)
+            {
+                // Of many timers of one millisecond each is out of the processor's reach again when all have been looked at:
+                // what there is to do is done at the first look.
                 for id in ids {
-                    if let Some(e) = p.table.get_mut(id) {
+                    if able {
+                        self.make_ready(now, id, Some(fire));
+                    } else if let Some(p) = self.partitions[ix].as_deref_mut()
+                        && let Some(e) = p.table.get_mut(id).filter(|e| e.is_waiting_for(fire))
+                    {
                         e.state = State::Due;
                         p.due.push(id);
                     }
                 }
             }
-            let here = p.down.is_none() && !p.leaving;
-            let able = self.phase == Phase::Running && here && p.is_fenced(now.mono_ms);
-            if able && !p.due.is_empty() {
-                let due = std::mem::take(&mut p.due);
-                due.into_iter().for_each(|id| self.make_ready(now, id));
-            }
         }
     }
 
-    /// A due timer goes to its destination's queue, or waits on for its claim, or for the end of an edit.
-    fn make_ready(&mut self, now: Now, id: TimerId) {
+    /// A due timer, or one that still waits for `from` in the wheel, goes to its destination's queue, or waits on for its
+    /// claim, or for the end of an edit.
+    fn make_ready(&mut self, now: Now, id: TimerId, from: Option<Time>) {
         let Some(p) = self.partition(id.partition()) else { return };
-        let Some(entry) = p.table.get(id).filter(|e| matches!(e.state, State::Due)) else { return };
+        let is_meant = |e: &&mut Entry| match from {
+            Some(fire) => e.is_waiting_for(fire),
+            None => matches!(e.state, State::Due),
+        };
+        let Some(entry) = p.table.get_mut(id).filter(is_meant) else { return };
+        entry.state = State::Due;
         let (dest, fire) = (entry.dest, entry.fire);
         let expired = entry.record.timer.deadline.is_some_and(|d| d < now.time);
         let stopped = entry.record.progress.stopped;

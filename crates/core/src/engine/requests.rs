@@ -270,7 +270,6 @@ impl Engine {
         let (op, ctx) = match op {
             RequestOp::Schedule { timer, policy } => {
                 named = Some(timer.id);
-                let timer = Arc::new(timer);
                 (Op::Schedule { timer: timer.clone(), policy }, OpCtx::Schedule { reply, timer, name })
             }
             RequestOp::Cancel { target, request } => {

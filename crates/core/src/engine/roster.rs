@@ -96,6 +96,8 @@ pub(super) struct Roster {
     members: Slab<Member>,
     dests: Slab<Dest>,
     by_name: Map<Destination, DestIx>,
+    /// The one that was asked for last: neighbours mostly have the same.
+    last: Option<(Destination, DestIx)>,
     generation: u64,
     /// Destinations to look at in this turn.
     dirty: Vec<DestIx>,
@@ -120,6 +122,7 @@ impl Roster {
             members: Slab::new(),
             dests: Slab::new(),
             by_name: Map::with_hasher(seed),
+            last: None,
             generation: 0,
             dirty: Vec::new(),
             outgoing: Vec::new(),
@@ -133,9 +136,16 @@ impl Roster {
 
     /// The number of a destination, a new one if need be.
     pub(super) fn dest_ix(&mut self, name: &Destination) -> DestIx {
-        if let Some(ix) = self.by_name.get(name) {
+        if let Some((_, ix)) = self.last.as_ref().filter(|(last, _)| last == name) {
             return *ix;
         }
+        let ix = self.by_name.get(name).copied();
+        let ix = ix.unwrap_or_else(|| self.new_dest(name));
+        self.last = Some((name.clone(), ix));
+        ix
+    }
+
+    fn new_dest(&mut self, name: &Destination) -> DestIx {
         let ix = self.dests.insert(Dest {
             name: name.clone(),
             members: Vec::new(),
@@ -187,6 +197,7 @@ impl Roster {
         if idle {
             let dest = self.dests.remove(ix);
             self.by_name.remove(&dest.name);
+            self.last = None;
         }
     }
 

@@ -27,6 +27,11 @@ impl Entry {
         ENTRY_BYTES + self.record.timer.payload.len() as u64
     }
 
+    /// Whether it is in the wheel at this time. Where it has been before, an entry of it may have stayed.
+    pub(super) fn is_waiting_for(&self, fire: Time) -> bool {
+        self.fire == fire && matches!(self.state, State::Waiting)
+    }
+
     /// The number of the next delivery, or of the one under way.
     pub(super) fn attempt(&self) -> u32 {
         self.record.attempt(self.covered)
@@ -168,14 +173,11 @@ impl Table {
         self.wheel.keys().next_back().map(|ms| Time::from_ms(*ms))
     }
 
-    /// Takes the first millisecond of the wheel that has come: its timers that still wait for it.
-    pub(super) fn take_due(&mut self, now: Time) -> Option<Vec<TimerId>> {
+    /// Takes the first millisecond of the wheel that has come: its timers, also those that wait for it no more (see
+    /// [`Entry::is_waiting_for`]).
+    pub(super) fn take_due(&mut self, now: Time) -> Option<(Time, Vec<TimerId>)> {
         let bucket = self.wheel.first_entry().filter(|b| *b.key() <= now.as_ms())?;
-        let fire = Time::from_ms(*bucket.key());
-        let mut ids = bucket.remove();
-        let entries = &self.entries;
-        ids.retain(|id| entries.get(id).is_some_and(|e| e.fire == fire && matches!(e.state, State::Waiting)));
-        Some(ids)
+        Some((Time::from_ms(*bucket.key()), bucket.remove()))
     }
 
     /// Takes every waiting timer that fires after `beyond` out of the wheel; returns which.

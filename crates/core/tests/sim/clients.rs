@@ -130,7 +130,7 @@ impl World {
         let policy = [KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep][(r >> 20) as usize % 3];
         self.history.asked_schedule(&timer, policy);
         self.ids.push((id, key));
-        self.ask(RequestOp::Schedule { timer, policy });
+        self.ask(RequestOp::Schedule { timer: timer.into(), policy });
     }
 
     pub(super) fn edit_one(&mut self) {

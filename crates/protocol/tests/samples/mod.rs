@@ -81,12 +81,15 @@ pub fn from_client() -> Vec<(&'static str, ClientMessage)> {
         ("hello", ClientMessage::Hello(hello)),
         ("register", ClientMessage::Register { registration: 1, dest: dest(), credit: 1_000 }),
         ("unregister", ClientMessage::Unregister { registration: 1 }),
-        ("schedule", request(vec![RequestOp::Schedule { timer: plain_timer(), policy: KeyPolicy::Create }])),
+        (
+            "schedule",
+            request(vec![RequestOp::Schedule { timer: plain_timer().into(), policy: KeyPolicy::Create }]),
+        ),
         (
             "schedule-full",
             request(vec![
-                RequestOp::Schedule { timer: full_timer(), policy: KeyPolicy::Replace },
-                RequestOp::Schedule { timer: plain_timer(), policy: KeyPolicy::Keep },
+                RequestOp::Schedule { timer: full_timer().into(), policy: KeyPolicy::Replace },
+                RequestOp::Schedule { timer: plain_timer().into(), policy: KeyPolicy::Keep },
             ]),
         ),
         ("cancel", request(vec![RequestOp::Cancel { target: Target::Id(id()), request: 9 }])),

@@ -222,7 +222,7 @@ fn the_word_of_a_replaced_timer_goes_with_it() {
     assert_eq!(second.words(), 1);
     let mut timer = second.timer("a", 60_000);
     timer.key = Some(key);
-    second.ask(1, vec![RequestOp::Schedule { timer, policy: KeyPolicy::Replace }]);
+    second.ask(1, vec![RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Replace }]);
     second.run(5);
     assert_eq!(second.words(), 0);
 }

@@ -184,7 +184,7 @@ impl Rig {
     }
 
     fn schedule(&mut self, n: u64, timer: Timer) {
-        self.ask(n, vec![RequestOp::Schedule { timer, policy: KeyPolicy::Create }]);
+        self.ask(n, vec![RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }]);
     }
 
     /// A client's timer, due at once, is delivered to it.

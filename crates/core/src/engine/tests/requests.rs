@@ -11,7 +11,7 @@ fn requests_that_are_too_old_or_not_ours_are_refused() {
     rig.join(1, "a", 0);
     rig.run(40_000);
     let timer = rig.timer("a", 10);
-    let ops = vec![RequestOp::Schedule { timer: timer.clone(), policy: KeyPolicy::Create }];
+    let ops = vec![RequestOp::Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create }];
     let first_sent = Time::from_ms(START);
     rig.session(1, SessionEvent::Request(Request { corr: 1, first_sent, ops }));
     let id = TimerId::new(timer.due, timer.due, PartitionId(7), 1);
@@ -56,7 +56,7 @@ fn memory_follows_what_was_applied_but_not_confirmed() {
         vec![
             RequestOp::Cancel { target: Target::Id(cancelled.id), request: 1 },
             RequestOp::Reschedule { target: Target::Id(moved.id), due, request: 2 },
-            RequestOp::Schedule { timer: filed.clone(), policy: KeyPolicy::Create },
+            RequestOp::Schedule { timer: filed.clone().into(), policy: KeyPolicy::Create },
         ],
     );
     rig.run(1);

@@ -1,0 +1,179 @@
+//! Operations of one call that are waited for together.
+//!
+//! Each has its answer for itself, in whatever order they come; whoever waits is woken once, with all of them. Neither an
+//! allocation nor a place in the queue for room is an operation's own.
+//!
+//! Invariant: every [`Part`] ends exactly once, with an answer or, if it is dropped, without; the room comes back as they end.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use mtimer_protocol::OpReply;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::RequestError;
+use crate::sync::Locked;
+
+/// Room that is given back together: others who wait for it need not wait for the whole batch.
+const GIVEN_BACK: u32 = 64;
+
+type Answer = Result<OpReply, RequestError>;
+
+#[derive(Debug)]
+struct Batch {
+    state: Mutex<State>,
+    /// Nobody waits any more.
+    abandoned: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    answers: Vec<Option<Answer>>,
+    missing: usize,
+    room: OwnedSemaphorePermit,
+    /// Room of what has ended, not given back yet.
+    free: u32,
+    /// Taken when nothing is missing any more.
+    done: Option<oneshot::Sender<Vec<Option<Answer>>>>,
+}
+
+/// One operation's place in a batch.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// Taken when it ends.
+    batch: Option<Arc<Batch>>,
+    index: u32,
+    room: u32,
+}
+
+/// Whoever waits for a batch.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    batch: Arc<Batch>,
+    done: oneshot::Receiver<Vec<Option<Answer>>>,
+    len: usize,
+}
+
+/// A batch of operations that take so much of the room each.
+pub(crate) fn batch(rooms: &[u32], room: OwnedSemaphorePermit) -> (impl Iterator<Item = Part>, Answers) {
+    let (done, all) = oneshot::channel();
+    let len = rooms.len();
+    let answers = std::iter::repeat_with(|| None).take(len).collect();
+    let state = State { answers, missing: len, room, free: 0, done: Some(done) };
+    let batch = Arc::new(Batch { state: Mutex::new(state), abandoned: AtomicBool::new(false) });
+    let of = Arc::clone(&batch);
+    let part = move |(index, room): (u32, &u32)| Part { batch: Some(Arc::clone(&of)), index, room: *room };
+    ((0..).zip(rooms).map(part), Answers { batch, done: all, len })
+}
+
+impl Part {
+    pub(crate) fn answer(mut self, answer: Answer) {
+        self.end(Some(answer));
+    }
+
+    /// Whether nobody waits any more.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.batch.as_ref().is_none_or(|batch| batch.abandoned.load(Ordering::Acquire))
+    }
+
+    fn end(&mut self, answer: Option<Answer>) {
+        let Some(batch) = self.batch.take() else { return };
+        let mut state = batch.state.locked();
+        if let Some(place) = state.answers.get_mut(self.index as usize) {
+            *place = answer;
+        }
+        state.missing -= 1;
+        state.free += self.room;
+        let whole = state.missing == 0;
+        if whole || state.free >= GIVEN_BACK {
+            let free = std::mem::take(&mut state.free);
+            drop(state.room.split(free as usize));
+        }
+        if whole && let Some(done) = state.done.take() {
+            let answers = std::mem::take(&mut state.answers);
+            drop(state);
+            // Whoever asked may have stopped waiting.
+            let _ = done.send(answers);
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.end(None);
+    }
+}
+
+impl Answers {
+    /// How many operations there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Waits for all answers, which are in the operations' order; what was given up without one counts as closed.
+    pub(crate) async fn all(mut self) -> impl Iterator<Item = Answer> {
+        let answers = (&mut self.done).await.unwrap_or_default();
+        let missing = self.len - answers.len();
+        let none = std::iter::repeat_with(|| None).take(missing);
+        answers.into_iter().chain(none).map(|answer| answer.unwrap_or(Err(RequestError::Closed)))
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        self.batch.abandoned.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_util::FutureExt;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn answers_come_in_order_and_room_comes_back_on_the_way() {
+        let room = Arc::new(Semaphore::new(200));
+        let taken = Arc::clone(&room).try_acquire_many_owned(200).unwrap();
+        let rooms = [1, 100, 98, 1];
+        let (parts, answers) = batch(&rooms, taken);
+        let mut parts: Vec<Part> = parts.collect();
+        assert_eq!(answers.len(), 4);
+        let waiting = answers.all();
+        tokio::pin!(waiting);
+        parts.pop().unwrap().answer(Ok(OpReply::Done));
+        assert_eq!(room.available_permits(), 0, "a little is not given back alone");
+        drop(parts.pop());
+        assert_eq!(room.available_permits(), 99);
+        assert!(waiting.as_mut().now_or_never().is_none());
+        parts.remove(0).answer(Ok(OpReply::NotFound));
+        parts.remove(0).answer(Err(RequestError::Observer));
+        assert_eq!(room.available_permits(), 200);
+        let all: Vec<_> = waiting.await.collect();
+        assert!(matches!(
+            &all[..],
+            [
+                Ok(OpReply::NotFound),
+                Err(RequestError::Observer),
+                Err(RequestError::Closed),
+                Ok(OpReply::Done)
+            ]
+        ));
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_is_abandoned() {
+        let room = Arc::new(Semaphore::new(2));
+        let taken = Arc::clone(&room).try_acquire_many_owned(2).unwrap();
+        let (parts, answers) = batch(&[1, 1], taken);
+        let parts: Vec<Part> = parts.collect();
+        assert!(parts.iter().all(|part| !part.is_abandoned()));
+        drop(answers);
+        assert!(parts.iter().all(Part::is_abandoned));
+        drop(parts);
+        assert_eq!(room.available_permits(), 2);
+    }
+}
