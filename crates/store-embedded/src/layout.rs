@@ -407,7 +407,7 @@ mod tests {
             assert_eq!(parse_pending_key(key), Some(*pair));
             assert!(pair.0 != pair.1.birth_due() || key.len() == 19);
         }
-        for damaged in [&keys[0][..8], &keys[0][..24], &[0; 24], &[1; 25], &[3; 19]] {
+        for damaged in [&keys[0][..8], &keys[0][..18], &[0; 24], &[1; 25], &[3; 19]] {
             assert_eq!(parse_pending_key(damaged), None);
         }
     }
