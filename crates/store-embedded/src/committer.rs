@@ -249,7 +249,7 @@ impl Committer {
             return Err(fault.into());
         }
         self.term.0 += 1;
-        self.tree.put(Space::Facts, fact_key(Fact::Term), self.term.0.to_be_bytes().to_vec());
+        self.tree.put(Space::Facts, fact_key(Fact::Term), self.term.0.to_be_bytes());
         self.sync_now = true;
         Ok(self.term)
     }

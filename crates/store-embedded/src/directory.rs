@@ -17,7 +17,9 @@ const LOCK: &str = "mtimer.lock";
 const MARKER: &str = "mtimer-store";
 const DATABASE: &str = "db";
 const TITLE: &str = "mtimer embedded store";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+/// The oldest format that can be brought to ours.
+const OLDEST: u32 = 1;
 
 /// Why a data directory could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +96,10 @@ pub(crate) struct Directory {
     /// Unlocked when it is dropped.
     pub(crate) lock: File,
     pub(crate) database: PathBuf,
+    /// The format in which its timers are.
+    pub(crate) format: u32,
+    path: PathBuf,
+    partitions: u16,
 }
 
 impl Directory {
@@ -109,15 +115,21 @@ impl Directory {
         }
         let lock = lock(path)?;
         // Whoever held the lock may have made the directory meanwhile.
-        if marker.try_exists().map_err(io_error("look for", &marker))? {
-            check_marker(path, &marker, partitions)?;
+        let format = if marker.try_exists().map_err(io_error("look for", &marker))? {
+            check_marker(path, &marker, partitions)?
         } else {
             write_marker(path, &marker, partitions)?;
-        }
+            FORMAT
+        };
         let database = path.join(DATABASE);
         clear_unfinished(&database)?;
         check_names(path, &database)?;
-        Ok(Self { lock, database })
+        Ok(Self { lock, database, format, path: path.to_owned(), partitions })
+    }
+
+    /// Says in the directory that its timers have the present format.
+    pub(crate) fn mark(&self) -> Result<(), OpenError> {
+        write_marker(&self.path, &self.path.join(MARKER), self.partitions)
     }
 }
 
@@ -153,7 +165,8 @@ fn lock(path: &Path) -> Result<File, OpenError> {
     }
 }
 
-fn check_marker(path: &Path, marker: &Path, partitions: u16) -> Result<(), OpenError> {
+/// The directory's format, if it can be opened.
+fn check_marker(path: &Path, marker: &Path, partitions: u16) -> Result<u32, OpenError> {
     let damaged = || OpenError::Damaged {
         path: path.to_owned(),
         what: format!("{MARKER} does not say its format and partition count"),
@@ -165,15 +178,15 @@ fn check_marker(path: &Path, marker: &Path, partitions: u16) -> Result<(), OpenE
         return Err(damaged());
     }
     let mut number = |name: &str| lines.next()?.strip_prefix(name)?.trim().parse::<u32>().ok();
-    let stored = number("format").ok_or_else(damaged)?;
-    if stored != FORMAT {
-        return Err(OpenError::Format { path: path.to_owned(), stored, ours: FORMAT });
+    let format = number("format").ok_or_else(damaged)?;
+    if !(OLDEST..=FORMAT).contains(&format) {
+        return Err(OpenError::Format { path: path.to_owned(), stored: format, ours: FORMAT });
     }
     let stored = number("partitions").and_then(|n| u16::try_from(n).ok()).ok_or_else(damaged)?;
     if stored != partitions {
         return Err(OpenError::Partitions { path: path.to_owned(), stored, given: partitions });
     }
-    Ok(())
+    Ok(format)
 }
 
 fn temporary_name() -> String {
@@ -277,11 +290,22 @@ mod tests {
         for (marker, says) in [
             (&b"\xff\xfe"[..], "is damaged"),
             (b"mtimer embedded store\nformat 1\n", "is damaged"),
-            (b"mtimer embedded store\nformat 9\npartitions 4\n", "has format 9, this mtimer reads format 1"),
+            (b"mtimer embedded store\nformat 9\npartitions 4\n", "has format 9, this mtimer reads format 2"),
         ] {
             std::fs::write(dir.path().join(MARKER), marker).unwrap();
             assert!(refusal(dir.path(), 4).contains(says));
         }
+    }
+
+    #[test]
+    fn an_older_format_is_told_until_the_directory_is_marked() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(MARKER), "mtimer embedded store\nformat 1\npartitions 4\n").unwrap();
+        let directory = Directory::open(dir.path(), 4).unwrap();
+        assert_eq!(directory.format, 1);
+        directory.mark().unwrap();
+        drop(directory);
+        assert_eq!(Directory::open(dir.path(), 4).unwrap().format, FORMAT);
     }
 
     #[test]

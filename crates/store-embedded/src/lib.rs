@@ -3,7 +3,8 @@
 //! Purpose: the store contract on a log-structured storage engine (fjall), with group commit.
 //!
 //! Invariant: what was answered survives at least a crash of the process, and at [`Durability::Sync`] a power cut.
-//! Opening a directory takes as long as its journal, never as long as its timers.
+//! Opening a directory takes as long as its journal, never as long as its timers, but for the one time when it has to be
+//! brought to a newer format.
 //!
 //! Not in here: what operations mean (`mtimer_store::decide`), any copy of the timers in memory.
 
@@ -20,6 +21,7 @@ mod partition;
 mod restore;
 mod table;
 mod tree;
+mod upgrade;
 
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -110,8 +112,17 @@ impl EmbeddedStore {
         let queue = Queue(sender);
         // The engine panics on some kinds of damage.
         let committer = catch_unwind(|| {
-            let tree =
+            let mut tree =
                 Tree::open(&directory.database, options.cache_bytes).map_err(|e| unreadable(&path, &e))?;
+            if directory.format == 1 {
+                tracing::info!(path = %path.display(), "bringing the data directory to a newer format");
+                upgrade::from_format_1(&mut tree).map_err(|fault| OpenError::Io {
+                    what: "bring to a newer format",
+                    path: path.clone(),
+                    source: std::io::Error::other(fault.to_string()),
+                })?;
+                directory.mark()?;
+            }
             let committer = Committer::new(tree, options.partitions, options.durability, queue.clone());
             committer.restored().map_err(|fault| damaged(&path, fault.to_string()))
         })

@@ -5,7 +5,7 @@
 
 use std::ops::Bound;
 
-use bytes::Bytes;
+use fjall::Slice;
 use mtimer_store::decide::{At, Row, Table};
 use mtimer_store::{DeadFilter, DeadLetter, Load, Loaded, LoadedTimer, Page, Record, Unconfirmed};
 use mtimer_types::{Destination, Time, TimerId};
@@ -67,7 +67,7 @@ impl View<'_> {
         }
         let mut last = None;
         let mut first = None;
-        for row in self.tree.scan(Space::Pending, from.as_ref().map(Vec::as_slice), Bound::Included(&to)) {
+        for row in self.tree.scan(Space::Pending, from.as_ref().map(|key| &key[..]), Bound::Included(&to)) {
             let (key, value) = row?;
             let (fire, id) =
                 parse_pending_key(&key).ok_or(Fault::Damaged("a pending timer's key is unreadable"))?;
@@ -235,19 +235,19 @@ impl View<'_> {
             self.tree.write()?;
             keys = self.remembered_in(bucket, from, limit)?;
         }
-        for key in &keys {
-            self.tree.remove(Space::Ended, key.to_vec());
-        }
         if keys.len() < limit {
             self.partition.counters.ended.remove(&bucket);
         } else {
-            self.partition.clear_from = keys.last().map(|key| key.to_vec());
+            self.partition.clear_from = keys.last().cloned();
+        }
+        for key in keys {
+            self.tree.remove(Space::Ended, key);
         }
         self.mark_counted();
         Ok(())
     }
 
-    fn remembered_in(&self, bucket: u32, from: Bound<&[u8]>, limit: usize) -> Result<Vec<Bytes>, Fault> {
+    fn remembered_in(&self, bucket: u32, from: Bound<&[u8]>, limit: usize) -> Result<Vec<Slice>, Fault> {
         let to = bucket_key(self.partition.id, bucket.saturating_add(1));
         self.tree.scan(Space::Ended, from, Bound::Excluded(&to)).take(limit).map(|row| Ok(row?.0)).collect()
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 
 use bytes::{Buf, BufMut};
+use fjall::Slice;
 use mtimer_store::{Census, Health, InFlight, LaneError, OwnerRecord};
 use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time, TimerId};
 
@@ -23,7 +24,7 @@ pub(crate) struct Partition {
     /// Pending timers removed since the floor was last looked for.
     pub(crate) removed: u32,
     /// Where the clearing of old outcomes goes on.
-    pub(crate) clear_from: Option<Vec<u8>>,
+    pub(crate) clear_from: Option<Slice>,
     /// The present owner's.
     pub(crate) lanes: Vec<Weak<LaneShared>>,
 }

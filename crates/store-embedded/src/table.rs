@@ -26,8 +26,10 @@ pub(crate) struct View<'a> {
     pub(crate) destinations: &'a mut Destinations,
     pub(crate) partition: &'a mut Partition,
     pub(crate) lane: &'a Arc<LaneShared>,
-    /// Positions read by the present operation.
+    /// Positions read by the present operation, of timers that are not where they were filed at birth.
     memo: HashMap<TimerId, Position>,
+    /// What is written next; kept for its room.
+    value: Vec<u8>,
     /// Filed as pending by this call.
     filed: Vec<(Time, TimerId)>,
     counted: bool,
@@ -40,7 +42,8 @@ impl<'a> View<'a> {
         partition: &'a mut Partition,
         lane: &'a Arc<LaneShared>,
     ) -> Self {
-        Self { tree, destinations, partition, lane, memo: HashMap::new(), filed: Vec::new(), counted: false }
+        let (memo, value, filed) = (HashMap::new(), Vec::new(), Vec::new());
+        Self { tree, destinations, partition, lane, memo, value, filed, counted: false }
     }
 
     /// Applies a batch.
@@ -160,7 +163,7 @@ impl<'a> View<'a> {
             self.partition.parked.remove(&dest);
             self.tree.remove(Space::Facts, key);
         } else {
-            self.tree.put(Space::Facts, key, entry.count.to_be_bytes().to_vec());
+            self.tree.put(Space::Facts, key, entry.count.to_be_bytes());
         }
     }
 
@@ -171,11 +174,11 @@ impl<'a> View<'a> {
         match (moved(old), moved(new)) {
             (old, Some(new)) if old != Some(new) => {
                 *residue += u64::from(old.is_none());
-                self.tree.put(Space::Moved, id.to_bytes().to_vec(), new.encode());
+                self.tree.put(Space::Moved, id.to_bytes().into(), new.encode());
             }
             (Some(_), None) => {
                 *residue = residue.saturating_sub(1);
-                self.tree.remove(Space::Moved, id.to_bytes().to_vec());
+                self.tree.remove(Space::Moved, id.to_bytes().into());
             }
             _ => {}
         }
@@ -267,12 +270,16 @@ impl Table for View<'_> {
             *floor = fire.as_ms().min(*floor);
             self.filed.push((fire, id));
         }
-        let mut value = Vec::with_capacity(48 + after.record.timer.payload.len());
-        put_head(after.at, id, &mut value);
-        after.record.encode(dest, &mut value);
+        self.value.clear();
+        put_head(after.at, id, &mut self.value);
+        after.record.encode(dest, &mut self.value);
         let (space, key) = new.key(self.partition.id, id);
-        self.tree.put(space, key, value);
-        self.memo.insert(id, new);
+        self.tree.put(space, key, &self.value[..]);
+        if new != birth(id) {
+            self.memo.insert(id, new);
+        } else if !self.memo.is_empty() {
+            self.memo.remove(&id);
+        }
         self.partition.counters.census.shift(before.map(|row| row.at), Some(after.at));
         self.counted = true;
         Ok(())
@@ -282,7 +289,9 @@ impl Table for View<'_> {
         let old = self.position_of(before)?;
         self.leave(before.id(), old);
         self.keep_moved(before.id(), Some(old), None);
-        self.memo.remove(&before.id());
+        if !self.memo.is_empty() {
+            self.memo.remove(&before.id());
+        }
         self.partition.counters.census.shift(Some(before.at), None);
         self.counted = true;
         Ok(())
@@ -307,7 +316,7 @@ impl Table for View<'_> {
         match id {
             Some(id) => {
                 *keys += u64::from(!had);
-                self.tree.put(Space::Keys, name, id.to_bytes().to_vec());
+                self.tree.put(Space::Keys, name, id.to_bytes());
             }
             None => {
                 *keys = keys.saturating_sub(u64::from(had));

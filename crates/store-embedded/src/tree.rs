@@ -7,13 +7,13 @@
 //!
 //! Not in here: what keys and values mean.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Slice};
 
 use crate::fault::Fault;
 use crate::layout::Space;
@@ -32,7 +32,8 @@ pub(crate) struct Tree {
     // Spaces stand before the database, which waits for nobody else to use it when it is dropped.
     spaces: [Keyspace; Space::ALL.len()],
     db: Database,
-    overlay: [HashMap<Vec<u8>, Option<Bytes>>; Space::ALL.len()],
+    /// In the order of keys: neighbours are quick to insert after each other.
+    overlay: [BTreeMap<Slice, Option<Slice>>; Space::ALL.len()],
     overlaid: usize,
     /// Written and not synced.
     dirty: bool,
@@ -58,19 +59,19 @@ impl Tree {
     }
 
     pub(crate) fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, Fault> {
-        if let Some(value) = self.overlay[space as usize].get(key) {
-            return Ok(value.clone());
-        }
-        let value = self.spaces[space as usize].get(key)?;
+        let value = match self.overlay[space as usize].get(key) {
+            Some(value) => value.clone(),
+            None => self.spaces[space as usize].get(key)?,
+        };
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
 
-    pub(crate) fn put(&mut self, space: Space, key: Vec<u8>, value: Vec<u8>) {
+    pub(crate) fn put(&mut self, space: Space, key: Slice, value: impl Into<Slice>) {
         self.overlaid += 1;
         self.overlay[space as usize].insert(key, Some(value.into()));
     }
 
-    pub(crate) fn remove(&mut self, space: Space, key: Vec<u8>) {
+    pub(crate) fn remove(&mut self, space: Space, key: Slice) {
         self.overlaid += 1;
         self.overlay[space as usize].insert(key, None);
     }
@@ -88,9 +89,9 @@ impl Tree {
         self.wait_for_background()?;
         let mut batch = self.db.batch().durability(Some(PersistMode::Buffer));
         for (space, overlay) in self.spaces.iter().zip(&mut self.overlay) {
-            for (key, value) in overlay.drain() {
+            for (key, value) in std::mem::take(overlay) {
                 match value {
-                    Some(value) => batch.insert(space, key, &value[..]),
+                    Some(value) => batch.insert(space, key, value),
                     None => batch.remove(space, key),
                 }
             }
@@ -111,7 +112,7 @@ impl Tree {
 
     /// Forgets what is not written: after a fault.
     pub(crate) fn abandon(&mut self) {
-        self.overlay.iter_mut().for_each(HashMap::clear);
+        self.overlay.iter_mut().for_each(BTreeMap::clear);
         self.overlaid = 0;
         self.dirty = false;
     }
@@ -122,10 +123,10 @@ impl Tree {
         space: Space,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
-    ) -> impl Iterator<Item = Result<(Bytes, Bytes), Fault>> + use<> {
+    ) -> impl Iterator<Item = Result<(Slice, Bytes), Fault>> + use<> {
         self.spaces[space as usize].range::<&[u8], _>((from, to)).map(|row| {
             let (key, value) = row.into_inner()?;
-            Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)))
+            Ok((key, Bytes::copy_from_slice(&value)))
         })
     }
 
