@@ -10,6 +10,18 @@
 
 local refused = fence(1)
 if refused then return refused end
+-- The short way of a lone slot.
+if #KEYS == 4 then
+  local content = redis.call('HGETALL', KEYS[4])
+  if #content == 0 then
+    redis.call('ZREM', KEYS[3], ARGV[6])
+  elseif KEYS[3] ~= KEYS[2] then
+    redis.call('ZADD', KEYS[2], ARGV[5], ARGV[6])
+    redis.call('ZREM', KEYS[3], ARGV[6])
+  end
+  applied(nil, ARGV[4])
+  return {'OK', content}
+end
 local answer, empty, move = {'OK'}, {}, {}
 for i = 3, #KEYS, 2 do
   local content = redis.call('HGETALL', KEYS[i + 1])

@@ -14,23 +14,23 @@ local claimed = 0
 local function fence(step)
   local o = redis.call('HMGET', KEYS[1], 'e', 'n', 's', 'c')
   if o[1] ~= ARGV[1] or o[2] ~= ARGV[2] then return {'FENCED', o[1] or '0'} end
-  if tonumber(o[3]) + step ~= tonumber(ARGV[3]) then return {'SEQ', o[3]} end
-  claimed = tonumber(o[4] or '0')
+  if o[3] + step ~= ARGV[3] + 0 then return {'SEQ', o[3]} end
+  claimed = (o[4] or '0') + 0
   return nil
 end
 
 -- Counts a writer as applied. `answer` is kept for an owner that has lost it; `claim` raises claimed-until ('': no).
 local function applied(answer, claim)
-  local set = {'HSET', KEYS[1], 's', ARGV[3]}
-  if answer then
-    set[5] = 'a' .. (tonumber(ARGV[3]) % RING)
-    set[6] = ARGV[3] .. ':' .. answer
+  local call, owner, seq = redis.call, KEYS[1], ARGV[3]
+  local raised = claim ~= '' and claim + 0 > claimed
+  -- Written out: a table and unpack cost more than the fence.
+  if not answer then
+    if raised then call('HSET', owner, 's', seq, 'c', claim) else call('HSET', owner, 's', seq) end
+  elseif raised then
+    call('HSET', owner, 's', seq, 'a' .. seq % RING, seq .. ':' .. answer, 'c', claim)
+  else
+    call('HSET', owner, 's', seq, 'a' .. seq % RING, seq .. ':' .. answer)
   end
-  if claim ~= '' and tonumber(claim) > claimed then
-    set[#set + 1] = 'c'
-    set[#set + 1] = claim
-  end
-  redis.call(unpack(set))
 end
 
 -- The same, and answers OK.

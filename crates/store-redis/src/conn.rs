@@ -220,6 +220,13 @@ impl Writer {
         let mut bytes = Vec::new();
         while self.handed_in.recv_many(&mut group, GROUP).await > 0 {
             bytes.clear();
+            // The first request wakes this task up before lanes that are ready as well have handed in theirs.
+            tokio::task::yield_now().await;
+            while group.len() < GROUP
+                && let Ok(more) = self.handed_in.try_recv()
+            {
+                group.push(more);
+            }
             let write = group.iter().any(|r| r.write);
             for request in group.drain(..) {
                 if request.asking {

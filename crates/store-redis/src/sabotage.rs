@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static CUT: AtomicBool = AtomicBool::new(false);
 
 /// The refusals of `fence` in `prelude.lua` begin with these.
-const REFUSALS: [&str; 2] = ["  if o[1] ~= ARGV[1]", "  if tonumber(o[3]) + step ~="];
+const REFUSALS: [&str; 2] = ["  if o[1] ~= ARGV[1]", "  if o[3] + step ~="];
 
 /// From now on scripts do what anybody asks, whoever the owner is. Comes before the first connection of the process.
 pub fn cut_the_fence() {

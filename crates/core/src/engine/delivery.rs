@@ -93,6 +93,8 @@ impl Engine {
         for dest in self.roster.take_dirty() {
             let sent = self.dispatch_to(now, dest);
             self.mark_room(dest, sent);
+            let d = self.roster.dest(dest);
+            self.short |= d.settling > 0 && !d.ready.is_empty();
             self.unpark_more(dest);
             self.roster.sweep(dest);
         }

@@ -9,7 +9,7 @@ use super::queue::Queued;
 use super::recent::RecentIds;
 use super::requests::OpCtx;
 use super::table::State;
-use super::{Engine, Phase};
+use super::{Engine, GATHER_MS, Phase};
 use crate::api::{Call, CallAnswer, Counter, Effect, Now};
 
 /// Bytes of timers of one batch however small the budget is: one large timer.
@@ -54,12 +54,13 @@ impl Engine {
 
     /// Makes batches of what is queued, each with a claim if one is wanted.
     pub(super) fn commit(&mut self, now: Now) {
+        let all = self.is_gathering(now);
         if self.phase == Phase::Releasing {
             return;
         }
         // What waited for an overtaken schedule has its turn when that is answered.
         loop {
-            let overtaken = self.make_batches(now);
+            let overtaken = self.make_batches(now, all);
             if overtaken.is_empty() {
                 return;
             }
@@ -67,15 +68,33 @@ impl Engine {
         }
     }
 
+    /// Whether what may wait goes now, of all partitions.
+    fn is_gathering(&mut self, now: Now) -> bool {
+        let tick = now.time.as_ms() / GATHER_MS;
+        let moved = std::mem::replace(&mut self.gathered, tick) != tick;
+        let short = std::mem::take(&mut self.short);
+        // The cluster's clock may stand still.
+        let over = self.held_until.is_some_and(|at| now.mono_ms >= at);
+        let all = moved || short || over || self.phase != Phase::Running;
+        self.held_until = self.held_until.filter(|_| !all);
+        all
+    }
+
     /// Returns the schedules that were overtaken while they waited.
-    fn make_batches(&mut self, now: Now) -> Vec<Overtaken> {
+    fn make_batches(&mut self, now: Now, all: bool) -> Vec<Overtaken> {
         let size = self.batch_size();
+        let mut held = false;
         let mut overtaken = Vec::new();
         for p in self.partitions.iter_mut().flatten().filter(|p| !p.release_out) {
+            let all = all || p.missed;
             while p.applies_out < APPLIES_OUT {
                 // A claim waits while the store is away: what it is for is asked anew when it is back.
-                let claim = p.claim_wanted(now.time, now.mono_ms).filter(|_| p.down.is_none());
-                if p.queue.is_empty() && claim.is_none() {
+                let waits = p.queue.may_wait() && !(all || p.leaving || p.queue.len() >= size.0);
+                let idle = p.queue.is_empty() || waits;
+                let more = if all || !idle { GATHER_MS } else { 0 };
+                let claim = p.claim_wanted(now.time, now.mono_ms, more).filter(|_| p.down.is_none());
+                if idle && claim.is_none() {
+                    held |= waits;
                     break;
                 }
                 let queued = p.take_batch(now, size, &mut self.recent, &mut overtaken);
@@ -84,8 +103,24 @@ impl Engine {
                 }
                 self.effects.push(Effect::Call(p.id, Call::Apply(p.batch_of(now, claim, queued))));
             }
+            p.missed = all && (p.applies_out >= APPLIES_OUT || p.down.is_some());
         }
+        let next = now.mono_ms + GATHER_MS - now.time.as_ms() % GATHER_MS;
+        self.held_until = held.then(|| self.held_until.unwrap_or(next));
         overtaken
+    }
+
+    /// Sends the acknowledgements of a partition that wait for others, so that what is asked of the store next finds them
+    /// done.
+    pub(super) fn let_go(&mut self, now: Now, at: PartitionId) {
+        let (ops, bytes) = self.batch_size();
+        let Some(p) = self.partition(at).filter(|p| p.queue.may_wait() && !p.release_out) else { return };
+        if p.applies_out >= APPLIES_OUT {
+            return;
+        }
+        let queued = p.queue.take(ops, bytes);
+        let call = Call::Apply(p.batch_of(now, None, queued));
+        self.effects.push(Effect::Call(at, call));
     }
 
     /// How many operations a batch has, and how many bytes of timers. However many are scheduled overdue at once, what is
@@ -293,6 +328,12 @@ impl Engine {
         self.roster.dest_mut(dest).entries -= 1;
         self.roster.sweep(dest);
     }
+}
+
+/// When what must go to the store by `at` is to go: with others if it can.
+pub(super) fn together_by(now: Time, at: Time) -> Time {
+    let shared = at - at.as_ms() % GATHER_MS;
+    if shared > now { shared } else { at }
 }
 
 impl Partition {

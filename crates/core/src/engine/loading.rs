@@ -3,6 +3,7 @@
 use mtimer_store::{Load, Loaded, Op, Place, Record, Unconfirmed, Verdict};
 use mtimer_types::{DeadReason, PartitionId, Time, TimerId, limits::MAX_PAGE};
 
+use super::lanes::together_by;
 use super::partition::{Partition, Pending};
 use super::requests::OpCtx;
 use super::table::{ENTRY_BYTES, Entry, Flight, State};
@@ -130,7 +131,7 @@ impl Engine {
             }
             None => {
                 if p.table.arm(fire, id) {
-                    self.effects.push(Effect::Alarm(fire - p.claim_lead()));
+                    self.effects.push(Effect::Alarm(together_by(now.time, fire - p.claim_lead())));
                     self.effects.push(Effect::Alarm(fire));
                 }
                 State::Waiting

@@ -50,6 +50,9 @@ use self::timeouts::Timeouts;
 use self::view::ViewQuery;
 use crate::api::{Counter, Effect, EngineOptions, Input, Now, SessionEvent, SessionId};
 
+/// What need not be at once (plain acknowledgements, claims) goes to the store at multiples of this, ms, of all partitions
+/// together: being woken up costs a store as much as what it is woken up for.
+const GATHER_MS: u64 = 10;
 /// How often destinations and memory are looked over while there is something to look for, ms.
 const HOUSEKEEPING_MS: u64 = 50;
 /// The longest that a turn is taken for, ms: a little over the pause between two when there is little to do.
@@ -78,6 +81,12 @@ pub struct Engine {
     unsettled: usize,
     phase: Phase,
     housekeeping_at: u64,
+    /// The last time at which everything went to the store, in multiples of [`GATHER_MS`] of the cluster's clock.
+    gathered: u64,
+    /// When what waits for others to go along with goes at the latest, monotonic ms.
+    held_until: Option<u64>,
+    /// Somebody waits for credit that such an outcome holds.
+    short: bool,
     /// Memory is more than half full: what nobody takes is parked without delay.
     pressed: bool,
     /// Memory is over its budget.
@@ -121,6 +130,9 @@ impl Engine {
             unsettled: 0,
             phase: Phase::Running,
             housekeeping_at: now.mono_ms,
+            gathered: 0,
+            held_until: None,
+            short: false,
             pressed: false,
             full: false,
             attended: 0,
@@ -176,7 +188,7 @@ impl Engine {
         let idle = if waiting { HOUSEKEEPING_MS } else { 1_000 };
         let owns = self.partitions.iter().any(Option::is_some);
         let house = owns.then_some((self.housekeeping_at + idle).saturating_sub(HOUSEKEEPING_MS));
-        [self.timeouts.next(), house].into_iter().flatten().min()
+        [self.timeouts.next(), house, self.held_until].into_iter().flatten().min()
     }
 
     /// Deliveries sent and not settled, and settlements not stored yet: 0 when a drain is complete.
@@ -220,7 +232,7 @@ impl Engine {
             SessionEvent::Extend { id, epoch, attempt, by_ms } => {
                 self.extend(now, session, id, epoch, attempt, by_ms)
             }
-            SessionEvent::Query { corr, query } => self.query(session, corr, query),
+            SessionEvent::Query { corr, query } => self.query(now, session, corr, query),
             SessionEvent::Goodbye => self.roster.leave_all(session),
             SessionEvent::Closed => self.session_closed(now, session),
         }

@@ -6,6 +6,7 @@ use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_store::{InFlight, Op};
 use mtimer_types::{Destination, Ended, Epoch, Key, PartitionId, Time, Timer, TimerId};
 
+use super::GATHER_MS;
 use super::hash::{Map, Seeded};
 use super::queue::OpQueue;
 use super::recent::RecentIds;
@@ -16,11 +17,12 @@ use super::table::Table;
 /// A key within its destination.
 pub(super) type KeyName = (Destination, Key);
 
-/// How long before a timer is due its claim is asked for, ms, beyond the time that the store takes to answer.
+/// How long before a timer is due its claim is asked for, ms, beyond the time that the store takes to answer; earlier by up
+/// to [`GATHER_MS`], so that it goes together with others.
 const CLAIM_LEAD_MS: u64 = 20;
 /// How far a claim reaches ahead, ms, beyond the same. A crash may redeliver what fires within it; a longer one is written
 /// less often.
-const CLAIM_SPAN_MS: u64 = 60;
+const CLAIM_SPAN_MS: u64 = 60 + GATHER_MS;
 /// The most that is reckoned with as the time that the store takes, ms.
 const MAX_LAG_MS: u64 = 250;
 /// Nothing is sent unless a fenced write that was begun within this time was answered, ms.
@@ -76,6 +78,8 @@ pub(super) struct Partition {
     /// Calls under way, oldest first.
     pub(super) calls: VecDeque<Pending>,
     pub(super) applies_out: usize,
+    /// When all partitions last sent what may wait, this one could not send everything.
+    pub(super) missed: bool,
     /// How long the store has taken for a batch lately, at most, ms.
     lag: u64,
     /// Stored: everything that fires up to here may be sent.
@@ -122,6 +126,7 @@ impl Partition {
             put_off: Vec::new(),
             calls: VecDeque::new(),
             applies_out: 0,
+            missed: false,
             lag: 0,
             claimed: prior_claim,
             claim_asked: prior_claim,
@@ -171,13 +176,13 @@ impl Partition {
         self.edits.contains_key(&id) || by_key().is_some()
     }
 
-    /// The claim that a call begun now should carry, if any: up to [`CLAIM_SPAN_MS`] ahead, if something fires soon and
-    /// what was asked for does not reach that far.
-    pub(super) fn claim_wanted(&self, now: Time, mono_ms: u64) -> Option<Time> {
+    /// The claim that a call begun now should carry, if any: up to [`Self::claim_span`] ahead, if something fires soon (or
+    /// within `more` ms beyond that) and what was asked for does not reach that far.
+    pub(super) fn claim_wanted(&self, now: Time, mono_ms: u64, more: u64) -> Option<Time> {
         if self.leaving {
             return None;
         }
-        let soon = now + self.claim_lead();
+        let soon = now + self.claim_lead() + more;
         let uncovered = !self.due.is_empty() && now > self.claim_asked;
         let coming = self.table.next_fire_after(self.claim_asked).is_some_and(|fire| fire <= soon);
         let active = !self.due.is_empty() || self.table.next_fire().is_some_and(|fire| fire <= soon);
@@ -235,9 +240,9 @@ mod tests {
     #[test]
     fn claims_are_asked_for_earlier_while_the_store_is_slow() {
         let mut p = Partition::new(PartitionId(0), Epoch(1), Time::ZERO, Time::ZERO, Seeded(1));
-        assert_eq!((p.claim_lead(), p.claim_span()), (20, 60));
+        assert_eq!((p.claim_lead(), p.claim_span()), (20, 70));
         p.note_lag(1_000, 1_080);
-        assert_eq!((p.claim_lead(), p.claim_span()), (100, 140));
+        assert_eq!((p.claim_lead(), p.claim_span()), (100, 150));
         p.note_lag(1_000, 61_000);
         assert_eq!(p.claim_lead(), 20 + MAX_LAG_MS, "a store that was away is no measure");
         (0..50).for_each(|_| p.note_lag(2_000, 2_001));

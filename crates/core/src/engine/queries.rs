@@ -9,7 +9,7 @@ use mtimer_types::{PartitionId, Target};
 use super::Engine;
 use super::partition::Pending;
 use super::table::State;
-use crate::api::{Call, CallAnswer, Effect, SessionId};
+use crate::api::{Call, CallAnswer, Effect, Now, SessionId};
 
 /// Rows of one page of a listing: with the largest payloads they still fit a frame. Whoever wants more asks again.
 const PAGE_ROWS: u32 = 48;
@@ -46,27 +46,27 @@ pub(super) struct StatusQuery {
 }
 
 impl Engine {
-    pub(super) fn query(&mut self, session: SessionId, corr: u64, query: Query) {
+    pub(super) fn query(&mut self, now: Now, session: SessionId, corr: u64, query: Query) {
         match query {
             Query::Get(target) => {
                 let at = match &target {
                     Target::Id(id) => id.partition(),
                     Target::Key(dest, key) => PartitionId::of_key(dest, key, self.options.partitions),
                 };
-                self.ask(at, QueryPart::Get { session, corr }, Call::Get(target));
+                self.ask(now, at, QueryPart::Get { session, corr }, Call::Get(target));
             }
             Query::Dead { group, app, cursor, limit } => {
                 let (at, cursor) = cursor.unwrap_or_default();
                 let call = Call::Dead(DeadFilter { group, app }, cursor, limit.clamp(1, PAGE_ROWS));
-                self.ask(PartitionId(at), QueryPart::Dead { session, corr }, call);
+                self.ask(now, PartitionId(at), QueryPart::Dead { session, corr }, call);
             }
             Query::Unconfirmed { cursor, limit } => {
                 let (at, cursor) = cursor.unwrap_or_default();
                 let call = Call::Taken(cursor, limit.clamp(1, PAGE_ROWS));
-                self.ask(PartitionId(at), QueryPart::Unconfirmed { session, corr }, call);
+                self.ask(now, PartitionId(at), QueryPart::Unconfirmed { session, corr }, call);
             }
-            Query::Status => self.ask_status(session, corr),
-            Query::Broker => self.ask_view(session, corr),
+            Query::Status => self.ask_status(now, session, corr),
+            Query::Broker => self.ask_view(now, session, corr),
             // The shell answers these itself where there is a cluster.
             Query::Cluster | Query::Drain { .. } => {
                 let message = "this broker has no cluster around it".to_owned();
@@ -75,7 +75,7 @@ impl Engine {
         }
     }
 
-    fn ask(&mut self, at: PartitionId, part: QueryPart, call: Call) {
+    fn ask(&mut self, now: Now, at: PartitionId, part: QueryPart, call: Call) {
         if !self.serves(at) {
             let (Some((session, corr)), answer) = (part.asker(), self.not_asked(at)) else { return };
             return self.answer(session, corr, answer);
@@ -87,12 +87,18 @@ impl Engine {
                     let text = format!("the store is away: {why}");
                     self.query_failed(part, ErrorCode::Unavailable, &text);
                 }
-                None => self.call(at, Pending::Query(part), call),
+                None => self.ask_store(now, at, part, call),
             },
         }
     }
 
-    fn ask_status(&mut self, session: SessionId, corr: u64) {
+    /// Asks the store, behind the acknowledgements that wait.
+    pub(super) fn ask_store(&mut self, now: Now, at: PartitionId, part: QueryPart, call: Call) {
+        self.let_go(now, at);
+        self.call(at, Pending::Query(part), call);
+    }
+
+    fn ask_status(&mut self, now: Now, session: SessionId, corr: u64) {
         let (loaded, loaded_bytes) = self.memory();
         let mut status = Status {
             sessions: self.roster.sessions.len() as u64,
@@ -115,7 +121,7 @@ impl Engine {
             self.finish_status(query);
         }
         for at in owned {
-            self.call(at, Pending::Query(QueryPart::Status(query)), Call::Census);
+            self.ask_store(now, at, QueryPart::Status(query), Call::Census);
         }
     }
 

@@ -41,6 +41,8 @@ pub(super) struct OpQueue {
     /// The sessions in `sessions`, in the order of their turns.
     turns: VecDeque<SessionId>,
     len: usize,
+    /// How many of these may wait for others to go along with.
+    patient: usize,
 }
 
 impl OpQueue {
@@ -51,6 +53,7 @@ impl OpQueue {
             sessions: Map::with_hasher(seed),
             turns: VecDeque::new(),
             len: 0,
+            patient: 0,
         }
     }
 
@@ -70,6 +73,17 @@ impl OpQueue {
     /// Whether a take waits.
     pub(super) fn has_take(&self) -> bool {
         self.prompt.iter().any(|(op, _)| matches!(op, Op::Take { .. }))
+    }
+
+    /// Whether something is here, and all of it may wait.
+    pub(super) fn may_wait(&self) -> bool {
+        self.len > 0 && self.patient == self.len
+    }
+
+    /// Queues an operation of the owner's own that may wait until others go.
+    pub(super) fn push_patient(&mut self, op: Op, ctx: OpCtx) {
+        self.patient += 1;
+        self.push_own(op, ctx);
     }
 
     /// Queues an operation of the owner's own.
@@ -119,6 +133,8 @@ impl OpQueue {
             }
         }
         self.len -= batch.len();
+        // What is left had its turn.
+        self.patient = 0;
         batch
     }
 

@@ -284,6 +284,11 @@ impl Roster {
         self.member(member).is_some_and(|m| !m.leaving)
     }
 
+    /// Whether at least as much of a member's credit is free as is in use.
+    pub(super) fn has_slack(&mut self, member: MemberRef) -> bool {
+        self.member(member).is_some_and(|m| m.free() >= m.outstanding)
+    }
+
     /// Gives back one credit.
     pub(super) fn give_back(&mut self, member: MemberRef) {
         let Some(m) = live(&mut self.members, member) else { return };

@@ -9,6 +9,7 @@ use mtimer_types::{DeadReason, Epoch, HandlerOutcome, Mode, TimerId, limits};
 use super::Engine;
 use super::partition::Partition;
 use super::requests::OpCtx;
+use super::roster::MemberRef;
 use super::table::{Entry, Flight, State};
 use crate::api::{Counter, Effect, Now, SessionId};
 use crate::retry::{self, Next};
@@ -208,8 +209,27 @@ impl Engine {
         if let Some(dest) = entry.map(|e| e.dest).filter(|_| member.is_some()) {
             self.roster.dest_mut(dest).settling += 1;
         }
+        let patient = verdict == Verdict::Ack && self.may_wait(id, member);
         let op = Op::Settle { id, verdict: verdict.clone() };
-        self.enqueue(id.partition(), op, OpCtx::Settle { id, verdict, report, late: false });
+        let ctx = OpCtx::Settle { id, verdict, report, late: false };
+        match self.partition(id.partition()) {
+            Some(p) if patient => p.queue.push_patient(op, ctx),
+            Some(p) => p.queue.push_own(op, ctx),
+            None => {}
+        }
+    }
+
+    /// Whether the store may learn a little later that a timer was acknowledged: nobody waits for the credit, and all that a
+    /// crash meanwhile does is to deliver it again.
+    fn may_wait(&mut self, id: TimerId, member: Option<MemberRef>) -> bool {
+        let Some(p) = self.partition(id.partition()).filter(|p| !p.leaving && p.down.is_none()) else {
+            return false;
+        };
+        let entry = p.table.get(id).filter(|e| e.record.timer.mode == Mode::AtLeastOnce);
+        let Some(dest) = entry.map(|e| e.dest) else { return false };
+        let d = self.roster.dest(dest);
+        let awaited = !d.ready.is_empty() || !d.parks.is_empty() || d.returning > 0;
+        !awaited && member.is_some_and(|m| self.roster.has_slack(m))
     }
 
     /// A timer that a late cancel has stopped, found on its way to another attempt.

@@ -5,10 +5,10 @@ use mtimer_store::Census;
 use mtimer_types::PartitionId;
 
 use super::Engine;
-use super::partition::{Partition, Pending};
+use super::partition::Partition;
 use super::queries::QueryPart;
 use super::table::State;
-use crate::api::{Call, SessionId};
+use crate::api::{Call, Now, SessionId};
 
 /// A view that some partitions have not added to yet.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct ViewQuery {
 }
 
 impl Engine {
-    pub(super) fn ask_view(&mut self, session: SessionId, corr: u64) {
+    pub(super) fn ask_view(&mut self, now: Now, session: SessionId, corr: u64) {
         let (loaded, loaded_bytes) = self.memory();
         let partitions: Vec<PartitionView> = self.partitions.iter().flatten().map(|p| p.view()).collect();
         let in_flight = partitions.iter().map(|p| p.in_flight).sum();
@@ -43,7 +43,7 @@ impl Engine {
             self.finish_view(query);
         }
         for at in asked {
-            self.call(at, Pending::Query(QueryPart::View(query, at)), Call::Census);
+            self.ask_store(now, at, QueryPart::View(query, at), Call::Census);
         }
     }
 

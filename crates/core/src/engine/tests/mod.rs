@@ -2,6 +2,7 @@
 
 mod delivery;
 mod fencing;
+mod gather;
 mod handover;
 mod memory;
 mod park;
@@ -13,7 +14,8 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use mtimer_protocol::{
-    Delivery, ErrorCode, OpReply, Request, RequestOp, ServerMessage, SettleRefusal, Settlement,
+    Delivery, ErrorCode, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, SettleRefusal,
+    Settlement,
 };
 use mtimer_store::memory::MemoryStore;
 use mtimer_store::{Acquire, Answer, Lane, LaneError, LaneFuture, Place, Refusal, Store};

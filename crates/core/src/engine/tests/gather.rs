@@ -1,0 +1,219 @@
+//! What need not be at once goes to the store together: plain acknowledgements and claims.
+
+use super::*;
+
+/// A broker that has so many deliveries under way, just behind a time at which everything goes.
+fn under_way(count: usize, credit: u32) -> (Rig, Vec<Delivery>) {
+    under_way_with(EngineOptions::default(), count, credit)
+}
+
+fn under_way_with(options: EngineOptions, count: usize, credit: u32) -> (Rig, Vec<Delivery>) {
+    let mut rig = Rig::new(options);
+    rig.join(1, "a", credit);
+    (0..count).for_each(|_| {
+        let t = rig.timer("a", 1);
+        rig.schedule(1, t);
+    });
+    rig.run(5);
+    let deliveries = rig.take_deliveries().into_iter().map(|(_, d)| d).collect();
+    to_the_beginning(&mut rig);
+    (rig, deliveries)
+}
+
+/// Just behind a time at which everything goes.
+fn to_the_beginning(rig: &mut Rig) {
+    rig.run(1 + 10 - rig.ms % 10);
+    rig.sent.clear();
+}
+
+/// How many outcomes sessions were told to be stored.
+fn stored(rig: &mut Rig) -> u32 {
+    let accepted = |(_, m): (SessionId, ServerMessage)| match m {
+        ServerMessage::Settled { accepted, .. } => accepted,
+        _ => 0,
+    };
+    rig.sent.drain(..).map(accepted).sum()
+}
+
+/// Batches that a turn sends now.
+fn batches(rig: &mut Rig) -> usize {
+    let (mut effects, now) = (Vec::new(), rig.now());
+    rig.engine.flush(now, &mut effects);
+    let batches = effects.iter().filter(|e| matches!(e, Effect::Call(_, Call::Apply(_)))).count();
+    effects.into_iter().for_each(|e| rig.carry_out(e));
+    batches
+}
+
+#[test]
+fn acknowledgements_wait_and_go_together() {
+    let (mut rig, d) = under_way(3, 100);
+    rig.settle(1, &d[0], HandlerOutcome::Ok);
+    rig.run(4);
+    rig.settle(1, &d[1], HandlerOutcome::Ok);
+    rig.run(3);
+    rig.settle(1, &d[2], HandlerOutcome::Ok);
+    rig.turn();
+    assert_eq!(stored(&mut rig), 0);
+    assert_eq!(rig.engine.next_tick(), Some(rig.ms / 10 * 10 + 10), "it asks to be woken up");
+    assert!(rig.place(d[0].id).is_some() && rig.engine.unsettled() == 3);
+    rig.ms = rig.ms / 10 * 10 + 10;
+    assert_eq!(batches(&mut rig), 1);
+    rig.turn();
+    assert_eq!(stored(&mut rig), 3);
+    assert_eq!((rig.place(d[0].id), rig.engine.unsettled()), (None, 0));
+}
+
+#[test]
+fn they_wait_no_longer_when_the_clock_stands_still() {
+    let (mut rig, d) = under_way(1, 100);
+    let mut at = rig.now();
+    rig.settle(1, &d[0], HandlerOutcome::Ok);
+    for ms in 0..20 {
+        at.mono_ms = rig.ms + ms;
+        let mut effects = Vec::new();
+        rig.engine.flush(at, &mut effects);
+        if effects.iter().any(|e| matches!(e, Effect::Call(_, Call::Apply(_)))) {
+            assert_eq!(ms, 9);
+            return;
+        }
+    }
+    panic!("it was never sent");
+}
+
+#[test]
+fn what_is_no_plain_acknowledgement_goes_at_once_and_takes_them_along() {
+    let failure = HandlerOutcome::Fail { error: "no".into() };
+    for (outcome, mode) in [(failure, Mode::AtLeastOnce), (HandlerOutcome::Ok, Mode::AtMostOnce)] {
+        let (mut rig, d) = under_way(1, 100);
+        let t = Timer { mode, ..rig.timer("a", 1) };
+        let other = rig.deliver(1, t);
+        to_the_beginning(&mut rig);
+        rig.settle(1, &d[0], HandlerOutcome::Ok);
+        rig.turn();
+        assert_eq!(stored(&mut rig), 0);
+        rig.settle(1, &other, outcome);
+        assert_eq!(batches(&mut rig), 1);
+        rig.turn();
+        assert_eq!(stored(&mut rig), 2);
+    }
+}
+
+#[test]
+fn what_clients_ask_for_takes_them_along_and_finds_them_done() {
+    let cancel = |d: &Delivery| RequestOp::Cancel { target: Target::Id(d.id), request: 1 };
+    let (mut rig, d) = under_way(2, 100);
+    rig.settle(1, &d[0], HandlerOutcome::Ok);
+    rig.run(1);
+    rig.ask(1, vec![cancel(&d[0])]);
+    assert_eq!(batches(&mut rig), 1);
+    rig.turn();
+    assert!(matches!(rig.take_replies()[..], [OpReply::NotFound]), "as if it were on its way");
+    assert_eq!(rig.place(d[0].id), None);
+    // A question does not overtake them either.
+    rig.run(1);
+    rig.settle(1, &d[1], HandlerOutcome::Ok);
+    rig.turn();
+    assert!(rig.place(d[1].id).is_some());
+    rig.session(1, SessionEvent::Query { corr: 7, query: Query::Get(Target::Id(d[1].id)) });
+    rig.turn();
+    let gone = |(_, m): &(SessionId, ServerMessage)| {
+        matches!(m, ServerMessage::Answer { corr: 7, answer: QueryAnswer::Timer(None) })
+    };
+    assert!(rig.sent.iter().any(gone), "{:?}", rig.sent);
+}
+
+#[test]
+fn credit_that_is_short_or_waited_for_is_given_back_at_once() {
+    // Half of the credit is in use.
+    let (mut rig, d) = under_way(3, 5);
+    rig.settle(1, &d[0], HandlerOutcome::Ok);
+    rig.turn();
+    assert_eq!(stored(&mut rig), 1);
+    rig.settle(1, &d[1], HandlerOutcome::Ok);
+    rig.turn();
+    assert_eq!(stored(&mut rig), 0, "two of five");
+    rig.run(10);
+    rig.sent.clear();
+    // More become due than there is credit for: the credit that the store holds is asked for with that turn.
+    let due_in = 54 - rig.ms % 10;
+    for _ in 0..5 {
+        let t = rig.timer("a", due_in);
+        rig.schedule(1, t);
+    }
+    rig.run(due_in - 1);
+    rig.settle(1, &d[2], HandlerOutcome::Ok);
+    rig.turn();
+    assert!(rig.take_deliveries().is_empty() && stored(&mut rig) == 0);
+    rig.ms += 1;
+    rig.turn();
+    assert_eq!((rig.take_deliveries().len(), stored(&mut rig)), (5, 1));
+    assert_ne!(rig.ms % 10, 0);
+}
+
+#[test]
+fn a_full_batch_goes_at_once() {
+    let (mut rig, d) = under_way_with(EngineOptions { batch_ops: 4, ..EngineOptions::default() }, 4, 100);
+    d[..3].iter().for_each(|d| rig.settle(1, d, HandlerOutcome::Ok));
+    assert_eq!(batches(&mut rig), 0);
+    rig.settle(1, &d[3], HandlerOutcome::Ok);
+    assert_eq!(batches(&mut rig), 1);
+}
+
+#[test]
+fn they_go_at_once_when_the_broker_drains_or_gives_the_partition_up() {
+    for leave in [|| Input::Drain, || Input::Disown(P), || Input::Release] {
+        let (mut rig, d) = under_way(1, 100);
+        rig.settle(1, &d[0], HandlerOutcome::Ok);
+        rig.turn();
+        assert_eq!(stored(&mut rig), 0);
+        let now = rig.now();
+        rig.engine.handle(now, leave());
+        rig.turn();
+        assert_eq!(stored(&mut rig), 1);
+        assert_eq!(rig.engine.unsettled(), 0);
+    }
+}
+
+#[test]
+fn claims_are_asked_for_at_the_same_times_and_never_later_than_before() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 100);
+    to_the_beginning(&mut rig);
+    for due_in in [20, 27, 33, 44, 148, 203] {
+        let t = rig.timer("a", due_in);
+        let fire = t.due;
+        let at = rig.now().time;
+        rig.schedule(1, t);
+        let mut alarms = Vec::new();
+        while rig.now().time < fire {
+            let (mut effects, now) = (Vec::new(), rig.now());
+            rig.engine.flush(now, &mut effects);
+            for effect in effects {
+                match effect {
+                    Effect::Alarm(at) => alarms.push(at),
+                    effect => rig.carry_out(effect),
+                }
+            }
+            // Only what the engine asks for: answers, alarms and its ticks.
+            let answered = rig.unanswered.front_mut().and_then(FutureExt::now_or_never);
+            if let Some(answer) = answered {
+                rig.unanswered.pop_front();
+                let (epoch, now) = (rig.lane.epoch(), rig.now());
+                let answer = answer.unwrap_or_else(CallAnswer::Ended);
+                rig.engine.handle(now, Input::Answered { partition: P, epoch, answer });
+                continue;
+            }
+            let ms = rig.engine.next_tick().unwrap_or(u64::MAX).max(rig.ms + 1);
+            let alarm = alarms.iter().map(|a| a.as_ms() - START).filter(|a| *a > rig.ms).min();
+            let next = ms.min(alarm.unwrap_or(u64::MAX));
+            let asked = rig.engine.partition(P).unwrap().claim_asked;
+            let lead = rig.engine.partition(P).unwrap().claim_lead();
+            assert!(next <= fire.as_ms() - START, "it wakes up for it");
+            assert!(asked >= fire || rig.now().time + lead < fire, "{due_in}: asked for in time");
+            rig.ms = next;
+        }
+        let first = alarms.iter().min().copied().unwrap();
+        assert!(first.as_ms() % 10 == 0 || first < at + 10, "{due_in}: {first:?}");
+        rig.run(200);
+    }
+}
