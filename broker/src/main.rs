@@ -3,10 +3,9 @@
 mod cli;
 
 /// What one thread allocates another frees here, all the time: frames, timers, answers. That is where it does better than
-/// the system's. Where pages may have more than 4 KiB it would have to be built for their size: there the system's it is.
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+/// the system's.
 #[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> std::process::ExitCode {
     cli::main()
