@@ -16,6 +16,8 @@ const LOAD_TIMERS: usize = 4_000;
 const LEAST_TIMERS: usize = 64;
 /// Partitions that are read at once whose overdue timers are not in memory: after a takeover they may be many.
 const BEHIND_AT_ONCE: usize = 4;
+/// Partitions that are read at once though what they need is not near: while a load is taken in, what is due waits.
+const AHEAD_AT_ONCE: usize = 4;
 /// Payload bytes of one load.
 const LOAD_BYTES: usize = 4 * 1024 * 1024;
 /// Due timers of one partition that wait for a claim, or on their way to the park; beyond them no more are loaded. (What
@@ -27,6 +29,13 @@ const LEAST_BACKLOG: usize = 500;
 const NEAR_MS: u64 = 1_000;
 /// What fires within this time is loaded even when memory is full, ms: two rounds of housekeeping.
 const SCARCE_MS: u64 = 100;
+
+/// How far ahead the first load of a partition reaches, ms: between half of what the following ones do and all of it, neighbours
+/// far apart (multiples of the golden ratio).
+fn first_reach(id: PartitionId, preload: u64) -> u64 {
+    let share = u64::from(id.0.wrapping_mul(40_503));
+    preload - preload * share / (2 << 16)
+}
 
 impl Engine {
     /// Timers in memory, and their bytes.
@@ -53,7 +62,6 @@ impl Engine {
         let room = budget.saturating_sub(used) / owned;
         let max_timers = ((room / ENTRY_BYTES) as usize).clamp(LEAST_TIMERS, LOAD_TIMERS);
         let max_bytes = (room as usize).clamp(64 * 1024, LOAD_BYTES);
-        let target = now.time + preload;
         let backlog = if used >= budget { LEAST_BACKLOG } else { BACKLOG };
         let behind = |p: &Partition| p.horizon < now.time;
         let wants = |p: &&mut Box<Partition>| {
@@ -64,15 +72,21 @@ impl Engine {
         };
         let owned = self.partitions.iter().flatten();
         let mut behind_out = owned.filter(|p| p.load_out && p.down.is_none() && behind(p)).count();
+        let mut out = self.partitions.iter().flatten().filter(|p| p.load_out && p.down.is_none()).count();
         let mut wanting: Vec<_> = self.partitions.iter_mut().flatten().filter(wants).collect();
         // Whoever inherits many partitions at once reads them in about the order of time, and goes on serving its own.
         wanting.sort_by_key(|p| p.horizon);
         for p in wanting {
             let overdue = behind(p);
-            if overdue && behind_out >= BEHIND_AT_ONCE {
+            let urgent = p.horizon < now.time + preload / 4;
+            if (overdue && behind_out >= BEHIND_AT_ONCE) || (!urgent && out >= AHEAD_AT_ONCE) {
                 continue;
             }
             behind_out += usize::from(overdue);
+            out += 1;
+            // The first load of each reaches differently far: so they do not come in step ever after, all in the same moment.
+            let ahead = if p.horizon <= now.time { first_reach(p.id, preload) } else { preload };
+            let target = now.time + ahead;
             let claim =
                 (overdue && p.claim_asked < now.time + p.claim_lead()).then(|| now.time + p.claim_span());
             p.claim_asked = p.claim_asked.max(claim.unwrap_or(Time::ZERO));
@@ -280,5 +294,21 @@ impl Partition {
                 self.queue.push_own(op, ctx);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_loads_reach_differently_far() {
+        let mut reaches: Vec<u64> = (0..64).map(|id| first_reach(PartitionId(id), 5_000)).collect();
+        assert!(reaches.iter().all(|reach| (2_500..=5_000).contains(reach)), "{reaches:?}");
+        assert_eq!(reaches[0], 5_000);
+        reaches.sort_unstable();
+        let widest = reaches.windows(2).map(|pair| pair[1] - pair[0]).max();
+        assert!(widest <= Some(80), "64 within 2,500 ms are 40 ms apart: {reaches:?}");
+        assert!((0..=u16::MAX).all(|id| (50..=100).contains(&first_reach(PartitionId(id), 100))));
     }
 }
