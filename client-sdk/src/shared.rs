@@ -21,8 +21,8 @@ use crate::settling::Told;
 use crate::sync::Locked;
 use crate::{ClientBuilder, CloseError};
 
-/// Schedules in a row that go to the same partition: enough for a broker to store them together, few enough for one
-/// script.
+/// Schedules in a row that go to the same partition: a batch of the broker, which files them in the order of their due times, so
+/// that neighbours share what is written.
 const PARTITION_RUN: u64 = 512;
 /// How often deadlines are looked at while something waits.
 const TICK: Duration = Duration::from_millis(20);
