@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `mtimer.lock` | locked by the process that has the directory open |
-//! | `mtimer-store` | text: format and partition count; written before anything else |
+//! | `mtimer-store` | text: format and partition count; written before what it tells of |
 //! | `db/` | the storage engine's |
 
 use std::ffi::OsStr;
@@ -20,6 +20,9 @@ const TITLE: &str = "mtimer embedded store";
 const FORMAT: u32 = 2;
 /// The oldest format that can be brought to ours.
 const OLDEST: u32 = 1;
+/// What the marker says of the former format while timers are brought to ours. It stands where a reader that does not know
+/// it looks for the partition count, so that such a one refuses the directory, too.
+const UPGRADING: &str = "upgrading from";
 
 /// Why a data directory could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +99,7 @@ pub(crate) struct Directory {
     /// Unlocked when it is dropped.
     pub(crate) lock: File,
     pub(crate) database: PathBuf,
-    /// The format in which its timers are.
+    /// The format in which its timers are, or some of them, if they were being brought to ours.
     pub(crate) format: u32,
     path: PathBuf,
     partitions: u16,
@@ -118,7 +121,7 @@ impl Directory {
         let format = if marker.try_exists().map_err(io_error("look for", &marker))? {
             check_marker(path, &marker, partitions)?
         } else {
-            write_marker(path, &marker, partitions)?;
+            write_marker(path, &marker, partitions, None)?;
             FORMAT
         };
         let database = path.join(DATABASE);
@@ -127,9 +130,15 @@ impl Directory {
         Ok(Self { lock, database, format, path: path.to_owned(), partitions })
     }
 
+    /// Says in the directory that its timers are being brought to the present format: whoever reads the former one only
+    /// would miss those that are there already, and refuses it from now on.
+    pub(crate) fn mark_upgrading(&self) -> Result<(), OpenError> {
+        write_marker(&self.path, &self.path.join(MARKER), self.partitions, Some(self.format))
+    }
+
     /// Says in the directory that its timers have the present format.
     pub(crate) fn mark(&self) -> Result<(), OpenError> {
-        write_marker(&self.path, &self.path.join(MARKER), self.partitions)
+        write_marker(&self.path, &self.path.join(MARKER), self.partitions, None)
     }
 }
 
@@ -165,7 +174,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// The directory's format, if it can be opened.
+/// The directory's format, or the former one if it is being brought to ours; if it can be opened.
 fn check_marker(path: &Path, marker: &Path, partitions: u16) -> Result<u32, OpenError> {
     let damaged = || OpenError::Damaged {
         path: path.to_owned(),
@@ -173,20 +182,26 @@ fn check_marker(path: &Path, marker: &Path, partitions: u16) -> Result<u32, Open
     };
     let bytes = std::fs::read(marker).map_err(io_error("read", marker))?;
     let text = String::from_utf8(bytes).map_err(|_| damaged())?;
-    let mut lines = text.lines();
+    let mut lines = text.lines().peekable();
     if lines.next() != Some(TITLE) {
         return Err(damaged());
     }
-    let mut number = |name: &str| lines.next()?.strip_prefix(name)?.trim().parse::<u32>().ok();
-    let format = number("format").ok_or_else(damaged)?;
+    let number = |line: Option<&str>, name: &str| line?.strip_prefix(name)?.trim().parse::<u32>().ok();
+    let format = number(lines.next(), "format").ok_or_else(damaged)?;
     if !(OLDEST..=FORMAT).contains(&format) {
         return Err(OpenError::Format { path: path.to_owned(), stored: format, ours: FORMAT });
     }
-    let stored = number("partitions").and_then(|n| u16::try_from(n).ok()).ok_or_else(damaged)?;
+    let former = match lines.next_if(|line| line.starts_with(UPGRADING)) {
+        Some(line) => number(Some(line), UPGRADING).filter(|n| (OLDEST..format).contains(n)),
+        None => Some(format),
+    };
+    let former = former.ok_or_else(damaged)?;
+    let stored =
+        number(lines.next(), "partitions").and_then(|n| u16::try_from(n).ok()).ok_or_else(damaged)?;
     if stored != partitions {
         return Err(OpenError::Partitions { path: path.to_owned(), stored, given: partitions });
     }
-    Ok(format)
+    Ok(former)
 }
 
 fn temporary_name() -> String {
@@ -194,11 +209,12 @@ fn temporary_name() -> String {
 }
 
 /// Writes the marker so that it is there whole or not at all.
-fn write_marker(path: &Path, marker: &Path, partitions: u16) -> Result<(), OpenError> {
+fn write_marker(path: &Path, marker: &Path, partitions: u16, former: Option<u32>) -> Result<(), OpenError> {
     let temporary = path.join(temporary_name());
+    let upgrading = former.map(|former| format!("{UPGRADING} {former}\n")).unwrap_or_default();
     let write = || {
         let mut file = File::create(&temporary)?;
-        write!(file, "{TITLE}\nformat {FORMAT}\npartitions {partitions}\n")?;
+        write!(file, "{TITLE}\nformat {FORMAT}\n{upgrading}partitions {partitions}\n")?;
         file.sync_all()?;
         std::fs::rename(&temporary, marker)?;
         File::open(path)?.sync_all()
@@ -291,6 +307,7 @@ mod tests {
             (&b"\xff\xfe"[..], "is damaged"),
             (b"mtimer embedded store\nformat 1\n", "is damaged"),
             (b"mtimer embedded store\nformat 9\npartitions 4\n", "has format 9, this mtimer reads format 2"),
+            (b"mtimer embedded store\nformat 2\nupgrading from 2\npartitions 4\n", "is damaged"),
         ] {
             std::fs::write(dir.path().join(MARKER), marker).unwrap();
             assert!(refusal(dir.path(), 4).contains(says));
@@ -300,7 +317,14 @@ mod tests {
     #[test]
     fn an_older_format_is_told_until_the_directory_is_marked() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join(MARKER), "mtimer embedded store\nformat 1\npartitions 4\n").unwrap();
+        let marker = dir.path().join(MARKER);
+        std::fs::write(&marker, "mtimer embedded store\nformat 1\npartitions 4\n").unwrap();
+        let directory = Directory::open(dir.path(), 4).unwrap();
+        assert_eq!(directory.format, 1);
+        directory.mark_upgrading().unwrap();
+        let text = std::fs::read_to_string(&marker).unwrap();
+        assert_eq!(text, "mtimer embedded store\nformat 2\nupgrading from 1\npartitions 4\n");
+        drop(directory);
         let directory = Directory::open(dir.path(), 4).unwrap();
         assert_eq!(directory.format, 1);
         directory.mark().unwrap();

@@ -116,6 +116,7 @@ impl EmbeddedStore {
                 Tree::open(&directory.database, options.cache_bytes).map_err(|e| unreadable(&path, &e))?;
             if directory.format == 1 {
                 tracing::info!(path = %path.display(), "bringing the data directory to a newer format");
+                directory.mark_upgrading()?;
                 upgrade::from_format_1(&mut tree).map_err(|fault| OpenError::Io {
                     what: "bring to a newer format",
                     path: path.clone(),

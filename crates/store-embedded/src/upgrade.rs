@@ -1,6 +1,7 @@
 //! Brings a data directory of an earlier format to the present one, when it is opened.
 //!
-//! Invariant: whatever interrupts it, no timer is lost or doubled; the next opening goes on.
+//! Invariant: whatever interrupts it, no timer is lost or doubled; the next opening goes on. Meanwhile nobody else opens the
+//! directory who would miss what is in the newer format already: it is marked first.
 
 use std::ops::Bound;
 

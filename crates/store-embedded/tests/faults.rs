@@ -17,6 +17,9 @@ use mtimer_types::{Destination, KeyPolicy, Mode, Nonce, PartitionId, Target, Tim
 const P: PartitionId = PartitionId(1);
 const DIRECTORY: &str = "MTIMER_TEST_DIRECTORY";
 const LEVEL: &str = "MTIMER_TEST_LEVEL";
+/// Timers of a directory that was used a little.
+const USED: u64 = 10;
+const MARKER: &str = "mtimer-store";
 
 fn timer(n: u64) -> Timer {
     let due = Time::from_ms(2_000_000_000_000);
@@ -61,7 +64,10 @@ async fn acquire(store: &EmbeddedStore, nonce: u64) -> Acquired {
 async fn child() {
     let Ok(path) = std::env::var(DIRECTORY) else { return };
     let level = std::env::var(LEVEL).unwrap();
-    let store = EmbeddedStore::open(options(Path::new(&path), &level)).unwrap();
+    let store = match EmbeddedStore::open(options(Path::new(&path), &level)) {
+        Ok(store) => store,
+        Err(error) => return println!("\nended {error}"),
+    };
     let lane = acquire(&store, 1).await.lane;
     for n in 0.. {
         match lane.apply(schedule(n)).await {
@@ -90,9 +96,17 @@ struct Disturbed {
 
 impl Disturbed {
     fn start(path: &Path, level: &str) -> Self {
+        Self::limited(path, level, "unlimited")
+    }
+
+    /// No file may grow beyond so many blocks of 512 bytes.
+    fn limited(path: &Path, level: &str, blocks: &str) -> Self {
         // A write over the limit on file sizes is to fail, not to kill.
         let mut child = Command::new("sh")
-            .args(["-c", r#"trap '' XFSZ; exec "$0" child --exact --nocapture"#])
+            .args([
+                "-c",
+                &format!(r#"trap '' XFSZ; ulimit -f {blocks}; exec "$0" child --exact --nocapture"#),
+            ])
             .arg(std::env::current_exe().unwrap())
             .env(DIRECTORY, path)
             .env(LEVEL, level)
@@ -175,11 +189,60 @@ async fn a_disk_that_fails_ends_the_lane_and_loses_nothing_that_was_answered() {
     check(dir.path(), child.answered).await;
 }
 
+/// Makes a closed directory one of format 1, but for so many timers.
+fn to_format_1(path: &Path, marker: &str, but_for: u64) {
+    let db = fjall::Database::builder(path.join("db")).open().unwrap();
+    let pending = db.keyspace("pending", fjall::KeyspaceCreateOptions::default).unwrap();
+    let rows: Vec<_> = pending.iter().map(|row| row.into_inner().unwrap()).collect();
+    for (key, value) in rows.into_iter().skip(but_for as usize) {
+        // All fire at their birth due times, of which the id has no second copy now.
+        assert_eq!((key.len(), key[8]), (19, 1));
+        pending.insert([&key[..8], &key[2..8], &key[9..]].concat(), value).unwrap();
+        pending.remove(key).unwrap();
+    }
+    db.persist(fjall::PersistMode::SyncAll).unwrap();
+    std::fs::write(path.join(MARKER), marker).unwrap();
+}
+
+fn marker(path: &Path) -> String {
+    std::fs::read_to_string(path.join(MARKER)).unwrap()
+}
+
+const FORMAT_1: &str = "mtimer embedded store\nformat 1\npartitions 4\n";
+const UPGRADING: &str = "mtimer embedded store\nformat 2\nupgrading from 1\npartitions 4\n";
+const FORMAT_2: &str = "mtimer embedded store\nformat 2\npartitions 4\n";
+
+#[tokio::test]
+async fn an_upgrade_goes_on_where_it_was_interrupted() {
+    for (from, done) in [(FORMAT_1, 0), (FORMAT_1, USED / 2), (UPGRADING, USED / 2), (UPGRADING, USED)] {
+        let dir = tempfile::tempdir().unwrap();
+        used(dir.path()).await;
+        to_format_1(dir.path(), from, done);
+        check(dir.path(), USED).await;
+        assert_eq!(marker(dir.path()), FORMAT_2);
+    }
+}
+
+#[tokio::test]
+async fn an_upgrade_is_told_to_older_builds_before_it_begins() {
+    let dir = tempfile::tempdir().unwrap();
+    used(dir.path()).await;
+    to_format_1(dir.path(), FORMAT_1, 0);
+    // The journal is longer than that already, so not even the first step can be written.
+    let mut child = Disturbed::limited(dir.path(), "sync", "16");
+    let error = child.until(1).unwrap();
+    assert!(error.contains("bring to a newer format"), "{error}");
+    child.child.wait().unwrap();
+    assert_eq!(marker(dir.path()), UPGRADING, "it goes by the number");
+    check(dir.path(), USED).await;
+    assert_eq!(marker(dir.path()), FORMAT_2);
+}
+
 /// A data directory with a few timers, closed.
 async fn used(dir: &Path) {
     let store = EmbeddedStore::open(options(dir, "sync")).unwrap();
     let lane = acquire(&store, 1).await.lane;
-    for n in 0..10 {
+    for n in 0..USED {
         lane.apply(schedule(n)).await.unwrap();
     }
     store.close().await;
