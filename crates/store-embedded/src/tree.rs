@@ -35,7 +35,7 @@ pub(crate) struct Tree {
     /// In the order of keys: neighbours are quick to insert after each other.
     overlay: [BTreeMap<Slice, Option<Slice>>; Space::ALL.len()],
     overlaid: usize,
-    /// Written and not synced.
+    /// Written and not synced. So may be what is found at opening: whoever wrote it may have been killed before it was.
     dirty: bool,
 }
 
@@ -55,7 +55,7 @@ impl Tree {
         };
         let [a, b, c, d, e, f] = Space::ALL;
         let spaces = [space(a)?, space(b)?, space(c)?, space(d)?, space(e)?, space(f)?];
-        Ok(Self { spaces, db, overlay: Default::default(), overlaid: 0, dirty: false })
+        Ok(Self { spaces, db, overlay: Default::default(), overlaid: 0, dirty: true })
     }
 
     pub(crate) fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, Fault> {

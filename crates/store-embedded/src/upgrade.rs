@@ -98,4 +98,13 @@ mod tests {
         found.sort_unstable();
         assert!(found.into_iter().eq(0..TIMERS));
     }
+
+    #[test]
+    fn what_a_killed_run_has_written_is_synced() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut tree = Tree::open(dir.path(), 1 << 20).unwrap();
+        assert!(tree.is_dirty(), "nothing tells whether it is");
+        from_format_1(&mut tree).unwrap();
+        assert!(!tree.is_dirty());
+    }
 }
