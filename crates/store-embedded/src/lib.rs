@@ -99,7 +99,8 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Opens a data directory, or makes one. Blocks for as long as the engine takes to read its journal.
+    /// Opens a data directory, or makes one. Blocks for as long as the engine takes to read its journal; the first time
+    /// with a directory of an older format, for as long as it takes to rewrite all pending timers, too.
     ///
     /// # Errors
     ///

@@ -13,31 +13,41 @@ use crate::fault::Fault;
 use crate::layout::{Space, pending_key};
 use crate::tree::Tree;
 
-/// Timers of one step, which is written as one.
+/// Timers of one step, which is written as one, and bytes of them: about what a step takes of memory.
 const STEP: usize = 4_096;
+const STEP_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes of a pending timer's key in format 1: no key has as many now.
 const OLD_KEY: usize = 24;
 
 /// From format 1, where the keys of pending timers held their ids whole.
 pub(crate) fn from_format_1(tree: &mut Tree) -> Result<(), Fault> {
-    let mut last: Option<Slice> = None;
+    let mut last = None;
     loop {
-        let from = last.as_ref().map_or(Bound::Unbounded, |key| Bound::Excluded(&key[..]));
-        let step = tree.scan(Space::Pending, from, Bound::Unbounded).take(STEP);
-        let rows = step.collect::<Result<Vec<_>, Fault>>()?;
-        let is_last = rows.len() < STEP;
-        last = rows.last().map(|(key, _)| key.clone());
-        for (old, value) in rows {
-            if let Some((p, fire, id)) = parse_old(&old) {
-                tree.put(Space::Pending, pending_key(p, fire, id), &value[..]);
-                tree.remove(Space::Pending, old);
-            }
-        }
-        tree.write()?;
-        if is_last {
+        last = step(tree, last.as_ref())?;
+        if last.is_none() {
             return tree.sync();
         }
     }
+}
+
+/// Brings the next timers to the new format, those behind a key. Returns the key of the last one, unless there are no more.
+fn step(tree: &mut Tree, behind: Option<&Slice>) -> Result<Option<Slice>, Fault> {
+    let from = behind.map_or(Bound::Unbounded, |key| Bound::Excluded(&key[..]));
+    let (mut timers, mut bytes) = (0, 0);
+    for row in tree.scan(Space::Pending, from, Bound::Unbounded) {
+        let (old, value) = row?;
+        // A former run may have got to it.
+        let Some((p, fire, id)) = parse_old(&old) else { continue };
+        (timers, bytes) = (timers + 1, bytes + value.len());
+        tree.put(Space::Pending, pending_key(p, fire, id), &value[..]);
+        tree.remove(Space::Pending, old.clone());
+        if timers == STEP || bytes >= STEP_BYTES {
+            tree.write()?;
+            return Ok(Some(old));
+        }
+    }
+    tree.write()?;
+    Ok(None)
 }
 
 fn parse_old(key: &[u8]) -> Option<(PartitionId, Time, TimerId)> {
@@ -106,5 +116,31 @@ mod tests {
         assert!(tree.is_dirty(), "nothing tells whether it is");
         from_format_1(&mut tree).unwrap();
         assert!(!tree.is_dirty());
+    }
+
+    #[test]
+    fn a_step_is_bounded_in_timers_and_in_bytes() {
+        let cases = [
+            (STEP * 2, 0, &[STEP, STEP, 0][..]),
+            (100, 64 * 1024, &[64, 36]),
+            (2, STEP_BYTES + 1, &[1, 1, 0]),
+        ];
+        for (count, bytes, steps) in cases {
+            let dir = tempfile::tempdir().unwrap();
+            let mut tree = Tree::open(dir.path(), 1 << 20).unwrap();
+            (0..count).for_each(|n| tree.put(Space::Pending, old_key(n), vec![7; bytes]));
+            tree.write().unwrap();
+            let left = |tree: &Tree| {
+                let rows = tree.scan(Space::Pending, Bound::Unbounded, Bound::Unbounded);
+                rows.filter(|row| parse_old(&row.as_ref().unwrap().0).is_some()).count()
+            };
+            let (mut last, mut before) = (None, count);
+            for (n, timers) in steps.iter().enumerate() {
+                last = step(&mut tree, last.as_ref()).unwrap();
+                assert_eq!((before - left(&tree), last.is_none()), (*timers, n == steps.len() - 1));
+                before = left(&tree);
+            }
+            assert_eq!(before, 0);
+        }
     }
 }
