@@ -14,8 +14,11 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use crate::RequestError;
 use crate::sync::Locked;
 
-/// Room that is given back together: others who wait for it need not wait for the whole batch.
+/// Room that is given back together: others who wait for it need not wait for the whole batch, which may last until the
+/// timeout of an operation whose broker is away.
 const GIVEN_BACK: u32 = 64;
+/// Parts in which a smaller batch gives its room back.
+const GIVEN_BACK_PARTS: u32 = 8;
 
 type Answer = Result<OpReply, RequestError>;
 
@@ -31,6 +34,8 @@ struct State {
     answers: Vec<Option<Answer>>,
     missing: usize,
     room: OwnedSemaphorePermit,
+    /// Room of all operations.
+    total: u32,
     /// Room of what has ended, not given back yet.
     free: u32,
     /// Taken when nothing is missing any more.
@@ -59,7 +64,7 @@ pub(crate) fn batch(rooms: &[u32], room: OwnedSemaphorePermit) -> (impl Iterator
     let (done, all) = oneshot::channel();
     let len = rooms.len();
     let answers = std::iter::repeat_with(|| None).take(len).collect();
-    let state = State { answers, missing: len, room, free: 0, done: Some(done) };
+    let state = State { answers, missing: len, room, total: rooms.iter().sum(), free: 0, done: Some(done) };
     let batch = Arc::new(Batch { state: Mutex::new(state), abandoned: AtomicBool::new(false) });
     let of = Arc::clone(&batch);
     let part = move |(index, room): (u32, &u32)| Part { batch: Some(Arc::clone(&of)), index, room: *room };
@@ -85,7 +90,7 @@ impl Part {
         state.missing -= 1;
         state.free += self.room;
         let whole = state.missing == 0;
-        if whole || state.free >= GIVEN_BACK {
+        if whole || state.free >= GIVEN_BACK.min(state.total.div_ceil(GIVEN_BACK_PARTS)) {
             let free = std::mem::take(&mut state.free);
             drop(state.room.split(free as usize));
         }
@@ -162,6 +167,26 @@ mod tests {
                 Ok(OpReply::Done)
             ]
         ));
+    }
+
+    #[tokio::test]
+    async fn what_is_answered_keeps_little_of_a_small_batch() {
+        for (total, rest) in [(60, 7), (200, 24), (512, 63), (2_000, 63), (9, 1), (8, 0), (1, 0)] {
+            let room = Arc::new(Semaphore::new(total));
+            let taken = Arc::clone(&room).try_acquire_many_owned(total as u32).unwrap();
+            let rooms = vec![1; total];
+            let (parts, _answers) = batch(&rooms, taken);
+            let mut parts: Vec<Part> = parts.collect();
+            let mut most = 0;
+            // The first is not answered for long.
+            for (answered, part) in parts.drain(1..).enumerate() {
+                part.answer(Ok(OpReply::Done));
+                most = most.max(answered + 1 - room.available_permits());
+            }
+            assert_eq!(most, rest, "of {total}");
+            drop(parts);
+            assert_eq!(room.available_permits(), total);
+        }
     }
 
     #[tokio::test]
