@@ -83,31 +83,28 @@ impl Requests {
     /// The next frame for the wire, if there is something to send; [`Requests::sent`] follows.
     pub(crate) fn next(&mut self, session: u64, time: Time, now: Instant) -> Option<Frame> {
         let lane = self.lanes.get_mut(&session)?;
-        while lane.queue.front().is_some_and(|c| c.waiter.abandoned()) {
-            lane.queue.pop_front();
-        }
-        let before = lane.queue.front()?.waiter.first;
-        let first = before.unwrap_or(First { time, at: now });
+        let fresh = First { time, at: now };
         let most = lane.queue.len().min(lane.max_ops);
         let (mut ops, mut waiters, mut bytes) = (Vec::with_capacity(most), Vec::with_capacity(most), 0);
+        let mut together = None;
         while let Some(call) = lane.queue.front() {
-            let abandoned = call.waiter.abandoned();
-            if !abandoned {
-                bytes += op_bytes(&call.op);
-                let full = ops.len() == lane.max_ops || (bytes > lane.max_bytes && !ops.is_empty());
-                if full || call.waiter.first != before {
-                    break;
-                }
+            // Whoever waits may give up at any moment, so each is asked once, and the frame goes by the first that is in it.
+            if call.waiter.abandoned() {
+                lane.queue.pop_front();
+                continue;
             }
-            if let Some(Call { op, partition, mut waiter }) = lane.queue.pop_front().filter(|_| !abandoned) {
-                waiter.first = Some(first);
-                ops.push(op);
-                waiters.push((partition, waiter));
+            let before = *together.get_or_insert(call.waiter.first);
+            bytes += op_bytes(&call.op);
+            let full = ops.len() == lane.max_ops || (bytes > lane.max_bytes && !ops.is_empty());
+            if full || call.waiter.first != before {
+                break;
             }
+            let Some(Call { op, partition, mut waiter }) = lane.queue.pop_front() else { break };
+            waiter.first = Some(before.unwrap_or(fresh));
+            ops.push(op);
+            waiters.push((partition, waiter));
         }
-        if ops.is_empty() {
-            return None;
-        }
+        let first = together?.unwrap_or(fresh);
         let corr = self.number();
         Some(Frame::new(session, first, corr, ops, waiters))
     }
