@@ -110,17 +110,21 @@ impl Engine {
         overtaken
     }
 
-    /// Sends the acknowledgements of a partition that wait for others, so that what is asked of the store next finds them
-    /// done.
+    /// Sends the acknowledgements of a partition that may wait for others, with all that would go in a batch with them, so
+    /// that what is asked of the store next finds them done. Only those are overtaken for which there is no room: in a
+    /// batch, or among the batches under way.
     pub(super) fn let_go(&mut self, now: Now, at: PartitionId) {
-        let (ops, bytes) = self.batch_size();
-        let Some(p) = self.partition(at).filter(|p| p.queue.may_wait() && !p.release_out) else { return };
-        if p.applies_out >= APPLIES_OUT {
-            return;
+        let size = self.batch_size();
+        let mut overtaken = Vec::new();
+        let p = self.partitions.get_mut(usize::from(at.0)).and_then(Option::as_deref_mut);
+        let ready =
+            |p: &&mut Partition| p.queue.has_patient() && !p.release_out && p.applies_out < APPLIES_OUT;
+        let Some(p) = p.filter(ready) else { return };
+        let queued = p.take_batch(now, size, &mut self.recent, &mut overtaken);
+        if !queued.is_empty() {
+            self.effects.push(Effect::Call(at, Call::Apply(p.batch_of(now, None, queued))));
         }
-        let queued = p.queue.take(ops, bytes);
-        let call = Call::Apply(p.batch_of(now, None, queued));
-        self.effects.push(Effect::Call(at, call));
+        self.answer_overtaken(overtaken);
     }
 
     /// How many operations a batch has, and how many bytes of timers. However many are scheduled overdue at once, what is

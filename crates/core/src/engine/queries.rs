@@ -92,7 +92,7 @@ impl Engine {
         }
     }
 
-    /// Asks the store, behind the acknowledgements that wait.
+    /// Asks the store, behind the acknowledgements that wait for others to go along with.
     pub(super) fn ask_store(&mut self, now: Now, at: PartitionId, part: QueryPart, call: Call) {
         self.let_go(now, at);
         self.call(at, Pending::Query(part), call);

@@ -80,6 +80,11 @@ impl OpQueue {
         self.len > 0 && self.patient == self.len
     }
 
+    /// Whether something is here that may wait and has not had its turn.
+    pub(super) fn has_patient(&self) -> bool {
+        self.patient > 0
+    }
+
     /// Queues an operation of the owner's own that may wait until others go.
     pub(super) fn push_patient(&mut self, op: Op, ctx: OpCtx) {
         self.patient += 1;

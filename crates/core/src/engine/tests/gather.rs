@@ -1,6 +1,7 @@
 //! What need not be at once goes to the store together: plain acknowledgements and claims.
 
 use super::*;
+use crate::engine::partition::APPLIES_OUT;
 
 /// A broker that has so many deliveries under way, just behind a time at which everything goes.
 fn under_way(count: usize, credit: u32) -> (Rig, Vec<Delivery>) {
@@ -114,12 +115,51 @@ fn what_clients_ask_for_takes_them_along_and_finds_them_done() {
     rig.settle(1, &d[1], HandlerOutcome::Ok);
     rig.turn();
     assert!(rig.place(d[1].id).is_some());
-    rig.session(1, SessionEvent::Query { corr: 7, query: Query::Get(Target::Id(d[1].id)) });
+    assert!(is_gone(&mut rig, d[1].id), "{:?}", rig.sent);
+}
+
+/// Asks the store for a timer that was acknowledged; whether it is gone.
+fn is_gone(rig: &mut Rig, id: TimerId) -> bool {
+    rig.session(1, SessionEvent::Query { corr: 7, query: Query::Get(Target::Id(id)) });
     rig.turn();
-    let gone = |(_, m): &(SessionId, ServerMessage)| {
-        matches!(m, ServerMessage::Answer { corr: 7, answer: QueryAnswer::Timer(None) })
-    };
-    assert!(rig.sent.iter().any(gone), "{:?}", rig.sent);
+    rig.sent
+        .iter()
+        .any(|(_, m)| matches!(m, ServerMessage::Answer { corr: 7, answer: QueryAnswer::Timer(None) }))
+}
+
+#[test]
+fn a_question_does_not_overtake_them_when_others_have_joined_them() {
+    let (mut rig, d) = under_way(1, 100);
+    rig.settle(1, &d[0], HandlerOutcome::Ok);
+    rig.run(1);
+    assert!(rig.place(d[0].id).is_some());
+    let timer = rig.timer("a", 60_000);
+    rig.schedule(1, timer);
+    assert!(is_gone(&mut rig, d[0].id), "{:?}", rig.sent);
+    assert_eq!(rig.take_replies(), [OpReply::Scheduled { new: true, replaced: None }]);
+}
+
+#[test]
+fn a_question_that_sends_them_brings_nothing_back() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 100);
+    let timer = rig.timer("a", 50);
+    rig.schedule(1, timer.clone());
+    rig.run(45);
+    rig.take_replies();
+    // A repeat waits for room until its timer was acknowledged.
+    rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
+    rig.schedule(1, timer);
+    rig.run(10);
+    let (_, d) = rig.take_deliveries().remove(0);
+    rig.settle(1, &d, HandlerOutcome::Ok);
+    rig.turn();
+    rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
+    assert!(is_gone(&mut rig, d.id), "{:?}", rig.sent);
+    assert_eq!(rig.take_replies(), [OpReply::Scheduled { new: false, replaced: None }]);
+    rig.run(100);
+    assert_eq!(rig.take_deliveries(), []);
+    assert_eq!(rig.place(d.id), None);
 }
 
 #[test]
