@@ -10,13 +10,15 @@
 --
 -- ARGV[4] claim or ''
 -- ARGV[5] shelves (1), KEYS before the first slot (2, big endian), bytes of a slot's key before its name (1); then for each slot
---         that is written the number of its index in KEYS (1), how many timers it gets (1)
+--         that is written the number of its index in KEYS (1; +128 if none of its timers is there yet, for certain), how many
+--         timers it gets (1)
 -- ARGV[6] for each timer its place among the operations, from 0 (1)
--- ARGV[7] for each slot that is only looked into its number (2, big endian), for how many ids (1), their places among the
---         timers, from 0 (1 each)
+-- ARGV[7] for each slot that is looked into its number (2, big endian; +32768 if its ids are wanted), for how many ids (1), their
+--         places among the timers, from 0 (1 each)
 -- ARGV[8] on, for each timer, slot by slot: id, record
--- Answers: see prelude.lua. {'NEED', 'p'}: schedule.lua; nothing changed. {'OK', answers, lengths}: see slots.lua;
---          answers: 'N' new | 'O' stored before | 'C' conflict
+-- It writes slot by slot, and reads of each before: nothing that it reads depends on what it wrote.
+-- Answers: see prelude.lua. {'NEED', 'p'}: schedule.lua; nothing changed. {'OK', answers, lengths, wanted}: see slots.lua;
+--          answers: 'N' new | 'O' stored before | 'C' conflict; wanted: number of a slot, its ids before this script, ...
 --@include prelude
 
 local refused = fence(1)
@@ -25,6 +27,8 @@ if refused then return refused end
 local byte, sub, call = string.byte, string.sub, redis.call
 local LAYOUT, FIRST, LAST = ARGV[5], 8, #ARGV
 local SHELVES, high, low, prefix = byte(LAYOUT, 1, 4)
+-- Ids of a slot that are told at most.
+local MOST_WANTED = 512
 local SLOT0, COUNT = high * 256 + low, (LAST - FIRST + 1) / 2
 
 local function any(key, fields)
@@ -51,12 +55,18 @@ local function met_before()
 end
 
 if call('EXISTS', unpack(KEYS, 2, 4 + SHELVES)) > 0 and met_before() then return {'NEED', 'p'} end
-local at = 1
+local wanted, at = nil, 1
 while at < #ARGV[7] do
   local a, b, n = byte(ARGV[7], at, at + 2)
-  local fields = {byte(ARGV[7], at + 3, at + 2 + n)}
+  local number = a % 128 * 256 + b
+  local key, fields = KEYS[SLOT0 + number], {byte(ARGV[7], at + 3, at + 2 + n)}
   for i = 1, n do fields[i] = ARGV[FIRST + 2 * fields[i]] end
-  if any(KEYS[SLOT0 + a * 256 + b], fields) then return {'NEED', 'p'} end
+  if any(key, fields) then return {'NEED', 'p'} end
+  if a >= 128 and call('HLEN', key) <= MOST_WANTED then
+    wanted = wanted or {}
+    wanted[#wanted + 1] = number
+    wanted[#wanted + 1] = table.concat(call('HKEYS', key))
+  end
   at = at + 3 + n
 end
 
@@ -69,7 +79,7 @@ local function meet(i, old, rec)
   local answer = 'O'
   if old ~= rec then
     local t = {}
-    parse(t, (byte(old, 1) or 0) >= 128 and sub(old, 8) or old)
+    parse(t, old)
     if t.raw or content(t.flags, t.body) ~= rec then answer = 'C' end
   end
   known = known or {}
@@ -102,13 +112,16 @@ local lengths, from = {}, FIRST
 for slot = 1, (#LAYOUT - 4) / 2 do
   local key = KEYS[SLOT0 + slot]
   local index, n = byte(LAYOUT, 3 + 2 * slot, 4 + 2 * slot)
-  local to, length = from + 2 * n - 1, call('HLEN', key)
+  local to, length, absent = from + 2 * n - 1, call('HLEN', key), index >= 128
   if length == 0 then
     -- Indexes of slots first, then contents.
     local name = sub(key, prefix + 1)
-    call('ZADD', KEYS[index], start_of(name), name)
+    call('ZADD', KEYS[absent and index - 128 or index], start_of(name), name)
+    absent = true
+  end
+  if absent then
     call('HSET', key, unpack(ARGV, from, to))
-    length = n
+    length = length + n
   else
     length = length + file(key, from, to)
   end
@@ -122,4 +135,6 @@ if known then
   for i = 0, COUNT - 1 do answers[i + 1] = known[i] or 'N' end
   answers = table.concat(answers)
 end
-return done(answers, struct.pack('<' .. string.rep('I2I4', #lengths / 2), unpack(lengths)), ARGV[4])
+local told = done(answers, struct.pack('<' .. string.rep('I2I4', #lengths / 2), unpack(lengths)), ARGV[4])
+told[4] = wanted
+return told

@@ -1,5 +1,7 @@
 #!lua
--- Files new timers as pending at their birth positions. Refused by a store at its memory limit.
+-- Files new timers as pending at their birth positions, if plan/plain.rs or file.lua find that some of the call are not of the
+-- common kind: have a key, say, or were met before. The others of the call still go a short way here, `file_plain`. Refused by a
+-- store at its memory limit.
 --
 -- KEYS[1..7] and on, ARGV up to FIRST: see slots.lua. Answers: see prelude.lua and slots.lua.
 -- ARGV[FIRST] for each operation: id (16), policy ('c' create, 'r' replace, 'k' keep), number of the slot (2, big endian);

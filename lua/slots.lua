@@ -1,5 +1,5 @@
--- Put behind prelude.lua in every script that applies operations or looks timers up: slots, and the short way for what is
--- done most, filing new timers that have no key and removing pending ones. For all else timers.lua follows.
+-- Put behind prelude.lua in every script that applies operations or looks timers up, but file.lua, which does without: slots, and
+-- the short way of removing pending timers. For all else timers.lua follows.
 --
 -- A script reads what it needs, decides on tables in memory, and writes at the very end, in `write`: so it is applied
 -- whole or not at all, and the write that may empty a key is the last access to it.

@@ -367,6 +367,10 @@ impl Engine {
                 let written =
                     lengths.filter_map(|(n, length)| Some((*slots.get(n.wrapping_sub(1))?, length)));
                 take_note(&mut self.mirror, item.no, &mut item.placed, written.collect());
+                for (number, ids) in answer::ids(rest.get(2)) {
+                    let slot = slots.get(number.wrapping_sub(1));
+                    slot.into_iter().for_each(|slot| self.mirror.ids(*slot, ids.iter().copied(), item.no));
+                }
                 let name = sent.map_or("", |s| s.script.name());
                 let mut answers = answer::answers(name, answers, run.ops.len()).map_err(broken)?;
                 if let Some(answer) = run.next_trim(&answers) {

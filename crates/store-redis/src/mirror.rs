@@ -14,6 +14,12 @@
 //! time at which a timer fires and the lowest bits of its id's random part (see [`time_bits`]). New timers go to the highest level, so an id is in one of few places, and no
 //! timer has to be moved when a slot grows.
 //!
+//! ## Prints
+//!
+//! Most schedules are of timers that are nowhere yet, and Redis would have to search each of those places for them. So of the
+//! slots that it has seen from their first timer on the owner keeps a print of every id that it filed there ([`print`], two bytes):
+//! an id whose print is not among them is not there, for certain. Prints go when the slot does.
+//!
 //! Not in here: timers, Redis.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +41,9 @@ const SPLIT_ABOVE: usize = 5;
 /// Timers a narrower slot should get at least when a wide one is split.
 const SPLIT_DENSITY: u64 = 32;
 
+/// Prints that are kept of a slot: of one whose timers come and go until it has had more they are not known any more.
+const MAX_PRINTS: usize = 4 * FULL as usize;
+
 /// Slots, timers and bytes that one load script reads, about.
 const STEP_SLOTS: usize = 32;
 const STEP_TIMERS: u32 = 384;
@@ -51,7 +60,7 @@ pub(crate) enum Room {
     Copy,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     room: Room,
     count: u32,
@@ -62,6 +71,23 @@ struct Entry {
     last_add: u64,
     /// The last script that told of it left something in it.
     stored: bool,
+    /// The prints of all ids that may be in it; `None`: they are not known.
+    prints: Option<Vec<u16>>,
+}
+
+impl Entry {
+    fn note(&mut self, id: TimerId) {
+        if let Some(prints) = self.prints.as_mut().filter(|prints| prints.len() < MAX_PRINTS) {
+            prints.push(print(id));
+        } else {
+            self.prints = None;
+        }
+    }
+
+    /// Whether the timer may be in it.
+    fn may_hold(&self, id: TimerId) -> bool {
+        self.prints.as_ref().is_none_or(|prints| prints.contains(&print(id)))
+    }
 }
 
 /// What a load does next.
@@ -131,11 +157,17 @@ const fn level(sibling: u32) -> u32 {
     level
 }
 
+/// What is kept of an id: not the bits alone that choose a sibling, which those of one slot have in common.
+const fn print(id: TimerId) -> u16 {
+    let (random, due) = (id.random(), id.birth_due().as_ms());
+    (random ^ random >> 16 ^ random >> 32 ^ random >> 48 ^ due) as u16
+}
+
 impl Mirror {
     /// A slot found in an index at acquisition: nothing of it is loaded, its length is unknown.
     pub(crate) fn found(&mut self, slot: SlotKey, room: Room) {
         let (count, bytes) = (UNKNOWN, FULL_BYTES / 2);
-        let entry = Entry { room, count, bytes, need: None, last_add: 0, stored: true };
+        let entry = Entry { room, count, bytes, need: None, last_add: 0, stored: true, prints: None };
         self.entries.insert(slot, entry);
         self.set_need(slot, Some(slot.start));
     }
@@ -165,7 +197,7 @@ impl Mirror {
         Time::from_ms(self.next.saturating_sub(1))
     }
 
-    /// Slots where a timer may be that was never moved, the likeliest first.
+    /// Slots where a timer may be that was never moved, the likeliest first. Of a timer that nobody has filed, mostly none.
     pub(crate) fn birth_places(&self, id: TimerId) -> Vec<SlotKey> {
         let (due, width) = (id.birth_due(), id.birth_width());
         let mut places = Vec::new();
@@ -174,7 +206,7 @@ impl Mirror {
             let Some(top) = self.top(0, width, start) else { continue };
             places.extend((0..=top).rev().map(|l| Self::at(0, width, start, l, id, due)));
         }
-        places.retain(|slot| self.entries.contains_key(slot));
+        places.retain(|slot| self.entries.get(slot).is_some_and(|entry| entry.may_hold(id)));
         places
     }
 
@@ -206,11 +238,11 @@ impl Mirror {
         if top < MAX_LEVEL && self.entries.get(&slot).is_some_and(full) {
             slot = Self::at(track, width, start, top + 1, id, fire);
         }
-        self.add(slot, fire.as_ms(), size, no);
+        self.add(slot, id, fire.as_ms(), size, no);
         slot
     }
 
-    fn add(&mut self, slot: SlotKey, fire: u64, size: usize, no: u64) {
+    fn add(&mut self, slot: SlotKey, id: TimerId, fire: u64, size: usize, no: u64) {
         let next = self.next;
         let entry = self.entries.entry(slot).or_insert(Entry {
             room: if slot.start < next { Room::Copy } else { Room::Waiting },
@@ -219,7 +251,9 @@ impl Mirror {
             need: None,
             last_add: no,
             stored: false,
+            prints: Some(Vec::new()),
         });
+        entry.note(id);
         entry.count += 1;
         entry.bytes = entry.bytes.saturating_add(u32::try_from(size).unwrap_or(u32::MAX));
         entry.last_add = entry.last_add.max(no);
@@ -237,6 +271,19 @@ impl Mirror {
             let room = if slot.start < self.next { Room::Copy } else { Room::Waiting };
             self.found(slot, room);
             self.set_need(slot, Some(slot.start.max(self.next)));
+        }
+    }
+
+    /// Whether it is known which ids a slot has.
+    pub(crate) fn knows_ids(&self, slot: SlotKey) -> bool {
+        self.entries.get(&slot).is_none_or(|entry| entry.prints.is_some())
+    }
+
+    /// The ids that a slot had before the script `no`.
+    pub(crate) fn ids(&mut self, slot: SlotKey, ids: impl Iterator<Item = TimerId>, no: u64) {
+        // From then on others may have been filed there.
+        if let Some(entry) = self.entries.get_mut(&slot).filter(|entry| entry.last_add < no) {
+            entry.prints = Some(ids.map(print).collect());
         }
     }
 
@@ -434,6 +481,51 @@ mod tests {
     }
 
     #[test]
+    fn an_id_that_nobody_filed_is_looked_for_only_where_ids_are_not_known() {
+        let mut mirror = Mirror::default();
+        let new = |n: u64| id(7_000, SlotWidth::Second, n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 2);
+        for n in 0..5_000 {
+            mirror.place(new(n), new(n).birth_due(), 0, SlotWidth::Second, 10, n);
+        }
+        // One print in 65,536 is another's, and a slot has up to 128.
+        let places =
+            |mirror: &Mirror| (5_000..6_000).map(|n| mirror.birth_places(new(n)).len()).sum::<usize>();
+        assert!(places(&mirror) < 50);
+        let first = SlotKey { track: 0, width: SlotWidth::Second, start: 7_000, sibling: 0 };
+        mirror.found(first, Room::Waiting);
+        assert!(!mirror.knows_ids(first) && places(&mirror) >= 1_000);
+        // A later script may have filed something there.
+        mirror.place(new(6_000), new(6_000).birth_due(), 0, SlotWidth::Minute, 10, 6_000);
+        let wide = mirror.birth_places(TimerId::with_width(
+            new(6_000).birth_due(),
+            SlotWidth::Minute,
+            PartitionId(0),
+            new(6_000).random(),
+        ));
+        mirror.found(wide[0], Room::Waiting);
+        mirror.add(wide[0], new(6_000), 7_000, 10, 6_001);
+        mirror.ids(wide[0], std::iter::empty(), 6_001);
+        assert!(!mirror.knows_ids(wide[0]));
+        mirror.ids(first, std::iter::once(new(5_000)), 6_001);
+        assert!(mirror.knows_ids(first) && places(&mirror) < 50);
+        assert!(mirror.birth_places(new(5_000)).contains(&first));
+    }
+
+    #[test]
+    fn a_slot_whose_timers_come_and_go_for_long_has_no_endless_list_of_them() {
+        let mut mirror = Mirror::default();
+        let slot = |mirror: &mut Mirror, n: u64| {
+            let id = id(7_000, SlotWidth::Second, n);
+            let slot = mirror.place(id, id.birth_due(), 0, SlotWidth::Second, 10, n);
+            mirror.length(slot, 1, n);
+            slot
+        };
+        let one = slot(&mut mirror, 0);
+        assert!((1..MAX_PRINTS as u64).all(|n| slot(&mut mirror, n) == one) && mirror.knows_ids(one));
+        assert!(slot(&mut mirror, MAX_PRINTS as u64) == one && !mirror.knows_ids(one));
+    }
+
+    #[test]
     fn a_wide_slot_that_is_dense_takes_nothing_in_any_more() {
         let mut mirror = Mirror::default();
         for n in 0..2_000u64 {
@@ -443,6 +535,94 @@ mod tests {
         }
         let wide = mirror.group(0, SlotWidth::Hour, 3_600_000).count();
         assert_eq!(wide, SPLIT_ABOVE + 1);
+    }
+
+    /// What scripts do, and become.
+    #[derive(Clone, Debug)]
+    enum Script {
+        /// It files timers: due times, and random parts.
+        File(Vec<(u64, u64)>),
+        /// The first of those under way is done, or refused.
+        Done { applied: bool },
+        /// Everything in the slot of a timer goes.
+        Empty { timer: usize },
+        /// The ids of the slot of a timer are told.
+        Tell { timer: usize },
+    }
+
+    fn script() -> impl Strategy<Value = Script> {
+        let timers = proptest::collection::vec((5_000u64..7_000, 0u64..4), 1..200);
+        prop_oneof![
+            3 => timers.prop_map(Script::File),
+            3 => any::<bool>().prop_map(|applied| Script::Done { applied }),
+            1 => (0usize..1_000).prop_map(|timer| Script::Empty { timer }),
+            1 => (0usize..1_000).prop_map(|timer| Script::Tell { timer }),
+        ]
+    }
+
+    proptest! {
+        /// Whatever is filed, refused, emptied and told: an id is looked for where it is, and where it may come to be.
+        #[test]
+        fn no_timer_is_passed_over(scripts in proptest::collection::vec(script(), 1..40), unknown in any::<bool>()) {
+            let mut mirror = Mirror::default();
+            let mut stored: BTreeMap<SlotKey, BTreeSet<TimerId>> = BTreeMap::new();
+            let mut under_way: std::collections::VecDeque<(u64, Vec<(SlotKey, TimerId)>)> = Default::default();
+            if unknown {
+                for start in [5_000, 6_000] {
+                    let slot = SlotKey { track: 0, width: SlotWidth::Second, start, sibling: 0 };
+                    let old = (0..100).map(|n| id(start + n, SlotWidth::Second, 1 << 20 | n));
+                    stored.entry(slot).or_default().extend(old);
+                    mirror.found(slot, Room::Waiting);
+                }
+            }
+            for (no, script) in (1..).zip(scripts) {
+                let nth = |stored: &BTreeMap<SlotKey, BTreeSet<TimerId>>, n: usize| {
+                    let all = stored.iter().flat_map(|(slot, ids)| ids.iter().map(|_| *slot));
+                    all.collect::<Vec<_>>().get(n).copied()
+                };
+                match script {
+                    Script::File(timers) => {
+                        let ids: BTreeSet<_> = timers
+                            .into_iter()
+                            .enumerate()
+                            .map(|(n, (due, random))| id(due, SlotWidth::Second, no << 40 | (n as u64) << 2 | random))
+                            .collect();
+                        let place = |id| (mirror.place(id, id.birth_due(), 0, SlotWidth::Second, 10, no), id);
+                        under_way.push_back((no, ids.into_iter().map(place).collect()));
+                    }
+                    Script::Done { applied } => {
+                        let Some((no, placed)) = under_way.pop_front() else { continue };
+                        for (slot, id) in placed {
+                            if applied {
+                                stored.entry(slot).or_default().insert(id);
+                                mirror.length(slot, stored[&slot].len() as u32, no);
+                            } else {
+                                mirror.withdraw(slot, 10, no);
+                            }
+                        }
+                    }
+                    // What empties or tells comes behind all that is under way: here it waits until nothing is.
+                    Script::Empty { timer } if under_way.is_empty() => {
+                        let Some(slot) = nth(&stored, timer) else { continue };
+                        stored.remove(&slot);
+                        mirror.length(slot, 0, no);
+                    }
+                    Script::Tell { timer } if under_way.is_empty() => {
+                        let Some(slot) = nth(&stored, timer) else { continue };
+                        mirror.ids(slot, stored[&slot].iter().copied(), no);
+                    }
+                    Script::Empty { .. } | Script::Tell { .. } => {}
+                }
+                if no % 4 > 0 {
+                    continue;
+                }
+                let coming = under_way.iter().flat_map(|(_, placed)| placed.iter().copied());
+                let there = stored.iter().flat_map(|(slot, ids)| ids.iter().map(|id| (*slot, *id)));
+                for (slot, id) in coming.chain(there) {
+                    prop_assert!(mirror.birth_places(id).contains(&slot), "{id} is in {slot}");
+                }
+            }
+        }
     }
 
     #[derive(Clone, Debug)]

@@ -67,7 +67,8 @@ pub enum Place {
 pub struct RequestId(pub u64);
 
 /// Operations that are applied in order, each one exactly once, each one whole or not at all. A store may apply them
-/// in several steps; a crash in between leaves a prefix.
+/// in several steps; a crash in between leaves a prefix. Schedules without a key that follow each other may change places,
+/// which nobody can tell by the outcome.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The cluster clock when the batch was made: the time of death of dead letters, the start of the repeat horizon.
