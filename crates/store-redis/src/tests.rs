@@ -192,6 +192,39 @@ async fn the_short_way_of_filing_tells_what_is_not_new() {
     assert_eq!(engine.loaded_ids(NOW + 3 * DAY).await, expected);
 }
 
+/// A new owner does not know which ids there are, and is told of crowded slots as it asks them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_owner_learns_where_an_id_cannot_be() {
+    let server = Server::start();
+    let make = |n: u64| timer(n, NOW + DAY + n * 7_919 % 3_600 * 1_000, None);
+    let file = |numbers: std::ops::Range<u64>| -> Vec<Op> {
+        numbers.map(|n| schedule(&make(n), KeyPolicy::Create)).collect()
+    };
+    let places = |engine: &Engine| -> usize {
+        (100_000..100_100).map(|n| engine.mirror.birth_places(make(n).id).len()).sum()
+    };
+    let mut former = engine(&server).await;
+    for n in 0..6 {
+        assert_eq!(former.pipeline([file(n * 500..(n + 1) * 500)]).await, vec![NEW; 500]);
+    }
+    assert!(places(&former) < 10);
+    let mut engine = engine(&server).await;
+    let crowded = places(&engine);
+    assert!(crowded >= 200, "{crowded}");
+    let mut next = 3_000;
+    while places(&engine) > crowded / 2 {
+        assert!(next < 6_000, "{} places still", places(&engine));
+        assert_eq!(engine.pipeline([file(next..next + 100)]).await, vec![NEW; 100]);
+        next += 100;
+    }
+    let stored = Answer::Schedule(ScheduleAnswer::Scheduled { new: false, replaced: None });
+    for n in (0..next).step_by(500) {
+        let batch = file(n..(n + 500).min(next));
+        let count = batch.len();
+        assert_eq!(engine.pipeline([batch]).await, vec![stored.clone(); count]);
+    }
+}
+
 /// Scripts under way at the same time place timers in one slot, of which some are refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_is_known_for_as_long_as_any_script_has_filled_it() {
