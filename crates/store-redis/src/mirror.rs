@@ -71,7 +71,7 @@ struct Entry {
     last_add: u64,
     /// The last script that told of it left something in it.
     stored: bool,
-    /// The prints of all ids that may be in it; `None`: they are not known.
+    /// The prints of all ids that may be in it; `None`: they are not known, or not asked for (nobody is born into a retry tier).
     prints: Option<Vec<u16>>,
 }
 
@@ -251,7 +251,7 @@ impl Mirror {
             need: None,
             last_add: no,
             stored: false,
-            prints: Some(Vec::new()),
+            prints: (slot.track == 0).then(Vec::new),
         });
         entry.note(id);
         entry.count += 1;

@@ -224,7 +224,8 @@ pub(crate) struct Common {
     /// Put the broker on this Redis (or Redis Cluster: name some of its masters); its keys are removed afterwards
     #[arg(long, value_name = "URL", value_delimiter = ',', help_heading = "Store")]
     pub(super) redis: Vec<String>,
-    /// Give Redis the recommended list-pack settings meanwhile: hash-max-listpack-entries 512, -value 1024
+    /// Give Redis the recommended list-pack settings meanwhile: hash-max-listpack-entries 512, -value 1024,
+    /// zset-max-listpack-entries 512
     #[arg(long, requires = "redis", help_heading = "Store")]
     pub(super) tune_redis: bool,
     /// Make the temporary folder of the embedded store in here [default: the system's]

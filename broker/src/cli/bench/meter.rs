@@ -10,9 +10,12 @@ use serde::Serialize;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::redis::masters;
 
-/// The settings that are recommended for a Redis that holds timers: slots stay list-packs.
-const RECOMMENDED: [(&str, &str); 2] =
-    [("hash-max-listpack-entries", "512"), ("hash-max-listpack-value", "1024")];
+/// The settings that are recommended for a Redis that holds timers: slots stay list-packs, and so do indexes of few slots.
+const RECOMMENDED: [(&str, &str); 3] = [
+    ("hash-max-listpack-entries", "512"),
+    ("hash-max-listpack-value", "1024"),
+    ("zset-max-listpack-entries", "512"),
+];
 
 /// Reads the counters of everything that takes part.
 #[derive(Clone)]

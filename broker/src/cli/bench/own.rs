@@ -45,7 +45,8 @@ struct Running {
 impl Own {
     /// Starts one on an empty store of its own.
     pub(super) async fn start(common: &Common, partitions: Option<u16>) -> Result<Self, Failure> {
-        let cluster = format!("mtimer-{:016x}", rand::random::<u64>());
+        // It is in every key: about as long as people's names are.
+        let cluster = format!("bench-{:08x}", rand::random::<u32>());
         let mut flags = vec!["--cluster".to_owned(), cluster.clone()];
         let mut flag = |name: &str, value: String| flags.extend([name.to_owned(), value]);
         let rest = match common.redis.as_slice() {
