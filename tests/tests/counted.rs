@@ -30,10 +30,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Rounds in which Redis may show that it can do with so little.
 const ROUNDS: u32 = 3;
 /// Script calls, and commands (those within scripts too), for 1,000 timers.
-const AT_LEAST_ONCE: Bound = Bound { scripts: 37, commands: 1_860 };
-const AT_MOST_ONCE: Bound = Bound { scripts: 48, commands: 2_150 };
+const AT_LEAST_ONCE: Bound = Bound { scripts: 27, commands: 860 };
+const AT_MOST_ONCE: Bound = Bound { scripts: 38, commands: 1_100 };
 /// The same for those that are cancelled while they are far from due.
-const CANCELLED: Bound = Bound { scripts: 24, commands: 680 };
+const CANCELLED: Bound = Bound { scripts: 24, commands: 650 };
 /// Bytes of Redis for each timer that is pending, payload and all, with Redis' own settings and with those that are recommended.
 const PENDING_BYTES: u64 = 190;
 const PENDING_BYTES_TUNED: u64 = 120;

@@ -85,7 +85,7 @@ async fn two_hundred_thousand_in_one_second() {
     let start = SlotWidth::Second.start_of(now() + 3_600_000);
     let timers: Vec<_> =
         (0..200_000).map(|n| of_width(SlotWidth::Second, start + n % 1_000, unique())).collect();
-    let bounds = Bounds { schedule: 3.55, acknowledge: 2.5 };
+    let bounds = Bounds { schedule: 1.75, acknowledge: 1.75 };
     life(&server, &owner, "200,000 in one second", &timers, bounds).await;
 }
 
@@ -95,7 +95,7 @@ async fn fifty_thousand_over_ten_minutes() {
     let owner = Owner::new(&server.url()).await;
     let at = now() + 3_600_000;
     let timers: Vec<_> = (0..50_000).map(|n| timer(at + n * 12, 100)).collect();
-    let bounds = Bounds { schedule: 0.205, acknowledge: 0.115 };
+    let bounds = Bounds { schedule: 0.11, acknowledge: 0.11 };
     life(&server, &owner, "50,000 over ten minutes", &timers, bounds).await;
 }
 
