@@ -37,6 +37,7 @@ mod mend;
 mod mirror;
 mod options;
 mod plan;
+mod prints;
 mod reads;
 mod recovery;
 mod resolve;
@@ -44,6 +45,7 @@ mod resp;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
 mod script;
+mod siblings;
 mod store;
 #[cfg(feature = "test-support")]
 pub mod test_support;

@@ -141,18 +141,7 @@ fn a_question_does_not_overtake_them_when_others_have_joined_them() {
 
 #[test]
 fn a_question_that_sends_them_brings_nothing_back() {
-    let mut rig = Rig::new(EngineOptions::default());
-    rig.join(1, "a", 100);
-    let timer = rig.timer("a", 50);
-    rig.schedule(1, timer.clone());
-    rig.run(45);
-    rig.take_replies();
-    // A repeat waits for room until its timer was acknowledged.
-    rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
-    rig.schedule(1, timer);
-    rig.run(10);
-    let (_, d) = rig.take_deliveries().remove(0);
-    rig.settle(1, &d, HandlerOutcome::Ok);
+    let (mut rig, d) = overtaken_repeat(EngineOptions::default());
     rig.turn();
     rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
     assert!(is_gone(&mut rig, d.id), "{:?}", rig.sent);

@@ -24,6 +24,7 @@ use mtimer_types::{
     TimerId,
 };
 
+use crate::engine::partition::APPLIES_OUT;
 use crate::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
 
 const START: u64 = 1_700_000_000_000;
@@ -254,6 +255,23 @@ impl Rig {
 
 fn dest(app: &str) -> Destination {
     Destination::new("test", app).unwrap()
+}
+
+/// A broker in which the repeat of a schedule waits, and its timer's acknowledgement behind it, because as many batches are under way
+/// as may be.
+fn overtaken_repeat(options: EngineOptions) -> (Rig, Delivery) {
+    let mut rig = Rig::new(options);
+    rig.join(1, "a", 100);
+    let timer = rig.timer("a", 50);
+    rig.schedule(1, timer.clone());
+    rig.run(45);
+    rig.take_replies();
+    rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
+    rig.schedule(1, timer);
+    rig.run(10);
+    let (_, delivery) = rig.take_deliveries().remove(0);
+    rig.settle(1, &delivery, HandlerOutcome::Ok);
+    (rig, delivery)
 }
 
 fn code(reply: &OpReply) -> Option<ErrorCode> {

@@ -99,17 +99,7 @@ fn a_repeat_beside_a_late_acknowledgement_brings_nothing_back() {
 
 #[test]
 fn a_repeat_that_is_overtaken_by_its_acknowledgement_brings_nothing_back() {
-    let mut rig = Rig::new(EngineOptions { batch_ops: 1, ..EngineOptions::default() });
-    rig.join(1, "a", 10);
-    let timer = rig.timer("a", 50);
-    rig.schedule(1, timer.clone());
-    rig.run(45);
-    rig.take_replies();
-    rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
-    rig.schedule(1, timer);
-    rig.run(10);
-    let (_, first) = rig.take_deliveries().remove(0);
-    rig.settle(1, &first, HandlerOutcome::Ok);
+    let (mut rig, _) = overtaken_repeat(EngineOptions { batch_ops: 1, ..EngineOptions::default() });
     rig.run(1);
     rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
     rig.run(500);
