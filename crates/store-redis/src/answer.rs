@@ -138,14 +138,18 @@ pub(crate) fn lengths(mut bytes: Bytes) -> Vec<(usize, u32)> {
 /// The ids of slots, by the slots' numbers in the script, from 1, if it told of any.
 pub(crate) fn ids(wanted: Option<&Reply>) -> Vec<(usize, Vec<TimerId>)> {
     let told = |pair: &[Reply]| {
-        let (number, bytes) = (pair.first()?.number()?, pair.get(1)?.bytes()?);
-        let (ids, rest) = bytes.as_chunks();
-        // What is damaged there is not known by its id.
-        let ids = ids.iter().map(|id| TimerId::from_bytes(*id)).collect();
-        rest.is_empty().then_some((usize::try_from(number).ok()?, ids))
+        let number = usize::try_from(pair.first()?.number()?).ok()?;
+        Some((number, ids_of(pair.get(1)?)?))
     };
     let pairs = wanted.and_then(Reply::array).unwrap_or_default().chunks_exact(2);
     pairs.filter_map(told).collect()
+}
+
+/// The ids of a slot one after another, if they were told.
+pub(crate) fn ids_of(told: &Reply) -> Option<Vec<TimerId>> {
+    let (ids, rest) = told.bytes()?.as_chunks();
+    // What is damaged there is not known by its id.
+    rest.is_empty().then(|| ids.iter().map(|id| TimerId::from_bytes(*id)).collect())
 }
 
 #[cfg(test)]

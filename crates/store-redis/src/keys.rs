@@ -8,6 +8,8 @@ use std::fmt;
 use mtimer_store::StoreError;
 use mtimer_types::{PartitionId, SlotWidth, Time};
 
+use crate::ledger::SIBLINGS;
+
 /// Shelves of moved timers, and of application keys: bounds the size of one Redis key to migrate.
 pub(crate) const SHELVES: u8 = 16;
 /// Length of an `ended` bucket: three of them cover the repeat horizon whatever way clocks differ.
@@ -149,7 +151,9 @@ impl SlotKey {
         let track = parts.next()?.parse().ok()?;
         let width = *SlotWidth::ALL.get(parts.next()?.parse::<usize>().ok()?)?;
         let start = parts.next()?.parse::<u64>().ok()?.checked_mul(width.ms())?;
-        let sibling = parts.next().map_or(Some(0), |sibling| sibling.parse().ok().filter(|n| *n > 0))?;
+        let most = if width == SlotWidth::Second { u32::MAX } else { SIBLINGS - 1 };
+        let siblings = 1..=most;
+        let sibling = parts.next().map_or(Some(0), |n| n.parse().ok().filter(|n| siblings.contains(n)))?;
         parts.next().is_none().then_some(Self { track, width, start, sibling })
     }
 }
@@ -197,7 +201,7 @@ mod tests {
         let first = SlotKey { sibling: 0, ..slot };
         assert_eq!(first.to_string(), "3.2.2");
         assert_eq!(SlotKey::parse("3.2.2"), Some(first));
-        for bad in ["", "3.2", "3.4.0", "3.2.1.0", "3.2.1.1.1", "x.2.1", "3.2.1.", "3.3.18446744073709551615"]
+        for bad in ["", "3.2", "3.4.0", "3.2.1.0", "3.2.1.1.1", "x.2.1", "3.2.1.", "3.2.1.64", "3.3.18446744073709551615"]
         {
             assert_eq!(SlotKey::parse(bad), None, "{bad}");
         }

@@ -27,6 +27,7 @@ use crate::cut::{Cut, Weight, cut};
 use crate::dests::Destinations;
 use crate::hints::Hints;
 use crate::keys::SlotKey;
+use crate::ledger::MOST;
 use crate::mirror::Mirror;
 use crate::plan::{Facts, Needs, Placed, Plan, Planner, TRIM_STEP};
 use crate::resp::{Args, Reply};
@@ -36,6 +37,9 @@ use crate::unreadable::Unreadable;
 
 /// Scripts under way at a time; the owner record keeps as many answers.
 pub(crate) const WINDOW: usize = 32;
+
+/// Slots whose ids one script tells: it takes a fraction of a millisecond.
+const LEARN_STEP: usize = 32;
 
 /// Why a lane is down whose writes work.
 const UNCONFIRMED: &str = "too few replicas have confirmed";
@@ -66,6 +70,8 @@ pub(crate) enum Work {
         held: bool,
     },
     Get(Target),
+    /// Asks for the ids of slots, for the sake of what comes behind it.
+    Learn(Vec<SlotKey>),
     Alone(Alone),
 }
 
@@ -206,6 +212,11 @@ impl Engine {
         self.next_no += 1;
         let mut items = 0;
         let answers = vec![None; ops.len()];
+        for id in ops.iter().filter_map(Op::id) {
+            for slots in self.mirror.strange(id).chunks(LEARN_STEP) {
+                self.push(None, Work::Learn(slots.to_vec()));
+            }
+        }
         for Cut { ops, places } in cut(ops, |id| Weight::of(id, &self.mirror, &self.hints)) {
             self.push(Some(call), Work::Ops(Run { ops, places, now, claim: claim.take(), trimmed: 0 }));
             items += 1;
@@ -303,6 +314,13 @@ impl Engine {
                 Plan::new(Script::Claim, vec![self.facts.keys.owner()], args)
             }
             Work::Get(target) => planner.get(target, &item.needs),
+            Work::Learn(slots) => {
+                let mut keys = vec![self.facts.keys.owner()];
+                keys.extend(slots.iter().map(|slot| self.facts.keys.slot(*slot)));
+                let mut args = Args::new();
+                args.number(u64::from(MOST));
+                Plan::new(Script::Ids, keys, args)
+            }
             Work::Alone(alone) => alone.plan.clone(),
         }
     }
@@ -398,6 +416,16 @@ impl Engine {
             }
             Work::Alone(alone) if confirmed || !alone.confirm => self.alone = Some(rest),
             Work::Get(_) => self.alone = Some(rest),
+            Work::Learn(slots) => {
+                for (slot, ids) in slots.iter().zip(&rest) {
+                    // If they are too many for that they are looked for one by one.
+                    let Some(ids) = answer::ids_of(ids) else { continue };
+                    self.mirror.ids(*slot, ids.iter().copied(), item.no);
+                    if let Some(length) = u32::try_from(ids.len()).ok().filter(|length| *length > 0) {
+                        self.mirror.length(*slot, length, item.no);
+                    }
+                }
+            }
             Work::Alone(_) => {
                 // It is repeated until enough replicas have it.
                 self.down(UNCONFIRMED);
@@ -518,7 +546,7 @@ impl Work {
     fn blocks(&self) -> bool {
         match self {
             Self::Ops(run) => matches!(run.ops[..], [Op::TrimDead { limit, .. }] if limit > TRIM_STEP),
-            Self::Get(_) | Self::Alone(_) => true,
+            Self::Get(_) | Self::Learn(_) | Self::Alone(_) => true,
             Self::Claim { held, .. } => *held,
         }
     }

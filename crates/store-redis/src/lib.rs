@@ -32,6 +32,7 @@ mod handle;
 mod hints;
 mod keys;
 mod lane;
+mod ledger;
 mod load;
 mod mend;
 mod mirror;

@@ -15,12 +15,15 @@ use crate::plan::Plan;
 use crate::resp::{Args, Reply};
 use crate::script::Script;
 
-/// Split steps (of up to four slots of about 128 timers) of one load.
+/// Split steps (of up to five slots of about 128 timers) of one load.
 const SPLITS: u32 = 8;
+/// The same of one load that splits what is not needed yet: a few ms.
+const SPLITS_AHEAD: u32 = 2;
 /// Slots that one script moves from the copy to the list.
 const UNLOAD_STEP: usize = 200;
-/// Timers that one script moves out of a wide slot.
+/// Timers, and bytes, that one script moves out of wide slots.
 const SPLIT_STEP: usize = 128;
+const SPLIT_BYTES: usize = 64 << 10;
 /// The first byte of a value that is not at its birth position.
 const MOVED: u8 = 128;
 
@@ -28,9 +31,13 @@ impl Engine {
     /// See [`mtimer_store::Lane::load`].
     pub(crate) async fn load(&mut self, load: Load) -> Result<Loaded, LaneError> {
         let (mut timers, mut bytes, mut splits, mut claim) = (Vec::new(), 0, 0, load.claim);
+        let mut done = false;
         while timers.len() < load.max_timers.max(1) && bytes < load.max_bytes.max(1) {
             match self.mirror.step(load.until) {
-                Step::Done => break,
+                Step::Done => {
+                    done = true;
+                    break;
+                }
                 Step::Split(slots) => {
                     splits += 1;
                     if splits > SPLITS {
@@ -48,6 +55,12 @@ impl Engine {
             self.run_alone(Alone { plan, confirm: true }).await?;
         }
         self.mirror.advance(load.until);
+        if done {
+            for _ in 0..SPLITS_AHEAD {
+                let Some(slots) = self.mirror.split_ahead(load.until) else { break };
+                self.split(&slots, &mut timers).await?;
+            }
+        }
         Ok(Loaded { timers, horizon: self.mirror.horizon() })
     }
 
@@ -114,59 +127,70 @@ impl Engine {
         keys.extend(slots.iter().map(|slot| self.facts.keys.slot(*slot)));
         let plan = Plan::new(Script::Peek, keys, Args::new());
         let contents = self.run_alone(Alone { plan, confirm: false }).await?;
-        let mut payload = 0;
-        for (slot, content) in slots.iter().zip(&contents) {
+        let (mut payload, mut heads) = (0, Vec::new());
+        for (from, content) in slots.iter().zip(&contents) {
             let pairs = content.array().unwrap_or_default();
-            let heads: Vec<_> = pairs.chunks_exact(2).filter_map(|pair| head(&pair[0], &pair[1])).collect();
-            if heads.is_empty() {
+            let before = heads.len();
+            heads.extend(pairs.chunks_exact(2).filter_map(|pair| head(*from, &pair[0], &pair[1])));
+            if heads.len() == before {
                 // Empty, or all damaged: reading it takes it out of its index.
-                payload += self.read(&[*slot], None, timers).await?;
+                payload += self.read(&[*from], None, timers).await?;
             }
-            for heads in heads.chunks(SPLIT_STEP) {
-                self.split_some(*slot, heads).await?;
-            }
+        }
+        // Those of one narrow slot go together, whichever wide ones they come from.
+        heads.sort_by_key(|head| head.fire);
+        let mut rest = &heads[..];
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |head: &&Head| {
+                bytes += head.size;
+                bytes <= SPLIT_BYTES
+            };
+            let count = rest.iter().take(SPLIT_STEP).take_while(fits).count().max(1);
+            let (some, later) = rest.split_at(count);
+            self.split_some(some).await?;
+            rest = later;
         }
         Ok(payload)
     }
 
-    async fn split_some(&mut self, slot: SlotKey, heads: &[Head]) -> Result<(), LaneError> {
-        let width = self.mirror.split_width(slot);
-        let (mut targets, mut moves): (Vec<SlotKey>, Vec<(TimerId, usize)>) = Default::default();
+    /// `heads` are of one track.
+    async fn split_some(&mut self, heads: &[Head]) -> Result<(), LaneError> {
+        let (mut from, mut to, mut moves): (Vec<SlotKey>, Vec<SlotKey>, Vec<_>) = Default::default();
         for head in heads {
-            let target = self.mirror.place(head.id, head.fire, slot.track, width, head.size, 0);
-            let at = targets.iter().position(|t| *t == target).unwrap_or_else(|| {
-                targets.push(target);
-                targets.len() - 1
-            });
-            moves.push((head.id, at + 1));
+            let width = self.mirror.split_width(head.from);
+            let target = self.mirror.place(head.id, head.fire, head.from.track, width, head.size, 0);
+            moves.push((head.id, number(&mut from, head.from), number(&mut to, target)));
             if !head.born {
                 self.hints.note(head.id, target);
             }
         }
-        let plan = self.split_plan(slot, &targets, &moves);
+        let plan = self.split_plan(&from, &to, &moves);
         let answer = self.run_alone(Alone { plan, confirm: false }).await?;
         let lengths = answer::lengths(answer.get(1).and_then(Reply::bytes).cloned().unwrap_or_default());
+        let slots: Vec<SlotKey> = from.into_iter().chain(to).collect();
         for (number, length) in lengths {
-            let slot = if number == 0 { Some(&slot) } else { targets.get(number - 1) };
+            let slot = number.checked_sub(1).and_then(|n| slots.get(n));
             slot.into_iter().for_each(|slot| self.mirror.length(*slot, length, u64::MAX));
         }
         Ok(())
     }
 
-    fn split_plan(&self, slot: SlotKey, targets: &[SlotKey], moves: &[(TimerId, usize)]) -> Plan {
+    fn split_plan(&self, from: &[SlotKey], to: &[SlotKey], moves: &[(TimerId, usize, usize)]) -> Plan {
         let space = &self.facts.keys;
         let mut keys = vec![space.owner()];
         keys.extend((0..SHELVES).map(|shelf| space.moved(shelf)));
-        keys.extend([space.slot(slot), space.index(self.mirror.index(slot))]);
         let mut args = Args::new();
-        args.push(slot.to_string()).number(targets.len() as u64);
-        for target in targets {
-            keys.extend([space.index(self.mirror.index(*target)), space.slot(*target)]);
-            args.number(target.start).push(target.to_string());
+        args.number(from.len() as u64);
+        for slot in from.iter().chain(to) {
+            keys.extend([space.index(self.mirror.index(*slot)), space.slot(*slot)]);
+            args.number(slot.start).push(slot.to_string());
         }
-        for (id, target) in moves {
-            args.push(id.to_bytes()).number(*target as u64);
-        }
+        // One script moves fewer than 256 timers.
+        let of = |(id, from, to): &(TimerId, usize, usize)| {
+            [&id.to_bytes()[..], &[*from as u8, *to as u8]].concat()
+        };
+        args.push(moves.iter().flat_map(of).collect::<Vec<u8>>());
         Plan::new(Script::Split, keys, args)
     }
 
@@ -188,8 +212,22 @@ impl Engine {
     }
 }
 
+/// The number of a slot, from 1.
+fn number(slots: &mut Vec<SlotKey>, slot: SlotKey) -> usize {
+    // The latest is likeliest.
+    slots.iter().rposition(|s| *s == slot).map_or_else(
+        || {
+            slots.push(slot);
+            slots.len()
+        },
+        |at| at + 1,
+    )
+}
+
 /// What a split has to know of a timer.
 struct Head {
+    /// The wide slot that it is in.
+    from: SlotKey,
     id: TimerId,
     fire: Time,
     size: usize,
@@ -197,13 +235,13 @@ struct Head {
     born: bool,
 }
 
-fn head(id: &Reply, head: &Reply) -> Option<Head> {
+fn head(from: SlotKey, id: &Reply, head: &Reply) -> Option<Head> {
     let id = timer_id(id)?;
     let mut head = head.bytes()?.clone();
     let size = head.try_get_u32_le().ok()? as usize;
     let born = head.try_get_u8().ok()? < MOVED;
     let fire = if born { id.birth_due() } else { Time::from_ms(head.try_get_uint_le(6).ok()?) };
-    Some(Head { id, fire, size, born })
+    Some(Head { from, id, fire, size, born })
 }
 
 pub(crate) fn timer_id(reply: &Reply) -> Option<TimerId> {

@@ -8,17 +8,20 @@
 //! `need` of a slot is at or below the fire time of everything in it that was not loaded; nothing below `next` is
 //! needed. So the horizon is exact: see [`mtimer_store::Loaded`].
 //!
-//! A slot that has grown past [`FULL`] gets a level of siblings more (see [`crate::siblings`]). New timers go to the highest level, so
-//! an id is in one of few places, and no timer has to be moved when a slot grows. In which of those places it cannot be its prints
-//! tell (see [`crate::prints`]).
+//! A slot of a second that has grown past [`FULL`] gets a level of siblings more (see [`crate::siblings`]). New timers go to the highest
+//! level, so an id is in one of few places, and no timer has to be moved when a slot grows. In which of those places it cannot be its
+//! prints tell (see [`crate::prints`]). A wide slot's siblings are filled one after another, in the order in which timers arrive: what is
+//! filed over a day in batches shares slots so, however many timers the day has. In which of them an id may be its ledger tells
+//! (see [`crate::ledger`]). One that is dense is split into narrower slots, a little at a time, from [`LEAD`] before it begins.
 //!
 //! Not in here: timers, Redis.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 
 use mtimer_types::{SlotWidth, Time, TimerId};
 
 use crate::keys::{IndexKey, SlotKey};
+use crate::ledger::{Ledger, SIBLINGS};
 use crate::prints::Prints;
 use crate::siblings::{MAX_LEVEL, level, sibling};
 
@@ -28,8 +31,13 @@ pub(crate) const FULL: u32 = 128;
 const FULL_BYTES: u32 = 64 << 10;
 /// What a slot is taken to hold whose length is not known yet.
 const UNKNOWN: u32 = FULL / 2;
-/// A wide slot with more siblings is split instead of being loaded whole.
+/// A wide slot with more siblings is split instead of being loaded whole, so many of them at a time.
 const SPLIT_ABOVE: usize = 5;
+/// How long before a dense wide slot is loaded its splitting begins, ms: loads come every few seconds, and the largest takes thirteen
+/// steps.
+const LEAD: u64 = 120_000;
+/// Siblings of a wide slot that are not known and would have to be searched one by one: if there are more their ids are asked for first.
+const STRANGE: u32 = 8;
 /// Timers a narrower slot should get at least when a wide one is split.
 const SPLIT_DENSITY: u64 = 32;
 
@@ -60,8 +68,35 @@ struct Entry {
     last_add: u64,
     /// The last script that told of it left something in it.
     stored: bool,
-    /// Of the ids that may be in it.
+    /// Of the ids that may be in it. (Of those in a wide slot the ledger knows.)
     prints: Prints,
+}
+
+impl Entry {
+    const fn is_full(&self) -> bool {
+        self.count >= FULL || self.bytes >= FULL_BYTES
+    }
+
+    const fn has_much_room(&self) -> bool {
+        self.count < FULL / 2 && self.bytes < FULL_BYTES / 2
+    }
+}
+
+/// A wide slot.
+#[derive(Debug, Default)]
+struct Wide {
+    /// Those that have entries, a bit each.
+    siblings: u64,
+    /// The one that is being filled; `None`: all are full.
+    open: Option<u32>,
+    ledger: Ledger,
+}
+
+/// Track, width, start.
+type WideKey = (u8, SlotWidth, u64);
+
+const fn wide_key(slot: SlotKey) -> WideKey {
+    (slot.track, slot.width, slot.start)
 }
 
 /// What a load does next.
@@ -79,9 +114,14 @@ pub(crate) enum Step {
 #[derive(Debug, Default)]
 pub(crate) struct Mirror {
     entries: BTreeMap<SlotKey, Entry>,
+    wide: BTreeMap<WideKey, Wide>,
     needs: BTreeSet<(u64, SlotKey)>,
     /// The first millisecond that is not loaded.
     next: u64,
+    /// Dense wide slots that start up to here are being split.
+    splitting: u64,
+    /// Wide slots with many siblings whose ids are not known and were not asked for.
+    strange: BTreeSet<WideKey>,
 }
 
 const fn index_of(room: Room, track: u8) -> IndexKey {
@@ -100,7 +140,32 @@ impl Mirror {
         let entry =
             Entry { room, count, bytes, need: None, last_add: 0, stored: true, prints: Prints::unknown() };
         self.entries.insert(slot, entry);
+        if slot.width != SlotWidth::Second {
+            let wide = self.wide.entry(wide_key(slot)).or_default();
+            wide.siblings |= 1 << slot.sibling;
+            // What was filled last.
+            wide.open = wide.open.max(Some(slot.sibling));
+            wide.ledger.lose(slot.sibling);
+            if slot.track == 0 && wide.ledger.unknown().count_ones() > STRANGE {
+                self.strange.insert(wide_key(slot));
+            }
+        }
         self.set_need(slot, Some(slot.start));
+    }
+
+    fn remove(&mut self, slot: SlotKey) {
+        self.set_need(slot, None);
+        self.entries.remove(&slot);
+        if let btree_map::Entry::Occupied(mut found) = self.wide.entry(wide_key(slot)) {
+            let wide = found.get_mut();
+            wide.siblings &= !(1 << slot.sibling);
+            wide.ledger.forget(slot.sibling);
+            wide.open = wide.open.or(Some(slot.sibling));
+            if wide.siblings == 0 {
+                found.remove();
+                self.strange.remove(&wide_key(slot));
+            }
+        }
     }
 
     /// Whether the slot is known.
@@ -130,14 +195,23 @@ impl Mirror {
 
     /// Slots where a timer may be that was never moved, the likeliest first. Of a timer that nobody has filed, mostly none.
     pub(crate) fn birth_places(&self, id: TimerId) -> Vec<SlotKey> {
-        let (due, width) = (id.birth_due(), id.birth_width());
-        let mut places = Vec::new();
-        for width in SlotWidth::ALL.into_iter().filter(|w| *w <= width).rev() {
+        let (due, birth) = (id.birth_due(), id.birth_width());
+        let (mut places, mut unlikely) = (Vec::new(), Vec::new());
+        for width in SlotWidth::ALL.into_iter().filter(|w| *w <= birth && *w != SlotWidth::Second).rev() {
             let start = width.start_of(due).as_ms();
-            let Some(top) = self.top(0, width, start) else { continue };
-            places.extend((0..=top).rev().map(|l| Self::at(0, width, start, l, id, due)));
+            let Some(wide) = self.wide.get(&(0, width, start)) else { continue };
+            let at = |sibling| SlotKey { track: 0, width, start, sibling };
+            let (likely, unknown) = (wide.ledger.likely(id), wide.ledger.unknown());
+            places.extend(bits(likely & wide.siblings).map(at));
+            unlikely.extend(bits(unknown & wide.siblings).map(at));
         }
-        places.retain(|slot| self.entries.get(slot).is_some_and(|entry| entry.prints.may_have(id)));
+        let start = SlotWidth::Second.start_of(due).as_ms();
+        if let Some(top) = self.top(0, start) {
+            let may_have = |slot: &SlotKey| self.entries.get(slot).is_some_and(|e| e.prints.may_have(id));
+            let levels = (0..=top).rev().map(|l| Self::at(0, start, l, id, due));
+            places.extend(levels.filter(may_have));
+        }
+        places.append(&mut unlikely);
         places
     }
 
@@ -152,24 +226,46 @@ impl Mirror {
         no: u64,
     ) -> SlotKey {
         let mut width = width;
-        while let Some(narrower) = width.narrower() {
-            // What is being loaded takes nothing in any more: it would have to be read again. What is dense already
-            // neither: it would only have to be split.
+        let slot = loop {
             let start = width.start_of(fire).as_ms();
-            let closed = start < self.next || self.group_is_dense(track, width, start);
-            if !closed {
-                break;
+            match width.narrower() {
+                Some(narrower) => match self.open(track, width, start) {
+                    Some(sibling) => break SlotKey { track, width, start, sibling },
+                    None => width = narrower,
+                },
+                None => break self.place_by_time(id, fire, track, start),
             }
-            width = narrower;
-        }
-        let start = width.start_of(fire).as_ms();
-        let top = self.top(track, width, start).unwrap_or(0);
-        let mut slot = Self::at(track, width, start, top, id, fire);
-        let full = |e: &Entry| e.count >= FULL || e.bytes >= FULL_BYTES;
-        if top < MAX_LEVEL && self.entries.get(&slot).is_some_and(full) {
-            slot = Self::at(track, width, start, top + 1, id, fire);
-        }
+        };
         self.add(slot, id, fire.as_ms(), size, no);
+        slot
+    }
+
+    /// The sibling of a wide slot that is being filled, if it still takes anything in.
+    fn open(&mut self, track: u8, width: SlotWidth, start: u64) -> Option<u32> {
+        // What is being loaded does not: it would have to be read again. What is being split neither.
+        if start < self.next || (start <= self.splitting && self.group_is_dense(track, width, start)) {
+            return None;
+        }
+        let Some(wide) = self.wide.get_mut(&(track, width, start)) else { return Some(0) };
+        let at = |sibling| SlotKey { track, width, start, sibling };
+        let entries = &self.entries;
+        let takes = |open: &u32| entries.get(&at(*open)).is_none_or(|entry| !entry.is_full());
+        let next = || {
+            // One of those that many have left again, if there is one.
+            let is_free = |sibling: &u32| entries.get(&at(*sibling)).is_none_or(Entry::has_much_room);
+            (0..SIBLINGS).find(is_free)
+        };
+        wide.open = wide.open.and_then(|open| Some(open).filter(takes).or_else(next));
+        wide.open
+    }
+
+    /// The sibling of a second's slot.
+    fn place_by_time(&self, id: TimerId, fire: Time, track: u8, start: u64) -> SlotKey {
+        let top = self.top(track, start).unwrap_or(0);
+        let slot = Self::at(track, start, top, id, fire);
+        if top < MAX_LEVEL && self.entries.get(&slot).is_some_and(Entry::is_full) {
+            return Self::at(track, start, top + 1, id, fire);
+        }
         slot
     }
 
@@ -185,7 +281,17 @@ impl Mirror {
             // Nobody is born into a retry tier.
             prints: if slot.track == 0 { Prints::default() } else { Prints::unknown() },
         });
-        entry.prints.note(id);
+        if slot.width == SlotWidth::Second {
+            entry.prints.note(id);
+        } else {
+            let wide = self.wide.entry(wide_key(slot)).or_default();
+            wide.siblings |= 1 << slot.sibling;
+            wide.open = wide.open.or(Some(slot.sibling));
+            // Nobody is born into a retry tier.
+            if slot.track == 0 {
+                wide.ledger.note(slot.sibling, id);
+            }
+        }
         entry.count += 1;
         entry.bytes = entry.bytes.saturating_add(u32::try_from(size).unwrap_or(u32::MAX));
         entry.last_add = entry.last_add.max(no);
@@ -208,14 +314,36 @@ impl Mirror {
 
     /// Whether it is known which ids a slot has.
     pub(crate) fn knows_ids(&self, slot: SlotKey) -> bool {
-        self.entries.get(&slot).is_none_or(|entry| entry.prints.are_known())
+        if slot.width == SlotWidth::Second {
+            return self.entries.get(&slot).is_none_or(|entry| entry.prints.are_known());
+        }
+        self.wide.get(&wide_key(slot)).is_none_or(|wide| wide.ledger.unknown() >> slot.sibling & 1 == 0)
+    }
+
+    /// Slots whose ids are to be asked for before the timer is looked for: else they would have to be searched one by one, for each
+    /// timer anew. Of each wide slot once.
+    pub(crate) fn strange(&mut self, id: TimerId) -> Vec<SlotKey> {
+        let mut slots = Vec::new();
+        for width in SlotWidth::ALL.into_iter().filter(|w| *w <= id.birth_width()) {
+            let start = width.start_of(id.birth_due()).as_ms();
+            if self.strange.remove(&(0, width, start))
+                && let Some(wide) = self.wide.get(&(0, width, start))
+            {
+                let at = |sibling| SlotKey { track: 0, width, start, sibling };
+                slots.extend(bits(wide.ledger.unknown()).map(at));
+            }
+        }
+        slots
     }
 
     /// The ids that a slot had before the script `no`.
     pub(crate) fn ids(&mut self, slot: SlotKey, ids: impl Iterator<Item = TimerId>, no: u64) {
         // From then on others may have been filed there.
-        if let Some(entry) = self.entries.get_mut(&slot).filter(|entry| entry.last_add < no) {
+        let Some(entry) = self.entries.get_mut(&slot).filter(|entry| entry.last_add < no) else { return };
+        if slot.width == SlotWidth::Second {
             entry.prints = ids.collect();
+        } else if let Some(wide) = self.wide.get_mut(&wide_key(slot)) {
+            wide.ledger.tell(slot.sibling, ids);
         }
     }
 
@@ -227,13 +355,17 @@ impl Mirror {
             return;
         }
         if length == 0 {
-            self.set_need(slot, None);
-            self.entries.remove(&slot);
-        } else {
-            if length < entry.count {
-                entry.bytes = (u64::from(entry.bytes) * u64::from(length) / u64::from(entry.count)) as u32;
-            }
-            entry.count = length;
+            self.remove(slot);
+            return;
+        }
+        if length < entry.count {
+            entry.bytes = (u64::from(entry.bytes) * u64::from(length) / u64::from(entry.count)) as u32;
+        }
+        entry.count = length;
+        if entry.has_much_room()
+            && let Some(wide) = self.wide.get_mut(&wide_key(slot))
+        {
+            wide.open = wide.open.or(Some(slot.sibling));
         }
     }
 
@@ -244,8 +376,7 @@ impl Mirror {
         entry.bytes = entry.bytes.saturating_sub(u32::try_from(size).unwrap_or(u32::MAX));
         // A later script may be about to fill it.
         if !entry.stored && entry.last_add <= no {
-            self.set_need(slot, None);
-            self.entries.remove(&slot);
+            self.remove(slot);
         }
     }
 
@@ -257,12 +388,9 @@ impl Mirror {
             if *need > until.as_ms() {
                 break;
             }
-            if slot.width != SlotWidth::Second && self.group_is_dense(slot.track, slot.width, slot.start) {
+            if self.is_dense(*slot) {
                 if read.is_empty() {
-                    // Not those that are in the copy already: what cannot be moved out of them stays there.
-                    let needed = |s: &SlotKey| self.entries.get(s).is_some_and(|e| e.need.is_some());
-                    let group = self.group(slot.track, slot.width, slot.start).filter(needed);
-                    return Step::Split(group.take(SPLIT_ABOVE).collect());
+                    return Step::Split(self.to_split(*slot));
                 }
                 break;
             }
@@ -277,6 +405,23 @@ impl Mirror {
         if read.is_empty() { Step::Done } else { Step::Read(read) }
     }
 
+    /// What of the dense wide slots that begin soon behind `until` is to be split next, so that little is left of them when they are needed.
+    /// They take nothing in any more.
+    pub(crate) fn split_ahead(&mut self, until: Time) -> Option<Vec<SlotKey>> {
+        self.splitting = self.splitting.max(until.as_ms() + LEAD);
+        let dense = |wide: &Wide| wide.siblings.count_ones() as usize > SPLIT_ABOVE;
+        let soon = self.wide.iter().filter(|((.., start), wide)| *start <= self.splitting && dense(wide));
+        let at = |(track, width, start)| SlotKey { track, width, start, sibling: 0 };
+        let parts = soon.map(|(key, _)| self.to_split(at(*key))).filter(|parts| !parts.is_empty());
+        parts.min_by_key(|parts| parts[0].start)
+    }
+
+    fn to_split(&self, slot: SlotKey) -> Vec<SlotKey> {
+        // Not those that are in the copy already: what cannot be moved out of them stays there.
+        let needed = |s: &SlotKey| self.entries.get(s).is_some_and(|e| e.need.is_some());
+        self.group(slot.track, slot.width, slot.start).filter(needed).take(SPLIT_ABOVE).collect()
+    }
+
     /// The width into which the timers of a dense wide slot go.
     pub(crate) fn split_width(&self, slot: SlotKey) -> SlotWidth {
         let group = self.group(slot.track, slot.width, slot.start);
@@ -289,8 +434,7 @@ impl Mirror {
     /// A slot was read whole and is in the copy.
     pub(crate) fn loaded(&mut self, slot: SlotKey, count: u32, bytes: u32) {
         if count == 0 {
-            self.set_need(slot, None);
-            self.entries.remove(&slot);
+            self.remove(slot);
         } else if let Some(entry) = self.entries.get_mut(&slot) {
             (entry.room, entry.count, entry.bytes, entry.stored) = (Room::Copy, count, bytes, true);
             self.set_need(slot, None);
@@ -345,20 +489,34 @@ impl Mirror {
         self.entries.range(at(0)..=at(u32::MAX)).map(|(slot, _)| *slot)
     }
 
-    fn group_is_dense(&self, track: u8, width: SlotWidth, start: u64) -> bool {
-        self.group(track, width, start).take(SPLIT_ABOVE + 1).count() > SPLIT_ABOVE
+    fn is_dense(&self, slot: SlotKey) -> bool {
+        slot.width != SlotWidth::Second && self.group_is_dense(slot.track, slot.width, slot.start)
     }
 
-    /// The highest level of siblings that a slot has.
-    fn top(&self, track: u8, width: SlotWidth, start: u64) -> Option<u32> {
-        let at = |sibling| SlotKey { track, width, start, sibling };
+    fn group_is_dense(&self, track: u8, width: SlotWidth, start: u64) -> bool {
+        let wide = self.wide.get(&(track, width, start));
+        wide.is_some_and(|wide| wide.siblings.count_ones() as usize > SPLIT_ABOVE)
+    }
+
+    /// The highest level of siblings that a second's slot has.
+    fn top(&self, track: u8, start: u64) -> Option<u32> {
+        let at = |sibling| SlotKey { track, width: SlotWidth::Second, start, sibling };
         self.entries.range(at(0)..=at(u32::MAX)).next_back().map(|(slot, _)| level(slot.sibling))
     }
 
-    fn at(track: u8, width: SlotWidth, start: u64, level: u32, id: TimerId, fire: Time) -> SlotKey {
-        let sibling = sibling(level, id.random(), fire.as_ms() - start, width.ms());
-        SlotKey { track, width, start, sibling }
+    fn at(track: u8, start: u64, level: u32, id: TimerId, fire: Time) -> SlotKey {
+        let sibling = sibling(level, id.random(), fire.as_ms() - start);
+        SlotKey { track, width: SlotWidth::Second, start, sibling }
     }
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut of: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let bit = (of != 0).then(|| of.trailing_zeros())?;
+        of &= of - 1;
+        Some(bit)
+    })
 }
 
 #[cfg(test)]

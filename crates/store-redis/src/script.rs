@@ -34,6 +34,7 @@ scripts! {
     File = "file",
     Found = "found",
     Get = "get",
+    Ids = "ids",
     Indexes = "indexes",
     Listing = "listing",
     Load = "load",

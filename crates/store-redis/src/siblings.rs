@@ -1,13 +1,12 @@
-//! Siblings of an overfull slot: which one a timer belongs to.
+//! Siblings of an overfull slot of one second: which one a timer belongs to.
 //!
 //! They come in levels of 1, 4, 32, 256, ... (see [`bits`]), chosen by the time at which a timer fires and the lowest bits of its id's
-//! random part (see [`time_bits`]). Not in here: when a slot gets a level more.
+//! random part (see [`time_bits`]). Not in here: when a slot gets a level more; wide slots ([`crate::mirror`]).
 
 /// Levels of siblings: the 131,072 siblings of the sixth take sixteen million timers of one second of one partition.
 pub(crate) const MAX_LEVEL: u32 = 6;
 
-/// Bits that choose a sibling of a level. Four siblings are what a wide slot grows to before it is split; from then on
-/// a script that looks for an id has few levels to look at.
+/// Bits that choose a sibling of a level: few levels, so that a script that looks for an id has few places to look at.
 const fn bits(level: u32) -> u32 {
     if level == 0 { 0 } else { 3 * level - 1 }
 }
@@ -29,9 +28,9 @@ const fn time_bits(level: u32) -> u32 {
     }
 }
 
-/// The sibling of a level that an id belongs to that fires `at` ms behind the start of a slot `width` ms wide.
-pub(crate) const fn sibling(level: u32, random: u64, at: u64, width: u64) -> u32 {
-    let (time, random_bits) = ((at << time_bits(level)) / width, bits(level) - time_bits(level));
+/// The sibling of a level that an id belongs to that fires `at` ms behind the start of its second.
+pub(crate) const fn sibling(level: u32, random: u64, at: u64) -> u32 {
+    let (time, random_bits) = ((at << time_bits(level)) / 1_000, bits(level) - time_bits(level));
     first_of(level) + ((time << random_bits) | (random & ((1 << random_bits) - 1))) as u32
 }
 
@@ -53,9 +52,9 @@ mod tests {
         assert_eq!([first_of(0), first_of(1), first_of(2), first_of(3)], [0, 1, 5, 37]);
         for l in 0..=MAX_LEVEL {
             assert_eq!(level(first_of(l)), l);
-            assert_eq!(level(sibling(l, u64::MAX, 999, 1_000)), l);
-            assert_eq!(sibling(l, u64::MAX, 999, 1_000) + 1, first_of(l + 1));
-            assert_eq!(sibling(l, 0, 0, 1_000), first_of(l));
+            assert_eq!(level(sibling(l, u64::MAX, 999)), l);
+            assert_eq!(sibling(l, u64::MAX, 999) + 1, first_of(l + 1));
+            assert_eq!(sibling(l, 0, 0), first_of(l));
         }
     }
 }

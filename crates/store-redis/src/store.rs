@@ -28,7 +28,7 @@ use crate::script::Script;
 use crate::topology::Topology;
 
 /// The layout of keys and values that this version writes.
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
 /// How long a request outside a lane is tried.
 const TRY_FOR: Duration = Duration::from_secs(5);
 /// How long an acquisition may take to read the partition's indexes.

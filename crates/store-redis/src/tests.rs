@@ -147,7 +147,8 @@ async fn whatever_comes_to_nothing_leaves_no_slots_in_memory() {
 async fn the_short_way_of_filing_tells_what_is_not_new() {
     let server = Server::start();
     let mut engine = engine(&server).await;
-    let at = |n: u64| NOW + DAY + n * 7_919 % 600 * 1_000;
+    // Over twenty hours: each has few.
+    let at = |n: u64| NOW + DAY + n * 7_919 % 600 * 120_000;
     let make = |n: u64| timer(n, at(n), None);
     let all = |numbers: std::ops::Range<u64>| -> Vec<Op> {
         numbers.map(|n| schedule(&make(n), KeyPolicy::Create)).collect()
@@ -189,7 +190,7 @@ async fn the_short_way_of_filing_tells_what_is_not_new() {
     let mut expected: Vec<_> =
         (0..302).map(|n| make(n).id).filter(|id| ![2, 3].map(|n| make(n).id).contains(id)).collect();
     expected.sort_unstable();
-    assert_eq!(engine.loaded_ids(NOW + 3 * DAY).await, expected);
+    assert_eq!(engine.loaded_ids(NOW + 4 * DAY).await, expected);
 }
 
 /// A new owner does not know which ids there are, and is told of crowded slots as it asks them.

@@ -68,16 +68,70 @@ fn an_id_that_nobody_filed_is_looked_for_only_where_ids_are_not_known() {
     assert!(mirror.birth_places(new(5_000)).contains(&first));
 }
 
+const HOUR: u64 = 3_600_000;
+
+/// Timer `n` of an hour, filed in it.
+fn file_over_an_hour(mirror: &mut Mirror, n: u64) -> SlotKey {
+    let id = id(10 * HOUR + n * 7_919 % HOUR, SlotWidth::Hour, n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 2);
+    let slot = mirror.place(id, id.birth_due(), 0, SlotWidth::Hour, 10, n);
+    assert_eq!(mirror.birth_places(id), [slot]);
+    slot
+}
+
 #[test]
-fn a_wide_slot_that_is_dense_takes_nothing_in_any_more() {
+fn a_wide_slot_fills_its_siblings_in_the_order_in_which_timers_come() {
     let mut mirror = Mirror::default();
-    for n in 0..2_000u64 {
-        let id = id(3_600_000 + n, SlotWidth::Hour, n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 2);
-        let slot = mirror.place(id, id.birth_due(), 0, SlotWidth::Hour, 10, n);
-        assert!(mirror.birth_places(id).contains(&slot));
+    let most = u64::from(SIBLINGS * FULL);
+    for n in 0..most {
+        let slot = file_over_an_hour(&mut mirror, n);
+        assert_eq!((slot.width, u64::from(slot.sibling)), (SlotWidth::Hour, n / u64::from(FULL)));
     }
-    let wide = mirror.group(0, SlotWidth::Hour, 3_600_000).count();
-    assert_eq!(wide, SPLIT_ABOVE + 1);
+    assert_eq!(file_over_an_hour(&mut mirror, most).width, SlotWidth::Minute);
+    // What has left makes room.
+    let of = |sibling| SlotKey { track: 0, width: SlotWidth::Hour, start: 10 * HOUR, sibling };
+    mirror.length(of(7), FULL / 2 - 1, most + 1);
+    assert_eq!(file_over_an_hour(&mut mirror, most + 2), of(7));
+    mirror.length(of(9), 0, most + 3);
+    mirror.length(of(7), FULL, most + 3);
+    assert_eq!(file_over_an_hour(&mut mirror, most + 4), of(9));
+}
+
+#[test]
+fn a_dense_wide_slot_is_split_before_it_begins_and_takes_nothing_in_from_then_on() {
+    let mut mirror = Mirror::default();
+    (0..2_000).for_each(|n| _ = file_over_an_hour(&mut mirror, n));
+    let at = |ms: u64| Time::from_ms(10 * HOUR - LEAD - 1 + ms);
+    assert_eq!(mirror.split_ahead(at(0)), None);
+    assert_eq!(file_over_an_hour(&mut mirror, 2_000).width, SlotWidth::Hour);
+    let first = mirror.split_ahead(at(1)).unwrap();
+    assert_eq!(first.iter().map(|slot| slot.sibling).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    assert_eq!(mirror.split_width(first[0]), SlotWidth::Minute);
+    assert_eq!(file_over_an_hour(&mut mirror, 2_001).width, SlotWidth::Minute);
+    // What is left when it is dense no more is loaded whole.
+    for slots in std::iter::from_fn(|| mirror.split_ahead(at(1))).take(3).collect::<Vec<_>>() {
+        slots.into_iter().for_each(|slot| mirror.length(slot, 0, 3_000));
+    }
+    (5..12).for_each(|sibling| mirror.length(SlotKey { sibling, ..first[0] }, 0, 3_000));
+    assert_eq!(mirror.split_ahead(at(1)), None);
+    assert_eq!(file_over_an_hour(&mut mirror, 2_002).width, SlotWidth::Hour);
+}
+
+#[test]
+fn the_ids_of_a_crowded_wide_slot_are_asked_for_once() {
+    let mut mirror = Mirror::default();
+    let of = |sibling| SlotKey { track: 0, width: SlotWidth::Hour, start: 10 * HOUR, sibling };
+    let new = |n: u64| id(10 * HOUR + n, SlotWidth::Hour, n);
+    (0..STRANGE).for_each(|sibling| mirror.found(of(sibling), Room::Waiting));
+    assert_eq!(mirror.strange(new(1)), []);
+    (STRANGE..20).for_each(|sibling| mirror.found(of(sibling), Room::Waiting));
+    assert_eq!(mirror.strange(id(11 * HOUR, SlotWidth::Hour, 1)), []);
+    assert_eq!(mirror.birth_places(new(1)).len(), 20);
+    let strange = mirror.strange(new(1));
+    assert_eq!(strange, (0..20).map(of).collect::<Vec<_>>());
+    assert_eq!(mirror.strange(new(1)), []);
+    strange.into_iter().for_each(|slot| mirror.ids(slot, std::iter::once(new(slot.sibling.into())), 1));
+    assert_eq!(mirror.birth_places(new(7)), [of(7)]);
+    assert_eq!(mirror.birth_places(new(20)), []);
 }
 
 /// What scripts do, and become.
@@ -91,29 +145,45 @@ enum Script {
     Empty { timer: usize },
     /// The ids of the slot of a timer are told.
     Tell { timer: usize },
+    /// The ids that have to be known before a timer is looked for are told.
+    Ask { due: u64 },
+    /// A step of splitting.
+    Split,
 }
 
 fn script() -> impl Strategy<Value = Script> {
-    let timers = proptest::collection::vec((5_000u64..7_000, 0u64..4), 1..200);
+    let due = HOUR + 5_000..HOUR + 7_000;
+    let timers = proptest::collection::vec((due.clone(), 0u64..4), 1..200);
     prop_oneof![
         3 => timers.prop_map(Script::File),
         3 => any::<bool>().prop_map(|applied| Script::Done { applied }),
         1 => (0usize..1_000).prop_map(|timer| Script::Empty { timer }),
         1 => (0usize..1_000).prop_map(|timer| Script::Tell { timer }),
+        1 => due.prop_map(|due| Script::Ask { due }),
+        1 => Just(Script::Split),
     ]
 }
 
 proptest! {
     /// Whatever is filed, refused, emptied and told: an id is looked for where it is, and where it may come to be.
     #[test]
-    fn no_timer_is_passed_over(scripts in proptest::collection::vec(script(), 1..40), unknown in any::<bool>()) {
+    fn no_timer_is_passed_over(
+        scripts in proptest::collection::vec(script(), 1..60),
+        unknown in any::<bool>(),
+        width in prop_oneof![Just(SlotWidth::Second), Just(SlotWidth::Hour)],
+    ) {
         let mut mirror = Mirror::default();
         let mut stored: BTreeMap<SlotKey, BTreeSet<TimerId>> = BTreeMap::new();
         let mut under_way: std::collections::VecDeque<(u64, Vec<(SlotKey, TimerId)>)> = Default::default();
         if unknown {
-            for start in [5_000, 6_000] {
-                let slot = SlotKey { track: 0, width: SlotWidth::Second, start, sibling: 0 };
-                let old = (0..100).map(|n| id(start + n, SlotWidth::Second, 1 << 20 | n));
+            let slots: Vec<_> = match width {
+                SlotWidth::Second => [5_000, 6_000].map(|start| (HOUR + start, 0)).to_vec(),
+                _ => (0..12).map(|sibling| (HOUR, sibling)).collect(),
+            };
+            for (start, sibling) in slots {
+                let slot = SlotKey { track: 0, width, start, sibling };
+                let due = start.max(HOUR + 5_000);
+                let old = (0..100).map(|n| id(due + n, width, 1 << 20 | u64::from(sibling) << 10 | n));
                 stored.entry(slot).or_default().extend(old);
                 mirror.found(slot, Room::Waiting);
             }
@@ -128,9 +198,9 @@ proptest! {
                     let ids: BTreeSet<_> = timers
                         .into_iter()
                         .enumerate()
-                        .map(|(n, (due, random))| id(due, SlotWidth::Second, no << 40 | (n as u64) << 2 | random))
+                        .map(|(n, (due, random))| id(due, width, no << 40 | (n as u64) << 2 | random))
                         .collect();
-                    let place = |id| (mirror.place(id, id.birth_due(), 0, SlotWidth::Second, 10, no), id);
+                    let place = |id| (mirror.place(id, id.birth_due(), 0, width, 10, no), id);
                     under_way.push_back((no, ids.into_iter().map(place).collect()));
                 }
                 Script::Done { applied } => {
@@ -154,7 +224,25 @@ proptest! {
                     let Some(slot) = nth(&stored, timer) else { continue };
                     mirror.ids(slot, stored[&slot].iter().copied(), no);
                 }
-                Script::Empty { .. } | Script::Tell { .. } => {}
+                Script::Ask { due } if under_way.is_empty() => {
+                    for slot in mirror.strange(id(due, width, 0)) {
+                        let ids = stored.get(&slot).cloned().unwrap_or_default();
+                        mirror.ids(slot, ids.into_iter(), no);
+                    }
+                }
+                Script::Split if under_way.is_empty() => {
+                    for from in mirror.split_ahead(Time::from_ms(HOUR)).unwrap_or_default() {
+                        for id in stored.remove(&from).unwrap_or_default() {
+                            let narrower = mirror.split_width(from);
+                            let to = mirror.place(id, id.birth_due(), 0, narrower, 10, 0);
+                            prop_assert!(to.width < from.width);
+                            stored.entry(to).or_default().insert(id);
+                            mirror.length(to, stored[&to].len() as u32, u64::MAX);
+                        }
+                        mirror.length(from, 0, u64::MAX);
+                    }
+                }
+                Script::Empty { .. } | Script::Tell { .. } | Script::Ask { .. } | Script::Split => {}
             }
             if no % 4 > 0 {
                 continue;
