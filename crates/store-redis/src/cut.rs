@@ -35,8 +35,22 @@ impl Weight {
         let births = if hint.is_some() { Vec::new() } else { mirror.birth_places(id) };
         let slot = hint.or_else(|| births.first().copied());
         let bytes = hints.size(id).or_else(|| mirror.mean_size(slot?)).unwrap_or(0);
-        Self { places: births.len().div_ceil(2).max(1), bytes }
+        Self { places: places(births.len()), bytes }
     }
+
+    /// The weight of an operation as far as it is known.
+    pub(crate) fn of_op(op: &Op, mirror: &Mirror, hints: &Hints) -> Self {
+        match op {
+            // Mostly new, and what it files is in the operation.
+            Op::Schedule { timer, .. } => Self { places: places(mirror.searches(timer.id)), bytes: 0 },
+            op => op.id().map_or(Self { places: 1, bytes: 0 }, |id| Self::of(id, mirror, hints)),
+        }
+    }
+}
+
+/// A look into a slot is half of what is done for a timer.
+fn places(looks: usize) -> usize {
+    looks.div_ceil(2).max(1)
 }
 
 /// Bytes that an operation adds to its script, if the timer's record has `record`.
@@ -64,11 +78,11 @@ pub(crate) struct Cut {
     pub(crate) places: Vec<u32>,
 }
 
-/// Cuts a batch into runs of one kind and bounded size. `weigh` tells how much work an id is.
+/// Cuts a batch into runs of one kind and bounded size. `weigh` tells how much work an operation is.
 ///
 /// The order stays, but for new timers without a key one behind another: whichever comes first, the outcome is the same, and
 /// in the order of their ids (so of their due times) a script has several for each slot that it touches.
-pub(crate) fn cut(ops: Vec<Op>, weigh: impl Fn(TimerId) -> Weight) -> Vec<Cut> {
+pub(crate) fn cut(ops: Vec<Op>, weigh: impl Fn(&Op) -> Weight) -> Vec<Cut> {
     let several = ops.len() > MAX_OPS;
     let mut ops: Vec<(u32, Op)> = (0..).zip(ops).collect();
     if several {
@@ -80,7 +94,7 @@ pub(crate) fn cut(ops: Vec<Op>, weigh: impl Fn(TimerId) -> Weight) -> Vec<Cut> {
     let mut cuts: Vec<Cut> = Vec::new();
     let (mut weight, mut bytes) = (0, 0);
     for (place, op) in ops {
-        let Weight { places, bytes: record } = op.id().map_or(Weight { places: 1, bytes: 0 }, &weigh);
+        let Weight { places, bytes: record } = weigh(&op);
         let size = bytes_of(&op, record);
         let fits = cuts.last().and_then(|cut| cut.ops.first()).is_some_and(|first| {
             script_of(first) == script_of(&op)

@@ -217,7 +217,7 @@ impl Engine {
                 self.push(None, Work::Learn(slots.to_vec()));
             }
         }
-        for Cut { ops, places } in cut(ops, |id| Weight::of(id, &self.mirror, &self.hints)) {
+        for Cut { ops, places } in cut(ops, |op| Weight::of_op(op, &self.mirror, &self.hints)) {
             self.push(Some(call), Work::Ops(Run { ops, places, now, claim: claim.take(), trimmed: 0 }));
             items += 1;
         }

@@ -5,7 +5,8 @@
 //! the sibling. An id whose print is not among them is in none of those siblings, for certain. What has left a sibling stays among its
 //! prints: they go when the sibling does.
 //!
-//! The prints are sorted but for the latest, as a log-structured merge tree has it (O'Neil and others 1996): a look is a binary search.
+//! The prints are sorted but for the latest, as a log-structured merge tree has it (O'Neil and others 1996), and evenly distributed: a look
+//! is an interpolation search (Peterson 1957).
 
 use mtimer_types::TimerId;
 
@@ -82,9 +83,23 @@ impl Ledger {
     pub(crate) fn likely(&self, id: TimerId) -> u64 {
         let first = print(id) << SIBLING_BITS;
         let same = |entry: &&u32| **entry & !(SIBLINGS - 1) == first;
-        let from = self.sorted.partition_point(|entry| *entry < first);
-        let found = self.sorted[from..].iter().take_while(same).chain(self.fresh.iter().filter(same));
+        let found = self.sorted[self.first_not_below(first)..].iter().take_while(same).chain(self.fresh.iter().filter(same));
         found.fold(0, |siblings, entry| siblings | 1 << (entry & (SIBLINGS - 1)))
+    }
+
+    /// Where the sorted entries that are not below this one begin. They are evenly distributed: an interpolation search, which in most cases
+    /// looks at one neighbourhood in memory.
+    fn first_not_below(&self, entry: u32) -> usize {
+        let (sorted, below) = (&self.sorted, |at: usize| self.sorted[at] < entry);
+        let guess = ((u64::from(entry) * sorted.len() as u64) >> u32::BITS) as usize;
+        let (mut from, mut to, mut step) = (guess, guess, 16);
+        while from > 0 && !below(from - 1) {
+            (to, from, step) = (from, from.saturating_sub(step), step * 2);
+        }
+        while to < sorted.len() && below(to) {
+            (from, to, step) = (to, (to + step).min(sorted.len()), step * 2);
+        }
+        from + sorted[from..to].partition_point(|other| *other < entry)
     }
 
     /// Siblings whose ids are not known, a bit each.
@@ -133,6 +148,21 @@ mod tests {
         ledger.forget(5);
         ledger.note(5, id(0));
         assert_eq!((ledger.unknown(), ledger.likely(id(0))), (0, 1 << 5));
+    }
+
+    #[test]
+    fn a_search_ends_where_a_binary_search_does() {
+        let mut ledger = Ledger::default();
+        // Not evenly distributed at all, too.
+        let skewed: Vec<u32> = (0..1_000).map(|n| n * n * n).collect();
+        let ends = vec![0, 0, 1, u32::MAX - 1, u32::MAX];
+        for sorted in [vec![], vec![7], vec![u32::MAX; 100], vec![0; 100], skewed, ends] {
+            ledger.sorted = sorted;
+            for entry in (0..u32::MAX - 1_000_003).step_by(1_000_003).chain([0, 1, 7, 8, u32::MAX - 1, u32::MAX]) {
+                let expected = ledger.sorted.partition_point(|other| *other < entry);
+                assert_eq!(ledger.first_not_below(entry), expected, "{entry}");
+            }
+        }
     }
 
     #[derive(Clone, Debug)]

@@ -195,24 +195,41 @@ impl Mirror {
 
     /// Slots where a timer may be that was never moved, the likeliest first. Of a timer that nobody has filed, mostly none.
     pub(crate) fn birth_places(&self, id: TimerId) -> Vec<SlotKey> {
-        let (due, birth) = (id.birth_due(), id.birth_width());
         let (mut places, mut unlikely) = (Vec::new(), Vec::new());
-        for width in SlotWidth::ALL.into_iter().filter(|w| *w <= birth && *w != SlotWidth::Second).rev() {
-            let start = width.start_of(due).as_ms();
-            let Some(wide) = self.wide.get(&(0, width, start)) else { continue };
+        for (width, start, wide) in self.wide_births(id) {
             let at = |sibling| SlotKey { track: 0, width, start, sibling };
             let (likely, unknown) = (wide.ledger.likely(id), wide.ledger.unknown());
             places.extend(bits(likely & wide.siblings).map(at));
             unlikely.extend(bits(unknown & wide.siblings).map(at));
         }
-        let start = SlotWidth::Second.start_of(due).as_ms();
-        if let Some(top) = self.top(0, start) {
-            let may_have = |slot: &SlotKey| self.entries.get(slot).is_some_and(|e| e.prints.may_have(id));
-            let levels = (0..=top).rev().map(|l| Self::at(0, start, l, id, due));
-            places.extend(levels.filter(may_have));
-        }
+        places.extend(self.second_births(id));
         places.append(&mut unlikely);
         places
+    }
+
+    /// In how many slots a timer that nobody has filed would have to be looked for.
+    pub(crate) fn searches(&self, id: TimerId) -> usize {
+        let unknown = self.wide_births(id).map(|(.., wide)| wide.ledger.unknown().count_ones() as usize);
+        unknown.sum::<usize>() + self.second_births(id).count()
+    }
+
+    /// The wide slots in which a timer may have been filed at birth, with their widths and starts.
+    fn wide_births(&self, id: TimerId) -> impl Iterator<Item = (SlotWidth, u64, &Wide)> {
+        let widths = SlotWidth::ALL.into_iter().filter(move |w| *w <= id.birth_width()).rev();
+        widths.filter_map(move |width| {
+            let start = width.start_of(id.birth_due()).as_ms();
+            self.wide.get(&(0, width, start)).map(|wide| (width, start, wide))
+        })
+    }
+
+    /// The slots of its second in which a timer may be.
+    fn second_births(&self, id: TimerId) -> impl Iterator<Item = SlotKey> {
+        let due = id.birth_due();
+        let start = SlotWidth::Second.start_of(due).as_ms();
+        let levels = self.top(0, start).map_or(0, |top| top + 1);
+        let at = move |level| Self::at(0, start, level, id, due);
+        let may_have = move |slot: &SlotKey| self.entries.get(slot).is_some_and(|e| e.prints.may_have(id));
+        (0..levels).rev().map(at).filter(may_have)
     }
 
     /// The place for a timer that the script `no` files at `fire`, and takes note of it.
@@ -300,7 +317,9 @@ impl Mirror {
             Room::Copy => Some(entry.need.map_or(fire, |n| n.min(fire))),
             Room::Waiting | Room::List => Some(slot.start.max(next)),
         };
-        self.set_need(slot, need);
+        if need != entry.need {
+            self.set_need(slot, need);
+        }
     }
 
     /// A slot that a script asked for: it exists.
