@@ -13,18 +13,6 @@
 local refused = fence(1)
 if refused then return refused end
 
--- The short way of a lone acknowledgement: a pending timer without a key at its birth position, only one slot to look at.
-if #ARGV[8] == 37 and #ARGV[9] == 19 and #ARGV[10] == 17 and string.byte(ARGV[10], 17) == 97 then
-  local id, slot = string.sub(ARGV[9], 1, 16), KEYS[#KEYS]
-  local rec = redis.call('HGET', slot, id)
-  local flags = rec and string.byte(rec, 1)
-  if flags and flags < 128 and flags % 4 == 0 then
-    local length = redis.call('HLEN', slot) - 1
-    redis.call('HDEL', slot, id)
-    if length == 0 then redis.call('ZREM', KEYS[#KEYS - 1], string.sub(slot, string.byte(ARGV[8], 35) + 1)) end
-    return done('D', struct.pack('<I2I4', 1, length), ARGV[5])
-  end
-end
 --@include slots
 
 local heads, answers, next = ARGV[FIRST], {}, 1

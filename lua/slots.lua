@@ -1,4 +1,4 @@
--- Put behind prelude.lua in every script that applies operations or looks timers up, but file.lua, which does without: slots, and
+-- Put behind prelude.lua in every script that applies operations or looks timers up, but file.lua and ack.lua: slots, and
 -- the short way of removing pending timers. For all else timers.lua follows.
 --
 -- A script reads what it needs, decides on tables in memory, and writes at the very end, in `write`: so it is applied

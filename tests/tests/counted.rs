@@ -34,6 +34,9 @@ const AT_LEAST_ONCE: Bound = Bound { scripts: 27, commands: 860 };
 const AT_MOST_ONCE: Bound = Bound { scripts: 38, commands: 1_100 };
 /// The same for those that are cancelled while they are far from due.
 const CANCELLED: Bound = Bound { scripts: 24, commands: 650 };
+/// The same beside so many others that are due over the same day.
+const CANCELLED_AMONG_MANY: Bound = Bound { scripts: 24, commands: 650 };
+const MANY: u64 = 120_000;
 /// Bytes of Redis for each timer that is pending, payload and all, with Redis' own settings and with those that are recommended.
 const PENDING_BYTES: u64 = 190;
 const PENDING_BYTES_TUNED: u64 = 120;
@@ -60,6 +63,14 @@ async fn commands_and_scripts_of_redis() {
         .await;
     CANCELLED
         .holds("cancelled", &redis, async || cancel_all(&client, schedule_far(&client).await).await)
+        .await;
+    for _ in 0..MANY / TIMERS {
+        schedule_far(&client).await;
+    }
+    CANCELLED_AMONG_MANY
+        .holds("cancelled, beside 120,000", &redis, async || {
+            cancel_all(&client, schedule_far(&client).await).await;
+        })
         .await;
     client.close().await.unwrap();
 }

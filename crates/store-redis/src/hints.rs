@@ -1,5 +1,5 @@
 //! What the lane has lately seen of timers: where they are that have left their birth position or may be in one of several
-//! siblings, and how large those are that are in no slot.
+//! siblings, how large those are that are in no slot, and whether acknowledgements are of the common kind.
 //!
 //! Only hints: a script that finds a timer elsewhere asks for that place, and sizes are for cutting work into scripts.
 //! Bounded; the oldest go first.
@@ -14,12 +14,16 @@ use crate::keys::SlotKey;
 const MOST: usize = 16_384;
 /// Smaller records are not worth a hint.
 const LARGE: usize = 1_024;
+/// Runs of acknowledgements that go the long way after one that was not of the common kind: to find that out costs a refused script.
+const UNCOMMON: u32 = 200;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Hints {
     slots: Lately<SlotKey>,
     sizes: Lately<usize>,
+    /// Runs of acknowledgements that are still to go the long way.
+    uncommon: u32,
 }
 
 impl Hints {
@@ -30,6 +34,17 @@ impl Hints {
 
     pub(crate) fn get(&self, id: TimerId) -> Option<SlotKey> {
         self.slots.get(id)
+    }
+
+    /// Whether the next run of acknowledgements is likely to be of the common kind.
+    pub(crate) fn acks_are_common(&mut self) -> bool {
+        self.uncommon = self.uncommon.saturating_sub(1);
+        self.uncommon == 0
+    }
+
+    /// A run of acknowledgements was not of the common kind.
+    pub(crate) fn acks_were_uncommon(&mut self) {
+        self.uncommon = UNCOMMON;
     }
 
     /// A timer that is in no slot has a record of so many bytes.

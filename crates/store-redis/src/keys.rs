@@ -201,8 +201,17 @@ mod tests {
         let first = SlotKey { sibling: 0, ..slot };
         assert_eq!(first.to_string(), "3.2.2");
         assert_eq!(SlotKey::parse("3.2.2"), Some(first));
-        for bad in ["", "3.2", "3.4.0", "3.2.1.0", "3.2.1.1.1", "x.2.1", "3.2.1.", "3.2.1.64", "3.3.18446744073709551615"]
-        {
+        for bad in [
+            "",
+            "3.2",
+            "3.4.0",
+            "3.2.1.0",
+            "3.2.1.1.1",
+            "x.2.1",
+            "3.2.1.",
+            "3.2.1.64",
+            "3.3.18446744073709551615",
+        ] {
             assert_eq!(SlotKey::parse(bad), None, "{bad}");
         }
     }

@@ -367,7 +367,12 @@ impl Engine {
                 }
                 self.complete(rest, confirmed)
             }
-            said => self.start_again(Trouble::Said(said)).await,
+            said => {
+                if script == Script::Ack && matches!(said, Said::Need(_)) {
+                    self.hints.acks_were_uncommon();
+                }
+                self.start_again(Trouble::Said(said)).await
+            }
         }
     }
 

@@ -83,7 +83,10 @@ impl Ledger {
     pub(crate) fn likely(&self, id: TimerId) -> u64 {
         let first = print(id) << SIBLING_BITS;
         let same = |entry: &&u32| **entry & !(SIBLINGS - 1) == first;
-        let found = self.sorted[self.first_not_below(first)..].iter().take_while(same).chain(self.fresh.iter().filter(same));
+        let found = self.sorted[self.first_not_below(first)..]
+            .iter()
+            .take_while(same)
+            .chain(self.fresh.iter().filter(same));
         found.fold(0, |siblings, entry| siblings | 1 << (entry & (SIBLINGS - 1)))
     }
 
@@ -158,7 +161,9 @@ mod tests {
         let ends = vec![0, 0, 1, u32::MAX - 1, u32::MAX];
         for sorted in [vec![], vec![7], vec![u32::MAX; 100], vec![0; 100], skewed, ends] {
             ledger.sorted = sorted;
-            for entry in (0..u32::MAX - 1_000_003).step_by(1_000_003).chain([0, 1, 7, 8, u32::MAX - 1, u32::MAX]) {
+            for entry in
+                (0..u32::MAX - 1_000_003).step_by(1_000_003).chain([0, 1, 7, 8, u32::MAX - 1, u32::MAX])
+            {
                 let expected = ledger.sorted.partition_point(|other| *other < entry);
                 assert_eq!(ledger.first_not_below(entry), expected, "{entry}");
             }

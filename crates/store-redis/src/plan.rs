@@ -3,6 +3,7 @@
 //! Purpose: lays a run of operations out as `lua/slots.lua` wants it. Not in here: what a run is ([`crate::cut`]), sending,
 //! sequence numbers, answers.
 
+mod acks;
 mod plain;
 
 use std::collections::{BTreeMap, HashMap};
@@ -148,7 +149,7 @@ impl<'a> Planner<'a> {
 
     /// A script that applies a run of operations of one kind.
     pub(crate) fn ops(mut self, ops: &[Op], needs: &Needs, now: Time, claim: Option<Time>) -> Plan {
-        if let Some(plan) = self.plain(ops, needs, now, claim) {
+        if let Some(plan) = self.plain(ops, needs, now, claim).or_else(|| self.acks(ops, needs, claim)) {
             return plan;
         }
         let script = ops.first().map_or(Script::Claim, script_of);

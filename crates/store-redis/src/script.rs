@@ -24,6 +24,7 @@ macro_rules! scripts {
 }
 
 scripts! {
+    Ack = "ack",
     Acquire = "acquire",
     Campaign = "campaign",
     Cancel = "cancel",

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use mtimer_store::{
-    Acquire, Answer, Batch, DeadFilter, LaneError, Load, Op, Refusal, RequestId, ScheduleAnswer, Store,
-    Verdict,
+    Acquire, Answer, Batch, CancelAnswer, DeadFilter, LaneError, Load, Op, Refusal, RequestId,
+    ScheduleAnswer, Store, Verdict,
 };
 use mtimer_types::{
     DeadReason, Destination, Key, KeyPolicy, Mode, Nonce, PartitionId, SlotWidth, Target, Term, Time, Timer,
@@ -193,11 +193,16 @@ async fn the_short_way_of_filing_tells_what_is_not_new() {
     assert_eq!(engine.loaded_ids(NOW + 4 * DAY).await, expected);
 }
 
+const HOUR: u64 = 3_600_000;
+/// When an hour begins that is a day away.
+const LATER: Time = Time::from_ms((NOW.as_ms() / HOUR + 24) * HOUR);
+const STORED: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: false, replaced: None });
+
 /// A new owner does not know which ids there are, and is told of crowded slots as it asks them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_owner_learns_where_an_id_cannot_be() {
     let server = Server::start();
-    let make = |n: u64| timer(n, NOW + DAY + n * 7_919 % 3_600 * 1_000, None);
+    let make = |n: u64| timer(n, NOW + 60_000 + n * 7_919 % 2_000, None);
     let file = |numbers: std::ops::Range<u64>| -> Vec<Op> {
         numbers.map(|n| schedule(&make(n), KeyPolicy::Create)).collect()
     };
@@ -218,12 +223,92 @@ async fn a_new_owner_learns_where_an_id_cannot_be() {
         assert_eq!(engine.pipeline([file(next..next + 100)]).await, vec![NEW; 100]);
         next += 100;
     }
-    let stored = Answer::Schedule(ScheduleAnswer::Scheduled { new: false, replaced: None });
     for n in (0..next).step_by(500) {
         let batch = file(n..(n + 500).min(next));
         let count = batch.len();
-        assert_eq!(engine.pipeline([batch]).await, vec![stored.clone(); count]);
+        assert_eq!(engine.pipeline([batch]).await, vec![STORED; count]);
     }
+}
+
+/// Timers of an hour, in wide slots that are dense.
+fn in_an_hour(numbers: std::ops::Range<u64>) -> Vec<Op> {
+    numbers.map(|n| schedule(&of_an_hour(n), KeyPolicy::Create)).collect()
+}
+
+fn of_an_hour(n: u64) -> Timer {
+    timer(n, LATER + n * 7_919 % 3_600 * 1_000, None)
+}
+
+/// The ids of a crowded wide slot are asked for before anything is looked for in it, and then it is known which are there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_owner_asks_for_the_ids_of_crowded_wide_slots() {
+    let server = Server::start();
+    let mut former = engine(&server).await;
+    for n in 0..6 {
+        assert_eq!(former.pipeline([in_an_hour(n * 500..(n + 1) * 500)]).await, vec![NEW; 500]);
+    }
+    let mut engine = engine(&server).await;
+    let places = |engine: &Engine, n: u64| engine.mirror.birth_places(of_an_hour(n).id);
+    assert_eq!(places(&engine, 3_000).len(), 24);
+    // They come in one batch: a new one, one that is stored, one whose content differs.
+    let other = Timer { payload: Bytes::from_static(b"other"), ..of_an_hour(8) };
+    let mut batch = in_an_hour(3_000..3_001);
+    batch.extend(in_an_hour(7..8));
+    batch.push(schedule(&other, KeyPolicy::Create));
+    let answers = engine.pipeline([batch, in_an_hour(3_001..3_002)]).await;
+    assert_eq!(answers, [NEW, STORED, Answer::Schedule(ScheduleAnswer::Conflict), NEW]);
+    assert!((3_002..3_102).all(|n| places(&engine, n).is_empty()));
+    // Those two were to be filed where the new ones went.
+    assert!((0..3_002).all(|n| places(&engine, n).len() == if [7, 8].contains(&n) { 2 } else { 1 }));
+}
+
+/// What is dense is split from two minutes before it begins, a little with each load; whoever was moved by it is found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dense_wide_slot_is_split_before_it_begins() {
+    let server = Server::start();
+    let mut engine = engine(&server).await;
+    for n in 0..6 {
+        assert_eq!(engine.pipeline([in_an_hour(n * 500..(n + 1) * 500)]).await, vec![NEW; 500]);
+    }
+    // Two that were not born there.
+    let strangers = [4_001, 4_002].map(|n| timer(n, NOW + 3 * DAY, None));
+    for timer in &strangers {
+        let n = timer.id.random();
+        let due = LATER + n % 3_600 * 1_000;
+        let target = Target::Id(timer.id);
+        let moved = Op::Reschedule { target, due, in_flight: false, request: RequestId(n) };
+        engine.pipeline([vec![schedule(timer, KeyPolicy::Create)], vec![moved]]).await;
+    }
+    let wide = |engine: &Engine| engine.mirror.slots().filter(|slot| slot.width == SlotWidth::Hour).count();
+    let load = |until| Load { until, max_timers: 1_000, max_bytes: 1 << 20, claim: None };
+    let slots = wide(&engine);
+    assert!(slots >= 24, "{slots}");
+    let loaded = engine.load(load(LATER - 121_000)).await.expect("the lane is alive");
+    assert_eq!((loaded.timers.len(), wide(&engine)), (0, slots));
+    let mut loads = 0;
+    while wide(&engine) > 5 {
+        let (before, loaded) = (wide(&engine), engine.load(load(LATER - 60_000)).await);
+        assert_eq!(loaded.expect("the lane is alive").timers, []);
+        assert!((1..=10).contains(&(before - wide(&engine))), "{before}, {}", wide(&engine));
+        loads += 1;
+    }
+    assert!(loads > 1);
+    // Old ones are not filed anew, new ones go elsewhere.
+    assert_eq!(engine.pipeline([in_an_hour(0..500)]).await, vec![STORED; 500]);
+    assert_eq!(engine.pipeline([in_an_hour(3_000..3_100)]).await, vec![NEW; 100]);
+    let cancelled: Vec<_> = (0..20).map(|n| of_an_hour(n * 150).id).chain(strangers.map(|t| t.id)).collect();
+    let cancel = |id: &TimerId| Op::Cancel {
+        target: Target::Id(*id),
+        in_flight: false,
+        request: RequestId(10_000 + id.random()),
+    };
+    let answers = engine.pipeline([cancelled.iter().map(cancel).collect()]).await;
+    let expected = cancelled.iter().map(|id| Answer::Cancel(CancelAnswer::Cancelled(*id)));
+    assert_eq!(answers, expected.collect::<Vec<_>>());
+    let mut expected: Vec<_> = (0..3_100).map(|n| of_an_hour(n).id).collect();
+    expected.retain(|id| !cancelled.contains(id));
+    expected.sort_unstable();
+    assert_eq!(engine.loaded_ids(LATER + HOUR).await, expected);
 }
 
 /// Scripts under way at the same time place timers in one slot, of which some are refused.
