@@ -16,7 +16,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use mtimer_store::{Answer, Batch, Health, LaneError, Op, Refusal};
-use mtimer_types::{PartitionId, Target, Time};
+use mtimer_types::{PartitionId, Target, Time, TimerId};
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +27,7 @@ use crate::cut::{Cut, Weight, cut};
 use crate::dests::Destinations;
 use crate::hints::Hints;
 use crate::keys::SlotKey;
-use crate::ledger::MOST;
+use crate::ledger::MOST_PRINTS;
 use crate::mirror::Mirror;
 use crate::plan::{Facts, Needs, Placed, Plan, Planner, TRIM_STEP};
 use crate::resp::{Args, Reply};
@@ -212,11 +212,7 @@ impl Engine {
         self.next_no += 1;
         let mut items = 0;
         let answers = vec![None; ops.len()];
-        for id in ops.iter().filter_map(Op::id) {
-            for slots in self.mirror.strange(id).chunks(LEARN_STEP) {
-                self.push(None, Work::Learn(slots.to_vec()));
-            }
-        }
+        self.learn(ops.iter().filter_map(Op::id), self.window.len());
         for Cut { ops, places } in cut(ops, |op| Weight::of_op(op, &self.mirror, &self.hints)) {
             self.push(Some(call), Work::Ops(Run { ops, places, now, claim: claim.take(), trimmed: 0 }));
             items += 1;
@@ -232,15 +228,16 @@ impl Engine {
     fn push(&mut self, call: Option<u64>, work: Work) {
         let no = self.next_no;
         self.next_no += 1;
-        self.window.push_back(Item {
-            no,
-            call,
-            work,
-            needs: Needs::default(),
-            placed: Vec::new(),
-            looked_up: false,
-            sent: None,
-        });
+        self.window.push_back(Item::new(no, call, work));
+    }
+
+    /// Asks for what has to be known before timers are looked for, in the window before what stands `at`: nothing of that was sent.
+    pub(crate) fn learn(&mut self, ids: impl Iterator<Item = TimerId>, at: usize) {
+        let strange: Vec<SlotKey> = ids.flat_map(|id| self.mirror.strange(id)).collect();
+        let no = self.window.get(at).map_or(self.next_no, |next| next.no);
+        for (place, slots) in (at..).zip(strange.chunks(LEARN_STEP)) {
+            self.window.insert(place, Item::new(no, None, Work::Learn(slots.to_vec())));
+        }
     }
 
     /// Runs a script alone and returns what follows its OK.
@@ -272,7 +269,7 @@ impl Engine {
             if self.window[at].sent.is_some() {
                 continue;
             }
-            if at > 0 && self.window[at - 1].work.blocks() {
+            if at > 0 && self.window[at - 1].work.blocks(&self.window[at].work) {
                 break;
             }
             let conn = match (&self.asking, &self.conn) {
@@ -318,7 +315,7 @@ impl Engine {
                 let mut keys = vec![self.facts.keys.owner()];
                 keys.extend(slots.iter().map(|slot| self.facts.keys.slot(*slot)));
                 let mut args = Args::new();
-                args.number(u64::from(MOST));
+                args.number(u64::from(MOST_PRINTS));
                 Plan::new(Script::Ids, keys, args)
             }
             Work::Alone(alone) => alone.plan.clone(),
@@ -546,12 +543,20 @@ impl Engine {
     }
 }
 
+impl Item {
+    fn new(no: u64, call: Option<u64>, work: Work) -> Self {
+        let (needs, placed) = Default::default();
+        Self { no, call, work, needs, placed, looked_up: false, sent: None }
+    }
+}
+
 impl Work {
-    /// Whether nothing may be sent behind it until it is done: what may take several steps.
-    fn blocks(&self) -> bool {
+    /// Whether this may not be sent behind it until it is done: what may take several steps, or teaches what others need.
+    fn blocks(&self, next: &Self) -> bool {
         match self {
             Self::Ops(run) => matches!(run.ops[..], [Op::TrimDead { limit, .. }] if limit > TRIM_STEP),
-            Self::Get(_) | Self::Learn(_) | Self::Alone(_) => true,
+            Self::Learn(_) => !matches!(next, Self::Learn(_)),
+            Self::Get(_) | Self::Alone(_) => true,
             Self::Claim { held, .. } => *held,
         }
     }

@@ -15,7 +15,7 @@ pub(crate) const SIBLINGS: u32 = u64::BITS;
 /// Bits of an entry that name the sibling.
 const SIBLING_BITS: u32 = SIBLINGS.ilog2();
 /// Prints that are kept of a sibling: of one whose timers come and go until it has had more they are not known any more.
-pub(crate) const MOST: u16 = 512;
+pub(crate) const MOST_PRINTS: u16 = 512;
 /// Entries that are not sorted.
 const FRESH: usize = 128;
 
@@ -45,11 +45,11 @@ impl Ledger {
 
     /// The id may be in this sibling from now on.
     pub(crate) fn note(&mut self, sibling: u32, id: TimerId) {
-        if self.unknown >> sibling & 1 == 1 {
+        if (self.unknown | self.likely(id)) >> sibling & 1 == 1 {
             return;
         }
         let noted = &mut self.noted[sibling as usize];
-        if *noted == MOST {
+        if *noted == MOST_PRINTS {
             return self.lose(sibling);
         }
         *noted += 1;
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_sibling_whose_timers_come_and_go_for_long_has_no_endless_list_of_them() {
         let mut ledger = Ledger::default();
-        (0..=u64::from(MOST)).for_each(|n| ledger.note(5, id(n)));
+        (0..=u64::from(MOST_PRINTS)).for_each(|n| ledger.note(5, id(n)));
         assert_eq!((ledger.unknown(), ledger.likely(id(0))), (1 << 5, 0));
         ledger.note(5, id(0));
         assert!(ledger.sorted.is_empty() && ledger.fresh.is_empty());

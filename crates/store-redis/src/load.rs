@@ -55,7 +55,8 @@ impl Engine {
             self.run_alone(Alone { plan, confirm: true }).await?;
         }
         self.mirror.advance(load.until);
-        if done {
+        // Whoever claims waits to deliver.
+        if done && load.claim.is_none() {
             for _ in 0..SPLITS_AHEAD {
                 let Some(slots) = self.mirror.split_ahead(load.until) else { break };
                 self.split(&slots, &mut timers).await?;

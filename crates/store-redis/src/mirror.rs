@@ -16,6 +16,7 @@
 //!
 //! Not in here: timers, Redis.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
 use mtimer_types::{SlotWidth, Time, TimerId};
@@ -33,8 +34,8 @@ const FULL_BYTES: u32 = 64 << 10;
 const UNKNOWN: u32 = FULL / 2;
 /// A wide slot with more siblings is split instead of being loaded whole, so many of them at a time.
 const SPLIT_ABOVE: usize = 5;
-/// How long before a dense wide slot is loaded its splitting begins, ms: loads come every few seconds, and the largest takes thirteen
-/// steps.
+/// How long before a dense wide slot is loaded its splitting begins, ms: the largest takes thirteen steps, and loads come every few seconds if
+/// they do not reach farther than usual.
 const LEAD: u64 = 120_000;
 /// Siblings of a wide slot that are not known and would have to be searched one by one: if there are more their ids are asked for first.
 const STRANGE: u32 = 8;
@@ -90,6 +91,14 @@ struct Wide {
     /// The one that is being filled; `None`: all are full.
     open: Option<u32>,
     ledger: Ledger,
+    /// The ids of those that were not known were asked for.
+    asked: bool,
+}
+
+impl Wide {
+    const fn is_dense(&self) -> bool {
+        self.siblings.count_ones() as usize > SPLIT_ABOVE
+    }
 }
 
 /// Track, width, start.
@@ -207,9 +216,10 @@ impl Mirror {
         places
     }
 
-    /// In how many slots a timer that nobody has filed would have to be looked for.
+    /// In how many slots a timer that nobody has filed will have to be looked for.
     pub(crate) fn searches(&self, id: TimerId) -> usize {
-        let unknown = self.wide_births(id).map(|(.., wide)| wide.ledger.unknown().count_ones() as usize);
+        let asked = self.wide_births(id).filter(|(.., wide)| !wide.asked);
+        let unknown = asked.map(|(.., wide)| wide.ledger.unknown().count_ones() as usize);
         unknown.sum::<usize>() + self.second_births(id).count()
     }
 
@@ -246,7 +256,7 @@ impl Mirror {
         let slot = loop {
             let start = width.start_of(fire).as_ms();
             match width.narrower() {
-                Some(narrower) => match self.open(track, width, start) {
+                Some(narrower) => match self.open(id, track, width, start) {
                     Some(sibling) => break SlotKey { track, width, start, sibling },
                     None => width = narrower,
                 },
@@ -257,13 +267,17 @@ impl Mirror {
         slot
     }
 
-    /// The sibling of a wide slot that is being filled, if it still takes anything in.
-    fn open(&mut self, track: u8, width: SlotWidth, start: u64) -> Option<u32> {
+    /// The sibling of a wide slot that a timer goes to, if the slot still takes anything in: the one that has it already if this is a
+    /// repeat, else the one that is being filled.
+    fn open(&mut self, id: TimerId, track: u8, width: SlotWidth, start: u64) -> Option<u32> {
         // What is being loaded does not: it would have to be read again. What is being split neither.
         if start < self.next || (start <= self.splitting && self.group_is_dense(track, width, start)) {
             return None;
         }
         let Some(wide) = self.wide.get_mut(&(track, width, start)) else { return Some(0) };
+        if let Some(sibling) = bits(wide.ledger.likely(id) & wide.siblings).next() {
+            return Some(sibling);
+        }
         let at = |sibling| SlotKey { track, width, start, sibling };
         let entries = &self.entries;
         let takes = |open: &u32| entries.get(&at(*open)).is_none_or(|entry| !entry.is_full());
@@ -346,8 +360,9 @@ impl Mirror {
         for width in SlotWidth::ALL.into_iter().filter(|w| *w <= id.birth_width()) {
             let start = width.start_of(id.birth_due()).as_ms();
             if self.strange.remove(&(0, width, start))
-                && let Some(wide) = self.wide.get(&(0, width, start))
+                && let Some(wide) = self.wide.get_mut(&(0, width, start))
             {
+                wide.asked = true;
                 let at = |sibling| SlotKey { track: 0, width, start, sibling };
                 slots.extend(bits(wide.ledger.unknown()).map(at));
             }
@@ -425,14 +440,14 @@ impl Mirror {
     }
 
     /// What of the dense wide slots that begin soon behind `until` is to be split next, so that little is left of them when they are needed.
-    /// They take nothing in any more.
+    /// They take nothing in for as long as they are dense.
     pub(crate) fn split_ahead(&mut self, until: Time) -> Option<Vec<SlotKey>> {
         self.splitting = self.splitting.max(until.as_ms() + LEAD);
-        let dense = |wide: &Wide| wide.siblings.count_ones() as usize > SPLIT_ABOVE;
-        let soon = self.wide.iter().filter(|((.., start), wide)| *start <= self.splitting && dense(wide));
+        let soon = self.wide.iter().filter(|((.., start), wide)| *start <= self.splitting && wide.is_dense());
         let at = |(track, width, start)| SlotKey { track, width, start, sibling: 0 };
         let parts = soon.map(|(key, _)| self.to_split(at(*key))).filter(|parts| !parts.is_empty());
-        parts.min_by_key(|parts| parts[0].start)
+        // A day that begins goes into its hours before they are split in turn.
+        parts.min_by_key(|parts| (parts[0].start, Reverse(parts[0].width)))
     }
 
     fn to_split(&self, slot: SlotKey) -> Vec<SlotKey> {
@@ -513,8 +528,7 @@ impl Mirror {
     }
 
     fn group_is_dense(&self, track: u8, width: SlotWidth, start: u64) -> bool {
-        let wide = self.wide.get(&(track, width, start));
-        wide.is_some_and(|wide| wide.siblings.count_ones() as usize > SPLIT_ABOVE)
+        self.wide.get(&(track, width, start)).is_some_and(Wide::is_dense)
     }
 
     /// The highest level of siblings that a second's slot has.

@@ -346,7 +346,7 @@ impl<'a> Planner<'a> {
             }
         }
         out.extend(id.to_bytes());
-        // Some levels of siblings of each width: it fits.
+        // 64 siblings of each of three widths and seven levels of a second at most: it fits.
         out.push(places.len() as u8);
         for slot in places {
             out.extend((self.slot(slot) as u16).to_be_bytes());

@@ -1,4 +1,4 @@
-//! Prints: which ids cannot be in a slot.
+//! Prints: which ids cannot be in a slot of a second.
 //!
 //! Most schedules are of timers that are nowhere yet, and Redis would have to search for them wherever they may be. So of the slots that
 //! it has seen from their first timer on, or was told the ids of, an owner keeps two bytes of every id that it has filed there: an id whose

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use mtimer_store::{Op, Record};
-use mtimer_types::{Time, Timer, TimerId};
+use mtimer_types::{SlotWidth, Time, Timer, TimerId};
 
 use super::{Needs, Plan, Planner, declare_indexes, shelf};
 use crate::dests::Destinations;
@@ -72,6 +72,12 @@ impl Planner<'_> {
                 Some(slot) => *slot,
                 None => self.place_anew(timer.id, timer.due, 0, timer.id.birth_width(), record.len()),
             };
+            // A wide slot that was split, or loaded, has it almost for certain: the general script looks there.
+            let repeated =
+                |o: &SlotKey| *o != slot && o.width != SlotWidth::Second && self.mirror.knows_ids(*o);
+            if others.iter().any(repeated) {
+                return None;
+            }
             let absent = !others.contains(&slot);
             looks.extend(others.into_iter().filter(|other| *other != slot).map(|other| (other, op)));
             filed.push(Plain { slot, op, id: timer.id, record, absent });

@@ -105,14 +105,14 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
         if let Some(up) = up {
             let state = state.clone();
             tokio::spawn(async move {
-                up.run_until_cancelled(forward(client, &state)).await;
+                up.run_until_cancelled(forward(client, &state, &up)).await;
             });
         }
     }
 }
 
 /// Forwards until either side closes or something is to be lost.
-async fn forward(mut client: TcpStream, state: &State) {
+async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
     let Ok(mut server) = TcpStream::connect(&state.target).await else { return };
     // What is sent must not wait for more.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
@@ -121,6 +121,10 @@ async fn forward(mut client: TcpStream, state: &State) {
         tokio::select! {
             read = client.read(&mut request) => {
                 let Ok(n @ 1..) = read else { return };
+                // It may have been working when the proxy went down: what was sent later must not slip through.
+                if up.is_cancelled() {
+                    return;
+                }
                 match state.take(&request[..n]) {
                     Armed::Nothing => {
                         if server.write_all(&request[..n]).await.is_err() {
