@@ -33,6 +33,8 @@ const UNANSWERED: usize = 4_096;
 const GROUP: usize = 128;
 /// How long a connection attempt may take.
 const CONNECT: Duration = Duration::from_secs(2);
+/// How long after the end of its connection a request waits to be told why it was lost.
+const STRANDED: Duration = Duration::from_millis(100);
 /// A node that just refused is not asked again for so long.
 const REFUSED_FOR: Duration = Duration::from_millis(30);
 
@@ -50,7 +52,26 @@ pub(crate) struct Answered {
 }
 
 /// The answer to a request, to come.
-pub(crate) type Waiting = oneshot::Receiver<Result<Answered, Lost>>;
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    answer: oneshot::Receiver<Result<Answered, Lost>>,
+    over: CancellationToken,
+    address: Arc<str>,
+}
+
+impl Waiting {
+    /// Waits for it. Cancel safe; to be waited for once.
+    pub(crate) async fn answer(&mut self) -> Result<Answered, Lost> {
+        let answered = tokio::select! {
+            biased;
+            answered = &mut self.answer => answered.ok(),
+            // A request that was handed in while the connection ended may be left lying in its queue for as long as anybody has
+            // a handle of it: a sender that has its permit puts it there, and the receiver, which is gone, does not look any more.
+            () = self.over.cancelled() => timeout(STRANDED, &mut self.answer).await.ok().and_then(Result::ok),
+        };
+        answered.unwrap_or_else(|| Err(Lost(format!("{}: the connection is closed", self.address))))
+    }
+}
 
 struct Request {
     bytes: Vec<u8>,
@@ -162,8 +183,8 @@ impl Conn {
             let load = Args::of(["SCRIPT", "LOAD", &script.text()]);
             waiting.push(self.send(load.command(), false, false).await);
         }
-        for answer in waiting {
-            self.answer(answer).await?;
+        for mut answer in waiting {
+            answer.answer().await?;
         }
         Ok(())
     }
@@ -177,21 +198,16 @@ impl Conn {
 
     /// Sends a command that changes nothing that has to be replicated, and waits for its reply.
     pub(crate) async fn ask(&self, args: &Args) -> Result<Reply, Lost> {
-        let waiting = self.send(args.command(), false, false).await;
-        Ok(self.answer(waiting).await?.reply)
+        let mut waiting = self.send(args.command(), false, false).await;
+        Ok(waiting.answer().await?.reply)
     }
 
     /// Hands in a command. It takes its place behind all that were handed in before.
     pub(crate) async fn send(&self, bytes: Vec<u8>, asking: bool, write: bool) -> Waiting {
-        let (to, waiting) = oneshot::channel();
+        let (to, answer) = oneshot::channel();
         // A connection that is over drops the request, which the receiver sees.
         let _ = self.requests.send(Request { bytes, asking, write, to }).await;
-        waiting
-    }
-
-    /// Waits for an answer.
-    pub(crate) async fn answer(&self, waiting: Waiting) -> Result<Answered, Lost> {
-        waiting.await.unwrap_or_else(|_| Err(Lost(format!("{}: the connection is closed", self.address))))
+        Waiting { answer, over: self.over.clone(), address: self.address.clone() }
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -390,5 +406,33 @@ impl Pool {
             conn.load_scripts().await?;
         }
         Ok(conn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its queue takes a request in and nobody looks there any more, as when the receiver's end is dropped between a sender's permit
+    /// and what it sends.
+    #[tokio::test]
+    async fn a_request_that_is_stranded_when_its_connection_ends_is_lost_and_not_waited_for() {
+        let (requests, mut handed_in) = mpsc::channel(1);
+        let over = CancellationToken::new();
+        let (run_id, info) = Default::default();
+        let conn = Conn { requests, over: over.clone(), address: "here:1".into(), run_id, info };
+        let mut waiting = conn.send(Vec::new(), false, false).await;
+        over.cancel();
+        assert_eq!(waiting.answer().await.unwrap_err(), Lost("here:1: the connection is closed".into()));
+        // Who is told why is told that.
+        let stranded = handed_in.recv().await.unwrap();
+        let mut waiting = conn.send(Vec::new(), false, false).await;
+        let request = handed_in.recv().await.unwrap();
+        drop(stranded);
+        let (told, ()) = tokio::join!(waiting.answer(), async {
+            tokio::task::yield_now().await;
+            request.to.send(Err(Lost("why".into()))).unwrap();
+        });
+        assert_eq!(told.unwrap_err(), Lost("why".into()));
     }
 }

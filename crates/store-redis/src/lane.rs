@@ -337,9 +337,7 @@ impl Engine {
     /// Waits for the answer at the front. Cancel safe.
     pub(crate) async fn front(&mut self) -> Result<Answered, Lost> {
         match self.window.front_mut().and_then(|item| item.sent.as_mut()) {
-            Some(sent) => {
-                (&mut sent.waiting).await.unwrap_or_else(|_| Err(Lost("the connection is closed".into())))
-            }
+            Some(sent) => sent.waiting.answer().await,
             // Recovered: nothing is under way.
             None => Ok(Answered { reply: Reply::Nil, confirmed: true }),
         }
@@ -480,7 +478,7 @@ impl Engine {
     async fn start_again(&mut self, mut trouble: Trouble) -> Result<(), LaneError> {
         for item in self.window.iter_mut().skip(1) {
             if let Some(sent) = item.sent.as_mut()
-                && let Err(lost) = (&mut sent.waiting).await.unwrap_or_else(|_| Err(Lost("closed".into())))
+                && let Err(lost) = sent.waiting.answer().await
             {
                 trouble = Trouble::Lost(lost);
             }

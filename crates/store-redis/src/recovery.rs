@@ -88,8 +88,8 @@ impl Engine {
         }
         let mut command = Args::of(["EVALSHA", Script::Recover.sha(), "1", &self.facts.keys.owner()]);
         command.number(self.facts.epoch.0).number(self.facts.nonce.0).number(self.acked).number(JUMP);
-        let waiting = conn.send(command.command(), false, true).await;
-        let answered = match conn.answer(waiting).await {
+        let mut waiting = conn.send(command.command(), false, true).await;
+        let answered = match waiting.answer().await {
             Ok(answered) => answered,
             Err(lost) => return Ok(Attempt::Again(lost.0)),
         };

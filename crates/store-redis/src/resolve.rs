@@ -71,9 +71,9 @@ impl Engine {
             waiting.push((here, conn.send(look.command(), false, false).await));
         }
         let mut found_ids = Vec::new();
-        for (here, answer) in waiting {
+        for (here, mut answer) in waiting {
             // Without an answer there is no hint.
-            let Ok(answered) = conn.answer(answer).await else { continue };
+            let Ok(answered) = answer.answer().await else { continue };
             for (wanted, found) in here.iter().zip(answered.reply.array().unwrap_or_default()) {
                 if let (Some(id), Some(item)) = (timer_id(found), self.window.get_mut(wanted.item)) {
                     item.hint(wanted, id);

@@ -195,8 +195,8 @@ pub(crate) async fn once(
         Remedy::Follow(address) => topology.moved(slot, &address),
         Remedy::Ask(address) => {
             let conn = pool.get(&address).await.map_err(unavailable)?;
-            let waiting = conn.send(args.command(), true, false).await;
-            match conn.answer(waiting).await.map_err(unavailable)?.reply {
+            let mut waiting = conn.send(args.command(), true, false).await;
+            match waiting.answer().await.map_err(unavailable)?.reply {
                 Reply::Error(error) => return Ok(Err(error)),
                 reply => return Ok(Ok(reply)),
             }
