@@ -2,8 +2,8 @@
 //!
 //! Purpose: [`Clock`] hands out the present by both clocks and turns times of the cluster clock into instants to wait
 //! for; [`keep`] feeds it with a round of readings every second.
-//! Invariant: the cluster clock never steps back; a monotonic millisecond begins where a millisecond of the host's clock
-//! began at start, so that rounding down never makes a timer early.
+//! Invariant: the cluster clock never steps back. All is read and carried on in microseconds, and rounded down to a millisecond
+//! where it is handed out.
 //! Not in here: how readings are weighed ([`ClusterClock`]).
 
 use std::fmt;
@@ -23,6 +23,8 @@ use crate::counters::{Counters, ShellCounter};
 const ROUND: Duration = Duration::from_secs(1);
 /// How long the store may take to tell its time; an answer that took longer is not worth much as a clock.
 const READING_TIMEOUT: Duration = Duration::from_millis(500);
+/// How far ahead an instant is at most, µs.
+const MOST_AHEAD_US: u64 = mtimer_types::limits::MAX_AHEAD_MS * 1_000;
 
 /// The host's clock. There to be replaced in tests.
 pub trait HostClock: Send + Sync + fmt::Debug + 'static {
@@ -46,7 +48,7 @@ impl HostClock for SystemClock {
 #[derive(Debug)]
 pub(crate) struct Clock {
     host: Arc<dyn HostClock>,
-    /// Where monotonic time begins: on a boundary of the host clock's milliseconds.
+    /// Where monotonic time begins.
     base: Instant,
     cluster: Mutex<ClusterClock>,
     /// The estimate has moved against the monotonic clock; whoever waits for a time derives its instant anew.
@@ -60,39 +62,30 @@ impl Clock {
     }
 
     /// Starts from readings of the store's clocks that were taken just now.
-    pub(crate) fn from_readings(host: Arc<dyn HostClock>, mut readings: Vec<Time>) -> Self {
-        // The host's clock first: if this thread is held up in between, the cluster clock begins late, not early. Of a few
-        // tries the closest counts.
-        let pair = |_| {
-            let (before, us, after) = (Instant::now(), host.now_us(), Instant::now());
-            (after.saturating_duration_since(before), us, after)
-        };
-        let (_, us, instant) = (0..16).map(pair).min_by_key(|p| p.0).unwrap_or_else(|| pair(0));
-        let fraction = Duration::from_micros(us % 1_000);
-        // An instant may be too near the beginning of the machine's time to go back; then the fraction is lost.
-        let base = instant.checked_sub(fraction).unwrap_or(instant);
-        readings.push(Time::from_ms(us / 1_000));
+    pub(crate) fn from_readings(host: Arc<dyn HostClock>, mut readings: Vec<u64>) -> Self {
+        let (us, base) = host_now(&*host);
+        readings.push(us);
         let cluster = Mutex::new(ClusterClock::new(0, &readings));
         Self { host, base, cluster, moved: Notify::new() }
     }
 
     /// The present by both clocks.
     pub(crate) fn now(&self) -> Now {
-        let mono_ms = self.mono_ms();
-        Now { time: self.cluster().now(mono_ms), mono_ms }
+        let mono_us = self.mono_us(Instant::now());
+        Now { time: self.cluster().now(mono_us), mono_ms: mono_us / 1_000 }
     }
 
     /// When the cluster clock will read `time`, as far as can be said now; in the past if it does already.
     pub(crate) fn instant_of(&self, time: Time) -> Instant {
-        let mono_ms = self.mono_ms();
-        let ahead = self.cluster().mono_until(mono_ms, time);
-        self.instant_of_mono(mono_ms.saturating_add(ahead))
+        let mono_us = self.mono_us(Instant::now());
+        let ahead = self.cluster().mono_until(mono_us, time);
+        self.base + Duration::from_micros(mono_us.saturating_add(ahead.min(MOST_AHEAD_US)))
     }
 
     /// The instant of a monotonic time. Ten years ahead at most, which an instant can hold.
     pub(crate) fn instant_of_mono(&self, mono_ms: u64) -> Instant {
-        let most = mtimer_types::limits::MAX_AHEAD_MS;
-        self.base + Duration::from_millis(mono_ms.min(self.mono_ms().saturating_add(most)))
+        let most = self.mono_us(Instant::now()).saturating_add(MOST_AHEAD_US);
+        self.base + Duration::from_micros(mono_ms.saturating_mul(1_000).min(most))
     }
 
     /// Completes when the estimate has moved since the last time this completed. For one waiter.
@@ -101,23 +94,24 @@ impl Clock {
     }
 
     /// Takes a round of readings; says how many clocks are far off.
-    fn observe(&self, store: &[Time]) -> usize {
+    fn observe(&self, store: &[u64]) -> usize {
         let mut readings = store.to_vec();
-        readings.push(Time::from_ms(self.host.now_us() / 1_000));
-        let mono_ms = self.mono_ms();
+        let (us, instant) = host_now(&*self.host);
+        readings.push(us);
+        let mono_us = self.mono_us(instant);
         let mut cluster = self.cluster();
         // The distance to the end of time changes with the offset only.
-        let before = cluster.mono_until(mono_ms, Time::MAX);
-        let seen = cluster.observe(mono_ms, &readings);
-        if cluster.mono_until(mono_ms, Time::MAX) != before {
+        let before = cluster.mono_until(mono_us, Time::MAX);
+        let seen = cluster.observe(mono_us, &readings);
+        if cluster.mono_until(mono_us, Time::MAX) != before {
             self.moved.notify_one();
         }
         seen.outliers
     }
 
-    fn mono_ms(&self) -> u64 {
-        let elapsed = Instant::now().saturating_duration_since(self.base);
-        u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+    fn mono_us(&self, instant: Instant) -> u64 {
+        let elapsed = instant.saturating_duration_since(self.base);
+        u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX)
     }
 
     fn cluster(&self) -> MutexGuard<'_, ClusterClock> {
@@ -126,9 +120,20 @@ impl Clock {
     }
 }
 
+/// The host's clock, and the instant it was read at. Its reading comes first: if this thread is held up in between, the cluster clock
+/// is late, not early. Of a few tries the closest counts.
+fn host_now(host: &dyn HostClock) -> (u64, Instant) {
+    let pair = |_| {
+        let (before, us, after) = (Instant::now(), host.now_us(), Instant::now());
+        (after.saturating_duration_since(before), us, after)
+    };
+    let (_, us, instant) = (0..16).map(pair).min_by_key(|p| p.0).unwrap_or_else(|| pair(0));
+    (us, instant)
+}
+
 /// Readings of the store's clocks, as they were when the store looked: none of them is ahead of its clock now. Half a round
 /// trip could be added, but a guess that is too high would make timers early.
-async fn read(store: &dyn Store) -> Vec<Time> {
+async fn read(store: &dyn Store) -> Vec<u64> {
     // No answer is no reading: the store's health is watched and logged elsewhere.
     let answer = tokio::time::timeout(READING_TIMEOUT, store.clocks()).await;
     answer.ok().and_then(Result::ok).unwrap_or_default()
@@ -193,7 +198,7 @@ pub(crate) mod tests {
     impl Clock {
         /// Observes that all clocks of the store say this, until nothing is left to correct.
         pub(crate) fn observe_all(&self, ms: u64) {
-            self.observe(&[Time::from_ms(ms); 3]);
+            self.observe(&[ms * 1_000; 3]);
         }
     }
 
@@ -213,11 +218,12 @@ pub(crate) mod tests {
     async fn a_moved_estimate_wakes_who_waits() {
         let clock = clock_at(1_000_000_000);
         tokio::time::advance(Duration::from_secs(1)).await;
-        let agreed = [Time::from_ms(1_001_000); 2];
+        let agreed = [1_001_000_000; 2];
         assert_eq!(clock.observe(&agreed), 1, "the host's clock has stood still");
-        clock.observe_all(1_007_000);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        clock.observe_all(1_008_000);
         clock.moved().await;
-        assert!(clock.now().time > Time::from_ms(1_001_000));
+        assert!(clock.now().time > Time::from_ms(1_002_000));
     }
 
     #[tokio::test(start_paused = true)]

@@ -34,7 +34,7 @@ impl Store for Cursed {
     fn raise_term(&self) -> StoreFuture<Term> {
         self.0.raise_term()
     }
-    fn clocks(&self) -> StoreFuture<Vec<Time>> {
+    fn clocks(&self) -> StoreFuture<Vec<u64>> {
         self.0.clocks()
     }
 }

@@ -104,7 +104,7 @@ impl Store for Broken {
     fn raise_term(&self) -> StoreFuture<Term> {
         self.store.raise_term()
     }
-    fn clocks(&self) -> StoreFuture<Vec<Time>> {
+    fn clocks(&self) -> StoreFuture<Vec<u64>> {
         self.store.clocks()
     }
     fn coordination(&self) -> Option<Arc<dyn Coordination>> {

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use mtimer_store::{Acquire, AcquireError, Acquired, OwnerRecord, Store, StoreError, StoreFuture, StoreInfo};
-use mtimer_types::{PartitionId, Term, Time};
+use mtimer_types::{PartitionId, Term};
 use tokio::sync::oneshot;
 
 use crate::committer::{Call, Committer, Deliver, MAX_WAITING, Queue};
@@ -215,7 +215,7 @@ impl Store for EmbeddedStore {
         self.ask(Committer::raise_term)
     }
 
-    fn clocks(&self) -> StoreFuture<Vec<Time>> {
+    fn clocks(&self) -> StoreFuture<Vec<u64>> {
         async { Ok(Vec::new()) }.boxed()
     }
 }

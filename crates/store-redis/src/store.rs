@@ -261,14 +261,14 @@ impl Store for RedisStore {
         .boxed()
     }
 
-    fn clocks(&self) -> StoreFuture<Vec<Time>> {
+    fn clocks(&self) -> StoreFuture<Vec<u64>> {
         let shared = self.shared.clone();
         async move {
             let mut clocks = Vec::new();
             let mut last = None;
             for address in shared.topology.masters() {
                 match clock(&shared, &address).await {
-                    Ok(time) => clocks.push(time),
+                    Ok(us) => clocks.push(us),
                     Err(lost) => last = Some(lost),
                 }
             }
@@ -286,11 +286,11 @@ impl Store for RedisStore {
     }
 }
 
-async fn clock(shared: &Shared, address: &str) -> Result<Time, Lost> {
+async fn clock(shared: &Shared, address: &str) -> Result<u64, Lost> {
     let reply = shared.pool.get(address).await?.ask(&Args::of(["TIME"])).await?;
     let part = |i: usize| reply.array().and_then(|a| a.get(i)).and_then(Reply::number);
     match (part(0), part(1)) {
-        (Some(seconds), Some(micros)) => Ok(Time::from_ms(seconds * 1_000 + micros / 1_000)),
+        (Some(seconds), Some(micros)) => Ok(seconds.saturating_mul(1_000_000).saturating_add(micros)),
         _ => Err(Lost(format!("{address} does not tell its time"))),
     }
 }

@@ -36,8 +36,8 @@ pub trait Store: Send + Sync + 'static {
     /// under a higher one.
     fn raise_term(&self) -> StoreFuture<Term>;
 
-    /// One reading of each clock the store has (a Redis master each); empty if it has none of its own.
-    fn clocks(&self) -> StoreFuture<Vec<Time>>;
+    /// One reading of each clock the store has (a Redis master each), µs since the Unix epoch; empty if it has none of its own.
+    fn clocks(&self) -> StoreFuture<Vec<u64>>;
 
     /// What brokers need that share the store; `None`: it belongs to one process alone.
     fn coordination(&self) -> Option<Arc<dyn Coordination>> {

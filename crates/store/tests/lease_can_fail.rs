@@ -15,7 +15,7 @@ use mtimer_store::{
     Acquire, AcquireError, Acquired, Campaigned, Candidate, Coordination, Lease, MemoryStore, OwnerRecord,
     Store, StoreError, StoreFuture, StoreInfo,
 };
-use mtimer_types::{PartitionId, Term, Time};
+use mtimer_types::{PartitionId, Term};
 
 /// What is wrong with the lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,7 +113,7 @@ impl Store for BrokenStore {
         self.0.raise_term()
     }
 
-    fn clocks(&self) -> StoreFuture<Vec<Time>> {
+    fn clocks(&self) -> StoreFuture<Vec<u64>> {
         self.0.clocks()
     }
 

@@ -173,7 +173,7 @@ impl Store for BrokenStore {
         if self.flaw == Flaw::TermStands { ready(Ok(Term(1))).boxed() } else { self.inner.raise_term() }
     }
 
-    fn clocks(&self) -> StoreFuture<Vec<Time>> {
+    fn clocks(&self) -> StoreFuture<Vec<u64>> {
         self.inner.clocks()
     }
 }

@@ -189,9 +189,9 @@ impl Store for MemoryStore {
         ready(reached.map(|()| self.shared.raise_term(Term::default()))).boxed()
     }
 
-    fn clocks(&self) -> StoreFuture<Vec<Time>> {
+    fn clocks(&self) -> StoreFuture<Vec<u64>> {
         let clock = self.shared.clock.load(Ordering::SeqCst);
-        ready(Ok((clock > 0).then(|| Time::from_ms(clock)).into_iter().collect())).boxed()
+        ready(Ok((clock > 0).then(|| clock.saturating_mul(1_000)).into_iter().collect())).boxed()
     }
 
     fn coordination(&self) -> Option<Arc<dyn Coordination>> {
