@@ -225,8 +225,9 @@ impl Client {
 
     /// Takes no more callbacks, finishes those that were delivered, waits for the answers to what is on its way, and
     /// closes the connection. Handlers may still make requests meanwhile; later ones fail with
-    /// [`RequestError::Closed`]. After the last handler it waits for the broker as long as a request may take
-    /// ([`ClientBuilder::request_timeout`]).
+    /// [`RequestError::Closed`]. It waits for the broker as long as a request may take
+    /// ([`ClientBuilder::request_timeout`]): to say that nothing more comes, and after the last handler once more, for
+    /// the answers.
     ///
     /// Cancel safe: call it again, or drop the client. Never call it from a handler, which it would wait for.
     pub async fn close(&self) -> Result<(), CloseError> {

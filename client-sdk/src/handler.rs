@@ -103,10 +103,10 @@ impl Register {
             Box::pin(async move { handler(callback).await.into() })
         };
         let token = shared.token.clone();
+        // Also when it is cut short, or never begins: whoever waits for its end must not wait for ever.
+        let done = inbox.done.clone().drop_guard();
         shared.tasks.spawn_on(
             async move {
-                // Also when it is cut short: whoever waits for its end must not wait for ever.
-                let done = inbox.done.clone().drop_guard();
                 token.run_until_cancelled(dispatcher.run(begin)).await;
                 drop(done);
             },
@@ -128,7 +128,9 @@ pub struct Registration {
 
 impl Registration {
     /// Takes no more callbacks, and waits until those that were delivered are handled. (Their outcomes may still be on
-    /// their way to the broker; [`Client::close`](crate::Client::close) waits for that too.)
+    /// their way to the broker; [`Client::close`](crate::Client::close) waits for that too.) For the broker to say that
+    /// nothing more comes it waits as long as a request may take
+    /// ([`ClientBuilder::request_timeout`](crate::ClientBuilder::request_timeout)).
     ///
     /// Cancel safe: the registration ends anyhow. Never call it from the registration's own handler, which it would wait
     /// for.
@@ -141,7 +143,7 @@ impl Registration {
     }
 
     fn end(&self) {
-        self.inner.shared.with_router(|router| router.unregister(self.number));
+        self.inner.shared.unregister(self.number);
     }
 }
 

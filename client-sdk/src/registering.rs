@@ -1,12 +1,14 @@
 //! Registrations over all connections: their beginning, their end, and what is delivered to them.
 //!
-//! Invariant: an inbox is closed only when nothing more can come for it over any connection.
+//! Invariant: an inbox is closed only when nothing more can come for it over any connection, or when a broker has not said
+//! so for as long as a request may take; what still comes then is left to its next delivery.
 
 use std::sync::Arc;
 
 use mtimer_protocol::Delivery;
 use mtimer_types::limits::MAX_REGISTRATIONS;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::RegisterError;
 use crate::inbox::Inbox;
@@ -41,15 +43,34 @@ impl Router {
         Ok(self.last_registration)
     }
 
-    /// Takes no more callbacks; the inbox closes when everything that was on its way is in it.
-    pub(crate) fn unregister(&mut self, number: u32) {
+    /// Takes no more callbacks; the inbox closes when everything that was on its way is in it, or at `by`.
+    pub(crate) fn unregister(&mut self, number: u32, by: Option<Instant>) {
         if !self.registrations.get(&number).is_some_and(|inbox| inbox.begin_end()) {
             return;
         }
         if self.stage == Stage::Open {
             self.lines.values_mut().for_each(|outbox| outbox.unregister(number));
         }
+        self.ending.extend(by.map(|by| (by, number)));
         self.barrier(Barrier::Unregistered(number));
+    }
+
+    /// Closes the inboxes whose time is over; those that are closed already are forgotten.
+    pub(crate) fn close_ending(&mut self, now: Instant) {
+        while let Some((by, number)) = self.ending.front().copied()
+            && (by <= now || !self.registrations.contains_key(&number))
+        {
+            self.ending.pop_front();
+            self.end(number);
+        }
+    }
+
+    /// Nothing more comes for a registration; its handlers may still run.
+    fn end(&mut self, number: u32) {
+        let Some(inbox) = self.registrations.remove(&number) else { return };
+        inbox.close();
+        self.finishing.retain(|inbox| !inbox.done.is_cancelled());
+        self.finishing.push(inbox);
     }
 
     /// Takes no more callbacks at all. What it returns ends when everything that was on its way is in.
@@ -63,9 +84,9 @@ impl Router {
         passed
     }
 
-    /// The registrations there are; they get no more callbacks.
+    /// The registrations there are, and those whose handlers still run; they get no more callbacks.
     pub(crate) fn end_registrations(&mut self) -> Vec<Arc<Inbox>> {
-        let inboxes: Vec<_> = self.registrations.values().cloned().collect();
+        let inboxes: Vec<_> = self.registrations.values().chain(&self.finishing).cloned().collect();
         inboxes.iter().for_each(|inbox| inbox.close());
         inboxes
     }
@@ -115,11 +136,7 @@ impl Router {
     pub(crate) fn pass(&mut self, barrier: Arc<Barrier>) {
         match Arc::into_inner(barrier) {
             None => {}
-            Some(Barrier::Unregistered(number)) => {
-                if let Some(inbox) = self.registrations.remove(&number) {
-                    inbox.close();
-                }
-            }
+            Some(Barrier::Unregistered(number)) => self.end(number),
             // Whoever waited may have stopped waiting.
             Some(Barrier::Notify(notify)) => drop(notify.send(())),
         }

@@ -22,6 +22,8 @@ use crate::routes::Routes;
 
 /// Most bytes of operations in a frame: what else waits for the connection need not wait long.
 const FRAME_BYTES: usize = 1024 * 1024;
+/// Why the outcome of something is unknown that may have left.
+const CLOSED: &str = "the client was closed before an answer came";
 
 /// What belongs to one connection.
 #[derive(Debug)]
@@ -29,7 +31,15 @@ struct Lane {
     max_ops: usize,
     max_bytes: usize,
     queue: VecDeque<Call>,
+    /// Frames that [`Requests::next`] gave out and that were not handed back yet.
+    out: usize,
     sent: BTreeMap<u64, Frame>,
+}
+
+impl Lane {
+    fn none_sent(&self) -> bool {
+        self.out == 0 && self.sent.is_empty()
+    }
 }
 
 /// All operations of a client.
@@ -54,6 +64,7 @@ impl Requests {
             max_ops: (max_batch as usize).clamp(1, MAX_BATCH),
             max_bytes: FRAME_BYTES.min(max_frame.min(MAX_FRAME as u32) as usize / 2),
             queue: VecDeque::new(),
+            out: 0,
             sent: BTreeMap::new(),
         };
         self.lanes.insert(session, lane);
@@ -69,18 +80,19 @@ impl Requests {
         session
     }
 
-    /// Whether anything waits for an answer or for its turn.
+    /// Whether nothing waits for an answer or for its turn, and nothing is about to be written.
     pub(crate) fn is_empty(&self) -> bool {
-        let idle = |lane: &Lane| lane.queue.is_empty() && lane.sent.is_empty();
+        let idle = |lane: &Lane| lane.queue.is_empty() && lane.none_sent();
         self.unrouted.is_empty() && self.waiting.is_empty() && self.lanes.values().all(idle)
     }
 
     /// Whether everything that was sent over this connection is answered.
     pub(crate) fn none_sent(&self, session: u64) -> bool {
-        self.lanes.get(&session).is_none_or(|lane| lane.sent.is_empty())
+        self.lanes.get(&session).is_none_or(Lane::none_sent)
     }
 
-    /// The next frame for the wire, if there is something to send; [`Requests::sent`] follows.
+    /// The next frame for the wire, if there is something to send; [`Requests::sent`] or [`Requests::unsent`] follows, and
+    /// until then it counts as under way. A session that ends between takes the count with it.
     pub(crate) fn next(&mut self, session: u64, time: Time, now: Instant) -> Option<Frame> {
         let lane = self.lanes.get_mut(&session)?;
         let fresh = First { time, at: now };
@@ -105,6 +117,7 @@ impl Requests {
             waiters.push((partition, waiter));
         }
         let first = together?.unwrap_or(fresh);
+        lane.out += 1;
         let corr = self.number();
         Some(Frame::new(session, first, corr, ops, waiters))
     }
@@ -116,11 +129,22 @@ impl Requests {
             repeated += u64::from(std::mem::take(&mut waiter.repeats));
         }
         match self.lanes.get_mut(&frame.session) {
-            Some(lane) => _ = lane.sent.insert(frame.corr, frame),
-            // The client was closed between.
-            None => frame.fail("the client was closed"),
+            Some(lane) => {
+                lane.out -= 1;
+                lane.sent.insert(frame.corr, frame);
+            }
+            // The client was closed between, and the frame may still leave.
+            None => frame.into_calls().for_each(|call| call.waiter.answer(Err(unknown(CLOSED)))),
         }
         repeated
+    }
+
+    /// The frame cannot be written: an error to all who wait.
+    pub(crate) fn unsent(&mut self, frame: Frame, reason: &str) {
+        if let Some(lane) = self.lanes.get_mut(&frame.session) {
+            lane.out -= 1;
+        }
+        frame.fail(reason);
     }
 
     /// Takes in a reply; says how many operations are sent again. An error is a breach of the protocol, and changes
@@ -240,7 +264,7 @@ impl Requests {
             call.waiter.answer(Err(error));
         }
         for call in sent {
-            call.waiter.answer(Err(unknown("the client was closed before an answer came")));
+            call.waiter.answer(Err(unknown(CLOSED)));
         }
     }
 

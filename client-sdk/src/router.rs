@@ -6,7 +6,7 @@
 //! Not in here: sockets and tasks. A session takes messages out ([`Router::gather`]) and puts answers in; which
 //! connections there should be is decided by the [pool](crate::pool).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use mtimer_protocol::{ClientMessage, OpReply, Query, QueryAnswer, SettleRefusal, Topology, Welcome};
@@ -40,7 +40,7 @@ pub(crate) enum Stage {
 #[derive(Debug)]
 pub(crate) enum Outgoing {
     Message(ClientMessage),
-    /// To be handed to [`Router::sent`] before it is written.
+    /// To be handed to [`Router::sent`] before it is written, or to [`Router::unsent`].
     Frame(Frame),
 }
 
@@ -67,6 +67,10 @@ pub(crate) struct Router {
     queries: Queries,
     pub(crate) registrations: BTreeMap<u32, Arc<Inbox>>,
     pub(crate) last_registration: u32,
+    /// Registrations that take no more callbacks, in the order of when they are closed in any case.
+    pub(crate) ending: VecDeque<(Instant, u32)>,
+    /// Of registrations that have ended, those whose handlers may still run.
+    pub(crate) finishing: Vec<Arc<Inbox>>,
     last_session: u64,
     /// By partition: the highest epoch seen, over all connections.
     pub(crate) epochs: Vec<Epoch>,
@@ -85,16 +89,22 @@ impl Router {
             queries: Queries::default(),
             registrations: BTreeMap::new(),
             last_registration: 0,
+            ending: VecDeque::new(),
+            finishing: Vec::new(),
             last_session: 0,
             epochs: vec![Epoch(0); usize::from(partitions)],
         }
     }
 
-    /// A connection is there: the registrations are renewed over it.
+    /// A connection is there: the registrations are renewed over it. After the end it is nobody's: its session finds nothing
+    /// to do and leaves.
     pub(crate) fn opened(&mut self, welcome: &Welcome) -> (Arc<Line>, Losses) {
         self.last_session += 1;
         let session = self.last_session;
         let line = Arc::new(Line::new(session, welcome.broker.clone()));
+        if self.stage == Stage::Closed {
+            return (line, Losses::default());
+        }
         self.routes.opened(&line);
         self.requests.opened(session, welcome.max_frame, welcome.max_batch);
         self.queries.opened(session);
@@ -176,6 +186,8 @@ impl Router {
         self.lines.clear();
         self.requests.close();
         self.queries.close();
+        self.ending.clear();
+        self.finishing.clear();
         std::mem::take(&mut self.registrations).into_values().for_each(|inbox| inbox.close());
     }
 
@@ -285,6 +297,11 @@ impl Router {
         self.requests.sent(frame)
     }
 
+    /// See [`Requests::unsent`].
+    pub(crate) fn unsent(&mut self, frame: Frame, reason: &str) {
+        self.requests.unsent(frame, reason);
+    }
+
     /// Queues a question.
     pub(crate) fn ask(&mut self, asked: Asked) {
         if let Some(session) = self.queries.push(asked, &self.routes) {
@@ -332,8 +349,14 @@ impl Router {
         let requests = self.requests.sweep(now, reason, &self.routes);
         let queries = self.queries.sweep(now, reason, &self.routes);
         let (settlements, over) = self.settling.sweep(now, &self.routes);
-        self.ticking = !self.requests.is_empty() || !self.queries.is_empty() || self.settling.is_waiting();
+        self.close_ending(now);
+        self.ticking = !self.requests.is_empty() || !self.queries.is_empty() || self.is_timed();
         (requests || queries || settlements, over)
+    }
+
+    /// Whether there are outcomes or registrations whose time comes.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.settling.is_waiting() || !self.ending.is_empty()
     }
 
     fn wake(&self, session: u64) {
@@ -352,3 +375,6 @@ impl Router {
         self.routes.reachable()
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -251,7 +251,7 @@ impl Writer {
                         count(&self.shared.counters.repeated, repeated);
                     }
                     // The bounds of a frame are far below the limit; a value that cannot be encoded fails its callers.
-                    Err(error) => frame.fail(&error.to_string()),
+                    Err(error) => self.shared.router.locked().unsent(frame, &error.to_string()),
                 }
                 return;
             }

@@ -181,19 +181,25 @@ impl Shared {
         self.clock.observe(line.session, welcome.now, *sent, *received);
         count(&self.counters.connections, 1);
         self.changed(losses);
-        self.connected.send_replace(true);
+        self.tell_connected();
         line
     }
 
     /// A connection is gone.
     pub(crate) fn closed(&self, line: &Line, fault: &str) {
-        let (losses, connected) = self.with_router(|router| {
-            let losses = router.closed(line.session, fault);
-            (losses, router.is_connected())
-        });
+        let losses = self.with_router(|router| router.closed(line.session, fault));
         self.clock.forget(line.session);
         self.changed(losses);
-        self.connected.send_replace(connected);
+        self.tell_connected();
+    }
+
+    /// Says whether there is a connection. Of several that tell at once the last one sees what all of them have done. The
+    /// router's lock is taken within that of the word, as by a caller who holds a borrow of it; never the other way round.
+    fn tell_connected(&self) {
+        self.connected.send_if_modified(|word| {
+            let connected = self.router.locked().is_connected();
+            std::mem::replace(word, connected) != connected
+        });
     }
 
     /// A broker wants to stop.
@@ -265,10 +271,17 @@ impl Shared {
         self.with_router(|router| router.extend(over, id, epoch, attempt, by_ms));
     }
 
+    /// Takes no more callbacks for a registration; see [`Router::unregister`].
+    pub(crate) fn unregister(&self, number: u32) {
+        let by = Instant::now().checked_add(self.settings.request_timeout);
+        self.with_router(|router| router.unregister(number, by));
+        self.tick();
+    }
+
     /// Somebody is to look at the time, if there is a reason.
     fn tick(&self) {
         let mut router = self.router.locked();
-        if !router.ticking && router.settling.is_waiting() {
+        if !router.ticking && router.is_timed() {
             router.ticking = true;
             self.busy.notify_one();
         }
@@ -299,14 +312,14 @@ impl Shared {
     /// See [`crate::Client::close`].
     pub(crate) async fn close(&self) -> Result<(), CloseError> {
         let _one_at_a_time = self.closing.lock().await;
+        let timeout = self.settings.request_timeout;
         let barrier = self.with_router(Router::drain);
-        // An error: the connection is gone, and nothing comes over it.
-        let _ = barrier.await;
+        // A broker that does not answer in time has heard the goodbye all the same, or is not there.
+        let _ = tokio::time::timeout(timeout, barrier).await;
         let inboxes = self.router.locked().end_registrations();
         for inbox in inboxes {
             inbox.done.cancelled().await;
         }
-        let timeout = self.settings.request_timeout;
         let flushed = tokio::time::timeout(timeout, self.flushed()).await;
         let settlements = self.router.locked().settling.unconfirmed();
         self.shut().await;
@@ -342,7 +355,7 @@ impl Shared {
         self.token.cancel();
         self.room.close();
         self.router.locked().close();
-        self.connected.send_replace(false);
+        self.tell_connected();
     }
 }
 
@@ -361,3 +374,6 @@ pub(crate) fn info(broker: &str, w: &Welcome) -> Info {
         max_batch: w.max_batch,
     }
 }
+
+#[cfg(test)]
+mod tests;

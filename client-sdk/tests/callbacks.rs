@@ -11,6 +11,7 @@ use mtimer_client::{CloseError, Epoch, Mode, Outcome, RegisterError, Schedule, T
 use mtimer_protocol::{ClientMessage, Delivery, ServerMessage, SettleRefusal};
 use mtimer_types::HandlerOutcome;
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
 
 #[tokio::test(start_paused = true)]
 async fn a_callback_carries_everything_and_its_outcome_goes_back() {
@@ -290,6 +291,35 @@ async fn closing_finishes_what_runs_and_waits_for_its_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn closing_finishes_what_a_dropped_registration_has_begun() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let registration = client.on(dest(), |_| tokio::time::sleep(Duration::from_secs(3))).unwrap();
+    let (number, _) = peer.registration(&dest()).await;
+    peer.deliver(number, vec![delivery(1)]).await;
+    until("it has arrived", || client.stats().received == 1).await;
+    drop(registration);
+    assert_eq!(peer.recv().await, ClientMessage::Unregister { registration: number });
+    let asked = tokio::spawn({
+        let client = client.clone();
+        async move { client.schedule(Schedule::after(dest(), Duration::from_secs(1))).await }
+    });
+    let request = peer.request().await;
+    peer.scheduled(&request).await;
+    // Answers come in order: the broker has said by now that nothing more comes.
+    asked.await.unwrap().unwrap();
+    let reader = tokio::spawn(async move {
+        assert_eq!(peer.recv().await, ClientMessage::Goodbye);
+        let settled = peer.settle(1).await;
+        peer.until_closed().await;
+        settled
+    });
+    client.close().await.unwrap();
+    let settled = reader.await.unwrap();
+    assert_eq!((settled[0].id, &settled[0].outcome), (delivery(1).id, &HandlerOutcome::Ok));
+}
+
+#[tokio::test(start_paused = true)]
 async fn closing_does_not_wait_for_ever_for_a_confirmation() {
     let broker = Broker::start().await;
     let (client, mut peer) = broker.connect().await;
@@ -300,6 +330,62 @@ async fn closing_does_not_wait_for_ever_for_a_confirmation() {
     let reader = tokio::spawn(async move { peer.until_closed().await });
     assert_eq!(client.close().await, Err(CloseError::Unsettled { settlements: 1, ms: 10_000 }));
     reader.await.unwrap();
+}
+
+/// Longer than anything waits for a broker.
+const LONG: Duration = Duration::from_secs(120);
+
+#[tokio::test(start_paused = true)]
+async fn a_registration_ends_though_the_broker_never_says_that_nothing_more_comes() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    peer.answers = false;
+    let idle = client.on(dest(), |_| async {}).unwrap();
+    peer.registration(&dest()).await;
+    let busy = client.on(dest(), |_| tokio::time::sleep(Duration::from_secs(30))).unwrap();
+    let (number, _) = peer.registration(&dest()).await;
+    peer.deliver(number, vec![delivery(1)]).await;
+    until("it has arrived", || client.stats().received == 1).await;
+    let reader = tokio::spawn(async move { peer.until_closed().await });
+    let began = Instant::now();
+    timeout(LONG, idle.stop()).await.expect("it ends");
+    let waited = began.elapsed();
+    assert!((Duration::from_secs(10)..Duration::from_secs(11)).contains(&waited), "{waited:?}");
+    // The broker is given up, handlers are not.
+    timeout(LONG, busy.stop()).await.expect("it ends");
+    let waited = began.elapsed();
+    assert!((Duration::from_secs(29)..Duration::from_secs(31)).contains(&waited), "{waited:?}");
+    drop(client);
+    let said = reader.await.unwrap();
+    assert!(said.iter().any(|m| matches!(m, ClientMessage::Settle(_))), "{said:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_ends_though_the_broker_never_says_that_nothing_more_comes() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    peer.answers = false;
+    let _registration = client.on(dest(), |_| async {}).unwrap();
+    peer.registration(&dest()).await;
+    let reader = tokio::spawn(async move { peer.until_closed().await });
+    let began = Instant::now();
+    timeout(LONG, client.close()).await.expect("it ends").unwrap();
+    let waited = began.elapsed();
+    assert!((Duration::from_secs(10)..Duration::from_secs(11)).contains(&waited), "{waited:?}");
+    assert_eq!(reader.await.unwrap(), [ClientMessage::Goodbye]);
+}
+
+#[test]
+fn a_registration_ends_though_its_dispatcher_never_began() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let clients = runtime();
+    let (client, _peer) = clients.block_on(async { Broker::start().await.connect().await });
+    drop(clients);
+    let registration = client.on(dest(), |_| async {}).unwrap();
+    runtime().block_on(async {
+        tokio::time::pause();
+        timeout(LONG, registration.stop()).await.expect("it ends");
+    });
 }
 
 #[tokio::test(start_paused = true)]

@@ -37,6 +37,8 @@ pub struct Peer {
     began: tokio::time::Instant,
     /// Answers pings by itself.
     pub alive: bool,
+    /// Answers questions about id 0 by itself, as a broker does that has its store.
+    pub answers: bool,
 }
 
 pub fn welcome(now: Time) -> Welcome {
@@ -92,7 +94,7 @@ impl Broker {
             token: String::new(),
             role: Role::Client,
         };
-        let mut peer = Peer { frames, hello, began: self.began, alive: true };
+        let mut peer = Peer { frames, hello, began: self.began, alive: true, answers: true };
         match peer.recv().await {
             ClientMessage::Hello(hello) => peer.hello = hello,
             other => panic!("not a hello: {other:?}"),
@@ -126,7 +128,9 @@ impl Peer {
                 }
                 ClientMessage::Ping(_) | ClientMessage::Pong(_) => {}
                 ClientMessage::Query { corr, query: Query::Get(Target::Id(id)) } if id.as_u128() == 0 => {
-                    self.send(ServerMessage::Answer { corr, answer: QueryAnswer::Timer(None) }).await;
+                    if self.answers {
+                        self.send(ServerMessage::Answer { corr, answer: QueryAnswer::Timer(None) }).await;
+                    }
                 }
                 message => return Some(message),
             }

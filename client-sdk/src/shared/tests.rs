@@ -1,0 +1,36 @@
+use mtimer_protocol::frame_codec;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::codec::FramedRead;
+
+use super::*;
+use crate::router::tests::welcome;
+
+async fn connection(listener: &TcpListener) -> Connection {
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (read, write) = stream.into_split();
+    let frames = FramedRead::new(read, frame_codec(crate::limits::MAX_FRAME));
+    let now = Instant::now();
+    Connection { broker: "fake".into(), welcome: welcome(), sent: now, received: now, frames, write }
+}
+
+#[tokio::test]
+async fn the_end_is_the_last_word_about_the_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let now = Instant::now();
+    let shared =
+        Shared::new(ClientBuilder::default(), Clock::new(welcome().now, now, now), "fake", &welcome());
+    let connected = shared.connected.subscribe();
+    let first = shared.opened(&connection(&listener).await);
+    let second = shared.opened(&connection(&listener).await);
+    assert!(*connected.borrow());
+    shared.closed(&first, "gone");
+    assert!(*connected.borrow());
+    shared.stop();
+    assert!(!*connected.borrow());
+    // One that was being made, or was there, as the client stopped.
+    shared.opened(&connection(&listener).await);
+    assert!(!*connected.borrow());
+    shared.closed(&second, "gone");
+    assert!(!*connected.borrow());
+    tokio::time::timeout(Duration::from_secs(60), shared.close()).await.expect("it ends").unwrap();
+}
