@@ -26,7 +26,7 @@ for slot = 1, SLOTS do
   local values = call('HMGET', KEYS[SLOT0 + slot], unpack(ARGV, from, from + n - 1))
   for i = 1, n do
     local flags = values[i] and byte(values[i], 1)
-    -- See records.lua: moved, with a key, at most once.
+    -- Not at its birth position (see slots.lua); at most once, with a key (the two lowest bits of a record's flags).
     if not flags or flags >= 128 or flags % 4 ~= 0 then return {'NEED', 'p'} end
   end
   from = from + n

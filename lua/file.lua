@@ -18,7 +18,8 @@
 -- ARGV[8] on, for each timer, slot by slot: id, record
 -- It writes slot by slot, and reads of each before: nothing that it reads depends on what it wrote.
 -- Answers: see prelude.lua. {'NEED', 'p'}: schedule.lua; nothing changed. {'OK', answers, lengths, wanted}: see slots.lua;
---          answers: 'N' new | 'O' stored before | 'C' conflict; wanted: number of a slot, its ids before this script, ...
+--          answers: 'N' new | 'O' stored before | 'C' conflict; wanted: number of a slot, its ids before this script, ... (not of one that has a
+--          field which is no id)
 --@include prelude
 
 local refused = fence(1)
@@ -63,9 +64,13 @@ while at < #ARGV[7] do
   for i = 1, n do fields[i] = ARGV[FIRST + 2 * fields[i]] end
   if any(key, fields) then return {'NEED', 'p'} end
   if a >= 128 and call('HLEN', key) <= MOST_WANTED then
-    wanted = wanted or {}
-    wanted[#wanted + 1] = number
-    wanted[#wanted + 1] = table.concat(call('HKEYS', key))
+    local ids, damaged = call('HKEYS', key), false
+    for j = 1, #ids do damaged = damaged or #ids[j] ~= 16 end
+    if not damaged then
+      wanted = wanted or {}
+      wanted[#wanted + 1] = number
+      wanted[#wanted + 1] = table.concat(ids)
+    end
   end
   at = at + 3 + n
 end

@@ -148,7 +148,6 @@ pub(crate) fn ids(wanted: Option<&Reply>) -> Vec<(usize, Vec<TimerId>)> {
 /// The ids of a slot one after another, if they were told.
 pub(crate) fn ids_of(told: &Reply) -> Option<Vec<TimerId>> {
     let (ids, rest) = told.bytes()?.as_chunks();
-    // What is damaged there is not known by its id.
     rest.is_empty().then(|| ids.iter().map(|id| TimerId::from_bytes(*id)).collect())
 }
 

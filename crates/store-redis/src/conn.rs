@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Mutex, mpsc, oneshot};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -56,6 +56,8 @@ pub(crate) struct Answered {
 pub(crate) struct Waiting {
     answer: oneshot::Receiver<Result<Answered, Lost>>,
     over: CancellationToken,
+    /// It was seen that the connection is over: how long an answer may still come.
+    until: Option<Instant>,
     address: Arc<str>,
 }
 
@@ -67,7 +69,10 @@ impl Waiting {
             answered = &mut self.answer => answered.ok(),
             // A request that was handed in while the connection ended may be left lying in its queue for as long as anybody has
             // a handle of it: a sender that has its permit puts it there, and the receiver, which is gone, does not look any more.
-            () = self.over.cancelled() => timeout(STRANDED, &mut self.answer).await.ok().and_then(Result::ok),
+            () = self.over.cancelled() => {
+                let until = *self.until.get_or_insert_with(|| Instant::now() + STRANDED);
+                timeout_at(until, &mut self.answer).await.ok().and_then(Result::ok)
+            }
         };
         answered.unwrap_or_else(|| Err(Lost(format!("{}: the connection is closed", self.address))))
     }
@@ -205,9 +210,9 @@ impl Conn {
     /// Hands in a command. It takes its place behind all that were handed in before.
     pub(crate) async fn send(&self, bytes: Vec<u8>, asking: bool, write: bool) -> Waiting {
         let (to, answer) = oneshot::channel();
-        // A connection that is over drops the request, which the receiver sees.
+        // A connection that is over drops the request, or leaves it lying: see `Waiting::answer`.
         let _ = self.requests.send(Request { bytes, asking, write, to }).await;
-        Waiting { answer, over: self.over.clone(), address: self.address.clone() }
+        Waiting { answer, over: self.over.clone(), until: None, address: self.address.clone() }
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -412,6 +417,27 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever waits is interrupted all the time.
+    #[tokio::test(start_paused = true)]
+    async fn a_stranded_request_is_lost_however_often_its_answer_was_asked_for() {
+        let (requests, _handed_in) = mpsc::channel(1);
+        let over = CancellationToken::new();
+        let (run_id, info) = Default::default();
+        let conn = Conn { requests, over: over.clone(), address: "here:1".into(), run_id, info };
+        let mut waiting = conn.send(Vec::new(), false, false).await;
+        over.cancel();
+        let (mut asked, start) = (0, Instant::now());
+        let lost = loop {
+            asked += 1;
+            match timeout(STRANDED / 4, waiting.answer()).await {
+                Ok(answered) => break answered.unwrap_err(),
+                Err(_) => assert!(asked < 10),
+            }
+        };
+        assert_eq!(lost, Lost("here:1: the connection is closed".into()));
+        assert!((3..6).contains(&asked) && start.elapsed() <= STRANDED * 2, "{asked}");
+    }
 
     /// Its queue takes a request in and nobody looks there any more, as when the receiver's end is dropped between a sender's permit
     /// and what it sends.

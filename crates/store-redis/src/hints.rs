@@ -14,7 +14,8 @@ use crate::keys::SlotKey;
 const MOST: usize = 16_384;
 /// Smaller records are not worth a hint.
 const LARGE: usize = 1_024;
-/// Runs of acknowledgements that go the long way after one that was not of the common kind: to find that out costs a refused script.
+/// Runs of acknowledgements that go the long way after one that was not of the common kind (it had a key, was at most once, taken, moved or gone): to
+/// find that out costs a refused script.
 const UNCOMMON: u32 = 200;
 
 /// See the module.
@@ -38,8 +39,9 @@ impl Hints {
 
     /// Whether the next run of acknowledgements is likely to be of the common kind.
     pub(crate) fn acks_are_common(&mut self) -> bool {
+        let common = self.uncommon == 0;
         self.uncommon = self.uncommon.saturating_sub(1);
-        self.uncommon == 0
+        common
     }
 
     /// A run of acknowledgements was not of the common kind.

@@ -43,14 +43,15 @@ impl Ledger {
         self.unknown |= 1 << sibling;
     }
 
-    /// The id may be in this sibling from now on.
-    pub(crate) fn note(&mut self, sibling: u32, id: TimerId) {
+    /// The id may be in this sibling from now on. False: so may any id, since just now.
+    pub(crate) fn note(&mut self, sibling: u32, id: TimerId) -> bool {
         if (self.unknown | self.likely(id)) >> sibling & 1 == 1 {
-            return;
+            return true;
         }
         let noted = &mut self.noted[sibling as usize];
         if *noted == MOST_PRINTS {
-            return self.lose(sibling);
+            self.lose(sibling);
+            return false;
         }
         *noted += 1;
         self.fresh.push(print(id) << SIBLING_BITS | sibling);
@@ -61,12 +62,13 @@ impl Ledger {
             // Two sorted runs: it merges them.
             self.sorted.sort();
         }
+        true
     }
 
     /// These ids are in this sibling, and no others.
     pub(crate) fn tell(&mut self, sibling: u32, ids: impl Iterator<Item = TimerId>) {
         self.forget(sibling);
-        ids.for_each(|id| self.note(sibling, id));
+        ids.for_each(|id| _ = self.note(sibling, id));
     }
 
     /// Nothing is in this sibling any more.
@@ -133,7 +135,7 @@ mod tests {
     #[test]
     fn what_was_noted_is_found_where_it_is_and_hardly_elsewhere() {
         let mut ledger = Ledger::default();
-        (0..64 * 128).for_each(|n| ledger.note((n / 128) as u32, id(n)));
+        (0..64 * 128).for_each(|n| assert!(ledger.note((n / 128) as u32, id(n))));
         let elsewhere = |n: u64| ledger.likely(id(n)) & !(1 << (n / 128));
         assert!((0..64 * 128).all(|n| ledger.likely(id(n)) >> (n / 128) & 1 == 1));
         assert!((0..64 * 128).filter(|n| elsewhere(*n) != 0).count() < 10);
@@ -144,7 +146,8 @@ mod tests {
     #[test]
     fn a_sibling_whose_timers_come_and_go_for_long_has_no_endless_list_of_them() {
         let mut ledger = Ledger::default();
-        (0..=u64::from(MOST_PRINTS)).for_each(|n| ledger.note(5, id(n)));
+        assert!((0..u64::from(MOST_PRINTS)).all(|n| ledger.note(5, id(n))));
+        assert!(!ledger.note(5, id(u64::from(MOST_PRINTS))));
         assert_eq!((ledger.unknown(), ledger.likely(id(0))), (1 << 5, 0));
         ledger.note(5, id(0));
         assert!(ledger.sorted.is_empty() && ledger.fresh.is_empty());

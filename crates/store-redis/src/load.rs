@@ -88,8 +88,9 @@ impl Engine {
             let pairs = content.array().unwrap_or_default();
             let stored: usize = pairs.iter().filter_map(Reply::bytes).map(Bytes::len).sum();
             self.mirror.loaded(*slot, (pairs.len() / 2) as u32, u32::try_from(stored).unwrap_or(u32::MAX));
+            let alone = slot.sibling == 0 && !self.mirror.has_siblings(*slot);
             for pair in pairs.chunks_exact(2) {
-                if let Some(timer) = self.loaded(*slot, &pair[0], &pair[1]) {
+                if let Some(timer) = self.loaded(*slot, alone, &pair[0], &pair[1]) {
                     payload += timer.record.timer.payload.len();
                     timers.push(timer);
                 }
@@ -98,7 +99,8 @@ impl Engine {
         Ok(payload)
     }
 
-    fn loaded(&mut self, slot: SlotKey, id: &Reply, value: &Reply) -> Option<LoadedTimer> {
+    /// A timer of a slot that was read; `alone`: it has no siblings.
+    fn loaded(&mut self, slot: SlotKey, alone: bool, id: &Reply, value: &Reply) -> Option<LoadedTimer> {
         let id = timer_id(id)?;
         let mut value = value.bytes()?.clone();
         let (mut fire, mut tier) = (id.birth_due(), 0);
@@ -106,7 +108,7 @@ impl Engine {
             tier = value.get_u8() - MOVED;
             fire = Time::from_ms(value.try_get_uint_le(6).ok()?);
             self.hints.note(id, slot);
-        } else if slot.sibling > 0 || slot.width != id.birth_width() {
+        } else if !alone || slot.width != id.birth_width() {
             // It may be in one of several places.
             self.hints.note(id, slot);
         }

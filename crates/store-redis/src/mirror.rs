@@ -78,6 +78,10 @@ impl Entry {
         self.count >= FULL || self.bytes >= FULL_BYTES
     }
 
+    const fn is_overfull(&self) -> bool {
+        self.count >= 2 * FULL || self.bytes >= 2 * FULL_BYTES
+    }
+
     const fn has_much_room(&self) -> bool {
         self.count < FULL / 2 && self.bytes < FULL_BYTES / 2
     }
@@ -91,7 +95,7 @@ struct Wide {
     /// The one that is being filled; `None`: all are full.
     open: Option<u32>,
     ledger: Ledger,
-    /// The ids of those that were not known were asked for.
+    /// The ids of those that are not known were asked for, and will be told.
     asked: bool,
 }
 
@@ -192,6 +196,11 @@ impl Mirror {
         index_of(self.entries.get(&slot).map_or(Room::Waiting, |e| e.room), slot.track)
     }
 
+    /// Whether the slot is one of several of its width and start.
+    pub(crate) fn has_siblings(&self, slot: SlotKey) -> bool {
+        self.group(slot.track, slot.width, slot.start).nth(1).is_some()
+    }
+
     /// All slots, in order.
     pub(crate) fn slots(&self) -> impl Iterator<Item = SlotKey> {
         self.entries.keys().copied()
@@ -275,11 +284,13 @@ impl Mirror {
             return None;
         }
         let Some(wide) = self.wide.get_mut(&(track, width, start)) else { return Some(0) };
-        if let Some(sibling) = bits(wide.ledger.likely(id) & wide.siblings).next() {
-            return Some(sibling);
-        }
         let at = |sibling| SlotKey { track, width, start, sibling };
         let entries = &self.entries;
+        // It may have been elsewhere since, and the sibling been filled with others.
+        let has_it = |sibling: &u32| entries.get(&at(*sibling)).is_none_or(|entry| !entry.is_overfull());
+        if let Some(sibling) = bits(wide.ledger.likely(id) & wide.siblings).find(has_it) {
+            return Some(sibling);
+        }
         let takes = |open: &u32| entries.get(&at(*open)).is_none_or(|entry| !entry.is_full());
         let next = || {
             // One of those that many have left again, if there is one.
@@ -319,8 +330,11 @@ impl Mirror {
             wide.siblings |= 1 << slot.sibling;
             wide.open = wide.open.or(Some(slot.sibling));
             // Nobody is born into a retry tier.
-            if slot.track == 0 {
-                wide.ledger.note(slot.sibling, id);
+            if slot.track == 0 && !wide.ledger.note(slot.sibling, id) {
+                wide.asked = false;
+                if wide.ledger.unknown().count_ones() > STRANGE {
+                    self.strange.insert(wide_key(slot));
+                }
             }
         }
         entry.count += 1;
@@ -354,7 +368,7 @@ impl Mirror {
     }
 
     /// Slots whose ids are to be asked for before the timer is looked for: else they would have to be searched one by one, for each
-    /// timer anew. Of each wide slot once.
+    /// timer anew. Of each wide slot once, until some of it are unknown anew.
     pub(crate) fn strange(&mut self, id: TimerId) -> Vec<SlotKey> {
         let mut slots = Vec::new();
         for width in SlotWidth::ALL.into_iter().filter(|w| *w <= id.birth_width()) {
@@ -372,12 +386,17 @@ impl Mirror {
 
     /// The ids that a slot had before the script `no`.
     pub(crate) fn ids(&mut self, slot: SlotKey, ids: impl Iterator<Item = TimerId>, no: u64) {
+        let Some(entry) = self.entries.get_mut(&slot) else { return };
         // From then on others may have been filed there.
-        let Some(entry) = self.entries.get_mut(&slot).filter(|entry| entry.last_add < no) else { return };
-        if slot.width == SlotWidth::Second {
+        let are_all = entry.last_add < no;
+        if let Some(wide) = self.wide.get_mut(&wide_key(slot)) {
+            if are_all {
+                wide.ledger.tell(slot.sibling, ids);
+            } else {
+                wide.asked = false;
+            }
+        } else if are_all {
             entry.prints = ids.collect();
-        } else if let Some(wide) = self.wide.get_mut(&wide_key(slot)) {
-            wide.ledger.tell(slot.sibling, ids);
         }
     }
 

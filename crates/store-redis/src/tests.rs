@@ -260,9 +260,95 @@ async fn a_new_owner_asks_for_the_ids_of_crowded_wide_slots() {
     assert!((3_002..3_102).all(|n| places(&engine, n).is_empty()));
     assert!((0..3_002).all(|n| places(&engine, n).len() == 1));
     // Repeats are taken for what they are: they need no more scripts than new ones do.
-    let before = engine.seq;
+    server.note_durations();
     assert_eq!(engine.pipeline([(); 3].map(|()| in_an_hour(0..128))).await, vec![STORED; 384]);
-    assert_eq!(engine.seq - before, 3);
+    assert_eq!(scripts(&server), [("file.lua".to_owned(), 3)]);
+}
+
+/// Fields that are no ids make no ids of their neighbours.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ids_of_a_damaged_slot_are_not_known() {
+    let server = Server::start();
+    let mut former = engine(&server).await;
+    for n in 0..6 {
+        former.pipeline([in_an_hour(n * 500..(n + 1) * 500)]).await;
+    }
+    let slots: Vec<_> = server.keys().into_iter().filter(|key| key.starts_with("slot:{2}:t:0.2.")).collect();
+    for slot in &slots {
+        // Together as long as an id.
+        server.call::<i64>(&["HSET", slot, "7 bytes", "", "9 bytes..", ""]);
+    }
+    let mut engine = engine(&server).await;
+    for n in 0..6 {
+        let batch = in_an_hour(n * 500..(n + 1) * 500);
+        assert_eq!(engine.pipeline([batch]).await, vec![STORED; 500]);
+    }
+    assert_eq!(engine.mirror.birth_places(of_an_hour(3_000).id).len(), slots.len());
+}
+
+/// The scripts that ran since it was told to note them, those that were refused among them.
+fn scripts(server: &Server) -> Vec<(String, usize)> {
+    let ran = server.durations().into_iter().filter(|(name, _)| name.ends_with(".lua"));
+    ran.map(|(name, durations)| (name, durations.len())).collect()
+}
+
+/// Acknowledgements go a short way of their own, until one is not of the common kind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plain_acknowledgements_have_a_short_way() {
+    let server = Server::start();
+    let mut engine = engine(&server).await;
+    let plain: Vec<Timer> = (0..210).map(|n| timer(n, NOW + DAY, None)).collect();
+    let keyed = timer(500, NOW + DAY, Some("k"));
+    let all = plain.iter().chain([&keyed]).map(|t| schedule(t, KeyPolicy::Create)).collect();
+    assert_eq!(engine.pipeline([all]).await, vec![NEW; 211]);
+    let ack = |timer: &Timer| vec![settle(timer.id, Verdict::Ack)];
+    let mut acks = plain.iter().map(ack);
+    let ran = |ack, settle| {
+        let count = |name: &str, n| (n > 0).then(|| (format!("{name}.lua"), n));
+        count("ack", ack).into_iter().chain(count("settle", settle)).collect::<Vec<_>>()
+    };
+    server.note_durations();
+    for batch in acks.by_ref().take(4) {
+        assert_eq!(engine.pipeline([batch]).await, [Answer::Done]);
+    }
+    assert_eq!(scripts(&server), ran(4, 0));
+    // One with a key is refused there, and those behind it do not try for a while.
+    server.note_durations();
+    assert_eq!(engine.pipeline([ack(&keyed)]).await, [Answer::Done]);
+    for batch in acks.by_ref().take(200) {
+        assert_eq!(engine.pipeline([batch]).await, [Answer::Done]);
+    }
+    assert_eq!(scripts(&server), ran(1, 201));
+    server.note_durations();
+    for batch in acks {
+        assert_eq!(engine.pipeline([batch]).await, [Answer::Done]);
+    }
+    assert_eq!(scripts(&server), ran(6, 0));
+    assert_eq!(engine.known_slots(), 0);
+}
+
+/// A new owner does not know which of a second's slots has which timer; where it has loaded them from it does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn timers_of_a_crowded_second_are_acknowledged_where_they_were_loaded_from() {
+    let server = Server::start();
+    let mut former = engine(&server).await;
+    let crowd: Vec<Timer> = (0..2_000).map(|n| timer(n, NOW + 5_000 + n % 1_000, None)).collect();
+    for batch in crowd.chunks(500) {
+        let batch = batch.iter().map(|t| schedule(t, KeyPolicy::Create)).collect();
+        assert_eq!(former.pipeline([batch]).await, vec![NEW; 500]);
+    }
+    let mut engine = engine(&server).await;
+    let loaded = engine.loaded_ids(NOW + 6_000).await;
+    assert_eq!(loaded.len(), 2_000);
+    assert!(engine.known_slots() > 8, "{}", engine.known_slots());
+    server.note_durations();
+    let acks = loaded.chunks(100).map(|ids| ids.iter().map(|id| settle(*id, Verdict::Ack)).collect());
+    for batch in acks.collect::<Vec<Vec<Op>>>() {
+        assert_eq!(engine.pipeline([batch]).await, vec![Answer::Done; 100]);
+    }
+    let ran = scripts(&server);
+    assert!(ran.len() == 1 && ran[0].0 == "ack.lua", "{ran:?}");
+    assert_eq!(engine.known_slots(), 0);
 }
 
 /// What is dense is split from two minutes before it begins, a little with each load; whoever was moved by it is found.

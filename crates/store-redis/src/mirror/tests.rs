@@ -134,6 +134,43 @@ fn the_ids_of_a_crowded_wide_slot_are_asked_for_once() {
     assert_eq!(mirror.birth_places(new(20)), []);
 }
 
+#[test]
+fn ids_that_are_not_known_any_more_are_asked_for_anew() {
+    let mut mirror = Mirror::default();
+    let of = |sibling| SlotKey { track: 0, width: SlotWidth::Hour, start: 10 * HOUR, sibling };
+    let new = |n: u64| id(10 * HOUR + n % HOUR, SlotWidth::Hour, n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 2);
+    (0..20).for_each(|sibling| mirror.found(of(sibling), Room::Waiting));
+    assert_eq!((mirror.searches(new(0)), mirror.strange(new(0)).len(), mirror.searches(new(0))), (20, 20, 0));
+    (0..20).for_each(|sibling| mirror.ids(of(sibling), std::iter::empty(), 1));
+    // Of each, more come and go than are kept.
+    let mut n = 0;
+    for sibling in 0..=STRANGE {
+        assert_eq!((mirror.searches(new(0)), mirror.strange(new(0))), (sibling as usize, vec![]));
+        for _ in 0..=crate::ledger::MOST_PRINTS {
+            n += 1;
+            mirror.add(of(sibling), new(n), new(n).birth_due().as_ms(), 10, n);
+        }
+        mirror.length(of(sibling), 1, n);
+    }
+    assert_eq!((mirror.searches(new(0)), mirror.strange(new(0)).len()), (9, 9));
+    // One is told too late: another was filed there meanwhile.
+    assert_eq!(mirror.searches(new(0)), 0);
+    mirror.add(of(3), new(n + 1), new(n + 1).birth_due().as_ms(), 10, n + 2);
+    (0..=STRANGE).for_each(|sibling| mirror.ids(of(sibling), std::iter::empty(), n + 2));
+    assert_eq!((mirror.searches(new(0)), mirror.birth_places(new(0))), (1, vec![of(3)]));
+}
+
+#[test]
+fn a_sibling_that_others_have_filled_twice_takes_none_back() {
+    let mut mirror = Mirror::default();
+    let slot = file_over_an_hour(&mut mirror, 0);
+    mirror.length(slot, 2 * FULL - 1, 1);
+    let again = id(10 * HOUR, SlotWidth::Hour, 0);
+    let mut place = |no| mirror.place(again, again.birth_due(), 0, SlotWidth::Hour, 10, no);
+    assert_eq!(place(2), slot);
+    assert_ne!(place(3), slot);
+}
+
 /// What scripts do, and become.
 #[derive(Clone, Debug)]
 enum Script {

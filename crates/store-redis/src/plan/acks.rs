@@ -45,10 +45,14 @@ impl Planner<'_> {
         Some(Plan { script: Script::Ack, keys, args, slots, dests: 0 })
     }
 
-    /// Where a timer is likely to be, if it is likely to be at its birth position.
+    /// Where a timer is likely to be, if it is likely to be at its birth position. To look for it in one of several places would cost a
+    /// refused script too often.
     fn likeliest(&self, id: TimerId) -> Option<SlotKey> {
         let hint = self.hints.get(id).filter(|slot| self.mirror.has(*slot));
-        let slot = hint.or_else(|| self.mirror.birth_places(id).first().copied())?;
+        let slot = hint.or_else(|| match self.mirror.birth_places(id)[..] {
+            [only] => Some(only),
+            _ => None,
+        })?;
         let due = id.birth_due().as_ms();
         (slot.track == 0 && (slot.start..slot.end()).contains(&due)).then_some(slot)
     }
