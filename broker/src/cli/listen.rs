@@ -85,7 +85,7 @@ impl Listen {
             note(&format!("listening for {dest} at {} (Ctrl-C ends it)", client.info().broker));
         }
         let (count, concurrency) = (self.count, self.concurrency);
-        let (printer, closed) = Printer::start()?;
+        let (printer, closed) = Printer::start(io::stdout())?;
         let handler = Arc::new(Handler { settings: self, out, printer });
         let mut taken = 0;
         while count.is_none_or(|count| taken < count) {
@@ -243,10 +243,14 @@ fn json_line(callback: &Callback) -> Result<String, Failure> {
     to_line(&object)
 }
 
+/// A line, and who waits until it is written.
+type Line = (String, oneshot::Sender<()>);
+
 /// Writes lines from a thread of its own: a reader that is slow holds up handlers, and nothing else.
 struct Printer {
-    lines: mpsc::Sender<(String, oneshot::Sender<()>)>,
+    lines: mpsc::Sender<Line>,
     thread: std::sync::Mutex<Option<std::thread::JoinHandle<io::Result<()>>>>,
+    /// Cancelled when the thread has let go of every line that it was given.
     closed: CancellationToken,
 }
 
@@ -255,14 +259,14 @@ const MAX_LINES: usize = 1_024;
 
 impl Printer {
     /// Also returns what is cancelled when nobody reads any more.
-    fn start() -> Result<(Self, CancellationToken), Failure> {
+    fn start(out: impl Write + Send + 'static) -> Result<(Self, CancellationToken), Failure> {
         let (lines, waiting) = mpsc::channel(MAX_LINES);
         let closed = CancellationToken::new();
         let token = closed.clone();
         let write = move || {
-            let result = write_lines(waiting);
-            token.cancel();
-            result
+            // Also when it panics.
+            let _ended = token.drop_guard();
+            write_lines(waiting, out)
         };
         let thread = std::thread::Builder::new()
             .name("mtimer-output".to_owned())
@@ -273,8 +277,22 @@ impl Printer {
 
     /// Whether the line was written.
     async fn print(&self, line: String) -> bool {
-        let (done, written) = oneshot::channel();
-        self.lines.send((line, done)).await.is_ok() && written.await.is_ok()
+        match self.lines.reserve().await {
+            Ok(place) => self.put(place, line).await,
+            Err(_) => false,
+        }
+    }
+
+    /// Hands a line in; whether it was written. One whose place was taken before the thread ended, and used after, is left
+    /// lying there for as long as the printer lives: nobody would say anything about it.
+    async fn put(&self, place: mpsc::Permit<'_, Line>, line: String) -> bool {
+        let (done, mut written) = oneshot::channel();
+        place.send((line, done));
+        tokio::select! {
+            biased;
+            written = &mut written => written.is_ok(),
+            () = self.closed.cancelled() => written.try_recv().is_ok(),
+        }
     }
 
     /// How the writing has gone. Lines that come later are not written.
@@ -289,10 +307,9 @@ impl Printer {
     }
 }
 
-fn write_lines(mut waiting: mpsc::Receiver<(String, oneshot::Sender<()>)>) -> io::Result<()> {
+fn write_lines(mut waiting: mpsc::Receiver<Line>, mut out: impl Write) -> io::Result<()> {
     let mut written = Vec::new();
     while let Some(first) = waiting.blocking_recv() {
-        let mut out = io::stdout().lock();
         let mut next = Some(first);
         let mut together = String::new();
         while let Some((line, done)) = next {
@@ -314,6 +331,50 @@ fn write_lines(mut waiting: mpsc::Receiver<(String, oneshot::Sender<()>)>) -> io
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Nobody reads, or worse.
+    struct Broken(fn() -> io::Result<usize>);
+
+    impl Write for Broken {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            self.0()
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Longer than any of this takes.
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_line_that_comes_as_the_reader_goes_is_not_waited_for() {
+        let gone = || Err(io::ErrorKind::BrokenPipe.into());
+        let (printer, closed) = Printer::start(Broken(gone)).unwrap();
+        let place = printer.lines.reserve().await.unwrap();
+        assert!(!printer.print("first".to_owned()).await);
+        closed.cancelled().await;
+        let late = tokio::time::timeout(LONG, printer.put(place, "late".to_owned())).await;
+        assert_eq!(late, Ok(false));
+        assert!(!printer.print("later".to_owned()).await);
+        assert_eq!(printer.end().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[tokio::test]
+    async fn a_writer_that_panics_says_that_it_is_gone() {
+        let (printer, closed) = Printer::start(Broken(|| panic!("on purpose"))).unwrap();
+        assert!(!printer.print("first".to_owned()).await);
+        tokio::time::timeout(LONG, closed.cancelled()).await.expect("it is told");
+        assert!(printer.end().is_err());
+    }
+
+    #[tokio::test]
+    async fn what_was_written_is_said_to_be() {
+        let (printer, closed) = Printer::start(io::sink()).unwrap();
+        assert!(printer.print("first".to_owned()).await && printer.print("second".to_owned()).await);
+        assert!(!closed.is_cancelled());
+        assert!(printer.end().is_ok());
+    }
 
     #[test]
     fn rounds_never_take_more_than_is_wanted_and_come_to_an_end() {
