@@ -438,9 +438,20 @@ impl Broker {
 
     /// Its state in numbers: what a client gets for [`mtimer_protocol::Query::Status`]. `None` if it has ended.
     pub async fn status(&self) -> Option<Status> {
-        let (to, status) = oneshot::channel();
-        self.control.send(Control::Status(to)).await.ok()?;
-        status.await.ok()
+        let place = self.control.reserve().await.ok()?;
+        ask(place, &self.control).await
+    }
+}
+
+/// Asks the engine's task for its state. A question whose place was taken before that task ended, and used after, is left lying
+/// there for as long as the broker's handle lives: nobody answers it.
+async fn ask(place: mpsc::Permit<'_, Control>, control: &mpsc::Sender<Control>) -> Option<Status> {
+    let (to, mut status) = oneshot::channel();
+    place.send(Control::Status(to));
+    tokio::select! {
+        biased;
+        status = &mut status => status.ok(),
+        () = control.closed() => status.try_recv().ok(),
     }
 }
 
@@ -453,5 +464,19 @@ impl fmt::Debug for Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         self.abort.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_question_that_comes_as_the_engine_ends_is_not_waited_for() {
+        let (control, controls) = mpsc::channel(CONTROLS);
+        let place = control.reserve().await.unwrap();
+        drop(controls);
+        let status = timeout(Duration::from_secs(60), ask(place, &control)).await;
+        assert!(status.expect("it is told").is_none());
     }
 }
