@@ -300,7 +300,7 @@ impl Lanes {
 
     fn watch(&mut self, partition: PartitionId, epoch: Epoch, mut receiver: watch::Receiver<Health>) {
         self.health.push(Box::pin(async move {
-            // The sender goes away with the lane: nothing more to tell then.
+            // The sender goes away with the lane's task.
             let alive = receiver.changed().await.is_ok();
             (partition, epoch, alive.then_some(receiver))
         }));
@@ -312,10 +312,18 @@ impl Lanes {
         epoch: Epoch,
         receiver: Option<watch::Receiver<Health>>,
     ) -> Option<LaneEvent> {
-        let mut receiver = receiver?;
         self.reigns.get(&partition).filter(|r| r.epoch == epoch)?;
-        let health = receiver.borrow_and_update().clone();
-        self.watch(partition, epoch, receiver);
+        let health = match receiver {
+            Some(mut receiver) => {
+                let health = receiver.borrow_and_update().clone();
+                if !matches!(health, Health::Ended(_)) {
+                    self.watch(partition, epoch, receiver);
+                }
+                health
+            }
+            // Its task is gone without a word: a panic.
+            None => Health::Ended(LaneError::Closed),
+        };
         self.note_health(partition, &health);
         Some(LaneEvent::Health(partition, health))
     }

@@ -171,6 +171,20 @@ async fn health_is_told_as_it_changes() {
     assert!(lanes.next().now_or_never().is_none());
 }
 
+#[tokio::test]
+async fn a_lane_whose_task_is_gone_without_a_word_has_ended() {
+    let mut lanes = lanes().await;
+    let (health, receiver) = watch::channel(Health::Up);
+    Fake::begin(&mut lanes, 2);
+    // Of the present reign, and of one that is over.
+    for epoch in [2, 1] {
+        lanes.watch(P, Epoch(epoch), receiver.clone());
+    }
+    drop(health);
+    let LaneEvent::Health(P, Health::Ended(LaneError::Closed)) = lanes.next().await else { panic!("no end") };
+    assert!(lanes.next().now_or_never().is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn reigns_that_do_not_last_are_begun_anew_more_and_more_slowly() {
     let mut lanes = lanes().await;

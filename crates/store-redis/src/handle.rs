@@ -53,6 +53,37 @@ impl Inbox {
     fn pop(&self) -> Option<Call> {
         self.queue().calls.pop_front()
     }
+
+    /// No call is taken any more, and whoever waits is told why. The first reason stays.
+    fn end(&self, why: &LaneError) {
+        let waiting = {
+            let mut queue = self.queue();
+            queue.ended.get_or_insert_with(|| why.clone());
+            std::mem::take(&mut queue.calls)
+        };
+        waiting.into_iter().for_each(|call| call.refuse(why));
+    }
+}
+
+/// Ends a lane however its task ends, also by a panic or without ever having begun: nobody calls into the void.
+struct Ending {
+    inbox: Arc<Inbox>,
+    health: watch::Sender<Health>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let ended = |health: &mut Health| {
+            let well = !matches!(health, Health::Ended(_));
+            if well {
+                *health = Health::Ended(LaneError::Closed);
+            }
+            well
+        };
+        // Whoever watches it knows before a caller does.
+        self.health.send_if_modified(ended);
+        self.inbox.end(&LaneError::Closed);
+    }
 }
 
 /// The owner's handle of a lane.
@@ -71,7 +102,8 @@ impl RedisLane {
         let epoch = engine.facts.epoch;
         let left = engine.left.clone();
         let inbox = Arc::new(Inbox { queue: Mutex::default(), arrived: Notify::new(), left });
-        let task = serve(engine, inbox.clone());
+        let ending = Ending { inbox: inbox.clone(), health: engine.health.clone() };
+        let task = serve(engine, ending);
         (Self { epoch, inbox, health }, task)
     }
 
@@ -144,19 +176,14 @@ impl Lane for RedisLane {
     }
 }
 
-async fn serve(mut engine: Engine, inbox: Arc<Inbox>) {
-    let Err(why) = work(&mut engine, &inbox).await else { return };
+async fn serve(mut engine: Engine, ending: Ending) {
+    let Err(why) = work(&mut engine, &ending.inbox).await else { return };
     engine.health.send_replace(Health::Ended(why.clone()));
     engine.end(&why);
     if why != LaneError::Closed {
         tracing::warn!(partition = engine.partition.0, error = %why, "the lane has ended");
     }
-    let waiting = {
-        let mut queue = inbox.queue();
-        queue.ended = Some(why.clone());
-        std::mem::take(&mut queue.calls)
-    };
-    waiting.into_iter().for_each(|call| call.refuse(&why));
+    ending.inbox.end(&why);
 }
 
 /// Works until the lane ends; returns well when the handle is gone and everything is done.
@@ -270,5 +297,44 @@ impl Call {
             Self::Taken(_, _, to) => no(to, why),
             Self::Census(to) => no(to, why),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lane whose task is somebody else's.
+    fn lane() -> (RedisLane, Ending) {
+        let (to, health) = watch::channel(Health::Up);
+        let left = CancellationToken::new();
+        let inbox = Arc::new(Inbox { queue: Mutex::default(), arrived: Notify::new(), left });
+        let ending = Ending { inbox: inbox.clone(), health: to };
+        (RedisLane { epoch: Epoch(1), inbox, health }, ending)
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_leaves_nobody_waiting() {
+        let (lane, ending) = lane();
+        let before = lane.census();
+        let task = tokio::spawn(async move {
+            let _ending = ending;
+            panic!("on purpose");
+        });
+        assert!(task.await.unwrap_err().is_panic());
+        assert_eq!(*lane.health().borrow(), Health::Ended(LaneError::Closed));
+        assert_eq!(before.now_or_never(), Some(Err(LaneError::Closed)));
+        assert_eq!(lane.census().now_or_never(), Some(Err(LaneError::Closed)));
+    }
+
+    #[tokio::test]
+    async fn the_first_reason_stays() {
+        let (lane, ending) = lane();
+        let why = LaneError::Broken("damaged".to_owned());
+        ending.health.send_replace(Health::Ended(why.clone()));
+        ending.inbox.end(&why);
+        drop(ending);
+        assert_eq!(*lane.health().borrow(), Health::Ended(why.clone()));
+        assert_eq!(lane.census().now_or_never(), Some(Err(why)));
     }
 }
