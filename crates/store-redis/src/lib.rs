@@ -54,6 +54,7 @@ pub mod test_support;
 mod tests;
 mod topology;
 mod unreadable;
+mod wide;
 
 pub use options::{DEFAULT_PARTITIONS, Durability, Options};
 pub use store::RedisStore;

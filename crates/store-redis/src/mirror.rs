@@ -10,21 +10,20 @@
 //!
 //! A slot of a second that has grown past [`FULL`] gets a level of siblings more (see [`crate::siblings`]). New timers go to the highest
 //! level, so an id is in one of few places, and no timer has to be moved when a slot grows. In which of those places it cannot be its
-//! prints tell (see [`crate::prints`]). A wide slot's siblings are filled one after another, in the order in which timers arrive: what is
-//! filed over a day in batches shares slots so, however many timers the day has. In which of them an id may be its ledger tells
-//! (see [`crate::ledger`]). One that is dense is split into narrower slots, a little at a time, from [`LEAD`] before it begins.
+//! prints tell (see [`crate::prints`]). Wide slots have a room of their own (see [`crate::wide`]); one that is dense is split into narrower
+//! slots, a little at a time, from [`LEAD`] before it begins.
 //!
 //! Not in here: timers, Redis.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::collections::{BTreeMap, BTreeSet};
 
 use mtimer_types::{SlotWidth, Time, TimerId};
 
 use crate::keys::{IndexKey, SlotKey};
-use crate::ledger::{Ledger, SIBLINGS};
 use crate::prints::Prints;
 use crate::siblings::{MAX_LEVEL, level, sibling};
+use crate::wide::{Fill, SPLIT_ABOVE, WideKey, WideSlots, wide_key};
 
 /// Timers after which a slot gets more siblings: the listpack's sweet spot.
 pub(crate) const FULL: u32 = 128;
@@ -32,13 +31,9 @@ pub(crate) const FULL: u32 = 128;
 const FULL_BYTES: u32 = 64 << 10;
 /// What a slot is taken to hold whose length is not known yet.
 const UNKNOWN: u32 = FULL / 2;
-/// A wide slot with more siblings is split instead of being loaded whole, so many of them at a time.
-const SPLIT_ABOVE: usize = 5;
 /// How long before a dense wide slot is loaded its splitting begins, ms: the largest takes thirteen steps, and loads come every few seconds if
 /// they do not reach farther than usual.
 const LEAD: u64 = 120_000;
-/// Siblings of a wide slot that are not known and would have to be searched one by one: if there are more their ids are asked for first.
-const STRANGE: u32 = 8;
 /// Timers a narrower slot should get at least when a wide one is split.
 const SPLIT_DENSITY: u64 = 32;
 
@@ -74,42 +69,14 @@ struct Entry {
 }
 
 impl Entry {
-    const fn is_full(&self) -> bool {
-        self.count >= FULL || self.bytes >= FULL_BYTES
+    const fn fill(&self) -> Fill {
+        match (self.count, self.bytes) {
+            (count, bytes) if count < FULL / 2 && bytes < FULL_BYTES / 2 => Fill::Roomy,
+            (count, bytes) if count < FULL && bytes < FULL_BYTES => Fill::Some,
+            (count, bytes) if count < 2 * FULL && bytes < 2 * FULL_BYTES => Fill::Full,
+            _ => Fill::Overfull,
+        }
     }
-
-    const fn is_overfull(&self) -> bool {
-        self.count >= 2 * FULL || self.bytes >= 2 * FULL_BYTES
-    }
-
-    const fn has_much_room(&self) -> bool {
-        self.count < FULL / 2 && self.bytes < FULL_BYTES / 2
-    }
-}
-
-/// A wide slot.
-#[derive(Debug, Default)]
-struct Wide {
-    /// Those that have entries, a bit each.
-    siblings: u64,
-    /// The one that is being filled; `None`: all are full.
-    open: Option<u32>,
-    ledger: Ledger,
-    /// The ids of those that are not known were asked for, and will be told.
-    asked: bool,
-}
-
-impl Wide {
-    const fn is_dense(&self) -> bool {
-        self.siblings.count_ones() as usize > SPLIT_ABOVE
-    }
-}
-
-/// Track, width, start.
-type WideKey = (u8, SlotWidth, u64);
-
-const fn wide_key(slot: SlotKey) -> WideKey {
-    (slot.track, slot.width, slot.start)
 }
 
 /// What a load does next.
@@ -127,14 +94,12 @@ pub(crate) enum Step {
 #[derive(Debug, Default)]
 pub(crate) struct Mirror {
     entries: BTreeMap<SlotKey, Entry>,
-    wide: BTreeMap<WideKey, Wide>,
+    wide: WideSlots,
     needs: BTreeSet<(u64, SlotKey)>,
     /// The first millisecond that is not loaded.
     next: u64,
     /// Dense wide slots that start up to here are being split.
     splitting: u64,
-    /// Wide slots with many siblings whose ids are not known and were not asked for.
-    strange: BTreeSet<WideKey>,
 }
 
 const fn index_of(room: Room, track: u8) -> IndexKey {
@@ -154,14 +119,7 @@ impl Mirror {
             Entry { room, count, bytes, need: None, last_add: 0, stored: true, prints: Prints::unknown() };
         self.entries.insert(slot, entry);
         if slot.width != SlotWidth::Second {
-            let wide = self.wide.entry(wide_key(slot)).or_default();
-            wide.siblings |= 1 << slot.sibling;
-            // What was filled last.
-            wide.open = wide.open.max(Some(slot.sibling));
-            wide.ledger.lose(slot.sibling);
-            if slot.track == 0 && wide.ledger.unknown().count_ones() > STRANGE {
-                self.strange.insert(wide_key(slot));
-            }
+            self.wide.found(slot);
         }
         self.set_need(slot, Some(slot.start));
     }
@@ -169,16 +127,7 @@ impl Mirror {
     fn remove(&mut self, slot: SlotKey) {
         self.set_need(slot, None);
         self.entries.remove(&slot);
-        if let btree_map::Entry::Occupied(mut found) = self.wide.entry(wide_key(slot)) {
-            let wide = found.get_mut();
-            wide.siblings &= !(1 << slot.sibling);
-            wide.ledger.forget(slot.sibling);
-            wide.open = wide.open.or(Some(slot.sibling));
-            if wide.siblings == 0 {
-                found.remove();
-                self.strange.remove(&wide_key(slot));
-            }
-        }
+        self.wide.emptied(slot);
     }
 
     /// Whether the slot is known.
@@ -213,13 +162,7 @@ impl Mirror {
 
     /// Slots where a timer may be that was never moved, the likeliest first. Of a timer that nobody has filed, mostly none.
     pub(crate) fn birth_places(&self, id: TimerId) -> Vec<SlotKey> {
-        let (mut places, mut unlikely) = (Vec::new(), Vec::new());
-        for (width, start, wide) in self.wide_births(id) {
-            let at = |sibling| SlotKey { track: 0, width, start, sibling };
-            let (likely, unknown) = (wide.ledger.likely(id), wide.ledger.unknown());
-            places.extend(bits(likely & wide.siblings).map(at));
-            unlikely.extend(bits(unknown & wide.siblings).map(at));
-        }
+        let (mut places, mut unlikely) = self.wide.births(id);
         places.extend(self.second_births(id));
         places.append(&mut unlikely);
         places
@@ -227,18 +170,7 @@ impl Mirror {
 
     /// In how many slots a timer that nobody has filed will have to be looked for.
     pub(crate) fn searches(&self, id: TimerId) -> usize {
-        let asked = self.wide_births(id).filter(|(.., wide)| !wide.asked);
-        let unknown = asked.map(|(.., wide)| wide.ledger.unknown().count_ones() as usize);
-        unknown.sum::<usize>() + self.second_births(id).count()
-    }
-
-    /// The wide slots in which a timer may have been filed at birth, with their widths and starts.
-    fn wide_births(&self, id: TimerId) -> impl Iterator<Item = (SlotWidth, u64, &Wide)> {
-        let widths = SlotWidth::ALL.into_iter().filter(move |w| *w <= id.birth_width()).rev();
-        widths.filter_map(move |width| {
-            let start = width.start_of(id.birth_due()).as_ms();
-            self.wide.get(&(0, width, start)).map(|wide| (width, start, wide))
-        })
+        self.wide.searches(id) + self.second_births(id).count()
     }
 
     /// The slots of its second in which a timer may be.
@@ -265,7 +197,7 @@ impl Mirror {
         let slot = loop {
             let start = width.start_of(fire).as_ms();
             match width.narrower() {
-                Some(narrower) => match self.open(id, track, width, start) {
+                Some(narrower) => match self.open(id, (track, width, start)) {
                     Some(sibling) => break SlotKey { track, width, start, sibling },
                     None => width = narrower,
                 },
@@ -276,36 +208,21 @@ impl Mirror {
         slot
     }
 
-    /// The sibling of a wide slot that a timer goes to, if the slot still takes anything in: the one that has it already if this is a
-    /// repeat, else the one that is being filled.
-    fn open(&mut self, id: TimerId, track: u8, width: SlotWidth, start: u64) -> Option<u32> {
+    /// The sibling of a wide slot that a timer goes to, if the slot still takes anything in.
+    fn open(&mut self, id: TimerId, key: WideKey) -> Option<u32> {
+        let (.., start) = key;
         // What is being loaded does not: it would have to be read again. What is being split neither.
-        if start < self.next || (start <= self.splitting && self.group_is_dense(track, width, start)) {
+        if start < self.next || (start <= self.splitting && self.wide.is_dense(key)) {
             return None;
         }
-        let Some(wide) = self.wide.get_mut(&(track, width, start)) else { return Some(0) };
-        let at = |sibling| SlotKey { track, width, start, sibling };
-        let entries = &self.entries;
-        // It may have been elsewhere since, and the sibling been filled with others.
-        let has_it = |sibling: &u32| entries.get(&at(*sibling)).is_none_or(|entry| !entry.is_overfull());
-        if let Some(sibling) = bits(wide.ledger.likely(id) & wide.siblings).find(has_it) {
-            return Some(sibling);
-        }
-        let takes = |open: &u32| entries.get(&at(*open)).is_none_or(|entry| !entry.is_full());
-        let next = || {
-            // One of those that many have left again, if there is one.
-            let is_free = |sibling: &u32| entries.get(&at(*sibling)).is_none_or(Entry::has_much_room);
-            (0..SIBLINGS).find(is_free)
-        };
-        wide.open = wide.open.and_then(|open| Some(open).filter(takes).or_else(next));
-        wide.open
+        self.wide.open(key, id, |slot| self.entries.get(&slot).map_or(Fill::Roomy, Entry::fill))
     }
 
     /// The sibling of a second's slot.
     fn place_by_time(&self, id: TimerId, fire: Time, track: u8, start: u64) -> SlotKey {
         let top = self.top(track, start).unwrap_or(0);
         let slot = Self::at(track, start, top, id, fire);
-        if top < MAX_LEVEL && self.entries.get(&slot).is_some_and(Entry::is_full) {
+        if top < MAX_LEVEL && self.entries.get(&slot).is_some_and(|entry| entry.fill() >= Fill::Full) {
             return Self::at(track, start, top + 1, id, fire);
         }
         slot
@@ -326,16 +243,7 @@ impl Mirror {
         if slot.width == SlotWidth::Second {
             entry.prints.note(id);
         } else {
-            let wide = self.wide.entry(wide_key(slot)).or_default();
-            wide.siblings |= 1 << slot.sibling;
-            wide.open = wide.open.or(Some(slot.sibling));
-            // Nobody is born into a retry tier.
-            if slot.track == 0 && !wide.ledger.note(slot.sibling, id) {
-                wide.asked = false;
-                if wide.ledger.unknown().count_ones() > STRANGE {
-                    self.strange.insert(wide_key(slot));
-                }
-            }
+            self.wide.filed(slot, id);
         }
         entry.count += 1;
         entry.bytes = entry.bytes.saturating_add(u32::try_from(size).unwrap_or(u32::MAX));
@@ -364,24 +272,12 @@ impl Mirror {
         if slot.width == SlotWidth::Second {
             return self.entries.get(&slot).is_none_or(|entry| entry.prints.are_known());
         }
-        self.wide.get(&wide_key(slot)).is_none_or(|wide| wide.ledger.unknown() >> slot.sibling & 1 == 0)
+        self.wide.knows_ids(slot)
     }
 
-    /// Slots whose ids are to be asked for before the timer is looked for: else they would have to be searched one by one, for each
-    /// timer anew. Of each wide slot once, until some of it are unknown anew.
+    /// Slots whose ids are to be asked for before the timer is looked for.
     pub(crate) fn strange(&mut self, id: TimerId) -> Vec<SlotKey> {
-        let mut slots = Vec::new();
-        for width in SlotWidth::ALL.into_iter().filter(|w| *w <= id.birth_width()) {
-            let start = width.start_of(id.birth_due()).as_ms();
-            if self.strange.remove(&(0, width, start))
-                && let Some(wide) = self.wide.get_mut(&(0, width, start))
-            {
-                wide.asked = true;
-                let at = |sibling| SlotKey { track: 0, width, start, sibling };
-                slots.extend(bits(wide.ledger.unknown()).map(at));
-            }
-        }
-        slots
+        self.wide.strange(id)
     }
 
     /// The ids that a slot had before the script `no`.
@@ -389,14 +285,11 @@ impl Mirror {
         let Some(entry) = self.entries.get_mut(&slot) else { return };
         // From then on others may have been filed there.
         let are_all = entry.last_add < no;
-        if let Some(wide) = self.wide.get_mut(&wide_key(slot)) {
-            if are_all {
-                wide.ledger.tell(slot.sibling, ids);
-            } else {
-                wide.asked = false;
-            }
-        } else if are_all {
-            entry.prints = ids.collect();
+        match (slot.width, are_all) {
+            (SlotWidth::Second, true) => entry.prints = ids.collect(),
+            (SlotWidth::Second, false) => {}
+            (_, true) => self.wide.told(slot, ids),
+            (_, false) => self.wide.told_too_late(slot),
         }
     }
 
@@ -415,10 +308,8 @@ impl Mirror {
             entry.bytes = (u64::from(entry.bytes) * u64::from(length) / u64::from(entry.count)) as u32;
         }
         entry.count = length;
-        if entry.has_much_room()
-            && let Some(wide) = self.wide.get_mut(&wide_key(slot))
-        {
-            wide.open = wide.open.or(Some(slot.sibling));
+        if entry.fill() == Fill::Roomy {
+            self.wide.has_room(slot);
         }
     }
 
@@ -462,9 +353,8 @@ impl Mirror {
     /// They take nothing in for as long as they are dense.
     pub(crate) fn split_ahead(&mut self, until: Time) -> Option<Vec<SlotKey>> {
         self.splitting = self.splitting.max(until.as_ms() + LEAD);
-        let soon = self.wide.iter().filter(|((.., start), wide)| *start <= self.splitting && wide.is_dense());
-        let at = |(track, width, start)| SlotKey { track, width, start, sibling: 0 };
-        let parts = soon.map(|(key, _)| self.to_split(at(*key))).filter(|parts| !parts.is_empty());
+        let soon = self.wide.dense_until(self.splitting);
+        let parts = soon.map(|slot| self.to_split(slot)).filter(|parts| !parts.is_empty());
         // A day that begins goes into its hours before they are split in turn.
         parts.min_by_key(|parts| (parts[0].start, Reverse(parts[0].width)))
     }
@@ -543,11 +433,7 @@ impl Mirror {
     }
 
     fn is_dense(&self, slot: SlotKey) -> bool {
-        slot.width != SlotWidth::Second && self.group_is_dense(slot.track, slot.width, slot.start)
-    }
-
-    fn group_is_dense(&self, track: u8, width: SlotWidth, start: u64) -> bool {
-        self.wide.get(&(track, width, start)).is_some_and(Wide::is_dense)
+        self.wide.is_dense(wide_key(slot))
     }
 
     /// The highest level of siblings that a second's slot has.
@@ -560,15 +446,6 @@ impl Mirror {
         let sibling = sibling(level, id.random(), fire.as_ms() - start);
         SlotKey { track, width: SlotWidth::Second, start, sibling }
     }
-}
-
-/// The numbers of the bits that are set.
-fn bits(mut of: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        let bit = (of != 0).then(|| of.trailing_zeros())?;
-        of &= of - 1;
-        Some(bit)
-    })
 }
 
 #[cfg(test)]

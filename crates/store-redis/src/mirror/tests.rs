@@ -4,6 +4,8 @@ use mtimer_types::PartitionId;
 use proptest::prelude::*;
 
 use super::*;
+use crate::ledger::SIBLINGS;
+use crate::wide::STRANGE;
 
 fn id(due: u64, width: SlotWidth, random: u64) -> TimerId {
     TimerId::with_width(Time::from_ms(due), width, PartitionId(0), random)
