@@ -4,18 +4,19 @@
 -- store at its memory limit.
 --
 -- KEYS[1]       owner:{p}:c            see prelude.lua
--- KEYS[2..4]    ended:{p}:c:<bucket>   see slots.lua
--- KEYS[5..]     moved:{p}:c:<shelf>    see slots.lua; those of the ids
+-- then          ended:{p}:c:<bucket>   see slots.lua; none if none of the ids can have ended
+-- then          moved:{p}:c:<shelf>    see slots.lua; those of the ids
 -- then          indexes of slots, then slot:{p}:c:<name>: those that are written, then those that are only looked into
 --
 -- ARGV[4] claim or ''
--- ARGV[5] shelves (1), KEYS before the first slot (2, big endian), bytes of a slot's key before its name (1); then for each slot
+-- ARGV[5] buckets (1), shelves (1), KEYS before the first slot (2, big endian), bytes of a slot's key before its name (1); then for each slot
 --         that is written the number of its index in KEYS (1; +128 if none of its timers is there yet, for certain), how many
 --         timers it gets (1)
 -- ARGV[6] for each timer its place among the operations, from 0 (1)
 -- ARGV[7] for each slot that is looked into its number (2, big endian; +32768 if its ids are wanted), for how many ids (1), their
 --         places among the timers, from 0 (1 each)
--- ARGV[8] on, for each timer, slot by slot: id, record
+-- ARGV[8] of each timer that may have ended its place among the timers, from 0 (1)
+-- ARGV[9] on, for each timer, slot by slot: id, record
 -- It writes slot by slot, and reads of each before: nothing that it reads depends on what it wrote.
 -- Answers: see prelude.lua. {'NEED', 'p'}: schedule.lua; nothing changed. {'OK', answers, lengths, wanted}: see slots.lua;
 --          answers: 'N' new | 'O' stored before | 'C' conflict; wanted: number of a slot, its ids before this script, ... (not of one that has a
@@ -26,8 +27,8 @@ local refused = fence(1)
 if refused then return refused end
 
 local byte, sub, call = string.byte, string.sub, redis.call
-local LAYOUT, FIRST, LAST = ARGV[5], 8, #ARGV
-local SHELVES, high, low, prefix = byte(LAYOUT, 1, 4)
+local LAYOUT, FIRST, LAST = ARGV[5], 9, #ARGV
+local BUCKETS, SHELVES, high, low, prefix = byte(LAYOUT, 1, 5)
 -- Ids of a slot that are told at most.
 local MOST_WANTED = 512
 local SLOT0, COUNT = high * 256 + low, (LAST - FIRST + 1) / 2
@@ -40,22 +41,25 @@ end
 
 -- Whether one of the ids was moved, or has ended.
 local function met_before()
-  local ids, by_shelf = {}, {}
+  local ended, by_shelf = {}, {}
+  for i = 1, #ARGV[8] do ended[i] = ARGV[FIRST + 2 * byte(ARGV[8], i)] end
+  for i = 2, 1 + BUCKETS do
+    if call('EXISTS', KEYS[i]) == 1 and any(KEYS[i], ended) then return true end
+  end
+  if call('EXISTS', unpack(KEYS, 2 + BUCKETS, 1 + BUCKETS + SHELVES)) == 0 then return false end
   for i = FIRST, LAST, 2 do
     local id = ARGV[i]
     local shelf = byte(id, 16) % 16
-    ids[#ids + 1] = id
     by_shelf[shelf] = by_shelf[shelf] or {}
     table.insert(by_shelf[shelf], id)
   end
-  for i = 2, 4 + SHELVES do
+  for i = 2 + BUCKETS, 1 + BUCKETS + SHELVES do
     local key = KEYS[i]
-    local fields = i <= 4 and ids or by_shelf[tonumber(string.match(key, '%d+$'))]
-    if call('EXISTS', key) == 1 and any(key, fields) then return true end
+    if call('EXISTS', key) == 1 and any(key, by_shelf[tonumber(string.match(key, '%d+$'))]) then return true end
   end
 end
 
-if call('EXISTS', unpack(KEYS, 2, 4 + SHELVES)) > 0 and met_before() then return {'NEED', 'p'} end
+if call('EXISTS', unpack(KEYS, 2, 1 + BUCKETS + SHELVES)) > 0 and met_before() then return {'NEED', 'p'} end
 local wanted, at = nil, 1
 while at < #ARGV[7] do
   local a, b, n = byte(ARGV[7], at, at + 2)
@@ -114,9 +118,9 @@ local function file(key, from, to)
 end
 
 local lengths, from = {}, FIRST
-for slot = 1, (#LAYOUT - 4) / 2 do
+for slot = 1, (#LAYOUT - 5) / 2 do
   local key = KEYS[SLOT0 + slot]
-  local index, n = byte(LAYOUT, 3 + 2 * slot, 4 + 2 * slot)
+  local index, n = byte(LAYOUT, 4 + 2 * slot, 5 + 2 * slot)
   local to, length, absent = from + 2 * n - 1, call('HLEN', key), index >= 128
   if length == 0 then
     -- Indexes of slots first, then contents.

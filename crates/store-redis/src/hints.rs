@@ -2,12 +2,13 @@
 //! siblings, how large those are that are in no slot, and whether acknowledgements are of the common kind.
 //!
 //! Only hints: a script that finds a timer elsewhere asks for that place, and sizes are for cutting work into scripts.
-//! Bounded; the oldest go first.
+//! Bounded; the oldest go first. But what has ended lately it denies for certain: see [`Endings`].
 
 use std::collections::{HashMap, VecDeque};
 
 use mtimer_types::TimerId;
 
+use crate::endings::Endings;
 use crate::keys::SlotKey;
 
 /// Hints of a kind that are kept: about a megabyte for a busy partition.
@@ -25,6 +26,7 @@ pub(crate) struct Hints {
     sizes: Lately<usize>,
     /// Runs of acknowledgements that are still to go the long way.
     uncommon: u32,
+    pub(crate) endings: Endings,
 }
 
 impl Hints {

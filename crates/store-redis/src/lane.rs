@@ -18,6 +18,7 @@ use std::sync::Arc;
 use mtimer_store::{Answer, Batch, Health, LaneError, Op, Refusal};
 use mtimer_types::{PartitionId, Target, Time, TimerId};
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::{self, Nonsense, Said};
@@ -291,6 +292,7 @@ impl Engine {
         let item = &mut self.window[at];
         let (mirror, placed) = (&mut self.mirror, &mut item.placed);
         let (hints, keyed) = (&mut self.hints, &mut self.keyed);
+        hints.endings.turn(Instant::now());
         let planner = Planner::new(&self.facts, mirror, hints, &mut self.dests, keyed, item.no, placed);
         match &mut item.work {
             Work::Ops(run) => {

@@ -27,6 +27,7 @@ mod conn;
 mod coordination;
 mod cut;
 mod dests;
+mod endings;
 mod fault;
 mod handle;
 mod hints;

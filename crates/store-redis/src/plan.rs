@@ -12,6 +12,7 @@ use mtimer_store::op::Verdict;
 use mtimer_store::record::cut_error;
 use mtimer_store::{Op, Record};
 use mtimer_types::{Destination, Epoch, Key, KeyPolicy, Nonce, SlotWidth, Target, Time, TimerId};
+use tokio::time::Instant;
 
 use crate::cut::Weight;
 use crate::dests::{self, Destinations};
@@ -116,6 +117,8 @@ pub(crate) struct Planner<'a> {
     seen: std::collections::HashSet<TimerId>,
     /// Shelves of moved timers that it may touch, a bit each.
     shelves: u16,
+    /// It may replace timers, those among them that it has just filed.
+    replaces: bool,
 }
 
 impl<'a> Planner<'a> {
@@ -128,7 +131,7 @@ impl<'a> Planner<'a> {
         no: u64,
         placed: &'a mut Vec<Placed>,
     ) -> Self {
-        let (heads, named, slots, numbers, ids, seen, shelves) = Default::default();
+        let (heads, named, slots, numbers, ids, seen, shelves, replaces) = Default::default();
         Self {
             facts,
             mirror,
@@ -144,6 +147,7 @@ impl<'a> Planner<'a> {
             ids,
             seen,
             shelves,
+            replaces,
         }
     }
 
@@ -173,6 +177,7 @@ impl<'a> Planner<'a> {
             self.slot(*slot);
         }
         needs.ids.iter().for_each(|id| self.id(*id));
+        self.note_endings(script);
         *self.keyed |= needs.keys;
         let mut places = Vec::with_capacity(self.ids.len() * 24);
         for id in std::mem::take(&mut self.ids) {
@@ -206,11 +211,26 @@ impl<'a> Planner<'a> {
         Plan { script, keys, args, slots: self.slots, dests }
     }
 
+    /// Notes which timers the script may leave a word of how they ended: it touches none that it was not told of.
+    fn note_endings(&mut self, script: Script) {
+        let endings = &mut self.hints.endings;
+        match script {
+            Script::Schedule if !self.replaces => {}
+            Script::Schedule | Script::Cancel | Script::Settle | Script::Purge => {
+                self.ids.iter().for_each(|id| endings.note(*id));
+            }
+            // It finds the oldest by itself.
+            Script::TrimDead => endings.note_any(Instant::now()),
+            _ => {}
+        }
+    }
+
     fn op(&mut self, op: &Op, needs: &Needs, now: Time, out: &mut Args) {
         match op {
             Op::Schedule { timer, policy } => {
                 self.id(timer.id);
                 *self.keyed |= timer.key.is_some();
+                self.replaces |= *policy == KeyPolicy::Replace;
                 let (dest, stored) = self.dests.intern(&timer.dest);
                 if !stored {
                     self.named.insert(dest, timer.dest.clone());

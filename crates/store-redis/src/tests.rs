@@ -6,8 +6,8 @@ use mtimer_store::{
     ScheduleAnswer, Store, Verdict,
 };
 use mtimer_types::{
-    DeadReason, Destination, Key, KeyPolicy, Mode, Nonce, PartitionId, SlotWidth, Target, Term, Time, Timer,
-    TimerId,
+    DeadReason, Destination, Ended, Key, KeyPolicy, Mode, Nonce, PartitionId, SlotWidth, Target, Term, Time,
+    Timer, TimerId,
 };
 use tokio::sync::oneshot;
 
@@ -20,7 +20,12 @@ const DAY: u64 = 86_400_000;
 const NOW: Time = Time::from_ms(1_700_000_000_000);
 
 async fn engine(server: &Server) -> Engine {
-    let store = RedisStore::connect(Options::new([server.url()], "t")).await.expect("the store can be used");
+    engine_of(server, "t").await
+}
+
+async fn engine_of(server: &Server, cluster: &str) -> Engine {
+    let store =
+        RedisStore::connect(Options::new([server.url()], cluster)).await.expect("the store can be used");
     let stored = store.owner(PARTITION).await.expect("the store can be reached");
     let (nonce, version) = (Nonce(7), stored.version + 1);
     let acquire = Acquire { partition: PARTITION, expected: stored.epoch, nonce, term: Term(1), version };
@@ -263,6 +268,102 @@ async fn a_new_owner_asks_for_the_ids_of_crowded_wide_slots() {
     server.note_durations();
     assert_eq!(engine.pipeline([(); 3].map(|()| in_an_hour(0..128))).await, vec![STORED; 384]);
     assert_eq!(scripts(&server), [("file.lua".to_owned(), 3)]);
+}
+
+/// Numbers that look random.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+
+    /// Something is done to one of a few timers.
+    fn op(&mut self, request: u64) -> Op {
+        let n = self.below(24);
+        let key = ["a", "b", "c"][(n % 3) as usize];
+        // At times the same id comes without its key.
+        let keyed = n.is_multiple_of(4) && self.below(4) > 0;
+        let mode = if n.is_multiple_of(5) { Mode::AtMostOnce } else { Mode::AtLeastOnce };
+        let one = Timer { mode, ..timer(n, NOW + DAY + n * 1_000, keyed.then_some(key)) };
+        let id = one.id;
+        let by_key = keyed && self.below(2) == 0;
+        let target = if by_key {
+            Target::Key(one.dest.clone(), Key::new(key).expect("a key"))
+        } else {
+            Target::Id(id)
+        };
+        let (request, error) = (RequestId(request), String::new().into());
+        match self.below(16) {
+            0..8 => {
+                let policy = [KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep][self.below(3) as usize];
+                Op::Schedule { timer: one.into(), policy }
+            }
+            8..11 => Op::Cancel { target, in_flight: false, request },
+            11 => settle(id, Verdict::Ack),
+            12 => settle(id, Verdict::Expired),
+            13 => settle(id, Verdict::Dead { reason: DeadReason::Failed, failed: 1, error }),
+            14 => Op::Purge { id },
+            _ if self.below(8) == 0 => Op::TrimDead { before: NOW, keep: 1, limit: 2 },
+            _ => Op::Take { id },
+        }
+    }
+}
+
+/// What an owner knows of how timers ended saves a search, and changes no answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn to_know_what_has_ended_changes_no_answer() {
+    let server = Server::start();
+    let (mut ended, mut denied) = (0, 0);
+    for seed in 0..30 {
+        let cluster = |knowing| format!("{seed}{knowing}");
+        let mut ignorant = engine_of(&server, &cluster(false)).await;
+        let mut knowing = engine_of(&server, &cluster(true)).await;
+        let mut dice = Dice(seed);
+        for round in 0..40 {
+            // Nothing was there before it.
+            knowing.hints.endings.assume_complete();
+            let batches = [0, 1, 2, 3].map(|batch| {
+                let request = |n| (round * 4 + batch) * 100 + n;
+                (0..1 + dice.below(6)).map(|n| dice.op(request(n))).collect::<Vec<_>>()
+            });
+            let said = knowing.pipeline(batches.clone()).await;
+            assert_eq!(said, ignorant.pipeline(batches.clone()).await, "seed {seed}, {batches:?}");
+            let has_ended = |a: &&Answer| matches!(a, Answer::Schedule(ScheduleAnswer::Ended(_)));
+            ended += said.iter().filter(has_ended).count();
+            denied += (0..24)
+                .filter(|n| !knowing.hints.endings.may_have(timer(*n, NOW + DAY + n * 1_000, None).id))
+                .count();
+        }
+    }
+    assert!(ended > 1_000 && denied > 1_000, "{ended} {denied}");
+}
+
+/// Of what it has not ended an owner need not ask, once it has reigned for long enough.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_timers_are_not_searched_among_those_that_have_ended() {
+    let server = Server::start();
+    let mut engine = engine(&server).await;
+    let cancel =
+        |n: u64| Op::Cancel { target: Target::Id(of_an_hour(n).id), in_flight: false, request: RequestId(n) };
+    assert_eq!(engine.pipeline([in_an_hour(0..100)]).await, vec![NEW; 100]);
+    engine.pipeline([(0..50).map(cancel).collect()]).await;
+    let searched = |server: &Server| server.calls_of("hmget");
+    // Each script reads the owner's record.
+    let before = searched(&server);
+    assert_eq!(engine.pipeline([in_an_hour(100..200)]).await, vec![NEW; 100]);
+    assert_eq!(searched(&server) - before, 2);
+    engine.hints.endings.assume_complete();
+    let before = searched(&server);
+    assert_eq!(engine.pipeline([in_an_hour(200..300)]).await, vec![NEW; 100]);
+    assert_eq!(searched(&server) - before, 1);
+    let answers = engine.pipeline([in_an_hour(49..51)]).await;
+    assert_eq!(answers, [Answer::Schedule(ScheduleAnswer::Ended(Ended::Cancelled)), STORED]);
+    // What trimming finds it does not know.
+    assert!(!engine.hints.endings.may_have(of_an_hour(999).id));
+    engine.pipeline([vec![Op::TrimDead { before: NOW, keep: 0, limit: 10 }]]).await;
+    assert!(engine.hints.endings.may_have(of_an_hour(999).id));
 }
 
 /// Fields that are no ids make no ids of their neighbours.

@@ -108,8 +108,15 @@ impl Planner<'_> {
     ) -> Plan {
         let facts = self.facts;
         let shelves = filed.iter().fold(0u16, |shelves, plain| shelves | 1 << shelf(plain.id));
+        let endings = &self.hints.endings;
+        // Timers are fewer than 256.
+        let ended: Vec<u8> =
+            (0..).zip(filed).filter(|(_, plain)| endings.may_have(plain.id)).map(|(at, _)| at).collect();
         let mut keys = vec![facts.keys.owner()];
-        keys.extend(facts.keys.ended(now));
+        if !ended.is_empty() {
+            keys.extend(facts.keys.ended(now));
+        }
+        let buckets = keys.len() - 1;
         keys.extend((0..SHELVES).filter(|s| shelves >> s & 1 == 1).map(|s| facts.keys.moved(s)));
         let groups: Vec<&[Plain]> = filed.chunk_by(|a, b| a.slot == b.slot).collect();
         self.slots = groups.iter().map(|group| group[0].slot).collect();
@@ -117,7 +124,7 @@ impl Planner<'_> {
         let indexes = declare_indexes(&facts.keys, &indexes, &mut keys);
 
         // Shelves and indexes are fewer than 256 keys, and so are timers.
-        let mut layout = vec![shelves.count_ones() as u8];
+        let mut layout = vec![buckets as u8, shelves.count_ones() as u8];
         layout.extend((keys.len() as u16).to_be_bytes());
         layout.push(facts.keys.slot_prefix() as u8);
         for (group, index) in groups.iter().zip(indexes.chunks_exact(2)) {
@@ -143,7 +150,7 @@ impl Planner<'_> {
 
         let mut args = Args::new();
         args.optional(claim.map(Time::as_ms)).push(layout);
-        args.push(filed.iter().map(|plain| plain.op).collect::<Vec<u8>>()).push(looked);
+        args.push(filed.iter().map(|plain| plain.op).collect::<Vec<u8>>()).push(looked).push(ended);
         for plain in filed {
             args.push(plain.id.to_bytes()).push(&records[plain.record.clone()]);
         }

@@ -26,6 +26,14 @@ impl Server {
         calls.filter_map(|calls| calls.parse::<u64>().ok()).sum()
     }
 
+    /// How often a command was carried out since the start, within scripts too.
+    pub fn calls_of(&self, command: &str) -> u64 {
+        let (stats, name): (String, _) =
+            (self.call(&["INFO", "commandstats"]), format!("cmdstat_{command}:calls="));
+        let calls = stats.lines().find_map(|line| line.strip_prefix(&name)?.split(',').next()?.parse().ok());
+        calls.unwrap_or_default()
+    }
+
     /// Starts to note every command's duration.
     pub fn note_durations(&self) {
         self.call::<()>(&["CONFIG", "SET", "slowlog-max-len", "1000000"]);
