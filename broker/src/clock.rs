@@ -7,6 +7,7 @@
 //! Not in here: how readings are weighed ([`ClusterClock`]).
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -23,6 +24,9 @@ use crate::counters::{Counters, ShellCounter};
 const ROUND: Duration = Duration::from_secs(1);
 /// How long the store may take to tell its time; an answer that took longer is not worth much as a clock.
 const READING_TIMEOUT: Duration = Duration::from_millis(500);
+/// By how much the estimate has to have moved before all instants are derived anew, µs: the last milliseconds before each are waited for by
+/// the clock itself.
+const WORTH_IT_US: u64 = 500;
 /// How far ahead an instant is at most, µs.
 const MOST_AHEAD_US: u64 = mtimer_types::limits::MAX_AHEAD_MS * 1_000;
 
@@ -51,6 +55,8 @@ pub(crate) struct Clock {
     /// Where monotonic time begins.
     base: Instant,
     cluster: Mutex<ClusterClock>,
+    /// How far the end of time was from the beginning of the monotonic clock when whoever waits was last told to derive instants anew, µs.
+    derived: AtomicU64,
     /// The estimate has moved against the monotonic clock; whoever waits for a time derives its instant anew.
     moved: Notify,
 }
@@ -65,8 +71,9 @@ impl Clock {
     pub(crate) fn from_readings(host: Arc<dyn HostClock>, mut readings: Vec<u64>) -> Self {
         let (us, base) = host_now(&*host);
         readings.push(us);
-        let cluster = Mutex::new(ClusterClock::new(0, &readings));
-        Self { host, base, cluster, moved: Notify::new() }
+        let cluster = ClusterClock::new(0, &readings);
+        let derived = AtomicU64::new(cluster.mono_until(0, Time::MAX));
+        Self { host, base, cluster: Mutex::new(cluster), derived, moved: Notify::new() }
     }
 
     /// The present by both clocks.
@@ -88,7 +95,7 @@ impl Clock {
         self.base + Duration::from_micros(mono_ms.saturating_mul(1_000).min(most))
     }
 
-    /// Completes when the estimate has moved since the last time this completed. For one waiter.
+    /// Completes when the estimate has moved by [`WORTH_IT_US`] since the last time this completed. For one waiter.
     pub(crate) async fn moved(&self) {
         self.moved.notified().await;
     }
@@ -100,10 +107,10 @@ impl Clock {
         readings.push(us);
         let mono_us = self.mono_us(instant);
         let mut cluster = self.cluster();
-        // The distance to the end of time changes with the offset only.
-        let before = cluster.mono_until(mono_us, Time::MAX);
         let seen = cluster.observe(mono_us, &readings);
-        if cluster.mono_until(mono_us, Time::MAX) != before {
+        let distance = cluster.mono_until(0, Time::MAX);
+        if distance.abs_diff(self.derived.load(Ordering::Relaxed)) >= WORTH_IT_US {
+            self.derived.store(distance, Ordering::Relaxed);
             self.moved.notify_one();
         }
         seen.outliers
@@ -176,7 +183,7 @@ pub(crate) async fn keep(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use futures_util::FutureExt;
 
     use super::*;
 
@@ -196,7 +203,7 @@ pub(crate) mod tests {
     }
 
     impl Clock {
-        /// Observes that all clocks of the store say this, until nothing is left to correct.
+        /// Observes that all clocks of the store say this.
         pub(crate) fn observe_all(&self, ms: u64) {
             self.observe(&[ms * 1_000; 3]);
         }
@@ -224,6 +231,18 @@ pub(crate) mod tests {
         clock.observe_all(1_008_000);
         clock.moved().await;
         assert!(clock.now().time > Time::from_ms(1_002_000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_woken_for_less_than_it_is_worth() {
+        let clock = clock_at(1_000_000_000);
+        for s in 1..=6 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            clock.observe(&[(1_000 + s) * 1_000_000 + s * 100; 3]);
+            let told = clock.moved().now_or_never().is_some();
+            assert_eq!(told, s == 5, "{s}");
+        }
+        assert_eq!(clock.instant_of(Time::from_ms(1_006_001)) - Instant::now(), Duration::from_micros(400));
     }
 
     #[tokio::test(start_paused = true)]

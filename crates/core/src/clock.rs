@@ -13,7 +13,7 @@ const SLEW: i64 = 20;
 pub const ALARM_MS: i64 = 250;
 /// How long the estimate prevails when it stands against as many readings on the other side, µs.
 const TIE_US: u64 = 10_000_000;
-/// A difference below which there is nothing to correct, µs: whoever waits would have to derive all instants anew.
+/// A difference below which there is nothing to correct, µs: about what it takes to read a clock over the network.
 const DEAD_BAND_US: i64 = 50;
 
 /// The estimator. Starts at the median of its first readings.

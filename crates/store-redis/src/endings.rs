@@ -4,7 +4,9 @@
 //! searched there: most have never been seen. But nobody else ends timers while an owner reigns. So once it has reigned for as long as Redis
 //! remembers, an id that it has no print of has not ended, for certain.
 //!
-//! Prints are noted when a script that may end timers is laid out, whatever becomes of it. Nothing is laid out behind it before.
+//! Prints are noted when a script that may end timers is laid out, whatever becomes of it. Nothing is laid out behind it before. They grow
+//! old from then on, what Redis remembers from when the script runs: so after every trouble that may lie in between, and after what finds
+//! timers by itself, it is as at the beginning of a reign.
 //!
 //! Not in here: how a timer ended; acknowledgements that leave no word.
 
@@ -17,7 +19,8 @@ use tokio::time::Instant;
 const GENERATIONS: usize = 3;
 /// How long a generation is added to.
 const SPAN: Duration = Duration::from_secs(50);
-/// How long a print is kept at least: as long as Redis keeps what is remembered (`PEXPIRE` in `lua/timers.lua`).
+/// How long a print is kept at least: as long as Redis keeps what is remembered from the last of its kind on (`PEXPIRE` in `lua/timers.lua`),
+/// and three times as long as it has to be.
 const KEPT: Duration = Duration::from_secs(100);
 /// Prints of a generation: of one that gets more any id may be in it. A table of 2^16 places with 5 bytes each holds so many.
 const MOST: usize = 57_344;
@@ -71,8 +74,8 @@ impl Endings {
         }
     }
 
-    /// Any may be about to end.
-    pub(crate) fn note_any(&mut self, now: Instant) {
+    /// Whatever may still be remembered, not all of it was noted here.
+    pub(crate) fn lose(&mut self, now: Instant) {
         (self.complete_from, self.complete) = (now + KEPT, false);
     }
 
@@ -155,7 +158,7 @@ mod tests {
         assert!(endings.may_have(id(1 << 40)) && endings.generations[0].prints.len() == MOST);
         assert!(!at(&mut endings, start, 251).may_have(id(1 << 40)));
         let now = start + Duration::from_secs(251);
-        endings.note_any(now);
+        endings.lose(now);
         assert!(endings.may_have(id(1)) && at(&mut endings, start, 350).may_have(id(1)));
         assert!(!at(&mut endings, start, 351).may_have(id(1)));
     }

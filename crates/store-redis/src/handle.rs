@@ -10,7 +10,7 @@ use mtimer_store::{
     Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError, LaneFuture, Load,
     Loaded, Page, Place, Record, Unconfirmed,
 };
-use mtimer_types::{Destination, Epoch, Target, Time};
+use mtimer_types::{Destination, Epoch, PartitionId, Target, Time};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -67,12 +67,16 @@ impl Inbox {
 
 /// Ends a lane however its task ends, also by a panic or without ever having begun: nobody calls into the void.
 struct Ending {
+    partition: PartitionId,
     inbox: Arc<Inbox>,
     health: watch::Sender<Health>,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!(partition = self.partition.0, "the lane has panicked");
+        }
         let ended = |health: &mut Health| {
             let well = !matches!(health, Health::Ended(_));
             if well {
@@ -102,7 +106,8 @@ impl RedisLane {
         let epoch = engine.facts.epoch;
         let left = engine.left.clone();
         let inbox = Arc::new(Inbox { queue: Mutex::default(), arrived: Notify::new(), left });
-        let ending = Ending { inbox: inbox.clone(), health: engine.health.clone() };
+        let (partition, health_of) = (engine.partition, engine.health.clone());
+        let ending = Ending { partition, inbox: inbox.clone(), health: health_of };
         let task = serve(engine, ending);
         (Self { epoch, inbox, health }, task)
     }
@@ -309,7 +314,7 @@ mod tests {
         let (to, health) = watch::channel(Health::Up);
         let left = CancellationToken::new();
         let inbox = Arc::new(Inbox { queue: Mutex::default(), arrived: Notify::new(), left });
-        let ending = Ending { inbox: inbox.clone(), health: to };
+        let ending = Ending { partition: PartitionId(2), inbox: inbox.clone(), health: to };
         (RedisLane { epoch: Epoch(1), inbox, health }, ending)
     }
 

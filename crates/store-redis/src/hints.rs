@@ -2,7 +2,7 @@
 //! siblings, how large those are that are in no slot, and whether acknowledgements are of the common kind.
 //!
 //! Only hints: a script that finds a timer elsewhere asks for that place, and sizes are for cutting work into scripts.
-//! Bounded; the oldest go first. But what has ended lately it denies for certain: see [`Endings`].
+//! Bounded; the oldest go first. But that a timer has ended lately can be ruled out: see [`Endings`].
 
 use std::collections::{HashMap, VecDeque};
 

@@ -297,6 +297,10 @@ impl Engine {
         match &mut item.work {
             Work::Ops(run) => {
                 if let [Op::TrimDead { before, keep, limit }] = run.ops[..] {
+                    // It finds the oldest by itself. Behind a larger one nothing is laid out until it is known whether it found any.
+                    if limit <= TRIM_STEP {
+                        planner.hints.endings.lose(Instant::now());
+                    }
                     let limit = limit.saturating_sub(run.trimmed).min(TRIM_STEP);
                     return planner.ops(
                         &[Op::TrimDead { before, keep, limit }],
@@ -393,6 +397,9 @@ impl Engine {
                 }
                 let name = sent.map_or("", |s| s.script.name());
                 let mut answers = answer::answers(name, answers, run.ops.len()).map_err(broken)?;
+                if matches!(answers[..], [Answer::Trimmed { removed: 1.., .. }]) {
+                    self.hints.endings.lose(Instant::now());
+                }
                 if let Some(answer) = run.next_trim(&answers) {
                     let Some(answer) = answer else {
                         self.window.push_front(item);

@@ -13,7 +13,8 @@
 //! | `coordination` | the lease, and which masters answer |
 //! | `handle`, `lane`, `resolve`, `mend`, `recovery` | the ordered stream of one owner |
 //! | `plan`, `answer`, `script` | operations to script calls, and back |
-//! | `mirror`, `hints`, `dests`, `load`, `reads`, `unreadable` | where timers are |
+//! | `mirror`, `wide`, `ledger`, `prints`, `hints`, `dests`, `load`, `reads`, `unreadable` | where timers are |
+//! | `endings` | which may have ended lately |
 //! | `keys` | the keyspace |
 //! | `conn`, `resp`, `topology`, `fault`, `backoff` | servers |
 //!

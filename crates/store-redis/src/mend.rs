@@ -3,6 +3,7 @@
 //! Not in here: lost answers ([`crate::recovery`]).
 
 use mtimer_store::{Answer, LaneError, Op, Refusal};
+use tokio::time::Instant;
 
 use crate::fault::{Remedy, remedy};
 use crate::lane::{Engine, Item, Work};
@@ -25,6 +26,7 @@ impl Engine {
 
     /// Redis has refused to run the script at the front.
     pub(crate) async fn mend(&mut self, error: &str) -> Result<(), LaneError> {
+        self.hints.endings.lose(Instant::now());
         let conn = self.asking.as_ref().or(self.conn.as_ref()).cloned();
         let address = conn.as_ref().map_or_else(String::new, |c| c.address.to_string());
         match remedy(error, &address) {

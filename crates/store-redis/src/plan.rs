@@ -12,7 +12,6 @@ use mtimer_store::op::Verdict;
 use mtimer_store::record::cut_error;
 use mtimer_store::{Op, Record};
 use mtimer_types::{Destination, Epoch, Key, KeyPolicy, Nonce, SlotWidth, Target, Time, TimerId};
-use tokio::time::Instant;
 
 use crate::cut::Weight;
 use crate::dests::{self, Destinations};
@@ -219,8 +218,6 @@ impl<'a> Planner<'a> {
             Script::Schedule | Script::Cancel | Script::Settle | Script::Purge => {
                 self.ids.iter().for_each(|id| endings.note(*id));
             }
-            // It finds the oldest by itself.
-            Script::TrimDead => endings.note_any(Instant::now()),
             _ => {}
         }
     }

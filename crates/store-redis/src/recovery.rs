@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use mtimer_store::LaneError;
+use tokio::time::Instant;
 
 use crate::answer::{self, Said};
 use crate::conn::{Conn, Lost};
@@ -56,6 +57,7 @@ impl Engine {
             }
         };
         self.up();
+        self.hints.endings.lose(Instant::now());
         (self.seq, self.acked) = (found.seq, found.seq);
         self.complete_found(found)
     }

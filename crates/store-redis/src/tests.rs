@@ -360,10 +360,31 @@ async fn new_timers_are_not_searched_among_those_that_have_ended() {
     assert_eq!(searched(&server) - before, 1);
     let answers = engine.pipeline([in_an_hour(49..51)]).await;
     assert_eq!(answers, [Answer::Schedule(ScheduleAnswer::Ended(Ended::Cancelled)), STORED]);
-    // What trimming finds it does not know.
-    assert!(!engine.hints.endings.may_have(of_an_hour(999).id));
-    engine.pipeline([vec![Op::TrimDead { before: NOW, keep: 0, limit: 10 }]]).await;
-    assert!(engine.hints.endings.may_have(of_an_hour(999).id));
+    // What trimming finds it does not know; that it finds nothing it does, if nothing was laid out meanwhile.
+    let any_may_have = |engine: &Engine| engine.hints.endings.may_have(of_an_hour(999).id);
+    let trim = |limit| [vec![Op::TrimDead { before: NOW, keep: 0, limit }]];
+    assert_eq!(engine.pipeline(trim(200)).await, [Answer::Trimmed { removed: 0, more: false }]);
+    assert!(!any_may_have(&engine));
+    let failed = Verdict::Dead { reason: DeadReason::Failed, failed: 1, error: "no".into() };
+    engine.pipeline([vec![settle(of_an_hour(200).id, failed)]]).await;
+    assert!(!any_may_have(&engine));
+    assert_eq!(engine.pipeline(trim(200)).await, [Answer::Trimmed { removed: 1, more: false }]);
+    assert!(any_may_have(&engine));
+    engine.hints.endings.assume_complete();
+    engine.pipeline(trim(10)).await;
+    assert!(any_may_have(&engine));
+    // Nor does it know after trouble how old is what scripts have written.
+    engine.hints.endings.assume_complete();
+    engine.pipeline([in_an_hour(300..301)]).await;
+    assert!(!any_may_have(&engine));
+    server.call::<()>(&["SCRIPT", "FLUSH"]);
+    assert_eq!(engine.pipeline([in_an_hour(301..302)]).await, [NEW]);
+    assert!(any_may_have(&engine));
+    engine.hints.endings.assume_complete();
+    engine.pipeline([in_an_hour(302..303)]).await;
+    server.call::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    assert_eq!(engine.pipeline([in_an_hour(303..304)]).await, [NEW]);
+    assert!(any_may_have(&engine));
 }
 
 /// Fields that are no ids make no ids of their neighbours.

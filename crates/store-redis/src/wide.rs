@@ -178,6 +178,7 @@ impl WideSlots {
     pub(crate) fn told_too_late(&mut self, slot: SlotKey) {
         if let Some(wide) = self.wide.get_mut(&wide_key(slot)) {
             wide.asked = false;
+            self.wonder(slot);
         }
     }
 

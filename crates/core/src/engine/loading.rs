@@ -53,7 +53,12 @@ impl Engine {
         let budget = self.options.memory_bytes;
         let preload = match used {
             _ if used < budget / 2 => self.options.preload_ms,
-            _ if used < budget => self.options.preload_ms.min(NEAR_MS),
+            // Less and less far: what was loaded late would be late.
+            _ if used < budget => {
+                let near = self.options.preload_ms.min(NEAR_MS);
+                let share = (budget - used) * 1_024 / (budget - budget / 2);
+                near + (self.options.preload_ms - near) * share / 1_024
+            }
             // The reserve: what is overdue or nearly so is loaded in any case, a little at a time; it leaves by delivery or
             // by park. Ahead of the present, so that there is not a load in every turn.
             _ => SCARCE_MS,
