@@ -33,9 +33,9 @@ const ROUNDS: u32 = 3;
 const AT_LEAST_ONCE: Bound = Bound { scripts: 27, commands: 860 };
 const AT_MOST_ONCE: Bound = Bound { scripts: 38, commands: 1_100 };
 /// The same for those that are cancelled while they are far from due.
-const CANCELLED: Bound = Bound { scripts: 24, commands: 520 };
+const CANCELLED: Bound = Bound { scripts: 24, commands: 390 };
 /// The same beside so many others that are due over the same day.
-const CANCELLED_AMONG_MANY: Bound = Bound { scripts: 24, commands: 530 };
+const CANCELLED_AMONG_MANY: Bound = Bound { scripts: 24, commands: 400 };
 const MANY: u64 = 120_000;
 /// Bytes of Redis for each timer that is pending, payload and all, with Redis' own settings and with those that are recommended.
 const PENDING_BYTES: u64 = 190;
