@@ -7,7 +7,6 @@
 //! Not in here: how readings are weighed ([`ClusterClock`]).
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -54,11 +53,16 @@ pub(crate) struct Clock {
     host: Arc<dyn HostClock>,
     /// Where monotonic time begins.
     base: Instant,
-    cluster: Mutex<ClusterClock>,
-    /// How far the end of time was from the beginning of the monotonic clock when whoever waits was last told to derive instants anew, µs.
-    derived: AtomicU64,
+    cluster: Mutex<Estimate>,
     /// The estimate has moved against the monotonic clock; whoever waits for a time derives its instant anew.
     moved: Notify,
+}
+
+#[derive(Debug)]
+struct Estimate {
+    clock: ClusterClock,
+    /// How far the end of time was from the beginning of the monotonic clock when whoever waits was last told to derive instants anew, µs.
+    derived: u64,
 }
 
 impl Clock {
@@ -71,21 +75,21 @@ impl Clock {
     pub(crate) fn from_readings(host: Arc<dyn HostClock>, mut readings: Vec<u64>) -> Self {
         let (us, base) = host_now(&*host);
         readings.push(us);
-        let cluster = ClusterClock::new(0, &readings);
-        let derived = AtomicU64::new(cluster.mono_until(0, Time::MAX));
-        Self { host, base, cluster: Mutex::new(cluster), derived, moved: Notify::new() }
+        let clock = ClusterClock::new(0, &readings);
+        let derived = clock.mono_until(0, Time::MAX);
+        Self { host, base, cluster: Mutex::new(Estimate { clock, derived }), moved: Notify::new() }
     }
 
     /// The present by both clocks.
     pub(crate) fn now(&self) -> Now {
         let mono_us = self.mono_us(Instant::now());
-        Now { time: self.cluster().now(mono_us), mono_ms: mono_us / 1_000 }
+        Now { time: self.cluster().clock.now(mono_us), mono_ms: mono_us / 1_000 }
     }
 
     /// When the cluster clock will read `time`, as far as can be said now; in the past if it does already.
     pub(crate) fn instant_of(&self, time: Time) -> Instant {
         let mono_us = self.mono_us(Instant::now());
-        let ahead = self.cluster().mono_until(mono_us, time);
+        let ahead = self.cluster().clock.mono_until(mono_us, time);
         self.base + Duration::from_micros(mono_us.saturating_add(ahead.min(MOST_AHEAD_US)))
     }
 
@@ -107,10 +111,10 @@ impl Clock {
         readings.push(us);
         let mono_us = self.mono_us(instant);
         let mut cluster = self.cluster();
-        let seen = cluster.observe(mono_us, &readings);
-        let distance = cluster.mono_until(0, Time::MAX);
-        if distance.abs_diff(self.derived.load(Ordering::Relaxed)) >= WORTH_IT_US {
-            self.derived.store(distance, Ordering::Relaxed);
+        let seen = cluster.clock.observe(mono_us, &readings);
+        let distance = cluster.clock.mono_until(0, Time::MAX);
+        if distance.abs_diff(cluster.derived) >= WORTH_IT_US {
+            cluster.derived = distance;
             self.moved.notify_one();
         }
         seen.outliers
@@ -121,7 +125,7 @@ impl Clock {
         u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX)
     }
 
-    fn cluster(&self) -> MutexGuard<'_, ClusterClock> {
+    fn cluster(&self) -> MutexGuard<'_, Estimate> {
         // The estimator is plain numbers; nothing in it can be left half done by a panic elsewhere.
         self.cluster.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -183,6 +187,8 @@ pub(crate) async fn keep(
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use futures_util::FutureExt;
 
     use super::*;

@@ -90,7 +90,7 @@ settings! {
     partitions: u16 = "MTIMER_PARTITIONS",
     /// Folder of the embedded store
     data: PathBuf = "MTIMER_DATA",
-    /// How far ahead timers are loaded into memory
+    /// How far ahead timers are loaded into memory; less once half of --memory is used
     preload: Span = "MTIMER_PRELOAD",
     /// Budget for timers in memory
     memory: Size = "MTIMER_MEMORY",

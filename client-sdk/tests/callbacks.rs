@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fake::{Broker, START, delivery, dest, until};
-use mtimer_client::{CloseError, Epoch, Mode, Outcome, RegisterError, Schedule, TimerId};
+use fake::{Broker, Peer, START, delivery, dest, until};
+use mtimer_client::{
+    Client, CloseError, Epoch, Mode, Outcome, RegisterError, Registration, Schedule, TimerId,
+};
 use mtimer_protocol::{ClientMessage, Delivery, ServerMessage, SettleRefusal};
 use mtimer_types::HandlerOutcome;
 use tokio::sync::Semaphore;
@@ -335,13 +337,19 @@ async fn closing_does_not_wait_for_ever_for_a_confirmation() {
 /// Longer than anything waits for a broker.
 const LONG: Duration = Duration::from_secs(120);
 
-#[tokio::test(start_paused = true)]
-async fn a_registration_ends_though_the_broker_never_says_that_nothing_more_comes() {
+/// A client that has registered with a broker which answers nothing.
+async fn registered_in_vain() -> (Broker, Client, Peer, Registration) {
     let broker = Broker::start().await;
     let (client, mut peer) = broker.connect().await;
     peer.answers = false;
-    let idle = client.on(dest(), |_| async {}).unwrap();
+    let registration = client.on(dest(), |_| async {}).expect("the client is open");
     peer.registration(&dest()).await;
+    (broker, client, peer, registration)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registration_ends_though_the_broker_never_says_that_nothing_more_comes() {
+    let (_broker, client, mut peer, idle) = registered_in_vain().await;
     let busy = client.on(dest(), |_| tokio::time::sleep(Duration::from_secs(30))).unwrap();
     let (number, _) = peer.registration(&dest()).await;
     peer.deliver(number, vec![delivery(1)]).await;
@@ -362,11 +370,7 @@ async fn a_registration_ends_though_the_broker_never_says_that_nothing_more_come
 
 #[tokio::test(start_paused = true)]
 async fn closing_ends_though_the_broker_never_says_that_nothing_more_comes() {
-    let broker = Broker::start().await;
-    let (client, mut peer) = broker.connect().await;
-    peer.answers = false;
-    let _registration = client.on(dest(), |_| async {}).unwrap();
-    peer.registration(&dest()).await;
+    let (_broker, client, mut peer, _registration) = registered_in_vain().await;
     let reader = tokio::spawn(async move { peer.until_closed().await });
     let began = Instant::now();
     timeout(LONG, client.close()).await.expect("it ends").unwrap();

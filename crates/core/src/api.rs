@@ -193,7 +193,7 @@ pub struct EngineOptions {
     pub address: Option<String>,
     /// Partitions of the cluster.
     pub partitions: u16,
-    /// How far ahead timers are loaded into memory, ms.
+    /// How far ahead timers are loaded into memory, ms; less once half of [`Self::memory_bytes`] is used.
     pub preload_ms: u64,
     /// Budget for timers in memory, bytes (payload plus about 300 bytes each). From one half on, what is due and finds no
     /// credit is parked without delay, before more is stored. What may come on top: deliveries that clients have not

@@ -6,7 +6,8 @@
 //!
 //! Prints are noted when a script that may end timers is laid out, whatever becomes of it. Nothing is laid out behind it before. They grow
 //! old from then on, what Redis remembers from when the script runs: so after every trouble that may lie in between, and after what finds
-//! timers by itself, it is as at the beginning of a reign.
+//! timers by itself, it is as at the beginning of a reign; and after a pause as long as prints are kept, in which a script may have waited
+//! that was laid out before it.
 //!
 //! Not in here: how a timer ended; acknowledgements that leave no word.
 
@@ -39,6 +40,8 @@ pub(crate) struct Endings {
     generations: [Generation; GENERATIONS],
     /// When the latest began.
     begun: Instant,
+    /// When time was last seen to pass.
+    turned: Instant,
     /// When everything that may still be remembered was noted here.
     complete_from: Instant,
     complete: bool,
@@ -46,21 +49,27 @@ pub(crate) struct Endings {
 
 impl Default for Endings {
     fn default() -> Self {
-        let (begun, generations) = (Instant::now(), Default::default());
-        Self { generations, begun, complete_from: begun + KEPT, complete: false }
+        Self::beginning(Instant::now())
     }
 }
 
 impl Endings {
+    fn beginning(now: Instant) -> Self {
+        let generations = Default::default();
+        Self { generations, begun: now, turned: now, complete_from: now + KEPT, complete: false }
+    }
+
     /// Time has passed.
     pub(crate) fn turn(&mut self, now: Instant) {
+        if now >= self.turned + KEPT {
+            *self = Self::beginning(now);
+        }
+        self.turned = now;
         self.complete = now >= self.complete_from;
         while now >= self.begun + SPAN {
             self.generations.rotate_right(1);
             self.generations[0] = Generation::default();
-            // After a long rest the rest of the turns would change nothing.
-            self.begun =
-                (self.begun + SPAN).max(now.checked_sub(SPAN * GENERATIONS as u32).unwrap_or(self.begun));
+            self.begun += SPAN;
         }
     }
 
@@ -139,23 +148,30 @@ mod tests {
         }
     }
 
+    /// A script that was laid out before the pause may run after it, and be remembered for longer than its prints are kept.
     #[test]
-    fn a_long_rest_ends_at_once() {
+    fn after_a_long_pause_it_begins_anew() {
         let mut endings = Endings::default();
         let start = endings.begun;
+        at(&mut endings, start, 99);
+        assert!(!at(&mut endings, start, 198).may_have(id(1)));
         endings.note(id(1));
-        assert!(!at(&mut endings, start, 1 << 32).may_have(id(1)));
-        endings.note(id(1));
-        assert!(at(&mut endings, start, (1 << 32) + 99).may_have(id(1)));
+        assert!(!at(&mut endings, start, 297).may_have(id(2)));
+        assert!(at(&mut endings, start, 397).may_have(id(1)) && endings.may_have(id(2)));
+        assert!(at(&mut endings, start, 496).may_have(id(2)));
+        assert!(!at(&mut endings, start, 497).may_have(id(2)));
+        assert!(at(&mut endings, start, 1 << 32).may_have(id(2)));
     }
 
     #[test]
     fn too_many_are_any() {
         let mut endings = Endings::default();
         let start = endings.begun;
+        at(&mut endings, start, 60);
         at(&mut endings, start, 100);
         (0..MOST as u64 + 1_000).for_each(|n| endings.note(id(n)));
         assert!(endings.may_have(id(1 << 40)) && endings.generations[0].prints.len() == MOST);
+        at(&mut endings, start, 180);
         assert!(!at(&mut endings, start, 251).may_have(id(1 << 40)));
         let now = start + Duration::from_secs(251);
         endings.lose(now);

@@ -16,25 +16,26 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use mtimer_store::{Answer, Batch, Health, LaneError, Op, Refusal};
-use mtimer_types::{PartitionId, Target, Time, TimerId};
+use mtimer_types::{PartitionId, Time, TimerId};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::{self, Nonsense, Said};
 use crate::backoff::Backoff;
-use crate::conn::{Answered, Conn, Lost, Pool, Waiting};
+use crate::conn::{Answered, Conn, Lost, Pool};
 use crate::cut::{Cut, Weight, cut};
 use crate::dests::Destinations;
 use crate::hints::Hints;
 use crate::keys::SlotKey;
 use crate::ledger::MOST_PRINTS;
 use crate::mirror::Mirror;
-use crate::plan::{Facts, Needs, Placed, Plan, Planner, TRIM_STEP};
+use crate::plan::{Facts, Placed, Plan, Planner, TRIM_STEP};
 use crate::resp::{Args, Reply};
 use crate::script::Script;
 use crate::topology::Topology;
 use crate::unreadable::Unreadable;
+use crate::window::{Alone, Item, Run, Sent, Work};
 
 /// Scripts under way at a time; the owner record keeps as many answers.
 pub(crate) const WINDOW: usize = 32;
@@ -50,68 +51,6 @@ const UNCONFIRMED: &str = "too few replicas have confirmed";
 pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) topology: Topology,
-}
-
-/// A script that runs alone.
-#[derive(Debug)]
-pub(crate) struct Alone {
-    pub(crate) plan: Plan,
-    /// Its answer must be confirmed by replicas if that is the durability level.
-    pub(crate) confirm: bool,
-}
-
-/// What a place in the window is for.
-#[derive(Debug)]
-pub(crate) enum Work {
-    Ops(Run),
-    /// A claim by itself.
-    Claim {
-        until: Time,
-        /// It was made, and too few replicas have it: it is made until enough do, and nothing is sent behind it.
-        held: bool,
-    },
-    Get(Target),
-    /// Asks for the ids of slots, for the sake of what comes behind it.
-    Learn(Vec<SlotKey>),
-    Alone(Alone),
-}
-
-/// Operations of one kind.
-#[derive(Debug)]
-pub(crate) struct Run {
-    pub(crate) ops: Vec<Op>,
-    /// Their places in the batch.
-    pub(crate) places: Vec<u32>,
-    now: Time,
-    pub(crate) claim: Option<Time>,
-    /// Dead letters trimmed so far, if it is a trim in several steps.
-    trimmed: u32,
-}
-
-/// A script that was sent.
-#[derive(Debug)]
-pub(crate) struct Sent {
-    pub(crate) seq: u64,
-    pub(crate) script: Script,
-    slots: Vec<SlotKey>,
-    /// The highest number of a destination that it stores, or 0.
-    dests: u32,
-    waiting: Waiting,
-}
-
-/// A place in the window.
-#[derive(Debug)]
-pub(crate) struct Item {
-    no: u64,
-    /// The call to apply that it is part of; `None`: it is no part of any.
-    pub(crate) call: Option<u64>,
-    pub(crate) work: Work,
-    pub(crate) needs: Needs,
-    /// Where it files timers.
-    placed: Vec<Placed>,
-    /// Its keys were looked up.
-    pub(crate) looked_up: bool,
-    pub(crate) sent: Option<Sent>,
 }
 
 /// A call to apply a batch that waits for its answers.
@@ -547,38 +486,6 @@ impl Engine {
         for call in self.calls.drain(..) {
             let _ = call.to.send(Err(why.clone()));
         }
-    }
-}
-
-impl Item {
-    fn new(no: u64, call: Option<u64>, work: Work) -> Self {
-        let (needs, placed) = Default::default();
-        Self { no, call, work, needs, placed, looked_up: false, sent: None }
-    }
-}
-
-impl Work {
-    /// Whether this may not be sent behind it until it is done: what may take several steps, or teaches what others need.
-    fn blocks(&self, next: &Self) -> bool {
-        match self {
-            Self::Ops(run) => matches!(run.ops[..], [Op::TrimDead { limit, .. }] if limit > TRIM_STEP),
-            Self::Learn(_) => !matches!(next, Self::Learn(_)),
-            Self::Get(_) | Self::Alone(_) => true,
-            Self::Claim { held, .. } => *held,
-        }
-    }
-}
-
-impl Run {
-    /// Of a trim: `Some(None)` if a further step is due, otherwise its whole answer. `None`: it is no trim.
-    fn next_trim(&mut self, answers: &[Answer]) -> Option<Option<Answer>> {
-        let ([Op::TrimDead { limit, .. }], [Answer::Trimmed { removed, more }]) = (&self.ops[..], answers)
-        else {
-            return None;
-        };
-        self.trimmed += removed;
-        let again = *more && self.trimmed < *limit;
-        Some((!again).then_some(Answer::Trimmed { removed: self.trimmed, more: *more }))
     }
 }
 

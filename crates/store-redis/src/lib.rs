@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `options`, `store` | what is given, checks at the start, acquisition |
 //! | `coordination` | the lease, and which masters answer |
-//! | `handle`, `lane`, `resolve`, `mend`, `recovery` | the ordered stream of one owner |
+//! | `handle`, `lane`, `window`, `resolve`, `mend`, `recovery` | the ordered stream of one owner |
 //! | `plan`, `answer`, `script` | operations to script calls, and back |
 //! | `mirror`, `wide`, `ledger`, `prints`, `hints`, `dests`, `load`, `reads`, `unreadable` | where timers are |
 //! | `endings` | which may have ended lately |
@@ -57,6 +57,7 @@ mod tests;
 mod topology;
 mod unreadable;
 mod wide;
+mod window;
 
 pub use options::{DEFAULT_PARTITIONS, Durability, Options};
 pub use store::RedisStore;

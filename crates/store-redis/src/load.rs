@@ -9,11 +9,12 @@ use mtimer_types::{Time, TimerId};
 
 use crate::answer;
 use crate::keys::{IndexKey, SHELVES, SlotKey};
-use crate::lane::{Alone, Engine};
+use crate::lane::Engine;
 use crate::mirror::Step;
 use crate::plan::Plan;
 use crate::resp::{Args, Reply};
 use crate::script::Script;
+use crate::window::Alone;
 
 /// Split steps (of up to five slots of about 128 timers) of one load.
 const SPLITS: u32 = 8;

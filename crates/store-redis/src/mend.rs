@@ -6,7 +6,8 @@ use mtimer_store::{Answer, LaneError, Op, Refusal};
 use tokio::time::Instant;
 
 use crate::fault::{Remedy, remedy};
-use crate::lane::{Engine, Item, Work};
+use crate::lane::Engine;
+use crate::window::{Item, Work};
 
 impl Engine {
     /// Another owner, or nobody: what it means.

@@ -8,12 +8,13 @@ use mtimer_types::{DeadReason, Destination, Epoch, Target, Time, TimerId, limits
 
 use crate::dests;
 use crate::keys::{IndexKey, SHELVES, SlotKey};
-use crate::lane::{Alone, Engine, Work};
+use crate::lane::Engine;
 use crate::load::timer_id;
 use crate::mirror::Room;
 use crate::plan::Plan;
 use crate::resp::{Args, Reply};
 use crate::script::Script;
+use crate::window::{Alone, Work};
 
 /// Entries of each index that are read at a time.
 const INDEX_PAGE: u64 = 300;

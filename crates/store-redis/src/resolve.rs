@@ -10,10 +10,11 @@ use mtimer_types::{KeyPolicy, Target, TimerId};
 
 use crate::dests::Destinations;
 use crate::keys::SHELVES;
-use crate::lane::{Engine, Item, Work};
+use crate::lane::Engine;
 use crate::load::timer_id;
 use crate::plan::key_field;
 use crate::resp::Args;
+use crate::window::{Item, Work};
 
 /// The shelf of a key's field, as `key_key` in `lua/timers.lua` has it.
 fn shelf(field: &[u8]) -> u8 {

@@ -37,6 +37,23 @@ fn first_reach(id: PartitionId, preload: u64) -> u64 {
     preload - preload * share / (2 << 16)
 }
 
+/// How far ahead timers are loaded, ms: all of `preload` while half of the memory is free, then less and less, because what could not be
+/// loaded in time would be late.
+fn reach(preload: u64, used: u64, budget: u64) -> u64 {
+    let near = preload.min(NEAR_MS);
+    match used {
+        _ if used < budget / 2 => preload,
+        _ if used < budget => {
+            let left = u128::from(budget - used);
+            // It is no more than `preload`.
+            near + (u128::from(preload - near) * left / u128::from(budget - budget / 2)) as u64
+        }
+        // The reserve: what is overdue or nearly so is loaded in any case, a little at a time; it leaves by delivery or
+        // by park. Ahead of the present, so that there is not a load in every turn.
+        _ => SCARCE_MS,
+    }
+}
+
 impl Engine {
     /// Timers in memory, and their bytes.
     pub(super) fn memory(&self) -> (u64, u64) {
@@ -51,18 +68,7 @@ impl Engine {
         }
         let (_, used) = self.memory();
         let budget = self.options.memory_bytes;
-        let preload = match used {
-            _ if used < budget / 2 => self.options.preload_ms,
-            // Less and less far: what was loaded late would be late.
-            _ if used < budget => {
-                let near = self.options.preload_ms.min(NEAR_MS);
-                let share = (budget - used) * 1_024 / (budget - budget / 2);
-                near + (self.options.preload_ms - near) * share / 1_024
-            }
-            // The reserve: what is overdue or nearly so is loaded in any case, a little at a time; it leaves by delivery or
-            // by park. Ahead of the present, so that there is not a load in every turn.
-            _ => SCARCE_MS,
-        };
+        let preload = reach(self.options.preload_ms, used, budget);
         let owned = self.partitions.iter().flatten().count().max(1) as u64;
         let room = budget.saturating_sub(used) / owned;
         let max_timers = ((room / ENTRY_BYTES) as usize).clamp(LEAST_TIMERS, LOAD_TIMERS);
@@ -305,6 +311,16 @@ impl Partition {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn less_is_loaded_ahead_as_memory_fills() {
+        let reaches = [0, 499, 500, 625, 750, 999, 1_000, 2_000].map(|used| reach(5_000, used, 1_000));
+        assert_eq!(reaches, [5_000, 5_000, 5_000, 4_000, 3_000, 1_008, SCARCE_MS, SCARCE_MS]);
+        // A short one is what it is; nothing overflows.
+        assert_eq!([0, 900, 1_000].map(|used| reach(300, used, 1_000)), [300, 300, SCARCE_MS]);
+        assert!(reach(u64::MAX, u64::MAX / 2 + 1, u64::MAX) > u64::MAX / 2);
+        assert_eq!((reach(5_000, 0, 0), reach(5_000, 0, 1)), (SCARCE_MS, 5_000));
+    }
 
     #[test]
     fn first_loads_reach_differently_far() {
