@@ -166,6 +166,12 @@ impl Engine {
         match (pending, answer) {
             (Pending::Apply { ctxs, claim, begun }, CallAnswer::Apply(answers)) => {
                 p.applies_out -= 1;
+                if answers.len() != ctxs.len() {
+                    // Every operation's caller is to be told, so the batch counts as unanswered.
+                    let text = format!("{} answers to {} operations", answers.len(), ctxs.len());
+                    p.calls.push_front(Pending::Apply { ctxs, claim, begun });
+                    return self.lane_ended(id, LaneError::Broken(text));
+                }
                 p.note_lag(begun, now.mono_ms);
                 // A store that is full or read-only refuses before it looks at the owner record.
                 let unseen =
@@ -187,7 +193,7 @@ impl Engine {
             (Pending::Unload { beyond }, CallAnswer::Unload) => self.unloaded(id, beyond),
             (Pending::Fetch(timer), CallAnswer::Get(found)) => self.fetched(now, timer, found),
             (Pending::ParkedDestinations, CallAnswer::ParkedDestinations(list)) => self.parks_known(id, list),
-            (Pending::Parked { dest }, CallAnswer::Parked(page)) => self.parked_page(now, id, dest, page),
+            (Pending::Parked { dest }, CallAnswer::Parked(page)) => self.parked_page(now, id, &dest, page),
             (Pending::Sweep { dest }, CallAnswer::Parked(page)) => self.swept(now, id, &dest, page),
             (Pending::Taken, CallAnswer::Taken(page)) => self.taken_page(now, id, page),
             (Pending::Query(part), answer) => self.query_answered(id, part, answer),

@@ -352,6 +352,9 @@ impl Engine {
             let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
             let Some(State::InFlight(f)) = entry.map(|e| &e.state) else { continue };
             let f = *f;
+            if f.session != Some(session) {
+                continue;
+            }
             self.count(Counter::SessionLost, 1);
             self.lose(now, id, &f, "the connection was lost");
         }
