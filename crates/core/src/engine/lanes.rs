@@ -2,13 +2,13 @@
 
 use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_store::{Answer, Batch, Health, InFlight, LaneError, Op, Refusal};
-use mtimer_types::{Epoch, PartitionId, Time};
+use mtimer_types::{Epoch, PartitionId, Time, TimerId};
 
 use super::partition::{APPLIES_OUT, Partition, Pending};
 use super::queue::Queued;
 use super::recent::RecentIds;
 use super::requests::OpCtx;
-use super::table::State;
+use super::table::{Entry, State};
 use super::{Engine, GATHER_MS, Phase};
 use crate::api::{Call, CallAnswer, Counter, Effect, Now};
 
@@ -268,7 +268,7 @@ impl Engine {
         self.count(Counter::LanesEnded, 1);
         let Partition { table, mut queue, calls, key_edits, put_off, .. } = *p;
         for (timer, entry) in table.iter() {
-            self.retire(*timer, entry.dest, &entry.state);
+            self.retire(*timer, entry);
         }
         let code = match &error {
             LaneError::Fenced { .. } | LaneError::Closed => ErrorCode::NotOwner,
@@ -306,8 +306,13 @@ impl Engine {
     }
 
     /// Gives back what a timer holds that leaves memory.
-    pub(super) fn retire(&mut self, id: mtimer_types::TimerId, dest: usize, state: &State) {
-        let member = match state {
+    pub(super) fn retire(&mut self, id: TimerId, entry: &Entry) {
+        let dest = entry.dest;
+        let member = match &entry.state {
+            State::Ready { .. } => {
+                self.roster.dest_mut(dest).leave_ready(id, entry.record.timer.deadline);
+                None
+            }
             State::InFlight(flight) => {
                 if let Some(session) = flight.session {
                     self.roster.end_flight(session, id);

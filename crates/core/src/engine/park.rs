@@ -106,6 +106,7 @@ impl Engine {
             while self.roster.dest(dest).ready.len() > patience {
                 let Some(id) = self.roster.dest(dest).ready.back().copied() else { break };
                 let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
+                let deadline = entry.and_then(|e| e.record.timer.deadline);
                 let since =
                     entry.and_then(|e| if let State::Ready { since } = e.state { Some(since) } else { None });
                 if since.is_some_and(|since| now.mono_ms.saturating_sub(since) < wait) {
@@ -113,6 +114,7 @@ impl Engine {
                 }
                 self.roster.dest_mut(dest).ready.pop_back();
                 if since.is_some() {
+                    self.roster.dest_mut(dest).leave_ready(id, deadline);
                     self.park(id);
                 }
             }
@@ -305,7 +307,7 @@ impl Engine {
             let (id, deadline) = (record.timer.id, record.timer.deadline);
             let here = self.partition(at).is_some_and(|p| p.table.contains(id));
             match deadline {
-                Some(d) if d < now.time && !here => {
+                Some(_) if record.timer.is_past_deadline(now.time) && !here => {
                     let verdict = Verdict::Expired;
                     let op = Op::Settle { id, verdict: verdict.clone() };
                     self.enqueue(at, op, OpCtx::Settle { id, verdict, report: None, late: false });

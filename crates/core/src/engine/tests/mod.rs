@@ -1,5 +1,6 @@
 //! Single scenes of the engine on the in-memory model; whole lives are simulated in `tests/simulation.rs`.
 
+mod deadlines;
 mod delivery;
 mod fencing;
 mod gather;
