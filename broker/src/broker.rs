@@ -98,7 +98,7 @@ async fn begin(
     let patience = options.startup_timeout;
     let (ownership, joined) = match store.coordination() {
         Some(coordination) => {
-            let clock = Arc::new(Clock::start(options.host_clock.clone(), &*store).await);
+            let clock = Arc::new(start_clock(&options, &*store).await?);
             let (cluster, means, joined) = found(&options, &store, coordination, &counters, &clock, local)?;
             (Ownership { means, clock, acquired: Vec::new(), cluster: Some(cluster) }, Some(joined))
         }
@@ -115,6 +115,18 @@ async fn begin(
         Ok(())
     };
     Ok((broker, joining))
+}
+
+/// Starts the clock, which waits for the store's.
+async fn start_clock(options: &BrokerOptions, store: &dyn Store) -> Result<Clock, StartError> {
+    let (began, start) = (Instant::now(), Clock::start(options.host_clock.clone(), store));
+    match options.startup_timeout {
+        None => Ok(start.await),
+        Some(patience) => timeout(patience, start).await.map_err(|_| {
+            let last = "none of its clocks has answered".to_owned();
+            StartError::StoreAway { waited: began.elapsed(), last }
+        }),
+    }
 }
 
 /// Waits until a broker of a cluster owns what it was first assigned.
