@@ -27,6 +27,7 @@ use crate::clock::{Clock, keep};
 use crate::cluster::{Assigned, Board, ClusterTask, ORDERS, PEER_EVENTS, Parts as ClusterParts, PeerEvent};
 use crate::counters::Counters;
 use crate::error::{BrokerError, StartError};
+use crate::frames::ReceiveBudget;
 use crate::inbox::Gate;
 use crate::lanes::{Lanes, Means};
 use crate::listener::listen;
@@ -290,6 +291,8 @@ fn assemble(
         clock: clock.clone(),
         counters: counters.clone(),
         auth: options.auth,
+        receiving: Arc::new(ReceiveBudget::new(options.receiving_bytes)),
+        receiving_from_brokers: Arc::new(ReceiveBudget::new(limits::MAX_RECEIVING_FROM_BROKERS)),
         outbox_total: Arc::default(),
         outbox_limit: options.session_outbox_bytes,
         sessions: Arc::new(Semaphore::new(options.max_sessions)),

@@ -27,6 +27,10 @@ pub(crate) enum ShellCounter {
     FramesOversized,
     /// Connections that ended in the middle of a frame.
     FramesTruncated,
+    /// Frames that began and did not go on.
+    FramesSlow,
+    /// Unfinished frames given up because others waited for their memory.
+    FramesEvicted,
     /// Messages that are not allowed where they came.
     FramesOutOfPlace,
     /// Sessions closed by the engine: they broke the protocol.
@@ -63,7 +67,7 @@ pub(crate) enum ShellCounter {
 
 use ShellCounter as C;
 
-const ALL: [(ShellCounter, &str); 26] = [
+const ALL: &[(ShellCounter, &str)] = &[
     (C::ConnectionsAccepted, "connections_accepted_total"),
     (C::ConnectionsRefused, "connections_refused_total"),
     (C::SessionsRefused, "sessions_refused_total"),
@@ -74,6 +78,8 @@ const ALL: [(ShellCounter, &str); 26] = [
     (C::FramesMalformed, "frames_malformed_total"),
     (C::FramesOversized, "frames_oversized_total"),
     (C::FramesTruncated, "frames_truncated_total"),
+    (C::FramesSlow, "frames_slow_total"),
+    (C::FramesEvicted, "frames_evicted_total"),
     (C::FramesOutOfPlace, "frames_out_of_place_total"),
     (C::SessionsBroken, "sessions_broken_total"),
     (C::HeartbeatsMissed, "heartbeats_missed_total"),
