@@ -20,8 +20,9 @@ use crate::outbox::Outbox;
 
 /// Events that wait for the engine's task: enough to keep it busy; what they hold is bounded by the tickets.
 pub(crate) const INBOX: usize = 1_024;
-/// What a query costs of a session's unanswered operations: it may walk through a partition.
-const QUERY_OPS: usize = 100;
+/// What a query costs of a session's unanswered operations: 50 of them are enough for any display, and
+/// each may walk through a partition.
+const QUERY_OPS: usize = MAX_SESSION_INFLIGHT / 50;
 
 /// Something of a session, on its way to the engine.
 #[derive(Debug)]
