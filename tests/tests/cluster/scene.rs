@@ -122,7 +122,11 @@ fn tell(name: &str, history: &History, end: &Final) {
 pub(crate) fn failed(history: &History) -> Vec<(u64, &Event)> {
     let bad = |said: &Said| matches!(said, Said::Refused | Said::Unknown);
     let is_bad = |event: &Event| match event {
-        Event::Schedule { said, .. } | Event::Cancel { said, .. } | Event::Move { said, .. } => bad(said),
+        Event::Schedule { said, .. }
+        | Event::Cancel { said, .. }
+        | Event::Move { said, .. }
+        | Event::Replay { said, .. }
+        | Event::Purge { said, .. } => bad(said),
         _ => false,
     };
     history.events.iter().filter(|(_, e)| is_bad(e)).map(|(serial, e)| (*serial, e)).collect()

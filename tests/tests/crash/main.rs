@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mtimer_tests::{
-    Figures, Final, Launch, Recorder, Server, ServerOptions, Violation, check, drain, host_ms, long, purge,
-    seed,
+    Figures, Final, Launch, Recorder, Server, ServerOptions, Violation, check, drain, free_keys, host_ms,
+    long, purge, seed,
 };
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -89,6 +89,7 @@ async fn play(name: &str, launch: Launch, redis: Option<&Server>, size: Size) ->
     drain(&control, size.drain).await;
     let history = recorder.history();
     let mut end = Final::read(&control, &history).await;
+    free_keys(&control, &history, &mut end).await;
     purge(&control, redis, &mut end).await;
     let figures = Figures::of(&history, &end);
     println!(
