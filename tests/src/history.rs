@@ -512,7 +512,7 @@ impl Final {
                 end.strangers.push(format!("{row:?}"));
                 continue;
             };
-            let intact = is_intact(plan, &row.timer);
+            let intact = is_intact(history, plan, &row.timer);
             let (reason, attempts, last_error) = (row.reason, row.attempts, row.last_error);
             end.left.push((plan.serial, Left::Dead { reason, attempts, last_error, intact }));
         }
@@ -523,7 +523,7 @@ impl Final {
                 end.strangers.push(format!("{row:?}"));
                 continue;
             };
-            end.left.push((plan.serial, Left::Unconfirmed { intact: is_intact(plan, &row.timer) }));
+            end.left.push((plan.serial, Left::Unconfirmed { intact: is_intact(history, plan, &row.timer) }));
         }
         end.read_live(client, history).await;
         end
@@ -560,10 +560,16 @@ impl Final {
     }
 }
 
-fn is_intact(plan: &Plan, timer: &mtimer_client::Timer) -> bool {
+fn is_intact(history: &History, plan: &Plan, timer: &mtimer_client::Timer) -> bool {
+    // A replay takes away a deadline that has passed.
+    let replayed =
+        || history.events.iter().any(|(s, e)| *s == plan.serial && matches!(e, Event::Replay { .. }));
     plan.key == timer.key
         && plan.dest == timer.dest
         && plan.mode == timer.mode
-        && plan.deadline.is_none_or(|d| !plan.exact || timer.deadline == Some(Time::from_ms(d)))
+        && plan.deadline.is_none_or(|d| {
+            let kept = timer.deadline == Some(Time::from_ms(d));
+            !plan.exact || kept || (timer.deadline.is_none() && replayed())
+        })
         && plan.payload() == timer.payload
 }

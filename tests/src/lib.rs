@@ -15,6 +15,7 @@ mod broker;
 mod check;
 mod cluster;
 mod drain;
+mod edges;
 mod figures;
 mod fires;
 mod history;
@@ -34,6 +35,7 @@ pub use cluster::{
     Cluster, Label, Load, Member, Net, Parties, Proxy, Redis, RedisKind, Setup, Way, Ways, Work, apart,
 };
 pub use drain::{drain, free_keys, purge};
+pub use edges::{Connect, Edges, watch_clock};
 pub use figures::Figures;
 pub use fires::{Fire, Takeover, fires, lateness, takeover};
 pub use history::{

@@ -16,6 +16,9 @@ const LIVENESS_MS: u64 = 60_000;
 /// One that waits for longer than this while many others do not has been starved, ms.
 const STARVING_MS: u64 = 15_000;
 
+/// How far a broker's clock may be from the host's, ms: all have the same one.
+const CLOCK_MS: u64 = 500;
+
 /// More patience with brokers that are alive and slow than they have by default: fast rounds run beside other tests, on
 /// machines that do other things, and a broker that is starved is none that is dead. What a killed one's successors wait for
 /// is not changed by it. Long rounds run alone, with default settings.
@@ -97,6 +100,7 @@ impl Scene {
         let (mut history, end) = self.cluster.finish(self.work.client(), drain).await;
         history.limits.liveness_ms = Some(LIVENESS_MS);
         history.limits.starving_ms = Some(STARVING_MS);
+        history.limits.clock_ms = Some(CLOCK_MS);
         let Self { name, work, began, mut cluster } = self;
         tell(name, &history, &end);
         println!("{name}: drained after {:?}", began.elapsed());
