@@ -305,6 +305,9 @@ local function resolve(target)
   return id
 end
 
+-- Was it taken in this epoch, and may its owner still settle it?
+local function taken_here(t) return t.kind == 't' and t.by == EPOCH8 and not t.unconfirmed end
+
 -- No delivery of this pending or parked timer can have been started, in whatever epoch.
 local function untouched(t)
   return t.failed == 0 and not covered(t) and t.stopped == 0

@@ -226,7 +226,8 @@ pub enum Verdict {
         /// The last error; at most 512 bytes (a longer text is cut), empty for none.
         error: Box<str>,
     },
-    /// Its deadline passed: removes a pending or parked timer, frees its key, leaves [`Ended::Expired`].
+    /// Its deadline passed before it was sent: removes a pending or parked timer, or one that this
+    /// epoch has taken and not sent (nor unconfirmed), frees its key, leaves [`Ended::Expired`].
     Expired,
     /// Nobody will settle this taken timer: frees its key and marks it unconfirmed; it stays until a late ok, a
     /// replay or a purge. Done also if so already; gone if it is not taken.

@@ -213,7 +213,7 @@ impl Engine {
     /// The same for what is going to be read anew: the word still counts.
     pub(super) fn take_out(&mut self, id: TimerId) -> Option<Record> {
         let entry = self.partition(id.partition())?.table.remove(id)?;
-        self.retire(id, entry.dest, &entry.state);
+        self.retire(id, &entry);
         Some(entry.record)
     }
 
@@ -273,6 +273,7 @@ impl Engine {
     /// Looks over what has no event of its own.
     pub(super) fn keep_house(&mut self, now: Now) {
         self.shed(now);
+        self.expire_ready(now);
         self.park_waiting(now);
         self.continue_sweep(now);
         self.sweep_parks(now);

@@ -106,6 +106,7 @@ impl Engine {
             while self.roster.dest(dest).ready.len() > patience {
                 let Some(id) = self.roster.dest(dest).ready.back().copied() else { break };
                 let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
+                let deadline = entry.and_then(|e| e.record.timer.deadline);
                 let since =
                     entry.and_then(|e| if let State::Ready { since } = e.state { Some(since) } else { None });
                 if since.is_some_and(|since| now.mono_ms.saturating_sub(since) < wait) {
@@ -113,6 +114,7 @@ impl Engine {
                 }
                 self.roster.dest_mut(dest).ready.pop_back();
                 if since.is_some() {
+                    self.roster.dest_mut(dest).leave_ready(id, deadline);
                     self.park(id);
                 }
             }
@@ -140,6 +142,8 @@ impl Engine {
         let (dest, deadline) = (entry.dest, entry.record.timer.deadline);
         if matches!(answer, Answer::Done) {
             self.count(Counter::Parked, 1);
+        }
+        if matches!(answer, Answer::Done) && self.serves(at) {
             let park = self.roster.dest_mut(dest).parks.entry(at).or_default();
             park.count += 1;
             park.note_deadline(deadline);
@@ -150,6 +154,9 @@ impl Engine {
 
     /// What a new owner finds parked.
     pub(super) fn parks_known(&mut self, at: PartitionId, list: Vec<(Destination, u64)>) {
+        if !self.serves(at) {
+            return;
+        }
         for (name, count) in list {
             let dest = self.roster.dest_ix(&name);
             let park = self.roster.dest_mut(dest).parks.entry(at).or_default();
@@ -192,15 +199,21 @@ impl Engine {
                 park.fetching = true;
             }
             // A partition that is not owned any more has no parks.
-            self.call(at, Pending::Parked { dest }, Call::Parked(name, 0, limit));
+            self.call(at, Pending::Parked { dest: name.clone() }, Call::Parked(name, 0, limit));
         }
     }
 
-    pub(super) fn parked_page(&mut self, now: Now, at: PartitionId, dest: DestIx, page: Page<Record>) {
+    /// Takes a page of parked timers into memory. Of a partition that is being given up it stays
+    /// where it is: nothing would come of it before the release.
+    pub(super) fn parked_page(&mut self, now: Now, at: PartitionId, dest: &Destination, page: Page<Record>) {
+        if !self.serves(at) {
+            return;
+        }
+        let dest = self.roster.dest_ix(dest);
         let mut coming = 0;
         for record in page.rows {
             let id = record.timer.id;
-            let Some(p) = self.partition(at) else { return };
+            let Some(p) = self.partition(at) else { break };
             if p.table.contains(id) {
                 continue;
             }
@@ -294,7 +307,7 @@ impl Engine {
             let (id, deadline) = (record.timer.id, record.timer.deadline);
             let here = self.partition(at).is_some_and(|p| p.table.contains(id));
             match deadline {
-                Some(d) if d < now.time && !here => {
+                Some(_) if record.timer.is_past_deadline(now.time) && !here => {
                     let verdict = Verdict::Expired;
                     let op = Op::Settle { id, verdict: verdict.clone() };
                     self.enqueue(at, op, OpCtx::Settle { id, verdict, report: None, late: false });

@@ -267,6 +267,7 @@ impl Model {
         let Some(e) = self.timers.get(&id) else { return Answer::Gone };
         let (covered, failed) = (self.covered(e), e.progress.failed);
         let taken = matches!(e.place, Place::Taken { .. });
+        let own = Place::Taken { epoch: self.epoch, unconfirmed: false };
         let e = self.timers.get_mut(&id).unwrap();
         match verdict {
             Verdict::Ack if e.waits() || taken => self.acknowledge(id),
@@ -291,7 +292,7 @@ impl Model {
                 e.fail(*failed, error);
                 e.die(*reason, now);
             }
-            Verdict::Expired if e.waits() => self.end(id, Ended::Expired),
+            Verdict::Expired if e.waits() || e.place == own => self.end(id, Ended::Expired),
             Verdict::Unconfirmed if taken => {
                 if let Place::Taken { unconfirmed, .. } = &mut e.place {
                     *unconfirmed = true;

@@ -99,7 +99,7 @@ pub(super) fn reschedule<T: Table>(
     if !movable || in_flight || !untouched(ctx, &row) {
         return Ok(RescheduleAnswer::TooLate(id));
     }
-    if row.record.timer.deadline.is_some_and(|deadline| deadline < due) {
+    if row.record.timer.is_past_deadline(due) {
         return Ok(RescheduleAnswer::PastDeadline(id));
     }
     let mut record = row.record.clone();
@@ -136,7 +136,7 @@ pub(super) fn replay<T: Table>(
     record.progress.failed = record.progress.failed.saturating_add(u32::from(unconfirmed));
     record.progress.budget_from = record.progress.failed;
     record.progress.stopped = false;
-    if record.timer.deadline.is_some_and(|deadline| deadline < ctx.now) {
+    if record.timer.is_past_deadline(ctx.now) {
         Arc::make_mut(&mut record.timer).deadline = None;
     }
     file(table, ctx, Some(&row), record, fire, 0)?;

@@ -1,5 +1,6 @@
 //! Single scenes of the engine on the in-memory model; whole lives are simulated in `tests/simulation.rs`.
 
+mod deadlines;
 mod delivery;
 mod fencing;
 mod gather;
@@ -43,6 +44,8 @@ struct Rig {
     ended: Option<LaneError>,
     /// What is applied is answered as not confirmed by enough replicas.
     unconfirmed: bool,
+    /// Answers of the store are on their way and do not arrive.
+    answers_wait: bool,
     random: u64,
 }
 
@@ -81,6 +84,7 @@ impl Rig {
             released: false,
             ended: None,
             unconfirmed: false,
+            answers_wait: false,
             random: term.0 << 32,
         }
     }
@@ -112,7 +116,9 @@ impl Rig {
 
     fn turn(&mut self) {
         loop {
-            while let Some(answer) = self.unanswered.front_mut().and_then(FutureExt::now_or_never) {
+            while !self.answers_wait
+                && let Some(answer) = self.unanswered.front_mut().and_then(FutureExt::now_or_never)
+            {
                 self.unanswered.pop_front();
                 let answer = answer.unwrap_or_else(CallAnswer::Ended);
                 let epoch = self.lane.epoch();
