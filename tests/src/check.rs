@@ -148,6 +148,7 @@ impl Timer<'_> {
         self.is_not_early(found);
         self.is_delivered_as_often_as_allowed(found);
         self.stays_cancelled(found);
+        self.ends_when_stopped(found);
         self.stays_replaced(found);
         self.stays_moved(found);
         self.keeps_its_deadline(found);

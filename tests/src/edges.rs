@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use mtimer_client::{
-    Callback, Client, DeadFilter, Destination, Key, KeyPolicy, Mode, Outcome, Registration, TimerId,
+    Callback, Cancelled, Client, DeadFilter, Destination, Key, KeyPolicy, Mode, Outcome, Registration,
+    Schedule, Target, TimerId, TimerState,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -22,7 +23,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::behaviour::Behaviour;
-use crate::history::{Handled, Plan, Recorder, serial_of};
+use crate::check::HOP_MS;
+use crate::history::{Event, Handled, Plan, Recorder, serial_of};
 use crate::host_ms;
 
 /// The first serial number; those of the ordinary load are below.
@@ -43,12 +45,17 @@ const TIMEOUT_MS: u64 = 10_000;
 const SLOW: Duration = Duration::from_millis(150);
 /// Handlers of the crowded destination that run at once: one for each of three brokers.
 const CROWDED_CREDIT: u32 = 3;
+/// Delay before the second attempt of timers that are to be stopped: longer than any run.
+const LONG_RETRY: Duration = Duration::from_secs(24 * 3_600);
+/// Timers that are to be stopped and of which it is not known yet whether they were.
+const STOPPING: usize = 100;
 /// Timers that come at once for the crowded destination, and how often.
 const CROWD: u64 = 50;
 const CROWD_EVERY: Duration = Duration::from_millis(2_500);
 
 const CROWDED: &str = "crowded";
 const CROSSED: &str = "crossed";
+const STOPPED: &str = "stopped";
 const SWAPPED: &str = "swapped";
 const VISITED: &str = "visited";
 
@@ -104,7 +111,7 @@ impl Edges {
         });
         let (number, handlers) = shared.client().await;
         let mut registrations = Vec::new();
-        for (app, credit) in [(CROWDED, CROWDED_CREDIT), (CROSSED, 30), (SWAPPED, 30)] {
+        for (app, credit) in [(CROWDED, CROWDED_CREDIT), (CROSSED, 30), (STOPPED, 30), (SWAPPED, 30)] {
             let shared = Arc::clone(&shared);
             let dest = shared.dest(app);
             let take = move |callback| handle(Arc::clone(&shared), number, callback);
@@ -114,6 +121,7 @@ impl Edges {
         let mut tasks = JoinSet::new();
         tasks.spawn(crowd(Arc::clone(&shared)));
         tasks.spawn(cross(Arc::clone(&shared)));
+        tasks.spawn(stop(Arc::clone(&shared)));
         tasks.spawn(keep(Arc::clone(&shared)));
         tasks.spawn(cancel(Arc::clone(&shared), waiting));
         tasks.spawn(call_on_visitors(Arc::clone(&shared)));
@@ -178,6 +186,41 @@ impl Shared {
 
     async fn pause(&self, ms: u64) {
         let _ = self.stop.run_until_cancelled(tokio::time::sleep(Duration::from_millis(ms))).await;
+    }
+
+    /// Schedules a timer, cancels it at `cancel_at`, looks whether that ended it, and sees to it that
+    /// it ends.
+    async fn stop_one(&self, client: &Client, plan: Plan, schedule: Schedule, cancel_at: u64) {
+        let asked = host_ms();
+        let answer = client.schedule(schedule).await;
+        self.recorder.scheduled(plan.serial, asked, &answer);
+        let key = plan.key.clone().expect("a key");
+        let target = answer.map_or_else(|_| Target::from((plan.dest.clone(), key)), |s| Target::Id(s.id));
+        tokio::time::sleep(Duration::from_millis(cancel_at.saturating_sub(host_ms()))).await;
+        loop {
+            let asked = host_ms();
+            let said = client.cancel(target.clone()).await;
+            self.recorder.cancelled(plan.serial, asked, &said);
+            match said {
+                Ok(Cancelled::TooLate(_)) => {}
+                Ok(_) => return,
+                Err(_) => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    continue;
+                }
+            }
+            // No handler has it any more when this is over.
+            tokio::time::sleep(Duration::from_millis(HOP_MS + 500)).await;
+            let view = match client.get(target.clone()).await {
+                Ok(Some(view)) => view,
+                Ok(None) => return,
+                Err(_) => continue,
+            };
+            self.recorder.add(plan.serial, Event::Looked { at: host_ms(), state: view.state });
+            if matches!(view.state, TimerState::Dead | TimerState::Unconfirmed) {
+                return;
+            }
+        }
     }
 
     /// Has a timer cancelled, unless too many cancels wait already.
@@ -248,8 +291,35 @@ async fn cross(shared: Arc<Shared>) {
             let after = Duration::from_millis(at.saturating_sub(host_ms() + 5));
             shared.cancel_soon(&plan, id, after);
         }
-        shared.pause(rng.random_range(20..100)).await;
+        shared.pause(rng.random_range(10..50)).await;
     }
+    client.close().await.expect("a good end");
+}
+
+/// Timers whose handlers ask for a retry a day later, each cancelled around its delivery: the cancel
+/// ends them all.
+async fn stop(shared: Arc<Shared>) {
+    let mut rng = shared.rng(6);
+    let (_, client) = shared.client().await;
+    let mut stopping = JoinSet::new();
+    while !shared.stop.is_cancelled() {
+        while stopping.len() >= STOPPING {
+            stopping.join_next().await;
+        }
+        while stopping.try_join_next().is_some() {}
+        let due = host_ms() + rng.random_range(5..60);
+        let mut plan = shared.plan(STOPPED, due);
+        plan.attempts = 2;
+        plan.key = Some(Key::new(&format!("stopped-{}", plan.serial)).expect("a key"));
+        shared.recorder.plan(plan.clone());
+        let timeout = Duration::from_millis(plan.timeout_ms);
+        let schedule = plan.schedule().callback_timeout(timeout).retry([LONG_RETRY]);
+        let cancel_at = due + rng.random_range(0..30);
+        let (owned, client) = (Arc::clone(&shared), client.clone());
+        stopping.spawn(async move { owned.stop_one(&client, plan, schedule, cancel_at).await });
+        shared.pause(rng.random_range(10..60)).await;
+    }
+    stopping.join_all().await;
     client.close().await.expect("a good end");
 }
 
@@ -284,8 +354,10 @@ async fn call_on_visitors(shared: Arc<Shared>) {
             plan.deadline = Some(plan.due + rng.random_range(100..3_000));
         }
         let stored = shared.schedule(&client, std::slice::from_ref(&plan)).await;
-        if let Some(id) = stored[0].filter(|_| rng.random_range(0..10) == 0) {
-            shared.cancel_soon(&plan, id, Duration::from_millis(rng.random_range(0..2_000)));
+        if let Some(id) = stored[0].filter(|_| rng.random_range(0..3) == 0) {
+            let at = plan.due + rng.random_range(0..10);
+            let after = Duration::from_millis(at.saturating_sub(host_ms() + 5));
+            shared.cancel_soon(&plan, id, after);
         }
         shared.pause(rng.random_range(50..150)).await;
     }
@@ -324,6 +396,8 @@ async fn keep(shared: Arc<Shared>) {
             continue;
         };
         let timers = dead.into_iter().map(|row| row.timer).chain(unconfirmed.into_iter().map(|r| r.timer));
+        // A replay of one that is to be stopped would wait for its next attempt for a day.
+        let timers = timers.filter(|timer| timer.dest.app() != STOPPED);
         let mut rows: Vec<_> = timers.map(|timer| (serial_of(&timer.payload), timer.id)).collect();
         for _ in 0..KEPT_AT_ONCE.min(rows.len()) {
             let (serial, id) = rows.swap_remove(rng.random_range(0..rows.len()));
@@ -378,6 +452,10 @@ async fn handle(shared: Arc<Shared>, client: u32, callback: Callback) -> Outcome
                 shared.cancel_soon(&plan, callback.id, after);
             }
             Behaviour { takes, says }
+        }
+        STOPPED => {
+            let takes = Duration::from_millis(rng.random_range(0..20));
+            Behaviour { takes, says: Handled::Retry }
         }
         _ => Behaviour { takes: Duration::from_millis(rng.random_range(0..5)), says: Handled::Ok },
     };

@@ -62,6 +62,7 @@ impl Figures {
                     Said::Unknown => count("purge unknown"),
                     _ => count("purge found nothing"),
                 },
+                Event::Looked { .. } => count("found after a late cancel"),
                 Event::Ended { how, .. } => match how {
                     Ended::Expired => count("reported as expired"),
                     _ => count("reported as ended"),

@@ -172,6 +172,13 @@ pub enum Event {
         /// The answer.
         said: Said,
     },
+    /// It was looked at.
+    Looked {
+        /// When answered.
+        at: u64,
+        /// Its state then.
+        state: TimerState,
+    },
     /// A repeat of its schedule was told that it has ended.
     Ended {
         /// When answered.
@@ -218,7 +225,10 @@ impl Event {
             | Self::Move { answered, .. }
             | Self::Replay { answered, .. }
             | Self::Purge { answered, .. } => *answered,
-            Self::Delivered { at, .. } | Self::Settled { at, .. } | Self::Ended { at, .. } => *at,
+            Self::Delivered { at, .. }
+            | Self::Settled { at, .. }
+            | Self::Ended { at, .. }
+            | Self::Looked { at, .. } => *at,
         }
     }
 }

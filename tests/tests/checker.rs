@@ -566,6 +566,22 @@ fn after_too_late_no_new_attempt_begins() {
 }
 
 #[test]
+fn a_late_cancel_ends_the_timer_once_no_handler_has_it() {
+    let retrying = TimerState::Retrying { fire: Time::from_ms(DUE + 3_600_000), tier: 1 };
+    let found = |after: u64, state| {
+        let story = Story::default().timer(1).delivered(1, 1, EPOCH, 1);
+        let story = story.cancelled(1, 10, Said::TooLate).settled(1, 11, EPOCH, 1, Handled::Retry);
+        story.event(1, Event::Looked { at: DUE + 10 + after, state })
+    };
+    let stopped = |story: Story| story.dead(1, DeadReason::Stopped, 1, Some("no"));
+    stopped(found(HOP_MS + 1, retrying)).breaks(6, "did not end it");
+    stopped(found(HOP_MS + 1, TimerState::Parked)).fault(5, 90).breaks(6, "did not end it");
+    stopped(found(HOP_MS, retrying)).holds();
+    stopped(found(HOP_MS + 1, TimerState::Dead)).holds();
+    stopped(found(HOP_MS + 1, retrying).replayed(1, 900, Said::Done)).holds();
+}
+
+#[test]
 fn what_was_replaced_is_never_sent() {
     for mode in [Mode::AtLeastOnce, Mode::AtMostOnce] {
         let keyed = |serial| Plan {

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use mtimer_client::TimerState;
+
 use super::lives::{Moved, Seen};
 use super::{CLAIM_MS, Found, HOP_MS, SETTLE_LAG_MS, Timer};
 use crate::history::Said;
@@ -58,6 +60,27 @@ impl Timer<'_> {
                     self.stays_stopped(*answered, found);
                 }
                 _ => {}
+            }
+        }
+    }
+
+    /// A late cancel stops what would follow: once no handler has the timer, it has ended.
+    pub(super) fn ends_when_stopped(&self, found: &mut Found) {
+        let l = self.life;
+        let waits = |state: &TimerState| {
+            matches!(state, TimerState::Pending { .. } | TimerState::Retrying { .. } | TimerState::Parked)
+        };
+        for (asked, answered, _) in l.cancels.iter().filter(|c| c.2 == Said::TooLate) {
+            let waiting = |(at, state): &&(u64, TimerState)| {
+                let excused = self.replayed_between(*asked, *at)
+                    // A new owner ends it in its own time.
+                    || self.fault_between(at.saturating_sub(HOP_MS), *at);
+                *at > answered + HOP_MS && waits(state) && !excused
+            };
+            if let Some((at, state)) = l.looks.iter().find(waiting) {
+                let what =
+                    format!("a cancel that came too late, at {answered}, did not end it: {state:?} at {at}");
+                found.push((6, what));
             }
         }
     }

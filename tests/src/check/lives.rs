@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use mtimer_client::{Ended, TimerId};
+use mtimer_client::{Ended, TimerId, TimerState};
 
 use crate::history::{Event, Final, Handled, History, Left, Said};
 
@@ -36,6 +36,8 @@ pub(super) struct Life {
     pub(super) settled: Vec<(u64, u64, u32, Handled)>,
     pub(super) replays: Vec<(u64, u64, Said)>,
     pub(super) purges: Vec<(u64, u64, Said)>,
+    /// Its states when it was looked at.
+    pub(super) looks: Vec<(u64, TimerState)>,
     /// What repeats of its schedule were told of its end, and when.
     pub(super) endings: Vec<(u64, Ended)>,
     /// Certainly replaced: when the replacing schedule was asked for and answered.
@@ -70,6 +72,7 @@ pub(super) fn lives(history: &History, end: &Final) -> BTreeMap<u64, Life> {
             }
             Event::Replay { asked, answered, said } => life.replays.push((*asked, *answered, *said)),
             Event::Purge { asked, answered, said } => life.purges.push((*asked, *answered, *said)),
+            Event::Looked { at, state } => life.looks.push((*at, *state)),
             Event::Ended { at, how } => life.endings.push((*at, *how)),
             Event::Delivered { at, id, epoch, attempt, due, intact, .. } => {
                 ids.insert(*id, *serial);
