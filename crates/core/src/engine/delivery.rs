@@ -221,39 +221,39 @@ impl Engine {
         self.count(Counter::Redelivered, u64::from(attempt > 1));
     }
 
-    /// An at-most-once timer was taken: now it may be sent, once.
+    /// An at-most-once timer was taken: now it may be sent, once. It is not if an edit of it is under
+    /// way, whose answer decides, or if its deadline has passed; otherwise it goes to its member, to
+    /// another one, or to the park.
     pub(super) fn taken(&mut self, now: Now, id: TimerId, answer: &Answer) {
         let Some(p) = self.partition(id.partition()) else { return };
-        let fenced = p.is_fenced(now.mono_ms);
-        let Some(entry) = p.table.get(id) else { return };
+        let (fenced, edited) = (p.is_fenced(now.mono_ms), p.edited(id));
+        let Some(entry) = p.table.get_mut(id) else { return };
         let State::Taking { member } = entry.state else { return };
-        let dest = entry.dest;
-        let expired = entry.record.timer.is_past_deadline(now.time);
+        if !matches!(answer, Answer::Done) {
+            self.forget(id);
+            return;
+        }
+        entry.taken = true;
+        let (dest, expired) = (entry.dest, entry.record.timer.is_past_deadline(now.time));
         // The answer may be old: a process that was stopped, a store that is slow.
         let able = fenced && self.phase == Phase::Running;
-        match answer {
-            Answer::Done if expired => {
-                self.roster.give_back(member);
-                self.unsettled -= 1;
-                self.settle(id, None, Verdict::Expired, None);
-            }
-            Answer::Done if able && self.roster.takes(member) => self.deliver(now, id, member),
-            Answer::Done => {
-                // Nothing was sent, so it may go to another, or wait.
-                self.roster.give_back(member);
-                match self.roster.least_loaded(dest, 1) {
-                    Some((other, _)) if able => {
-                        self.roster.charge(other);
-                        self.deliver(now, id, other);
-                    }
-                    _ => {
-                        self.unsettled -= 1;
-                        self.set_state(id, State::Due);
-                        self.park(id);
-                    }
-                }
-            }
-            _ => _ = self.forget(id),
+        let wanted = able && !edited && !expired;
+        if wanted && self.roster.takes(member) {
+            return self.deliver(now, id, member);
+        }
+        self.roster.give_back(member);
+        if let Some((other, _)) = self.roster.least_loaded(dest, 1).filter(|_| wanted) {
+            self.roster.charge(other);
+            return self.deliver(now, id, other);
+        }
+        self.unsettled -= 1;
+        self.set_state(id, State::Due);
+        if expired {
+            self.settle(id, None, Verdict::Expired, None);
+        } else if able && edited {
+            self.set_state(id, State::Held);
+        } else {
+            self.park(id);
         }
     }
 

@@ -317,10 +317,13 @@ impl Engine {
                 if let Some(session) = flight.session {
                     self.roster.end_flight(session, id);
                 }
+                if let Some(member) = flight.member {
+                    self.roster.withdraw(member, id);
+                }
                 self.unsettled -= 1;
                 flight.member
             }
-            State::Settling { member } => {
+            State::Settling { member, .. } => {
                 self.unsettled -= 1;
                 if member.is_some() {
                     self.roster.dest_mut(dest).settling -= 1;

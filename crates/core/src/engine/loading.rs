@@ -162,7 +162,7 @@ impl Engine {
                 State::Waiting
             }
         };
-        p.table.insert(Entry { record, dest, fire, covered, state });
+        p.table.insert(Entry { record, dest, fire, covered, taken: false, state });
     }
 
     /// A timer read by [`Engine::fetch`]: memory agrees with what the store has.
@@ -181,6 +181,9 @@ impl Engine {
             // Taken in this reign and not in memory: it was not sent, and nobody else will see to it. A take can be repeated.
             Some((record, Place::Taken { epoch: of, unconfirmed: false })) if of == epoch => {
                 self.adopt(now, record, now.time, false);
+                if let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) {
+                    entry.taken = true;
+                }
             }
             Some((record, Place::Parked)) => self.found_parked(record),
             Some((_, Place::Taken { .. })) => {}

@@ -106,7 +106,6 @@ impl Engine {
             while self.roster.dest(dest).ready.len() > patience {
                 let Some(id) = self.roster.dest(dest).ready.back().copied() else { break };
                 let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
-                let deadline = entry.and_then(|e| e.record.timer.deadline);
                 let since =
                     entry.and_then(|e| if let State::Ready { since } = e.state { Some(since) } else { None });
                 if since.is_some_and(|since| now.mono_ms.saturating_sub(since) < wait) {
@@ -114,7 +113,6 @@ impl Engine {
                 }
                 self.roster.dest_mut(dest).ready.pop_back();
                 if since.is_some() {
-                    self.roster.dest_mut(dest).leave_ready(id, deadline);
                     self.park(id);
                 }
             }
@@ -122,11 +120,18 @@ impl Engine {
     }
 
     pub(super) fn park(&mut self, id: TimerId) {
-        let Some(p) = self.partition(id.partition()) else { return };
+        let Some(p) = self.partitions.get_mut(usize::from(id.partition().0)).and_then(|p| p.as_deref_mut())
+        else {
+            return;
+        };
         let edited = p.edited(id);
         let Some(entry) = p.table.get_mut(id) else { return };
-        if edited {
+        if let State::Ready { .. } = entry.state {
+            self.roster.dest_mut(entry.dest).leave_ready(id, entry.record.timer.deadline);
+        }
+        if edited && !entry.taken {
             // The edit may move it to a later time; from the park it would come back before that.
+            // (What is taken is not moved.)
             entry.state = State::Held;
             return;
         }
@@ -218,7 +223,8 @@ impl Engine {
                 continue;
             }
             p.queue.push_own(Op::Unpark { id, fire: now.time }, OpCtx::Unpark { id });
-            let entry = Entry { record, dest, fire: now.time, covered: false, state: State::Unparking };
+            let (fire, state) = (now.time, State::Unparking);
+            let entry = Entry { record, dest, fire, covered: false, taken: false, state };
             p.table.insert(entry);
             self.roster.dest_mut(dest).entries += 1;
             coming += 1;

@@ -433,6 +433,13 @@ impl Roster {
         }
     }
 
+    /// Takes back a delivery of this turn, if it was not sent yet.
+    pub(super) fn withdraw(&mut self, member: MemberRef, id: TimerId) {
+        if let Some(m) = live(&mut self.members, member) {
+            m.outbox.retain(|delivery| delivery.id != id);
+        }
+    }
+
     /// Queues a delivery for sending at the end of the turn.
     pub(super) fn post(&mut self, member: MemberRef, delivery: Delivery) {
         if let Some(m) = live(&mut self.members, member) {

@@ -205,7 +205,7 @@ impl Engine {
             None => self.unsettled += 1,
         }
         let member = flight.and_then(|f| f.member);
-        self.set_state(id, State::Settling { member });
+        self.set_state(id, State::Settling { member, attempt: flight.map(|f| f.attempt) });
         let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
         if let Some(dest) = entry.map(|e| e.dest).filter(|_| member.is_some()) {
             self.roster.dest_mut(dest).settling += 1;

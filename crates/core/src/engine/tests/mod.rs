@@ -9,6 +9,7 @@ mod memory;
 mod park;
 mod requests;
 mod settle;
+mod stopping;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -44,6 +45,8 @@ struct Rig {
     ended: Option<LaneError>,
     /// What is applied is answered as not confirmed by enough replicas.
     unconfirmed: bool,
+    /// Batches are refused, and nothing of them is applied.
+    read_only: bool,
     /// Answers of the store are on their way and do not arrive.
     answers_wait: bool,
     random: u64,
@@ -84,6 +87,7 @@ impl Rig {
             released: false,
             ended: None,
             unconfirmed: false,
+            read_only: false,
             answers_wait: false,
             random: term.0 << 32,
         }
@@ -146,6 +150,10 @@ impl Rig {
         };
         let lane = &self.lane;
         self.unanswered.push_back(match call {
+            Call::Apply(batch) if self.read_only => {
+                let refused = batch.ops.iter().map(|_| Answer::Refused(Refusal::ReadOnly)).collect();
+                std::future::ready(Ok(CallAnswer::Apply(refused))).boxed()
+            }
             Call::Apply(batch) if self.unconfirmed => {
                 let refused = |_| Answer::Refused(Refusal::NotReplicated);
                 let all = move |a: Vec<Answer>| CallAnswer::Apply(a.into_iter().map(refused).collect());
