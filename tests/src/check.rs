@@ -12,7 +12,7 @@ mod epochs;
 mod lives;
 mod pace;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use self::lives::{Life, lives};
@@ -55,6 +55,24 @@ pub struct Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "invariant {}: {}\n{}", self.invariant, self.what, self.about)
+    }
+}
+
+/// Most violations of each invariant that are printed.
+const PRINTED: usize = 3;
+
+/// Prints how many violations there are of each invariant, and the first of each.
+pub fn print_violations(name: &str, violations: &[Violation]) {
+    let mut counts: BTreeMap<u8, usize> = BTreeMap::new();
+    for violation in violations {
+        let count = counts.entry(violation.invariant).or_default();
+        *count += 1;
+        if *count <= PRINTED {
+            eprintln!("{violation}");
+        }
+    }
+    if !counts.is_empty() {
+        eprintln!("{name}: violations by invariant: {counts:?}");
     }
 }
 

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub use behaviour::Behaviour;
 pub use binary::mtimer;
 pub use broker::{Broker, Launch, Sabotage};
-pub use check::{HOP_MS, Verdict, Violation, check, judge};
+pub use check::{HOP_MS, Verdict, Violation, check, judge, print_violations};
 pub use cluster::{
     Cluster, Label, Load, Member, Net, Parties, Proxy, Redis, RedisKind, Setup, Way, Ways, Work, apart,
 };

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use mtimer_tests::{
     Cluster, Event, Excuse, Figures, Final, History, Load, RedisKind, Said, Setup, Verdict, Work, host_ms,
-    judge, long, seed, wait_for,
+    judge, long, print_violations, seed, wait_for,
 };
 
 /// How long things may take that have no bound in the contract: a loaded machine is slow.
@@ -106,7 +106,7 @@ impl Scene {
         println!("{name}: drained after {:?}", began.elapsed());
         work.close().await;
         let verdict = judge(&history, &end);
-        verdict.violations.iter().take(10).for_each(|v| eprintln!("{v}"));
+        print_violations(name, &verdict.violations);
         // They stop all at once, as those do who end a cluster.
         for member in cluster.up().collect::<Vec<_>>() {
             cluster.kill(member);

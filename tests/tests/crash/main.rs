@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use mtimer_tests::{
     Connect, Edges, Figures, Final, Launch, Recorder, Server, ServerOptions, Violation, check, drain,
-    free_keys, host_ms, long, purge, seed, watch_clock,
+    free_keys, host_ms, long, print_violations, purge, seed, watch_clock,
 };
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -114,9 +114,7 @@ async fn play(name: &str, launch: Launch, redis: Option<&Server>, size: Size) ->
     );
 
     let violations = check(&history, &end);
-    for violation in violations.iter().take(10) {
-        eprintln!("{violation}");
-    }
+    print_violations(name, &violations);
     edges.close().await;
     for client in clients {
         client.close().await;
