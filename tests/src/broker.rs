@@ -54,6 +54,7 @@ pub struct Launch {
     parties: Option<Parties>,
     sabotage: Option<Sabotage>,
     place: Option<Place>,
+    env: Vec<(String, String)>,
 }
 
 impl Launch {
@@ -69,7 +70,15 @@ impl Launch {
     }
 
     fn on(store: Vec<String>) -> Self {
-        Self { store, flags: Vec::new(), journal: None, parties: None, sabotage: None, place: None }
+        Self {
+            store,
+            flags: Vec::new(),
+            journal: None,
+            parties: None,
+            sabotage: None,
+            place: None,
+            env: Vec::new(),
+        }
     }
 
     /// A binary that can be broken on purpose (built now if need be), and what is broken in it.
@@ -110,6 +119,12 @@ impl Launch {
     /// More of its command line.
     pub fn more(mut self, flags: &[String]) -> Self {
         self.flags.extend_from_slice(flags);
+        self
+    }
+
+    /// More of its environment.
+    pub fn env(mut self, env: &[(String, String)]) -> Self {
+        self.env.extend_from_slice(env);
         self
     }
 
@@ -233,6 +248,7 @@ fn run(launch: &Launch, addr: SocketAddr) -> Result<(Process, Value), (Option<i3
             command.env_remove(name);
         }
     }
+    command.envs(launch.env.iter().cloned());
     if let Some(value) = launch.sabotage.and_then(Sabotage::value) {
         command.env("MTIMER_SABOTAGE", value);
     }
