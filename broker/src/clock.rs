@@ -113,6 +113,11 @@ impl Clock {
         self.moved.notified().await;
     }
 
+    /// The estimate minus the monotonic clock, µs.
+    pub(crate) fn offset_us(&self) -> i64 {
+        self.cluster().clock.offset_us()
+    }
+
     /// Reads all clocks once.
     async fn round(&self, store: &dyn Store) -> (Vec<StoreReading>, Observation) {
         let readings = read(self.base, store.clocks()).await;

@@ -11,8 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use mtimer_core::clock::ALARM_MS;
 use mtimer_core::{Effect, Engine, Input, SessionEvent, SessionId};
-use mtimer_protocol::{BrokerLoad, ErrorCode, Query, QueryAnswer, ServerMessage, Status, Topology};
+use mtimer_protocol::{
+    BrokerLoad, ErrorCode, Query, QueryAnswer, ServerMessage, Status, Topology, UNASKED_PONG,
+};
 use mtimer_store::Acquired;
 use mtimer_types::PartitionId;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -111,6 +114,8 @@ pub(crate) struct Shell {
     cluster: Option<Membership>,
     /// When the load was posted last, monotonic ms.
     load_posted: u64,
+    /// Cluster clock minus monotonic clock when sessions were last told of a step, µs.
+    announced_offset: i64,
 }
 
 /// What the shell has of the cluster around it.
@@ -142,6 +147,7 @@ impl Shell {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { engine, clock, wheel, lanes, counters, inbox, control, drain_timeout, stopping, cluster } =
             parts;
+        let announced_offset = clock.offset_us();
         Self {
             engine,
             clock,
@@ -159,6 +165,7 @@ impl Shell {
             stopping,
             cluster,
             load_posted: 0,
+            announced_offset,
         }
     }
 
@@ -224,13 +231,33 @@ impl Shell {
             Event::Time => {}
             Event::Lane(event) => self.take_lane_event(event)?,
             Event::Control(control) => self.take_control(control),
-            Event::ClockMoved => self.wheel.rederive(),
+            Event::ClockMoved => {
+                self.wheel.rederive();
+                // Time that was left out may hold timers that are not in memory.
+                self.handle(Input::Tick);
+                self.announce_step();
+            }
             Event::Order(order) => self.take_order(order)?,
             Event::Session(event) => {
                 self.take_from_session(event);
             }
         }
         Ok(())
+    }
+
+    /// Tells every session when the cluster clock has stepped since it was last told. Until then what a client counts from
+    /// now would be due at once, and its requests would look like repeats that are too old.
+    fn announce_step(&mut self) {
+        let offset = self.clock.offset_us();
+        if offset.abs_diff(self.announced_offset) <= ALARM_MS * 1_000 {
+            return;
+        }
+        self.announced_offset = offset;
+        let now = self.clock.now().time;
+        let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
+        for session in sessions {
+            self.send(session, ServerMessage::Pong(UNASKED_PONG, now));
+        }
     }
 
     /// Takes more of what is there already, up to a round's work.

@@ -49,6 +49,17 @@ impl Clock {
         self.at_origin.store(sources.values().copied().max().unwrap_or(0), Ordering::Relaxed);
     }
 
+    /// Connection `session` says unasked that the cluster's clock shows `time`, because it has stepped: it shows that at
+    /// least.
+    pub(crate) fn stepped(&self, session: u64, time: Time, received: Instant) {
+        let lowest = time.as_ms() * 1_000 + 999;
+        let elapsed = micros(received.saturating_duration_since(self.origin));
+        let mut sources = self.sources.locked();
+        let at_origin = sources.entry(session).or_default();
+        *at_origin = (*at_origin).max(lowest.saturating_sub(elapsed));
+        self.at_origin.store(sources.values().copied().max().unwrap_or(0), Ordering::Relaxed);
+    }
+
     /// A connection is gone: its samples count no more, if there are others.
     pub(crate) fn forget(&self, session: u64) {
         let mut sources = self.sources.locked();
@@ -109,5 +120,10 @@ mod tests {
         assert_eq!(clock.at(at(600)), Time::from_ms(2_101));
         clock.forget(1);
         assert_eq!(clock.at(at(600)), Time::from_ms(2_101));
+        // A broker says unasked that its clock has gone ahead, and says nothing new.
+        clock.stepped(3, Time::from_ms(9_000), at(700));
+        assert_eq!(clock.at(at(700)), Time::from_ms(9_000));
+        clock.stepped(3, Time::from_ms(8_000), at(800));
+        assert_eq!(clock.at(at(800)), Time::from_ms(9_100));
     }
 }

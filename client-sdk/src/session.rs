@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use futures_util::StreamExt;
-use mtimer_protocol::{Delivery, ServerMessage, decode, encode_frame};
+use mtimer_protocol::{Delivery, ServerMessage, UNASKED_PONG, decode, encode_frame};
 use mtimer_types::limits::{HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS};
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -145,6 +145,16 @@ impl Reader<'_> {
         let session = self.line.session;
         let mut router = self.shared.router.locked();
         let Some(outbox) = router.outbox(session) else { return Ok(()) };
+        if number == UNASKED_PONG {
+            // Half a round trip old, at least: a ping tells more.
+            if !outbox.is_unanswered() {
+                outbox.ping();
+                self.line.to_send.notify_one();
+            }
+            drop(router);
+            self.shared.clock.stepped(session, time, now);
+            return Ok(());
+        }
         let sent = outbox.ponged(number).map_err(LinkError::Protocol)?;
         self.samples = self.samples.saturating_add(1);
         if self.samples < FIRST_SAMPLES {

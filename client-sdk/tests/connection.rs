@@ -9,7 +9,7 @@ use mtimer_client::{
     Client, ConnectError, ErrorCode, Outcome, RegisterError, RequestError, Schedule, ScheduleError, TimerId,
     limits,
 };
-use mtimer_protocol::{MAGIC, OpReply, Role, ServerMessage, VERSION};
+use mtimer_protocol::{MAGIC, OpReply, Role, ServerMessage, UNASKED_PONG, VERSION};
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
@@ -135,6 +135,21 @@ async fn a_broker_of_another_cluster_is_not_used() {
     assert!(peer.until_closed().await.is_empty());
     let _peer = broker.accept().await;
     until("it is back", || client.stats().connections == 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_of_the_cluster_clock_is_taken_in_before_the_next_heartbeat() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    peer.alive = false;
+    let stepped = peer.now() + 3_600_000;
+    peer.send(ServerMessage::Pong(UNASKED_PONG, stepped)).await;
+    let heard = async {
+        while client.now() < stepped {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(4), heard).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

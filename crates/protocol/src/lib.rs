@@ -19,6 +19,6 @@ pub use cluster::{
 pub use codec::{DecodeError, EncodeError, decode, encode, encode_frame, frame_codec};
 pub use message::{
     ClientMessage, DeadRow, Delivery, ErrorCode, Hello, MAGIC, OpReply, Query, QueryAnswer, Request,
-    RequestOp, Role, ServerMessage, SettleRefusal, Settlement, Status, TimerState, TimerView, UnconfirmedRow,
-    VERSION, Welcome,
+    RequestOp, Role, ServerMessage, SettleRefusal, Settlement, Status, TimerState, TimerView, UNASKED_PONG,
+    UnconfirmedRow, VERSION, Welcome,
 };

@@ -24,6 +24,8 @@ const MAX_CALLBACKS: usize = MAX_CREDIT as usize;
 const MAX_ROWS: usize = MAX_PAGE as usize;
 /// Most counters of a status.
 const MAX_COUNTERS: usize = 1_000;
+/// The number of a pong that answers no ping: pings are numbered from 1.
+pub const UNASKED_PONG: u64 = 0;
 /// The protocol version that this code speaks. Version 1 is not released yet: until it is, it may still grow.
 pub const VERSION: u16 = 1;
 
@@ -476,7 +478,7 @@ pub enum ServerMessage {
     },
     /// To be answered with the same number.
     Ping(u64),
-    /// The answer to a ping, with the cluster clock.
+    /// The answer to a ping, with the cluster clock. With [`UNASKED_PONG`] it answers none: the clock has stepped.
     Pong(u64, Time),
     /// The broker stops: settle what you have, then go elsewhere.
     Closing,

@@ -32,6 +32,26 @@ async fn a_cluster_is_recognised_by_asking() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_hangs_costs_its_own_clock_only() {
+    let cluster = TestCluster::start();
+    let store = RedisStore::connect(Options::new(cluster.urls(), "t")).await.unwrap();
+    let hung = cluster.nodes[1].address();
+    for frozen in [false, true] {
+        if frozen {
+            cluster.nodes[1].freeze();
+        }
+        // One after the other: none waits for the one that hangs, which is not looked at meanwhile.
+        for clock in store.clocks().into_iter().filter(|clock| !frozen || clock.name != hung) {
+            let shown = clock.reading.await.unwrap();
+            assert!((shown / 1_000).abs_diff(now().as_ms()) < 60_000, "{} shows {shown}", clock.name);
+        }
+    }
+    let silent = store.clocks().into_iter().find(|clock| clock.name == hung).unwrap();
+    assert!(silent.reading.await.is_err(), "a server that is silent is taken for lost");
+    cluster.nodes[1].thaw();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lane_survives_the_migration_of_its_hash_slot() {
     let cluster = TestCluster::start();
     let owner = owner(&cluster).await;

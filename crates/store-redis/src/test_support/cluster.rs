@@ -34,8 +34,13 @@ impl TestCluster {
     }
 
     fn start_as(options: ServerOptions) -> Self {
-        let options = ServerOptions { cluster: true, ..options };
-        let nodes: Vec<_> = (0..3).map(|_| Server::start_with(options.clone())).collect();
+        Self::start_each([options.clone(), options.clone(), options])
+    }
+
+    /// The same, each server in its own way.
+    pub fn start_each(options: [ServerOptions; 3]) -> Self {
+        let start = |options| Server::start_with(ServerOptions { cluster: true, ..options });
+        let nodes: Vec<_> = options.into_iter().map(start).collect();
         let third = SLOTS / 3 + 1;
         for (i, node) in nodes.iter().enumerate() {
             let from = third * i as u16;

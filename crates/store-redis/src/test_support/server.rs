@@ -47,6 +47,8 @@ pub struct ServerOptions {
     pub cluster: bool,
     /// More of its command line, such as `--requirepass secret`.
     pub extra: Vec<String>,
+    /// More of its environment.
+    pub env: Vec<(String, String)>,
 }
 
 /// A running (or stopped) server. Killed on drop.
@@ -89,6 +91,7 @@ impl Server {
             .args(["--repl-diskless-sync-delay", "0"])
             .args(["--loglevel", "warning", "--logfile", "redis.log", "--enable-debug-command", "local"])
             .args(&self.options.extra)
+            .envs(self.options.env.iter().cloned())
             .current_dir(self.dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
