@@ -19,6 +19,9 @@ struct Life {
     /// A cancel was answered with "too late".
     stopped: bool,
     sent: Vec<(u64, u32)>,
+    /// Replays that were asked for; whether the answer to one was not heard.
+    replays: usize,
+    unheard: bool,
 }
 
 struct Crossing {
@@ -81,7 +84,17 @@ impl Crossing {
         }
         let policy = if self.below(3) == 0 { KeyPolicy::Create } else { KeyPolicy::Replace };
         let (due, perhaps) = (timer.due, vec![]);
-        let life = Life { timer: timer.clone(), due, perhaps, over: None, stopped: false, sent: vec![] };
+        let timer_of_life = timer.clone();
+        let life = Life {
+            timer: timer_of_life,
+            due,
+            perhaps,
+            over: None,
+            stopped: false,
+            sent: vec![],
+            replays: 0,
+            unheard: false,
+        };
         self.ids.push(timer.id);
         self.lives.insert(timer.id, life);
         self.ask(RequestOp::Schedule { timer: timer.into(), policy });
@@ -116,6 +129,28 @@ impl Crossing {
         self.ask(RequestOp::Reschedule { target, due, request });
     }
 
+    /// Replays what is dead or unconfirmed.
+    fn replay(&mut self) {
+        let Some(Target::Id(id)) = self.target() else { return };
+        if !matches!(self.rig.place(id), Some(Place::Dead | Place::Taken { unconfirmed: true, .. })) {
+            return;
+        }
+        let life = self.lives.get_mut(&id).unwrap();
+        life.replays += 1;
+        // One that has passed is taken off.
+        life.timer.deadline = None;
+        self.ask(RequestOp::Replay { id });
+    }
+
+    /// Nobody hears the answers to what was asked.
+    fn forget_open(&mut self) {
+        for (_, op) in std::mem::take(&mut self.open) {
+            if let RequestOp::Replay { id } = op {
+                self.lives.get_mut(&id).unwrap().unheard = true;
+            }
+        }
+    }
+
     fn settle(&mut self, all_ok: bool) {
         if self.held.is_empty() {
             return;
@@ -136,8 +171,7 @@ impl Crossing {
     fn next_client(&mut self) {
         self.rig.session(self.session, SessionEvent::Closed);
         self.held.clear();
-        // Nobody hears the answers to what it asked.
-        self.open.clear();
+        self.forget_open();
         self.session += 1;
         let credit = self.below(3) as u32;
         self.join(credit);
@@ -153,7 +187,7 @@ impl Crossing {
             self.rig.turn();
             self.read();
         }
-        self.open.clear();
+        self.forget_open();
         self.term += 1;
         let store = self.rig.store.clone();
         self.rig = Rig::acquired(store, self.term, self.rig.ms, EngineOptions::default());
@@ -194,13 +228,20 @@ impl Crossing {
     fn delivered(&mut self, session: u64, d: Delivery) {
         let now = self.rig.now().time;
         let life = self.lives.get_mut(&d.id).unwrap();
-        assert!(life.over.is_none(), "{}: delivered after it was {}", d.id, life.over.unwrap_or_default());
-        assert!(d.due <= now, "{}: delivered early", d.id);
+        assert!(
+            life.over.is_none() || life.unheard,
+            "{}: delivered after it was {}",
+            d.id,
+            life.over.unwrap_or_default()
+        );
+        // A replay comes at once.
+        assert!(d.due <= now || life.replays > 0, "{}: delivered early", d.id);
         assert!(d.due == life.due || life.perhaps.contains(&d.due), "{}: at its old time", d.id);
         assert!(!life.timer.is_past_deadline(now), "{}: delivered after its deadline", d.id);
         let number = (d.epoch.0, d.attempt);
         assert!(life.sent.iter().all(|before| *before < number), "{}: {number:?} again", d.id);
-        assert!(life.sent.is_empty() || d.mode == Mode::AtLeastOnce, "{}: delivered twice", d.id);
+        let once = life.sent.len() <= life.replays;
+        assert!(once || d.mode == Mode::AtLeastOnce, "{}: delivered twice", d.id);
         life.sent.push(number);
         if session == self.session {
             self.held.push((session, d));
@@ -222,6 +263,10 @@ impl Crossing {
                 life.over = Some("stopped");
                 life.stopped = true;
             }
+            (RequestOp::Replay { id }, OpReply::Done) => {
+                let life = self.lives.get_mut(id).unwrap();
+                (life.over, life.stopped) = (None, false);
+            }
             (RequestOp::Reschedule { due, .. }, OpReply::Rescheduled(id)) => {
                 let life = self.lives.get_mut(id).unwrap();
                 life.due = *due;
@@ -236,7 +281,8 @@ impl Crossing {
     fn step(&mut self) {
         match self.below(22) {
             0..5 => self.schedule(),
-            5..9 => self.edit(),
+            5..8 => self.edit(),
+            8 => self.replay(),
             9..12 => self.settle(false),
             12 => {
                 let credit = self.below(3) as u32;
@@ -283,7 +329,7 @@ impl Crossing {
             let later = matches!(place, Some(Place::Pending { tier, .. }) if tier > 0);
             let ended = matches!(place, None | Some(Place::Dead | Place::Taken { unconfirmed: true, .. }));
             assert!(ended || later, "{id}: {place:?}");
-            assert!(ended || !life.stopped, "{id} was stopped and is {place:?}");
+            assert!(ended || !life.stopped || life.unheard, "{id} was stopped and is {place:?}");
             keys += u64::from(later && life.timer.key.is_some());
         }
         let census = self.rig.lane.census().now_or_never().unwrap().unwrap();
