@@ -359,7 +359,7 @@ async fn call_on_visitors(shared: Arc<Shared>) {
             let after = Duration::from_millis(at.saturating_sub(host_ms() + 5));
             shared.cancel_soon(&plan, id, after);
         }
-        shared.pause(rng.random_range(50..150)).await;
+        shared.pause(rng.random_range(80..250)).await;
     }
     client.close().await.expect("a good end");
 }
@@ -372,14 +372,14 @@ async fn visit(shared: Arc<Shared>) -> (Client, Registration) {
         let owned = Arc::clone(&shared);
         let take = move |callback| handle(Arc::clone(&owned), number, callback);
         let dest = shared.dest(VISITED);
-        let registration = client.register(dest).concurrency(6).on(take).expect("a registration");
-        shared.pause(rng.random_range(300..2_000)).await;
+        let registration = client.register(dest).concurrency(30).on(take).expect("a registration");
+        shared.pause(rng.random_range(300..2_500)).await;
         if shared.stop.is_cancelled() {
             return (client, registration);
         }
         registration.stop().await;
         client.close().await.expect("a good end");
-        shared.pause(rng.random_range(500..2_500)).await;
+        shared.pause(rng.random_range(500..2_000)).await;
     }
 }
 
