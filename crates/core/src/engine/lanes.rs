@@ -146,9 +146,7 @@ impl Engine {
         let size = self.batch_size();
         let mut overtaken = Vec::new();
         if let Some(p) = self.partitions.get_mut(usize::from(at.0)).and_then(Option::as_deref_mut) {
-            for (op, ctx) in std::mem::take(&mut p.put_off) {
-                p.queue.push_own(op, ctx);
-            }
+            p.queue_put_off();
             while !p.queue.is_empty() {
                 let queued = p.take_batch(now, size, &mut self.recent, &mut overtaken);
                 self.effects.push(Effect::Call(p.id, Call::Apply(p.batch_of(now, None, queued))));

@@ -300,12 +300,26 @@ impl Engine {
 }
 
 impl Partition {
-    /// Queues again what the store would not take for now. What was to be parked, and was edited meanwhile, is left where
-    /// the edit has put it.
+    /// Queues again what the store would not take for now.
+    ///
+    /// A move (take, park, unpark) waits until no edit of its timer is under way, which might be
+    /// applied before it, and is dropped if the edit has put the timer elsewhere. An outcome does not
+    /// wait: edits name the attempt that it is of.
     pub(super) fn queue_put_off(&mut self) {
         for (op, ctx) in std::mem::take(&mut self.put_off) {
-            let parking = |id| self.table.get(id).is_some_and(|e| matches!(e.state, State::Parking));
-            if !matches!(&op, Op::Park { id, .. } if !parking(*id)) {
+            let state = op.id().and_then(|id| self.table.get(id)).map(|e| &e.state);
+            let moves = match &op {
+                Op::Take { .. } => matches!(state, Some(State::Taking { .. })),
+                Op::Park { .. } => matches!(state, Some(State::Parking)),
+                Op::Unpark { .. } => matches!(state, Some(State::Unparking)),
+                _ => {
+                    self.queue.push_own(op, ctx);
+                    continue;
+                }
+            };
+            if moves && op.id().is_some_and(|id| self.edited(id)) {
+                self.put_off.push((op, ctx));
+            } else if moves {
                 self.queue.push_own(op, ctx);
             }
         }

@@ -1,5 +1,6 @@
 //! Single scenes of the engine on the in-memory model; whole lives are simulated in `tests/simulation.rs`.
 
+mod crossing;
 mod deadlines;
 mod delivery;
 mod fencing;
@@ -45,7 +46,7 @@ struct Rig {
     ended: Option<LaneError>,
     /// What is applied is answered as not confirmed by enough replicas.
     unconfirmed: bool,
-    /// Batches are refused, and nothing of them is applied.
+    /// The operations of batches are refused and not applied; their claims are.
     read_only: bool,
     /// Answers of the store are on their way and do not arrive.
     answers_wait: bool,
@@ -152,7 +153,8 @@ impl Rig {
         self.unanswered.push_back(match call {
             Call::Apply(batch) if self.read_only => {
                 let refused = batch.ops.iter().map(|_| Answer::Refused(Refusal::ReadOnly)).collect();
-                std::future::ready(Ok(CallAnswer::Apply(refused))).boxed()
+                let claim = lane.apply(mtimer_store::Batch { ops: Vec::new(), ..batch });
+                claim.map(|a| a.map(|_| CallAnswer::Apply(refused))).boxed()
             }
             Call::Apply(batch) if self.unconfirmed => {
                 let refused = |_| Answer::Refused(Refusal::NotReplicated);

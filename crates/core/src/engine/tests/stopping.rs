@@ -438,3 +438,32 @@ fn an_unconfirmed_edit_by_key_of_what_is_being_loaded_is_not_overlooked() {
         assert_eq!(rig.take_deliveries(), [], "the edit was applied");
     }
 }
+
+#[test]
+fn a_refused_park_does_not_overtake_a_reschedule() {
+    let mut rig = rig();
+    rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 0 });
+    let timer = rig.timer("a", 0);
+    rig.schedule(1, timer.clone());
+    rig.run(100);
+    rig.read_only = true;
+    rig.run(500);
+    let parking = |rig: &mut Rig| {
+        let entry = rig.engine.partition(P).unwrap().table.get(timer.id);
+        entry.is_some_and(|e| matches!(e.state, crate::engine::table::State::Parking))
+    };
+    assert!(parking(&mut rig));
+    // The reschedule is carried out and not answered when the park is due again.
+    rig.read_only = false;
+    rig.answers_wait = true;
+    let due = rig.now().time + 2_000;
+    rig.ask(2, vec![RequestOp::Reschedule { target: Target::Id(timer.id), due, request: 9 }]);
+    rig.run(200);
+    answers_arrive(&mut rig);
+    assert!(rig.take_replies().contains(&OpReply::Rescheduled(timer.id)));
+    rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 1 });
+    rig.run(1_500);
+    assert_eq!(rig.take_deliveries(), [], "delivered before its new time");
+    rig.run(500);
+    assert_eq!(rig.take_deliveries().len(), 1);
+}
