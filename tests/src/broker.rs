@@ -50,11 +50,11 @@ impl Sabotage {
 pub struct Launch {
     store: Vec<String>,
     flags: Vec<String>,
-    env: Vec<(String, String)>,
     journal: Option<Journal>,
     parties: Option<Parties>,
     sabotage: Option<Sabotage>,
     place: Option<Place>,
+    env: Vec<(String, String)>,
 }
 
 impl Launch {
@@ -70,8 +70,15 @@ impl Launch {
     }
 
     fn on(store: Vec<String>) -> Self {
-        let (flags, env) = (Vec::new(), Vec::new());
-        Self { store, flags, env, journal: None, parties: None, sabotage: None, place: None }
+        Self {
+            store,
+            flags: Vec::new(),
+            journal: None,
+            parties: None,
+            sabotage: None,
+            place: None,
+            env: Vec::new(),
+        }
     }
 
     /// A binary that can be broken on purpose (built now if need be), and what is broken in it.
@@ -103,12 +110,6 @@ impl Launch {
         self.flags(["--advertise", address])
     }
 
-    /// Sets a variable of its environment, for this process and those started again.
-    pub fn env(mut self, name: &str, value: &str) -> Self {
-        self.env.push((name.to_owned(), value.to_owned()));
-        self
-    }
-
     /// More of its command line.
     pub fn flags<const N: usize>(mut self, flags: [&str; N]) -> Self {
         self.flags.extend(flags.map(str::to_owned));
@@ -118,6 +119,12 @@ impl Launch {
     /// More of its command line.
     pub fn more(mut self, flags: &[String]) -> Self {
         self.flags.extend_from_slice(flags);
+        self
+    }
+
+    /// More of its environment.
+    pub fn env(mut self, env: &[(String, String)]) -> Self {
+        self.env.extend_from_slice(env);
         self
     }
 
@@ -261,7 +268,7 @@ fn run(launch: &Launch, addr: SocketAddr) -> Result<(Process, Value), (Option<i3
             command.env_remove(name);
         }
     }
-    command.envs(launch.env.iter().map(|(name, value)| (name, value)));
+    command.envs(launch.env.iter().cloned());
     if let Some(value) = launch.sabotage.and_then(Sabotage::value) {
         command.env("MTIMER_SABOTAGE", value);
     }

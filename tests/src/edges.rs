@@ -34,7 +34,7 @@ const FIRST_CLIENT: u32 = 1_000;
 /// Cancels that wait to be sent or for their answers: more are not tried.
 const CANCELS: usize = 200;
 /// Keys that are replaced at the due time.
-const SWAPS: u64 = 3;
+const SWAPS: u64 = 2;
 /// Dead letters that are replayed or purged at a time.
 const KEPT_AT_ONCE: usize = 20;
 /// Attempts, by the brokers' `--retry` of the tests that use this load.
@@ -291,7 +291,7 @@ async fn cross(shared: Arc<Shared>) {
             let after = Duration::from_millis(at.saturating_sub(host_ms() + 5));
             shared.cancel_soon(&plan, id, after);
         }
-        shared.pause(rng.random_range(10..50)).await;
+        shared.pause(rng.random_range(30..100)).await;
     }
     client.close().await.expect("a good end");
 }
@@ -317,7 +317,7 @@ async fn stop(shared: Arc<Shared>) {
         let cancel_at = due + rng.random_range(0..30);
         let (owned, client) = (Arc::clone(&shared), client.clone());
         stopping.spawn(async move { owned.stop_one(&client, plan, schedule, cancel_at).await });
-        shared.pause(rng.random_range(10..60)).await;
+        shared.pause(rng.random_range(30..120)).await;
     }
     stopping.join_all().await;
     client.close().await.expect("a good end");
@@ -328,7 +328,7 @@ async fn swap(shared: Arc<Shared>, chain: u64) {
     let mut rng = shared.rng(100 + chain);
     let (_, client) = shared.client().await;
     while !shared.stop.is_cancelled() {
-        let due = host_ms() + rng.random_range(20..150);
+        let due = host_ms() + rng.random_range(30..200);
         let mut plan = shared.plan(SWAPPED, due);
         plan.mode = Mode::AtMostOnce;
         plan.key = Some(Key::new(&format!("swap-{chain}")).expect("a key"));
@@ -359,7 +359,7 @@ async fn call_on_visitors(shared: Arc<Shared>) {
             let after = Duration::from_millis(at.saturating_sub(host_ms() + 5));
             shared.cancel_soon(&plan, id, after);
         }
-        shared.pause(rng.random_range(50..150)).await;
+        shared.pause(rng.random_range(80..250)).await;
     }
     client.close().await.expect("a good end");
 }
@@ -372,14 +372,14 @@ async fn visit(shared: Arc<Shared>) -> (Client, Registration) {
         let owned = Arc::clone(&shared);
         let take = move |callback| handle(Arc::clone(&owned), number, callback);
         let dest = shared.dest(VISITED);
-        let registration = client.register(dest).concurrency(6).on(take).expect("a registration");
-        shared.pause(rng.random_range(300..2_000)).await;
+        let registration = client.register(dest).concurrency(30).on(take).expect("a registration");
+        shared.pause(rng.random_range(300..2_500)).await;
         if shared.stop.is_cancelled() {
             return (client, registration);
         }
         registration.stop().await;
         client.close().await.expect("a good end");
-        shared.pause(rng.random_range(500..2_500)).await;
+        shared.pause(rng.random_range(500..2_000)).await;
     }
 }
 
@@ -464,7 +464,7 @@ async fn handle(shared: Arc<Shared>, client: u32, callback: Callback) -> Outcome
 
 /// Asks a broker for the time every so often, until it is stopped.
 pub async fn watch_clock(address: String, recorder: Arc<Recorder>, stop: CancellationToken) {
-    const EVERY: Duration = Duration::from_millis(500);
+    const EVERY: Duration = Duration::from_secs(1);
     while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
         if let Some(reading) = crate::Wire::clock(&address).await {
             recorder.clock(reading);

@@ -575,7 +575,9 @@ fn a_late_cancel_ends_the_timer_once_no_handler_has_it() {
     };
     let stopped = |story: Story| story.dead(1, DeadReason::Stopped, 1, Some("no"));
     stopped(found(HOP_MS + 1, retrying)).breaks(6, "did not end it");
-    stopped(found(HOP_MS + 1, TimerState::Parked)).fault(5, 90).breaks(6, "did not end it");
+    stopped(found(HOP_MS + 1, TimerState::Parked)).fault(0, 9).breaks(6, "did not end it");
+    // A new owner ends it in its own time.
+    stopped(found(HOP_MS + 1, TimerState::Parked)).fault(12, 90).holds();
     stopped(found(HOP_MS, retrying)).holds();
     stopped(found(HOP_MS + 1, TimerState::Dead)).holds();
     stopped(found(HOP_MS + 1, retrying).replayed(1, 900, Said::Done)).holds();
@@ -709,8 +711,11 @@ fn invariant_11_nobody_starves() {
     };
     story(10).holds();
     story(60).breaks(11, "60 later ones of others did not");
-    // What was disturbed does not count.
+    // What was disturbed does not count, nor does one whose destination lacks credit.
     story(60).fault(0, 100).holds();
+    let mut crowded = story(60);
+    crowded.history.plans.get_mut(&1).unwrap().crowded = true;
+    crowded.holds();
 }
 
 #[test]
