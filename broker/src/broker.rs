@@ -95,6 +95,13 @@ async fn begin(
     let listen_error = |source| StartError::Listen { addr, source };
     let listener = TcpListener::bind(addr).await.map_err(listen_error)?;
     let local = listener.local_addr().map_err(listen_error)?;
+    if !local.ip().is_loopback() {
+        tracing::warn!(
+            %local,
+            "listening beyond this machine; connections are neither authenticated nor encrypted: trusted \
+             networks only"
+        );
+    }
     let counters = Arc::new(Counters::default());
     let patience = options.startup_timeout;
     let (ownership, joined) = match store.coordination() {
