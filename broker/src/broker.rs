@@ -111,6 +111,13 @@ async fn begin(
         }
     }
     let listener = socket.listen(BACKLOG).map_err(listen_error)?;
+    if !local.ip().is_loopback() {
+        tracing::warn!(
+            %local,
+            "listening beyond this machine; connections are neither authenticated nor encrypted: trusted \
+             networks only"
+        );
+    }
     let counters = Arc::new(Counters::default());
     let patience = options.startup_timeout;
     let (ownership, joined) = match coordination {

@@ -62,7 +62,7 @@ macro_rules! settings {
 }
 
 settings! {
-    /// Where clients connect
+    /// Where clients connect. Nothing is authenticated or encrypted: trusted networks only
     listen: String = "MTIMER_LISTEN",
     /// The address that clients are to use, if it is not the one listened on
     advertise: String = "MTIMER_ADVERTISE",

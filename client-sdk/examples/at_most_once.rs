@@ -3,8 +3,9 @@
 //! An at-most-once timer is delivered once at most, whatever fails. What was delivered and never confirmed is listed, and a
 //! person decides.
 //!
-//! Start a broker with `mtimer dev`, then `cargo run -p mtimer-client --example at_most_once`. Another broker's address
-//! goes into `MTIMER_BROKER`.
+//! Start a broker with `mtimer dev`, then
+//! `cargo run -p mtimer-client --example at_most_once`. The addresses of other brokers,
+//! separated by commas, go into `MTIMER_BROKER`.
 
 use std::error::Error;
 use std::time::Duration;
@@ -14,8 +15,8 @@ use tokio::sync::mpsc;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let broker = std::env::var("MTIMER_BROKER").unwrap_or_else(|_| "127.0.0.1:7400".into());
-    let client = Client::builder().brokers([broker.clone()]).software("at-most-once").connect().await?;
+    let brokers = std::env::var("MTIMER_BROKER").unwrap_or_else(|_| "127.0.0.1:7400".into());
+    let client = Client::builder().brokers([brokers.clone()]).software("at-most-once").connect().await?;
     let dest = Destination::new(&format!("texts-{}", client.now()), "sms")?;
 
     let mut ids = Vec::new();
@@ -28,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
 
     // A worker that sends the first text, and crashes in the middle of the second.
-    let worker = Client::builder().brokers([broker]).software("worker").connect().await?;
+    let worker = Client::builder().brokers([brokers]).software("worker").connect().await?;
     let (tell, mut told) = mpsc::channel::<TimerId>(2);
     let registration = worker.register(dest.clone()).concurrency(2).on(move |callback: Callback| {
         let tell = tell.clone();

@@ -1,7 +1,9 @@
 //! Many timers in little time: batches of a thousand, and what to do with those that were refused.
 //!
-//! Start a broker with `mtimer dev`, then `cargo run --release -p mtimer-client --example batch_producer`. Another
-//! broker's address goes into `MTIMER_BROKER`, another number of timers into the first argument.
+//! Start a broker with `mtimer dev`, then
+//! `cargo run --release -p mtimer-client --example batch_producer`. The addresses of other brokers,
+//! separated by commas, go into `MTIMER_BROKER`; another number of timers goes into the first
+//! argument.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -14,9 +16,9 @@ const BATCH: usize = 1_000;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let broker = std::env::var("MTIMER_BROKER").unwrap_or_else(|_| "127.0.0.1:7400".into());
+    let brokers = std::env::var("MTIMER_BROKER").unwrap_or_else(|_| "127.0.0.1:7400".into());
     let timers: usize = std::env::args().nth(1).map_or(Ok(20_000), |n| n.parse())?;
-    let client = Client::builder().brokers([broker]).software("batch-producer").connect().await?;
+    let client = Client::builder().brokers([brokers]).software("batch-producer").connect().await?;
     let dest = Destination::new(&format!("batch-{}", client.now()), "producer")?;
 
     let fired = Arc::new(AtomicU64::new(0));

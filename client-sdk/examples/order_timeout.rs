@@ -2,8 +2,9 @@
 //!
 //! The timer's key is the order's number, so whoever takes the payment need not know the timer's id.
 //!
-//! Start a broker with `mtimer dev`, then `cargo run -p mtimer-client --example order_timeout`. Another broker's address
-//! goes into `MTIMER_BROKER`.
+//! Start a broker with `mtimer dev`, then
+//! `cargo run -p mtimer-client --example order_timeout`. The addresses of other brokers,
+//! separated by commas, go into `MTIMER_BROKER`.
 
 use std::error::Error;
 use std::time::Duration;
@@ -23,8 +24,8 @@ struct Order {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let broker = std::env::var("MTIMER_BROKER").unwrap_or_else(|_| "127.0.0.1:7400".into());
-    let client = Client::builder().brokers([broker]).software("order-timeout").connect().await?;
+    let brokers = std::env::var("MTIMER_BROKER").unwrap_or_else(|_| "127.0.0.1:7400".into());
+    let client = Client::builder().brokers([brokers]).software("order-timeout").connect().await?;
     let unpaid = Destination::new("shop", "unpaid-orders")?;
 
     let (tell, mut expired) = mpsc::channel(16);

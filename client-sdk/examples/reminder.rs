@@ -1,7 +1,8 @@
 //! Reminders by mail, with a mail server that is not always there: retries, and dead letters for what cannot be sent.
 //!
-//! Start a broker with `mtimer dev`, then `cargo run -p mtimer-client --example reminder`. Another broker's address goes
-//! into `MTIMER_BROKER`.
+//! Start a broker with `mtimer dev`, then
+//! `cargo run -p mtimer-client --example reminder`. The addresses of other brokers,
+//! separated by commas, go into `MTIMER_BROKER`.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use tokio::sync::mpsc;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let broker = std::env::var("MTIMER_BROKER").unwrap_or_else(|_| "127.0.0.1:7400".into());
-    let client = Client::builder().brokers([broker]).software("reminder").connect().await?;
+    let brokers = std::env::var("MTIMER_BROKER").unwrap_or_else(|_| "127.0.0.1:7400".into());
+    let client = Client::builder().brokers([brokers]).software("reminder").connect().await?;
     // A group of its own for every run, so that old dead letters are not in the way.
     let group = format!("reminders-{}", client.now());
     let dest = Destination::new(&group, "mail")?;

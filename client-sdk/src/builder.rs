@@ -40,9 +40,10 @@ impl Default for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// The addresses of one or more brokers, host:port each. The first that answers names the others of its cluster; all
-    /// given here are tried in turn whenever there is no connection. Of brokers without a cluster around them, one is used
-    /// at a time.
+    /// Sets the addresses of one or more brokers, host:port each. An item may name several, separated by
+    /// commas, as `MTIMER_BROKER` does: `["b1:7400", "b2:7400"]` and `["b1:7400, b2:7400"]` are the same.
+    /// The first broker that answers names the others of its cluster; all given here are tried in turn
+    /// whenever there is no connection. Of brokers without a cluster around them, one is used at a time.
     pub fn brokers<A: Into<String>>(mut self, addresses: impl IntoIterator<Item = A>) -> Self {
         self.brokers = addresses.into_iter().map(Into::into).collect();
         self

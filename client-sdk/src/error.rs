@@ -10,8 +10,10 @@ pub enum ConnectError {
     /// The builder got no address.
     #[error("no broker address given: name at least one host:port")]
     NoBroker,
-    /// An address that cannot be one.
-    #[error("{0:?} is not a broker address: write host:port, such as 127.0.0.1:7400")]
+    /// A text that does not name a broker, or of several not all.
+    #[error(
+        "{0:?} is not a broker address: write host:port, such as 127.0.0.1:7400, several separated by commas"
+    )]
     Address(String),
     /// A Redis address that cannot be one. (It may have a password in it, so it is not shown.)
     #[cfg(feature = "redis")]

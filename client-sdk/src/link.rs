@@ -94,16 +94,26 @@ impl Dialler {
     }
 }
 
+/// The addresses that a text names, separated by commas.
+fn split_addresses(text: &str) -> Result<Vec<String>, ConnectError> {
+    let address = |part: &str| {
+        let part = part.trim();
+        let (host, port) = part.rsplit_once(':')?;
+        let valid = !host.is_empty() && port.parse::<u16>().is_ok();
+        valid.then(|| part.to_owned())
+    };
+    let all: Option<Vec<String>> = text.split(',').map(address).collect();
+    all.ok_or_else(|| ConnectError::Address(text.to_owned()))
+}
+
 impl Link {
     /// To any of the brokers that the settings name.
     pub(crate) fn new(settings: &ClientBuilder) -> Result<Self, ConnectError> {
-        for broker in &settings.brokers {
-            let port = broker.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
-            if port.and_then(|p| p.parse::<u16>().ok()).is_none() {
-                return Err(ConnectError::Address(broker.clone()));
-            }
+        let mut addresses = Vec::new();
+        for text in &settings.brokers {
+            addresses.extend(split_addresses(text)?);
         }
-        let addresses = settings.brokers.iter().cloned().map(Place::Address);
+        let addresses = addresses.into_iter().map(Place::Address);
         #[cfg(not(feature = "redis"))]
         let places: Vec<Place> = addresses.collect();
         #[cfg(feature = "redis")]

@@ -61,9 +61,11 @@ async fn a_refusal_is_told_in_the_brokers_words() {
 async fn settings_that_cannot_work_are_told_at_once() {
     let error = Client::builder().connect().await.unwrap_err();
     assert!(matches!(error, ConnectError::NoBroker));
-    for address in ["localhost", ":7400", "host:port", "host:70000", ""] {
-        let error = Client::builder().brokers([address]).connect().await.unwrap_err();
-        assert!(matches!(error, ConnectError::Address(_)), "{error}");
+    for address in ["localhost", ":7400", "host:port", "host:70000", "", ",", "a:1,", "a:1,,b:2", "a:1, b"] {
+        let error = Client::builder().brokers(["c:3", address]).connect().await.unwrap_err();
+        assert!(matches!(&error, ConnectError::Address(told) if told == address), "{error}");
+        let named = format!("{address:?} is not a broker address");
+        assert!(error.to_string().starts_with(&named) && !error.is_retryable(), "{error}");
     }
     let error = Client::builder().brokers(["h:1"]).token("x".repeat(5_000)).connect().await.unwrap_err();
     assert!(matches!(error, ConnectError::TokenTooLong { .. }), "{error}");
@@ -98,6 +100,18 @@ async fn the_next_address_is_tried() {
     let client = Client::builder().brokers(addresses).connect_timeout(Duration::ZERO);
     let (client, _peer) = tokio::join!(client.connect(), there.accept());
     assert_eq!(client.unwrap().info().broker, there.address);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_text_may_name_several_brokers() {
+    for separator in [",", ", ", " , "] {
+        let (gone, there) = (Broker::start().await, Broker::start().await);
+        let addresses = format!(" {}{separator}{} ", gone.address, there.address);
+        drop(gone);
+        let client = Client::builder().brokers([addresses]).connect_timeout(Duration::ZERO);
+        let (client, _peer) = tokio::join!(async { client.connect().await.unwrap() }, there.accept());
+        assert_eq!(client.info().broker, there.address);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,12 +19,11 @@ pub(crate) struct ClientArgs {
     #[arg(
         long,
         value_name = "ADDR",
-        value_delimiter = ',',
         env = "MTIMER_BROKER",
         default_value = "127.0.0.1:7400",
         help_heading = "Connection"
     )]
-    pub(crate) broker: Vec<String>,
+    pub(crate) broker: String,
     /// Proof of who you are
     #[arg(long, env = "MTIMER_TOKEN", hide_env_values = true, default_value = "", hide_default_value = true)]
     #[arg(value_name = "TOKEN", help_heading = "Connection")]
@@ -50,7 +49,7 @@ impl ClientArgs {
 
     fn builder(&self) -> ClientBuilder {
         Client::builder()
-            .brokers(self.broker.iter().cloned())
+            .brokers([self.broker.clone()])
             .token(&self.token)
             .software(SOFTWARE)
             .connect_timeout(self.connect_timeout)

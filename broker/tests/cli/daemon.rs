@@ -33,6 +33,32 @@ fn people_are_told_what_to_type_next() {
     assert!(!std::path::Path::new(&folder).exists(), "the temporary folder goes");
 }
 
+/// What a broker that listens there has logged by the time it is ready; and the address.
+fn logged_at_start(listen: &str) -> (String, String) {
+    let data = tempfile::tempdir().unwrap();
+    let log = data.path().join("log");
+    let timers = data.path().join("timers");
+    let args = ["broker", "--json", "--listen", listen, "--data", timers.to_str().unwrap()];
+    let mut broker = Running::logging_to(std::fs::File::create(&log).unwrap(), &args);
+    let ready: Value = serde_json::from_str(&broker.line()).unwrap();
+    broker.signal("TERM");
+    assert_eq!(broker.wait().0, 0);
+    (std::fs::read_to_string(log).unwrap(), ready["listening"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn listening_beyond_this_machine_is_warned_of() {
+    const WARNING: &str = "connections are neither authenticated nor encrypted: trusted networks only";
+    let (log, address) = logged_at_start("0.0.0.0:0");
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains(WARNING)).collect();
+    assert!(
+        matches!(warnings[..], [line] if line.contains("WARN") && line.contains(&address)),
+        "{address}: {log}"
+    );
+    let (log, _) = logged_at_start("127.0.0.1:0");
+    assert!(!log.contains("WARN"), "{log}");
+}
+
 #[test]
 fn a_second_signal_ends_it_at_once() {
     let dev = Dev::with(&["--drain-timeout", "1h"]);

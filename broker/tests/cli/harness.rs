@@ -118,6 +118,11 @@ impl Running {
         Self::spawn(mtimer(args))
     }
 
+    /// One whose standard error goes to a file.
+    pub(crate) fn logging_to(log: std::fs::File, args: &[&str]) -> Self {
+        Self::spawn_with(mtimer(args), log.into())
+    }
+
     /// One whose output nobody wants to see.
     pub(crate) fn silent(args: &[&str]) -> Self {
         let mut command = mtimer(args);
@@ -125,8 +130,12 @@ impl Running {
         Self::spawn(command)
     }
 
-    fn spawn(mut command: Command) -> Self {
-        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    fn spawn(command: Command) -> Self {
+        Self::spawn_with(command, Stdio::null())
+    }
+
+    fn spawn_with(mut command: Command, stderr: Stdio) -> Self {
+        let mut child = command.stderr(stderr).spawn().unwrap();
         let out = child.stdout.take().map(BufReader::new);
         Self { child, out }
     }
