@@ -12,9 +12,9 @@ if refused then return refused end
 --@include timers
 
 local function take(t)
-  if t.kind == 't' then return t.by == EPOCH8 and not t.unconfirmed and 'D' or 'U' end
+  if t.kind == 't' then return t.by == EPOCH8 and 'D' or 'U' end
   if (t.kind ~= 's' and t.kind ~= 'p') or t.flags % 2 == 0 then return 'U' end
-  t.kind, t.by, t.unconfirmed, t.changed = 't', EPOCH8, false, true
+  t.kind, t.by, t.changed = 't', EPOCH8, true
   arrive(t)
   return 'D'
 end

@@ -235,14 +235,14 @@ impl Engine {
         let planner = Planner::new(&self.facts, mirror, hints, &mut self.dests, keyed, item.no, placed);
         match &mut item.work {
             Work::Ops(run) => {
-                if let [Op::TrimDead { before, keep, limit }] = run.ops[..] {
+                if let [Op::Trim { of, before, keep, limit }] = run.ops[..] {
                     // It finds the oldest by itself. Behind a larger one nothing is laid out until it is known whether it found any.
                     if limit <= TRIM_STEP {
                         planner.hints.endings.lose(Instant::now());
                     }
                     let limit = limit.saturating_sub(run.trimmed).min(TRIM_STEP);
                     return planner.ops(
-                        &[Op::TrimDead { before, keep, limit }],
+                        &[Op::Trim { of, before, keep, limit }],
                         &item.needs,
                         run.now,
                         run.claim,

@@ -7,7 +7,7 @@ mod short_ways;
 
 use bytes::Bytes;
 use mtimer_store::{
-    Acquire, Answer, Batch, CancelAnswer, DeadFilter, LaneError, Load, Op, Refusal, RequestId,
+    Acquire, Answer, Batch, CancelAnswer, DeadFilter, LaneError, Load, Op, Refusal, RequestId, Retained,
     ScheduleAnswer, Store, Verdict,
 };
 use mtimer_types::{

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mtimer_store::{
     Answer, Batch, CancelAnswer, DeadFilter, Health, LaneError, Load, Op, Refusal, RequestId,
-    RescheduleAnswer, ScheduleAnswer, Store, Verdict,
+    RescheduleAnswer, Retained, ScheduleAnswer, Store, Verdict,
 };
 use mtimer_store_redis::test_support::{Proxy, Server, ServerOptions};
 use mtimer_store_redis::{Durability, Options};
@@ -51,7 +51,7 @@ async fn prepared(owner: &Owner) -> Vec<(&'static str, Op, Answer)> {
     let replace = Op::Schedule { timer: newer.into(), policy: KeyPolicy::Replace };
     let replaced = ScheduleAnswer::Scheduled { new: true, replaced: Some(old.id) };
     let retry = Verdict::Retry { fire: at + 500, tier: 1, failed: 1, error: "later".into() };
-    let trim = Op::TrimDead { before: Time::ZERO, keep: 1, limit: 10 };
+    let trim = Op::Trim { of: Retained::Dead, before: Time::ZERO, keep: 1, limit: 10 };
     vec![
         ("schedule", schedule(&fresh), NEW),
         ("replace", replace, Answer::Schedule(replaced)),

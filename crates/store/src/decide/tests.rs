@@ -414,10 +414,11 @@ fn trimming_goes_by_age_and_by_count() {
         b.settle(id, dead(1));
         b.ctx.now = b.ctx.now + 1;
     }
-    let trim = |before, keep, limit| Op::TrimDead { before: Time::from_ms(before), keep, limit };
+    let trim =
+        |before, keep, limit| Op::Trim { of: Retained::Dead, before: Time::from_ms(before), keep, limit };
     assert_eq!(b.apply(trim(50_004, 100, 3)), Answer::Trimmed { removed: 3, more: true });
     assert_eq!(b.apply(trim(50_004, 100, 3)), Answer::Trimmed { removed: 1, more: false });
     assert_eq!(b.apply(trim(0, 2, 4)), Answer::Trimmed { removed: 4, more: false });
     assert_eq!(b.apply(trim(0, 2, 0)), Answer::Trimmed { removed: 0, more: false });
-    assert_eq!(b.table.dead_count(), Ok(2));
+    assert_eq!(b.table.retained_count(Retained::Dead), Ok(2));
 }

@@ -43,6 +43,8 @@ struct Rig {
     ended: Option<LaneError>,
     /// What is applied is answered as not confirmed by enough replicas.
     unconfirmed: bool,
+    /// Calls made for taken timers, pages of one listing each counted.
+    taken_calls: usize,
     random: u64,
 }
 
@@ -81,6 +83,7 @@ impl Rig {
             released: false,
             ended: None,
             unconfirmed: false,
+            taken_calls: 0,
             random: term.0 << 32,
         }
     }
@@ -158,7 +161,13 @@ impl Rig {
             Call::Dead(filter, from, limit) => {
                 lane.dead(filter, from, limit).map(|a| a.map(CallAnswer::Dead)).boxed()
             }
-            Call::Taken(from, limit) => lane.taken(from, limit).map(|a| a.map(CallAnswer::Taken)).boxed(),
+            Call::Taken(from, limit) => {
+                self.taken_calls += 1;
+                lane.taken(from, limit).map(|a| a.map(CallAnswer::Taken)).boxed()
+            }
+            Call::Unconfirmed(from, limit) => {
+                lane.unconfirmed(from, limit).map(|a| a.map(CallAnswer::Unconfirmed)).boxed()
+            }
             Call::Census => lane.census().map(|a| a.map(CallAnswer::Census)).boxed(),
             Call::Release(left) => lane.release(left).map(|a| a.map(|()| CallAnswer::Release)).boxed(),
         });
