@@ -11,11 +11,13 @@ use mtimer_store::{
 };
 use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time, limits::MAX_PARTITIONS};
 use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::backoff::Backoff;
 use crate::conn::{Conn, Lost, Pool};
 use crate::coordination::{Handle, RedisCoordination};
+use crate::eviction;
 use crate::fault::{Remedy, remedy};
 use crate::handle::RedisLane;
 use crate::keys::{self, Keyspace, hash_slot};
@@ -41,6 +43,8 @@ pub struct RedisStore {
     info: StoreInfo,
     tasks: TaskTracker,
     coordination: Handle,
+    /// Ends the tasks that belong to the store alone.
+    _end: DropGuard,
 }
 
 impl RedisStore {
@@ -67,12 +71,15 @@ impl RedisStore {
         let cluster: Arc<str> = options.cluster.as_str().into();
         let partitions = found(&shared, &cluster, options.partitions).await?;
         let coordination = RedisCoordination::new(shared.clone(), lease_pool, cluster.clone(), partitions);
+        let over = CancellationToken::new();
+        tasks.spawn(eviction::watch(Arc::downgrade(&shared), over.clone()));
         Ok(Self {
             shared,
             cluster,
             info: StoreInfo { kind, durability: options.durability.name(), partitions },
             tasks,
             coordination: Handle(Arc::new(coordination)),
+            _end: over.drop_guard(),
         })
     }
 
@@ -123,7 +130,7 @@ fn check_server(conn: &Conn) -> Result<(), StoreError> {
         )));
     }
     match info.get("maxmemory_policy").map(String::as_str) {
-        Some("noeviction") => Ok(()),
+        Some(eviction::SAFE) => Ok(()),
         Some(policy) => Err(unusable(format!(
             "{address} may evict keys (maxmemory-policy {policy}), and timers would vanish: set maxmemory-policy noeviction"
         ))),

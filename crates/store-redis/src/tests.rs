@@ -2,6 +2,7 @@
 
 mod damaged;
 mod endings;
+mod eviction;
 mod ids;
 mod short_ways;
 

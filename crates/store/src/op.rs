@@ -327,6 +327,11 @@ pub enum Refusal {
     /// The store takes no writes for now.
     #[error("the store is read-only for now")]
     ReadOnly,
+    /// Only for operations that add: the store may drop what it holds when its memory is full.
+    #[error(
+        "the store may evict what it holds when its memory is full: set its maxmemory-policy to noeviction"
+    )]
+    MayEvict,
     /// Fewer replicas than the durability level asks for confirmed the write in time. It is stored and may stay.
     #[error("the write was not confirmed by enough replicas in time")]
     NotReplicated,

@@ -509,7 +509,7 @@ impl Engine {
     pub(super) fn refused(&mut self, at: PartitionId, ctx: OpCtx, refusal: Refusal) {
         let code = match refusal {
             Refusal::OutOfMemory => ErrorCode::StoreFull,
-            Refusal::ReadOnly => ErrorCode::Unavailable,
+            Refusal::ReadOnly | Refusal::MayEvict => ErrorCode::Unavailable,
             Refusal::NotReplicated => {
                 self.reread(&ctx);
                 ErrorCode::NotReplicated
