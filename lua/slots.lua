@@ -28,8 +28,8 @@
 -- from ARGV[FIRST] on: what the script itself wants
 --
 -- Besides the answers of prelude.lua: {'NEED', what, ...}: 's' slot name, 'i' id, 'k' id and the field of the key that names
--- it, or 'h': the keys, which has to be declared as well;
--- nothing changed. {'OK', answers, lengths}: the operations' answers one after another; for each slot that
+-- it, or 'h': the keys, which has to be declared as well, or 'r': once more, a park is being renumbered;
+-- otherwise nothing changed. {'OK', answers, lengths}: the operations' answers one after another; for each slot that
 -- was written its number (2 bytes) and length (4 bytes, both little endian).
 
 local PRIOR, LAYOUT, FIRST = tonumber(ARGV[6]), ARGV[8], 10

@@ -207,6 +207,30 @@ local function last_score(key, low, high)
   return last[2] and tonumber(last[2]) or low
 end
 
+-- Orders of one destination's park, and how many of its timers one script renumbers.
+local PARK_ORDERS, RENUMBER = 4294967296, 1000
+
+-- Makes orders free at the end of a destination's park, whose first order is behind `base`: gives its timers, in the order
+-- in which they are, the orders from 1 on, RENUMBER of them. The script changes nothing else and asks to be sent again,
+-- until all of them are done.
+local renumbered = {}
+local function renumber(base)
+  if renumbered[base] then return end
+  renumbered[base] = true
+  need('r')
+  local index, behind = KEYS[7], string.format('(%.0f', base + PARK_ORDERS)
+  local function text(order) return string.format('%.0f', base + order) end
+  -- So many have been done: the first `low` have the orders 1 to `low`.
+  local low, high = 0, redis.call('ZCOUNT', index, text(0), behind)
+  while low < high do
+    local middle = math.ceil((low + high) / 2)
+    if redis.call('ZCOUNT', index, text(1), text(middle)) == middle then low = middle else high = middle - 1 end
+  end
+  local ids, l = redis.call('ZRANGEBYSCORE', index, '(' .. text(low), behind, 'LIMIT', 0, RENUMBER), {}
+  for i = 1, #ids do l[2 * i - 1], l[2 * i] = text(low + i), ids[i] end
+  if #l > 0 then in_pieces('ZADD', index, l) end
+end
+
 -- Taken and unconfirmed timers share an index: unconfirmed ones have orders from here on.
 local UNCONFIRMED = 4503599627370496
 
@@ -221,9 +245,10 @@ local function order(kind, t)
     key, low = KEYS[6], UNCONFIRMED
   elseif kind == 'p' then
     local d = dest(t)
-    key, low, high, name = KEYS[7], d * 4294967296, (d + 1) * 4294967296, 'p' .. d
+    key, low, high, name = KEYS[7], d * PARK_ORDERS, (d + 1) * PARK_ORDERS, 'p' .. d
   end
   local n = (next_order[name] or last_score(key, low, high)) + 1
+  if kind == 'p' and n >= high then renumber(low) end
   next_order[name] = n
   return string.format('%.0f', n)
 end
@@ -300,6 +325,7 @@ local function finish(answers, rest)
       push2(zadd, index[t.kind], order(t.kind, t), t.id)
     end
   end
+  if #needs > 0 then return {'NEED', unpack(needs)} end
   return write(answers, zadd, moved, zrem, function()
     write_keys()
     write_ended()

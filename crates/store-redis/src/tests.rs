@@ -4,6 +4,7 @@ mod damaged;
 mod endings;
 mod eviction;
 mod ids;
+mod orders;
 mod short_ways;
 
 use bytes::Bytes;
