@@ -4,7 +4,7 @@
 -- KEYS[1..7] and on, ARGV up to FIRST: see slots.lua. Answers: see prelude.lua and slots.lua.
 -- ARGV[FIRST] target: 'i' id, 'k' field of a key.
 -- Answers: {'OK', ''} nowhere | {'OK', id, place, record}: place is 's' fire (6) tier (1) | 'p' |
---          't' epoch (8) unconfirmed (1) | 'd' reason (1) died (6)
+--          't' epoch (8) zero (1) | 'u' epoch (8) since when (6) | 'd' reason (1) died (6)
 --@include prelude
 
 local refused = fence(0)
@@ -21,7 +21,9 @@ local place = t.kind
 if place == 's' then
   place = 's' .. struct.pack('<I6B', t.fire, t.tier)
 elseif place == 't' then
-  place = 't' .. t.by .. (t.unconfirmed and '\1' or '\0')
+  place = 't' .. t.by .. '\0'
+elseif place == 'u' then
+  place = 'u' .. t.by .. struct.pack('<I6', t.since)
 elseif place == 'd' then
   place = 'd' .. struct.pack('<BI6', t.reason, t.died)
 end

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reads a page of the dead letters, of the taken timers, or of a destination's parked ones.
+-- Reads a page of the dead letters, of the taken or the unconfirmed timers, or of a destination's parked ones.
 --
 -- KEYS[1] and ARGV[1..3]: see prelude.lua. KEYS[2] dead:{p}:c, taken:{p}:c or park:{p}:c
 -- KEYS[3..18] moved:{p}:c:<shelf>, see timers.lua

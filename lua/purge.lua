@@ -14,7 +14,7 @@ if refused then return refused end
 local answers = {}
 for i = FIRST, #ARGV do
   local t = timer(ARGV[i])
-  local goes = t.kind == 'd' or (t.kind == 't' and t.unconfirmed)
+  local goes = retained_since(t)
   if goes then purge(t) end
   answers[#answers + 1] = goes and 'D' or 'U'
 end

@@ -25,14 +25,14 @@ end
 
 local function replay(t, fire, slot)
   if t.kind == 's' then return 'D' end
-  if t.kind ~= 'd' and not (t.kind == 't' and t.unconfirmed) then return 'U' end
+  if not retained_since(t) then return 'U' end
   local field = key_field(t)
   if field then
     local held = holder(field)
     if held and held ~= t.id then return 'T' .. held end
     set_holder(field, t.id)
   end
-  if t.kind == 't' then t.failed = t.failed + 1 end
+  if t.kind == 'u' then t.failed = t.failed + 1 end
   t.budget, t.stopped = t.failed, 0
   drop_passed_deadline(t)
   file(t, fire, 0, slot)

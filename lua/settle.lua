@@ -47,7 +47,7 @@ local verdicts = {a = ack}
 
 function verdicts.l(t, attempt)
   attempt = tonumber(attempt)
-  local sent = t.kind == 't'
+  local sent = t.kind == 't' or t.kind == 'u'
     or (t.kind ~= 'd' and (t.failed >= attempt or (covered(t) and attempt <= t.failed + 1)))
   if not sent or attempt < 1 then return 'U' end
   return ack(t)
@@ -83,11 +83,11 @@ function verdicts.e(t)
 end
 
 function verdicts.u(t)
+  if t.kind == 'u' then return 'D' end
   if t.kind ~= 't' then return 'U' end
-  if not t.unconfirmed then
-    free_key(t)
-    t.unconfirmed, t.changed = true, true
-  end
+  free_key(t)
+  t.kind, t.since, t.changed = 'u', NOW, true
+  arrive(t)
   return 'D'
 end
 

@@ -8,11 +8,13 @@
 -- KEYS[2..4]    ended:{p}:c:<bucket>   hashes: the bucket before now's, now's, the one after: id -> how it ended,
 --                                      'r' + request id -> answer
 -- KEYS[5]       dead:{p}:c             sorted set: ids of dead letters by order of dying
--- KEYS[6]       taken:{p}:c            sorted set: ids of taken timers by order of taking
+-- KEYS[6]       taken:{p}:c            sorted set: ids of taken timers by order of taking, and of unconfirmed ones by 2^52 +
+--                                      order of becoming so
 -- KEYS[7]       park:{p}:c             sorted set: ids of parked timers by destination * 2^32 + order of parking
 -- KEYS[8..]     moved:{p}:c:<shelf>    hashes, those of the declared ids: id -> where a timer is that is not at its birth
 --                                      position:
---                                      's' slot name | 'p' record | 't' epoch(8) unconfirmed(1) record |
+--                                      's' slot name | 'p' record | 't' epoch(8) zero(1) record |
+--                                      'u' epoch(8) since when(6) record |
 --                                      'd' reason(1) died(6) record
 -- then          key:{p}:c:<shelf>      hashes, all or none: destination number ':' application key -> id
 -- then          indexes of slots (sorted sets: slot name by start), then slot:{p}:c:<name> (hashes: id -> record;
@@ -26,8 +28,8 @@
 -- from ARGV[FIRST] on: what the script itself wants
 --
 -- Besides the answers of prelude.lua: {'NEED', what, ...}: 's' slot name, 'i' id, 'k' id and the field of the key that names
--- it, or 'h': the keys, which has to be declared as well;
--- nothing changed. {'OK', answers, lengths}: the operations' answers one after another; for each slot that
+-- it, or 'h': the keys, which has to be declared as well, or 'r': once more, a park is being renumbered;
+-- otherwise nothing changed. {'OK', answers, lengths}: the operations' answers one after another; for each slot that
 -- was written its number (2 bytes) and length (4 bytes, both little endian).
 
 local PRIOR, LAYOUT, FIRST = tonumber(ARGV[6]), ARGV[8], 10

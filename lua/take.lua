@@ -14,7 +14,7 @@ if refused then return refused end
 local function take(t)
   if t.kind == 't' then return taken_here(t) and 'D' or 'U' end
   if (t.kind ~= 's' and t.kind ~= 'p') or t.flags % 2 == 0 then return 'U' end
-  t.kind, t.by, t.unconfirmed, t.changed = 't', EPOCH8, false, true
+  t.kind, t.by, t.changed = 't', EPOCH8, true
   arrive(t)
   return 'D'
 end

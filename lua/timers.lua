@@ -56,7 +56,7 @@ local function slot_number(name)
   return slot_of_name[name]
 end
 
--- Reads where a timer is. kind: 's' pending in a slot, 'p' parked, 't' taken, 'd' dead, nil nowhere.
+-- Reads where a timer is. kind: 's' pending in a slot, 'p' parked, 't' taken, 'u' unconfirmed, 'd' dead, nil nowhere.
 local function read_timer(t)
   local id = t.id
   if not cands[id] then
@@ -87,8 +87,13 @@ local function read_timer(t)
   if kind == 'p' then
     parse(t, string.sub(m, 2))
   elseif kind == 't' then
-    t.by, t.unconfirmed = string.sub(m, 2, 9), string.byte(m, 10) == 1
+    -- The byte behind the epoch was 1 where earlier versions kept unconfirmed timers among the taken. They count as taken:
+    -- the next takeover finds them and makes them unconfirmed again.
+    t.by = string.sub(m, 2, 9)
     parse(t, string.sub(m, 11))
+  elseif kind == 'u' and #m >= 15 then
+    t.by, t.since = struct.unpack('<c8I6', m, 2)
+    parse(t, string.sub(m, 16))
   elseif kind == 'd' and #m >= 8 then
     t.reason, t.died = struct.unpack('<BI6', m, 2)
     parse(t, string.sub(m, 9))
@@ -165,9 +170,14 @@ local function remove(t, how)
   if how then remember(t.id, how) end
 end
 
+-- Since when a dead or unconfirmed timer is retained; nil if it is neither.
+local function retained_since(t)
+  return (t.kind == 'd' and t.died) or (t.kind == 'u' and t.since) or nil
+end
+
 -- What a purged dead or unconfirmed timer leaves behind.
 local function purge(t)
-  local old = t.kind == 'd' and NOW - t.died > 30000
+  local old = NOW - retained_since(t) > 30000
   remove(t, not old and '\4' or nil)
 end
 
@@ -183,7 +193,9 @@ local function moved_value(t)
   elseif t.kind == 'p' then
     return 'p' .. record(t)
   elseif t.kind == 't' then
-    return 't' .. t.by .. (t.unconfirmed and '\1' or '\0') .. record(t)
+    return 't' .. t.by .. '\0' .. record(t)
+  elseif t.kind == 'u' then
+    return 'u' .. t.by .. struct.pack('<I6', t.since) .. record(t)
   elseif t.kind == 'd' then
     return 'd' .. struct.pack('<BI6', t.reason, t.died) .. record(t)
   end
@@ -195,18 +207,48 @@ local function last_score(key, low, high)
   return last[2] and tonumber(last[2]) or low
 end
 
+-- Orders of one destination's park, and how many of its timers one script renumbers.
+local PARK_ORDERS, RENUMBER = 4294967296, 1000
+
+-- Makes orders free at the end of a destination's park, whose first order is behind `base`: gives its timers, in the order
+-- in which they are, the orders from 1 on, RENUMBER of them. The script changes nothing else and asks to be sent again,
+-- until all of them are done.
+local renumbered = {}
+local function renumber(base)
+  if renumbered[base] then return end
+  renumbered[base] = true
+  need('r')
+  local index, behind = KEYS[7], string.format('(%.0f', base + PARK_ORDERS)
+  local function text(order) return string.format('%.0f', base + order) end
+  -- So many have been done: the first `low` have the orders 1 to `low`.
+  local low, high = 0, redis.call('ZCOUNT', index, text(0), behind)
+  while low < high do
+    local middle = math.ceil((low + high) / 2)
+    if redis.call('ZCOUNT', index, text(1), text(middle)) == middle then low = middle else high = middle - 1 end
+  end
+  local ids, l = redis.call('ZRANGEBYSCORE', index, '(' .. text(low), behind, 'LIMIT', 0, RENUMBER), {}
+  for i = 1, #ids do l[2 * i - 1], l[2 * i] = text(low + i), ids[i] end
+  if #l > 0 then in_pieces('ZADD', index, l) end
+end
+
+-- Taken and unconfirmed timers share an index: unconfirmed ones have orders from here on.
+local UNCONFIRMED = 4503599627370496
+
 -- Where a timer newly stands in the index of its place.
 local next_order = {}
 local function order(kind, t)
   local key, low, high = KEYS[5], 0, 9007199254740992
   local name = kind
   if kind == 't' then
-    key = KEYS[6]
+    key, high = KEYS[6], UNCONFIRMED
+  elseif kind == 'u' then
+    key, low = KEYS[6], UNCONFIRMED
   elseif kind == 'p' then
     local d = dest(t)
-    key, low, high, name = KEYS[7], d * 4294967296, (d + 1) * 4294967296, 'p' .. d
+    key, low, high, name = KEYS[7], d * PARK_ORDERS, (d + 1) * PARK_ORDERS, 'p' .. d
   end
   local n = (next_order[name] or last_score(key, low, high)) + 1
+  if kind == 'p' and n >= high then renumber(low) end
   next_order[name] = n
   return string.format('%.0f', n)
 end
@@ -235,7 +277,9 @@ local function differences(index)
         push(gone, moved_key(id), id)
       end
     end
-    if t.kind ~= t.was_kind and index[t.was_kind] then push(zrem, index[t.was_kind], id) end
+    local left = index[t.was_kind]
+    -- One that stays in an index is given its new order there.
+    if t.kind ~= t.was_kind and left and left ~= index[t.kind] then push(zrem, left, id) end
   end
   return moved, zrem
 end
@@ -271,7 +315,7 @@ end
 local arrived = {}
 local function finish(answers, rest)
   if #needs > 0 then return {'NEED', unpack(needs, 1, math.min(#needs, 1000))} end
-  local index = {d = KEYS[5], t = KEYS[6], p = KEYS[7]}
+  local index = {d = KEYS[5], t = KEYS[6], u = KEYS[6], p = KEYS[7]}
   local moved, zrem = differences(index)
   local zadd = {}
   for i = 1, #arrived do
@@ -281,6 +325,7 @@ local function finish(answers, rest)
       push2(zadd, index[t.kind], order(t.kind, t), t.id)
     end
   end
+  if #needs > 0 then return {'NEED', unpack(needs)} end
   return write(answers, zadd, moved, zrem, function()
     write_keys()
     write_ended()
@@ -288,7 +333,7 @@ local function finish(answers, rest)
   end)
 end
 
--- Notes that a timer has come to the dead letters, to the taken or to the parked ones.
+-- Notes that a timer has come to the dead letters, to the taken, the unconfirmed or the parked ones.
 local function arrive(t) arrived[#arrived + 1] = t.id end
 
 -- Asks for the id behind a key.
@@ -306,7 +351,7 @@ local function resolve(target)
 end
 
 -- Was it taken in this epoch, and may its owner still settle it?
-local function taken_here(t) return t.kind == 't' and t.by == EPOCH8 and not t.unconfirmed end
+local function taken_here(t) return t.kind == 't' and t.by == EPOCH8 end
 
 -- No delivery of this timer can have been started, in whatever epoch: it is pending or parked, or was taken in this
 -- epoch and not sent.

@@ -106,6 +106,10 @@ settings! {
     dead_max_age: Span = "MTIMER_DEAD_MAX_AGE",
     /// How many dead letters a partition keeps
     dead_max_count: u64 = "MTIMER_DEAD_MAX_COUNT",
+    /// How long at-most-once timers stay listed as unconfirmed
+    unconfirmed_max_age: Span = "MTIMER_UNCONFIRMED_MAX_AGE",
+    /// How many unconfirmed timers a partition keeps
+    unconfirmed_max_count: u64 = "MTIMER_UNCONFIRMED_MAX_COUNT",
     /// How long a graceful stop waits for handlers
     drain_timeout: Span = "MTIMER_DRAIN_TIMEOUT",
     /// How long to wait at start for a store that is away; 0s: for ever
@@ -434,6 +438,8 @@ impl PartialConfig {
             callback_timeout_ms: self.callback_timeout.map_or(base.callback_timeout_ms, Span::as_ms_u32),
             dead_max_age_ms: self.dead_max_age.map_or(base.dead_max_age_ms, Span::as_ms),
             dead_max_count: self.dead_max_count.unwrap_or(base.dead_max_count),
+            unconfirmed_max_age_ms: self.unconfirmed_max_age.map_or(base.unconfirmed_max_age_ms, Span::as_ms),
+            unconfirmed_max_count: self.unconfirmed_max_count.unwrap_or(base.unconfirmed_max_count),
             seed: base.seed,
         })
     }

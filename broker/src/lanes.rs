@@ -360,6 +360,7 @@ fn make(lane: &dyn Lane, call: Call) -> BoxFuture<'static, CallAnswer> {
         Call::Parked(dest, cursor, limit) => into(lane.parked(dest, cursor, limit), CallAnswer::Parked),
         Call::Dead(filter, cursor, limit) => into(lane.dead(filter, cursor, limit), CallAnswer::Dead),
         Call::Taken(cursor, limit) => into(lane.taken(cursor, limit), CallAnswer::Taken),
+        Call::Unconfirmed(cursor, limit) => into(lane.unconfirmed(cursor, limit), CallAnswer::Unconfirmed),
         Call::Census => into(lane.census(), CallAnswer::Census),
         Call::Release(in_flight) => into(lane.release(in_flight), |()| CallAnswer::Release),
     }

@@ -9,7 +9,7 @@ use mtimer_protocol::{ClientMessage, ErrorCode, Request};
 use mtimer_store::{
     Acquire, AcquireError, Acquired, Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, Lane,
     LaneFuture, Load, Loaded, MemoryStore, Op, OwnerRecord, Page, Place, Record, Store, StoreClock,
-    StoreFuture, StoreInfo, Unconfirmed,
+    StoreFuture, StoreInfo, Taken, Unconfirmed,
 };
 use mtimer_types::{Destination, Epoch, PartitionId, Target, Term, Time};
 use support::{Client, options, schedule, timer};
@@ -65,8 +65,11 @@ impl Lane for CursedLane {
     fn dead(&self, filter: DeadFilter, cursor: u64, limit: u32) -> LaneFuture<Page<DeadLetter>> {
         self.0.dead(filter, cursor, limit)
     }
-    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
+    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Taken>> {
         self.0.taken(cursor, limit)
+    }
+    fn unconfirmed(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
+        self.0.unconfirmed(cursor, limit)
     }
     fn census(&self) -> LaneFuture<Census> {
         self.0.census()

@@ -13,7 +13,7 @@ use futures_util::FutureExt;
 use mtimer_store::{
     Acquire, AcquireError, Acquired, Answer, Batch, Census, Coordination, DeadFilter, DeadLetter, Health,
     InFlight, Lane, LaneFuture, Load, Loaded, Op, OwnerRecord, Page, Place, Record, ScheduleAnswer, Store,
-    StoreClock, StoreFuture, StoreInfo, Unconfirmed,
+    StoreClock, StoreFuture, StoreInfo, Taken, Unconfirmed,
 };
 use mtimer_types::{Destination, Epoch, PartitionId, Target, Term, Time, TimerId};
 use tokio::sync::watch;
@@ -206,8 +206,11 @@ impl Lane for BrokenLane {
     fn dead(&self, filter: DeadFilter, cursor: u64, limit: u32) -> LaneFuture<Page<DeadLetter>> {
         self.lane.dead(filter, cursor, limit)
     }
-    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
+    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Taken>> {
         self.lane.taken(cursor, limit)
+    }
+    fn unconfirmed(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
+        self.lane.unconfirmed(cursor, limit)
     }
     fn census(&self) -> LaneFuture<Census> {
         self.lane.census()

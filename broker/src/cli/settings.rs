@@ -44,6 +44,8 @@ pub(crate) fn as_json(config: &Config) -> Value {
         "callback-timeout": ms(b.engine.callback_timeout_ms.into()),
         "dead-max-age": ms(b.engine.dead_max_age_ms),
         "dead-max-count": b.engine.dead_max_count,
+        "unconfirmed-max-age": ms(b.engine.unconfirmed_max_age_ms),
+        "unconfirmed-max-count": b.engine.unconfirmed_max_count,
         "drain-timeout": span(b.drain_timeout),
         "startup-timeout": span(b.startup_timeout.unwrap_or_default()),
         "weight": b.membership.weight,

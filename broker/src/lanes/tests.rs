@@ -4,7 +4,7 @@ use futures_util::FutureExt;
 use mtimer_store::{
     Answer, Batch, Census, DeadFilter, DeadLetter, InFlight, Load, Loaded, MemoryStore, Page,
 };
-use mtimer_store::{Place, Record, Unconfirmed};
+use mtimer_store::{Place, Record, Taken, Unconfirmed};
 use mtimer_types::{Destination, Target, Time};
 use tokio::sync::oneshot;
 
@@ -71,7 +71,10 @@ impl Lane for Fake {
     fn dead(&self, _: DeadFilter, _: u64, _: u32) -> LaneFuture<Page<DeadLetter>> {
         never()
     }
-    fn taken(&self, _: u64, _: u32) -> LaneFuture<Page<Unconfirmed>> {
+    fn taken(&self, _: u64, _: u32) -> LaneFuture<Page<Taken>> {
+        never()
+    }
+    fn unconfirmed(&self, _: u64, _: u32) -> LaneFuture<Page<Unconfirmed>> {
         never()
     }
     fn census(&self) -> LaneFuture<Census> {

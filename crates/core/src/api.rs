@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mtimer_protocol::{Query, Request, ServerMessage, Settlement, Topology};
 use mtimer_store::{
     Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, LaneError, Load, Loaded, Page, Place,
-    Record, Unconfirmed,
+    Record, Taken, Unconfirmed,
 };
 use mtimer_types::{Destination, Epoch, PartitionId, RetryTiers, Target, Time, TimerId, limits};
 
@@ -153,6 +153,8 @@ pub enum Call {
     Dead(DeadFilter, u64, u32),
     /// `taken`
     Taken(u64, u32),
+    /// `unconfirmed`
+    Unconfirmed(u64, u32),
     /// `census`
     Census,
     /// `release`
@@ -177,7 +179,9 @@ pub enum CallAnswer {
     /// `dead`
     Dead(Page<DeadLetter>),
     /// `taken`
-    Taken(Page<Unconfirmed>),
+    Taken(Page<Taken>),
+    /// `unconfirmed`
+    Unconfirmed(Page<Unconfirmed>),
     /// `census`
     Census(Census),
     /// `release`
@@ -215,6 +219,10 @@ pub struct EngineOptions {
     pub dead_max_age_ms: u64,
     /// Dead letters beyond this many in one partition are trimmed, the oldest first.
     pub dead_max_count: u64,
+    /// At-most-once timers that are unconfirmed for longer than this, ms, are trimmed.
+    pub unconfirmed_max_age_ms: u64,
+    /// Unconfirmed timers beyond this many in one partition are trimmed, the oldest first.
+    pub unconfirmed_max_count: u64,
     /// Seed for jitter.
     pub seed: u64,
 }
@@ -234,6 +242,8 @@ impl Default for EngineOptions {
             callback_timeout_ms: limits::DEFAULT_CALLBACK_TIMEOUT_MS,
             dead_max_age_ms: 30 * 86_400_000,
             dead_max_count: 1_000_000,
+            unconfirmed_max_age_ms: 30 * 86_400_000,
+            unconfirmed_max_count: 1_000_000,
             seed: 0,
         }
     }
@@ -256,6 +266,7 @@ pub enum Counter {
     Retried,
     Dead,
     DeadTrimmed,
+    UnconfirmedTrimmed,
     Expired,
     TimedOut,
     SessionLost,
@@ -271,7 +282,7 @@ pub enum Counter {
 
 impl Counter {
     /// All of them.
-    pub const ALL: [(Self, &'static str); 23] = [
+    pub const ALL: [(Self, &'static str); 24] = [
         (Self::Scheduled, "scheduled_total"),
         (Self::ScheduleRefused, "schedule_refused_total"),
         (Self::Cancelled, "cancelled_total"),
@@ -284,6 +295,7 @@ impl Counter {
         (Self::Retried, "retried_total"),
         (Self::Dead, "dead_total"),
         (Self::DeadTrimmed, "dead_trimmed_total"),
+        (Self::UnconfirmedTrimmed, "unconfirmed_trimmed_total"),
         (Self::Expired, "expired_total"),
         (Self::TimedOut, "timed_out_total"),
         (Self::SessionLost, "session_lost_total"),

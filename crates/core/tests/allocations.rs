@@ -134,6 +134,9 @@ impl World {
                     Call::Dead(filter, after, limit) => {
                         lane.dead(filter, after, limit).map(|a| a.map(CallAnswer::Dead)).boxed()
                     }
+                    Call::Unconfirmed(after, limit) => {
+                        lane.unconfirmed(after, limit).map(|a| a.map(CallAnswer::Unconfirmed)).boxed()
+                    }
                     Call::Taken(after, limit) => {
                         lane.taken(after, limit).map(|a| a.map(CallAnswer::Taken)).boxed()
                     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::FutureExt;
 use mtimer_store::{
     Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError, LaneFuture, Load,
-    LoadCursor, Loaded, Page, Place, Record, Unconfirmed,
+    LoadCursor, Loaded, Page, Place, Record, Taken, Unconfirmed,
 };
 use mtimer_types::{Destination, Epoch, Nonce, PartitionId, Target, Time};
 use tokio::sync::{oneshot, watch};
@@ -105,8 +105,12 @@ impl Lane for EmbeddedLane {
         self.call(limit as usize, move |view| view.dead(&filter, cursor, limit))
     }
 
-    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
+    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Taken>> {
         self.call(limit as usize, move |view| view.taken(cursor, limit))
+    }
+
+    fn unconfirmed(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
+        self.call(limit as usize, move |view| view.unconfirmed(cursor, limit))
     }
 
     fn census(&self) -> LaneFuture<Census> {

@@ -15,7 +15,9 @@
 //! its birth due time (10), if they are the same. So keys sort by (fire time, id), and almost every key has 19 bytes: up to 20
 //! the engine keeps within its nodes, where comparing them costs no step through memory.
 //!
-//! A place's own on the shelf: taken: epoch (8), unconfirmed (1); dead: reason (1), died (6).
+//! A place's own on the shelf: taken: epoch (8), zero (1); unconfirmed: epoch (8), since when (6); dead: reason (1), died (6).
+//! (The byte behind a taken timer's epoch was 1 where earlier versions kept unconfirmed timers on that shelf. They are read
+//! as taken: the next takeover finds them and makes them unconfirmed again.)
 //! `order` is a number that rises with every timer that is put on a shelf of the partition.
 
 use std::cmp::Ordering;
@@ -59,6 +61,7 @@ pub(crate) enum Position {
     Pending { fire: Time },
     Parked { dest: u32, order: u64 },
     Taken { order: u64 },
+    Unconfirmed { order: u64 },
     Dead { order: u64 },
 }
 
@@ -68,6 +71,7 @@ pub(crate) enum Shelf {
     Parked { dest: u32 },
     Taken,
     Dead,
+    Unconfirmed,
 }
 
 /// Bytes of an id that follow its birth due time.
@@ -111,6 +115,7 @@ pub(crate) fn shelf_key(p: PartitionId, shelf: Shelf, order: u64) -> Slice {
         Shelf::Parked { .. } => 1,
         Shelf::Taken => 2,
         Shelf::Dead => 3,
+        Shelf::Unconfirmed => 4,
     });
     key.put_u16(p.0);
     if let Shelf::Parked { dest } = shelf {
@@ -247,6 +252,10 @@ impl Position {
                 out.put_u8(3);
                 out.put_u64(order);
             }
+            Self::Unconfirmed { order } => {
+                out.put_u8(4);
+                out.put_u64(order);
+            }
         }
         out
     }
@@ -258,6 +267,7 @@ impl Position {
             (1, 12) => Self::Parked { dest: rest.get_u32(), order: rest.get_u64() },
             (2, 8) => Self::Taken { order: rest.get_u64() },
             (3, 8) => Self::Dead { order: rest.get_u64() },
+            (4, 8) => Self::Unconfirmed { order: rest.get_u64() },
             _ => return None,
         };
         Some(position)
@@ -270,6 +280,7 @@ impl Position {
             Self::Parked { dest, order } => (Space::Shelf, shelf_key(p, Shelf::Parked { dest }, order)),
             Self::Taken { order } => (Space::Shelf, shelf_key(p, Shelf::Taken, order)),
             Self::Dead { order } => (Space::Shelf, shelf_key(p, Shelf::Dead, order)),
+            Self::Unconfirmed { order } => (Space::Shelf, shelf_key(p, Shelf::Unconfirmed, order)),
         }
     }
 }
@@ -282,9 +293,13 @@ pub(crate) fn put_head(at: At, id: TimerId, out: &mut Vec<u8>) {
     match at {
         At::Pending { tier, .. } => out.put_u8(tier),
         At::Parked => {}
-        At::Taken { epoch, unconfirmed } => {
+        At::Taken { epoch } => {
             out.put_u64(epoch.0);
-            out.put_u8(u8::from(unconfirmed));
+            out.put_u8(0);
+        }
+        At::Unconfirmed { epoch, since } => {
+            out.put_u64(epoch.0);
+            out.put_uint(since.as_ms(), 6);
         }
         At::Dead { reason, died } => {
             out.put_u8(reason as u8);
@@ -300,7 +315,12 @@ pub(crate) fn take_shelf_head(shelf: Shelf, value: &mut Bytes) -> Option<(TimerI
         Shelf::Parked { .. } => At::Parked,
         Shelf::Taken => {
             let epoch = Epoch(value.try_get_u64().ok()?);
-            At::Taken { epoch, unconfirmed: value.try_get_u8().ok()? != 0 }
+            value.try_get_u8().ok()?;
+            At::Taken { epoch }
+        }
+        Shelf::Unconfirmed => {
+            let epoch = Epoch(value.try_get_u64().ok()?);
+            At::Unconfirmed { epoch, since: Time::from_ms(value.try_get_uint(6).ok()?) }
         }
         Shelf::Dead => {
             let reason = DeadReason::from_u8(value.try_get_u8().ok()?)?;
@@ -373,6 +393,7 @@ mod tests {
             Position::Parked { dest: 3, order: 4 },
             Position::Taken { order: 5 },
             Position::Dead { order: u64::MAX },
+            Position::Unconfirmed { order: 6 },
         ] {
             assert_eq!(Position::decode(&position.encode()), Some(position));
         }

@@ -7,7 +7,9 @@ use std::ops::Bound;
 
 use fjall::Slice;
 use mtimer_store::decide::{At, Row, Table};
-use mtimer_store::{DeadFilter, DeadLetter, Load, Loaded, LoadedTimer, Page, Record, Unconfirmed};
+use mtimer_store::{
+    DeadFilter, DeadLetter, Load, Loaded, LoadedTimer, Page, Record, Retained, Taken, Unconfirmed,
+};
 use mtimer_types::{Destination, Time, TimerId};
 
 use crate::fault::Fault;
@@ -129,14 +131,27 @@ impl View<'_> {
         Ok(Page { rows: rows.into_iter().map(|(_, row)| row.record).collect(), next })
     }
 
-    pub(crate) fn taken(&mut self, cursor: u64, limit: u32) -> Result<Page<Unconfirmed>, Fault> {
+    pub(crate) fn taken(&mut self, cursor: u64, limit: u32) -> Result<Page<Taken>, Fault> {
         let floor = self.partition.taken_floor;
         let (rows, next) = self.shelf(Shelf::Taken, cursor.max(floor), limit as usize)?;
         if cursor <= floor {
             self.partition.taken_floor = self.first_order(&rows);
         }
         let rows = rows.into_iter().filter_map(|(_, row)| match row.at {
-            At::Taken { epoch, unconfirmed } => Some(Unconfirmed { record: row.record, epoch, unconfirmed }),
+            At::Taken { epoch } => Some(Taken { record: row.record, epoch }),
+            _ => None,
+        });
+        Ok(Page { rows: rows.collect(), next })
+    }
+
+    pub(crate) fn unconfirmed(&mut self, cursor: u64, limit: u32) -> Result<Page<Unconfirmed>, Fault> {
+        let floor = self.partition.unconfirmed_floor;
+        let (rows, next) = self.shelf(Shelf::Unconfirmed, cursor.max(floor), limit as usize)?;
+        if cursor <= floor {
+            self.partition.unconfirmed_floor = self.first_order(&rows);
+        }
+        let rows = rows.into_iter().filter_map(|(_, row)| match row.at {
+            At::Unconfirmed { epoch, since } => Some(Unconfirmed { record: row.record, epoch, since }),
             _ => None,
         });
         Ok(Page { rows: rows.collect(), next })
@@ -162,13 +177,25 @@ impl View<'_> {
         Ok(Page { rows: rows.collect(), next })
     }
 
-    /// The oldest dead letters, for an operation that is going to remove them.
-    pub(crate) fn first_dead(&mut self, limit: usize) -> Result<Vec<Row>, Fault> {
+    /// The oldest retained timers of one kind, for an operation that is going to remove them.
+    pub(crate) fn first_retained(&mut self, of: Retained, limit: usize) -> Result<Vec<Row>, Fault> {
         self.store_counters();
-        let (rows, _) = self.shelf(Shelf::Dead, self.partition.dead_floor, limit)?;
-        self.partition.dead_floor = self.first_order(&rows);
-        for (order, row) in &rows {
-            self.remember(row.id(), Position::Dead { order: *order });
+        let (shelf, floor) = match of {
+            Retained::Dead => (Shelf::Dead, self.partition.dead_floor),
+            Retained::Unconfirmed => (Shelf::Unconfirmed, self.partition.unconfirmed_floor),
+        };
+        let (rows, _) = self.shelf(shelf, floor, limit)?;
+        let first = self.first_order(&rows);
+        match of {
+            Retained::Dead => self.partition.dead_floor = first,
+            Retained::Unconfirmed => self.partition.unconfirmed_floor = first,
+        }
+        for &(order, ref row) in &rows {
+            let position = match of {
+                Retained::Dead => Position::Dead { order },
+                Retained::Unconfirmed => Position::Unconfirmed { order },
+            };
+            self.remember(row.id(), position);
         }
         Ok(rows.into_iter().map(|(_, row)| row).collect())
     }

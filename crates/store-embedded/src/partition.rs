@@ -18,8 +18,9 @@ pub(crate) struct Partition {
     pub(crate) in_flight: Vec<InFlight>,
     pub(crate) counters: Counters,
     pub(crate) parked: HashMap<u32, ParkedCount>,
-    /// No taken, no dead timer has a lower order.
+    /// No taken, no unconfirmed, no dead timer has a lower order.
     pub(crate) taken_floor: u64,
+    pub(crate) unconfirmed_floor: u64,
     pub(crate) dead_floor: u64,
     /// Pending timers removed since the floor was last looked for.
     pub(crate) removed: u32,
@@ -49,6 +50,8 @@ pub(crate) struct ParkedCount {
 pub(crate) struct Counters {
     /// `residue` counts the entries for moved timers.
     pub(crate) census: Census,
+    /// Unconfirmed timers.
+    pub(crate) unconfirmed: u64,
     /// The last order given out.
     pub(crate) order: u64,
     /// No pending timer fires earlier, in ms.
@@ -66,6 +69,7 @@ impl Partition {
             counters: Counters::default(),
             parked: HashMap::new(),
             taken_floor: 0,
+            unconfirmed_floor: 0,
             dead_floor: 0,
             removed: 0,
             clear_from: None,
@@ -145,7 +149,7 @@ impl Owner {
 
 impl Counters {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(72 + self.ended.len() * 12);
+        let mut out = Vec::with_capacity(80 + self.ended.len() * 12);
         let c = &self.census;
         for n in [c.pending, c.retrying, c.parked, c.taken, c.dead, c.keys, c.residue, self.order, self.floor]
         {
@@ -155,13 +159,22 @@ impl Counters {
             out.put_u32(*bucket);
             out.put_u64(*count);
         }
+        out.put_u64(self.unconfirmed);
         out
     }
 
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
-        if bytes.len() < 72 || !(bytes.len() - 72).is_multiple_of(12) {
-            return None;
-        }
+        // 72 bytes, 12 for each bucket, and the number of unconfirmed timers, which earlier versions did not store: they
+        // had none on a shelf of their own.
+        let unconfirmed = match bytes.len().checked_sub(72)? % 12 {
+            0 => 0,
+            8 => {
+                let (rest, count) = bytes.split_last_chunk::<8>()?;
+                bytes = rest;
+                u64::from_be_bytes(*count)
+            }
+            _ => return None,
+        };
         let census = Census {
             pending: bytes.get_u64(),
             retrying: bytes.get_u64(),
@@ -176,7 +189,7 @@ impl Counters {
         while bytes.has_remaining() {
             ended.insert(bytes.get_u32(), bytes.get_u64());
         }
-        Some(Self { census, order, floor, ended })
+        Some(Self { census, unconfirmed, order, floor, ended })
     }
 }
 
@@ -235,12 +248,18 @@ mod tests {
         let owner = Owner { record, prior_claim: Time::from_ms(6) };
         assert_eq!(Owner::decode(&owner.encode()), Some(owner));
         let census = Census { pending: 1, retrying: 2, parked: 3, taken: 4, dead: 5, keys: 6, residue: 7 };
-        let counters = Counters { census, order: 8, floor: 9, ended: BTreeMap::from([(10, 11), (12, 13)]) };
-        assert_eq!(Counters::decode(&counters.encode()), Some(counters));
+        let ended = BTreeMap::from([(10, 11), (12, 13)]);
+        let counters = Counters { census, unconfirmed: 14, order: 8, floor: 9, ended };
+        let bytes = counters.encode();
+        assert_eq!(Counters::decode(&bytes), Some(counters.clone()));
+        let of_an_earlier_version = &bytes[..bytes.len() - 8];
+        assert_eq!(Counters::decode(of_an_earlier_version), Some(Counters { unconfirmed: 0, ..counters }));
         let flight = InFlight { id: TimerId::from_u128(1), attempt: 2, session: 3, until: Time::from_ms(4) };
         let list = vec![flight.clone(), flight];
         assert_eq!(decode_in_flight(&encode_in_flight(&list)), Some(list));
         assert_eq!(decode_in_flight(&[0; 41]), None);
-        assert_eq!(Counters::decode(&[0; 80]), None);
+        for length in [0, 71, 79, 81, 83] {
+            assert_eq!(Counters::decode(&vec![0; length]), None);
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use mtimer_store::decide::{self, At, Context, Row, Table};
-use mtimer_store::{Answer, Batch, InFlight, LaneError, Place, Record, RequestId};
+use mtimer_store::{Answer, Batch, InFlight, LaneError, Place, Record, RequestId, Retained};
 use mtimer_types::{Destination, Ended, Key, Target, Time, TimerId};
 
 use crate::destinations::Destinations;
@@ -117,7 +117,7 @@ impl<'a> View<'a> {
     fn position_of(&self, row: &Row) -> Result<Position, Fault> {
         match row.at {
             At::Pending { fire, .. } => Ok(Position::Pending { fire }),
-            At::Parked | At::Taken { .. } | At::Dead { .. } => {
+            At::Parked | At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => {
                 self.position(row.id())?.ok_or(Fault::Damaged("a moved timer's position is missing"))
             }
         }
@@ -129,6 +129,7 @@ impl<'a> View<'a> {
             (At::Pending { fire, .. }, _) => return Position::Pending { fire },
             (At::Parked, Some(old @ Position::Parked { .. }))
             | (At::Taken { .. }, Some(old @ Position::Taken { .. }))
+            | (At::Unconfirmed { .. }, Some(old @ Position::Unconfirmed { .. }))
             | (At::Dead { .. }, Some(old @ Position::Dead { .. })) => return old,
             _ => {}
         }
@@ -137,6 +138,7 @@ impl<'a> View<'a> {
         match at {
             At::Parked => Position::Parked { dest, order },
             At::Taken { .. } => Position::Taken { order },
+            At::Unconfirmed { .. } => Position::Unconfirmed { order },
             At::Pending { .. } | At::Dead { .. } => Position::Dead { order },
         }
     }
@@ -149,6 +151,10 @@ impl<'a> View<'a> {
             Position::Pending { .. } => self.partition.removed += 1,
             Position::Parked { dest, .. } => {
                 self.count_parked(dest, |entry| entry.count = entry.count.saturating_sub(1))
+            }
+            Position::Unconfirmed { .. } => {
+                let unconfirmed = &mut self.partition.counters.unconfirmed;
+                *unconfirmed = unconfirmed.saturating_sub(1);
             }
             Position::Taken { .. } | Position::Dead { .. } => {}
         }
@@ -229,6 +235,7 @@ pub(crate) fn read_row(
         }
         Position::Parked { dest, .. } => Shelf::Parked { dest },
         Position::Taken { .. } => Shelf::Taken,
+        Position::Unconfirmed { .. } => Shelf::Unconfirmed,
         Position::Dead { .. } => Shelf::Dead,
     };
     let head = take_shelf_head(shelf, &mut value).filter(|(found, _)| *found == id);
@@ -260,8 +267,10 @@ impl Table for View<'_> {
             if let Some(old) = old {
                 self.leave(id, old);
             }
-            if let Position::Parked { dest, .. } = new {
-                self.count_parked(dest, |entry| entry.count += 1);
+            match new {
+                Position::Parked { dest, .. } => self.count_parked(dest, |entry| entry.count += 1),
+                Position::Unconfirmed { .. } => self.partition.counters.unconfirmed += 1,
+                Position::Pending { .. } | Position::Taken { .. } | Position::Dead { .. } => {}
             }
             self.keep_moved(id, old, Some(new));
         }
@@ -347,11 +356,15 @@ impl Table for View<'_> {
         Ok(())
     }
 
-    fn dead_count(&mut self) -> Result<u64, Fault> {
-        Ok(self.partition.counters.census.dead)
+    fn retained_count(&mut self, of: Retained) -> Result<u64, Fault> {
+        let counters = &self.partition.counters;
+        Ok(match of {
+            Retained::Dead => counters.census.dead,
+            Retained::Unconfirmed => counters.unconfirmed,
+        })
     }
 
-    fn oldest_dead(&mut self, limit: usize) -> Result<Vec<Row>, Fault> {
-        self.first_dead(limit)
+    fn oldest_retained(&mut self, of: Retained, limit: usize) -> Result<Vec<Row>, Fault> {
+        self.first_retained(of, limit)
     }
 }

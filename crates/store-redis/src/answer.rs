@@ -69,6 +69,8 @@ impl Needs {
                 (b'h', _) => self.keys = true,
                 // It has to be another script, which is so from now on.
                 (b'p', _) => {}
+                // It gets on with a park's orders, some at a time, and is then done.
+                (b'r', _) => self.rounds = 0,
                 (b'k', Some(id)) => {
                     self.named.insert(rest[16..].to_vec(), id);
                 }

@@ -22,6 +22,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::eviction::{Evicting, parse_info};
 use crate::resp::{Args, Decoder, Reply};
 use crate::script::Script;
 
@@ -173,9 +174,7 @@ impl Conn {
         }
         // 7.0 takes several sections at once, older servers give everything with "everything".
         let info = self.must(&Args::of(["INFO", "everything"])).await?;
-        let text = info.text().unwrap_or_default();
-        let pairs = text.lines().filter_map(|l| l.split_once(':'));
-        let info: HashMap<_, _> = pairs.map(|(k, v)| (k.to_owned(), v.trim_end().to_owned())).collect();
+        let info = parse_info(info.text().unwrap_or_default());
         self.run_id = info.get("run_id").map_or("", String::as_str).into();
         self.info = Arc::new(info);
         Ok(())
@@ -361,6 +360,7 @@ pub(crate) struct Pool {
     scripts: bool,
     tasks: TaskTracker,
     nodes: std::sync::Mutex<HashMap<String, Arc<Mutex<Node>>>>,
+    pub(crate) evicting: Evicting,
 }
 
 impl std::fmt::Debug for Node {
@@ -371,7 +371,8 @@ impl std::fmt::Debug for Node {
 
 impl Pool {
     pub(crate) fn new(login: Login, replication: Option<Replication>, tasks: TaskTracker) -> Self {
-        Self { login, replication, scripts: true, tasks, nodes: std::sync::Mutex::default() }
+        let (nodes, evicting) = Default::default();
+        Self { login, replication, scripts: true, tasks, nodes, evicting }
     }
 
     /// For requests that are few and urgent: nothing waits for replicas, and a connection is opened without loading
@@ -409,6 +410,7 @@ impl Pool {
         let conn = Conn::open(address, &self.login, self.replication, &self.tasks).await?;
         if self.scripts {
             conn.load_scripts().await?;
+            self.evicting.note_connection(&conn);
         }
         Ok(conn)
     }

@@ -66,7 +66,7 @@ fn bytes_of(op: &Op, record: usize) -> usize {
         | Op::Park { .. }
         | Op::Unpark { .. }
         | Op::Replay { .. }
-        | Op::TrimDead { .. } => record,
+        | Op::Trim { .. } => record,
     }
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn cut(ops: Vec<Op>, weigh: impl Fn(&Op) -> Weight) -> Vec<Cut> {
         let size = bytes_of(&op, record);
         let fits = cuts.last().and_then(|cut| cut.ops.first()).is_some_and(|first| {
             script_of(first) == script_of(&op)
-                && !matches!(op, Op::TrimDead { .. })
+                && !matches!(op, Op::Trim { .. })
                 && bytes + size <= MAX_BYTES
                 && weight + places <= MAX_OPS
         });

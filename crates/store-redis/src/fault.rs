@@ -37,6 +37,8 @@ pub(crate) fn remedy(error: &str, asked: &str) -> Remedy {
         // A multi-key script while its hash slot migrates; a node that reads its data; a cluster without a quorum; a
         // replica that has lost its master; a foreign script that runs too long.
         "TRYAGAIN" | "LOADING" | "CLUSTERDOWN" | "MASTERDOWN" | "BUSY" => Remedy::Wait(said()),
+        // An operator has ended a script that runs too long (SCRIPT KILL), which Redis allows of one that has written nothing.
+        "ERR" if error.starts_with("ERR Script killed by user") => Remedy::Wait(said()),
         "READONLY" => Remedy::Rediscover(said()),
         "NOSCRIPT" => Remedy::LoadScripts,
         "OOM" => Remedy::OutOfMemory,
@@ -72,6 +74,9 @@ mod tests {
         {
             assert_eq!(of(passing), Remedy::Wait(passing.into()));
         }
+        // As Redis 7.0 says it.
+        let killed = "ERR Script killed by user with SCRIPT KILL... script: 694a5fe1, on @user_script:1.";
+        assert_eq!(of(killed), Remedy::Wait(killed.into()));
         assert!(matches!(of("READONLY You can't write against a read only replica."), Remedy::Rediscover(_)));
         assert_eq!(of("NOSCRIPT No matching script."), Remedy::LoadScripts);
         assert_eq!(of("OOM allow-oom flag is not set on the script"), Remedy::OutOfMemory);
@@ -81,6 +86,7 @@ mod tests {
             "NOAUTH Authentication required.",
             "WRONGTYPE Operation",
             "ERR user_script:3: boo",
+            "ERR user_script:3: Script killed by user",
             "",
             "NOPERM no",
         ] {

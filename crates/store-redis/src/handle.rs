@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::FutureExt;
 use mtimer_store::{
     Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError, LaneFuture, Load,
-    Loaded, Page, Place, Record, Unconfirmed,
+    Loaded, Page, Place, Record, Taken, Unconfirmed,
 };
 use mtimer_types::{Destination, Epoch, PartitionId, Target, Time};
 use tokio::sync::{Notify, oneshot, watch};
@@ -27,7 +27,8 @@ enum Call {
     ParkedDestinations(To<Vec<(Destination, u64)>>),
     Parked(Destination, u64, u32, To<Page<Record>>),
     Dead(DeadFilter, u64, u32, To<Page<DeadLetter>>),
-    Taken(u64, u32, To<Page<Unconfirmed>>),
+    Taken(u64, u32, To<Page<Taken>>),
+    Unconfirmed(u64, u32, To<Page<Unconfirmed>>),
     Census(To<Census>),
     Release(Vec<InFlight>, To<()>),
 }
@@ -164,8 +165,12 @@ impl Lane for RedisLane {
         self.call(|to| Call::Dead(filter, cursor, limit, to))
     }
 
-    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
+    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Taken>> {
         self.call(|to| Call::Taken(cursor, limit, to))
+    }
+
+    fn unconfirmed(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
+        self.call(|to| Call::Unconfirmed(cursor, limit, to))
     }
 
     fn census(&self) -> LaneFuture<Census> {
@@ -259,6 +264,10 @@ async fn alone(engine: &mut Engine, call: Call) -> Result<(), LaneError> {
             let answer = engine.taken(cursor, limit).await;
             tell(engine, to, answer)
         }
+        Call::Unconfirmed(cursor, limit, to) => {
+            let answer = engine.unconfirmed(cursor, limit).await;
+            tell(engine, to, answer)
+        }
         Call::Census(to) => {
             let answer = engine.census().await;
             tell(engine, to, answer)
@@ -300,6 +309,7 @@ impl Call {
             Self::Parked(_, _, _, to) => no(to, why),
             Self::Dead(_, _, _, to) => no(to, why),
             Self::Taken(_, _, to) => no(to, why),
+            Self::Unconfirmed(_, _, to) => no(to, why),
             Self::Census(to) => no(to, why),
         }
     }

@@ -151,9 +151,17 @@ impl Engine {
         let call = self.next_no;
         self.next_no += 1;
         let mut items = 0;
-        let answers = vec![None; ops.len()];
+        let mut answers = vec![None; ops.len()];
+        let evicting = self.is_evicting();
         self.learn(ops.iter().filter_map(Op::id), self.window.len());
         for Cut { ops, places } in cut(ops, |op| Weight::of_op(op, &self.mirror, &self.hints)) {
+            // The operations of a cut are of one kind. Without any that is left the store is asked all the same, below.
+            if evicting && ops.iter().all(Op::adds) {
+                for place in places {
+                    answers[place as usize] = Some(Answer::Refused(Refusal::MayEvict));
+                }
+                continue;
+            }
             self.push(Some(call), Work::Ops(Run { ops, places, now, claim: claim.take(), trimmed: 0 }));
             items += 1;
         }
@@ -163,6 +171,15 @@ impl Engine {
             items += 1;
         }
         self.calls.push_back(Applying { no: call, items, answers, to });
+    }
+
+    /// Whether the partition's node may evict keys.
+    fn is_evicting(&self) -> bool {
+        let evicting = &self.shared.pool.evicting;
+        match &self.conn {
+            Some(conn) => evicting.has(&conn.address),
+            None => self.shared.topology.master(self.hash_slot).is_some_and(|at| evicting.has(&at)),
+        }
     }
 
     fn push(&mut self, call: Option<u64>, work: Work) {
@@ -235,14 +252,14 @@ impl Engine {
         let planner = Planner::new(&self.facts, mirror, hints, &mut self.dests, keyed, item.no, placed);
         match &mut item.work {
             Work::Ops(run) => {
-                if let [Op::TrimDead { before, keep, limit }] = run.ops[..] {
+                if let [Op::Trim { of, before, keep, limit }] = run.ops[..] {
                     // It finds the oldest by itself. Behind a larger one nothing is laid out until it is known whether it found any.
                     if limit <= TRIM_STEP {
                         planner.hints.endings.lose(Instant::now());
                     }
                     let limit = limit.saturating_sub(run.trimmed).min(TRIM_STEP);
                     return planner.ops(
-                        &[Op::TrimDead { before, keep, limit }],
+                        &[Op::Trim { of, before, keep, limit }],
                         &item.needs,
                         run.now,
                         run.claim,

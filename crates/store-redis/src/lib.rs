@@ -15,6 +15,7 @@
 //! | `plan`, `answer`, `script` | operations to script calls, and back |
 //! | `mirror`, `wide`, `ledger`, `prints`, `hints`, `dests`, `load`, `reads`, `unreadable` | where timers are |
 //! | `endings` | which may have ended lately |
+//! | `eviction` | which servers may evict keys |
 //! | `keys` | the keyspace |
 //! | `conn`, `resp`, `topology`, `fault`, `backoff` | servers |
 //!
@@ -29,6 +30,7 @@ mod coordination;
 mod cut;
 mod dests;
 mod endings;
+mod eviction;
 mod fault;
 mod handle;
 mod hints;

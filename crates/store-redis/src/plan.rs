@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use mtimer_store::op::Verdict;
 use mtimer_store::record::cut_error;
-use mtimer_store::{Op, Record};
+use mtimer_store::{Op, Record, Retained};
 use mtimer_types::{Destination, Epoch, Key, KeyPolicy, Nonce, SlotWidth, Target, Time, TimerId};
 
 use crate::cut::Weight;
@@ -87,11 +87,11 @@ pub(crate) const fn script_of(op: &Op) -> Script {
         Op::Unpark { .. } => Script::Unpark,
         Op::Replay { .. } => Script::Replay,
         Op::Purge { .. } => Script::Purge,
-        Op::TrimDead { .. } => Script::TrimDead,
+        Op::Trim { .. } => Script::Trim,
     }
 }
 
-/// Dead letters that one script trims at most.
+/// Timers that one script trims at most.
 pub(crate) const TRIM_STEP: u32 = 100;
 
 /// Lays out scripts.
@@ -269,9 +269,13 @@ impl<'a> Planner<'a> {
                 out.push(id.to_bytes()).number(fire.as_ms()).number(slot as u64);
             }
             Op::Settle { id, verdict } => self.verdict(*id, verdict, now, out),
-            Op::TrimDead { before, keep, limit } => {
+            Op::Trim { of, before, keep, limit } => {
                 self.shelves = u16::MAX;
                 out.number(before.as_ms()).number(*keep).number(u64::from(*limit));
+                out.push(match of {
+                    Retained::Dead => "d",
+                    Retained::Unconfirmed => "u",
+                });
             }
         }
     }

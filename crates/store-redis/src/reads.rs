@@ -2,7 +2,7 @@
 
 use bytes::{Buf, Bytes};
 use mtimer_store::{
-    Census, DeadFilter, DeadLetter, InFlight, LaneError, Page, Place, Record, RecordError, Unconfirmed,
+    Census, DeadFilter, DeadLetter, InFlight, LaneError, Page, Place, Record, RecordError, Taken, Unconfirmed,
 };
 use mtimer_types::{DeadReason, Destination, Epoch, Target, Time, TimerId, limits};
 
@@ -28,6 +28,8 @@ const PAGE_BYTES: u64 = 256 << 10;
 const PARK_ORDERS: u64 = 1 << 32;
 /// Above every order that is given: the largest whole number a score holds exactly.
 const MAX_ORDER: u64 = 1 << 53;
+/// Unconfirmed timers have orders from here on in the index that they share with the taken ones, as in `lua/timers.lua`.
+const UNCONFIRMED: u64 = 1 << 52;
 
 impl Engine {
     async fn look(&mut self, script: Script, keys: Vec<String>, args: Args) -> Result<Vec<Reply>, LaneError> {
@@ -213,13 +215,28 @@ impl Engine {
     }
 
     /// See [`mtimer_store::Lane::taken`].
-    pub(crate) async fn taken(&mut self, cursor: u64, limit: u32) -> Result<Page<Unconfirmed>, LaneError> {
-        let (entries, next) = self.listing(self.facts.keys.taken(), cursor, MAX_ORDER, limit).await?;
+    pub(crate) async fn taken(&mut self, cursor: u64, limit: u32) -> Result<Page<Taken>, LaneError> {
+        let (entries, next) = self.listing(self.facts.keys.taken(), cursor, UNCONFIRMED - 1, limit).await?;
         let mut rows = Vec::new();
         for (id, _, mut entry) in entries {
-            let Some((epoch, unconfirmed)) = read_taken(&mut entry) else { continue };
-            let row = |record| Unconfirmed { record, epoch, unconfirmed };
-            rows.extend(self.record(id, &entry).map(row));
+            let Some(epoch) = read_taken(&mut entry) else { continue };
+            rows.extend(self.record(id, &entry).map(|record| Taken { record, epoch }));
+        }
+        Ok(Page { rows, next })
+    }
+
+    /// See [`mtimer_store::Lane::unconfirmed`].
+    pub(crate) async fn unconfirmed(
+        &mut self,
+        cursor: u64,
+        limit: u32,
+    ) -> Result<Page<Unconfirmed>, LaneError> {
+        let from = cursor.max(UNCONFIRMED);
+        let (entries, next) = self.listing(self.facts.keys.taken(), from, MAX_ORDER, limit).await?;
+        let mut rows = Vec::new();
+        for (id, _, mut entry) in entries {
+            let Some((epoch, since)) = read_unconfirmed(&mut entry) else { continue };
+            rows.extend(self.record(id, &entry).map(|record| Unconfirmed { record, epoch, since }));
         }
         Ok(Page { rows, next })
     }
@@ -277,19 +294,30 @@ fn read_place(mut bytes: Bytes) -> Option<Place> {
             Some(Place::Pending { fire, tier: bytes.try_get_u8().ok()? })
         }
         b'p' => Some(Place::Parked),
-        b't' => read_taken(&mut bytes).map(|(epoch, unconfirmed)| Place::Taken { epoch, unconfirmed }),
+        b't' => read_taken(&mut bytes).map(|epoch| Place::Taken { epoch, unconfirmed: false }),
+        b'u' => read_unconfirmed(&mut bytes).map(|(epoch, _)| Place::Taken { epoch, unconfirmed: true }),
         b'd' => Some(Place::Dead),
         _ => None,
     }
 }
 
 /// Takes the head off a taken timer's entry.
-fn read_taken(entry: &mut Bytes) -> Option<(Epoch, bool)> {
+fn read_taken(entry: &mut Bytes) -> Option<Epoch> {
     if entry.try_get_u8().ok()? != b't' {
         return None;
     }
     let epoch = Epoch(entry.try_get_u64_le().ok()?);
-    Some((epoch, entry.try_get_u8().ok()? == 1))
+    entry.try_get_u8().ok()?;
+    Some(epoch)
+}
+
+/// Takes the head off an unconfirmed timer's entry.
+fn read_unconfirmed(entry: &mut Bytes) -> Option<(Epoch, Time)> {
+    if entry.try_get_u8().ok()? != b'u' {
+        return None;
+    }
+    let epoch = Epoch(entry.try_get_u64_le().ok()?);
+    Some((epoch, Time::from_ms(entry.try_get_uint_le(6).ok()?)))
 }
 
 /// Takes the head off a dead letter's entry.

@@ -55,7 +55,7 @@ scripts! {
     Settle = "settle",
     Split = "split",
     Take = "take",
-    TrimDead = "trim_dead",
+    Trim = "trim",
     Unload = "unload",
     Unpark = "unpark",
 }

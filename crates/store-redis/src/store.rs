@@ -11,11 +11,13 @@ use mtimer_store::{
 };
 use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time, limits::MAX_PARTITIONS};
 use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::backoff::Backoff;
 use crate::conn::{Conn, Lost, Pool};
 use crate::coordination::{Handle, RedisCoordination};
+use crate::eviction;
 use crate::fault::{Remedy, remedy};
 use crate::handle::RedisLane;
 use crate::keys::{self, Keyspace, hash_slot};
@@ -43,6 +45,8 @@ pub struct RedisStore {
     /// Connections on which nothing waits behind a partition's work or its replicas.
     urgent: Arc<Pool>,
     coordination: Handle,
+    /// Ends the tasks that belong to the store alone.
+    _end: DropGuard,
 }
 
 impl RedisStore {
@@ -70,6 +74,8 @@ impl RedisStore {
         let partitions = found(&shared, &cluster, options.partitions).await?;
         let coordination =
             RedisCoordination::new(shared.clone(), urgent.clone(), cluster.clone(), partitions);
+        let over = CancellationToken::new();
+        tasks.spawn(eviction::watch(Arc::downgrade(&shared), over.clone()));
         Ok(Self {
             shared,
             cluster,
@@ -77,6 +83,7 @@ impl RedisStore {
             tasks,
             urgent,
             coordination: Handle(Arc::new(coordination)),
+            _end: over.drop_guard(),
         })
     }
 
@@ -127,7 +134,7 @@ fn check_server(conn: &Conn) -> Result<(), StoreError> {
         )));
     }
     match info.get("maxmemory_policy").map(String::as_str) {
-        Some("noeviction") => Ok(()),
+        Some(eviction::SAFE) => Ok(()),
         Some(policy) => Err(unusable(format!(
             "{address} may evict keys (maxmemory-policy {policy}), and timers would vanish: set maxmemory-policy noeviction"
         ))),

@@ -2,12 +2,14 @@
 
 mod damaged;
 mod endings;
+mod eviction;
 mod ids;
+mod orders;
 mod short_ways;
 
 use bytes::Bytes;
 use mtimer_store::{
-    Acquire, Answer, Batch, CancelAnswer, DeadFilter, LaneError, Load, Op, Refusal, RequestId,
+    Acquire, Answer, Batch, CancelAnswer, DeadFilter, LaneError, Load, Op, Refusal, RequestId, Retained,
     ScheduleAnswer, Store, Verdict,
 };
 use mtimer_types::{

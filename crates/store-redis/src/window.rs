@@ -42,7 +42,7 @@ pub(crate) struct Run {
     pub(crate) places: Vec<u32>,
     pub(crate) now: Time,
     pub(crate) claim: Option<Time>,
-    /// Dead letters trimmed so far, if it is a trim in several steps.
+    /// Timers trimmed so far, if it is a trim in several steps.
     pub(crate) trimmed: u32,
 }
 
@@ -83,7 +83,7 @@ impl Work {
     /// Whether this may not be sent behind it until it is done: what may take several steps, or teaches what others need.
     pub(crate) fn blocks(&self, next: &Self) -> bool {
         match self {
-            Self::Ops(run) => matches!(run.ops[..], [Op::TrimDead { limit, .. }] if limit > TRIM_STEP),
+            Self::Ops(run) => matches!(run.ops[..], [Op::Trim { limit, .. }] if limit > TRIM_STEP),
             Self::Learn(_) => !matches!(next, Self::Learn(_)),
             Self::Get(_) | Self::Alone(_) => true,
             Self::Claim { held, .. } => *held,
@@ -94,8 +94,7 @@ impl Work {
 impl Run {
     /// Of a trim: `Some(None)` if a further step is due, otherwise its whole answer. `None`: it is no trim.
     pub(crate) fn next_trim(&mut self, answers: &[Answer]) -> Option<Option<Answer>> {
-        let ([Op::TrimDead { limit, .. }], [Answer::Trimmed { removed, more }]) = (&self.ops[..], answers)
-        else {
+        let ([Op::Trim { limit, .. }], [Answer::Trimmed { removed, more }]) = (&self.ops[..], answers) else {
             return None;
         };
         self.trimmed += removed;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mtimer_store::{
     Answer, Batch, CancelAnswer, DeadFilter, Health, LaneError, Load, Op, Refusal, RequestId,
-    RescheduleAnswer, ScheduleAnswer, Store, Verdict,
+    RescheduleAnswer, Retained, ScheduleAnswer, Store, Verdict,
 };
 use mtimer_store_redis::test_support::{Proxy, Server, ServerOptions};
 use mtimer_store_redis::{Durability, Options};
@@ -51,7 +51,7 @@ async fn prepared(owner: &Owner) -> Vec<(&'static str, Op, Answer)> {
     let replace = Op::Schedule { timer: newer.into(), policy: KeyPolicy::Replace };
     let replaced = ScheduleAnswer::Scheduled { new: true, replaced: Some(old.id) };
     let retry = Verdict::Retry { fire: at + 500, tier: 1, failed: 1, error: "later".into() };
-    let trim = Op::TrimDead { before: Time::ZERO, keep: 1, limit: 10 };
+    let trim = Op::Trim { of: Retained::Dead, before: Time::ZERO, keep: 1, limit: 10 };
     vec![
         ("schedule", schedule(&fresh), NEW),
         ("replace", replace, Answer::Schedule(replaced)),
@@ -543,4 +543,46 @@ async fn files_behind_an_unconfirmed_claim(meanwhile: Meanwhile) {
     let loaded: Vec<_> = owner.load(now() + 33 * 120_000).await.iter().map(|t| t.record.timer.id).collect();
     let lost = timers.iter().filter(|t| !loaded.contains(&t.id)).count();
     assert_eq!(lost, 0, "{lost} timers are stored and not loaded");
+}
+
+/// What Redis answers to whoever's script an operator has killed.
+async fn answer_to_a_killed_script() -> String {
+    let server = Server::start_with(ServerOptions {
+        extra: vec!["--lua-time-limit".into(), "1".into()],
+        ..ServerOptions::default()
+    });
+    let url = server.url();
+    let endless = std::thread::spawn(move || {
+        let client = redis::Client::open(url).expect("a URL");
+        let mut connection = client.get_connection().expect("a connection");
+        redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection).expect_err("killed")
+    });
+    while server.try_call::<()>(&["SCRIPT", "KILL"]).is_err() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let error = endless.join().expect("the thread ends");
+    format!("{} {}", error.code().unwrap_or("ERR"), error.detail().unwrap_or_default())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_script_that_an_operator_kills_is_sent_again() {
+    let error = answer_to_a_killed_script().await;
+    assert!(error.starts_with("ERR Script killed by user with SCRIPT KILL"), "{error}");
+    let server = Server::start();
+    let proxy = Proxy::start(&server.address()).await;
+    let owner = Owner::new(&proxy.url()).await;
+    let cases = prepared(&owner).await;
+    for (n, (name, op, expected)) in cases.into_iter().enumerate() {
+        proxy.refuse(MARK, &error);
+        assert_eq!(owner.one(op).await, expected, "{name}");
+        assert_eq!(proxy.lost(), n + 1, "{name}");
+    }
+    // Reads, a load, and a takeover as well.
+    proxy.refuse(MARK, &error);
+    owner.lane.census().await.unwrap();
+    proxy.refuse(MARK, &error);
+    owner.load(now() + 120_000).await;
+    proxy.refuse(MARK, &error);
+    let next = Owner::of(owner.store.clone()).await;
+    assert_eq!(next.one(schedule(&timer(now() + 60_000, 5))).await, NEW);
 }

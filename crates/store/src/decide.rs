@@ -16,7 +16,7 @@ mod settle;
 use mtimer_types::{DeadReason, Destination, Ended, Epoch, Key, Target, Time, TimerId, limits};
 
 use crate::lane::Census;
-use crate::op::{Answer, Op, Place, RequestId};
+use crate::op::{Answer, Op, Place, RequestId, Retained};
 use crate::record::Record;
 
 /// A timer with its whereabouts.
@@ -44,8 +44,13 @@ pub enum At {
     Taken {
         /// By which owner.
         epoch: Epoch,
-        /// Nobody is going to settle it any more.
-        unconfirmed: bool,
+    },
+    /// See [`Place::Taken`]: nobody is going to settle it any more.
+    Unconfirmed {
+        /// Taken by this owner.
+        epoch: Epoch,
+        /// When it became unconfirmed.
+        since: Time,
     },
     /// See [`Place::Dead`].
     Dead {
@@ -57,12 +62,21 @@ pub enum At {
 }
 
 impl At {
+    /// Since when a timer is retained (see [`Retained`]); `None` if it is in any other place.
+    pub const fn retained_since(self) -> Option<Time> {
+        match self {
+            Self::Dead { died: since, .. } | Self::Unconfirmed { since, .. } => Some(since),
+            Self::Pending { .. } | Self::Parked | Self::Taken { .. } => None,
+        }
+    }
+
     /// The place as the contract names it.
     pub const fn place(self) -> Place {
         match self {
             Self::Pending { fire, tier } => Place::Pending { fire, tier },
             Self::Parked => Place::Parked,
-            Self::Taken { epoch, unconfirmed } => Place::Taken { epoch, unconfirmed },
+            Self::Taken { epoch } => Place::Taken { epoch, unconfirmed: false },
+            Self::Unconfirmed { epoch, .. } => Place::Taken { epoch, unconfirmed: true },
             Self::Dead { .. } => Place::Dead,
         }
     }
@@ -114,11 +128,11 @@ pub trait Table {
     /// Remembers the answer to a cancel or reschedule.
     fn set_answered(&mut self, request: RequestId, answer: &Answer, now: Time) -> Result<(), Self::Error>;
 
-    /// How many dead letters there are.
-    fn dead_count(&mut self) -> Result<u64, Self::Error>;
+    /// How many retained timers of one kind there are.
+    fn retained_count(&mut self, of: Retained) -> Result<u64, Self::Error>;
 
-    /// The oldest dead letters, oldest first, at most `limit`.
-    fn oldest_dead(&mut self, limit: usize) -> Result<Vec<Row>, Self::Error>;
+    /// The oldest retained timers of one kind, oldest first, at most `limit`.
+    fn oldest_retained(&mut self, of: Retained, limit: usize) -> Result<Vec<Row>, Self::Error>;
 }
 
 /// Who decides, and when.
@@ -140,13 +154,13 @@ impl Context {
 
     /// Whether the row was taken in the present epoch and may still be settled by its owner.
     fn has_taken(&self, row: &Row) -> bool {
-        row.at == At::Taken { epoch: self.epoch, unconfirmed: false }
+        row.at == At::Taken { epoch: self.epoch }
     }
 
     fn covered(&self, row: &Row) -> bool {
         match row.at {
             At::Pending { fire, .. } => row.record.covered(fire, self.epoch, self.prior_claim),
-            At::Parked | At::Taken { .. } | At::Dead { .. } => false,
+            At::Parked | At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => false,
         }
     }
 }
@@ -177,7 +191,7 @@ pub fn apply<T: Table>(table: &mut T, ctx: &Context, op: &Op) -> Result<Answer, 
         Op::Unpark { id, fire } => settle::unpark(table, ctx, *id, *fire),
         Op::Replay { id, fire } => change::replay(table, ctx, *id, *fire),
         Op::Purge { id } => change::purge(table, ctx, *id),
-        Op::TrimDead { before, keep, limit } => change::trim_dead(table, ctx, *before, *keep, *limit),
+        Op::Trim { of, before, keep, limit } => change::trim(table, ctx, *of, (*before, *keep), *limit),
     }
 }
 
@@ -205,7 +219,7 @@ impl Census {
             At::Pending { tier: 0, .. } => &mut self.pending,
             At::Pending { .. } => &mut self.retrying,
             At::Parked => &mut self.parked,
-            At::Taken { .. } => &mut self.taken,
+            At::Taken { .. } | At::Unconfirmed { .. } => &mut self.taken,
             At::Dead { .. } => &mut self.dead,
         }
     }

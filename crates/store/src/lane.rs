@@ -202,8 +202,11 @@ pub trait Lane: Send + Sync {
     /// Dead letters that match, oldest first. A page may have fewer than `limit` (even none) and yet a next cursor.
     fn dead(&self, filter: DeadFilter, cursor: u64, limit: u32) -> LaneFuture<Page<DeadLetter>>;
 
-    /// Taken timers (unsettled or unconfirmed).
-    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>>;
+    /// Taken timers that are not unconfirmed: as many as were under way, however many are unconfirmed.
+    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Taken>>;
+
+    /// Unconfirmed timers, the longest unconfirmed first.
+    fn unconfirmed(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>>;
 
     /// Counts, cheap enough for a status page.
     fn census(&self) -> LaneFuture<Census>;
@@ -332,15 +335,24 @@ pub struct DeadLetter {
     pub died: Time,
 }
 
-/// An at-most-once timer that was or was about to be sent.
+/// An at-most-once timer that was or was about to be sent, and may still be settled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Taken {
+    /// The timer.
+    pub record: Record,
+    /// Taken by this owner.
+    pub epoch: Epoch,
+}
+
+/// An at-most-once timer that was taken and that nobody will settle any more.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unconfirmed {
     /// The timer.
     pub record: Record,
     /// Taken by this owner.
     pub epoch: Epoch,
-    /// Nobody will settle it any more.
-    pub unconfirmed: bool,
+    /// When it became unconfirmed.
+    pub since: Time,
 }
 
 /// How many timers of a partition are where.
@@ -352,7 +364,7 @@ pub struct Census {
     pub retrying: u64,
     /// Parked.
     pub parked: u64,
-    /// Taken.
+    /// Taken, unconfirmed ones included.
     pub taken: u64,
     /// Dead letters.
     pub dead: u64,

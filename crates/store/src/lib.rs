@@ -26,10 +26,11 @@ pub use cursor::LoadCursor;
 pub use lane::{
     Acquire, AcquireError, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError,
     LaneFuture, Load, Loaded, LoadedTimer, OwnerRecord, Page, Store, StoreClock, StoreError, StoreFuture,
-    StoreInfo, Unconfirmed,
+    StoreInfo, Taken, Unconfirmed,
 };
 pub use memory::MemoryStore;
 pub use op::{
-    Answer, Batch, CancelAnswer, Op, Place, Refusal, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict,
+    Answer, Batch, CancelAnswer, Op, Place, Refusal, RequestId, RescheduleAnswer, Retained, ScheduleAnswer,
+    Verdict,
 };
 pub use record::{Progress, Record, RecordError};

@@ -26,8 +26,8 @@
 //!
 //! Cancelled, replaced and expired timers, and at-most-once timers that were acknowledged, leave an [`Ended`] under
 //! their id for [`REPEAT_HORIZON_MS`]; so does a cancel of an id that is nowhere ([`Ended::CancelledUnseen`], anew with
-//! every such cancel). A timer that is purged or trimmed leaves [`Ended::Dead`], unless it died longer than the
-//! horizon before [`Batch::now`]: a schedule that old cannot be repeated.
+//! every such cancel). A timer that is purged or trimmed leaves [`Ended::Dead`], unless it died or became unconfirmed
+//! longer than the horizon before [`Batch::now`]: a schedule that old cannot be repeated.
 //! Plain acknowledgements leave none: the owner's memory is enough.
 //!
 //! [`REPEAT_HORIZON_MS`]: mtimer_types::limits::REPEAT_HORIZON_MS
@@ -71,7 +71,8 @@ pub struct RequestId(pub u64);
 /// which nobody can tell by the outcome.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// The cluster clock when the batch was made: the time of death of dead letters, the start of the repeat horizon.
+    /// The cluster clock when the batch was made: the time of death of dead letters, the time at which a timer becomes
+    /// unconfirmed, the start of the repeat horizon.
     pub now: Time,
     /// If set, `claimed-until` becomes at least this, before or together with the operations.
     pub claim: Option<Time>,
@@ -166,9 +167,11 @@ pub enum Op {
         /// Which.
         id: TimerId,
     },
-    /// Removes the oldest dead letters: those that died before `before`, and the oldest of more than `keep`; at most
-    /// `limit` of them. Answers [`Answer::Trimmed`].
-    TrimDead {
+    /// Removes the oldest retained timers of one kind: those retained since before `before`, and the oldest of more
+    /// than `keep`; at most `limit` of them. Answers [`Answer::Trimmed`].
+    Trim {
+        /// Which kind.
+        of: Retained,
         /// Retention by age.
         before: Time,
         /// Retention by count.
@@ -191,9 +194,18 @@ impl Op {
             | Self::Unpark { id, .. }
             | Self::Replay { id, .. }
             | Self::Purge { id } => Some(*id),
-            Self::Cancel { .. } | Self::Reschedule { .. } | Self::TrimDead { .. } => None,
+            Self::Cancel { .. } | Self::Reschedule { .. } | Self::Trim { .. } => None,
         }
     }
+}
+
+/// Timers that stay stored until a person replays or purges them, or [`Op::Trim`] removes them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Retained {
+    /// Dead letters, oldest by time of death.
+    Dead,
+    /// Unconfirmed timers, oldest by the time at which they became unconfirmed.
+    Unconfirmed,
 }
 
 /// What becomes of a timer after a delivery (or in place of one).
@@ -233,8 +245,8 @@ pub enum Verdict {
     /// Its deadline passed before it was sent: removes a pending or parked timer, or one that this
     /// epoch has taken and not sent (nor unconfirmed), frees its key, leaves [`Ended::Expired`].
     Expired,
-    /// Nobody will settle this taken timer: frees its key and marks it unconfirmed; it stays until a late ok, a
-    /// replay or a purge. Done also if so already; gone if it is not taken.
+    /// Nobody will settle this taken timer: frees its key and makes it unconfirmed as of [`Batch::now`]; it stays
+    /// until a late ok, a replay, a purge or a trim. Done also if so already; gone if it is not taken.
     Unconfirmed,
 }
 
@@ -253,9 +265,9 @@ pub enum Answer {
     Gone,
     /// To [`Op::Replay`]: the key names this live timer; nothing changed.
     KeyTaken(TimerId),
-    /// To [`Op::TrimDead`].
+    /// To [`Op::Trim`].
     Trimmed {
-        /// Dead letters removed.
+        /// Timers removed.
         removed: u32,
         /// There are more to trim.
         more: bool,
@@ -320,6 +332,11 @@ pub enum Refusal {
     /// The store takes no writes for now.
     #[error("the store is read-only for now")]
     ReadOnly,
+    /// Only for operations that add: the store may drop what it holds when its memory is full.
+    #[error(
+        "the store may evict what it holds when its memory is full: set its maxmemory-policy to noeviction"
+    )]
+    MayEvict,
     /// Fewer replicas than the durability level asks for confirmed the write in time. It is stored and may stay.
     #[error("the write was not confirmed by enough replicas in time")]
     NotReplicated,

@@ -15,7 +15,7 @@ use mtimer_store::conformance::{self, Fault, Harness, Site, Unsupported};
 use mtimer_store::{
     Acquire, AcquireError, Acquired, Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, Lane,
     LaneFuture, Load, Loaded, Op, OwnerRecord, Page, Place, Record, RequestId, ScheduleAnswer, Store,
-    StoreClock, StoreFuture, StoreInfo, Unconfirmed, Verdict,
+    StoreClock, StoreFuture, StoreInfo, Taken, Unconfirmed, Verdict,
 };
 use mtimer_types::{Destination, Epoch, PartitionId, Target, Term, Time, TimerId};
 use tokio::sync::watch;
@@ -346,8 +346,12 @@ impl Lane for BrokenLane {
         self.leave_out(self.reader().dead(filter, cursor, limit), cursor)
     }
 
-    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
+    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Taken>> {
         self.leave_out(self.reader().taken(cursor, limit), cursor)
+    }
+
+    fn unconfirmed(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
+        self.leave_out(self.reader().unconfirmed(cursor, limit), cursor)
     }
 
     fn census(&self) -> LaneFuture<Census> {

@@ -1,7 +1,7 @@
 //! What goes to the store and what comes back: acquisition, group commit, answers in order, the end of a reign.
 
 use mtimer_protocol::{ErrorCode, OpReply};
-use mtimer_store::{Answer, Batch, Health, InFlight, LaneError, Op, Refusal};
+use mtimer_store::{Answer, Batch, Health, InFlight, LaneError, Op, Refusal, Retained};
 use mtimer_types::{Epoch, PartitionId, Time, TimerId};
 
 use super::partition::{APPLIES_OUT, Partition, Pending};
@@ -216,13 +216,17 @@ impl Engine {
             }
             (OpCtx::Park { id, .. }, answer) => self.parked(id, &answer),
             (OpCtx::Unpark { id }, answer) => self.unparked(now, id, &answer),
-            (OpCtx::Trim, Answer::Trimmed { removed, more }) => {
-                self.count(Counter::DeadTrimmed, u64::from(removed));
+            (OpCtx::Trim(of), Answer::Trimmed { removed, more }) => {
+                let counter = match of {
+                    Retained::Dead => Counter::DeadTrimmed,
+                    Retained::Unconfirmed => Counter::UnconfirmedTrimmed,
+                };
+                self.count(counter, u64::from(removed));
                 if let Some(p) = self.partition(at).filter(|_| more) {
                     p.trim_at = now.mono_ms;
                 }
             }
-            (OpCtx::Trim, _) => {}
+            (OpCtx::Trim(_), _) => {}
             (OpCtx::Schedule { reply, timer, name }, Answer::Schedule(a)) => {
                 self.scheduled(now, reply, timer, name, a)
             }

@@ -1,6 +1,6 @@
 //! Into memory and out of it: what fires soon is loaded, within the budget; what does not fit goes back.
 
-use mtimer_store::{Load, Loaded, Op, Place, Record, Unconfirmed, Verdict};
+use mtimer_store::{Load, Loaded, Op, Page, Place, Record, Retained, Taken, Verdict};
 use mtimer_types::{DeadReason, PartitionId, Time, TimerId, limits::MAX_PAGE};
 
 use super::lanes::together_by;
@@ -25,6 +25,8 @@ const LOAD_BYTES: usize = 4 * 1024 * 1024;
 const BACKLOG: usize = 20_000;
 /// The same while memory is over its budget.
 const LEAST_BACKLOG: usize = 500;
+/// Retained timers of one kind and partition that are trimmed at a time; what is left goes 50 ms later.
+const TRIM_STEP: u32 = 200;
 /// What fires within this time is loaded even when memory is short, ms.
 const NEAR_MS: u64 = 1_000;
 /// What fires within this time is loaded even when memory is full, ms: two rounds of housekeeping.
@@ -252,9 +254,9 @@ impl Engine {
 
     /// At-most-once timers found taken at the beginning of a reign: nobody will settle them, but for those that the
     /// predecessor left under way in good order.
-    pub(super) fn taken_page(&mut self, now: Now, at: PartitionId, page: mtimer_store::Page<Unconfirmed>) {
+    pub(super) fn taken_page(&mut self, now: Now, at: PartitionId, page: Page<Taken>) {
         let Some(epoch) = self.partition(at).map(|p| p.epoch) else { return };
-        for row in page.rows.into_iter().filter(|r| !r.unconfirmed && r.epoch != epoch) {
+        for row in page.rows.into_iter().filter(|r| r.epoch != epoch) {
             let id = row.record.timer.id;
             let word = self.partition(at).and_then(|p| p.word(&row.record));
             let awaited = word.is_some_and(|f| f.until > now.time);
@@ -280,14 +282,19 @@ impl Engine {
         self.park_waiting(now);
         self.continue_sweep(now);
         self.sweep_parks(now);
-        let max_age = self.options.dead_max_age_ms;
-        let keep = self.options.dead_max_count;
+        let o = &self.options;
+        let retention = [
+            (Retained::Dead, o.dead_max_age_ms, o.dead_max_count),
+            (Retained::Unconfirmed, o.unconfirmed_max_age_ms, o.unconfirmed_max_count),
+        ];
         for p in self.partitions.iter_mut().flatten() {
             p.queue_put_off();
             if now.mono_ms >= p.trim_at && p.down.is_none() && !p.leaving {
                 p.trim_at = now.mono_ms + 60_000;
-                let before = now.time - max_age;
-                p.queue.push_own(Op::TrimDead { before, keep, limit: 200 }, OpCtx::Trim);
+                for (of, max_age, keep) in retention {
+                    let before = now.time - max_age;
+                    p.queue.push_own(Op::Trim { of, before, keep, limit: TRIM_STEP }, OpCtx::Trim(of));
+                }
             }
         }
         let partitions = &self.partitions;

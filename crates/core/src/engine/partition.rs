@@ -113,7 +113,7 @@ pub(super) struct Partition {
     /// Deliveries that the predecessor left under way and that have no outcome yet. They count as sent, also when their time
     /// is over; what comes after them (a retry, a replay) is this owner's own.
     pub(super) inherited: Map<TimerId, InFlight>,
-    /// When dead letters are trimmed next, monotonic ms.
+    /// When dead letters and unconfirmed timers are trimmed next, monotonic ms.
     pub(super) trim_at: u64,
 }
 

@@ -87,7 +87,7 @@ impl Engine {
             }
             Query::Unconfirmed { cursor, limit } => {
                 let (at, cursor) = cursor.unwrap_or_default();
-                let call = Call::Taken(cursor, limit.clamp(1, PAGE_ROWS));
+                let call = Call::Unconfirmed(cursor, limit.clamp(1, PAGE_ROWS));
                 self.ask(now, PartitionId(at), QueryPart::Unconfirmed { session, corr }, call);
             }
             Query::Status => self.ask_for_count(session, corr, About::Status),
@@ -166,9 +166,9 @@ impl Engine {
                 let answer = QueryAnswer::Dead { rows: rows.collect(), next };
                 self.answer(session, corr, answer);
             }
-            (QueryPart::Unconfirmed { session, corr }, CallAnswer::Taken(page)) => {
+            (QueryPart::Unconfirmed { session, corr }, CallAnswer::Unconfirmed(page)) => {
                 let next = next_partition(page.next, self.options.partitions);
-                let rows = page.rows.into_iter().filter(|r| r.unconfirmed);
+                let rows = page.rows.into_iter();
                 let rows = rows.map(|r| UnconfirmedRow { timer: (*r.record.timer).clone(), epoch: r.epoch });
                 let answer = QueryAnswer::Unconfirmed { rows: rows.collect(), next };
                 self.answer(session, corr, answer);

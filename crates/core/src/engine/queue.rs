@@ -163,7 +163,7 @@ fn weigh(op: &Op) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_store::Verdict;
+    use mtimer_store::{Retained, Verdict};
     use mtimer_types::{Time, TimerId};
 
     use super::*;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     fn ask(q: &mut OpQueue, session: u64, n: u128) {
-        q.push(Line::Session(SessionId(session)), Op::Purge { id: id(n) }, OpCtx::Trim);
+        q.push(Line::Session(SessionId(session)), Op::Purge { id: id(n) }, OpCtx::Trim(Retained::Dead));
     }
 
     fn settle(q: &mut OpQueue, n: u128) {

@@ -5,7 +5,9 @@ use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
 
 use mtimer_protocol::{ErrorCode, OpReply, Request, RequestOp, ServerMessage};
-use mtimer_store::{CancelAnswer, Op, Refusal, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict};
+use mtimer_store::{
+    CancelAnswer, Op, Refusal, RequestId, RescheduleAnswer, Retained, ScheduleAnswer, Verdict,
+};
 use mtimer_types::limits::{MAX_BATCH, MAX_SESSION_INFLIGHT, REPEAT_HORIZON_MS};
 use mtimer_types::{PartitionId, Target, Time, Timer, TimerId, timer::check_distance};
 
@@ -83,7 +85,7 @@ pub(super) enum OpCtx {
     Unpark {
         id: TimerId,
     },
-    Trim,
+    Trim(Retained),
     /// Not an operation but a call; only while a reign ends.
     Query(QueryPart),
 }
@@ -510,7 +512,7 @@ impl Engine {
     pub(super) fn refused(&mut self, at: PartitionId, ctx: OpCtx, refusal: Refusal) {
         let code = match refusal {
             Refusal::OutOfMemory => ErrorCode::StoreFull,
-            Refusal::ReadOnly => ErrorCode::Unavailable,
+            Refusal::ReadOnly | Refusal::MayEvict => ErrorCode::Unavailable,
             Refusal::NotReplicated => {
                 self.reread(at, &ctx);
                 ErrorCode::NotReplicated

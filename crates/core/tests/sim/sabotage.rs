@@ -77,6 +77,9 @@ pub(super) fn call_lane(
             lane.dead(filter, cursor, limit).map(|a| a.map(CallAnswer::Dead)).boxed()
         }
         Call::Taken(cursor, limit) => lane.taken(cursor, limit).map(|a| a.map(CallAnswer::Taken)).boxed(),
+        Call::Unconfirmed(cursor, limit) => {
+            lane.unconfirmed(cursor, limit).map(|a| a.map(CallAnswer::Unconfirmed)).boxed()
+        }
         Call::Census => lane.census().map(|a| a.map(CallAnswer::Census)).boxed(),
         Call::Release(left) => lane.release(left).map(|a| a.map(|()| CallAnswer::Release)).boxed(),
     }

@@ -6,6 +6,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
+/// The command that runs a script.
+const SCRIPT: &[u8] = b"EVALSHA";
+
 /// What to lose next.
 #[derive(Clone, Debug, Default)]
 enum Armed {
@@ -15,6 +18,8 @@ enum Armed {
     Answer(Vec<u8>),
     /// Drop the next request that contains this, and the connection.
     Call(Vec<u8>),
+    /// Answer the next request that contains this with an error in place of the server.
+    Refuse(Vec<u8>, String),
 }
 
 #[derive(Debug)]
@@ -66,6 +71,11 @@ impl Proxy {
     /// The next request that contains `mark` is lost, and the connection with it.
     pub fn lose_call(&self, mark: &str) {
         *self.state.armed.lock().unwrap() = Armed::Call(mark.as_bytes().to_vec());
+    }
+
+    /// The next script that contains `mark` does not reach the server: its answer is this error.
+    pub fn refuse(&self, mark: &str, error: &str) {
+        *self.state.armed.lock().unwrap() = Armed::Refuse(mark.as_bytes().to_vec(), error.to_owned());
     }
 
     /// How much was lost so far.
@@ -132,6 +142,14 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
                         }
                     }
                     Armed::Call(_) => return,
+                    Armed::Refuse(_, error) => {
+                        // What was sent along with it is answered alike.
+                        let scripts = request[..n].windows(SCRIPT.len()).filter(|w| *w == SCRIPT).count();
+                        let answers = format!("-{error}\r\n").repeat(scripts);
+                        if client.write_all(answers.as_bytes()).await.is_err() {
+                            return;
+                        }
+                    }
                     Armed::Answer(_) => {
                         // The server has done it when it answers.
                         if server.write_all(&request[..n]).await.is_ok() {
@@ -154,9 +172,11 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
 impl State {
     fn take(&self, request: &[u8]) -> Armed {
         let mut armed = self.armed.lock().unwrap();
+        let has = |mark: &[u8]| request.windows(mark.len()).any(|w| w == mark);
         let hit = match &*armed {
             Armed::Nothing => false,
-            Armed::Answer(mark) | Armed::Call(mark) => request.windows(mark.len()).any(|w| w == &mark[..]),
+            Armed::Answer(mark) | Armed::Call(mark) => has(mark),
+            Armed::Refuse(mark, _) => has(mark) && has(SCRIPT),
         };
         if !hit {
             return Armed::Nothing;

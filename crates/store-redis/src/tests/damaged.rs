@@ -121,7 +121,9 @@ async fn operations_on_damaged_records_do_not_end_the_lane() {
         }
         engine.dead(&DeadFilter::default(), 0, 100).await.unwrap();
         engine.taken(0, 100).await.unwrap();
-        engine.pipeline([vec![Op::TrimDead { before: NOW + 9 * DAY, keep: 0, limit: 1_000 }]]).await;
+        engine
+            .pipeline([vec![Op::Trim { of: Retained::Dead, before: NOW + 9 * DAY, keep: 0, limit: 1_000 }]])
+            .await;
         assert_eq!(engine.census().await.unwrap().dead, 0, "{value:?}");
         server.call::<()>(&["FLUSHALL"]);
         engine = self::engine(&server).await;

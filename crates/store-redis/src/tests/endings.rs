@@ -39,7 +39,7 @@ impl Dice {
             12 => settle(id, Verdict::Expired),
             13 => settle(id, Verdict::Dead { reason: DeadReason::Failed, failed: 1, error }),
             14 => Op::Purge { id },
-            _ if self.below(8) == 0 => Op::TrimDead { before: NOW, keep: 1, limit: 2 },
+            _ if self.below(8) == 0 => Op::Trim { of: Retained::Dead, before: NOW, keep: 1, limit: 2 },
             _ => Op::Take { id },
         }
     }
@@ -96,7 +96,7 @@ async fn new_timers_are_not_searched_among_those_that_have_ended() {
     assert_eq!(answers, [Answer::Schedule(ScheduleAnswer::Ended(Ended::Cancelled)), STORED]);
     // What trimming finds it does not know; that it finds nothing it does, if nothing was laid out meanwhile.
     let any_may_have = |engine: &Engine| engine.hints.endings.may_have(of_an_hour(999).id);
-    let trim = |limit| [vec![Op::TrimDead { before: NOW, keep: 0, limit }]];
+    let trim = |limit| [vec![Op::Trim { of: Retained::Dead, before: NOW, keep: 0, limit }]];
     assert_eq!(engine.pipeline(trim(200)).await, [Answer::Trimmed { removed: 0, more: false }]);
     assert!(!any_may_have(&engine));
     let failed = Verdict::Dead { reason: DeadReason::Failed, failed: 1, error: "no".into() };

@@ -4,7 +4,7 @@ use mtimer_types::{DeadReason, Destination, Ended, RetryTiers, Time, Timer, Time
 
 use super::kit::{DAY, HOUR, Kit, MINUTE, NEW, SECOND, dest, other_dest, pending_at};
 use super::owner::Owner;
-use crate::{Answer, CancelAnswer, DeadFilter, DeadLetter, Op, Place, ScheduleAnswer, Verdict};
+use crate::{Answer, CancelAnswer, DeadFilter, DeadLetter, Op, Place, Retained, ScheduleAnswer, Verdict};
 
 fn bury(id: TimerId, reason: DeadReason, failed: u32, error: &str) -> Op {
     Op::Settle { id, verdict: Verdict::Dead { reason, failed, error: error.into() } }
@@ -299,7 +299,8 @@ pub(super) async fn the_end_of_one_long_dead_is_forgotten(mut kit: Kit) {
 pub(super) async fn trim_by_age(mut kit: Kit) {
     let mut owner = kit.owner().await;
     let timers = cemetery(&kit, &mut owner, 10).await;
-    let trim = async |before| owner.one(Op::TrimDead { before, keep: u64::MAX, limit: 100 }).await;
+    let trim =
+        async |before| owner.one(Op::Trim { of: Retained::Dead, before, keep: u64::MAX, limit: 100 }).await;
     assert_eq!(trim(kit.now).await, Answer::Trimmed { removed: 0, more: false });
     assert_eq!(trim(kit.now + 4 * MINUTE).await, Answer::Trimmed { removed: 4, more: false });
     assert_eq!(ids(&owner.all_dead().await), of(&timers[4..]), "who died at the bound stays");
@@ -310,7 +311,8 @@ pub(super) async fn trim_by_age(mut kit: Kit) {
 pub(super) async fn trim_by_count(mut kit: Kit) {
     let mut owner = kit.owner().await;
     let timers = cemetery(&kit, &mut owner, 10).await;
-    let trim = async |keep| owner.one(Op::TrimDead { before: Time::ZERO, keep, limit: 100 }).await;
+    let trim =
+        async |keep| owner.one(Op::Trim { of: Retained::Dead, before: Time::ZERO, keep, limit: 100 }).await;
     assert_eq!(trim(10).await, Answer::Trimmed { removed: 0, more: false });
     assert_eq!(trim(7).await, Answer::Trimmed { removed: 3, more: false });
     assert_eq!(ids(&owner.all_dead().await), of(&timers[3..]), "the oldest go");
@@ -321,7 +323,8 @@ pub(super) async fn trim_by_count(mut kit: Kit) {
 pub(super) async fn trim_in_portions(mut kit: Kit) {
     let mut owner = kit.owner().await;
     let timers = cemetery(&kit, &mut owner, 10).await;
-    let trim = async |keep, limit| owner.one(Op::TrimDead { before: Time::ZERO, keep, limit }).await;
+    let trim =
+        async |keep, limit| owner.one(Op::Trim { of: Retained::Dead, before: Time::ZERO, keep, limit }).await;
     assert_eq!(trim(2, 0).await, Answer::Trimmed { removed: 0, more: true });
     assert_eq!(trim(2, 3).await, Answer::Trimmed { removed: 3, more: true });
     assert_eq!(trim(2, 5).await, Answer::Trimmed { removed: 5, more: false });
@@ -331,9 +334,9 @@ pub(super) async fn trim_in_portions(mut kit: Kit) {
 pub(super) async fn trim_by_age_and_count(mut kit: Kit) {
     let mut owner = kit.owner().await;
     let timers = cemetery(&kit, &mut owner, 10).await;
-    let trim = Op::TrimDead { before: kit.now + 3 * MINUTE, keep: 5, limit: 100 };
+    let trim = Op::Trim { of: Retained::Dead, before: kit.now + 3 * MINUTE, keep: 5, limit: 100 };
     assert_eq!(owner.one(trim).await, Answer::Trimmed { removed: 5, more: false }, "whichever takes more");
-    let trim = Op::TrimDead { before: kit.now + 8 * MINUTE, keep: 4, limit: 2 };
+    let trim = Op::Trim { of: Retained::Dead, before: kit.now + 8 * MINUTE, keep: 4, limit: 2 };
     assert_eq!(owner.one(trim).await, Answer::Trimmed { removed: 2, more: true });
     assert_eq!(ids(&owner.all_dead().await), of(&timers[7..]));
 }
@@ -341,7 +344,7 @@ pub(super) async fn trim_by_age_and_count(mut kit: Kit) {
 pub(super) async fn trim_of_nothing(mut kit: Kit) {
     let owner = kit.owner().await;
     owner.add(&kit.timer(kit.now)).await;
-    let trim = Op::TrimDead { before: Time::MAX, keep: 0, limit: 100 };
+    let trim = Op::Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 100 };
     assert_eq!(owner.one(trim).await, Answer::Trimmed { removed: 0, more: false });
     assert_eq!(owner.census().await.pending, 1);
 }
@@ -350,6 +353,6 @@ pub(super) async fn trimmed_timers_stay_ended(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = kit.timer(kit.now);
     owner.add_dead(&timer).await;
-    owner.one(Op::TrimDead { before: Time::MAX, keep: 0, limit: 100 }).await;
+    owner.one(Op::Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 100 }).await;
     assert_eq!(owner.schedule(&timer).await, ScheduleAnswer::Ended(Ended::Dead));
 }

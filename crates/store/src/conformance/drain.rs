@@ -6,7 +6,7 @@ use mtimer_types::{DeadReason, KeyPolicy, SlotWidth, Target, Time, Timer, TimerI
 use super::kit::{DAY, HOUR, Kit, MINUTE, SECOND, YEAR, dead_verdict, unique};
 use super::owner::Owner;
 use super::pair::schedule_with;
-use crate::{Answer, Census, Op, RequestId, Verdict};
+use crate::{Answer, Census, Op, RequestId, Retained, Verdict};
 
 const EMPTY: Census = Census { pending: 0, retrying: 0, parked: 0, taken: 0, dead: 0, keys: 0, residue: 0 };
 
@@ -167,7 +167,22 @@ pub(super) async fn after_purges(kit: Kit) {
 
 pub(super) async fn after_a_trim(kit: Kit) {
     empties(kit, |_, t| {
-        vec![settle(t.id, dead_verdict(1)), Op::TrimDead { before: Time::MAX, keep: 0, limit: 1_000 }]
+        vec![
+            settle(t.id, dead_verdict(1)),
+            Op::Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 1_000 },
+        ]
+    })
+    .await;
+}
+
+pub(super) async fn after_a_trim_of_unconfirmed_ones(kit: Kit) {
+    empties(kit, |_, t| {
+        vec![
+            Op::Take { id: t.id },
+            settle(t.id, Verdict::Unconfirmed),
+            Op::Trim { of: Retained::Unconfirmed, before: Time::MAX, keep: 0, limit: 1_000 },
+            settle(t.id, Verdict::Ack),
+        ]
     })
     .await;
 }

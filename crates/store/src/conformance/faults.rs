@@ -8,7 +8,7 @@ use super::kit::{DAY, HOUR, Kit, MINUTE, NEW, SECOND, dead_verdict, pending_at, 
 use super::owner::Owner;
 use super::pair::{Pair, schedule_with};
 use crate::{
-    Answer, Batch, CancelAnswer, Health, Load, Op, Place, Refusal, RequestId, RescheduleAnswer,
+    Answer, Batch, CancelAnswer, Health, Load, Op, Place, Refusal, RequestId, RescheduleAnswer, Retained,
     ScheduleAnswer, Verdict,
 };
 
@@ -38,7 +38,8 @@ fn operations(kit: &Kit, timers: &[Timer], key: &Key) -> Vec<Op> {
         Op::Unpark { id: id(8), fire: kit.now + MINUTE },
         settle(9, Verdict::Ack),
         settle(3, dead_verdict(1)),
-        Op::TrimDead { before: Time::MAX, keep: 0, limit: 100 },
+        Op::Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 100 },
+        Op::Trim { of: Retained::Unconfirmed, before: Time::MAX, keep: 0, limit: 100 },
     ]
 }
 

@@ -9,7 +9,8 @@ use super::kit::{DAY, HOUR, Kit, MINUTE, NEW, SECOND, dead_verdict, dest, schedu
 use super::owner::{Owner, State};
 use super::pair::{same_state, schedule_with};
 use crate::{
-    Answer, Batch, DeadFilter, Health, InFlight, LaneError, Load, Op, RequestId, ScheduleAnswer, Verdict,
+    Answer, Batch, DeadFilter, Health, InFlight, LaneError, Load, Op, RequestId, Retained, ScheduleAnswer,
+    Verdict,
 };
 
 /// A partition with a timer in each place, and the owner that holds it now.
@@ -97,7 +98,8 @@ impl Scene {
             Op::Replay { id: unconfirmed.id, fire: kit.now },
             Op::Purge { id: dead.id },
             Op::Purge { id: unconfirmed.id },
-            Op::TrimDead { before: Time::MAX, keep: 0, limit: 10 },
+            Op::Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 10 },
+            Op::Trim { of: Retained::Unconfirmed, before: Time::MAX, keep: 0, limit: 10 },
         ]
     }
 }
@@ -177,6 +179,9 @@ pub(super) async fn reads_are_refused(kit: Kit) {
     let (old, _) = scene.takeover().await;
     let answer = old.lane.taken(0, 10).await;
     scene.assert_fenced("taken", &answer, &old);
+    let (old, _) = scene.takeover().await;
+    let answer = old.lane.unconfirmed(0, 10).await;
+    scene.assert_fenced("unconfirmed", &answer, &old);
     let (old, _) = scene.takeover().await;
     let answer = old.lane.census().await;
     scene.assert_fenced("census", &answer, &old);

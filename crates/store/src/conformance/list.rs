@@ -142,6 +142,12 @@ macro_rules! conformance_list {
                 its_key_is_held_while_taken_and_free_when_unconfirmed,
                 a_taken_one_can_be_replaced,
                 taken_timers_are_listed_in_pages,
+                the_unconfirmed_are_listed_oldest_first_in_pages,
+                the_unconfirmed_outlive_their_owner,
+                the_unconfirmed_are_trimmed_by_age,
+                the_unconfirmed_are_trimmed_by_count_in_portions,
+                a_trim_spares_what_is_taken_and_dead,
+                the_end_of_one_long_unconfirmed_is_forgotten,
             }
             keys {
                 create_refuses_a_key_in_use,
@@ -332,6 +338,7 @@ macro_rules! conformance_list {
                 after_reschedules,
                 after_purges,
                 after_a_trim,
+                after_a_trim_of_unconfirmed_ones,
                 after_replays,
                 after_replacements,
                 after_requests_for_unknown_timers,

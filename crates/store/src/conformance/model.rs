@@ -11,7 +11,7 @@ use mtimer_types::{
 
 use crate::{
     Answer, CancelAnswer, Census, DeadLetter, InFlight, LoadedTimer, Op, Place, Progress, Record,
-    RescheduleAnswer, ScheduleAnswer, Unconfirmed, Verdict,
+    RescheduleAnswer, Retained, ScheduleAnswer, Taken, Unconfirmed, Verdict,
 };
 
 /// A timer, live or dead.
@@ -22,6 +22,8 @@ pub(super) struct Entry {
     pub(super) place: Place,
     /// Why and when, for a dead one.
     death: Option<(DeadReason, Time)>,
+    /// Since when, for an unconfirmed one.
+    unconfirmed_since: Option<Time>,
 }
 
 impl Entry {
@@ -49,6 +51,7 @@ impl Entry {
     fn die(&mut self, reason: DeadReason, now: Time) {
         self.place = Place::Dead;
         self.death = Some((reason, now));
+        self.unconfirmed_since = None;
     }
 }
 
@@ -104,7 +107,7 @@ impl Model {
         let (epoch, fresh) = (self.epoch, fire <= self.prior_claim);
         let e = self.timers.get_mut(&id).unwrap();
         e.place = Place::Pending { fire, tier };
-        e.death = None;
+        (e.death, e.unconfirmed_since) = (None, None);
         e.progress.fresh = fresh.then_some(epoch);
     }
 
@@ -146,7 +149,7 @@ impl Model {
                 }
                 _ => Answer::Gone,
             },
-            Op::TrimDead { before, keep, limit } => self.trim(now, *before, *keep, *limit),
+            Op::Trim { of, before, keep, limit } => self.trim(now, *of, (*before, *keep), *limit),
         }
     }
 
@@ -170,7 +173,13 @@ impl Model {
             (None, _) => {}
         }
         let place = Place::Parked;
-        let entry = Entry { timer: timer.clone(), progress: Progress::default(), place, death: None };
+        let entry = Entry {
+            timer: timer.clone(),
+            progress: Progress::default(),
+            place,
+            death: None,
+            unconfirmed_since: None,
+        };
         self.timers.insert(timer.id, entry);
         self.file(timer.id, timer.due, 0);
         ScheduleAnswer::Scheduled { new: true, replaced: holder }
@@ -301,6 +310,7 @@ impl Model {
                 if let Place::Taken { unconfirmed, .. } = &mut e.place {
                     *unconfirmed = true;
                 }
+                e.unconfirmed_since = e.unconfirmed_since.or(Some(now));
             }
             _ => return Answer::Gone,
         }
@@ -317,19 +327,25 @@ impl Model {
 
     fn purge(&mut self, now: Time, id: TimerId) {
         let e = self.timers.remove(&id).unwrap();
-        if e.death.is_none_or(|(_, died)| now.ms_since(died) <= limits::REPEAT_HORIZON_MS) {
+        let since = e.death.map(|(_, died)| died).or(e.unconfirmed_since).unwrap();
+        if now.ms_since(since) <= limits::REPEAT_HORIZON_MS {
             self.ended.insert(id, Ended::Dead);
         }
     }
 
-    fn trim(&mut self, now: Time, before: Time, keep: u64, limit: u32) -> Answer {
-        let dead = self.dead();
-        let over = (dead.len() as u64).saturating_sub(keep) as usize;
-        let doomed: Vec<_> =
-            dead.iter().enumerate().filter(|(i, d)| *i < over || d.died < before).map(|(_, d)| d).collect();
+    fn trim(&mut self, now: Time, of: Retained, (before, keep): (Time, u64), limit: u32) -> Answer {
+        let retained: Vec<(Time, TimerId)> = match of {
+            Retained::Dead => self.dead().iter().map(|d| (d.died, d.record.timer.id)).collect(),
+            Retained::Unconfirmed => {
+                self.unconfirmed().iter().map(|u| (u.since, u.record.timer.id)).collect()
+            }
+        };
+        let over = (retained.len() as u64).saturating_sub(keep) as usize;
+        let goes = |(i, (since, _)): &(usize, &(Time, TimerId))| *i < over || *since < before;
+        let doomed: Vec<_> = retained.iter().enumerate().filter(goes).map(|(_, (_, id))| *id).collect();
         let removed = doomed.len().min(limit as usize);
-        for letter in &doomed[..removed] {
-            self.purge(now, letter.record.timer.id);
+        for id in &doomed[..removed] {
+            self.purge(now, *id);
         }
         Answer::Trimmed { removed: removed as u32, more: removed < doomed.len() }
     }
@@ -348,14 +364,25 @@ impl Model {
         self.timers.values().filter(|e| e.place == Place::Parked).map(Entry::record).collect()
     }
 
-    pub(super) fn taken(&self) -> Vec<Unconfirmed> {
+    pub(super) fn taken(&self) -> Vec<Taken> {
         let row = |e: &Entry| match e.place {
-            Place::Taken { epoch, unconfirmed } => {
-                Some(Unconfirmed { record: e.record(), epoch, unconfirmed })
-            }
+            Place::Taken { epoch, unconfirmed: false } => Some(Taken { record: e.record(), epoch }),
             _ => None,
         };
         self.timers.values().filter_map(row).collect()
+    }
+
+    /// Oldest first; those that became unconfirmed at the same time in the order of ids.
+    pub(super) fn unconfirmed(&self) -> Vec<Unconfirmed> {
+        let row = |e: &Entry| match (e.place, e.unconfirmed_since) {
+            (Place::Taken { epoch, unconfirmed: true }, Some(since)) => {
+                Some(Unconfirmed { record: e.record(), epoch, since })
+            }
+            _ => None,
+        };
+        let mut rows: Vec<_> = self.timers.values().filter_map(row).collect();
+        rows.sort_by_key(|u| u.since);
+        rows
     }
 
     /// Oldest first; those that died at the same time in the order of ids.

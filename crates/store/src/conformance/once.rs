@@ -1,9 +1,10 @@
 //! At-most-once timers: taken before they are sent, never again by themselves.
 
-use mtimer_types::{DeadReason, Ended, KeyPolicy, Time};
+use mtimer_types::{DeadReason, Ended, KeyPolicy, Time, Timer, TimerId};
 
 use super::kit::{HOUR, Kit, MINUTE, NEW, SECOND, dead_verdict, pending_at};
-use crate::{Answer, CancelAnswer, Op, Place, ScheduleAnswer, Unconfirmed, Verdict};
+use super::owner::Owner;
+use crate::{Answer, CancelAnswer, Op, Place, Retained, ScheduleAnswer, Taken, Unconfirmed, Verdict};
 
 pub(super) async fn a_taken_timer_is_not_pending(mut kit: Kit) {
     let owner = kit.owner().await;
@@ -12,9 +13,9 @@ pub(super) async fn a_taken_timer_is_not_pending(mut kit: Kit) {
     assert_eq!(owner.place(timer.id).await, Some(Place::Taken { epoch: owner.epoch, unconfirmed: false }));
     assert_eq!(owner.pending().await.len(), 0);
     let rows = owner.all_taken(10).await;
-    let expected =
-        Unconfirmed { record: owner.record(timer.id).await, epoch: owner.epoch, unconfirmed: false };
+    let expected = Taken { record: owner.record(timer.id).await, epoch: owner.epoch };
     assert_eq!(rows, [expected]);
+    assert_eq!(owner.all_unconfirmed(10).await, []);
 }
 
 pub(super) async fn taking_twice_in_an_epoch_is_a_repeat(mut kit: Kit) {
@@ -110,6 +111,7 @@ pub(super) async fn ok_of_an_earlier_epochs_delivery_ends_it(mut kit: Kit) {
     assert_eq!(second.settle(a.id, Verdict::LateAck { attempt: 1 }).await, Answer::Done);
     assert_eq!(second.settle(b.id, Verdict::LateAck { attempt: 1 }).await, Answer::Done);
     assert_eq!(second.all_taken(10).await, []);
+    assert_eq!(second.all_unconfirmed(10).await, []);
 }
 
 pub(super) async fn a_failure_buries_it(mut kit: Kit) {
@@ -125,16 +127,19 @@ pub(super) async fn a_failure_buries_it(mut kit: Kit) {
 }
 
 pub(super) async fn unconfirmed_is_listed_and_stays(mut kit: Kit) {
-    let first = kit.owner().await;
+    let mut first = kit.owner().await;
     let timer = kit.amo(kit.now);
     first.add_unconfirmed(&timer).await;
+    assert_eq!(first.all_taken(10).await, [], "what takes over need not read it");
+    first.now = kit.now + SECOND;
     assert_eq!(first.settle(timer.id, Verdict::Unconfirmed).await, Answer::Done, "a repeat");
     assert_eq!(first.take(timer.id).await, Answer::Gone, "it may have been sent");
     assert_eq!(first.park(timer.id).await, Answer::Gone);
     let second = kit.owner().await;
-    let rows = second.all_taken(10).await;
-    assert_eq!(rows.len(), 1);
-    assert_eq!((rows[0].epoch, rows[0].unconfirmed), (first.epoch, true));
+    let rows = second.all_unconfirmed(10).await;
+    let expected = Unconfirmed { record: second.record(timer.id).await, epoch: first.epoch, since: kit.now };
+    assert_eq!(rows, [expected], "since the first time");
+    assert_eq!(second.all_taken(10).await, []);
     assert_eq!(second.pending().await.len(), 0);
     assert_eq!(second.cancel(timer.id).await, CancelAnswer::TooLate(timer.id));
     assert_eq!(second.schedule(&timer).await, super::kit::OLD);
@@ -171,6 +176,7 @@ pub(super) async fn a_replay_counts_the_unconfirmed_attempt(mut kit: Kit) {
     assert_eq!((record.progress.failed, record.progress.budget_from), (1, 1));
     assert_eq!(record.attempt(false), 2);
     assert_eq!(owner.all_taken(10).await, []);
+    assert_eq!(owner.all_unconfirmed(10).await, []);
     assert_eq!(owner.take(timer.id).await, Answer::Done);
 }
 
@@ -183,6 +189,7 @@ pub(super) async fn a_purge_removes_the_unconfirmed_only(mut kit: Kit) {
     assert_eq!(owner.purge(unconfirmed.id).await, Answer::Done);
     assert_eq!(owner.purge(unconfirmed.id).await, Answer::Gone);
     assert_eq!(owner.all_taken(10).await.len(), 1);
+    assert_eq!(owner.all_unconfirmed(10).await, []);
     assert_eq!(
         owner.schedule(&unconfirmed).await,
         ScheduleAnswer::Ended(Ended::Dead),
@@ -242,4 +249,99 @@ pub(super) async fn taken_timers_are_listed_in_pages(mut kit: Kit) {
         let of_first = rows.iter().filter(|r| r.epoch == first.epoch).count();
         assert_eq!(of_first, 130);
     }
+}
+
+/// Timers that became unconfirmed one a minute.
+async fn unconfirmed(kit: &Kit, owner: &mut Owner, count: u64) -> Vec<Timer> {
+    let timers: Vec<_> = (0..count).map(|n| kit.amo(kit.now + (count - n))).collect();
+    for (n, timer) in (0..).zip(&timers) {
+        owner.now = kit.now + n * MINUTE;
+        owner.add_unconfirmed(timer).await;
+    }
+    owner.now = kit.now;
+    timers
+}
+
+fn of(timers: &[Timer]) -> Vec<TimerId> {
+    timers.iter().map(|t| t.id).collect()
+}
+
+async fn listed(owner: &Owner, limit: u32) -> Vec<TimerId> {
+    owner.all_unconfirmed(limit).await.iter().map(|u| u.record.timer.id).collect()
+}
+
+pub(super) async fn the_unconfirmed_are_listed_oldest_first_in_pages(mut kit: Kit) {
+    let mut owner = kit.owner().await;
+    let timers = unconfirmed(&kit, &mut owner, 30).await;
+    owner.add_taken(&kit.amo(kit.now)).await;
+    for limit in [1, 7, 30, 100] {
+        assert_eq!(listed(&owner, limit).await, of(&timers), "in pages of {limit}");
+    }
+    assert_eq!(owner.all_taken(10).await.len(), 1);
+    assert_eq!(owner.census().await.taken, 31);
+}
+
+pub(super) async fn the_unconfirmed_outlive_their_owner(mut kit: Kit) {
+    let mut first = kit.owner().await;
+    let timers = unconfirmed(&kit, &mut first, 5).await;
+    drop(first);
+    kit.restart().await;
+    let second = kit.owner().await;
+    assert_eq!(listed(&second, 3).await, of(&timers));
+    assert_eq!(second.all_taken(10).await, []);
+    let times: Vec<_> = second.all_unconfirmed(3).await.iter().map(|u| u.since).collect();
+    assert_eq!(times, [0, 1, 2, 3, 4].map(|n| kit.now + n * MINUTE));
+}
+
+pub(super) async fn the_unconfirmed_are_trimmed_by_age(mut kit: Kit) {
+    let mut owner = kit.owner().await;
+    let timers = unconfirmed(&kit, &mut owner, 10).await;
+    let of_kind = Retained::Unconfirmed;
+    let trim = async |before| owner.one(Op::Trim { of: of_kind, before, keep: u64::MAX, limit: 100 }).await;
+    assert_eq!(trim(kit.now).await, Answer::Trimmed { removed: 0, more: false });
+    assert_eq!(trim(kit.now + 4 * MINUTE).await, Answer::Trimmed { removed: 4, more: false });
+    assert_eq!(listed(&owner, 100).await, of(&timers[4..]), "one of the bound itself stays");
+    assert_eq!(trim(Time::MAX).await, Answer::Trimmed { removed: 6, more: false });
+    assert_eq!(owner.census().await, Default::default());
+}
+
+pub(super) async fn the_unconfirmed_are_trimmed_by_count_in_portions(mut kit: Kit) {
+    let mut owner = kit.owner().await;
+    let timers = unconfirmed(&kit, &mut owner, 10).await;
+    let trim = async |keep, limit| {
+        owner.one(Op::Trim { of: Retained::Unconfirmed, before: Time::ZERO, keep, limit }).await
+    };
+    assert_eq!(trim(10, 100).await, Answer::Trimmed { removed: 0, more: false });
+    assert_eq!(trim(2, 3).await, Answer::Trimmed { removed: 3, more: true });
+    assert_eq!(trim(2, 5).await, Answer::Trimmed { removed: 5, more: false });
+    assert_eq!(listed(&owner, 100).await, of(&timers[8..]), "the oldest go");
+}
+
+pub(super) async fn a_trim_spares_what_is_taken_and_dead(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let (taken, dead, gone) = (kit.amo(kit.now), kit.amo(kit.now), kit.amo(kit.now));
+    owner.add_taken(&taken).await;
+    owner.add_dead(&dead).await;
+    owner.add_unconfirmed(&gone).await;
+    let trim = |of| Op::Trim { of, before: Time::MAX, keep: 0, limit: 100 };
+    let one = Answer::Trimmed { removed: 1, more: false };
+    assert_eq!(owner.one(trim(Retained::Unconfirmed)).await, one);
+    assert_eq!(owner.place(gone.id).await, None);
+    assert_eq!(owner.place(dead.id).await, Some(Place::Dead));
+    assert_eq!(owner.one(trim(Retained::Dead)).await, one);
+    assert_eq!(owner.place(taken.id).await, Some(Place::Taken { epoch: owner.epoch, unconfirmed: false }));
+}
+
+pub(super) async fn the_end_of_one_long_unconfirmed_is_forgotten(mut kit: Kit) {
+    let mut owner = kit.owner().await;
+    let (old, young) = (kit.amo(kit.now), kit.amo(kit.now));
+    owner.now = kit.now - MINUTE;
+    owner.add_unconfirmed(&old).await;
+    owner.now = kit.now - SECOND;
+    owner.add_unconfirmed(&young).await;
+    owner.now = kit.now;
+    let trim = Op::Trim { of: Retained::Unconfirmed, before: Time::MAX, keep: 0, limit: 100 };
+    assert_eq!(owner.one(trim).await, Answer::Trimmed { removed: 2, more: false });
+    assert_eq!(owner.schedule(&young).await, ScheduleAnswer::Ended(Ended::Dead));
+    assert_eq!(owner.schedule(&old).await, NEW);
 }

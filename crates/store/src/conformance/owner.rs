@@ -9,7 +9,7 @@ use super::kit::{Kit, NEW, dead_verdict, dest, schedule_op, unique};
 use crate::{
     Acquired, Answer, Batch, CancelAnswer, Census, DeadFilter, DeadLetter, InFlight, Lane, LaneError,
     LaneFuture, Load, Loaded, LoadedTimer, Op, OwnerRecord, Page, Place, Record, RequestId, RescheduleAnswer,
-    ScheduleAnswer, Store, Unconfirmed, Verdict,
+    ScheduleAnswer, Store, Taken, Unconfirmed, Verdict,
 };
 
 /// Everything that can be seen of a partition, in a fixed order.
@@ -18,7 +18,8 @@ pub(super) struct State {
     pub(super) owner: OwnerRecord,
     pub(super) pending: Vec<LoadedTimer>,
     pub(super) parked: Vec<Record>,
-    pub(super) taken: Vec<Unconfirmed>,
+    pub(super) taken: Vec<Taken>,
+    pub(super) unconfirmed: Vec<Unconfirmed>,
     pub(super) dead: Vec<DeadLetter>,
     pub(super) census: Census,
 }
@@ -293,8 +294,12 @@ impl Owner {
         self.dead_where(&DeadFilter::default(), 100).await
     }
 
-    pub(super) async fn all_taken(&self, limit: u32) -> Vec<Unconfirmed> {
+    pub(super) async fn all_taken(&self, limit: u32) -> Vec<Taken> {
         pages(limit, |cursor| self.lane.taken(cursor, limit)).await
+    }
+
+    pub(super) async fn all_unconfirmed(&self, limit: u32) -> Vec<Unconfirmed> {
+        pages(limit, |cursor| self.lane.unconfirmed(cursor, limit)).await
     }
 
     /// Everything that can be seen. Leaves everything loaded.
@@ -309,12 +314,14 @@ impl Owner {
         parked.sort_by_key(|r| r.timer.id);
         let mut taken = self.all_taken(100).await;
         taken.sort_by_key(|t| t.record.timer.id);
+        let mut unconfirmed = self.all_unconfirmed(100).await;
+        unconfirmed.sort_by_key(|u| (u.since, u.record.timer.id));
         let mut dead = self.all_dead().await;
         dead.sort_by_key(|d| (d.died, d.record.timer.id));
         // Residue is promised only for an empty partition.
         let census = Census { residue: 0, ..self.census().await };
         let owner = self.store.owner(self.partition).await.unwrap();
-        State { owner, pending, parked, taken, dead, census }
+        State { owner, pending, parked, taken, unconfirmed, dead, census }
     }
 }
 

@@ -14,7 +14,7 @@ use super::kit::Kit;
 use super::model::Model;
 use super::owner::{Owner, State};
 use crate::{
-    Answer, Batch, DeadLetter, InFlight, Load, Loaded, LoadedTimer, Op, OwnerRecord, Place, Record,
+    Answer, Batch, DeadLetter, InFlight, Load, Loaded, LoadedTimer, Op, OwnerRecord, Place, Record, Taken,
     Unconfirmed,
 };
 
@@ -242,8 +242,11 @@ impl Pair {
         let parked =
             |rows: Vec<Record>| rows.into_iter().map(|r| plain(r, Place::Parked)).collect::<Vec<_>>();
         same_rows("parked", &parked(store.parked), &parked(m.parked()))?;
-        let taken = |rows: Vec<Unconfirmed>| rows.into_iter().map(plain_taken).collect::<Vec<_>>();
+        let taken = |rows: Vec<Taken>| rows.into_iter().map(plain_taken).collect::<Vec<_>>();
         same_rows("taken", &taken(store.taken), &taken(m.taken()))?;
+        let unconfirmed =
+            |rows: Vec<Unconfirmed>| rows.into_iter().map(plain_unconfirmed).collect::<Vec<_>>();
+        same_rows("unconfirmed", &unconfirmed(store.unconfirmed), &unconfirmed(m.unconfirmed()))?;
         let dead = |rows: Vec<DeadLetter>| rows.into_iter().map(plain_dead).collect::<Vec<_>>();
         same_rows("dead", &dead(store.dead), &dead(m.dead()))?;
         same("the census", &store.census, &m.census())?;
@@ -273,8 +276,13 @@ fn plain_get((record, place): (Record, Place)) -> (Record, Place) {
     (plain(record, place), place)
 }
 
-fn plain_taken(row: Unconfirmed) -> Unconfirmed {
-    let place = Place::Taken { epoch: row.epoch, unconfirmed: row.unconfirmed };
+fn plain_taken(row: Taken) -> Taken {
+    let place = Place::Taken { epoch: row.epoch, unconfirmed: false };
+    Taken { record: plain(row.record, place), ..row }
+}
+
+fn plain_unconfirmed(row: Unconfirmed) -> Unconfirmed {
+    let place = Place::Taken { epoch: row.epoch, unconfirmed: true };
     Unconfirmed { record: plain(row.record, place), ..row }
 }
 
@@ -288,6 +296,7 @@ pub(super) fn same_state(store: &State, reference: &State) -> Check {
     same_rows("pending", &store.pending, &reference.pending)?;
     same_rows("parked", &store.parked, &reference.parked)?;
     same_rows("taken", &store.taken, &reference.taken)?;
+    same_rows("unconfirmed", &store.unconfirmed, &reference.unconfirmed)?;
     same_rows("dead", &store.dead, &reference.dead)?;
     same("the census", &store.census, &reference.census)
 }

@@ -14,7 +14,7 @@ use super::arbitrary::{Kind, Random, TICK, arbitrary_time, arbitrary_timer, targ
 use super::harness::{Fault, Harness};
 use super::kit::{DAY, HOUR, Kit, MINUTE, SECOND, dest, mix, other_dest, panic_text, unique};
 use super::pair::{Check, Pair, schedule_with};
-use crate::{InFlight, LaneError, Load, Op, Place, RequestId, Verdict};
+use crate::{InFlight, LaneError, Load, Op, Place, RequestId, Retained, Verdict};
 
 /// Cases when the environment does not say otherwise: a few seconds on every store.
 const CASES: u64 = 24;
@@ -107,7 +107,7 @@ impl Case {
         let mut ops: Vec<Op> = Vec::new();
         for choice in choices {
             let op = self.op(*choice);
-            // Of those that die at the same time nobody knows which is the oldest.
+            // Of those that die or become unconfirmed at the same time nobody knows which is the oldest.
             if !(may_bury(&op) && ops.iter().any(may_bury)) {
                 ops.push(op);
             }
@@ -184,7 +184,8 @@ impl Case {
             Kind::Unpark => Op::Unpark { id, fire },
             Kind::Replay => Op::Replay { id, fire },
             Kind::Purge => Op::Purge { id },
-            Kind::Trim => Op::TrimDead {
+            Kind::Trim => Op::Trim {
+                of: r.pick(&[Retained::Dead, Retained::Unconfirmed]),
                 before: now - TICK * r.below(40),
                 keep: r.below(6),
                 limit: r.pick(&[0, 1, 2, 100]),
@@ -300,7 +301,12 @@ impl Case {
 }
 
 fn may_bury(op: &Op) -> bool {
-    matches!(op, Op::Cancel { .. } | Op::Settle { verdict: Verdict::Dead { .. } | Verdict::Retry { .. }, .. })
+    let buries =
+        |v: &Verdict| matches!(v, Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed);
+    match op {
+        Op::Settle { verdict, .. } => buries(verdict),
+        op => matches!(op, Op::Cancel { .. }),
+    }
 }
 
 /// What went wrong, and everything that was done before.

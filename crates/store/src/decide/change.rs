@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mtimer_types::{DeadReason, Ended, KeyPolicy, Target, Time, Timer, TimerId};
 
 use super::{At, Context, Row, Table, bury, end, file, resolve};
-use crate::op::{Answer, CancelAnswer, RescheduleAnswer, ScheduleAnswer};
+use crate::op::{Answer, CancelAnswer, RescheduleAnswer, Retained, ScheduleAnswer};
 use crate::record::Record;
 
 pub(super) fn schedule<T: Table>(
@@ -54,7 +54,7 @@ pub(super) fn cancel<T: Table>(
     let Some(row) = table.row(id)? else { return cancel_unseen(table, ctx, id) };
     let under_way = in_flight.is_some_and(|attempt| attempt > row.record.progress.failed);
     match row.at {
-        At::Taken { .. } | At::Dead { .. } if under_way || !ctx.has_taken(&row) => {}
+        At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } if under_way || !ctx.has_taken(&row) => {}
         _ if under_way => {
             let mut after = row.clone();
             after.record.progress.stopped = true;
@@ -124,7 +124,7 @@ pub(super) fn replay<T: Table>(
     let Some(row) = table.row(id)? else { return Ok(Answer::Gone) };
     let unconfirmed = match row.at {
         At::Dead { .. } => false,
-        At::Taken { unconfirmed: true, .. } => true,
+        At::Unconfirmed { .. } => true,
         At::Pending { .. } => return Ok(Answer::Done),
         At::Parked | At::Taken { .. } => return Ok(Answer::Gone),
     };
@@ -147,7 +147,7 @@ pub(super) fn replay<T: Table>(
 
 pub(super) fn purge<T: Table>(table: &mut T, ctx: &Context, id: TimerId) -> Result<Answer, T::Error> {
     match table.row(id)? {
-        Some(row) if matches!(row.at, At::Dead { .. } | At::Taken { unconfirmed: true, .. }) => {
+        Some(row) if row.at.retained_since().is_some() => {
             end(table, ctx, &row, purged(ctx, &row))?;
             Ok(Answer::Done)
         }
@@ -155,18 +155,18 @@ pub(super) fn purge<T: Table>(table: &mut T, ctx: &Context, id: TimerId) -> Resu
     }
 }
 
-pub(super) fn trim_dead<T: Table>(
+pub(super) fn trim<T: Table>(
     table: &mut T,
     ctx: &Context,
-    before: Time,
-    keep: u64,
+    of: Retained,
+    (before, keep): (Time, u64),
     limit: u32,
 ) -> Result<Answer, T::Error> {
-    let surplus = table.dead_count()?.saturating_sub(keep);
+    let surplus = table.retained_count(of)?.saturating_sub(keep);
     // One more than may go, to see whether more could.
-    let oldest = table.oldest_dead((limit as usize).saturating_add(1))?;
+    let oldest = table.oldest_retained(of, (limit as usize).saturating_add(1))?;
     let goes = |i: usize, row: &Row| {
-        (i as u64) < surplus || matches!(row.at, At::Dead { died, .. } if died < before)
+        (i as u64) < surplus || row.at.retained_since().is_some_and(|since| since < before)
     };
     let count = oldest.iter().enumerate().take_while(|(i, row)| goes(*i, row)).count();
     let removed = count.min(limit as usize);
@@ -176,11 +176,9 @@ pub(super) fn trim_dead<T: Table>(
     Ok(Answer::Trimmed { removed: removed as u32, more: count > removed })
 }
 
-/// A schedule of a timer that died longer ago than the repeat horizon cannot be repeated any more; of any other the
-/// end must be remembered, or a repeat would bring it back.
+/// A schedule of a timer that is retained for longer than the repeat horizon cannot be repeated any more. The end of any
+/// other timer must be remembered, or a repeat would bring it back.
 fn purged(ctx: &Context, row: &Row) -> Option<Ended> {
-    match row.at {
-        At::Dead { died, .. } if !Context::remembers(ctx.now, died) => None,
-        _ => Some(Ended::Dead),
-    }
+    let old = row.at.retained_since().is_some_and(|since| !Context::remembers(ctx.now, since));
+    (!old).then_some(Ended::Dead)
 }

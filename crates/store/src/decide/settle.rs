@@ -10,7 +10,7 @@ pub(super) fn take<T: Table>(table: &mut T, ctx: &Context, id: TimerId) -> Resul
     let Some(row) = table.row(id)? else { return Ok(Answer::Gone) };
     match row.at {
         At::Pending { .. } | At::Parked if row.record.timer.mode == Mode::AtMostOnce => {
-            let at = At::Taken { epoch: ctx.epoch, unconfirmed: false };
+            let at = At::Taken { epoch: ctx.epoch };
             table.put(Some(&row), Row { record: row.record.clone(), at })?;
             Ok(Answer::Done)
         }
@@ -40,13 +40,15 @@ pub(super) fn settle<T: Table>(
             Ok(Answer::Done)
         }
         Verdict::Expired => match row.at {
-            At::Taken { .. } | At::Dead { .. } if !ctx.has_taken(&row) => Ok(Answer::Gone),
+            At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } if !ctx.has_taken(&row) => {
+                Ok(Answer::Gone)
+            }
             _ => {
                 end(table, ctx, &row, Some(Ended::Expired))?;
                 Ok(Answer::Done)
             }
         },
-        Verdict::Unconfirmed => unconfirm(table, &row),
+        Verdict::Unconfirmed => unconfirm(table, ctx, &row),
     }
 }
 
@@ -65,7 +67,7 @@ fn can_have_happened(ctx: &Context, row: &Row, attempt: u32) -> bool {
         At::Pending { .. } | At::Parked => {
             failed >= attempt || (ctx.covered(row) && attempt <= failed.saturating_add(1))
         }
-        At::Taken { .. } => true,
+        At::Taken { .. } | At::Unconfirmed { .. } => true,
         At::Dead { .. } => false,
     };
     // Attempts count from 1.
@@ -102,14 +104,17 @@ fn fail(progress: &mut Progress, failed: u32, error: &str) {
     progress.last_error = (!error.is_empty()).then(|| cut_error(error));
 }
 
-fn unconfirm<T: Table>(table: &mut T, row: &Row) -> Result<Answer, T::Error> {
-    let At::Taken { epoch, unconfirmed } = row.at else { return Ok(Answer::Gone) };
-    if !unconfirmed {
-        free_key(table, row)?;
-        let at = At::Taken { epoch, unconfirmed: true };
-        table.put(Some(row), Row { record: row.record.clone(), at })?;
+fn unconfirm<T: Table>(table: &mut T, ctx: &Context, row: &Row) -> Result<Answer, T::Error> {
+    match row.at {
+        At::Taken { epoch } => {
+            free_key(table, row)?;
+            let at = At::Unconfirmed { epoch, since: ctx.now };
+            table.put(Some(row), Row { record: row.record.clone(), at })?;
+            Ok(Answer::Done)
+        }
+        At::Unconfirmed { .. } => Ok(Answer::Done),
+        At::Pending { .. } | At::Parked | At::Dead { .. } => Ok(Answer::Gone),
     }
-    Ok(Answer::Done)
 }
 
 pub(super) fn park<T: Table>(
@@ -123,7 +128,7 @@ pub(super) fn park<T: Table>(
         At::Parked => return Ok(Answer::Done),
         At::Pending { .. } => {}
         At::Taken { .. } if ctx.has_taken(&row) => {}
-        At::Taken { .. } | At::Dead { .. } => return Ok(Answer::Gone),
+        At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => return Ok(Answer::Gone),
     }
     let mut record = row.record.clone();
     record.progress.failed = failed;
@@ -144,6 +149,6 @@ pub(super) fn unpark<T: Table>(
             Ok(Answer::Done)
         }
         At::Pending { .. } => Ok(Answer::Done),
-        At::Taken { .. } | At::Dead { .. } => Ok(Answer::Gone),
+        At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => Ok(Answer::Gone),
     }
 }

@@ -236,11 +236,11 @@ fn what_this_epoch_has_taken_and_not_sent_can_be_cancelled_and_expire() {
     assert_eq!(b.settle(taken[1], Verdict::Expired), Answer::Done);
     assert_eq!(b.ended(taken[1]), Some(Ended::Expired));
     assert_eq!(b.cancel(Target::Id(taken[2]), Some(1)), CancelAnswer::TooLate(taken[2]), "it was sent");
-    assert!(matches!(b.at(taken[2]), Some(At::Taken { unconfirmed: false, .. })));
+    assert!(matches!(b.at(taken[2]), Some(At::Taken { .. })));
     b.succeed(3_000);
     assert_eq!(b.cancel(Target::Id(taken[3]), None), CancelAnswer::TooLate(taken[3]), "it may have been");
     assert_eq!(b.settle(taken[3], Verdict::Expired), Answer::Gone);
-    assert!(matches!(b.at(taken[3]), Some(At::Taken { unconfirmed: false, .. })));
+    assert!(matches!(b.at(taken[3]), Some(At::Taken { .. })));
 }
 
 #[test]
@@ -452,10 +452,11 @@ fn trimming_goes_by_age_and_by_count() {
         b.settle(id, dead(1));
         b.ctx.now = b.ctx.now + 1;
     }
-    let trim = |before, keep, limit| Op::TrimDead { before: Time::from_ms(before), keep, limit };
+    let trim =
+        |before, keep, limit| Op::Trim { of: Retained::Dead, before: Time::from_ms(before), keep, limit };
     assert_eq!(b.apply(trim(50_004, 100, 3)), Answer::Trimmed { removed: 3, more: true });
     assert_eq!(b.apply(trim(50_004, 100, 3)), Answer::Trimmed { removed: 1, more: false });
     assert_eq!(b.apply(trim(0, 2, 4)), Answer::Trimmed { removed: 4, more: false });
     assert_eq!(b.apply(trim(0, 2, 0)), Answer::Trimmed { removed: 0, more: false });
-    assert_eq!(b.table.dead_count(), Ok(2));
+    assert_eq!(b.table.retained_count(Retained::Dead), Ok(2));
 }

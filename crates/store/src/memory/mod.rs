@@ -32,7 +32,7 @@ use crate::cursor::LoadCursor;
 use crate::lane::{
     Acquire, AcquireError, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError,
     LaneFuture, Load, Loaded, OwnerRecord, Page, Store, StoreClock, StoreError, StoreFuture, StoreInfo,
-    Unconfirmed,
+    Taken, Unconfirmed,
 };
 use crate::op::{Answer, Batch, Place};
 use crate::record::Record;
@@ -296,8 +296,12 @@ impl Lane for MemoryLane {
         self.call(move |turn| turn.stored.table.dead(&filter, cursor, limit))
     }
 
-    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
+    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Taken>> {
         self.call(move |turn| turn.stored.table.taken(cursor, limit))
+    }
+
+    fn unconfirmed(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
+        self.call(move |turn| turn.stored.table.unconfirmed(cursor, limit))
     }
 
     fn census(&self) -> LaneFuture<Census> {

@@ -8,8 +8,8 @@ use mtimer_types::{Destination, Ended, Epoch, Key, Target, Time, TimerId};
 
 use crate::cursor::LoadCursor;
 use crate::decide::{At, Context, Row, Table};
-use crate::lane::{Census, DeadFilter, DeadLetter, Load, Loaded, LoadedTimer, Page, Unconfirmed};
-use crate::op::{Answer, RequestId};
+use crate::lane::{Census, DeadFilter, DeadLetter, Load, Loaded, LoadedTimer, Page, Taken, Unconfirmed};
+use crate::op::{Answer, RequestId, Retained};
 use crate::record::Record;
 
 /// Rows, keys and remembered outcomes of a partition.
@@ -22,9 +22,11 @@ pub(crate) struct MemoryTable {
     parked: BTreeMap<Destination, BTreeMap<u64, TimerId>>,
     /// In the order of taking.
     taken: BTreeMap<u64, TimerId>,
+    /// In the order of becoming unconfirmed.
+    unconfirmed: BTreeMap<u64, TimerId>,
     /// In the order of dying.
     dead: BTreeMap<u64, TimerId>,
-    /// Where in `parked`, `taken` or `dead` a timer stands.
+    /// Where in `parked`, `taken`, `unconfirmed` or `dead` a timer stands.
     order: HashMap<TimerId, u64>,
     last_order: u64,
     ended: Remembered<TimerId, Ended>,
@@ -141,13 +143,28 @@ impl MemoryTable {
         })
     }
 
-    pub(super) fn taken(&self, cursor: u64, limit: u32) -> Page<Unconfirmed> {
+    pub(super) fn taken(&self, cursor: u64, limit: u32) -> Page<Taken> {
         self.page(&self.taken, cursor, limit, |row| match row.at {
-            At::Taken { epoch, unconfirmed } => {
-                Some(Unconfirmed { record: row.record.clone(), epoch, unconfirmed })
+            At::Taken { epoch } => Some(Taken { record: row.record.clone(), epoch }),
+            _ => None,
+        })
+    }
+
+    pub(super) fn unconfirmed(&self, cursor: u64, limit: u32) -> Page<Unconfirmed> {
+        self.page(&self.unconfirmed, cursor, limit, |row| match row.at {
+            At::Unconfirmed { epoch, since } => {
+                Some(Unconfirmed { record: row.record.clone(), epoch, since })
             }
             _ => None,
         })
+    }
+
+    /// The order of one kind of retained timers.
+    const fn retained(&self, of: Retained) -> &BTreeMap<u64, TimerId> {
+        match of {
+            Retained::Dead => &self.dead,
+            Retained::Unconfirmed => &self.unconfirmed,
+        }
     }
 
     /// A page of an index. It looks at `limit` entries, so a filtered page may have fewer rows.
@@ -170,6 +187,7 @@ impl MemoryTable {
         let indexed = self.pending.len()
             + self.parked.values().map(BTreeMap::len).sum::<usize>()
             + self.taken.len()
+            + self.unconfirmed.len()
             + self.dead.len();
         let residue = indexed.abs_diff(self.rows.len()) as u64;
         Census { keys: self.keys.len() as u64, residue, ..self.census }
@@ -187,6 +205,7 @@ impl MemoryTable {
             }
             At::Parked => self.parked.entry(row.record.timer.dest.clone()).or_default().insert(order, id),
             At::Taken { .. } => self.taken.insert(order, id),
+            At::Unconfirmed { .. } => self.unconfirmed.insert(order, id),
             At::Dead { .. } => self.dead.insert(order, id),
         };
         self.order.insert(id, order);
@@ -211,6 +230,9 @@ impl MemoryTable {
             At::Taken { .. } => {
                 self.taken.remove(&order);
             }
+            At::Unconfirmed { .. } => {
+                self.unconfirmed.remove(&order);
+            }
             At::Dead { .. } => {
                 self.dead.remove(&order);
             }
@@ -228,7 +250,6 @@ impl Table for MemoryTable {
     fn put(&mut self, before: Option<&Row>, after: Row) -> Result<(), Infallible> {
         // A timer that stays in its place keeps its position in the listings.
         let stays = match (before.map(|row| row.at), after.at) {
-            (Some(At::Taken { .. }), At::Taken { .. }) => true,
             (Some(before), after) => before == after && !matches!(after, At::Pending { .. }),
             (None, _) => false,
         };
@@ -281,11 +302,12 @@ impl Table for MemoryTable {
         Ok(())
     }
 
-    fn dead_count(&mut self) -> Result<u64, Infallible> {
-        Ok(self.dead.len() as u64)
+    fn retained_count(&mut self, of: Retained) -> Result<u64, Infallible> {
+        Ok(self.retained(of).len() as u64)
     }
 
-    fn oldest_dead(&mut self, limit: usize) -> Result<Vec<Row>, Infallible> {
-        Ok(self.dead.values().take(limit).filter_map(|id| self.rows.get(id)).cloned().collect())
+    fn oldest_retained(&mut self, of: Retained, limit: usize) -> Result<Vec<Row>, Infallible> {
+        let ids = self.retained(of).values().take(limit);
+        Ok(ids.filter_map(|id| self.rows.get(id)).cloned().collect())
     }
 }

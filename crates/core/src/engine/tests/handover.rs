@@ -1,5 +1,6 @@
 //! A release in good order, and what the next owner makes of the word that was left.
 
+use mtimer_store::{Batch, Op, Verdict};
 use mtimer_types::Key;
 
 use super::*;
@@ -308,4 +309,56 @@ fn an_edit_by_key_does_not_miss_what_was_left_under_way_and_is_not_loaded_yet() 
     next.ask(1, vec![RequestOp::Cancel { target, request: 1 }]);
     next.run(5);
     assert_eq!(next.take_replies(), [OpReply::TooLate(d.id)]);
+}
+
+/// A store with so many unconfirmed timers, due long ago, and one that an owner has taken and not settled.
+fn store_with_unconfirmed(count: u64) -> (MemoryStore, TimerId) {
+    let mut rig = Rig::new(EngineOptions::default());
+    let timers: Vec<_> =
+        (0..=count).map(|_| Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 3_600_000) }).collect();
+    let now = rig.now().time;
+    for some in timers.chunks(1_000) {
+        let ops = some.iter().flat_map(|t| {
+            let settle = Op::Settle { id: t.id, verdict: Verdict::Unconfirmed };
+            let timer = t.clone().into();
+            [Op::Schedule { timer, policy: KeyPolicy::Create }, Op::Take { id: t.id }, settle]
+        });
+        let mut ops: Vec<_> = ops.collect();
+        if some.last().map(|t| t.id) == timers.last().map(|t| t.id) {
+            ops.pop();
+        }
+        rig.lane.apply(Batch { now, claim: None, ops }).now_or_never().unwrap().unwrap();
+    }
+    let last = timers.last().unwrap().id;
+    assert!(matches!(rig.place(last), Some(Place::Taken { unconfirmed: false, .. })));
+    (rig.store, last)
+}
+
+#[test]
+fn a_takeover_costs_the_same_however_many_timers_are_unconfirmed() {
+    let calls = [0, 10_000].map(|count| {
+        let (store, taken) = store_with_unconfirmed(count);
+        let mut rig = Rig::on(store, 2, 1_000, EngineOptions::default());
+        rig.run(50);
+        let place = rig.place(taken);
+        assert!(matches!(place, Some(Place::Taken { unconfirmed: true, .. })), "{place:?}");
+        rig.taken_calls
+    });
+    assert_eq!(calls, [1, 1]);
+}
+
+#[test]
+fn unconfirmed_timers_are_trimmed_by_count_and_by_age_and_that_is_counted() {
+    let (store, _) = store_with_unconfirmed(700);
+    let trimmed = |rig: &Rig| rig.engine.counters().find(|(name, _)| *name == "unconfirmed_trimmed_total");
+    let taken = |rig: &Rig| rig.lane.census().now_or_never().unwrap().unwrap().taken;
+    let options = EngineOptions { unconfirmed_max_count: 10, ..EngineOptions::default() };
+    let mut rig = Rig::on(store.clone(), 2, 1_000, options);
+    rig.run(500);
+    // With the one that the takeover has made unconfirmed they were 701.
+    assert_eq!((trimmed(&rig).map(|c| c.1), taken(&rig)), (Some(691), 10));
+    let options = EngineOptions { unconfirmed_max_age_ms: 1_000, ..EngineOptions::default() };
+    let mut rig = Rig::on(store, 3, 5_000, options);
+    rig.run(500);
+    assert_eq!((trimmed(&rig).map(|c| c.1), taken(&rig)), (Some(10), 0));
 }

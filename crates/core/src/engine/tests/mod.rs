@@ -51,6 +51,8 @@ struct Rig {
     read_only: bool,
     /// Answers of the store are on their way and do not arrive.
     answers_wait: bool,
+    /// Calls made for taken timers, pages of one listing each counted.
+    taken_calls: usize,
     random: u64,
 }
 
@@ -91,6 +93,7 @@ impl Rig {
             unconfirmed: false,
             read_only: false,
             answers_wait: false,
+            taken_calls: 0,
             random: term.0 << 32,
         }
     }
@@ -175,7 +178,13 @@ impl Rig {
             Call::Dead(filter, from, limit) => {
                 lane.dead(filter, from, limit).map(|a| a.map(CallAnswer::Dead)).boxed()
             }
-            Call::Taken(from, limit) => lane.taken(from, limit).map(|a| a.map(CallAnswer::Taken)).boxed(),
+            Call::Taken(from, limit) => {
+                self.taken_calls += 1;
+                lane.taken(from, limit).map(|a| a.map(CallAnswer::Taken)).boxed()
+            }
+            Call::Unconfirmed(from, limit) => {
+                lane.unconfirmed(from, limit).map(|a| a.map(CallAnswer::Unconfirmed)).boxed()
+            }
             Call::Census => lane.census().map(|a| a.map(CallAnswer::Census)).boxed(),
             Call::Release(left) => lane.release(left).map(|a| a.map(|()| CallAnswer::Release)).boxed(),
         });
