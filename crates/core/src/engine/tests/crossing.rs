@@ -105,7 +105,7 @@ impl Crossing {
         let id = self.ids[self.ids.len() - 1 - back];
         let timer = &self.lives[&id].timer;
         let by_key = timer.key.clone().map(|key| Target::Key(timer.dest.clone(), key));
-        let by_key = by_key.filter(|_| self.rng.next() % 2 == 0);
+        let by_key = by_key.filter(|_| self.rng.next().is_multiple_of(2));
         Some(by_key.unwrap_or(Target::Id(id)))
     }
 
