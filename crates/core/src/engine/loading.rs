@@ -193,12 +193,17 @@ impl Engine {
         }
     }
 
-    /// A timer that is not in memory was found parked: everything that was sent of it is counted in its record.
+    /// A timer that is not in memory was found parked: everything that was sent of it is counted in its
+    /// record. It may be one that this owner has parked without a confirmation, so its park is noted.
     fn found_parked(&mut self, record: Record) {
         let id = record.timer.id;
         let Some(p) = self.partition(id.partition()).filter(|p| !p.table.contains(id)) else { return };
         p.inherited.remove(&id);
-        if record.progress.stopped {
+        if !record.progress.stopped {
+            let dest = self.roster.dest_ix(&record.timer.dest);
+            self.roster.touch(dest);
+            self.note_parked(dest, id.partition(), record.timer.deadline);
+        } else {
             // The cancel took it for being under way.
             let failed = record.progress.failed;
             let error = record.progress.last_error.unwrap_or_default();

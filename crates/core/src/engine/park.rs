@@ -147,14 +147,20 @@ impl Engine {
         let (dest, deadline) = (entry.dest, entry.record.timer.deadline);
         if matches!(answer, Answer::Done) {
             self.count(Counter::Parked, 1);
-        }
-        if matches!(answer, Answer::Done) && self.serves(at) {
-            let park = self.roster.dest_mut(dest).parks.entry(at).or_default();
-            park.count += 1;
-            park.note_deadline(deadline);
-            self.roster.touch(dest);
+            self.note_parked(dest, at, deadline);
         }
         self.forget(id);
+    }
+
+    /// Notes a parked timer, so that it is fetched when there is credit and expires at its deadline.
+    pub(super) fn note_parked(&mut self, dest: DestIx, at: PartitionId, deadline: Option<Time>) {
+        if !self.serves(at) {
+            return;
+        }
+        let park = self.roster.dest_mut(dest).parks.entry(at).or_default();
+        park.count += 1;
+        park.note_deadline(deadline);
+        self.roster.touch(dest);
     }
 
     /// What a new owner finds parked.

@@ -19,7 +19,7 @@ struct Life {
     /// A cancel was answered with "too late".
     stopped: bool,
     sent: Vec<(u64, u32)>,
-    /// Replays that were asked for; whether the answer to one was not heard.
+    /// Replays that were asked for; whether the outcome of one is not known.
     replays: usize,
     unheard: bool,
 }
@@ -105,7 +105,7 @@ impl Crossing {
         let id = self.ids[self.ids.len() - 1 - back];
         let timer = &self.lives[&id].timer;
         let by_key = timer.key.clone().map(|key| Target::Key(timer.dest.clone(), key));
-        let by_key = by_key.filter(|_| self.rng.next() % 2 == 0);
+        let by_key = by_key.filter(|_| self.rng.next().is_multiple_of(2));
         Some(by_key.unwrap_or(Target::Id(id)))
     }
 
@@ -266,6 +266,10 @@ impl Crossing {
             (RequestOp::Replay { id }, OpReply::Done) => {
                 let life = self.lives.get_mut(id).unwrap();
                 (life.over, life.stopped) = (None, false);
+            }
+            // It may have been applied without a confirmation.
+            (RequestOp::Replay { id }, OpReply::Failed { .. }) => {
+                self.lives.get_mut(id).unwrap().unheard = true;
             }
             (RequestOp::Reschedule { due, .. }, OpReply::Rescheduled(id)) => {
                 let life = self.lives.get_mut(id).unwrap();

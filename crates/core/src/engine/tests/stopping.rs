@@ -467,3 +467,24 @@ fn a_refused_park_does_not_overtake_a_reschedule() {
     rig.run(500);
     assert_eq!(rig.take_deliveries().len(), 1);
 }
+
+#[test]
+fn what_is_found_parked_comes_back_when_there_is_credit() {
+    let (mut rig, timer, d) = delivered();
+    rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 0 });
+    retry(&mut rig, &d, 50);
+    rig.run(100);
+    // It is parked, and a reschedule that changes nothing is answered before the park is confirmed.
+    rig.unconfirmed = true;
+    while rig.place(timer.id) != Some(Place::Parked) {
+        rig.run(1);
+    }
+    let (target, due) = (Target::Id(timer.id), timer.due + 60_000);
+    rig.ask(2, vec![RequestOp::Reschedule { target, due, request: 9 }]);
+    rig.turn();
+    rig.unconfirmed = false;
+    rig.run(100);
+    rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 10 });
+    rig.run(100);
+    assert_eq!(rig.take_deliveries().iter().map(|(_, d)| d.attempt).collect::<Vec<_>>(), [2]);
+}
