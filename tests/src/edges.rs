@@ -1,4 +1,4 @@
-//! Load on the edges of the contract, beside the ordinary load: requests that cross deliveries.
+//! Edge cases as load, beside the ordinary load: requests that cross deliveries.
 //!
 //! Purpose: deadlines that pass while a timer waits for credit, cancels that cross deliveries and
 //! retries, replaces at the due time, clients that leave, dead letters that are replayed and purged,
