@@ -97,8 +97,8 @@ pub(crate) async fn serve(
         tracing::debug!(%peer, %error, "cannot turn Nagle's algorithm off");
     }
     let (read, mut write) = socket.into_split();
-    // The handshake's own deadline is shorter than a window of any length.
-    let window = context.handshake_timeout.max(context.heartbeat_timeout);
+    // Longer than the handshake may take, so that its own deadline ends it, with its own reason.
+    let window = 2 * context.handshake_timeout;
     let mut frames = FrameReader::new(read, MAX_FRAME_BEFORE_AUTH, window, context.receiving.clone());
     let welcomed = match shake_hands(&mut frames, peer, &context).await {
         Ok(welcomed) => welcomed,

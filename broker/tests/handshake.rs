@@ -122,7 +122,9 @@ async fn whatever_is_no_hello_is_refused() {
 
 #[tokio::test]
 async fn who_says_nothing_has_a_deadline() {
-    let broker = broker(BrokerOptions { handshake_timeout: Duration::from_millis(50), ..options() }).await;
+    let ms = Duration::from_millis;
+    let options = BrokerOptions { heartbeat: ms(20), heartbeat_timeout: ms(40), ..options() };
+    let broker = broker(BrokerOptions { handshake_timeout: ms(50), ..options }).await;
     let mut silent = Client::connect(&broker).await;
     let mut half = Client::connect(&broker).await;
     half.send_bytes(&frame(&ClientMessage::Hello(hello()))[..7]).await;
