@@ -162,7 +162,7 @@ impl Engine {
                 State::Waiting
             }
         };
-        p.table.insert(Entry { record, dest, fire, covered, state });
+        p.table.insert(Entry { record, dest, fire, covered, taken: false, state });
     }
 
     /// A timer read by [`Engine::fetch`]: memory agrees with what the store has.
@@ -181,6 +181,9 @@ impl Engine {
             // Taken in this reign and not in memory: it was not sent, and nobody else will see to it. A take can be repeated.
             Some((record, Place::Taken { epoch: of, unconfirmed: false })) if of == epoch => {
                 self.adopt(now, record, now.time, false);
+                if let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) {
+                    entry.taken = true;
+                }
             }
             Some((record, Place::Parked)) => self.found_parked(record),
             Some((_, Place::Taken { .. })) => {}
@@ -188,12 +191,17 @@ impl Engine {
         }
     }
 
-    /// A timer that is not in memory was found parked: everything that was sent of it is counted in its record.
+    /// A timer that is not in memory was found parked: everything that was sent of it is counted in its
+    /// record. It may be one that this owner has parked without a confirmation, so its park is noted.
     fn found_parked(&mut self, record: Record) {
         let id = record.timer.id;
         let Some(p) = self.partition(id.partition()).filter(|p| !p.table.contains(id)) else { return };
         p.inherited.remove(&id);
-        if record.progress.stopped {
+        if !record.progress.stopped {
+            let dest = self.roster.dest_ix(&record.timer.dest);
+            self.roster.touch(dest);
+            self.note_parked(dest, id.partition(), record.timer.deadline);
+        } else {
             // The cancel took it for being under way.
             let failed = record.progress.failed;
             let error = record.progress.last_error.unwrap_or_default();
@@ -213,7 +221,7 @@ impl Engine {
     /// The same for what is going to be read anew: the word still counts.
     pub(super) fn take_out(&mut self, id: TimerId) -> Option<Record> {
         let entry = self.partition(id.partition())?.table.remove(id)?;
-        self.retire(id, entry.dest, &entry.state);
+        self.retire(id, &entry);
         Some(entry.record)
     }
 
@@ -273,6 +281,7 @@ impl Engine {
     /// Looks over what has no event of its own.
     pub(super) fn keep_house(&mut self, now: Now) {
         self.shed(now);
+        self.expire_ready(now);
         self.park_waiting(now);
         self.continue_sweep(now);
         self.sweep_parks(now);
@@ -296,12 +305,26 @@ impl Engine {
 }
 
 impl Partition {
-    /// Queues again what the store would not take for now. What was to be parked, and was edited meanwhile, is left where
-    /// the edit has put it.
+    /// Queues again what the store would not take for now.
+    ///
+    /// A move (take, park, unpark) waits until no edit of its timer is under way, which might be
+    /// applied before it, and is dropped if the edit has put the timer elsewhere. An outcome does not
+    /// wait: edits name the attempt that it is of.
     pub(super) fn queue_put_off(&mut self) {
         for (op, ctx) in std::mem::take(&mut self.put_off) {
-            let parking = |id| self.table.get(id).is_some_and(|e| matches!(e.state, State::Parking));
-            if !matches!(&op, Op::Park { id, .. } if !parking(*id)) {
+            let state = op.id().and_then(|id| self.table.get(id)).map(|e| &e.state);
+            let moves = match &op {
+                Op::Take { .. } => matches!(state, Some(State::Taking { .. })),
+                Op::Park { .. } => matches!(state, Some(State::Parking)),
+                Op::Unpark { .. } => matches!(state, Some(State::Unparking)),
+                _ => {
+                    self.queue.push_own(op, ctx);
+                    continue;
+                }
+            };
+            if moves && op.id().is_some_and(|id| self.edited(id)) {
+                self.put_off.push((op, ctx));
+            } else if moves {
                 self.queue.push_own(op, ctx);
             }
         }

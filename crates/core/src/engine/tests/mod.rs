@@ -1,5 +1,7 @@
 //! Single scenes of the engine on the in-memory model; whole lives are simulated in `tests/simulation.rs`.
 
+mod crossing;
+mod deadlines;
 mod delivery;
 mod fencing;
 mod gather;
@@ -8,6 +10,7 @@ mod memory;
 mod park;
 mod requests;
 mod settle;
+mod stopping;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,6 +46,10 @@ struct Rig {
     ended: Option<LaneError>,
     /// What is applied is answered as not confirmed by enough replicas.
     unconfirmed: bool,
+    /// The operations of batches are refused and not applied; their claims are.
+    read_only: bool,
+    /// Answers of the store are on their way and do not arrive.
+    answers_wait: bool,
     random: u64,
 }
 
@@ -81,6 +88,8 @@ impl Rig {
             released: false,
             ended: None,
             unconfirmed: false,
+            read_only: false,
+            answers_wait: false,
             random: term.0 << 32,
         }
     }
@@ -112,7 +121,9 @@ impl Rig {
 
     fn turn(&mut self) {
         loop {
-            while let Some(answer) = self.unanswered.front_mut().and_then(FutureExt::now_or_never) {
+            while !self.answers_wait
+                && let Some(answer) = self.unanswered.front_mut().and_then(FutureExt::now_or_never)
+            {
                 self.unanswered.pop_front();
                 let answer = answer.unwrap_or_else(CallAnswer::Ended);
                 let epoch = self.lane.epoch();
@@ -140,6 +151,11 @@ impl Rig {
         };
         let lane = &self.lane;
         self.unanswered.push_back(match call {
+            Call::Apply(batch) if self.read_only => {
+                let refused = batch.ops.iter().map(|_| Answer::Refused(Refusal::ReadOnly)).collect();
+                let claim = lane.apply(mtimer_store::Batch { ops: Vec::new(), ..batch });
+                claim.map(|a| a.map(|_| CallAnswer::Apply(refused))).boxed()
+            }
             Call::Apply(batch) if self.unconfirmed => {
                 let refused = |_| Answer::Refused(Refusal::NotReplicated);
                 let all = move |a: Vec<Answer>| CallAnswer::Apply(a.into_iter().map(refused).collect());
