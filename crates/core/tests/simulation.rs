@@ -1,77 +1,84 @@
-//! Whole lives of timers, simulated: the engine on the in-memory model, clients that misbehave, a store that answers late,
-//! loses answers or goes away, brokers that crash. Everything comes from one seed; a failure prints the seed, and
-//! `MTIMER_SIM_SEED=<seed> cargo test -p mtimer-core --test simulation` repeats it.
+//! Whole lives of timers, simulated: see `sim`. Everything comes from one seed; a failure prints the command that repeats it.
 
+mod explore;
 mod sim;
 
-use sim::{Plan, run};
+use std::cell::RefCell;
+use std::time::Instant;
 
-fn seeds(default: u64) -> Vec<u64> {
-    match std::env::var("MTIMER_SIM_SEED").ok().and_then(|s| s.parse().ok()) {
-        Some(seed) => vec![seed],
-        None => {
-            let n = std::env::var("MTIMER_SIM_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(default);
-            (1..=n).collect()
+use explore::Explore;
+use sim::plan::{Plan, Profile};
+use sim::stats::Stats;
+use sim::{Sabotage, run};
+
+/// Runs seeds of a profile: the ones that were found before, then new ones while there is time.
+fn explore(profile: Profile) {
+    let stats = RefCell::new(Stats::default());
+    let name = profile.name();
+    let begun = Instant::now();
+    let failed = Explore::new("simulation", name).run(|seed, log| {
+        let outcome = run(&Plan::draw(profile, seed, None), log);
+        if !log {
+            stats.borrow_mut().add(&outcome.stats);
         }
-    }
+        outcome.wrong.map_or(Ok(()), Err)
+    });
+    let stats = stats.into_inner();
+    println!("{name}: {stats}; {:.1} s", begun.elapsed().as_secs_f64());
+    assert_eq!(failed, 0, "so many seeds of {name} fail");
+    assert!(stats.runs < 5 || stats.deliveries > 0, "a simulation without deliveries shows nothing");
 }
 
 #[test]
-fn without_faults_every_timer_fires_once() {
-    for seed in seeds(15) {
-        let history = run(seed, Plan { faults: false, ..Plan::default() });
-        history.check(false).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        assert!(history.delivered() > 100, "seed {seed}: a simulation without deliveries shows nothing");
-    }
+fn calm() {
+    explore(Profile::Calm);
 }
 
 #[test]
-fn with_faults_the_contract_holds() {
-    for seed in seeds(40) {
-        let history = run(seed, Plan::default());
-        history.check(true).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    }
+fn handovers() {
+    explore(Profile::Handovers);
 }
 
 #[test]
-fn little_memory_drops_nothing() {
-    for seed in seeds(10) {
-        let history = run(seed, Plan { memory_bytes: 30_000, credit: 3, ..Plan::default() });
-        history.check(true).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    }
+fn faults() {
+    explore(Profile::Faults);
 }
 
 #[test]
-fn handovers_in_good_order_make_no_duplicates() {
-    for seed in seeds(20) {
-        let history = run(seed, Plan { faults: false, handovers: true, ..Plan::default() });
-        history.check(false).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        assert!(history.delivered() > 100, "seed {seed}: a simulation without deliveries shows nothing");
-    }
+fn pressure() {
+    explore(Profile::Pressure);
 }
 
 #[test]
-fn handovers_among_faults_keep_the_contract() {
-    for seed in seeds(20) {
-        let history = run(seed, Plan { handovers: true, ..Plan::default() });
-        history.check(true).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    }
+fn clocks() {
+    explore(Profile::Clocks);
 }
 
 #[test]
 fn one_seed_gives_one_history() {
-    let (a, b) = (run(7, Plan::default()), run(7, Plan::default()));
-    assert_eq!(a.digest(), b.digest());
-    assert_ne!(a.digest(), run(8, Plan::default()).digest());
+    let digest = |seed| run(&Plan::draw(Profile::Faults, seed, None), false).digest;
+    assert_eq!(digest(7), digest(7));
+    assert_ne!(digest(7), digest(8));
 }
 
+/// Every broker that is broken on purpose is found out.
 #[test]
-fn the_checker_can_fail() {
-    for sabotage in sim::Sabotage::ALL {
-        let caught = (1..=100).any(|seed| {
-            let plan = Plan { sabotage: Some(sabotage), ..Plan::default() };
-            run(seed, plan).check(true).is_err()
+fn sabotage() {
+    let most = explore::sabotage_seeds();
+    let mut missed = Vec::new();
+    for (sabotage, profile, sign) in Sabotage::ALL.iter().copied() {
+        let found = (1..=most).find_map(|seed| {
+            let plan = Plan::draw(profile, seed, Some(sabotage));
+            let wrong = explore::guarded(|| run(&plan, false).wrong).unwrap_or_else(Some)?;
+            wrong.contains(sign).then_some((seed, wrong))
         });
-        assert!(caught, "{sabotage:?} went unnoticed");
+        match found {
+            Some((seed, wrong)) => {
+                let first: String = wrong.lines().next().unwrap_or_default().chars().take(120).collect();
+                println!("{sabotage:?}: found at seed {seed} of {}: {first}", profile.name());
+            }
+            None => missed.push(sabotage),
+        }
     }
+    assert!(missed.is_empty(), "not found in {most} seeds each: {missed:?}");
 }

@@ -112,6 +112,7 @@ impl World {
         if !self.faulty {
             return;
         }
+        self.faults += 1;
         let n = self.procs.len() as u64;
         let (i, j) = (self.rng.below(n) as usize, self.rng.below(n) as usize);
         let long = self.rng.between(100, 8_000);

@@ -1,4 +1,6 @@
 //! A cluster in one thread: brokers whose clocks differ, links that are cut, a store that answers late or not at all.
+//!
+//! A node knows durations only, by its host's monotonic clock: the hosts' wall clocks do not come into it. (They do in `sim`.)
 
 mod faults;
 mod net;
@@ -6,6 +8,7 @@ mod store;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 
 use mtimer_core::cluster::{Node, NodeEffect, NodeInput, NodeOptions, PeerId};
 use mtimer_protocol::{Topology, encode};
@@ -16,6 +19,37 @@ pub(crate) use self::faults::{Cut, Plan};
 use self::net::{Conn, ConnId};
 use self::store::Store;
 use self::watch::Watch;
+
+/// How much was simulated.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    runs: u64,
+    simulated_ms: u64,
+    brokers: u64,
+    topologies: u64,
+    faults: u64,
+}
+
+impl Stats {
+    pub(crate) fn add(&mut self, world: &World) {
+        self.runs += 1;
+        self.simulated_ms += world.now - BEGINNING_MS;
+        self.brokers += world.plan.brokers as u64;
+        self.topologies += world.watch.decided;
+        self.faults += world.faults;
+    }
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { runs, brokers, topologies, faults, .. } = self;
+        let hours = self.simulated_ms as f64 / 3_600_000.0;
+        write!(
+            f,
+            "{runs} seeds, {hours:.1} h simulated, {brokers} brokers, {topologies} topologies, {faults} faults"
+        )
+    }
+}
 
 /// What a simulation is to go wrong by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +63,9 @@ pub(crate) enum Sabotage {
     /// A broker keeps to itself that it has lost a partition.
     LossUntold,
 }
+
+/// The time at which a run begins, ms.
+const BEGINNING_MS: u64 = 1_000_000;
 
 pub(crate) struct Rng(u64);
 
@@ -129,6 +166,8 @@ pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) watch: Watch,
     faulty: bool,
+    /// Faults so far.
+    faults: u64,
     /// Deaths and orderly ends so far.
     pub(crate) ends: u64,
 }
@@ -148,7 +187,7 @@ impl World {
             .map(|_| Clock { offset: rng.below(1 << 40), per_mille: rng.between(990, 1_010) })
             .collect();
         let mut world = Self {
-            now: 1_000_000,
+            now: BEGINNING_MS,
             rng,
             queue: BTreeMap::new(),
             seq: 0,
@@ -160,6 +199,7 @@ impl World {
             store: Store::new(plan.partitions, plan.sabotage),
             watch: Watch::default(),
             faulty: false,
+            faults: 0,
             ends: 0,
             plan,
         };

@@ -1,130 +1,329 @@
-//! The broker's shell in the simulated world: it acquires, carries effects out, and brings answers back late.
+//! A broker's shell: it takes inputs in turns, carries effects out, and has a host with clocks.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use mtimer_core::{CallAnswer, Effect, Engine, EngineOptions, Input};
-use mtimer_protocol::{BrokerEntry, Topology};
-use mtimer_store::{Acquire, Lane, LaneError, Store};
-use mtimer_types::{Nonce, PartitionId, RetryTiers, Term};
+use mtimer_core::{Effect, Engine, EngineOptions, Input, Now};
+use mtimer_protocol::ServerMessage;
+use mtimer_types::{Epoch, RetryTiers, Time};
 
-use super::sabotage::call_lane;
-use super::{PARTITIONS, World};
+use super::check::{CLOCK_BOUND_US, Excuse, Moment};
+use super::clocks::{BrokerClock, Host, deciding_us};
+use super::owners::address;
+use super::plan::Plan;
+use super::rng::Rng;
+use super::{Event, HOP_MS, PARTITIONS, START, World};
 
-const ADDRESS: &str = "a:1";
+/// How often a broker reads the clocks, ms.
+const ROUND_MS: u64 = 1_000;
+/// The longest pause between two turns of a broker that has nothing to do, ms.
+const LONGEST_IDLE_MS: u64 = 600_000;
 
-/// A lane, and the answers that are on their way from it, each with the time of its arrival.
-pub(super) struct LaneLink {
-    pub(super) lane: Arc<dyn Lane>,
-    pub(super) answers: VecDeque<(u64, BoxFuture<'static, Result<CallAnswer, LaneError>>)>,
+/// A process.
+pub(super) struct Process {
+    pub(super) inc: u64,
+    pub(super) engine: Engine,
+    pub(super) clock: BrokerClock,
+    /// By partition: its lane.
+    pub(super) lanes: Vec<Option<u64>>,
+    /// By partition: the epoch of the last lane it had.
+    pub(super) epochs: Vec<Epoch>,
+    alarms: BTreeSet<Time>,
+    /// What has come while it was paused.
+    inbox: Vec<Input>,
+    pub(super) paused: bool,
+    pub(super) stopping: bool,
+    /// Turns since something came from a client, or was due.
+    idle_turns: u32,
+}
+
+/// A host with a broker, if it runs.
+pub(super) struct Broker {
+    pub(super) host: Host,
+    pub(super) process: Option<Process>,
+    /// When its next turn is, ms.
+    pub(super) wake: Option<u64>,
+    /// Up to when its time may be behind the clock that decides, ms: it has not read the clocks since that stepped.
+    behind_until: u64,
+    /// By how much its time may be ahead, because what decides has stepped back, µs; and when that was looked at, ms.
+    ahead_us: i64,
+    ahead_at: u64,
+}
+
+impl Broker {
+    pub(super) fn new(plan: &Plan, rng: &mut Rng, disciplined: bool) -> Self {
+        let host = if plan.has_clocks() { Host::draw(rng, disciplined) } else { Host::exact() };
+        Self { host, process: None, wake: None, behind_until: 0, ahead_us: 0, ahead_at: 0 }
+    }
+
+    pub(super) fn runs(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// What decides has stepped, or the host has stood still until `at`, ms.
+    pub(super) fn excuse_from(&mut self, at: u64, by_us: i64) {
+        self.behind_until = self.behind_until.max(at + 2 * ROUND_MS + 500);
+        self.ahead_us += (-by_us).max(0);
+        // It stands still when it has read the clocks.
+        self.ahead_at = self.ahead_at.max(self.behind_until);
+    }
+
+    /// What its time is forgiven now.
+    fn excuse(&mut self, ms: u64) -> Excuse {
+        let stood = ms.saturating_sub(self.ahead_at);
+        self.ahead_at = self.ahead_at.max(ms);
+        self.ahead_us = (self.ahead_us - stood as i64 * 1_000).max(0);
+        Excuse { ahead_us: self.ahead_us, behind: ms <= self.behind_until }
+    }
 }
 
 impl World {
-    pub(super) fn start_broker(&mut self) {
+    pub(super) fn start(&mut self, b: usize) {
+        if self.brokers[b].runs() {
+            return;
+        }
+        if self.clocks.are_silent() {
+            // It does not know the time.
+            return self.at(1_000, Event::Start(b));
+        }
+        self.incarnations += 1;
+        let inc = self.incarnations;
+        let us = self.us();
+        let mut clock = BrokerClock::start(us, &self.brokers[b].host, &self.clocks, self.plan.sabotage);
         let options = EngineOptions {
             partitions: PARTITIONS,
             memory_bytes: self.plan.memory_bytes,
             preload_ms: 2_000,
-            // Small ones make operations wait, and go out in another order than they came in.
-            batch_ops: [1, 2, 5, 250][self.rng.below(4) as usize],
+            batch_ops: self.plan.batch_ops,
             retry: RetryTiers(vec![100, 500, 1_000]),
-            callback_timeout_ms: 1_000,
+            // Without faults no broker is away for longer than a handler may take.
+            callback_timeout_ms: if self.plan.has_faults() { 2_000 } else { 30_000 },
+            dead_max_age_ms: 365 * 86_400_000,
             seed: self.rng.next(),
-            address: self.plan.handovers.then(|| ADDRESS.to_owned()),
+            address: self.plan.clustered.then(|| address(b)),
             ..EngineOptions::default()
         };
-        self.engine = Engine::new(options, self.now());
-        if self.plan.handovers {
-            let topology = Topology {
-                term: Term(1),
-                version: 1,
-                leader: ADDRESS.to_owned(),
-                brokers: vec![BrokerEntry { address: ADDRESS.to_owned(), draining: false }],
-                owners: vec![Some(0); usize::from(PARTITIONS)],
-            };
-            self.input(Input::Topology(Arc::new(topology)));
+        let now = clock.now(us, &self.brokers[b].host);
+        let engine = Engine::new(options, now);
+        self.history.note(self.ms, None, || format!("broker {b} starts"));
+        self.brokers[b].process = Some(Process {
+            inc,
+            engine,
+            clock,
+            lanes: vec![None; usize::from(PARTITIONS)],
+            epochs: vec![Epoch::default(); usize::from(PARTITIONS)],
+            alarms: BTreeSet::new(),
+            inbox: Vec::new(),
+            paused: false,
+            stopping: false,
+            idle_turns: 0,
+        });
+        if self.plan.clustered {
+            let topology = Input::Topology(self.topology.clone());
+            self.arrive(b, inc, topology);
         }
-        self.alarms.clear();
-        self.term += 1;
         for p in 0..PARTITIONS {
-            self.lanes[usize::from(p)] = None;
-            self.reacquire.insert(p, self.ms);
+            self.want(b, p);
         }
-        for c in &mut self.clients {
-            c.session = None;
-            c.back_at = self.ms + 5;
+        for n in 0..self.clients.len() {
+            let after = self.rng.between(1, 50);
+            self.at(after, Event::Connect(n, b));
+        }
+        if self.plan.has_clocks() {
+            self.at(ROUND_MS, Event::Observe(b, inc));
         }
     }
 
-    pub(super) fn acquire(&mut self, p: u16) {
-        let partition = PartitionId(p);
-        self.version += 1;
-        let nonce = Nonce(self.rng.next());
-        let Some(Ok(owner)) = self.store.owner(partition).now_or_never() else {
-            self.reacquire.insert(p, self.ms + 50);
+    /// A process ends: killed, or when everything is given up.
+    pub(super) fn end(&mut self, b: usize) {
+        let Some(process) = self.brokers[b].process.take() else { return };
+        self.brokers[b].wake = None;
+        process.lanes.into_iter().flatten().for_each(|lane| self.lanes.abandon(lane));
+        self.hang_up_all(b);
+    }
+
+    pub(super) fn process(&mut self, b: usize, inc: u64) -> Option<&mut Process> {
+        self.brokers[b].process.as_mut().filter(|p| p.inc == inc)
+    }
+
+    pub(super) fn now_of(&mut self, b: usize) -> Option<Now> {
+        let us = self.us();
+        let Broker { host, process, .. } = &mut self.brokers[b];
+        process.as_mut().map(|p| p.clock.now(us, host))
+    }
+
+    pub(super) fn arrive(&mut self, b: usize, inc: u64, input: Input) {
+        let Some(now) = self.now_of(b) else { return };
+        let ms = self.ms;
+        let Some(p) = self.process(b, inc) else { return };
+        if p.paused {
+            p.inbox.push(input);
             return;
-        };
-        let acquire =
-            Acquire { partition, expected: owner.epoch, nonce, term: Term(self.term), version: self.version };
-        match self.store.acquire(acquire).now_or_never() {
-            Some(Ok(a)) => {
-                self.lanes[usize::from(p)] = Some(LaneLink { lane: a.lane, answers: VecDeque::new() });
-                let (epoch, prior_claim, in_flight) = (a.epoch, a.prior_claim, a.in_flight);
-                self.input(Input::Acquired { partition, epoch, prior_claim, in_flight });
+        }
+        if matches!(input, Input::Session(..)) {
+            p.idle_turns = 0;
+        }
+        p.engine.handle(now, input);
+        self.brokers[b].wake = Some(ms);
+    }
+
+    pub(super) fn resume(&mut self, b: usize, inc: u64) {
+        let ms = self.ms;
+        let Some(p) = self.process(b, inc) else { return };
+        p.paused = false;
+        let inbox = std::mem::take(&mut p.inbox);
+        self.history.note(ms, None, || format!("broker {b} goes on"));
+        for input in inbox {
+            self.arrive(b, inc, input);
+        }
+        self.brokers[b].wake = Some(ms);
+    }
+
+    pub(super) fn observe(&mut self, b: usize, inc: u64) {
+        let ways_us = (self.rng.between(100, 5_000) as i64, self.rng.between(100, 5_000) as i64);
+        let (us, ms) = (self.us(), self.ms);
+        let Broker { host, process, .. } = &mut self.brokers[b];
+        let Some(p) = process.as_mut().filter(|p| p.inc == inc) else { return };
+        if !p.paused {
+            p.clock.observe(us, ways_us, host, &self.clocks);
+            // Instants are derived anew.
+            self.brokers[b].wake = Some(ms);
+        }
+        self.at(ROUND_MS, Event::Observe(b, inc));
+    }
+
+    /// One turn of a broker: what is due, what follows from what has come, and when the next one is.
+    pub(super) fn turn(&mut self, b: usize) {
+        self.brokers[b].wake = None;
+        let Some(now) = self.now_of(b) else { return };
+        self.stats.turns += 1;
+        self.check_clock(b, now);
+        let Some(p) = self.brokers[b].process.as_mut().filter(|p| !p.paused) else { return };
+        let inc = p.inc;
+        while p.alarms.first().is_some_and(|a| *a <= now.time) {
+            p.alarms.pop_first();
+            p.idle_turns = 0;
+        }
+        p.engine.handle(now, Input::Tick);
+        let mut effects = Vec::new();
+        p.engine.flush(now, &mut effects);
+        p.idle_turns = p.idle_turns.saturating_add(1);
+        for effect in effects {
+            self.carry_out(b, inc, now, effect);
+        }
+        self.plan_turn(b);
+    }
+
+    fn check_clock(&mut self, b: usize, now: Now) {
+        if !self.plan.has_clocks() {
+            return;
+        }
+        let (us, ms) = (self.us(), self.ms);
+        let broker = &mut self.brokers[b];
+        let excuse = broker.excuse(ms);
+        let error_us = now.time.as_ms() as i64 * 1_000 - deciding_us(us, &broker.host, &self.clocks);
+        let Some(p) = broker.process.as_mut() else { return };
+        let advance = p.clock.advance(now);
+        if !excuse.behind {
+            let most = self.stats.clock_error_us;
+            self.stats.clock_error_us = most.max((error_us - excuse.ahead_us).max(-error_us).max(0) as u64);
+        }
+        let m = Moment { ms, broker: b, time: now.time, mono_ms: now.mono_ms };
+        self.history.timed(m, error_us, excuse, advance);
+    }
+
+    /// By how much a client of this broker may be early by the clock that decides, ms.
+    pub(super) fn may_be_early_ms(&mut self, b: usize) -> u64 {
+        if !self.plan.has_clocks() {
+            return 0;
+        }
+        let excuse = self.brokers[b].excuse(self.ms);
+        ((CLOCK_BOUND_US + excuse.ahead_us) / 1_000) as u64
+    }
+
+    /// When a broker's next turn is.
+    fn plan_turn(&mut self, b: usize) {
+        let (us, ms, next) = (self.us(), self.ms, self.next_event());
+        let first = self.history.upcoming.first().map_or(u64::MAX, |(t, _)| t.as_ms().saturating_sub(START));
+        let Broker { host, process, wake, .. } = &mut self.brokers[b];
+        let Some(p) = process.as_mut() else { return };
+        let alarm = p.alarms.first().map(|at| p.clock.reaches(us, host, *at));
+        let mut tick = p.engine.next_tick().map(|at| p.clock.reaches_mono(host, at));
+        // A broker that has nothing to do looks about every 50 ms or every second. Of a quiet time that lasts for hours
+        // most of these looks are left out.
+        let quiet = next.min(first.saturating_sub(5_000));
+        if p.engine.unsettled() == 0 && quiet > ms + 1_000 && p.idle_turns > 20 {
+            let pause = (50 << (p.idle_turns - 20).min(14)).min(LONGEST_IDLE_MS);
+            tick = tick.map(|t| t.max((ms + pause).min(quiet)));
+        }
+        let next = [alarm, tick].into_iter().flatten().min().map(|t| t.max(ms + 1));
+        *wake = [*wake, next].into_iter().flatten().min();
+    }
+
+    fn carry_out(&mut self, b: usize, inc: u64, now: Now, effect: Effect) {
+        let m = Moment { ms: self.ms, broker: b, time: now.time, mono_ms: now.mono_ms };
+        match effect {
+            Effect::Send(session, message) => {
+                self.look_at(m, &message);
+                self.send_down(session, message);
             }
-            _ => _ = self.reacquire.insert(p, self.ms + 50),
+            Effect::Close(_, reason) => {
+                self.history.fail(self.ms, None, &format!("a client was thrown out: {reason}"));
+            }
+            Effect::Alarm(at) => {
+                if let Some(p) = self.process(b, inc) {
+                    p.alarms.insert(at);
+                }
+            }
+            Effect::LaneEnded(partition, _) => {
+                if let Some(lane) =
+                    self.process(b, inc).and_then(|p| p.lanes[usize::from(partition.0)].take())
+                {
+                    self.lanes.abandon(lane);
+                }
+                self.want(b, partition.0);
+            }
+            Effect::Released => {
+                self.end(b);
+                let after = self.rng.between(50, 3_000);
+                self.at(after, Event::Start(b));
+            }
+            Effect::Call(partition, call) => {
+                let lane = self.process(b, inc).and_then(|p| p.lanes[usize::from(partition.0)]);
+                if let Some(lane) = lane {
+                    self.send_to_store(lane, call);
+                }
+            }
         }
     }
 
-    pub(super) fn health(&mut self) {
-        for p in 0..PARTITIONS {
-            if let Some(link) = &self.lanes[usize::from(p)] {
-                let mut watch = link.lane.health();
-                if watch.has_changed().unwrap_or(false) || self.ms.is_multiple_of(50) {
-                    let health = watch.borrow_and_update().clone();
-                    // Answers that are on their way come first.
-                    if !matches!(health, mtimer_store::Health::Ended(_)) || link.answers.is_empty() {
-                        self.input(Input::Health { partition: PartitionId(p), health });
+    /// What leaves a broker for its clients is looked at there: that is when a delivery begins and an answer is given.
+    fn look_at(&mut self, m: Moment, message: &ServerMessage) {
+        match message {
+            ServerMessage::Deliver { deliveries, .. } => {
+                for d in deliveries {
+                    self.stats.deliveries += 1;
+                    let claimed = self.claimed(d.id.partition());
+                    self.history.sent(m, d, claimed);
+                }
+            }
+            ServerMessage::Reply { corr, replies } => {
+                for reply in replies {
+                    let Some(op) = self.load.op_of(*corr) else { continue };
+                    let at = super::load::partition_of(&op);
+                    let epoch = self.brokers[m.broker].process.as_ref().map(|p| p.epochs[usize::from(at.0)]);
+                    let epoch = epoch.unwrap_or_default();
+                    self.history.answered(m, epoch, &op, reply);
+                    if let Some(d) = self.plan.sabotage.and_then(|s| s.sends_besides(epoch, reply)) {
+                        self.history.sent(m, &d, None);
                     }
                 }
             }
+            _ => {}
         }
     }
 
-    pub(super) fn take_answers(&mut self) {
-        for p in 0..PARTITIONS {
-            while let Some(link) = &mut self.lanes[usize::from(p)] {
-                let epoch = link.lane.epoch();
-                let Some((ready, future)) = link.answers.front_mut() else { break };
-                if *ready > self.ms {
-                    break;
-                }
-                let Some(answer) = future.now_or_never() else { break };
-                link.answers.pop_front();
-                let answer = answer.unwrap_or_else(CallAnswer::Ended);
-                self.input(Input::Answered { partition: PartitionId(p), epoch, answer });
-            }
-        }
-    }
-
-    pub(super) fn carry_out(&mut self, effect: Effect) {
-        match effect {
-            Effect::Send(session, message) => self.receive(session, message),
-            Effect::Close(_, reason) => panic!("a client was thrown out: {reason}"),
-            Effect::Alarm(at) => _ = self.alarms.insert(at.as_ms()),
-            Effect::LaneEnded(p, _) => {
-                self.lanes[usize::from(p.0)] = None;
-                self.reacquire.insert(p.0, self.ms + 5);
-            }
-            Effect::Released => {}
-            Effect::Call(p, call) => {
-                let delay = self.rng.below(4);
-                let Some(link) = &mut self.lanes[usize::from(p.0)] else { return };
-                let future = call_lane(&*link.lane, call, self.plan.sabotage);
-                link.answers.push_back((self.ms + delay, future));
-            }
-        }
+    /// A hop between a client and a broker, ms.
+    pub(super) fn hop(&mut self) -> u64 {
+        self.rng.below(HOP_MS + 1)
     }
 }

@@ -1,205 +1,238 @@
-//! The clients: what they schedule and edit, repeat, handle and settle.
+//! The clients: their connections, their handlers, and what becomes of outcomes.
 
 use std::collections::BTreeMap;
 
 use mtimer_core::{Input, SessionEvent, SessionId};
-use mtimer_protocol::{Request, RequestOp, ServerMessage, SettleRefusal, Settlement};
-use mtimer_types::{
-    Destination, HandlerOutcome, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Time, Timer, TimerId,
-};
+use mtimer_protocol::{Delivery, ServerMessage, SettleRefusal, Settlement};
+use mtimer_types::{Destination, HandlerOutcome};
 
-use super::{PARTITIONS, START, World, history};
+use super::clocks::deciding_us;
+use super::load::dest;
+use super::owners::index;
+use super::{Event, START, World};
 
+/// A connection.
+#[derive(Clone, Debug)]
+pub(super) struct Session {
+    pub(super) client: usize,
+    pub(super) broker: usize,
+    inc: u64,
+    /// When the last frame arrives at either end, ms: frames keep their order.
+    up: u64,
+    down: u64,
+}
+
+#[derive(Clone, Debug)]
 pub(super) struct Client {
-    pub(super) session: Option<SessionId>,
-    pub(super) back_at: u64,
+    /// By what brokers know it again.
     durable: u128,
-    /// Settlements to send, by time.
-    pub(super) handling: BTreeMap<u64, Vec<Settlement>>,
+    /// By broker.
+    pub(super) links: Vec<Option<SessionId>>,
+    /// Does not connect before, ms.
+    away_until: u64,
     /// What was sent and not confirmed.
     sent: Vec<Settlement>,
 }
 
 impl Client {
-    /// Comes at once. `durable`: by what brokers know it again.
-    pub(super) fn new(durable: u128) -> Self {
-        let (handling, sent) = (BTreeMap::new(), Vec::new());
-        Self { session: None, back_at: 0, durable, handling, sent }
+    pub(super) fn new(n: usize, brokers: usize) -> Self {
+        Self { durable: 100 + n as u128, links: vec![None; brokers], away_until: 0, sent: Vec::new() }
     }
 }
 
-/// A request of a client that was not answered yet.
-pub(super) struct Asked {
-    op: RequestOp,
-    first_sent: Time,
-    sent: u64,
-    /// Of each time that it was sent.
-    corrs: Vec<u64>,
-}
-
-fn dest(n: u64) -> Destination {
-    Destination::new("sim", &format!("app{n}")).expect("a valid name")
-}
+#[derive(Default)]
+pub(super) struct Sessions(BTreeMap<SessionId, Session>);
 
 impl World {
-    pub(super) fn run_clients(&mut self) {
-        for n in 0..self.clients.len() {
-            let ms = self.ms;
-            let c = &mut self.clients[n];
-            let Some(session) = c.session else {
-                if c.back_at <= ms {
-                    self.sessions += 1;
-                    let session = SessionId(self.sessions);
-                    c.session = Some(session);
-                    let client = c.durable;
-                    self.input(Input::Session(session, SessionEvent::Opened { client }));
-                    let credit = self.plan.credit;
-                    let event = SessionEvent::Register { registration: 1, dest: dest(n as u64), credit };
-                    self.input(Input::Session(session, event));
-                    // A destination that two sessions share.
-                    let event = SessionEvent::Register { registration: 2, dest: dest(9), credit };
-                    self.input(Input::Session(session, event));
-                }
-                continue;
-            };
-            let mut due = Vec::new();
-            while let Some(e) = c.handling.first_entry().filter(|e| *e.key() <= ms) {
-                due.extend(e.remove());
-            }
-            if !due.is_empty() {
-                for s in &due {
-                    self.history.settled(ms, s);
-                }
-                self.clients[n].sent.extend(due.iter().cloned());
-                self.input(Input::Session(session, SessionEvent::Settle(due)));
-            }
-        }
-        self.repeat_requests();
-    }
-
-    /// Asks again what was not answered for a while, as the SDK does.
-    fn repeat_requests(&mut self) {
-        let Some(session) = self.clients.iter().find_map(|c| c.session) else { return };
-        let now = self.now().time;
-        self.asked.retain(|a| now.ms_since(a.first_sent) < 25_000);
-        let mut requests = Vec::new();
-        for a in self.asked.iter_mut().filter(|a| a.sent == 0 || a.sent + self.patience < self.ms) {
-            a.sent = self.ms;
-            self.corr += 1;
-            a.corrs.push(self.corr);
-            requests.push(Request { corr: self.corr, first_sent: a.first_sent, ops: vec![a.op.clone()] });
-        }
-        for request in requests {
-            self.input(Input::Session(session, SessionEvent::Request(request)));
-        }
-    }
-
-    fn ask(&mut self, op: RequestOp) {
-        self.asked.push(Asked { op, first_sent: self.now().time, sent: 0, corrs: Vec::new() });
-    }
-
-    pub(super) fn schedule_one(&mut self) {
-        let r = self.rng.next();
-        let d = dest([0, 0, 1, 2, 9, 9, 7][(r % 7) as usize]);
-        let now = self.now().time;
-        let due = match self.rng.below(10) {
-            0 => now - 50,
-            1..=5 => now + self.rng.below(3_000),
-            _ => now + self.rng.below(15_000),
-        };
-        let key = self.rng.chance(30).then(|| Key::new(&format!("k{}", r % 12)).expect("a valid key"));
-        let partition = match &key {
-            Some(key) => PartitionId::of_key(&d, key, PARTITIONS),
-            None => PartitionId((r >> 8) as u16 % PARTITIONS),
-        };
-        let id = TimerId::new(due, now, partition, self.rng.next());
-        let mode = if self.rng.chance(25) { Mode::AtMostOnce } else { Mode::AtLeastOnce };
-        let deadline = self.rng.chance(10).then(|| due + self.rng.below(2_000));
-        let retry = self.rng.chance(20).then(|| RetryTiers(vec![50]));
-        let timer = Timer {
-            id,
-            dest: d,
-            key: key.clone(),
-            due,
-            mode,
-            deadline,
-            callback_timeout_ms: None,
-            retry,
-            payload: vec![7; (r % 300) as usize].into(),
-        };
-        let policy = [KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep][(r >> 20) as usize % 3];
-        self.history.asked_schedule(&timer, policy);
-        self.ids.push((id, key));
-        self.ask(RequestOp::Schedule { timer: timer.into(), policy });
-    }
-
-    pub(super) fn edit_one(&mut self) {
-        if self.ids.is_empty() {
+    pub(super) fn connect(&mut self, n: usize, b: usize) {
+        let Some(inc) = self.brokers[b].process.as_ref().map(|p| p.inc) else { return };
+        if self.clients[n].links[b].is_some() {
             return;
         }
-        let pick = self.rng.below(self.ids.len() as u64) as usize;
-        let late = self.rng.chance(50);
-        let id = self.latest.front().copied().filter(|_| late).unwrap_or(self.ids[pick].0);
-        let target = Target::Id(id);
-        let request = self.rng.next();
-        let op = if self.rng.chance(50) {
-            RequestOp::Cancel { target, request }
-        } else {
-            let due = self.now().time + self.rng.below(6_000);
-            RequestOp::Reschedule { target, due, request }
-        };
-        self.ask(op);
+        if self.clients[n].away_until > self.ms {
+            let after = self.clients[n].away_until - self.ms;
+            return self.at(after, Event::Connect(n, b));
+        }
+        self.last_session += 1;
+        let id = SessionId(self.last_session);
+        self.sessions.0.insert(id, Session { client: n, broker: b, inc, up: 0, down: 0 });
+        self.clients[n].links[b] = Some(id);
+        let client = self.clients[n].durable;
+        self.send_up(id, SessionEvent::Opened { client });
+        self.register(id, 1, dest(n as u64));
+        // A destination that all share.
+        self.register(id, 2, dest(9));
+        if self.all_served {
+            self.register(id, 3, dest(7));
+        }
+    }
+
+    pub(super) fn register(&mut self, session: SessionId, registration: u32, dest: Destination) {
+        let credit = self.rng.pick(self.plan.credits);
+        self.send_up(session, SessionEvent::Register { registration, dest, credit });
+    }
+
+    pub(super) fn send_up(&mut self, session: SessionId, event: SessionEvent) {
+        let hop = self.hop();
+        let ms = self.ms;
+        let Some(s) = self.sessions.0.get_mut(&session) else { return };
+        s.up = (ms + hop).max(s.up);
+        let (after, b, inc) = (s.up - ms, s.broker, s.inc);
+        self.at(after, Event::Arrive(b, inc, Input::Session(session, event)));
+    }
+
+    pub(super) fn send_down(&mut self, session: SessionId, message: ServerMessage) {
+        let hop = self.hop();
+        let ms = self.ms;
+        let Some(s) = self.sessions.0.get_mut(&session) else { return };
+        s.down = (ms + hop).max(s.down);
+        let after = s.down - ms;
+        self.at(after, Event::Frame(session, message));
+    }
+
+    /// A broker process is gone: its clients find out.
+    pub(super) fn hang_up_all(&mut self, b: usize) {
+        let ms = self.ms;
+        let gone: Vec<(SessionId, u64)> = self
+            .sessions
+            .0
+            .iter()
+            .filter(|(_, s)| s.broker == b)
+            .map(|(id, s)| (*id, (s.down.max(ms) - ms)))
+            .collect();
+        for (session, after) in gone {
+            self.at(after + 1, Event::Hangup(session));
+        }
+    }
+
+    pub(super) fn hung_up(&mut self, session: SessionId) {
+        let Some(s) = self.sessions.0.remove(&session) else { return };
+        let link = &mut self.clients[s.client].links[s.broker];
+        if *link == Some(session) {
+            *link = None;
+        }
+        let after = self.rng.between(1, 50);
+        self.at(after, Event::Connect(s.client, s.broker));
+    }
+
+    /// A client closes its connections and comes back later, with other credit.
+    pub(super) fn leave(&mut self, n: usize, for_ms: u64) {
+        self.clients[n].away_until = self.ms + for_ms;
+        self.history.note(self.ms, None, || format!("client {n} leaves for {for_ms} ms"));
+        for b in 0..self.brokers.len() {
+            if let Some(session) = self.clients[n].links[b].take() {
+                self.send_up(session, SessionEvent::Closed);
+                self.sessions.0.remove(&session);
+            }
+            self.at(for_ms, Event::Connect(n, b));
+        }
+    }
+
+    /// A client changes the credit of a registration, or gives it up for a moment.
+    pub(super) fn change_credit(&mut self, n: usize) {
+        let registered = self.rng.chance(70);
+        for session in self.clients[n].links.clone().into_iter().flatten() {
+            if !registered {
+                self.send_up(session, SessionEvent::Unregister { registration: 1 });
+            }
+            self.register(session, 1, dest(n as u64));
+        }
     }
 
     pub(super) fn receive(&mut self, session: SessionId, message: ServerMessage) {
+        let Some(s) = self.sessions.0.get(&session).cloned() else { return };
         match message {
             ServerMessage::Reply { corr, replies } => {
-                let Some(ix) = self.asked.iter().position(|a| a.corrs.contains(&corr)) else { return };
-                let again = history::is_temporary(&replies[0]);
-                if !again {
-                    let asked = self.asked.swap_remove(ix);
-                    let since = asked.first_sent.as_ms() - START;
-                    self.history.answered(since, self.ms, &asked.op, &replies[0]);
+                if let Some(reply) = replies.into_iter().next() {
+                    self.replied(corr, reply);
                 }
             }
             ServerMessage::Deliver { deliveries, .. } => {
-                let Some(n) = self.clients.iter().position(|c| c.session == Some(session)) else { return };
                 for d in deliveries {
-                    self.history.delivered_at(self.ms, START + self.ms, &d);
-                    self.latest.push_back(d.id);
-                    if self.latest.len() > 8 {
-                        self.latest.pop_front();
-                    }
-                    let outcome = match self.rng.below(100) {
-                        0..=74 => HandlerOutcome::Ok,
-                        75..=84 => HandlerOutcome::Retry { after_ms: None, error: "later".into() },
-                        85..=87 => HandlerOutcome::Retry { after_ms: Some(300), error: "later".into() },
-                        88..=91 => HandlerOutcome::Fail { error: "no".into() },
-                        // Never answers, when there are faults.
-                        92..=95 if self.plan.faults => continue,
-                        _ => HandlerOutcome::Ok,
-                    };
-                    let takes =
-                        if self.plan.faults && self.rng.chance(3) { 1_500 } else { self.rng.below(40) };
-                    let s = Settlement { id: d.id, epoch: d.epoch, attempt: d.attempt, outcome };
-                    self.clients[n].handling.entry(self.ms + 1 + takes).or_default().push(s);
+                    self.handle(session, &s, &d);
                 }
             }
             ServerMessage::Settled { refused, .. } => {
-                let Some(n) = self.clients.iter().position(|c| c.session == Some(session)) else { return };
-                let again = self.ms + 10;
-                let c = &mut self.clients[n];
+                let c = &mut self.clients[s.client];
+                let mut again = Vec::new();
                 for (id, why) in refused {
-                    let latest = c.sent.iter().rposition(|s| s.id == id);
-                    if let Some(at) = latest.filter(|_| why == SettleRefusal::Moved) {
-                        let s = c.sent.remove(at);
-                        c.handling.entry(again).or_default().push(s);
-                    }
+                    let at = c.sent.iter().rposition(|s| s.id == id).filter(|_| why == SettleRefusal::Moved);
+                    again.extend(at.map(|at| c.sent.remove(at)));
                 }
-                let most = 10_000.min(c.sent.len());
+                let most = c.sent.len().min(1_000);
                 c.sent.drain(..c.sent.len() - most);
+                for settlement in again {
+                    self.at(10, Event::Handled(s.client, settlement));
+                }
             }
             _ => {}
         }
+    }
+
+    /// A handler takes a delivery, and will have an outcome after a while.
+    fn handle(&mut self, session: SessionId, s: &Session, d: &Delivery) {
+        let us = self.us();
+        let deciding = deciding_us(us, &self.brokers[s.broker].host, &self.clocks).max(0) as u64 / 1_000;
+        let ahead = self.may_be_early_ms(s.broker);
+        self.history.received(self.ms, deciding, ahead, d);
+        self.load.delivered(d.id);
+        let faults = self.plan.has_faults();
+        let takes = match self.rng.below(100) {
+            0..=3 if faults => self.rng.between(1_000, 3_000),
+            4..=9 => self.rng.between(100, 1_200),
+            _ => self.rng.below(40),
+        };
+        let outcome = match self.rng.below(100) {
+            0..=9 => HandlerOutcome::Retry { after_ms: None, error: "later".into() },
+            10..=16 => {
+                let after_ms = self.rng.log_between(10, 5_000) as u32;
+                let at = self.ms + 1 + takes + u64::from(after_ms);
+                // Clocks that are corrected make the delay shorter or longer.
+                let error = if self.plan.has_clocks() { "later".into() } else { format!("after {at}") };
+                HandlerOutcome::Retry { after_ms: Some(after_ms), error }
+            }
+            17..=20 => HandlerOutcome::Fail { error: "no".into() },
+            // Never says anything.
+            21..=24 if faults => return,
+            _ => HandlerOutcome::Ok,
+        };
+        if takes > 1_000 && self.rng.chance(50) {
+            let (id, epoch, attempt) = (d.id, d.epoch, d.attempt);
+            self.send_up(session, SessionEvent::Extend { id, epoch, attempt, by_ms: 5_000 });
+        }
+        let settlement = Settlement { id: d.id, epoch: d.epoch, attempt: d.attempt, outcome };
+        self.at(1 + takes, Event::Handled(s.client, settlement));
+    }
+
+    /// An outcome goes to the broker that has the partition, if there is a connection to it.
+    pub(super) fn settle(&mut self, n: usize, mut settlement: Settlement) {
+        let owner = self.topology.owner(settlement.id.partition()).and_then(index).unwrap_or(0);
+        let links = &self.clients[n].links;
+        let Some(session) = links[owner].or_else(|| links.iter().flatten().next().copied()) else {
+            return self.at(20, Event::Handled(n, settlement));
+        };
+        let Settlement { id, epoch, attempt, outcome } = &settlement;
+        self.history.settled(self.ms, *id, *epoch, *attempt, outcome);
+        self.clients[n].sent.push(settlement.clone());
+        if let Some(sabotage) = self.plan.sabotage {
+            sabotage.mishear_settlement(&mut settlement);
+        }
+        self.send_up(session, SessionEvent::Settle(vec![settlement]));
+    }
+
+    /// From now on somebody is registered for every destination, and has credit.
+    pub(super) fn serve_all(&mut self) {
+        self.all_served = true;
+        for n in 0..self.clients.len() {
+            for session in self.clients[n].links.clone().into_iter().flatten() {
+                self.register(session, 3, dest(7));
+            }
+        }
+    }
+
+    /// The time as a client knows it: a broker has told it.
+    pub(super) fn client_time(&mut self) -> mtimer_types::Time {
+        let known = (0..self.brokers.len()).find_map(|b| self.now_of(b));
+        known.map_or(mtimer_types::Time::from_ms(START + self.ms), |now| now.time)
     }
 }

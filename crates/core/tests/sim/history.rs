@@ -1,241 +1,328 @@
-//! What happened, and whether it may have.
+//! What happened to each timer, as its clients, its brokers and the store saw it.
+//!
+//! Nothing is judged here but by calling the rules of [`super::check`], which look at each event as it comes and at the
+//! whole at the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use mtimer_protocol::{Delivery, ErrorCode, OpReply, RequestOp, Settlement};
-use mtimer_store::{Census, Place, Record};
-use mtimer_types::{Ended, Epoch, HandlerOutcome, KeyPolicy, Mode, Target, Time, Timer, TimerId};
+use mtimer_store::{Answer, Op, Place, Record, RescheduleAnswer, Verdict};
+use mtimer_types::{Epoch, HandlerOutcome, Mode, PartitionId, Time, Timer, TimerId};
 
-/// One timer's life as its clients saw it.
-#[derive(Debug, Default, Hash)]
-struct Life {
-    due: u64,
-    mode: Mode,
-    /// Answered OK (or found acknowledged by a repeat).
-    scheduled: bool,
-    refused: bool,
-    deliveries: Vec<(u64, Epoch, u32)>,
-    ok_sent: bool,
-    final_sent: bool,
-    cancelled_at: Option<u64>,
-    replaced: bool,
-    /// A replacing schedule of its key was asked for, whose first answer may have been lost.
-    maybe_replaced: bool,
-    name: Option<(String, String)>,
-    stopped: bool,
-    /// Reschedules answered OK: (when asked, when answered, new due time).
-    moved: Vec<(u64, u64, u64)>,
-    asked_to_move: bool,
-    deadline: Option<u64>,
-    early: bool,
-    left: Option<&'static str>,
-    dead_complete: bool,
+use super::plan::Plan;
+
+/// A key within its destination, as text.
+pub(super) type Name = (String, String);
+
+/// How a timer left the store's live places.
+#[derive(Clone, Debug)]
+pub(super) struct End {
+    pub(super) seq: u64,
+    pub(super) ms: u64,
+    pub(super) epoch: Epoch,
+    pub(super) by: String,
+    pub(super) acknowledged: bool,
+    /// An acknowledgement of an earlier attempt: the owner may be sending another one meanwhile.
+    pub(super) late: bool,
 }
 
-#[derive(Debug, Default)]
+/// The beginning of one delivery.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub(super) ms: u64,
+    pub(super) epoch: Epoch,
+    pub(super) attempt: u32,
+}
+
+/// When, and in which epoch, a broker gave an answer; and when the operation was applied.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answered {
+    pub(super) seq: u64,
+    pub(super) ms: u64,
+    pub(super) epoch: Epoch,
+    pub(super) applied: u64,
+}
+
+/// One timer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Life {
+    pub(super) asked: bool,
+    pub(super) name: Option<Name>,
+    pub(super) mode: Mode,
+    pub(super) deadline: Option<Time>,
+    /// A schedule of it was answered OK.
+    pub(super) answered_ok: bool,
+    /// It was in the store.
+    pub(super) stored: bool,
+    pub(super) place: Option<Place>,
+    /// Pending: in which epoch it was filed there.
+    pub(super) filed_in: Epoch,
+    pub(super) sent: Vec<Sent>,
+    pub(super) ends: Vec<End>,
+    /// When replays of it were applied.
+    pub(super) replays: Vec<u64>,
+    pub(super) ok_given: bool,
+    pub(super) last_ok: Option<(Epoch, u32)>,
+    pub(super) final_given: bool,
+    /// Deliveries after which a handler has asked for another one.
+    pub(super) retries_given: BTreeSet<(Epoch, u32)>,
+    pub(super) cancel_asked: bool,
+    pub(super) purge_asked: bool,
+    pub(super) cancelled: Option<Answered>,
+    pub(super) too_late: Option<Answered>,
+    pub(super) replaced: Option<Answered>,
+    /// The last reschedule that was answered OK, and its new due time.
+    pub(super) moved: Option<(Answered, Time)>,
+    /// When the last reschedule was applied.
+    pub(super) move_applied: u64,
+    /// The next attempt is not to be sent before this, reference ms, because a handler has said so.
+    pub(super) not_before: Option<(u32, u64)>,
+}
+
+impl Life {
+    pub(super) fn replayed_since(&self, seq: u64) -> bool {
+        self.replays.iter().any(|at| *at > seq)
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.place.is_some_and(is_live)
+    }
+}
+
+pub(super) fn is_live(place: Place) -> bool {
+    !matches!(place, Place::Dead | Place::Taken { unconfirmed: true, .. })
+}
+
+/// Who has acquired a partition, and when.
+#[derive(Clone, Debug)]
+pub(super) struct Reign {
+    pub(super) epoch: Epoch,
+    /// What each broker's monotonic clock showed then, ms.
+    pub(super) monos: Vec<u64>,
+}
+
+/// All of it.
+#[derive(Debug)]
 pub(crate) struct History {
-    lives: BTreeMap<TimerId, Life>,
-    events: Vec<(u64, String)>,
-    /// Replacing schedules not answered yet, by key: they may still be applied.
-    replacing: BTreeMap<(String, String), u32>,
-    pub census: Vec<Census>,
-    /// When the run ended, by the cluster clock, ms.
-    pub end: u64,
-}
-
-/// Whether the SDK would repeat the request.
-pub(crate) fn is_temporary(reply: &OpReply) -> bool {
-    use ErrorCode::{NotOwner, NotReplicated, Overloaded, Stopping, StoreFull, Unavailable, Unknown};
-    matches!(reply, OpReply::Failed { code, .. }
-        if matches!(code, NotOwner | NotReplicated | Overloaded | Stopping | StoreFull | Unavailable | Unknown))
+    pub(super) plan: Plan,
+    pub(super) lives: BTreeMap<TimerId, Life>,
+    /// By partition.
+    pub(super) owners: Vec<Vec<Reign>>,
+    /// When each cancel or reschedule was first applied.
+    pub(super) applied: HashMap<u64, u64>,
+    /// Keys by which timers were cancelled, whenever they came.
+    pub(super) cancelled_names: HashSet<Name>,
+    /// The clock that decides has stepped forward by much of the time for which outcomes are remembered, or a host has stood
+    /// still together with its monotonic clock, so that its broker takes for present what is long past until it has read
+    /// the clocks again. Either way outcomes are forgotten early, and repeats may bring timers back.
+    pub(super) forgetful: bool,
+    /// By how much the clock that decides has stepped back in all, ms: what had come due before is not early after it.
+    pub(super) stepped_back_ms: u64,
+    pub(super) seq: u64,
+    /// Times at which a timer fires or expires: until the first of them nothing happens by itself.
+    pub(super) upcoming: BTreeSet<(Time, TimerId)>,
+    pub(super) digest: DefaultHasher,
+    /// What happened, in words; only if asked for.
+    log: Option<Vec<(u64, Option<TimerId>, String)>>,
+    /// The first thing that was wrong.
+    pub(crate) wrong: Option<String>,
 }
 
 impl History {
-    pub(crate) fn note(&mut self, ms: u64, what: &str) {
-        self.events.push((ms, what.to_owned()));
-    }
-
-    pub(crate) fn asked_schedule(&mut self, timer: &Timer, policy: KeyPolicy) {
-        let deadline = timer.deadline.map(Time::as_ms);
-        let name = timer.key.as_ref().map(|k| (timer.dest.app().to_owned(), k.as_str().to_owned()));
-        let maybe_replaced =
-            name.as_ref().is_some_and(|n| self.replacing.get(n).is_some_and(|open| *open > 0));
-        if policy == KeyPolicy::Replace
-            && let Some(n) = &name
-        {
-            *self.replacing.entry(n.clone()).or_default() += 1;
-            self.lives.values_mut().filter(|l| l.name == name).for_each(|l| l.maybe_replaced = true);
-        }
-        let life = Life {
-            name,
-            due: timer.due.as_ms(),
-            mode: timer.mode,
-            deadline,
-            maybe_replaced,
-            ..Life::default()
-        };
-        self.lives.insert(timer.id, life);
-    }
-
-    pub(crate) fn answered(&mut self, asked: u64, ms: u64, op: &RequestOp, reply: &OpReply) {
-        self.events.push((ms, format!("{reply:?} <- {op:?}").chars().take(240).collect()));
-        if let RequestOp::Schedule { timer, policy: KeyPolicy::Replace } = op
-            && let Some(key) = &timer.key
-        {
-            let name = (timer.dest.app().to_owned(), key.as_str().to_owned());
-            self.replacing.entry(name).and_modify(|open| *open -= 1);
-        }
-        match (op, reply) {
-            (RequestOp::Schedule { timer, .. }, OpReply::Scheduled { replaced, .. }) => {
-                if let Some(old) = replaced.and_then(|id| self.lives.get_mut(&id)) {
-                    old.replaced = true;
-                }
-                self.life(timer.id).scheduled = true;
-            }
-            (RequestOp::Schedule { timer, .. }, OpReply::Ended(Ended::Acknowledged)) => {
-                self.life(timer.id).scheduled = true;
-            }
-            (RequestOp::Schedule { timer, .. }, _) => self.life(timer.id).refused = true,
-            (RequestOp::Cancel { .. }, OpReply::Cancelled(id)) => {
-                self.life(*id).cancelled_at.get_or_insert(ms);
-            }
-            (RequestOp::Cancel { .. }, OpReply::TooLate(id)) => self.life(*id).stopped = true,
-            (RequestOp::Reschedule { due, .. }, OpReply::Rescheduled(id)) => {
-                self.life(*id).moved.push((asked, ms, due.as_ms()));
-            }
-            (RequestOp::Reschedule { target: Target::Id(id), .. }, _) => self.life(*id).asked_to_move = true,
-            _ => {}
+    pub(crate) fn new(plan: Plan, partitions: u16, log: bool) -> Self {
+        Self {
+            plan,
+            lives: BTreeMap::new(),
+            owners: vec![Vec::new(); usize::from(partitions)],
+            applied: HashMap::new(),
+            cancelled_names: HashSet::new(),
+            forgetful: false,
+            stepped_back_ms: 0,
+            seq: 0,
+            upcoming: BTreeSet::new(),
+            digest: DefaultHasher::new(),
+            log: log.then(Vec::new),
+            wrong: None,
         }
     }
 
-    fn life(&mut self, id: TimerId) -> &mut Life {
-        self.lives.entry(id).or_default()
+    /// Notes an event; `text` is made only if somebody is going to read it.
+    pub(crate) fn note(&mut self, ms: u64, id: Option<TimerId>, text: impl FnOnce() -> String) {
+        self.seq += 1;
+        (ms, id, self.seq).hash(&mut self.digest);
+        if let Some(log) = &mut self.log {
+            log.push((ms, id, text()));
+        }
     }
 
-    pub(crate) fn delivered_at(&mut self, ms: u64, time: u64, d: &Delivery) {
-        self.events.push((ms, format!("{} delivered, epoch {}, attempt {}", d.id, d.epoch, d.attempt)));
-        let Some(life) = self.lives.get_mut(&d.id) else {
-            self.events.push((ms, format!("{} was never scheduled", d.id)));
-            let life = Life { refused: true, ..Life::default() };
-            self.lives.insert(d.id, life);
+    pub(crate) fn fail(&mut self, ms: u64, id: Option<TimerId>, text: &str) {
+        if self.wrong.is_some() {
             return;
-        };
-        life.early |= d.due.as_ms() > time;
-        life.deliveries.push((ms, d.epoch, d.attempt));
+        }
+        let mut report = format!("at {ms} ms: {text}");
+        if let Some(id) = id {
+            report = format!("{report}\ntimer {id}: {:?}", self.lives.get(&id));
+        }
+        self.wrong = Some(report);
     }
 
-    pub(crate) fn settled(&mut self, ms: u64, s: &Settlement) {
-        self.events.push((ms, format!("{} settled, attempt {}: {:?}", s.id, s.attempt, s.outcome)));
-        let life = self.life(s.id);
-        life.ok_sent |= s.outcome == HandlerOutcome::Ok;
-        life.final_sent |= !matches!(s.outcome, HandlerOutcome::Retry { .. });
-    }
-
-    pub(crate) fn left(&mut self, id: TimerId, place: Place, record: &Record) {
-        let life = self.life(id);
-        life.left = Some(match place {
-            Place::Pending { .. } => "pending",
-            Place::Parked => "parked",
-            Place::Taken { unconfirmed: true, .. } => "unconfirmed",
-            Place::Taken { .. } => "taken",
-            Place::Dead => "dead",
-        });
-        life.dead_complete = record.progress.failed > 0 && record.progress.last_error.is_some();
-    }
-
-    /// Timers that clients have scheduled and that `live` finds in the store.
-    pub(crate) fn open(&self, live: impl Fn(TimerId) -> bool) -> usize {
-        self.lives.keys().filter(|id| live(**id)).count()
-    }
-
-    pub(crate) fn delivered(&self) -> usize {
-        self.lives.values().map(|l| l.deliveries.len()).sum()
+    /// What was noted about the timers that the failure names, and about everything that concerns all.
+    pub(crate) fn log_of_failure(&self) -> String {
+        let Some(wrong) = &self.wrong else { return String::new() };
+        let about = |id: &Option<TimerId>| id.is_none_or(|id| wrong.contains(&id.to_string()));
+        let lines = self.log.iter().flatten().filter(|(_, id, _)| about(id));
+        let lines: Vec<String> = lines.map(|(ms, _, text)| format!("{ms:>9} {text}")).collect();
+        lines[lines.len().saturating_sub(200)..].join("\n")
     }
 
     pub(crate) fn digest(&self) -> u64 {
-        let mut h = DefaultHasher::new();
-        self.lives.hash(&mut h);
-        self.events.hash(&mut h);
-        h.finish()
+        self.digest.finish()
     }
 
-    /// Decides the invariants.
-    pub(crate) fn check(&self, faults: bool) -> Result<(), String> {
-        for (id, life) in &self.lives {
-            self.check_life(id, life, faults).map_err(|why| {
-                let text = id.to_string();
-                let about: Vec<String> = self
-                    .events
-                    .iter()
-                    .filter(|(_, e)| e.contains(&text) || e == "crash")
-                    .map(|(ms, e)| format!("{ms}: {e}"))
-                    .collect();
-                format!("{id}: {why}\n{life:?}\n{}", about.join("\n"))
-            })?;
-        }
-        for c in &self.census {
-            let clean = c.pending == 0 && c.retrying == 0 && c.residue == 0;
-            let keys_left = c.keys <= c.parked;
-            if !clean || !keys_left {
-                return Err(format!("left behind after the drain: {c:?}"));
-            }
-        }
-        Ok(())
+    pub(super) fn life(&mut self, id: TimerId) -> &mut Life {
+        self.lives.entry(id).or_default()
     }
 
-    fn check_life(&self, _id: &TimerId, l: &Life, faults: bool) -> Result<(), String> {
-        // An ended timer was settled with a final outcome, or cancelled, replaced, expired, or is kept somewhere.
-        let expired = l.deadline.is_some();
-        let ended = l.ok_sent
-            || l.final_sent
-            || l.cancelled_at.is_some()
-            || l.replaced
-            || l.maybe_replaced
-            || expired;
-        match l.left {
-            Some("pending") => return Err("1: still pending".into()),
-            Some("taken") => return Err("1: still taken, not unconfirmed".into()),
-            Some(_) => {}
-            None if l.scheduled && !ended => return Err("1: gone without an end".into()),
-            None => {}
-        }
-        // One that was cancelled when it may have been sent by a crashed owner has seen no error.
-        if l.left == Some("parked") && l.deadline.is_some_and(|d| d + 30_000 < self.end) {
-            return Err("1: parked long after its deadline".into());
-        }
-        if l.left == Some("dead") && !l.dead_complete && !l.stopped {
-            return Err("8: a dead letter without attempts or error".into());
-        }
-        if l.early {
-            return Err("3: early".into());
-        }
-        if l.mode == Mode::AtMostOnce && l.deliveries.len() > 1 {
-            return Err("4: at most once, delivered more often".into());
-        }
-        for pair in l.deliveries.windows(2) {
-            let ((_, e1, a1), (_, e2, a2)) = (pair[0], pair[1]);
-            if (e2, a2) <= (e1, a1) {
-                return Err(format!("5: delivery {e2}/{a2} after {e1}/{a1}"));
+    pub(super) fn asked_schedule(&mut self, timer: &Timer) {
+        let name = timer.key.as_ref().map(|k| (timer.dest.app().to_owned(), k.as_str().to_owned()));
+        let cancelled = name.as_ref().is_some_and(|n| self.cancelled_names.contains(n));
+        let life = self.life(timer.id);
+        life.cancel_asked |= cancelled;
+        (life.asked, life.name, life.mode, life.deadline) = (true, name, timer.mode, timer.deadline);
+    }
+
+    /// A handler has given an outcome.
+    pub(super) fn settled(
+        &mut self,
+        ms: u64,
+        id: TimerId,
+        epoch: Epoch,
+        attempt: u32,
+        outcome: &HandlerOutcome,
+    ) {
+        self.note(ms, Some(id), || format!("{id}: {epoch}/{attempt} settled: {outcome:?}"));
+        let life = self.life(id);
+        match outcome {
+            HandlerOutcome::Ok => {
+                life.ok_given = true;
+                life.last_ok = Some((epoch, attempt));
             }
+            HandlerOutcome::Retry { .. } => _ = life.retries_given.insert((epoch, attempt)),
+            HandlerOutcome::Fail { .. } => life.final_given = true,
         }
-        if !faults
-            && l.deliveries.len() > 1
-            && l.deliveries.iter().map(|d| d.2).ne(1..=l.deliveries.len() as u32)
+    }
+
+    /// A partition has a new owner (or nobody, if `epoch` was raised by a stranger).
+    pub(super) fn acquired(&mut self, ms: u64, at: PartitionId, epoch: Epoch, monos: Vec<u64>) {
+        self.note(ms, None, || format!("partition {at} is acquired, epoch {epoch}"));
+        let reigns = &mut self.owners[usize::from(at.0)];
+        if reigns.last().is_some_and(|r| r.epoch >= epoch) {
+            return self.fail(ms, None, "10: an epoch was given twice, or went back");
+        }
+        reigns.push(Reign { epoch, monos });
+    }
+
+    /// The store has applied an operation to a timer.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn applied(
+        &mut self,
+        (ms, now, epoch): (u64, Time, Epoch),
+        id: TimerId,
+        op: &Op,
+        answer: &Answer,
+        after: Option<(Record, Place)>,
+    ) {
+        self.note(ms, Some(id), || {
+            let place = after.as_ref().map(|a| a.1);
+            format!("{id}: epoch {epoch} at {now}: {op:?} -> {answer:?}, now {place:?}")
+        });
+        let seq = self.seq;
+        let moves = matches!(answer, Answer::Reschedule(RescheduleAnswer::Rescheduled(_)));
+        let moves =
+            moves && matches!(op, Op::Reschedule { request, .. } if !self.applied.contains_key(&request.0));
+        let life = self.life(id);
+        if moves {
+            life.move_applied = seq;
+        }
+        let (before, place) = (life.place, after.as_ref().map(|a| a.1));
+        life.place = place;
+        life.stored |= place.is_some();
+        let was_live = before.is_some_and(is_live);
+        if let Some(Place::Pending { .. }) = place
+            && before != place
         {
-            return Err("5: a duplicate without a fault".into());
+            life.filed_in = epoch;
         }
-        if let (Some(at), Some((ms, ..))) = (l.cancelled_at, l.deliveries.first()) {
-            return Err(format!("6: cancelled at {at}, delivered at {ms}"));
+        if before.is_some() && !was_live && place.is_some_and(is_live) {
+            life.replays.push(seq);
+            life.not_before = None;
         }
-        // Of several moves those count that no later one can have undone; which of two concurrent ones came first is open.
-        let last = |m: &&(u64, u64, u64)| !l.moved.iter().any(|later| later.0 > m.1);
-        let known = l.moved.iter().map(|m| m.1).max().unwrap_or(u64::MAX);
-        if let Some(due) = l.moved.iter().filter(last).map(|m| m.2).min()
-            && let Some((ms, ..)) = l.deliveries.iter().find(|d| d.0 >= known && super::START + d.0 < due)
+        // A plain acknowledgement is remembered by the owner that took it: a repeat that reaches the next one is a new timer.
+        let last = life.ends.last().filter(|_| before.is_none() && place.is_some());
+        let reborn = last.map(|end| life.mode == Mode::AtLeastOnce && end.acknowledged && end.epoch < epoch);
+        if reborn == Some(true) {
+            life.replays.push(seq);
+        }
+        let old_deadline = life.deadline;
+        if let Some((record, _)) = &after {
+            // A replay lifts a deadline that has passed.
+            life.deadline = record.timer.deadline.or(life.deadline.filter(|_| life.replays.is_empty()));
+        }
+        if let Op::Settle { verdict: Verdict::Retry { failed, error, .. }, .. } = op
+            && let Some(ms) = error.strip_prefix("after ").and_then(|at| at.parse().ok())
+            && life.is_live()
         {
-            return Err(format!("7: moved to {due}, delivered at {ms}"));
+            life.not_before = Some((*failed, ms));
         }
-        Ok(())
+        let ended = was_live && !place.is_some_and(is_live);
+        if ended {
+            let late = match op {
+                Op::Settle { verdict: Verdict::Ack, .. } => {
+                    let last = life.sent.last().map(|s| (s.epoch, s.attempt));
+                    last != life.last_ok || last.is_some_and(|(of, _)| of != epoch)
+                }
+                Op::Settle { verdict: Verdict::LateAck { .. }, .. } => true,
+                _ => false,
+            };
+            let by = format!("{op:?}").chars().take(120).collect();
+            let acknowledged =
+                matches!(op, Op::Settle { verdict: Verdict::Ack | Verdict::LateAck { .. }, .. });
+            life.ends.push(End { seq, ms, epoch, by, acknowledged, late });
+        }
+        let deadline = life.deadline;
+        self.upcoming_changes(id, (before, old_deadline), (place, deadline));
+        if reborn == Some(false) && !self.forgetful {
+            self.fail(ms, Some(id), "1: a repeat has brought back a timer that had ended");
+        }
+        if ended {
+            self.check_end(ms, now, id, op, after.as_ref());
+        }
+    }
+
+    /// Keeps the times at which something happens by itself.
+    fn upcoming_changes(
+        &mut self,
+        id: TimerId,
+        before: (Option<Place>, Option<Time>),
+        after: (Option<Place>, Option<Time>),
+    ) {
+        let times = |(place, deadline): (Option<Place>, Option<Time>)| {
+            let live = place.is_some_and(is_live);
+            let fire =
+                place.and_then(|p| if let Place::Pending { fire, .. } = p { Some(fire) } else { None });
+            [fire, deadline.filter(|_| live)]
+        };
+        times(before).into_iter().flatten().for_each(|t| _ = self.upcoming.remove(&(t, id)));
+        self.upcoming.extend(times(after).into_iter().flatten().map(|t| (t, id)));
+    }
+
+    /// Timers that are live in the store.
+    pub(super) fn live(&self) -> impl Iterator<Item = (&TimerId, &Life)> {
+        self.lives.iter().filter(|(_, l)| l.is_live())
+    }
+
+    /// Dead and unconfirmed timers.
+    pub(super) fn kept(&self) -> Vec<TimerId> {
+        self.lives.iter().filter(|(_, l)| l.place.is_some() && !l.is_live()).map(|(id, _)| *id).collect()
     }
 }

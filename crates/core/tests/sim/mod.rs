@@ -1,274 +1,272 @@
-//! The simulated world.
+//! The simulated world: brokers, their clients, the store, and the clocks of all of them, in one thread and from one seed.
+//!
+//! Time is a queue of events: what lies between two of them costs nothing, so a run may take days. The brokers are real
+//! engines with real cluster clocks; the store is the in-memory model of the contract. What is simulated is all between
+//! and around them: shells, connections, the way to the store, hosts.
+//!
+//! One file each: `plan` (what a run is made of), `broker` (a broker's shell), `lanes` (its ways to the store), `owners`
+//! (who has which partition), `clients`, `load` (what they ask for), `faults`, `clocks`, `finish` (what is looked at in
+//! the end), `history` (what happened), `check` (whether it may have), `sabotage` (brokers that are broken on purpose).
 
 mod broker;
+mod check;
 mod clients;
+mod clocks;
+mod faults;
+mod finish;
 mod history;
+mod lanes;
+mod load;
+mod owners;
+pub(crate) mod plan;
+pub(crate) mod rng;
 mod sabotage;
+pub(crate) mod stats;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use futures_util::FutureExt;
-use mtimer_core::{Engine, EngineOptions, Input, Now, SessionEvent};
+use mtimer_core::{Input, SessionId};
+use mtimer_protocol::{ServerMessage, Settlement, Topology};
+use mtimer_store::InFlight;
 use mtimer_store::memory::MemoryStore;
-use mtimer_types::{Key, PartitionId, Target, Time, TimerId};
+use mtimer_types::{Epoch, Time};
 
-use broker::LaneLink;
-use clients::{Asked, Client};
-pub(crate) use history::History;
+use broker::Broker;
+use clients::{Client, Sessions};
+use clocks::StoreClocks;
+use faults::Heal;
+use history::History;
+use lanes::{Lanes, Link};
+use load::Load;
+use plan::Plan;
+use rng::Rng;
 pub(crate) use sabotage::Sabotage;
+use stats::Stats;
 
-const START: u64 = 1_700_000_000_000;
-const PARTITIONS: u16 = 2;
+/// Reference time begins here, ms since the Unix epoch.
+pub(crate) const START: u64 = 1_700_000_000_000;
+const PARTITIONS: u16 = 3;
+/// The longest that a frame is on its way between a client and a broker, ms.
+const HOP_MS: u64 = 5;
 
-/// What a run does.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub timers: usize,
-    pub faults: bool,
-    pub memory_bytes: u64,
-    pub credit: u32,
-    /// Partitions are handed over in good order now and then.
-    pub handovers: bool,
-    pub sabotage: Option<Sabotage>,
+/// Something that happens at its time.
+enum Event {
+    /// A broker process starts, on its host.
+    Start(usize),
+    /// A paused broker process goes on.
+    Resume(usize, u64),
+    /// Something arrives at a broker's incarnation.
+    Arrive(usize, u64, Input),
+    /// A broker learns the topology as it is then.
+    Topology(usize, u64),
+    /// A round of readings of the clocks.
+    Observe(usize, u64),
+    /// Calls reach the store.
+    Reach(u64),
+    /// Answers of the store reach the broker.
+    Answered(u64),
+    /// A broker notices how a partition of the store is.
+    Notice(u16),
+    /// A broker tries to acquire a partition.
+    Acquire(usize, u64, u16),
+    /// It learns that it has.
+    Acquired {
+        broker: usize,
+        inc: u64,
+        lane: u64,
+        prior_claim: Time,
+        in_flight: Vec<InFlight>,
+    },
+    /// A broker that stops gives up what it still has.
+    Release(usize, u64),
+    /// A client connects to a broker.
+    Connect(usize, usize),
+    /// A frame arrives at a client.
+    Frame(SessionId, ServerMessage),
+    /// A client finds its connection closed.
+    Hangup(SessionId),
+    /// A handler is done.
+    Handled(usize, Settlement),
+    /// A request is repeated unless it was answered.
+    Repeat(u64),
+    /// The clients ask for something.
+    Load,
+    /// Something fails.
+    Fault,
+    Heal(Heal),
+    /// Timers whose cancel came too late are looked at.
+    Probe,
 }
 
-impl Default for Plan {
-    fn default() -> Self {
-        Self {
-            timers: 300,
-            faults: true,
-            memory_bytes: 1 << 20,
-            credit: 20,
-            handovers: false,
-            sabotage: None,
-        }
-    }
-}
-
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
+/// What a run has shown.
+pub(crate) struct Outcome {
+    pub(crate) wrong: Option<String>,
+    pub(crate) stats: Stats,
+    pub(crate) digest: u64,
 }
 
 pub(crate) struct World {
     plan: Plan,
     rng: Rng,
+    /// Reference time, ms.
     ms: u64,
+    seq: u64,
+    queue: BTreeMap<(u64, u64), Event>,
     store: MemoryStore,
-    engine: Engine,
-    lanes: Vec<Option<LaneLink>>,
-    reacquire: BTreeMap<u16, u64>,
-    alarms: BTreeSet<u64>,
+    clocks: StoreClocks,
+    brokers: Vec<Broker>,
+    lanes: Lanes,
+    /// How the way to each partition of the store is.
+    links: Vec<Link>,
+    topology: Arc<Topology>,
+    /// By partition: when an owner that does not let go is treated as dead, ms.
+    forced: Vec<u64>,
+    /// Acquisitions under way, by broker and partition.
+    acquiring: BTreeSet<(usize, u16)>,
+    acquisitions: u64,
     clients: Vec<Client>,
-    sessions: u64,
-    term: u64,
-    version: u64,
-    asked: Vec<Asked>,
-    corr: u64,
-    /// After how long an unanswered request is repeated, ms.
-    patience: u64,
-    ids: Vec<(TimerId, Option<Key>)>,
-    /// The latest deliveries: edits of these are the delicate ones.
-    latest: VecDeque<TimerId>,
-    heal_at: Option<u64>,
+    load: Load,
+    /// Faults happen until then, ms.
+    faulty_until: u64,
+    /// Every fault that has begun has ended then, ms.
+    healed_at: u64,
+    /// The last fault began or ended then, ms.
+    disturbed: u64,
+    incarnations: u64,
+    sessions: Sessions,
+    last_session: u64,
+    /// Somebody is registered for every destination.
+    all_served: bool,
     history: History,
+    stats: Stats,
 }
 
-/// Runs a plan to the end: load and faults, then healing, then a drain.
-pub(crate) fn run(seed: u64, plan: Plan) -> History {
-    let mut w = World::new(seed, plan);
-    w.start_broker();
-    let load_until = 20_000;
-    while w.ms < load_until {
-        if (w.ids.len() as u64) < w.plan.timers as u64 * w.ms / load_until {
-            w.schedule_one();
-        }
-        if w.rng.chance(2) {
-            w.edit_one();
-        }
-        if w.plan.faults {
-            w.disturb();
-        }
-        if w.plan.handovers && w.rng.chance(1) && w.rng.chance(20) {
-            let partition = PartitionId(w.rng.below(u64::from(PARTITIONS)) as u16);
-            w.input(Input::Disown(partition));
-        }
-        w.step();
-    }
-    w.heal();
-    // Long enough for every retry tier, every callback timeout, every reconnect.
-    let mut quiet = 0;
-    while (quiet < 3_000 || w.ms < load_until + 60_000) && w.ms < load_until + 400_000 {
-        w.step();
-        // Looking is dear, so it is done now and then.
-        if w.ms.is_multiple_of(100) {
-            quiet = if w.is_idle() { quiet + 100 } else { 0 };
-        }
-    }
-    w.finish()
+/// Runs a plan to its end. With `log`, what went wrong is told together with what led to it.
+pub(crate) fn run(plan: &Plan, log: bool) -> Outcome {
+    let mut world = World::new(plan.clone(), log);
+    world.play();
+    let World { mut history, mut stats, ms, .. } = world;
+    let events = history.log_of_failure();
+    stats.runs = 1;
+    stats.simulated_ms = ms;
+    stats.timers = history.lives.len() as u64;
+    let wrong = history.wrong.take().map(|wrong| if log { format!("{events}\n{wrong}") } else { wrong });
+    Outcome { wrong, stats, digest: history.digest() }
 }
 
 impl World {
-    fn new(seed: u64, plan: Plan) -> Self {
-        let store = MemoryStore::new(PARTITIONS);
-        let clients = (0..3).map(|n| Client::new(100 + n)).collect();
-        let engine = Engine::new(EngineOptions::default(), Now { time: Time::from_ms(START), mono_ms: 0 });
-        Self {
-            rng: Rng(seed),
+    fn new(plan: Plan, log: bool) -> Self {
+        let mut rng = Rng::new(plan.seed);
+        let clocks = match plan.has_clocks() {
+            true => StoreClocks::draw(&mut rng, plan.store_clocks),
+            false => StoreClocks::default(),
+        };
+        let disciplined = clocks.len() == 0;
+        let brokers = (0..plan.brokers).map(|_| Broker::new(&plan, &mut rng, disciplined)).collect();
+        let history = History::new(plan.clone(), PARTITIONS, log);
+        let mut world = Self {
             ms: 0,
-            store,
-            engine,
-            lanes: (0..PARTITIONS).map(|_| None).collect(),
-            reacquire: BTreeMap::new(),
-            alarms: BTreeSet::new(),
-            clients,
-            sessions: 0,
-            term: 0,
-            version: 0,
-            asked: Vec::new(),
-            corr: 0,
-            patience: if seed.is_multiple_of(3) { 4 } else { 200 },
-            ids: Vec::new(),
-            latest: VecDeque::new(),
-            heal_at: None,
-            history: History::default(),
+            seq: 0,
+            queue: BTreeMap::new(),
+            store: MemoryStore::new(PARTITIONS),
+            clocks,
+            brokers,
+            lanes: Lanes::default(),
+            links: (0..PARTITIONS).map(|_| Link::default()).collect(),
+            forced: vec![0; usize::from(PARTITIONS)],
+            acquiring: BTreeSet::new(),
+            acquisitions: 0,
+            topology: Arc::new(owners::first_topology(plan.brokers)),
+            clients: (0..3).map(|n| Client::new(n, plan.brokers)).collect(),
+            load: Load::default(),
+            faulty_until: plan.load_ms + plan.far_ms,
+            healed_at: 0,
+            disturbed: 0,
+            incarnations: 0,
+            sessions: Sessions::default(),
+            last_session: 0,
+            all_served: false,
+            history,
+            stats: Stats::default(),
+            rng,
             plan,
+        };
+        for b in 0..world.brokers.len() {
+            world.at(0, Event::Start(b));
         }
+        world.at(10, Event::Load);
+        world.at(2_000, Event::Fault);
+        world.at(5_000, Event::Probe);
+        world
     }
 
-    fn now(&self) -> Now {
-        Now { time: Time::from_ms(START + self.ms), mono_ms: self.ms }
+    fn at(&mut self, after: u64, event: Event) {
+        self.seq += 1;
+        self.queue.insert((self.ms + after, self.seq), event);
     }
 
-    fn input(&mut self, input: Input) {
-        let now = self.now();
-        self.engine.handle(now, input);
+    /// Reference time, µs since the beginning.
+    fn us(&self) -> i64 {
+        self.ms as i64 * 1_000
     }
 
-    /// One millisecond.
-    fn step(&mut self) {
-        self.ms += 1;
-        let due: Vec<u16> =
-            self.reacquire.iter().filter(|(_, at)| **at <= self.ms).map(|(p, _)| *p).collect();
-        for p in due {
-            self.reacquire.remove(&p);
-            self.acquire(p);
-        }
-        if self.heal_at.is_some_and(|at| at <= self.ms) {
-            self.heal();
-        }
-        self.health();
-        self.take_answers();
-        self.run_clients();
-        let tick = self.engine.next_tick().is_some_and(|t| t <= self.ms);
-        while self.alarms.first().is_some_and(|a| *a <= START + self.ms) {
-            self.alarms.pop_first();
-        }
-        if tick {
-            self.input(Input::Tick);
-        }
-        let mut effects = Vec::new();
-        let now = self.now();
-        self.engine.flush(now, &mut effects);
-        for effect in effects {
-            self.carry_out(effect);
-        }
-    }
-
-    fn disturb(&mut self) {
-        let faults = self.store.faults();
-        let p = PartitionId(self.rng.below(u64::from(PARTITIONS)) as u16);
-        match self.rng.below(6_000) {
-            0..=3 => {
-                self.history.note(self.ms, "crash");
-                self.start_broker();
-            }
-            4..=8 if self.heal_at.is_none() => {
-                faults.hold(p);
-                self.heal_at = Some(self.ms + self.rng.below(500));
-            }
-            9..=13 if self.heal_at.is_none() => {
-                faults.cut(p);
-                self.heal_at = Some(self.ms + self.rng.below(500));
-            }
-            14..=17 if self.heal_at.is_none() => {
-                faults.down(p, "simulated");
-                self.heal_at = Some(self.ms + self.rng.below(3_000));
-            }
-            18..=20 => {
-                faults.full(p, true);
-                self.heal_at.get_or_insert(self.ms + 300);
-            }
-            21..=30 => {
-                let n = self.rng.below(self.clients.len() as u64) as usize;
-                let c = &mut self.clients[n];
-                if let Some(session) = c.session.take() {
-                    c.back_at = self.ms + 1 + self.rng.next() % 2_000;
-                    self.input(Input::Session(session, SessionEvent::Closed));
+    /// Runs up to and including a moment.
+    fn run_until(&mut self, until: u64) {
+        while self.history.wrong.is_none() {
+            let event = self.queue.first_key_value().map(|((at, _), _)| *at);
+            let wake = (0..self.brokers.len()).filter_map(|b| Some((self.brokers[b].wake?, b))).min();
+            match (event, wake) {
+                // What has come goes into one turn.
+                (Some(at), wake) if at <= until && wake.is_none_or(|(wake, _)| at <= wake) => {
+                    self.ms = self.ms.max(at);
+                    if let Some((_, event)) = self.queue.pop_first() {
+                        self.happen(event);
+                    }
                 }
+                (_, Some((wake, b))) if wake <= until => {
+                    self.ms = self.ms.max(wake);
+                    self.turn(b);
+                }
+                _ => break,
             }
-            31 => {
-                // Somebody else owns it for a moment.
-                faults.fence(p);
+        }
+        self.ms = self.ms.max(until);
+    }
+
+    /// When something happens next that is not a broker's own housekeeping, ms.
+    fn next_event(&self) -> u64 {
+        self.queue.first_key_value().map_or(u64::MAX, |((at, _), _)| *at)
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Start(b) => self.start(b),
+            Event::Resume(b, inc) => self.resume(b, inc),
+            Event::Arrive(b, inc, input) => self.arrive(b, inc, input),
+            Event::Topology(b, inc) => self.arrive(b, inc, Input::Topology(self.topology.clone())),
+            Event::Observe(b, inc) => self.observe(b, inc),
+            Event::Reach(lane) => self.reach(lane),
+            Event::Answered(lane) => self.take_answers(lane),
+            Event::Notice(p) => self.notice(p),
+            Event::Acquire(b, inc, p) => self.try_acquire(b, inc, p),
+            Event::Acquired { broker, inc, lane, prior_claim, in_flight } => {
+                self.acquired(broker, inc, lane, prior_claim, in_flight);
             }
-            _ => {}
+            Event::Release(b, inc) => self.arrive(b, inc, Input::Release),
+            Event::Connect(n, b) => self.connect(n, b),
+            Event::Frame(session, message) => self.receive(session, message),
+            Event::Hangup(session) => self.hung_up(session),
+            Event::Handled(n, settlement) => self.settle(n, settlement),
+            Event::Repeat(ask) => self.repeat(ask),
+            Event::Load => self.ask_something(),
+            Event::Fault => self.disturb(),
+            Event::Heal(heal) => self.heal(heal),
+            Event::Probe => self.probe(),
         }
     }
 
-    fn heal(&mut self) {
-        for p in 0..PARTITIONS {
-            self.store.faults().heal(PartitionId(p));
-            self.store.faults().full(PartitionId(p), false);
-        }
-        self.heal_at = None;
-    }
-
-    fn is_idle(&self) -> bool {
-        self.asked.is_empty()
-            && self.clients.iter().all(|c| c.handling.is_empty())
-            && self.history.open(|id| self.place(id).is_some()) == 0
-    }
-
-    fn place(&self, id: TimerId) -> Option<mtimer_store::Place> {
-        let unknown = Some(mtimer_store::Place::Pending { fire: Time::ZERO, tier: 0 });
-        let Some(link) = self.lanes[usize::from(id.partition().0)].as_ref() else { return unknown };
-        // A lane that was fenced while it was quiet says so now; its broker finds out in its own time.
-        let Some(Ok(found)) = link.lane.get(Target::Id(id)).now_or_never() else { return unknown };
-        found.map(|(_, place)| place).filter(|p| {
-            !matches!(p, mtimer_store::Place::Dead | mtimer_store::Place::Taken { unconfirmed: true, .. })
-                // Nobody ever registers for this one.
-                && !matches!(p, mtimer_store::Place::Parked)
-        })
-    }
-
-    fn finish(mut self) -> History {
-        let mut residue = Vec::new();
-        for (id, _) in std::mem::take(&mut self.ids) {
-            let Some(link) = self.lanes[usize::from(id.partition().0)].as_ref() else { continue };
-            if let Some(Ok(Some((record, place)))) = link.lane.get(Target::Id(id)).now_or_never() {
-                self.history.left(id, place, &record);
-            }
-        }
-        for link in self.lanes.iter().flatten() {
-            if let Some(Ok(census)) = link.lane.census().now_or_never() {
-                residue.push(census);
-            }
-        }
-        self.history.census = residue;
-        self.history.end = START + self.ms;
-        self.history
+    fn epoch_of(&self, lane: u64) -> Epoch {
+        self.lanes.get(lane).map_or(Epoch::default(), |l| l.lane.epoch())
     }
 }

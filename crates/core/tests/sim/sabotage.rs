@@ -1,99 +1,164 @@
-//! The way between the engine and a lane, and how it is broken on purpose.
+//! A broker that is broken on purpose: what it asks of the store, hears, or is told by its clients is altered on the way.
+//! Each way of it must be found by the checker.
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use mtimer_core::{Call, CallAnswer};
-use mtimer_store::{Answer, Lane, LaneError, Op};
+use mtimer_core::Call;
+use mtimer_protocol::{Delivery, OpReply, RequestOp, Settlement};
+use mtimer_store::{Answer, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
+use mtimer_types::{Epoch, HandlerOutcome, Mode, Target};
 
-/// Ways to break a broker, in order to see the checker notice.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Sabotage {
-    /// Schedules are answered before the store has them, and a crash loses some.
-    AnswerEarly,
+use super::plan::Profile;
+
+macro_rules! sabotages {
+    ($($(#[$doc:meta])* $name:ident: $profile:ident, $sign:literal;)*) => {
+        /// Ways to break a broker.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub(crate) enum Sabotage {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Sabotage {
+            /// All of them, each with the profile of the runs that are to find it, and what these say then.
+            pub(crate) const ALL: &[(Self, Profile, &str)] = &[$((Self::$name, Profile::$profile, $sign),)*];
+        }
+    };
+}
+
+sabotages! {
+    /// Some schedules are answered and never stored.
+    AnswerEarly: Faults, "1: answered OK and never stored";
     /// Claims are not written.
-    SkipClaim,
+    SkipClaim: Faults, "claims: sent beyond";
     /// At-most-once timers are not taken.
-    SkipTake,
+    SkipTake: Faults, "4: sent without being taken";
     /// Acknowledgements are not stored.
-    LoseAck,
+    LoseAck: Faults, "";
+    /// A timer that was to be retried is removed.
+    LoseRetry: Calm, "1: acknowledged, and no handler";
+    /// The store is not told what expired.
+    LoseExpiry: Pressure, "9: overdue";
+    /// At-most-once timers whose client is lost stay taken, with their key.
+    KeepKey: Faults, "13: left behind";
+    /// Timers are parked in memory only.
+    LosePark: Pressure, "9: overdue";
+    /// Every tenth timer that is loaded is forgotten.
+    LoseLoaded: Faults, "9: overdue";
+    /// A cancel is answered and not done.
+    IgnoreCancel: Faults, "6: sent after a cancel";
+    /// A reschedule is answered and not done.
+    IgnoreReschedule: Faults, "7: sent";
+    /// Too late is answered, and further attempts are not stopped.
+    AttemptAfterTooLate: Faults, "TooLate: an attempt";
+    /// A timer that was replaced is sent once more.
+    SendReplaced: Faults, "replace: sent";
+    /// Deadlines are left out of account.
+    IgnoreDeadline: Pressure, "deadline: sent";
+    /// A handler's own retry delay is left out of account.
+    IgnoreRetryAfter: Calm, "retry: sent";
+    /// What is under way at a handover is not passed on.
+    LoseInFlight: Handovers, "5: ";
+    /// Claims are taken for written while the store cannot be reached: the owner never stops sending.
+    NoFenceWindow: Faults, "10: sent by an owner";
+    /// The clock follows a reading of the store by steps, also backwards.
+    ClockStepsBack: Clocks, "12: the time";
+    /// The clock follows the store by a twentieth of the time that passes.
+    ClockFollowsSlowly: Clocks, "behind the clock";
+    /// The clock is set at the start, then left alone.
+    ClockIgnoresStores: Clocks, "12: the time";
+    /// The clock is 0.4 s ahead of the stores.
+    ClockRunsAhead: Clocks, "ahead of the clock";
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Self; 4] = [Self::AnswerEarly, Self::SkipClaim, Self::SkipTake, Self::LoseAck];
-}
-
-/// Makes a call, or what sabotage leaves of it.
-pub(super) fn call_lane(
-    lane: &dyn Lane,
-    call: Call,
-    sabotage: Option<Sabotage>,
-) -> BoxFuture<'static, Result<CallAnswer, LaneError>> {
-    match call {
-        Call::Apply(mut batch) => {
-            let mut skipped = Vec::new();
-            match sabotage {
-                Some(Sabotage::SkipClaim) => batch.claim = None,
-                Some(Sabotage::SkipTake) => {
-                    skip(&mut batch.ops, &mut skipped, |op| matches!(op, Op::Take { .. }))
-                }
-                Some(Sabotage::LoseAck) => skip(&mut batch.ops, &mut skipped, |op| {
-                    matches!(op, Op::Settle { verdict: mtimer_store::Verdict::Ack, .. })
-                }),
-                Some(Sabotage::AnswerEarly) => skip(
-                    &mut batch.ops,
-                    &mut skipped,
-                    |op| matches!(op, Op::Schedule { timer, .. } if timer.id.random() % 16 == 0),
-                ),
-                None => {}
-            }
-            let early = mtimer_store::ScheduleAnswer::Scheduled { new: true, replaced: None };
-            let answers = lane.apply(batch);
-            let fake =
-                if sabotage == Some(Sabotage::AnswerEarly) { Answer::Schedule(early) } else { Answer::Done };
-            answers
-                .map(move |a| {
-                    a.map(|mut answers| {
-                        skipped.iter().for_each(|at| answers.insert(*at, fake.clone()));
-                        CallAnswer::Apply(answers)
-                    })
-                })
-                .boxed()
-        }
-        Call::Load(mut load) => {
-            if sabotage == Some(Sabotage::SkipClaim) {
-                load.claim = None;
-            }
-            lane.load(load).map(|a| a.map(CallAnswer::Load)).boxed()
-        }
-        Call::Unload(beyond) => lane.unload(beyond).map(|a| a.map(|()| CallAnswer::Unload)).boxed(),
-        Call::Get(target) => lane.get(target).map(|a| a.map(CallAnswer::Get)).boxed(),
-        Call::ParkedDestinations => {
-            lane.parked_destinations().map(|a| a.map(CallAnswer::ParkedDestinations)).boxed()
-        }
-        Call::Parked(dest, cursor, limit) => {
-            lane.parked(dest, cursor, limit).map(|a| a.map(CallAnswer::Parked)).boxed()
-        }
-        Call::Dead(filter, cursor, limit) => {
-            lane.dead(filter, cursor, limit).map(|a| a.map(CallAnswer::Dead)).boxed()
-        }
-        Call::Taken(cursor, limit) => lane.taken(cursor, limit).map(|a| a.map(CallAnswer::Taken)).boxed(),
-        Call::Unconfirmed(cursor, limit) => {
-            lane.unconfirmed(cursor, limit).map(|a| a.map(CallAnswer::Unconfirmed)).boxed()
-        }
-        Call::Census => lane.census().map(|a| a.map(CallAnswer::Census)).boxed(),
-        Call::Release(left) => lane.release(left).map(|a| a.map(|()| CallAnswer::Release)).boxed(),
+    pub(crate) fn is_of_the_clock(self) -> bool {
+        use Sabotage::{ClockFollowsSlowly, ClockIgnoresStores, ClockRunsAhead, ClockStepsBack};
+        matches!(self, ClockIgnoresStores | ClockRunsAhead | ClockFollowsSlowly | ClockStepsBack)
     }
-}
 
-/// Takes operations out of a batch and notes where their answers are to be put.
-fn skip(ops: &mut Vec<Op>, skipped: &mut Vec<usize>, which: impl Fn(&Op) -> bool) {
-    let mut at = 0;
-    ops.retain(|op| {
-        let out = which(op);
-        if out {
-            skipped.push(at);
+    /// The answer to an operation that does not reach the store; `None`: it does.
+    pub(super) fn swallow(self, op: &Op) -> Option<Answer> {
+        let done = Some(Answer::Done);
+        match (self, op) {
+            (Self::AnswerEarly, Op::Schedule { timer, .. }) if timer.id.random() % 16 == 0 => {
+                Some(Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None }))
+            }
+            (Self::SkipTake, Op::Take { .. }) | (Self::LosePark, Op::Park { .. }) => done,
+            (Self::LoseAck, Op::Settle { verdict: Verdict::Ack, .. })
+            | (Self::LoseExpiry, Op::Settle { verdict: Verdict::Expired, .. })
+            | (Self::KeepKey, Op::Settle { verdict: Verdict::Unconfirmed, .. }) => done,
+            (Self::IgnoreCancel, Op::Cancel { target: Target::Id(id), in_flight: None, .. }) => {
+                Some(Answer::Cancel(CancelAnswer::Cancelled(*id)))
+            }
+            (Self::AttemptAfterTooLate, Op::Cancel { target: Target::Id(id), in_flight: Some(_), .. }) => {
+                Some(Answer::Cancel(CancelAnswer::TooLate(*id)))
+            }
+            (Self::IgnoreReschedule, Op::Reschedule { target: Target::Id(id), .. }) => {
+                Some(Answer::Reschedule(RescheduleAnswer::Rescheduled(*id)))
+            }
+            _ => None,
         }
-        at += 1;
-        !out
-    });
+    }
+
+    /// Alters a call before it reaches the store.
+    pub(super) fn alter(self, call: &mut Call) {
+        match (self, call) {
+            (Self::SkipClaim, Call::Apply(batch)) => batch.claim = None,
+            (Self::SkipClaim, Call::Load(load)) => load.claim = None,
+            (Self::LoseRetry, Call::Apply(batch)) => {
+                for op in &mut batch.ops {
+                    if let Op::Settle { verdict: verdict @ Verdict::Retry { .. }, .. } = op {
+                        *verdict = Verdict::Ack;
+                    }
+                }
+            }
+            (Self::LoseInFlight, Call::Release(left)) => left.clear(),
+            _ => {}
+        }
+    }
+
+    /// What a broker sends besides when it gives an answer.
+    pub(super) fn sends_besides(self, epoch: Epoch, reply: &OpReply) -> Option<Delivery> {
+        let OpReply::Scheduled { replaced: Some(id), .. } = *reply else { return None };
+        (self == Self::SendReplaced).then(|| Delivery {
+            id,
+            key: None,
+            due: id.birth_due(),
+            epoch,
+            attempt: u32::MAX,
+            mode: Mode::AtLeastOnce,
+            timeout_ms: 2_000,
+            payload: Vec::new().into(),
+        })
+    }
+
+    /// What a broker takes for the answer to a batch that does not reach the store.
+    pub(super) fn answer_alone(ops: &[Op]) -> Vec<Answer> {
+        let one = |op: &Op| match op {
+            Op::Settle { .. } | Op::Take { .. } | Op::Park { .. } | Op::Unpark { .. } => Answer::Done,
+            Op::Replay { .. } | Op::Purge { .. } => Answer::Gone,
+            Op::Trim { .. } => Answer::Trimmed { removed: 0, more: false },
+            Op::Schedule { .. } | Op::Cancel { .. } | Op::Reschedule { .. } => {
+                Answer::Refused(Refusal::NotReplicated)
+            }
+        };
+        ops.iter().map(one).collect()
+    }
+
+    /// Alters a client's operation before the engine sees it.
+    pub(super) fn mishear(self, op: &mut RequestOp) {
+        if self == Self::IgnoreDeadline
+            && let RequestOp::Schedule { timer, .. } = op
+            && timer.mode == Mode::AtLeastOnce
+        {
+            std::sync::Arc::make_mut(timer).deadline = None;
+        }
+    }
+
+    /// Alters a settlement before the engine sees it.
+    pub(super) fn mishear_settlement(self, settlement: &mut Settlement) {
+        if self == Self::IgnoreRetryAfter
+            && let HandlerOutcome::Retry { after_ms, .. } = &mut settlement.outcome
+        {
+            *after_ms = None;
+        }
+    }
 }

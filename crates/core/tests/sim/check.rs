@@ -1,0 +1,319 @@
+//! The rules: what must never happen, looked at as it happens, and what must have happened in the end.
+//!
+//! The numbers are those of `docs/guarantees.md`.
+
+use mtimer_protocol::{Delivery, OpReply, RequestOp};
+use mtimer_store::{Op, Place, Record, Verdict};
+use mtimer_types::{DeadReason, Ended, Epoch, Mode, Target, Time, TimerId};
+
+use super::HOP_MS;
+use super::history::{Answered, History, Sent};
+use super::plan::Profile;
+
+/// An owner that has lost its partition without knowing may send for so long, ms by its own monotonic clock.
+const FENCE_MS: u64 = 1_000;
+/// How far a broker's time may be from the clock that decides, µs: what store clocks are apart, and the ways to them.
+pub(super) const CLOCK_BOUND_US: i64 = 60_000;
+
+/// What a broker's time is forgiven, because what decides has stepped, or its host stood still.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Excuse {
+    /// By how much it may be ahead besides, µs: it stands still until that is over.
+    pub(super) ahead_us: i64,
+    /// It may be behind: it has not read the clocks since.
+    pub(super) behind: bool,
+}
+
+/// The moment of a broker's act.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    /// Reference time, ms since the beginning.
+    pub(super) ms: u64,
+    pub(super) broker: usize,
+    /// By the broker's clocks.
+    pub(super) time: Time,
+    pub(super) mono_ms: u64,
+}
+
+impl History {
+    /// A delivery begins: it leaves its broker.
+    pub(super) fn sent(&mut self, m: Moment, d: &Delivery, claimed: Option<Time>) {
+        let (id, ms, epoch, attempt) = (d.id, m.ms, d.epoch, d.attempt);
+        self.note(ms, Some(id), || {
+            format!("{id}: broker {} sends {epoch}/{attempt} at {}", m.broker, m.time)
+        });
+        let newer = self.owners[usize::from(id.partition().0)].iter().find(|r| r.epoch > epoch).cloned();
+        let Some(life) = self.lives.get_mut(&id).filter(|l| l.asked) else {
+            return self.fail(ms, Some(id), "2: sent, and was never scheduled");
+        };
+        let before = life.sent.clone();
+        life.sent.push(Sent { ms, epoch, attempt });
+        let life = life.clone();
+        if life.mode == Mode::AtMostOnce && before.len() > life.replays.len() && !self.forgetful {
+            return self.fail(ms, Some(id), "4: an at-most-once timer is sent again");
+        }
+        if life.cancelled.is_some() {
+            return self.fail(ms, Some(id), "6: sent after a cancel was answered");
+        }
+        let lifted = !life.replays.is_empty() && life.deadline.is_none();
+        if let Some(deadline) = life.deadline.filter(|d| !lifted && m.time > *d + HOP_MS) {
+            let late = m.time.ms_since(deadline);
+            return self.fail(ms, Some(id), &format!("deadline: sent {late} ms after it"));
+        }
+        if let Some(reign) = newer {
+            let since = m.mono_ms.saturating_sub(reign.monos.get(m.broker).copied().unwrap_or_default());
+            if since > FENCE_MS + HOP_MS {
+                let text = format!("10: sent by an owner that was succeeded {since} ms ago");
+                self.fail(ms, Some(id), &text);
+            }
+            // What it does in this window its clients refuse, or may see.
+            return;
+        }
+        // The number of an at-most-once delivery is not stored: what was sent as covered by a predecessor's claim, never
+        // confirmed and replayed has the same one again.
+        let again = life.mode == Mode::AtMostOnce && !life.replays.is_empty();
+        if let Some(last) = before.last()
+            && (epoch, attempt + u32::from(again)) <= (last.epoch, last.attempt)
+        {
+            let text = format!("5: {epoch}/{attempt} is sent after {}/{}", last.epoch, last.attempt);
+            return self.fail(ms, Some(id), &text);
+        }
+        self.check_sent_in_epoch(m, d, claimed);
+    }
+
+    /// What the present owner sends.
+    fn check_sent_in_epoch(&mut self, m: Moment, d: &Delivery, claimed: Option<Time>) {
+        let (id, ms, epoch) = (d.id, m.ms, d.epoch);
+        let life = &self.lives[&id];
+        let seq = self.seq;
+        let follows = |a: &Answered| a.seq < seq && a.epoch <= epoch && !life.replayed_since(a.applied);
+        if self.forgetful {
+            return;
+        }
+        let back = self.stepped_back_ms;
+        let wrong = if life.too_late.as_ref().is_some_and(follows) {
+            Some("TooLate: an attempt begins after a cancel was answered".to_owned())
+        } else if life.replaced.as_ref().is_some_and(follows) {
+            Some("replace: sent after the replacing schedule was answered".to_owned())
+        } else if let Some((_, due)) =
+            life.moved.filter(|(a, due)| follows(a) && a.applied >= life.move_applied && m.time + back < *due)
+        {
+            Some(format!("7: sent {} ms before the time that it was moved to", due.ms_since(m.time)))
+        } else if let Some(end) =
+            life.ends.iter().rfind(|e| !e.late && e.epoch <= epoch && !life.replayed_since(e.seq))
+        {
+            Some(format!("1: sent after it had ended at {} ms by {}", end.ms, end.by))
+        } else if let Some((_, at)) = life.not_before.filter(|(a, at)| d.attempt > *a && ms < *at) {
+            Some(format!("retry: sent {} ms before the time that its handler has asked for", at - ms))
+        } else {
+            match life.place {
+                Some(Place::Taken { epoch: by, unconfirmed: false }) if life.mode == Mode::AtMostOnce => {
+                    (by != epoch).then(|| "4: sent, and taken by another owner".to_owned())
+                }
+                // After a replay, a late ok of the delivery before has crossed with the take.
+                None if life.ends.last().is_some_and(|e| e.late) => None,
+                _ if life.mode == Mode::AtMostOnce => Some("4: sent without being taken".to_owned()),
+                Some(Place::Pending { fire, .. }) if m.time + back < fire && life.filed_in <= epoch => {
+                    Some(format!("3: sent {} ms before its time", fire.ms_since(m.time)))
+                }
+                Some(Place::Pending { fire, .. }) if claimed.is_some_and(|c| c < fire) => {
+                    Some("claims: sent beyond what is claimed".to_owned())
+                }
+                _ => None,
+            }
+        };
+        if let Some(text) = wrong {
+            self.fail(ms, Some(id), &text);
+        }
+    }
+
+    /// A broker answers a client's operation.
+    pub(super) fn answered(&mut self, m: Moment, epoch: Epoch, op: &RequestOp, reply: &OpReply) {
+        let id = match (op, reply) {
+            (RequestOp::Schedule { timer, .. }, _) => Some(timer.id),
+            (_, OpReply::Cancelled(id) | OpReply::TooLate(id) | OpReply::Rescheduled(id)) => Some(*id),
+            (RequestOp::Cancel { target, .. } | RequestOp::Reschedule { target, .. }, _) => match target {
+                Target::Id(id) => Some(*id),
+                // Found nothing.
+                Target::Key(..) => Some(TimerId::from_u128(0)),
+            },
+            (RequestOp::Replay { id } | RequestOp::Purge { id }, _) => Some(*id),
+        };
+        self.note(m.ms, id, || format!("broker {} answers {reply:?} to {op:?}", m.broker));
+        let mut at = Answered { seq: self.seq, ms: m.ms, epoch, applied: self.seq };
+        match (op, reply) {
+            (RequestOp::Schedule { timer, .. }, OpReply::Scheduled { replaced, .. }) => {
+                self.life(timer.id).answered_ok = true;
+                if let Some(old) = replaced {
+                    self.life(*old).replaced.get_or_insert(at);
+                }
+            }
+            (RequestOp::Schedule { timer, .. }, OpReply::Ended(Ended::Acknowledged)) => {
+                self.life(timer.id).answered_ok = true;
+            }
+            (RequestOp::Cancel { request, .. }, OpReply::TooLate(id)) => {
+                at.applied = self.applied.get(request).copied().unwrap_or(at.seq);
+                let life = self.life(*id);
+                if life.too_late.is_none_or(|before| life.replayed_since(before.applied)) {
+                    life.too_late = Some(at);
+                }
+            }
+            (RequestOp::Reschedule { due, request, .. }, OpReply::Rescheduled(id)) => {
+                at.applied = self.applied.get(request).copied().unwrap_or(at.seq);
+                let life = self.life(*id);
+                if life.moved.is_none_or(|(before, _)| before.applied < at.applied) {
+                    life.moved = Some((at, *due));
+                }
+            }
+            (RequestOp::Cancel { .. }, OpReply::Cancelled(id)) => {
+                let life = self.life(*id);
+                life.cancelled.get_or_insert(at);
+                if !life.sent.is_empty() {
+                    self.fail(m.ms, Some(*id), "6: answered as cancelled, and was sent before");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A live timer has ended in the store: for a reason that its clients know.
+    pub(super) fn check_end(
+        &mut self,
+        ms: u64,
+        now: Time,
+        id: TimerId,
+        op: &Op,
+        after: Option<&(Record, Place)>,
+    ) {
+        let life = &self.lives[&id];
+        let wrong = match op {
+            Op::Settle { verdict: Verdict::Ack | Verdict::LateAck { .. }, .. } if !life.ok_given => {
+                Some("1: acknowledged, and no handler has said ok")
+            }
+            Op::Settle { verdict: Verdict::Expired, .. } => match life.deadline {
+                None => Some("deadline: expired, and has none"),
+                // What has failed and would be tried again after it ends when that is known.
+                Some(deadline) if now < deadline && life.sent.is_empty() => {
+                    Some("deadline: expired before it")
+                }
+                Some(_) => None,
+            },
+            Op::Settle { verdict: Verdict::Dead { reason, .. }, .. } => {
+                let complete =
+                    after.is_some_and(|(r, _)| r.progress.failed > 0 && r.progress.last_error.is_some());
+                match reason {
+                    DeadReason::Stopped if !life.cancel_asked => Some("8: stopped, and nobody has cancelled"),
+                    DeadReason::Stopped => None,
+                    _ if !complete => Some("8: a dead letter without attempts or error"),
+                    DeadReason::Failed if !life.final_given => Some("8: failed, and no handler has said so"),
+                    _ => None,
+                }
+            }
+            Op::Cancel { .. } if !life.cancel_asked => Some("1: cancelled, and nobody has asked"),
+            Op::Purge { .. } | Op::Replay { .. } | Op::Trim { .. } => {
+                Some("1: a live timer was removed as a dead one")
+            }
+            Op::Reschedule { .. } | Op::Park { .. } | Op::Unpark { .. } | Op::Take { .. } => {
+                Some("1: ended by an operation that ends nothing")
+            }
+            _ => None,
+        };
+        if let Some(text) = wrong {
+            self.fail(ms, Some(id), text);
+        }
+    }
+
+    /// A client has received a delivery when the deciding clock showed `deciding_ms`.
+    pub(super) fn received(&mut self, ms: u64, deciding_ms: u64, ahead_ms: u64, d: &Delivery) {
+        self.note(ms, Some(d.id), || format!("{}: received", d.id));
+        if deciding_ms + ahead_ms + self.stepped_back_ms < d.due.as_ms() {
+            let early = d.due.as_ms() - deciding_ms;
+            self.fail(ms, Some(d.id), &format!("3: received {early} ms early by the deciding clock"));
+        }
+    }
+
+    /// A broker's time, beside the clock that decides. `advance_ms`: how far it has gone since the last look.
+    pub(super) fn timed(&mut self, m: Moment, error_us: i64, excuse: Excuse, advance_ms: Option<i64>) {
+        let (b, error_ms) = (m.broker, error_us / 1_000);
+        let text = if advance_ms.is_some_and(|ms| ms < 0) {
+            format!("12: the time of broker {b} goes back")
+        } else if error_us > CLOCK_BOUND_US + excuse.ahead_us {
+            format!("12: the time of broker {b} is {error_ms} ms ahead of the clock that decides")
+        } else if error_us < -CLOCK_BOUND_US && !excuse.behind {
+            format!("12: the time of broker {b} is {} ms behind the clock that decides", -error_ms)
+        } else {
+            return;
+        };
+        self.fail(m.ms, None, &text);
+    }
+
+    /// Timers whose cancel came too late, and which wait for another attempt although nothing is under way.
+    pub(super) fn check_stopped(&mut self, ms: u64, now: Time, quiet_ms: u64) {
+        let found = self.live().find(|(_, l)| {
+            let stopped = l.too_late.filter(|a| !l.replayed_since(a.applied));
+            let waits = match l.place {
+                Some(Place::Pending { fire, .. }) => fire > now,
+                _ => false,
+            };
+            let since = |at: u64| ms.saturating_sub(at) > quiet_ms;
+            waits && stopped.is_some_and(|a| since(a.ms)) && l.sent.last().is_none_or(|s| since(s.ms))
+        });
+        if let Some((id, life)) = found {
+            let (id, text) = (*id, format!("TooLate: stopped, and still {:?}", life.place));
+            self.fail(ms, Some(id), &text);
+        }
+    }
+
+    /// Everything that should have been sent by now.
+    pub(super) fn check_overdue(&mut self, ms: u64, now: Time, patience_ms: u64) {
+        let late = |t: Time| now.ms_since(t) > patience_ms;
+        let found = self.live().find_map(|(id, l)| match l.place {
+            Some(Place::Pending { fire, .. }) if late(fire) => Some((*id, "9: overdue and not sent")),
+            Some(Place::Parked) if l.deadline.is_some_and(late) => {
+                Some((*id, "deadline: parked long after it"))
+            }
+            _ => None,
+        });
+        if let Some((id, text)) = found {
+            self.fail(ms, Some(id), text);
+        }
+    }
+
+    /// After everything has drained.
+    pub(super) fn check_whole(&mut self, ms: u64) {
+        let faultless = matches!(self.plan.profile, Profile::Calm | Profile::Handovers);
+        let mut wrong = None;
+        for (id, l) in &self.lives {
+            let text = if l.answered_ok && !l.stored {
+                "1: answered OK and never stored"
+            } else if l.is_live() {
+                "1: still there after the drain"
+            } else if faultless && l.sent.len() > 1 + l.retries_given.len() + l.replays.len() {
+                "5: a duplicate without a fault"
+            } else {
+                continue;
+            };
+            wrong = Some((*id, text));
+            break;
+        }
+        if let Some((id, text)) = wrong {
+            self.fail(ms, Some(id), text);
+        }
+    }
+
+    /// Which timer an operation is about, as far as its request says.
+    pub(super) fn note_asked(&mut self, op: &RequestOp) {
+        match op {
+            RequestOp::Schedule { timer, .. } => self.asked_schedule(timer),
+            RequestOp::Cancel { target: Target::Id(id), .. } => self.life(*id).cancel_asked = true,
+            RequestOp::Cancel { target: Target::Key(dest, key), .. } => {
+                let name = (dest.app().to_owned(), key.as_str().to_owned());
+                let named = self.lives.values_mut().filter(|l| l.name.as_ref() == Some(&name));
+                named.for_each(|l| l.cancel_asked = true);
+                self.cancelled_names.insert(name);
+            }
+            RequestOp::Purge { id } => self.life(*id).purge_asked = true,
+            _ => {}
+        }
+    }
+}

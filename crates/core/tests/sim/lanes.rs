@@ -1,0 +1,320 @@
+//! The ways between brokers and the store: in order, each call with a time to get there and one to come back.
+//!
+//! The store itself is always there: what is down, cut, stuck or slow is the way to it. So every operation is applied at
+//! a known moment, and what it did to its timer can be looked at.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use mtimer_core::{Call, CallAnswer, Input};
+use mtimer_store::{
+    Answer, Batch, CancelAnswer, Census, Health, Lane, LaneError, Loaded, Op, Page, Refusal,
+    RescheduleAnswer, ScheduleAnswer, Store,
+};
+use mtimer_types::{Epoch, PartitionId, Target, Time, TimerId};
+
+use super::{Event, Sabotage, World};
+
+/// How the way to a partition of the store is, for all brokers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum State {
+    #[default]
+    Up,
+    /// Nothing gets there.
+    Down,
+    /// Calls get there, answers do not come back.
+    Cut,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Link {
+    pub(super) state: State,
+    /// Until then calls take up to some seconds, ms.
+    pub(super) slow_until: u64,
+    /// Until then writes are applied and not confirmed, ms.
+    pub(super) unconfirmed_until: u64,
+}
+
+/// One owner's lane, and what is on its way.
+pub(super) struct LaneLink {
+    pub(super) lane: Arc<dyn Lane>,
+    pub(super) broker: usize,
+    pub(super) inc: u64,
+    pub(super) at: PartitionId,
+    calls: VecDeque<(u64, Call)>,
+    answers: VecDeque<(u64, Result<CallAnswer, LaneError>)>,
+    /// When the last call is there, and the last answer back, ms.
+    there: u64,
+    back: u64,
+    /// Nothing passes before, ms: the broker has lost its way to the store and does not know.
+    pub(super) stuck_until: u64,
+    /// Nobody waits for answers any more; what is under way still gets there.
+    abandoned: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Lanes {
+    lanes: BTreeMap<u64, LaneLink>,
+    last: u64,
+}
+
+impl Lanes {
+    pub(super) fn add(&mut self, lane: Arc<dyn Lane>, broker: usize, inc: u64, at: PartitionId) -> u64 {
+        self.last += 1;
+        let (calls, answers) = (VecDeque::new(), VecDeque::new());
+        let link = LaneLink {
+            lane,
+            broker,
+            inc,
+            at,
+            calls,
+            answers,
+            there: 0,
+            back: 0,
+            stuck_until: 0,
+            abandoned: false,
+        };
+        self.lanes.insert(self.last, link);
+        self.last
+    }
+
+    pub(super) fn get(&self, lane: u64) -> Option<&LaneLink> {
+        self.lanes.get(&lane)
+    }
+
+    pub(super) fn of_mut(&mut self, at: PartitionId) -> impl Iterator<Item = (u64, &mut LaneLink)> {
+        self.lanes.iter_mut().filter(move |(_, l)| l.at == at).map(|(n, l)| (*n, l))
+    }
+
+    pub(super) fn abandon(&mut self, lane: u64) {
+        let Some(l) = self.lanes.get_mut(&lane) else { return };
+        l.abandoned = true;
+        l.answers.clear();
+        if l.calls.is_empty() {
+            self.lanes.remove(&lane);
+        }
+    }
+
+    /// Ends with this error what has no answer yet.
+    pub(super) fn lose(&mut self, lane: u64, error: &LaneError) {
+        if let Some(l) = self.lanes.get_mut(&lane) {
+            l.answers.iter_mut().for_each(|(_, answer)| *answer = Err(error.clone()));
+        }
+    }
+}
+
+impl World {
+    /// How long one way to the store takes, ms.
+    fn way_ms(&mut self, at: PartitionId) -> u64 {
+        let slow = self.links[usize::from(at.0)].slow_until > self.ms;
+        if slow { self.rng.log_between(1, 4_000) } else { self.rng.below(self.plan.store_ms + 1) }
+    }
+
+    pub(super) fn send_to_store(&mut self, lane: u64, mut call: Call) {
+        let Some(at) = self.lanes.get(lane).map(|l| l.at) else { return };
+        if let Some(sabotage) = self.plan.sabotage {
+            sabotage.alter(&mut call);
+            if sabotage == Sabotage::NoFenceWindow && self.answer_alone(lane, &call) {
+                return;
+            }
+        }
+        let way = self.way_ms(at);
+        let ms = self.ms;
+        let Some(l) = self.lanes.lanes.get_mut(&lane) else { return };
+        l.there = (ms + way).max(l.there).max(l.stuck_until);
+        l.calls.push_back((l.there, call));
+        let after = l.there - ms;
+        self.at(after, Event::Reach(lane));
+    }
+
+    /// Sabotage: a broker that has lost its way to the store goes on as if it had not. False if it has to wait.
+    fn answer_alone(&mut self, lane: u64, call: &Call) -> bool {
+        let ms = self.ms;
+        let Some(l) = self.lanes.lanes.get_mut(&lane) else { return false };
+        if l.stuck_until <= ms || !l.calls.is_empty() || l.answers.back().is_some_and(|(t, _)| *t > ms + 1) {
+            return false;
+        }
+        let answer = match call {
+            Call::Apply(batch) => CallAnswer::Apply(Sabotage::answer_alone(&batch.ops)),
+            Call::Load(load) => CallAnswer::Load(Loaded { timers: Vec::new(), horizon: load.until }),
+            Call::Get(_) => CallAnswer::Get(None),
+            Call::Parked(..) => CallAnswer::Parked(Page { rows: Vec::new(), next: None }),
+            Call::Unload(_) => CallAnswer::Unload,
+            Call::Census => CallAnswer::Census(Census::default()),
+            _ => return false,
+        };
+        l.answers.push_back((ms + 1, Ok(answer)));
+        self.at(1, Event::Answered(lane));
+        true
+    }
+
+    /// What has got to the store is carried out.
+    pub(super) fn reach(&mut self, lane: u64) {
+        let ms = self.ms;
+        loop {
+            let Some(l) = self.lanes.lanes.get_mut(&lane) else { return };
+            let at = l.at;
+            if self.links[usize::from(at.0)].state == State::Down
+                || l.calls.front().is_none_or(|(t, _)| *t > ms)
+            {
+                break;
+            }
+            let Some((_, call)) = l.calls.pop_front() else { break };
+            let handle = l.lane.clone();
+            let answer = self.carry_out_call(&*handle, at, call);
+            let way = self.way_ms(at);
+            let alone = self.plan.sabotage == Some(Sabotage::NoFenceWindow);
+            let Some(l) = self.lanes.lanes.get_mut(&lane) else { return };
+            if !l.abandoned {
+                let stuck_until = if alone { 0 } else { l.stuck_until };
+                l.back = (ms + way).max(l.back).max(stuck_until);
+                l.answers.push_back((l.back, answer));
+                let after = l.back - ms;
+                self.at(after, Event::Answered(lane));
+            }
+        }
+        if self.lanes.get(lane).is_some_and(|l| l.abandoned && l.calls.is_empty()) {
+            self.lanes.lanes.remove(&lane);
+        }
+    }
+
+    /// Answers that are back go to the broker.
+    pub(super) fn take_answers(&mut self, lane: u64) {
+        let ms = self.ms;
+        while let Some(l) = self.lanes.lanes.get_mut(&lane) {
+            let cut = self.links[usize::from(l.at.0)].state == State::Cut;
+            if cut || l.abandoned || l.answers.front().is_none_or(|(t, _)| *t > ms) {
+                return;
+            }
+            let Some((_, answer)) = l.answers.pop_front() else { return };
+            let (b, inc, partition, epoch) = (l.broker, l.inc, l.at, l.lane.epoch());
+            let answer = answer.unwrap_or_else(CallAnswer::Ended);
+            self.arrive(b, inc, Input::Answered { partition, epoch, answer });
+        }
+    }
+
+    /// The way to a partition is open again: everything that waited goes on.
+    pub(super) fn reopen(&mut self, at: PartitionId) {
+        let cut = self.links[usize::from(at.0)].state == State::Cut;
+        self.links[usize::from(at.0)].state = State::Up;
+        let owner = self.owner_epoch(at);
+        let lanes: Vec<(u64, Epoch)> = self.lanes.of_mut(at).map(|(n, l)| (n, l.lane.epoch())).collect();
+        for (lane, epoch) in lanes {
+            if cut && epoch != owner {
+                // What became of its calls can no longer be found out.
+                let error = LaneError::Fenced { partition: at, stored: owner, ours: epoch };
+                self.lanes.lose(lane, &error);
+            }
+            self.at(0, Event::Reach(lane));
+            self.at(0, Event::Answered(lane));
+        }
+    }
+
+    /// Brokers notice how the way to a partition is.
+    pub(super) fn notice(&mut self, p: u16) {
+        let partition = PartitionId(p);
+        let health = match self.links[usize::from(p)].state {
+            State::Up => Health::Up,
+            State::Down | State::Cut => Health::Down("simulated".into()),
+        };
+        for b in 0..self.brokers.len() {
+            let Some(process) = &self.brokers[b].process else { continue };
+            let (inc, lane) = (process.inc, process.lanes[usize::from(p)]);
+            if lane.is_some() {
+                self.arrive(b, inc, Input::Health { partition, health: health.clone() });
+            }
+        }
+    }
+
+    pub(super) fn owner_epoch(&self, at: PartitionId) -> Epoch {
+        self.store.owner(at).now_or_never().and_then(Result::ok).map_or(Epoch::default(), |o| o.epoch)
+    }
+
+    /// What is claimed of a partition; `None` where sabotage leaves nothing to compare.
+    pub(super) fn claimed(&self, at: PartitionId) -> Option<Time> {
+        let owner = self.store.owner(at).now_or_never()?.ok()?;
+        (self.plan.sabotage != Some(Sabotage::NoFenceWindow)).then_some(owner.claimed_until)
+    }
+
+    fn carry_out_call(
+        &mut self,
+        lane: &dyn Lane,
+        at: PartitionId,
+        call: Call,
+    ) -> Result<CallAnswer, LaneError> {
+        /// The memory store answers at once.
+        fn at_once<T>(future: mtimer_store::LaneFuture<T>) -> Result<T, LaneError> {
+            future.now_or_never().unwrap_or_else(|| Err(LaneError::Broken("no answer".into())))
+        }
+        Ok(match call {
+            Call::Apply(batch) => CallAnswer::Apply(self.apply(lane, at, batch)?),
+            Call::Load(load) => {
+                let mut loaded = at_once(lane.load(load))?;
+                if self.plan.sabotage == Some(Sabotage::LoseLoaded) {
+                    loaded.timers.retain(|t| t.record.timer.id.random() % 10 != 0);
+                }
+                CallAnswer::Load(loaded)
+            }
+            Call::Unload(beyond) => at_once(lane.unload(beyond)).map(|()| CallAnswer::Unload)?,
+            Call::Get(target) => CallAnswer::Get(at_once(lane.get(target))?),
+            Call::ParkedDestinations => CallAnswer::ParkedDestinations(at_once(lane.parked_destinations())?),
+            Call::Parked(dest, cursor, limit) => {
+                CallAnswer::Parked(at_once(lane.parked(dest, cursor, limit))?)
+            }
+            Call::Dead(filter, cursor, limit) => CallAnswer::Dead(at_once(lane.dead(filter, cursor, limit))?),
+            Call::Taken(cursor, limit) => CallAnswer::Taken(at_once(lane.taken(cursor, limit))?),
+            Call::Unconfirmed(cursor, limit) => {
+                CallAnswer::Unconfirmed(at_once(lane.unconfirmed(cursor, limit))?)
+            }
+            Call::Census => CallAnswer::Census(at_once(lane.census())?),
+            Call::Release(left) => at_once(lane.release(left)).map(|()| CallAnswer::Release)?,
+        })
+    }
+
+    /// Applies a batch operation by operation, and looks at what each of them does.
+    fn apply(&mut self, lane: &dyn Lane, at: PartitionId, batch: Batch) -> Result<Vec<Answer>, LaneError> {
+        let Batch { now, mut claim, ops } = batch;
+        let mut one = |ops: Vec<Op>| {
+            let batch = Batch { now, claim: claim.take(), ops };
+            let answers = lane.apply(batch).now_or_never();
+            answers.unwrap_or_else(|| Err(LaneError::Broken("no answer".into())))
+        };
+        if ops.is_empty() {
+            return one(ops);
+        }
+        let mut answers = Vec::with_capacity(ops.len());
+        for op in ops {
+            if let Some(fake) = self.plan.sabotage.and_then(|s| s.swallow(&op)) {
+                one(Vec::new())?;
+                answers.push(fake);
+                continue;
+            }
+            let answer = one(vec![op.clone()])?.pop().unwrap_or(Answer::Gone);
+            for id in touched(&op, &answer) {
+                let after = lane.get(Target::Id(id)).now_or_never().and_then(Result::ok).flatten();
+                self.history.applied((self.ms, now, lane.epoch()), id, &op, &answer, after);
+            }
+            if let Op::Cancel { request, .. } | Op::Reschedule { request, .. } = &op {
+                self.history.applied.entry(request.0).or_insert(self.history.seq);
+            }
+            // What adds, takes or cancels waits for replicas.
+            let waits = op.adds() || matches!(op, Op::Cancel { .. } | Op::Take { .. });
+            let unconfirmed = waits && self.links[usize::from(at.0)].unconfirmed_until > self.ms;
+            answers.push(if unconfirmed { Answer::Refused(Refusal::NotReplicated) } else { answer });
+        }
+        Ok(answers)
+    }
+}
+
+/// The timers that an operation may have changed.
+fn touched(op: &Op, answer: &Answer) -> Vec<TimerId> {
+    let other = match answer {
+        Answer::Schedule(ScheduleAnswer::Scheduled { replaced, .. }) => *replaced,
+        Answer::Cancel(CancelAnswer::Cancelled(id) | CancelAnswer::TooLate(id))
+        | Answer::Reschedule(RescheduleAnswer::Rescheduled(id)) => Some(*id),
+        _ => None,
+    };
+    let named = op.id().filter(|id| Some(*id) != other);
+    named.into_iter().chain(other).collect()
+}

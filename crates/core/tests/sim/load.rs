@@ -1,0 +1,262 @@
+//! What the clients ask for: timers of every kind, edits of them, listings; and how they repeat what was not answered.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use mtimer_core::{SessionEvent, SessionId};
+use mtimer_protocol::{ErrorCode, OpReply, Query, Request, RequestOp};
+use mtimer_types::{
+    Destination, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Time, Timer, TimerId,
+};
+
+use super::owners::index;
+use super::{Event, PARTITIONS, World};
+
+/// Requests are given up after this, ms, with an outcome that nobody knows.
+const GIVE_UP_MS: u64 = 25_000;
+
+/// A request that was not answered yet.
+struct Ask {
+    op: RequestOp,
+    first_sent: Option<Time>,
+    asked: u64,
+    /// How often it was sent.
+    times: u32,
+    /// Where it is sent next; `None`: to whom the topology names.
+    to: Option<usize>,
+}
+
+#[derive(Default)]
+pub(super) struct Load {
+    asks: BTreeMap<u64, Ask>,
+    last_ask: u64,
+    /// Every time that a request was sent: which request that was, and what it asked.
+    sent: HashMap<u64, (u64, RequestOp)>,
+    last_corr: u64,
+    scheduled: u64,
+    ids: Vec<TimerId>,
+    /// Edits of these are the delicate ones: they were delivered a moment ago, or are about to be.
+    latest: VecDeque<TimerId>,
+    pub(super) names: BTreeSet<(Destination, Key)>,
+}
+
+impl Load {
+    pub(super) fn op_of(&self, corr: u64) -> Option<RequestOp> {
+        self.sent.get(&corr).map(|(_, op)| op.clone())
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        !self.asks.is_empty()
+    }
+
+    pub(super) fn delivered(&mut self, id: TimerId) {
+        self.latest.push_back(id);
+        if self.latest.len() > 6 {
+            self.latest.pop_front();
+        }
+    }
+}
+
+pub(super) fn dest(n: u64) -> Destination {
+    Destination::new("sim", &format!("app{n}")).expect("a valid name")
+}
+
+pub(super) fn partition_of(op: &RequestOp) -> PartitionId {
+    match op {
+        RequestOp::Schedule { timer, .. } => timer.id.partition(),
+        RequestOp::Cancel { target, .. } | RequestOp::Reschedule { target, .. } => match target {
+            Target::Id(id) => id.partition(),
+            Target::Key(dest, key) => PartitionId::of_key(dest, key, PARTITIONS),
+        },
+        RequestOp::Replay { id } | RequestOp::Purge { id } => id.partition(),
+    }
+}
+
+/// Whether a client repeats the request.
+fn is_temporary(code: ErrorCode) -> bool {
+    use ErrorCode::{NotOwner, NotReplicated, Overloaded, Stopping, StoreFull, Unavailable, Unknown};
+    matches!(code, NotOwner | NotReplicated | Overloaded | Stopping | StoreFull | Unavailable | Unknown)
+}
+
+impl World {
+    /// The clients ask for one thing, and will ask for the next.
+    pub(super) fn ask_something(&mut self) {
+        let loading = self.ms < self.plan.load_ms;
+        if !loading && self.ms >= self.faulty_until {
+            return;
+        }
+        if self.load.scheduled < self.plan.timers && self.rng.chance(70) {
+            self.schedule_one();
+        } else if self.rng.chance(85) {
+            self.edit_one();
+        } else {
+            self.query_one();
+        }
+        let after = match loading {
+            true => self.rng.below(2 * self.plan.load_ms / self.plan.timers),
+            false => self.rng.log_between(10, self.plan.far_ms / 4),
+        };
+        self.at(after, Event::Load);
+    }
+
+    fn schedule_one(&mut self) {
+        let d = dest(self.rng.pick(&[0, 0, 1, 2, 9, 9, 9, 7]));
+        let now = self.client_time();
+        let due = match self.rng.below(10) {
+            0 => now - self.rng.log_between(1, 100_000),
+            1..=5 => now + self.rng.below(3_000),
+            _ => now + self.rng.log_between(100, self.plan.due_ms),
+        };
+        let key =
+            self.rng.chance(35).then(|| Key::new(&format!("k{}", self.rng.below(6))).expect("a valid key"));
+        let policy =
+            self.rng.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Replace, KeyPolicy::Keep]);
+        let mut timer = self.timer(d, due, now, key);
+        timer.mode = if self.rng.chance(30) { Mode::AtMostOnce } else { Mode::AtLeastOnce };
+        timer.deadline = self.rng.chance(25).then(|| due + self.rng.log_between(10, 30_000));
+        timer.retry = self.rng.chance(30).then(|| {
+            RetryTiers(
+                self.rng
+                    .pick(&[&[][..], &[50], &[50, 5_000], &[3_600_000], &[10, 90_000, 86_400_000]])
+                    .to_vec(),
+            )
+        });
+        timer.callback_timeout_ms = (self.plan.has_faults() && self.rng.chance(10)).then_some(500);
+        timer.payload = vec![7; self.rng.below(300) as usize].into();
+        self.load.scheduled += 1;
+        self.ask(RequestOp::Schedule { timer: timer.into(), policy });
+    }
+
+    /// A plain timer.
+    pub(super) fn timer(&mut self, dest: Destination, due: Time, now: Time, key: Option<Key>) -> Timer {
+        let partition = match &key {
+            Some(key) => PartitionId::of_key(&dest, key, PARTITIONS),
+            None => PartitionId(self.rng.below(u64::from(PARTITIONS)) as u16),
+        };
+        let id = TimerId::new(due, now, partition, self.rng.next());
+        self.load.ids.push(id);
+        if let Some(key) = &key {
+            self.load.names.insert((dest.clone(), key.clone()));
+        }
+        Timer {
+            id,
+            dest,
+            key,
+            due,
+            mode: Mode::AtLeastOnce,
+            deadline: None,
+            callback_timeout_ms: None,
+            retry: None,
+            payload: Vec::new().into(),
+        }
+    }
+
+    fn edit_one(&mut self) {
+        if self.load.ids.is_empty() {
+            return;
+        }
+        let pick = self.rng.below(self.load.ids.len() as u64) as usize;
+        let late = self.rng.chance(60);
+        let first = self.history.upcoming.first().map(|(_, id)| *id);
+        let hot = if self.rng.chance(50) { self.load.latest.back().copied() } else { first };
+        let id = hot.filter(|_| late).unwrap_or(self.load.ids[pick]);
+        let name = self.rng.below(self.load.names.len().max(1) as u64) as usize;
+        let name = self.load.names.iter().nth(name).cloned().filter(|_| self.rng.chance(25));
+        let target = name.map_or(Target::Id(id), |(dest, key)| Target::Key(dest, key));
+        let request = self.rng.next();
+        let op = match self.rng.below(100) {
+            0..=49 => RequestOp::Cancel { target, request },
+            50..=79 => {
+                let due = self.client_time() + self.rng.log_between(1, self.plan.due_ms);
+                RequestOp::Reschedule { target, due, request }
+            }
+            80..=92 => RequestOp::Replay { id: self.ended_one().unwrap_or(id) },
+            _ => RequestOp::Purge { id: self.ended_one().unwrap_or(id) },
+        };
+        self.ask(op);
+    }
+
+    /// A dead or unconfirmed timer.
+    fn ended_one(&mut self) -> Option<TimerId> {
+        let kept = self.history.kept();
+        (!kept.is_empty()).then(|| self.rng.pick(&kept))
+    }
+
+    fn query_one(&mut self) {
+        let id = self.load.latest.back().or(self.load.ids.last()).copied();
+        let at = self.rng.below(u64::from(PARTITIONS)) as u16;
+        let query = match (self.rng.below(5), id) {
+            (0, Some(id)) => Query::Get(Target::Id(id)),
+            (1, _) => Query::Dead { group: None, app: None, cursor: Some((at, 0)), limit: 5 },
+            (2, _) => Query::Unconfirmed { cursor: Some((at, 0)), limit: 5 },
+            (3, _) => Query::Broker,
+            _ => Query::Status,
+        };
+        if let Some(session) = self.any_session() {
+            self.load.last_corr += 1;
+            let corr = self.load.last_corr;
+            self.send_up(session, SessionEvent::Query { corr, query });
+        }
+    }
+
+    fn any_session(&mut self) -> Option<SessionId> {
+        let all: Vec<SessionId> =
+            self.clients.iter().flat_map(|c| c.links.iter().flatten()).copied().collect();
+        (!all.is_empty()).then(|| self.rng.pick(&all))
+    }
+
+    pub(super) fn ask(&mut self, op: RequestOp) {
+        self.history.note_asked(&op);
+        self.load.last_ask += 1;
+        let ask = self.load.last_ask;
+        self.load.asks.insert(ask, Ask { op, first_sent: None, asked: self.ms, times: 0, to: None });
+        self.repeat(ask);
+    }
+
+    /// Sends a request, and will send it again unless it is answered.
+    pub(super) fn repeat(&mut self, ask: u64) {
+        let now = self.client_time();
+        let Some(a) = self.load.asks.get_mut(&ask) else { return };
+        if self.ms - a.asked > GIVE_UP_MS {
+            self.load.asks.remove(&ask);
+            return;
+        }
+        let first_sent = *a.first_sent.get_or_insert(now);
+        // However impatient a client is, it does not flood a broker that is slow to answer.
+        a.times += 1;
+        let patience = 1 + (self.plan.patience_ms << (a.times / 4).min(8)).min(2_000);
+        let (mut op, to) = (a.op.clone(), a.to.take());
+        let owner = self.topology.owner(partition_of(&op)).and_then(index);
+        let somewhere = self.rng.chance(5);
+        let b =
+            to.or(owner).filter(|_| !somewhere).unwrap_or(self.rng.below(self.brokers.len() as u64) as usize);
+        let links: Vec<SessionId> = self.clients.iter().filter_map(|c| c.links[b]).collect();
+        self.at(patience, Event::Repeat(ask));
+        if links.is_empty() {
+            return;
+        }
+        let session = self.rng.pick(&links);
+        self.load.last_corr += 1;
+        let corr = self.load.last_corr;
+        self.load.sent.insert(corr, (ask, op.clone()));
+        if let Some(sabotage) = self.plan.sabotage {
+            sabotage.mishear(&mut op);
+        }
+        self.send_up(session, SessionEvent::Request(Request { corr, first_sent, ops: vec![op] }));
+    }
+
+    /// A client is answered.
+    pub(super) fn replied(&mut self, corr: u64, reply: OpReply) {
+        let Some((ask, _)) = self.load.sent.get(&corr) else { return };
+        let ask = *ask;
+        match reply {
+            // The next time it is sent comes by itself.
+            OpReply::Failed { code, .. } if is_temporary(code) => {}
+            OpReply::Moved { owner } => {
+                if let Some(a) = self.load.asks.get_mut(&ask) {
+                    a.to = index(&owner);
+                }
+            }
+            _ => _ = self.load.asks.remove(&ask),
+        }
+    }
+}

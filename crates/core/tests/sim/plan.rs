@@ -1,0 +1,116 @@
+//! What a run is made of, drawn from its seed.
+
+use super::Sabotage;
+use super::rng::Rng;
+
+const MINUTE: u64 = 60_000;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+
+/// What a run is about. A profile fixes which promises apply; the seed draws everything else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Profile {
+    /// Nothing fails and nothing moves: every timer is delivered exactly as often as its handlers ask for.
+    Calm,
+    /// Nothing fails, but partitions change hands and brokers stop in good order.
+    Handovers,
+    /// Crashes, pauses, a slow or unreachable store, lost connections.
+    Faults,
+    /// The same with little memory, little credit, and destinations that nobody serves.
+    Pressure,
+    /// The same with hosts and stores whose clocks are off, drift, step and stand still.
+    Clocks,
+}
+
+impl Profile {
+    /// Also the name of its test.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Calm => "calm",
+            Self::Handovers => "handovers",
+            Self::Faults => "faults",
+            Self::Pressure => "pressure",
+            Self::Clocks => "clocks",
+        }
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) profile: Profile,
+    pub(crate) seed: u64,
+    pub(crate) sabotage: Option<Sabotage>,
+    pub(crate) brokers: usize,
+    /// Whether the brokers know a topology. One broker alone may have none.
+    pub(crate) clustered: bool,
+    pub(crate) timers: u64,
+    /// How long timers are scheduled in quick succession, ms.
+    pub(crate) load_ms: u64,
+    /// How long faults and edits go on at long intervals after that, ms.
+    pub(crate) far_ms: u64,
+    /// The farthest due time, ms from now.
+    pub(crate) due_ms: u64,
+    pub(crate) memory_bytes: u64,
+    /// The credit of a registration is drawn from these.
+    pub(crate) credits: &'static [u32],
+    pub(crate) batch_ops: usize,
+    /// After how long an unanswered request is repeated, ms.
+    pub(crate) patience_ms: u64,
+    /// The usual time of a way to the store, ms; each call has two.
+    pub(crate) store_ms: u64,
+    /// Masters that tell their time; none: the host's clock decides.
+    pub(crate) store_clocks: usize,
+}
+
+impl Plan {
+    pub(crate) fn draw(profile: Profile, seed: u64, sabotage: Option<Sabotage>) -> Self {
+        let rng = &mut Rng::new(seed ^ 0x706c_616e);
+        let far = rng.chance(30) && profile != Profile::Clocks;
+        let pressure = profile == Profile::Pressure;
+        let store_ms = rng.pick(&[0, 2, 4, 4, 10, 100]);
+        // Requests that are repeated faster than the store takes them would wait for longer than outcomes are remembered.
+        let (batches, patiences): (&[usize], &[u64]) = match store_ms {
+            0..=4 => (&[1, 2, 5, 250], &[4, 50, 200, 1_000]),
+            5..=10 => (&[2, 5, 250], &[50, 200, 1_000]),
+            _ => (&[250], &[200, 1_000]),
+        };
+        let store_clocks = rng.pick(&[0, 1, 3, 3]);
+        let most = if profile == Profile::Clocks && store_clocks == 0 { 1 } else { 3 };
+        let brokers =
+            if profile == Profile::Calm { rng.between(1, 2) } else { rng.between(1, most) } as usize;
+        Self {
+            profile,
+            seed,
+            sabotage,
+            brokers,
+            clustered: brokers > 1 || profile == Profile::Handovers || rng.chance(50),
+            timers: rng.between(30, 160),
+            load_ms: rng.between(3_000, 12_000),
+            far_ms: match (profile, far) {
+                (Profile::Clocks, _) => rng.between(10_000, 5 * MINUTE),
+                (_, true) => rng.between(MINUTE, 2 * DAY),
+                _ => 2_000,
+            },
+            due_ms: if far { 2 * DAY } else { 10_000 },
+            memory_bytes: if pressure { rng.pick(&[5_000, 30_000, 100_000]) } else { 1 << 20 },
+            credits: if pressure { &[1, 1, 2, 3] } else { &[1, 3, 20, 100] },
+            batch_ops: rng.pick(batches),
+            patience_ms: rng.pick(patiences),
+            store_ms,
+            store_clocks,
+        }
+    }
+
+    pub(crate) fn has_faults(&self) -> bool {
+        matches!(self.profile, Profile::Faults | Profile::Pressure | Profile::Clocks)
+    }
+
+    pub(crate) fn has_handovers(&self) -> bool {
+        self.profile != Profile::Calm
+    }
+
+    pub(crate) fn has_clocks(&self) -> bool {
+        self.profile == Profile::Clocks
+    }
+}
