@@ -16,6 +16,9 @@ mod cluster;
 pub mod config;
 mod counters;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod inbox;
 mod lanes;
