@@ -2,7 +2,7 @@
 -- Removes timers that were not delivered, stops the others.
 --
 -- KEYS[1..7] and on, ARGV up to FIRST: see slots.lua. Answers: see prelude.lua and slots.lua.
--- From ARGV[FIRST] for each operation: target ('i' id, 'k' field of a key), in flight ('1', '0'), request id (8).
+-- From ARGV[FIRST] for each operation: target ('i' id, 'k' field of a key), attempt in flight (0: none), request id (8).
 -- Answers: 'X' id: cancelled | 'L' id: too late | 'F' not found; also kept under the request id
 --@include prelude
 
@@ -21,9 +21,9 @@ local function cancel(target, in_flight)
     if not how or how == '\5' then remember(id, '\5') end
     return 'F'
   end
-  if t.kind == 's' or t.kind == 'p' then
-    if in_flight then
-      t.stopped, t.changed = 1, true
+  if t.kind == 's' or t.kind == 'p' or taken_here(t) then
+    if in_flight > t.failed then
+      if t.kind ~= 't' then t.stopped, t.changed = 1, true end
     elseif untouched(t) then
       remove(t, '\1')
       return 'X' .. id
@@ -44,7 +44,7 @@ for i = FIRST, #ARGV, 3 do
   local request = 'r' .. ARGV[i + 2]
   local answer = ended(request)
   if not answer or not string.find('XLF', string.sub(answer, 1, 1), 1, true) then
-    answer = cancel(ARGV[i], ARGV[i + 1] == '1')
+    answer = cancel(ARGV[i], tonumber(ARGV[i + 1]))
     remember(request, answer)
   end
   answers[#answers + 1] = answer

@@ -13,7 +13,7 @@ if refused then return refused end
 
 local function park(t, failed)
   if t.kind == 'p' then return 'D' end
-  if t.kind ~= 's' and not (t.kind == 't' and t.by == EPOCH8 and not t.unconfirmed) then return 'U' end
+  if t.kind ~= 's' and not taken_here(t) then return 'U' end
   t.kind, t.failed, t.changed = 'p', failed, true
   arrive(t)
   return 'D'

@@ -77,7 +77,7 @@ function verdicts.d(t, failed, error, reason)
 end
 
 function verdicts.e(t)
-  if t.kind ~= 's' and t.kind ~= 'p' then return 'U' end
+  if t.kind ~= 's' and t.kind ~= 'p' and not taken_here(t) then return 'U' end
   remove(t, '\3')
   return 'D'
 end

@@ -12,7 +12,7 @@ if refused then return refused end
 --@include timers
 
 local function take(t)
-  if t.kind == 't' then return t.by == EPOCH8 and not t.unconfirmed and 'D' or 'U' end
+  if t.kind == 't' then return taken_here(t) and 'D' or 'U' end
   if (t.kind ~= 's' and t.kind ~= 'p') or t.flags % 2 == 0 then return 'U' end
   t.kind, t.by, t.unconfirmed, t.changed = 't', EPOCH8, false, true
   arrive(t)

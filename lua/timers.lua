@@ -305,7 +305,11 @@ local function resolve(target)
   return id
 end
 
--- No delivery of this pending or parked timer can have been started, in whatever epoch.
+-- Was it taken in this epoch, and may its owner still settle it?
+local function taken_here(t) return t.kind == 't' and t.by == EPOCH8 and not t.unconfirmed end
+
+-- No delivery of this timer can have been started, in whatever epoch: it is pending or parked, or was taken in this
+-- epoch and not sent.
 local function untouched(t)
   return t.failed == 0 and not covered(t) and t.stopped == 0
 end

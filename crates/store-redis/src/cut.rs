@@ -167,7 +167,7 @@ mod tests {
     fn what_has_an_order_keeps_it() {
         let other = [
             schedule(0, Some("k")),
-            Op::Cancel { target: Target::Id(id(300)), in_flight: false, request: mtimer_store::RequestId(1) },
+            Op::Cancel { target: Target::Id(id(300)), in_flight: None, request: mtimer_store::RequestId(1) },
         ];
         for other in other {
             let mut ops: Vec<Op> = (0..400).rev().map(|due| schedule(due, None)).collect();

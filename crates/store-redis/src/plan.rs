@@ -247,7 +247,7 @@ impl<'a> Planner<'a> {
             }
             Op::Cancel { target, in_flight, request } => {
                 self.target(target, needs, out);
-                out.push(if *in_flight { "1" } else { "0" }).push(request.0.to_le_bytes());
+                out.number(u64::from(in_flight.unwrap_or(0))).push(request.0.to_le_bytes());
             }
             Op::Reschedule { target, due, in_flight, request } => {
                 let id = self.target(target, needs, out);

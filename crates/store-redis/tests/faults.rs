@@ -28,7 +28,7 @@ fn dead(id: TimerId) -> Op {
 }
 
 fn cancel(id: TimerId) -> Op {
-    Op::Cancel { target: Target::Id(id), in_flight: false, request: RequestId(unique()) }
+    Op::Cancel { target: Target::Id(id), in_flight: None, request: RequestId(unique()) }
 }
 
 /// Every operation on a timer that is where it must be for it, and its answer.

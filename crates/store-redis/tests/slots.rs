@@ -119,7 +119,7 @@ async fn lone_timers_and_timers_with_keys() {
     }
     let cancel = |t: &Timer| {
         let target = Target::Key(t.dest.clone(), t.key.clone().unwrap());
-        Op::Cancel { target, in_flight: false, request: mtimer_store::RequestId(unique()) }
+        Op::Cancel { target, in_flight: None, request: mtimer_store::RequestId(unique()) }
     };
     let sent: Vec<_> = timers.chunks(500).map(|c| owner.send(c.iter().map(cancel).collect())).collect();
     for (answers, timers) in sent.into_iter().zip(timers.chunks(500)) {

@@ -138,6 +138,11 @@ impl Context {
         now.ms_since(at) <= limits::REPEAT_HORIZON_MS
     }
 
+    /// Whether the row was taken in the present epoch and may still be settled by its owner.
+    fn has_taken(&self, row: &Row) -> bool {
+        row.at == At::Taken { epoch: self.epoch, unconfirmed: false }
+    }
+
     fn covered(&self, row: &Row) -> bool {
         match row.at {
             At::Pending { fire, .. } => row.record.covered(fire, self.epoch, self.prior_claim),

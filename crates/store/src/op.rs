@@ -92,16 +92,20 @@ pub enum Op {
     },
     /// Removes a timer that was not and will not be delivered; stops the future attempts of any other.
     ///
-    /// Taken or dead: nothing changes, too late. Pending or parked, with `in_flight` (the owner has sent it in this
-    /// epoch and it is not settled): the timer gets [`Progress::stopped`] and the answer is too late. Otherwise
-    /// attempt 1 (see above; covered counts), not stopped, removes it and leaves [`Ended::Cancelled`]; any other
-    /// becomes a dead letter for [`DeadReason::Stopped`] (a covered attempt counts as failed there) and the answer is
-    /// too late.
+    /// A delivery is under way if `in_flight` is above the record's failed attempts: an outcome may
+    /// have been applied since the owner made the request. Looked at in this order:
+    ///
+    /// - Dead, unconfirmed, or taken in another epoch: nothing changes, too late.
+    /// - A delivery is under way: too late. A pending or parked timer gets [`Progress::stopped`].
+    /// - Attempt 1 (see above; covered counts) and not stopped: removed, leaves [`Ended::Cancelled`].
+    ///   So is a timer that this epoch has taken: without a delivery under way it was not sent.
+    /// - Any other becomes a dead letter for [`DeadReason::Stopped`] (a covered attempt counts as
+    ///   failed there), too late.
     Cancel {
         /// Which.
         target: Target,
-        /// The owner has an unsettled delivery of it.
-        in_flight: bool,
+        /// The attempt that the owner has sent and has not seen settled, if any.
+        in_flight: Option<u32>,
         /// For repeats.
         request: RequestId,
     },
@@ -226,7 +230,8 @@ pub enum Verdict {
         /// The last error; at most 512 bytes (a longer text is cut), empty for none.
         error: Box<str>,
     },
-    /// Its deadline passed: removes a pending or parked timer, frees its key, leaves [`Ended::Expired`].
+    /// Its deadline passed before it was sent: removes a pending or parked timer, or one that this
+    /// epoch has taken and not sent (nor unconfirmed), frees its key, leaves [`Ended::Expired`].
     Expired,
     /// Nobody will settle this taken timer: frees its key and marks it unconfirmed; it stays until a late ok, a
     /// replay or a purge. Done also if so already; gone if it is not taken.

@@ -48,7 +48,7 @@ pub struct Timer {
     pub due: Time,
     /// How often.
     pub mode: Mode,
-    /// After this time it is not delivered any more, but ends as expired; not before `due`.
+    /// After this time no delivery begins, and it ends as expired; not before `due`.
     pub deadline: Option<Time>,
     /// How long a handler may take, in ms; 100 ms to 24 h; `None`: the broker's default.
     pub callback_timeout_ms: Option<u32>,
@@ -159,6 +159,11 @@ pub enum InvalidTimer {
 }
 
 impl Timer {
+    /// Whether `at` is after the deadline: then no delivery begins.
+    pub fn is_past_deadline(&self, at: Time) -> bool {
+        self.deadline.is_some_and(|deadline| deadline < at)
+    }
+
     /// Checks every limit that one timer can break on its own. `now` is the cluster clock.
     pub fn validate(&self, now: Time) -> Result<(), InvalidTimer> {
         if self.payload.len() > limits::MAX_PAYLOAD_BYTES {

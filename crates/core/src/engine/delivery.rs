@@ -5,7 +5,7 @@ use mtimer_store::{Answer, Op, Verdict};
 use mtimer_types::{Mode, Time, TimerId};
 
 use super::requests::OpCtx;
-use super::roster::{DestIx, MemberRef};
+use super::roster::{Dest, DestIx, MemberRef};
 use super::table::{Entry, Flight, State};
 use super::{Engine, Phase};
 use crate::api::{Counter, Effect, Now};
@@ -56,7 +56,8 @@ impl Engine {
         let Some(entry) = p.table.get_mut(id).filter(is_meant) else { return };
         entry.state = State::Due;
         let (dest, fire) = (entry.dest, entry.fire);
-        let expired = entry.record.timer.deadline.is_some_and(|d| d < now.time);
+        let (deadline, expired) =
+            (entry.record.timer.deadline, entry.record.timer.is_past_deadline(now.time));
         let stopped = entry.record.progress.stopped;
         if p.edited(id) {
             return self.set_state(id, State::Held);
@@ -75,8 +76,41 @@ impl Engine {
             return self.park(id);
         }
         self.set_state(id, State::Ready { since: now.mono_ms });
-        self.roster.dest_mut(dest).ready.push_back(id);
+        self.roster.dest_mut(dest).push_ready(id, deadline);
         self.roster.touch(dest);
+    }
+
+    /// Settles what waits for credit and has missed its deadline. Called every
+    /// [`HOUSEKEEPING_MS`](super::HOUSEKEEPING_MS); looks only at what has missed it.
+    pub(super) fn expire_ready(&mut self, now: Now) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        let missed = |d: &Dest| d.next_deadline().is_some_and(|deadline| deadline < now.time);
+        let all: Vec<DestIx> = self.roster.dests().filter(|(_, d)| missed(d)).map(|(ix, _)| ix).collect();
+        for dest in all {
+            while let Some(id) = self.roster.dest_mut(dest).pop_missed(now.time) {
+                self.expire_one(id);
+            }
+            let partitions = &self.partitions;
+            self.roster.dest_mut(dest).compact_ready(|id| {
+                let p = partitions.get(usize::from(id.partition().0)).and_then(|p| p.as_deref());
+                p.and_then(|p| p.table.get(id)).is_some_and(|e| matches!(e.state, State::Ready { .. }))
+            });
+            self.roster.touch(dest);
+        }
+    }
+
+    /// A ready timer has missed its deadline. (What its destination knew of the deadline is gone.)
+    fn expire_one(&mut self, id: TimerId) {
+        let Some(p) = self.partition(id.partition()) else { return };
+        if p.leaving {
+            self.set_state(id, State::Due);
+        } else if p.edited(id) {
+            self.set_state(id, State::Held);
+        } else {
+            self.settle(id, None, Verdict::Expired, None);
+        }
     }
 
     pub(super) fn set_state(&mut self, id: TimerId, state: State) {
@@ -119,12 +153,18 @@ impl Engine {
     fn next_ready(&mut self, now: Now, dest: DestIx) -> Option<TimerId> {
         loop {
             let id = self.roster.dest_mut(dest).ready.pop_front()?;
-            let Some(p) = self.partition(id.partition()) else { continue };
-            let Some(entry) = p.table.get(id).filter(|e| matches!(e.state, State::Ready { .. })) else {
+            let p = self.partitions.get(usize::from(id.partition().0)).and_then(|p| p.as_deref());
+            let Some(entry) = p.and_then(|p| p.table.get(id)) else { continue };
+            if !matches!(entry.state, State::Ready { .. }) {
                 continue;
-            };
-            let fire = entry.fire;
-            if p.edited(id) {
+            }
+            let (fire, deadline) = (entry.fire, entry.record.timer.deadline);
+            let expired = entry.record.timer.is_past_deadline(now.time);
+            self.roster.dest_mut(dest).leave_ready(id, deadline);
+            let Some(p) = self.partition(id.partition()) else { continue };
+            if expired {
+                self.expire_one(id);
+            } else if p.edited(id) {
                 self.set_state(id, State::Held);
             } else if !p.may_send(fire, now.mono_ms) {
                 p.due.push(id);
@@ -181,33 +221,39 @@ impl Engine {
         self.count(Counter::Redelivered, u64::from(attempt > 1));
     }
 
-    /// An at-most-once timer was taken: now it may be sent, once.
+    /// An at-most-once timer was taken: now it may be sent, once. It is not if an edit of it is under
+    /// way, whose answer decides, or if its deadline has passed; otherwise it goes to its member, to
+    /// another one, or to the park.
     pub(super) fn taken(&mut self, now: Now, id: TimerId, answer: &Answer) {
         let Some(p) = self.partition(id.partition()) else { return };
-        let fenced = p.is_fenced(now.mono_ms);
-        let Some(entry) = p.table.get(id) else { return };
+        let (fenced, edited) = (p.is_fenced(now.mono_ms), p.edited(id));
+        let Some(entry) = p.table.get_mut(id) else { return };
         let State::Taking { member } = entry.state else { return };
-        let dest = entry.dest;
+        if !matches!(answer, Answer::Done) {
+            self.forget(id);
+            return;
+        }
+        entry.taken = true;
+        let (dest, expired) = (entry.dest, entry.record.timer.is_past_deadline(now.time));
         // The answer may be old: a process that was stopped, a store that is slow.
         let able = fenced && self.phase == Phase::Running;
-        match answer {
-            Answer::Done if able && self.roster.takes(member) => self.deliver(now, id, member),
-            Answer::Done => {
-                // Nothing was sent, so it may go to another, or wait.
-                self.roster.give_back(member);
-                match self.roster.least_loaded(dest, 1) {
-                    Some((other, _)) if able => {
-                        self.roster.charge(other);
-                        self.deliver(now, id, other);
-                    }
-                    _ => {
-                        self.unsettled -= 1;
-                        self.set_state(id, State::Due);
-                        self.park(id);
-                    }
-                }
-            }
-            _ => _ = self.forget(id),
+        let wanted = able && !edited && !expired;
+        if wanted && self.roster.takes(member) {
+            return self.deliver(now, id, member);
+        }
+        self.roster.give_back(member);
+        if let Some((other, _)) = self.roster.least_loaded(dest, 1).filter(|_| wanted) {
+            self.roster.charge(other);
+            return self.deliver(now, id, other);
+        }
+        self.unsettled -= 1;
+        self.set_state(id, State::Due);
+        if expired {
+            self.settle(id, None, Verdict::Expired, None);
+        } else if able && edited {
+            self.set_state(id, State::Held);
+        } else {
+            self.park(id);
         }
     }
 

@@ -95,6 +95,7 @@ impl Engine {
     pub(super) fn release_one(&mut self, now: Now, at: PartitionId) {
         let Some(p) = self.partition(at).filter(|p| !p.release_out) else { return };
         p.leaving = true;
+        self.park_unsent(at);
         // More than a few batches under way are no harm now.
         self.commit_rest(now, at);
         let Some(p) = self.partition(at) else { return };
@@ -113,6 +114,16 @@ impl Engine {
         left.extend(p.inherited.values().filter(|f| !sent.contains(&f.id)).cloned());
         left.sort_unstable_by_key(|f| f.id);
         self.call(at, Pending::Release, Call::Release(left));
+    }
+
+    /// Parks what was taken and not sent: only this owner can send it, or say that it did not.
+    fn park_unsent(&mut self, at: PartitionId) {
+        let Some(p) = self.partition(at) else { return };
+        let waits = |s: &State| matches!(s, State::Due | State::Held | State::Ready { .. });
+        let unsent = p.table.iter().filter(|(_, e)| e.taken && waits(&e.state));
+        let mut unsent: Vec<TimerId> = unsent.map(|(id, _)| *id).collect();
+        unsent.sort_unstable();
+        unsent.into_iter().for_each(|id| self.park(id));
     }
 }
 

@@ -2,13 +2,13 @@
 
 use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_store::{Answer, Batch, Health, InFlight, LaneError, Op, Refusal};
-use mtimer_types::{Epoch, PartitionId, Time};
+use mtimer_types::{Epoch, PartitionId, Time, TimerId};
 
 use super::partition::{APPLIES_OUT, Partition, Pending};
 use super::queue::Queued;
 use super::recent::RecentIds;
 use super::requests::OpCtx;
-use super::table::State;
+use super::table::{Entry, State};
 use super::{Engine, GATHER_MS, Phase};
 use crate::api::{Call, CallAnswer, Counter, Effect, Now};
 
@@ -166,6 +166,12 @@ impl Engine {
         match (pending, answer) {
             (Pending::Apply { ctxs, claim, begun }, CallAnswer::Apply(answers)) => {
                 p.applies_out -= 1;
+                if answers.len() != ctxs.len() {
+                    // Every operation's caller is to be told, so the batch counts as unanswered.
+                    let text = format!("{} answers to {} operations", answers.len(), ctxs.len());
+                    p.calls.push_front(Pending::Apply { ctxs, claim, begun });
+                    return self.lane_ended(id, LaneError::Broken(text));
+                }
                 p.note_lag(begun, now.mono_ms);
                 // A store that is full or read-only refuses before it looks at the owner record.
                 let unseen =
@@ -187,7 +193,7 @@ impl Engine {
             (Pending::Unload { beyond }, CallAnswer::Unload) => self.unloaded(id, beyond),
             (Pending::Fetch(timer), CallAnswer::Get(found)) => self.fetched(now, timer, found),
             (Pending::ParkedDestinations, CallAnswer::ParkedDestinations(list)) => self.parks_known(id, list),
-            (Pending::Parked { dest }, CallAnswer::Parked(page)) => self.parked_page(now, id, dest, page),
+            (Pending::Parked { dest }, CallAnswer::Parked(page)) => self.parked_page(now, id, &dest, page),
             (Pending::Sweep { dest }, CallAnswer::Parked(page)) => self.swept(now, id, &dest, page),
             (Pending::Taken, CallAnswer::Taken(page)) => self.taken_page(now, id, page),
             (Pending::Query(part), answer) => self.query_answered(id, part, answer),
@@ -262,7 +268,7 @@ impl Engine {
         self.count(Counter::LanesEnded, 1);
         let Partition { table, mut queue, calls, key_edits, put_off, .. } = *p;
         for (timer, entry) in table.iter() {
-            self.retire(*timer, entry.dest, &entry.state);
+            self.retire(*timer, entry);
         }
         let code = match &error {
             LaneError::Fenced { .. } | LaneError::Closed => ErrorCode::NotOwner,
@@ -300,16 +306,24 @@ impl Engine {
     }
 
     /// Gives back what a timer holds that leaves memory.
-    pub(super) fn retire(&mut self, id: mtimer_types::TimerId, dest: usize, state: &State) {
-        let member = match state {
+    pub(super) fn retire(&mut self, id: TimerId, entry: &Entry) {
+        let dest = entry.dest;
+        let member = match &entry.state {
+            State::Ready { .. } => {
+                self.roster.dest_mut(dest).leave_ready(id, entry.record.timer.deadline);
+                None
+            }
             State::InFlight(flight) => {
                 if let Some(session) = flight.session {
                     self.roster.end_flight(session, id);
                 }
+                if let Some(member) = flight.member {
+                    self.roster.withdraw(member, id);
+                }
                 self.unsettled -= 1;
                 flight.member
             }
-            State::Settling { member } => {
+            State::Settling { member, .. } => {
                 self.unsettled -= 1;
                 if member.is_some() {
                     self.roster.dest_mut(dest).settling -= 1;

@@ -162,7 +162,7 @@ impl Engine {
                 State::Waiting
             }
         };
-        p.table.insert(Entry { record, dest, fire, covered, state });
+        p.table.insert(Entry { record, dest, fire, covered, taken: false, state });
     }
 
     /// A timer read by [`Engine::fetch`]: memory agrees with what the store has.
@@ -181,6 +181,9 @@ impl Engine {
             // Taken in this reign and not in memory: it was not sent, and nobody else will see to it. A take can be repeated.
             Some((record, Place::Taken { epoch: of, unconfirmed: false })) if of == epoch => {
                 self.adopt(now, record, now.time, false);
+                if let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) {
+                    entry.taken = true;
+                }
             }
             Some((record, Place::Parked)) => self.found_parked(record),
             Some((_, Place::Taken { .. })) => {}
@@ -213,7 +216,7 @@ impl Engine {
     /// The same for what is going to be read anew: the word still counts.
     pub(super) fn take_out(&mut self, id: TimerId) -> Option<Record> {
         let entry = self.partition(id.partition())?.table.remove(id)?;
-        self.retire(id, entry.dest, &entry.state);
+        self.retire(id, &entry);
         Some(entry.record)
     }
 
@@ -273,6 +276,7 @@ impl Engine {
     /// Looks over what has no event of its own.
     pub(super) fn keep_house(&mut self, now: Now) {
         self.shed(now);
+        self.expire_ready(now);
         self.park_waiting(now);
         self.continue_sweep(now);
         self.sweep_parks(now);

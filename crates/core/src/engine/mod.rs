@@ -6,9 +6,15 @@
 //! `settle` (acknowledged, retried, buried, expired), or → `park` and back. `table` holds the timers in memory, `roster`
 //! the sessions and destinations, `partition` what belongs to one reign over one partition.
 //!
-//! Invariants: nothing is sent that is not covered by a stored claim, or (at most once) taken; nothing is sent of a
-//! timer that is being edited; a credit is given back exactly once for each delivery; a reply is sent for every
-//! operation; answers of the store are matched with calls by their order alone.
+//! Invariants:
+//!
+//! - A timer is sent only if a stored claim covers it or (at most once) it is taken.
+//! - A timer is not sent while an edit of it (cancel, reschedule, replace) is under way, nor after
+//!   its deadline. Both are checked whenever a delivery is given out, not only when a timer is due.
+//! - A credit is given back exactly once for each delivery; every operation gets one reply.
+//! - Answers of the store are matched with calls by their order alone. A call that waits for its
+//!   answer keeps names, or numbers that stay valid until then: a destination's number is valid
+//!   while a timer in memory, a member or a park refers to it.
 //!
 //! Not in here: how the store files timers, sockets, clocks.
 

@@ -120,11 +120,18 @@ impl Engine {
     }
 
     pub(super) fn park(&mut self, id: TimerId) {
-        let Some(p) = self.partition(id.partition()) else { return };
+        let Some(p) = self.partitions.get_mut(usize::from(id.partition().0)).and_then(|p| p.as_deref_mut())
+        else {
+            return;
+        };
         let edited = p.edited(id);
         let Some(entry) = p.table.get_mut(id) else { return };
-        if edited {
+        if let State::Ready { .. } = entry.state {
+            self.roster.dest_mut(entry.dest).leave_ready(id, entry.record.timer.deadline);
+        }
+        if edited && !entry.taken {
             // The edit may move it to a later time; from the park it would come back before that.
+            // (What is taken is not moved.)
             entry.state = State::Held;
             return;
         }
@@ -140,6 +147,8 @@ impl Engine {
         let (dest, deadline) = (entry.dest, entry.record.timer.deadline);
         if matches!(answer, Answer::Done) {
             self.count(Counter::Parked, 1);
+        }
+        if matches!(answer, Answer::Done) && self.serves(at) {
             let park = self.roster.dest_mut(dest).parks.entry(at).or_default();
             park.count += 1;
             park.note_deadline(deadline);
@@ -150,6 +159,9 @@ impl Engine {
 
     /// What a new owner finds parked.
     pub(super) fn parks_known(&mut self, at: PartitionId, list: Vec<(Destination, u64)>) {
+        if !self.serves(at) {
+            return;
+        }
         for (name, count) in list {
             let dest = self.roster.dest_ix(&name);
             let park = self.roster.dest_mut(dest).parks.entry(at).or_default();
@@ -192,20 +204,27 @@ impl Engine {
                 park.fetching = true;
             }
             // A partition that is not owned any more has no parks.
-            self.call(at, Pending::Parked { dest }, Call::Parked(name, 0, limit));
+            self.call(at, Pending::Parked { dest: name.clone() }, Call::Parked(name, 0, limit));
         }
     }
 
-    pub(super) fn parked_page(&mut self, now: Now, at: PartitionId, dest: DestIx, page: Page<Record>) {
+    /// Takes a page of parked timers into memory. Of a partition that is being given up it stays
+    /// where it is: nothing would come of it before the release.
+    pub(super) fn parked_page(&mut self, now: Now, at: PartitionId, dest: &Destination, page: Page<Record>) {
+        if !self.serves(at) {
+            return;
+        }
+        let dest = self.roster.dest_ix(dest);
         let mut coming = 0;
         for record in page.rows {
             let id = record.timer.id;
-            let Some(p) = self.partition(at) else { return };
+            let Some(p) = self.partition(at) else { break };
             if p.table.contains(id) {
                 continue;
             }
             p.queue.push_own(Op::Unpark { id, fire: now.time }, OpCtx::Unpark { id });
-            let entry = Entry { record, dest, fire: now.time, covered: false, state: State::Unparking };
+            let (fire, state) = (now.time, State::Unparking);
+            let entry = Entry { record, dest, fire, covered: false, taken: false, state };
             p.table.insert(entry);
             self.roster.dest_mut(dest).entries += 1;
             coming += 1;
@@ -294,7 +313,7 @@ impl Engine {
             let (id, deadline) = (record.timer.id, record.timer.deadline);
             let here = self.partition(at).is_some_and(|p| p.table.contains(id));
             match deadline {
-                Some(d) if d < now.time && !here => {
+                Some(_) if record.timer.is_past_deadline(now.time) && !here => {
                     let verdict = Verdict::Expired;
                     let op = Op::Settle { id, verdict: verdict.clone() };
                     self.enqueue(at, op, OpCtx::Settle { id, verdict, report: None, late: false });

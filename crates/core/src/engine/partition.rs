@@ -11,7 +11,6 @@ use super::hash::{Map, Seeded};
 use super::queue::OpQueue;
 use super::recent::RecentIds;
 use super::requests::{Edit, OpCtx, QueryPart, failed};
-use super::roster::DestIx;
 use super::table::Table;
 
 /// A key within its destination.
@@ -54,7 +53,8 @@ pub(super) enum Pending {
     Query(QueryPart),
     ParkedDestinations,
     Parked {
-        dest: DestIx,
+        /// By name: the destination may be forgotten, and its number reused, before the page arrives.
+        dest: Destination,
     },
     Sweep {
         dest: Destination,

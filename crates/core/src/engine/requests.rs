@@ -11,7 +11,7 @@ use mtimer_types::{PartitionId, Target, Time, Timer, TimerId, timer::check_dista
 
 use super::partition::{KEY_OPS, KeyName, Partition, QUEUE_OPS};
 use super::queue::Line;
-use super::table::State;
+use super::table::{Entry, State};
 use super::{Engine, Phase};
 use crate::api::{Call, Counter, Effect, Now, SessionId};
 
@@ -259,12 +259,12 @@ impl Engine {
             if let Some(id) = id {
                 *p.edits.entry(id).or_default() += 1;
             }
-            let sent = |id: &TimerId| {
-                let under_way = |s: &State| matches!(s, State::InFlight(_) | State::Taking { .. });
-                // The predecessor has sent it, and no claim in the store tells.
-                p.inherited.contains_key(id) || p.table.get(*id).is_some_and(|e| under_way(&e.state))
-            };
-            (id, id.as_ref().is_some_and(sent))
+            let entry = id.and_then(|id| p.table.get(id));
+            let attempt = entry.and_then(Entry::unsettled_attempt);
+            // The predecessor has sent it, and no claim in the store tells.
+            let left = || id.and_then(|id| p.inherited.get(&id)).map(|f| f.attempt);
+            let taking = entry.is_some_and(|e| matches!(e.state, State::Taking { .. }));
+            (id, attempt.or_else(left), taking)
         };
         let mut named = None;
         let (op, ctx) = match op {
@@ -273,13 +273,16 @@ impl Engine {
                 (Op::Schedule { timer: timer.clone(), policy }, OpCtx::Schedule { reply, timer, name })
             }
             RequestOp::Cancel { target, request } => {
-                let (id, in_flight) = begin(&target);
+                // What is being taken is not sent while this is under way.
+                let (id, in_flight, _) = begin(&target);
                 named = id;
                 let request = RequestId(request);
                 (Op::Cancel { target, in_flight, request }, OpCtx::Cancel { reply, id, name })
             }
             RequestOp::Reschedule { target, due, request } => {
-                let (id, in_flight) = begin(&target);
+                // A take that the store refuses for now is asked for again, whatever the time is then.
+                let (id, attempt, taking) = begin(&target);
+                let in_flight = attempt.is_some() || taking;
                 named = id;
                 let request = RequestId(request);
                 (
@@ -509,7 +512,7 @@ impl Engine {
             Refusal::OutOfMemory => ErrorCode::StoreFull,
             Refusal::ReadOnly => ErrorCode::Unavailable,
             Refusal::NotReplicated => {
-                self.reread(&ctx);
+                self.reread(at, &ctx);
                 ErrorCode::NotReplicated
             }
         };
@@ -518,7 +521,7 @@ impl Engine {
 
     /// An operation was applied but not confirmed, so it counts as unanswered; memory has to agree with the store all the
     /// same: what is cancelled, replaced or moved must not be sent, what is filed must be.
-    fn reread(&mut self, ctx: &OpCtx) {
+    fn reread(&mut self, at: PartitionId, ctx: &OpCtx) {
         match ctx {
             OpCtx::Schedule { timer, name, .. } => {
                 let id = timer.id;
@@ -531,8 +534,12 @@ impl Engine {
                     self.fetch(id);
                 }
             }
-            OpCtx::Cancel { id: Some(id), .. } | OpCtx::Reschedule { id: Some(id), .. } => {
-                self.read_anew(*id);
+            OpCtx::Cancel { id, name, .. } | OpCtx::Reschedule { id, name, .. } => {
+                // A timer that is named by its key may have come into memory since.
+                let holder = || self.partition(at)?.table.by_key(name.as_ref()?);
+                if let Some(id) = id.or_else(holder) {
+                    self.read_anew(id);
+                }
             }
             OpCtx::Replay { id, .. } => self.fetch(*id),
             _ => {}

@@ -1,6 +1,6 @@
 //! Who takes callbacks: sessions, their registrations (members of a destination) and credits, and each destination's queue.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mtimer_protocol::{ClientView, Delivery};
 use mtimer_types::limits::MAX_SESSION_UNSETTLED_BYTES;
@@ -71,8 +71,13 @@ pub(super) struct Park {
 pub(super) struct Dest {
     pub(super) name: Destination,
     members: Vec<MemberRef>,
-    /// Claimed timers that wait for a member.
+    /// Claimed timers that wait for a member. Ids of timers that wait no longer stay until they are
+    /// passed over.
     pub(super) ready: VecDeque<TimerId>,
+    /// The deadlines of those that wait.
+    deadlines: BTreeSet<(Time, TimerId)>,
+    /// How many ids in `ready` may be of timers that have expired there.
+    expired: usize,
     pub(super) parks: BTreeMap<PartitionId, Park>,
     /// Timers on their way back from the park.
     pub(super) returning: u32,
@@ -103,6 +108,42 @@ pub(super) struct Roster {
     dirty: Vec<DestIx>,
     /// Members with something in their outbox.
     pub(super) outgoing: Vec<MemberRef>,
+}
+
+impl Dest {
+    /// A timer begins to wait for a member.
+    pub(super) fn push_ready(&mut self, id: TimerId, deadline: Option<Time>) {
+        self.ready.push_back(id);
+        self.deadlines.extend(deadline.map(|deadline| (deadline, id)));
+    }
+
+    /// A timer that waited does so no longer. Its id may stay in `ready`.
+    pub(super) fn leave_ready(&mut self, id: TimerId, deadline: Option<Time>) {
+        if let Some(deadline) = deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+    }
+
+    /// The earliest deadline of the timers that wait.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Takes out the deadline of a timer that waits and has missed it. Its id stays in `ready`.
+    pub(super) fn pop_missed(&mut self, now: Time) -> Option<TimerId> {
+        self.next_deadline().filter(|deadline| *deadline < now)?;
+        self.expired += 1;
+        self.deadlines.pop_first().map(|(_, id)| id)
+    }
+
+    /// Removes the ids of timers that wait no longer, once they may be the majority, so that each
+    /// costs little.
+    pub(super) fn compact_ready(&mut self, waits: impl Fn(TimerId) -> bool) {
+        if 2 * self.expired > self.ready.len() {
+            self.ready.retain(|id| waits(*id));
+            self.expired = 0;
+        }
+    }
 }
 
 impl Session {
@@ -150,6 +191,8 @@ impl Roster {
             name: name.clone(),
             members: Vec::new(),
             ready: VecDeque::new(),
+            deadlines: BTreeSet::new(),
+            expired: 0,
             parks: BTreeMap::new(),
             returning: 0,
             unpark_from: PartitionId(0),
@@ -387,6 +430,13 @@ impl Roster {
     pub(super) fn charge(&mut self, member: MemberRef) {
         if let Some(m) = live(&mut self.members, member) {
             m.outstanding += 1;
+        }
+    }
+
+    /// Takes back a delivery of this turn, if it was not sent yet.
+    pub(super) fn withdraw(&mut self, member: MemberRef, id: TimerId) {
+        if let Some(m) = live(&mut self.members, member) {
+            m.outbox.retain(|delivery| delivery.id != id);
         }
     }
 

@@ -177,9 +177,10 @@ impl Engine {
                 Next::Exhausted => Verdict::Dead { reason: DeadReason::Exhausted, failed, error },
                 Next::Retry { tier, delay_ms } => {
                     let fire = now.time + delay_ms;
-                    match timer.deadline {
-                        Some(deadline) if fire > deadline => Verdict::Expired,
-                        _ => Verdict::Retry { fire, tier, failed, error },
+                    if timer.is_past_deadline(fire) {
+                        Verdict::Expired
+                    } else {
+                        Verdict::Retry { fire, tier, failed, error }
                     }
                 }
             }
@@ -204,7 +205,7 @@ impl Engine {
             None => self.unsettled += 1,
         }
         let member = flight.and_then(|f| f.member);
-        self.set_state(id, State::Settling { member });
+        self.set_state(id, State::Settling { member, attempt: flight.map(|f| f.attempt) });
         let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
         if let Some(dest) = entry.map(|e| e.dest).filter(|_| member.is_some()) {
             self.roster.dest_mut(dest).settling += 1;
@@ -278,13 +279,6 @@ impl Engine {
                 }
                 self.forget(id);
             }
-            Verdict::Expired if !done && self.mode(id) == Mode::AtMostOnce => {
-                // It was taken before, and not sent: only a person can do something with it now.
-                self.forget(id);
-                let verdict = Verdict::Unconfirmed;
-                let op = Op::Settle { id, verdict: verdict.clone() };
-                self.enqueue(id.partition(), op, OpCtx::Settle { id, verdict, report: None, late: false });
-            }
             _ => _ = self.forget(id),
         }
         self.report(report, id, refused);
@@ -352,6 +346,9 @@ impl Engine {
             let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
             let Some(State::InFlight(f)) = entry.map(|e| &e.state) else { continue };
             let f = *f;
+            if f.session != Some(session) {
+                continue;
+            }
             self.count(Counter::SessionLost, 1);
             self.lose(now, id, &f, "the connection was lost");
         }

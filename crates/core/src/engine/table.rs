@@ -19,6 +19,8 @@ pub(super) struct Entry {
     pub(super) dest: DestIx,
     pub(super) fire: Time,
     pub(super) covered: bool,
+    /// At-most-once: this epoch has taken it. It is sent once at most, and only by this owner.
+    pub(super) taken: bool,
     pub(super) state: State,
 }
 
@@ -30,6 +32,15 @@ impl Entry {
     /// Whether it is in the wheel at this time. Where it has been before, an entry of it may have stayed.
     pub(super) fn is_waiting_for(&self, fire: Time) -> bool {
         self.fire == fire && matches!(self.state, State::Waiting)
+    }
+
+    /// The attempt that was sent and whose outcome the store has not confirmed.
+    pub(super) fn unsettled_attempt(&self) -> Option<u32> {
+        match &self.state {
+            State::InFlight(flight) => Some(flight.attempt),
+            State::Settling { attempt, .. } => *attempt,
+            _ => None,
+        }
     }
 
     /// The number of the next delivery, or of the one under way.
@@ -54,7 +65,8 @@ pub(super) enum State {
     /// Sent.
     InFlight(Flight),
     /// An outcome is on its way to the store; this member's credit returns when it is there.
-    Settling { member: Option<MemberRef> },
+    /// `attempt`: of which delivery it is, if the timer was sent.
+    Settling { member: Option<MemberRef>, attempt: Option<u32> },
     /// On its way to the park.
     Parking,
     /// On its way back from the park.

@@ -112,7 +112,7 @@ async fn operations_on_damaged_records_do_not_end_the_lane() {
                     vec![Op::Park { id, failed: 0 }],
                     vec![Op::Unpark { id, fire }],
                     vec![Op::Take { id }],
-                    vec![Op::Cancel { target, in_flight: false, request: RequestId(!t.id.random()) }],
+                    vec![Op::Cancel { target, in_flight: None, request: RequestId(!t.id.random()) }],
                     vec![dead(id)],
                     vec![Op::Replay { id, fire }],
                     vec![dead(id)],

@@ -34,7 +34,7 @@ impl Dice {
                 let policy = [KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep][self.below(3) as usize];
                 Op::Schedule { timer: one.into(), policy }
             }
-            8..11 => Op::Cancel { target, in_flight: false, request },
+            8..11 => Op::Cancel { target, in_flight: None, request },
             11 => settle(id, Verdict::Ack),
             12 => settle(id, Verdict::Expired),
             13 => settle(id, Verdict::Dead { reason: DeadReason::Failed, failed: 1, error }),
@@ -80,7 +80,7 @@ async fn new_timers_are_not_searched_among_those_that_have_ended() {
     let server = Server::start();
     let mut engine = engine(&server).await;
     let cancel =
-        |n: u64| Op::Cancel { target: Target::Id(of_an_hour(n).id), in_flight: false, request: RequestId(n) };
+        |n: u64| Op::Cancel { target: Target::Id(of_an_hour(n).id), in_flight: None, request: RequestId(n) };
     assert_eq!(engine.pipeline([in_an_hour(0..100)]).await, vec![NEW; 100]);
     engine.pipeline([(0..50).map(cancel).collect()]).await;
     let searched = |server: &Server| server.calls_of("hmget");

@@ -118,7 +118,7 @@ async fn a_dense_wide_slot_is_split_before_it_begins() {
     let cancelled: Vec<_> = (0..20).map(|n| of_an_hour(n * 150).id).chain(strangers.map(|t| t.id)).collect();
     let cancel = |id: &TimerId| Op::Cancel {
         target: Target::Id(*id),
-        in_flight: false,
+        in_flight: None,
         request: RequestId(10_000 + id.random()),
     };
     let answers = engine.pipeline([cancelled.iter().map(cancel).collect()]).await;

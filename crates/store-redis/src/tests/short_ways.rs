@@ -30,7 +30,7 @@ async fn the_short_way_of_filing_tells_what_is_not_new() {
     expected.extend(vec![Answer::Schedule(stored); 141]);
     assert_eq!(engine.pipeline([batch.clone()]).await, expected);
     assert!(short(&server), "they went another way");
-    let stopped = Op::Cancel { target: Target::Id(make(0).id), in_flight: true, request: RequestId(1) };
+    let stopped = Op::Cancel { target: Target::Id(make(0).id), in_flight: Some(1), request: RequestId(1) };
     engine.pipeline([vec![stopped]]).await;
     expected[9..11].fill(Answer::Schedule(stored));
     assert_eq!(engine.pipeline([batch.clone()]).await, expected);

@@ -19,7 +19,7 @@ fn retry(id: TimerId, fire: Time, n: u32) -> Op {
 }
 
 fn cancel(id: TimerId) -> Op {
-    Op::Cancel { target: Target::Id(id), in_flight: false, request: RequestId(unique()) }
+    Op::Cancel { target: Target::Id(id), in_flight: None, request: RequestId(unique()) }
 }
 
 fn reschedule(id: TimerId, due: Time) -> Op {

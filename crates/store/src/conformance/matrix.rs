@@ -121,7 +121,7 @@ impl Spot {
             Nowhere | New(_) | CancelledUnseen => vec![],
             OldRetry(failed) => vec![schedule(), retry(id, due + 40 * SECOND, failed)],
             CoveredRetry => vec![schedule(), retry(id, due - 1, 1)],
-            OldStopped => vec![schedule(), cancel(id, true)],
+            OldStopped => vec![schedule(), cancel(id, Some(1))],
             OldParked => vec![schedule(), Op::Park { id, failed: 0 }],
             OldTaken => vec![schedule(), Op::Take { id }],
             OldUnconfirmed => vec![schedule(), Op::Take { id }, settle(id, Verdict::Unconfirmed)],
@@ -134,11 +134,11 @@ impl Spot {
     fn after(self, timer: &Timer, now: Time) -> Vec<Op> {
         let (id, due) = (timer.id, timer.due);
         match self {
-            CancelledUnseen => vec![cancel(id, false)],
+            CancelledUnseen => vec![cancel(id, None)],
             New(_) => vec![schedule_with(timer, KeyPolicy::Create)],
             Refiled => vec![reschedule(id, now - SECOND, false)],
             NewRetry(failed) => vec![retry(id, due + HOUR, failed)],
-            Stopped => vec![cancel(id, true)],
+            Stopped => vec![cancel(id, Some(1))],
             NewParked => vec![Op::Park { id, failed: 0 }],
             RetriedParked => vec![retry(id, due, 2), Op::Park { id, failed: 2 }],
             Unparked => vec![Op::Park { id, failed: 0 }, Op::Unpark { id, fire: now }],
@@ -150,7 +150,7 @@ impl Spot {
                 vec![Op::Take { id }, settle(id, Verdict::Unconfirmed), Op::Replay { id, fire: now }]
             }
             Acknowledged => vec![Op::Take { id }, settle(id, Verdict::Ack)],
-            Cancelled => vec![cancel(id, false)],
+            Cancelled => vec![cancel(id, None)],
             Replaced => {
                 let next = Timer { id: TimerId::new(due, now, id.partition(), unique()), ..timer.clone() };
                 vec![schedule_with(&next, KeyPolicy::Replace)]
@@ -170,7 +170,7 @@ fn retry(id: TimerId, fire: Time, failed: u32) -> Op {
     settle(id, Verdict::Retry { fire, tier: failed as u8, failed, error: format!("failed {failed}").into() })
 }
 
-fn cancel(id: TimerId, in_flight: bool) -> Op {
+fn cancel(id: TimerId, in_flight: Option<u32>) -> Op {
     Op::Cancel { target: Target::Id(id), in_flight, request: RequestId(unique()) }
 }
 
@@ -255,13 +255,22 @@ pub(super) async fn schedule_into_its_key(kit: Kit) {
 }
 
 pub(super) async fn cancel_by_id(kit: Kit) {
-    on_every_spot(kit, &[&|t, _| cancel(t.id, false), &|t, _| cancel(t.id, true)]).await;
+    on_every_spot(
+        kit,
+        &[
+            &|t, _| cancel(t.id, None),
+            &|t, _| cancel(t.id, Some(1)),
+            &|t, _| cancel(t.id, Some(2)),
+            &|t, _| cancel(t.id, Some(u32::MAX)),
+        ],
+    )
+    .await;
 }
 
 pub(super) async fn cancel_by_key(kit: Kit) {
     let cancel =
         |t: &Timer, in_flight| Op::Cancel { target: by_key(t), in_flight, request: RequestId(unique()) };
-    on_every_spot(kit, &[&|t, _| cancel(t, false), &|t, _| cancel(t, true)]).await;
+    on_every_spot(kit, &[&|t, _| cancel(t, None), &|t, _| cancel(t, Some(1))]).await;
 }
 
 pub(super) async fn reschedule_by_id(kit: Kit) {

@@ -181,7 +181,7 @@ impl Model {
         self.ended.insert(id, ended);
     }
 
-    fn cancel(&mut self, now: Time, target: &Target, in_flight: bool) -> CancelAnswer {
+    fn cancel(&mut self, now: Time, target: &Target, in_flight: Option<u32>) -> CancelAnswer {
         let Some(id) = self.find(target) else {
             let Target::Id(id) = target else { return CancelAnswer::NotFound };
             return match *self.ended.entry(*id).or_insert(Ended::CancelledUnseen) {
@@ -190,13 +190,17 @@ impl Model {
             };
         };
         let attempt = self.attempt(&self.timers[&id]);
+        let own = Place::Taken { epoch: self.epoch, unconfirmed: false };
         let e = self.timers.get_mut(&id).unwrap();
-        if e.waits() && in_flight {
+        let flies = in_flight.unwrap_or(0) > e.progress.failed;
+        if flies && e.waits() {
             e.progress.stopped = true;
-        } else if e.waits() && attempt == 1 && !e.progress.stopped {
+        } else if flies || !(e.waits() || e.place == own) {
+            // Its owner settles it, or nobody does.
+        } else if attempt == 1 && !e.progress.stopped {
             self.end(id, Ended::Cancelled);
             return CancelAnswer::Cancelled(id);
-        } else if e.waits() {
+        } else {
             e.progress.failed = attempt - 1;
             e.die(DeadReason::Stopped, now);
         }
@@ -267,6 +271,7 @@ impl Model {
         let Some(e) = self.timers.get(&id) else { return Answer::Gone };
         let (covered, failed) = (self.covered(e), e.progress.failed);
         let taken = matches!(e.place, Place::Taken { .. });
+        let own = Place::Taken { epoch: self.epoch, unconfirmed: false };
         let e = self.timers.get_mut(&id).unwrap();
         match verdict {
             Verdict::Ack if e.waits() || taken => self.acknowledge(id),
@@ -291,7 +296,7 @@ impl Model {
                 e.fail(*failed, error);
                 e.die(*reason, now);
             }
-            Verdict::Expired if e.waits() => self.end(id, Ended::Expired),
+            Verdict::Expired if e.waits() || e.place == own => self.end(id, Ended::Expired),
             Verdict::Unconfirmed if taken => {
                 if let Place::Taken { unconfirmed, .. } = &mut e.place {
                     *unconfirmed = true;

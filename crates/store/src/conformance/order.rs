@@ -17,7 +17,7 @@ pub(super) async fn answers_are_in_the_order_of_operations(mut kit: Kit) {
     let (a, b) = (kit.timer(kit.now + MINUTE), kit.amo(kit.now));
     let key = kit.key("ordered-");
     let (c, d) = (kit.keyed(kit.now, &key), kit.keyed(kit.now + 1, &key));
-    let cancel = |id| Op::Cancel { target: Target::Id(id), in_flight: false, request: RequestId(unique()) };
+    let cancel = |id| Op::Cancel { target: Target::Id(id), in_flight: None, request: RequestId(unique()) };
     let ops = vec![
         schedule_op(&a),
         Op::Take { id: b.id },
@@ -124,7 +124,7 @@ pub(super) async fn a_batch_of_2000(mut kit: Kit) {
     let ops = (0..).zip(&timers).map(|(n, t)| match n % 5 {
         0 => Op::Settle { id: t.id, verdict: Verdict::Ack },
         1 => Op::Park { id: t.id, failed: 0 },
-        2 => Op::Cancel { target: Target::Id(t.id), in_flight: false, request: RequestId(unique()) },
+        2 => Op::Cancel { target: Target::Id(t.id), in_flight: None, request: RequestId(unique()) },
         3 => Op::Settle { id: t.id, verdict: super::kit::dead_verdict(1) },
         _ => schedule_op(t),
     });

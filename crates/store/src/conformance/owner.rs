@@ -102,7 +102,7 @@ impl Owner {
     pub(super) async fn cancel_as(
         &self,
         target: Target,
-        in_flight: bool,
+        in_flight: Option<u32>,
         request: RequestId,
     ) -> CancelAnswer {
         match self.one(Op::Cancel { target, in_flight, request }).await {
@@ -112,15 +112,16 @@ impl Owner {
     }
 
     pub(super) async fn cancel(&self, id: TimerId) -> CancelAnswer {
-        self.cancel_as(Target::Id(id), false, RequestId(unique())).await
+        self.cancel_as(Target::Id(id), None, RequestId(unique())).await
     }
 
+    /// Cancels it while its first delivery is under way.
     pub(super) async fn cancel_in_flight(&self, id: TimerId) -> CancelAnswer {
-        self.cancel_as(Target::Id(id), true, RequestId(unique())).await
+        self.cancel_as(Target::Id(id), Some(1), RequestId(unique())).await
     }
 
     pub(super) async fn cancel_key(&self, key: &Key) -> CancelAnswer {
-        self.cancel_as(Target::Key(dest(), key.clone()), false, RequestId(unique())).await
+        self.cancel_as(Target::Key(dest(), key.clone()), None, RequestId(unique())).await
     }
 
     pub(super) async fn reschedule_as(

@@ -151,7 +151,9 @@ impl Case {
                 schedule_with(&other, KeyPolicy::Create)
             }
             Kind::Cancel => {
-                let (target, in_flight) = (target(r, &timer), r.one_in(4));
+                let target = target(r, &timer);
+                // Mostly the next attempt; also one that was settled before, or one that is yet to come.
+                let in_flight = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
                 self.asks(Op::Cancel { target, in_flight, request: RequestId(unique()) })
             }
             Kind::Reschedule => {

@@ -155,11 +155,11 @@ pub(super) async fn a_repeated_cancel_gives_the_old_answer(mut kit: Kit) {
     owner.add(&timer).await;
     let request = RequestId(unique());
     for round in 0..3 {
-        let answer = owner.cancel_as(Target::Id(timer.id), false, request).await;
+        let answer = owner.cancel_as(Target::Id(timer.id), None, request).await;
         assert_eq!(answer, CancelAnswer::Cancelled(timer.id), "round {round}");
     }
     let next = kit.owner().await;
-    let answer = next.cancel_as(Target::Id(timer.id), false, request).await;
+    let answer = next.cancel_as(Target::Id(timer.id), None, request).await;
     assert_eq!(answer, CancelAnswer::Cancelled(timer.id), "also to the next owner");
 }
 
@@ -168,9 +168,12 @@ pub(super) async fn a_repeated_cancel_that_was_too_late_stays_so(mut kit: Kit) {
     let timer = kit.timer(kit.now);
     owner.add(&timer).await;
     let request = RequestId(unique());
-    assert_eq!(owner.cancel_as(Target::Id(timer.id), true, request).await, CancelAnswer::TooLate(timer.id));
+    assert_eq!(
+        owner.cancel_as(Target::Id(timer.id), Some(1), request).await,
+        CancelAnswer::TooLate(timer.id)
+    );
     assert_eq!(owner.ack(timer.id).await, Answer::Done);
-    assert_eq!(owner.cancel_as(Target::Id(timer.id), false, request).await, CancelAnswer::TooLate(timer.id));
+    assert_eq!(owner.cancel_as(Target::Id(timer.id), None, request).await, CancelAnswer::TooLate(timer.id));
 }
 
 pub(super) async fn a_repeated_keyed_cancel_spares_the_next_holder(mut kit: Kit) {
@@ -180,17 +183,17 @@ pub(super) async fn a_repeated_keyed_cancel_spares_the_next_holder(mut kit: Kit)
     owner.add(&first).await;
     let request = RequestId(unique());
     let target = || Target::Key(dest(), key.clone());
-    assert_eq!(owner.cancel_as(target(), false, request).await, CancelAnswer::Cancelled(first.id));
+    assert_eq!(owner.cancel_as(target(), None, request).await, CancelAnswer::Cancelled(first.id));
     owner.add(&second).await;
     assert_eq!(
-        owner.cancel_as(target(), false, request).await,
+        owner.cancel_as(target(), None, request).await,
         CancelAnswer::Cancelled(first.id),
         "the old answer"
     );
     assert_eq!(owner.place(second.id).await, pending_at(second.due), "the new timer lives");
     assert_eq!(owner.see_key(&key).await, Some(second.id));
     let next = kit.owner().await;
-    assert_eq!(next.cancel_as(target(), false, request).await, CancelAnswer::Cancelled(first.id));
+    assert_eq!(next.cancel_as(target(), None, request).await, CancelAnswer::Cancelled(first.id));
     assert_eq!(next.cancel_key(&key).await, CancelAnswer::Cancelled(second.id), "another request means it");
 }
 
@@ -199,10 +202,10 @@ pub(super) async fn a_repeated_cancel_of_an_unknown_key_spares_its_first_holder(
     let key = kit.key("order-");
     let request = RequestId(unique());
     let target = || Target::Key(dest(), key.clone());
-    assert_eq!(owner.cancel_as(target(), false, request).await, CancelAnswer::NotFound);
+    assert_eq!(owner.cancel_as(target(), None, request).await, CancelAnswer::NotFound);
     let timer = kit.keyed(kit.now + MINUTE, &key);
     owner.add(&timer).await;
-    assert_eq!(owner.cancel_as(target(), false, request).await, CancelAnswer::NotFound);
+    assert_eq!(owner.cancel_as(target(), None, request).await, CancelAnswer::NotFound);
     assert_eq!(owner.place(timer.id).await, pending_at(timer.due));
 }
 

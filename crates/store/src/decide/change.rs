@@ -48,22 +48,23 @@ pub(super) fn cancel<T: Table>(
     table: &mut T,
     ctx: &Context,
     target: &Target,
-    in_flight: bool,
+    in_flight: Option<u32>,
 ) -> Result<CancelAnswer, T::Error> {
     let Some(id) = resolve(table, target)? else { return Ok(CancelAnswer::NotFound) };
     let Some(row) = table.row(id)? else { return cancel_unseen(table, ctx, id) };
+    let under_way = in_flight.is_some_and(|attempt| attempt > row.record.progress.failed);
     match row.at {
-        At::Taken { .. } | At::Dead { .. } => {}
-        At::Pending { .. } | At::Parked if in_flight => {
+        At::Taken { .. } | At::Dead { .. } if under_way || !ctx.has_taken(&row) => {}
+        _ if under_way => {
             let mut after = row.clone();
             after.record.progress.stopped = true;
             table.put(Some(&row), after)?;
         }
-        At::Pending { .. } | At::Parked if untouched(ctx, &row) => {
+        _ if untouched(ctx, &row) => {
             end(table, ctx, &row, Some(Ended::Cancelled))?;
             return Ok(CancelAnswer::Cancelled(id));
         }
-        At::Pending { .. } | At::Parked => {
+        _ => {
             let mut record = row.record.clone();
             record.progress.failed = record.attempt(ctx.covered(&row)).saturating_sub(1);
             bury(table, ctx, &row, record, DeadReason::Stopped)?;
@@ -99,7 +100,7 @@ pub(super) fn reschedule<T: Table>(
     if !movable || in_flight || !untouched(ctx, &row) {
         return Ok(RescheduleAnswer::TooLate(id));
     }
-    if row.record.timer.deadline.is_some_and(|deadline| deadline < due) {
+    if row.record.timer.is_past_deadline(due) {
         return Ok(RescheduleAnswer::PastDeadline(id));
     }
     let mut record = row.record.clone();
@@ -108,7 +109,8 @@ pub(super) fn reschedule<T: Table>(
     Ok(RescheduleAnswer::Rescheduled(id))
 }
 
-/// No delivery of this pending or parked timer can have been started, in whatever epoch.
+/// No delivery of this timer can have been started, in whatever epoch: it is pending or parked, or was
+/// taken in this epoch and not sent.
 fn untouched(ctx: &Context, row: &Row) -> bool {
     row.record.attempt(ctx.covered(row)) == 1 && !row.record.progress.stopped
 }
@@ -136,7 +138,7 @@ pub(super) fn replay<T: Table>(
     record.progress.failed = record.progress.failed.saturating_add(u32::from(unconfirmed));
     record.progress.budget_from = record.progress.failed;
     record.progress.stopped = false;
-    if record.timer.deadline.is_some_and(|deadline| deadline < ctx.now) {
+    if record.timer.is_past_deadline(ctx.now) {
         Arc::make_mut(&mut record.timer).deadline = None;
     }
     file(table, ctx, Some(&row), record, fire, 0)?;

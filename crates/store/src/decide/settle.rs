@@ -14,7 +14,7 @@ pub(super) fn take<T: Table>(table: &mut T, ctx: &Context, id: TimerId) -> Resul
             table.put(Some(&row), Row { record: row.record.clone(), at })?;
             Ok(Answer::Done)
         }
-        At::Taken { epoch, unconfirmed: false } if epoch == ctx.epoch => Ok(Answer::Done),
+        At::Taken { .. } if ctx.has_taken(&row) => Ok(Answer::Done),
         _ => Ok(Answer::Gone),
     }
 }
@@ -40,11 +40,11 @@ pub(super) fn settle<T: Table>(
             Ok(Answer::Done)
         }
         Verdict::Expired => match row.at {
-            At::Pending { .. } | At::Parked => {
+            At::Taken { .. } | At::Dead { .. } if !ctx.has_taken(&row) => Ok(Answer::Gone),
+            _ => {
                 end(table, ctx, &row, Some(Ended::Expired))?;
                 Ok(Answer::Done)
             }
-            At::Taken { .. } | At::Dead { .. } => Ok(Answer::Gone),
         },
         Verdict::Unconfirmed => unconfirm(table, &row),
     }
@@ -122,7 +122,7 @@ pub(super) fn park<T: Table>(
     match row.at {
         At::Parked => return Ok(Answer::Done),
         At::Pending { .. } => {}
-        At::Taken { epoch, unconfirmed: false } if epoch == ctx.epoch => {}
+        At::Taken { .. } if ctx.has_taken(&row) => {}
         At::Taken { .. } | At::Dead { .. } => return Ok(Answer::Gone),
     }
     let mut record = row.record.clone();

@@ -45,7 +45,7 @@ impl Bench {
         timer.id
     }
 
-    fn cancel(&mut self, target: Target, in_flight: bool) -> CancelAnswer {
+    fn cancel(&mut self, target: Target, in_flight: Option<u32>) -> CancelAnswer {
         self.requests += 1;
         match self.apply(Op::Cancel { target, in_flight, request: RequestId(self.requests) }) {
             Answer::Cancel(answer) => answer,
@@ -167,7 +167,7 @@ fn every_ending_frees_the_key() {
         |b, id| b.settle(id, Verdict::Ack),
         |b, id| b.settle(id, dead(1)),
         |b, id| b.settle(id, Verdict::Expired),
-        |b, id| Answer::Cancel(b.cancel(Target::Id(id), false)),
+        |b, id| Answer::Cancel(b.cancel(Target::Id(id), None)),
     ];
     for ending in endings {
         let mut b = Bench::new();
@@ -182,27 +182,65 @@ fn every_ending_frees_the_key() {
 fn cancel_is_exact_about_attempts() {
     let mut b = Bench::new();
     let id = b.given(&timer(1, 60_000));
-    assert_eq!(b.cancel(Target::Id(id), false), CancelAnswer::Cancelled(id));
+    assert_eq!(b.cancel(Target::Id(id), None), CancelAnswer::Cancelled(id));
     assert_eq!(b.ended(id), Some(Ended::Cancelled));
-    assert_eq!(b.cancel(Target::Id(id), false), CancelAnswer::Cancelled(id), "by what is remembered");
+    assert_eq!(b.cancel(Target::Id(id), None), CancelAnswer::Cancelled(id), "by what is remembered");
 
     let retried = b.given(&timer(2, 60_000));
     b.settle(retried, retry(1));
-    assert_eq!(b.cancel(Target::Id(retried), false), CancelAnswer::TooLate(retried));
+    assert_eq!(b.cancel(Target::Id(retried), None), CancelAnswer::TooLate(retried));
     assert!(matches!(b.at(retried), Some(At::Dead { reason: DeadReason::Stopped, .. })));
-    assert_eq!(b.cancel(Target::Id(retried), false), CancelAnswer::TooLate(retried));
+    assert_eq!(b.cancel(Target::Id(retried), None), CancelAnswer::TooLate(retried));
 }
 
 #[test]
 fn cancel_of_what_is_in_flight_stops_the_next_attempt() {
     let mut b = Bench::new();
     let id = b.given(&timer(1, 60_000));
-    assert_eq!(b.cancel(Target::Id(id), true), CancelAnswer::TooLate(id));
+    assert_eq!(b.cancel(Target::Id(id), Some(1)), CancelAnswer::TooLate(id));
     assert_eq!(b.at(id), pending(60_000, 0));
     assert_eq!(b.reschedule(id, 70_000, false), RescheduleAnswer::TooLate(id), "it is stopped");
     assert_eq!(b.settle(id, retry(1)), Answer::Done);
     assert!(matches!(b.at(id), Some(At::Dead { reason: DeadReason::Stopped, .. })));
     assert_eq!(b.failed(id), 1);
+}
+
+#[test]
+fn cancel_of_a_delivery_whose_retry_is_filed_stops_it_at_once() {
+    let mut b = Bench::new();
+    let t = keyed(1, 60_000);
+    let id = b.given(&t);
+    b.settle(id, retry(1));
+    assert_eq!(b.cancel(Target::Id(id), Some(1)), CancelAnswer::TooLate(id));
+    assert!(matches!(b.at(id), Some(At::Dead { reason: DeadReason::Stopped, .. })));
+    assert_eq!((b.failed(id), b.holder(&t)), (1, None));
+    // The second attempt is under way.
+    let id = b.given(&timer(2, 60_000));
+    b.settle(id, retry(1));
+    assert_eq!(b.cancel(Target::Id(id), Some(2)), CancelAnswer::TooLate(id));
+    assert!(matches!(b.at(id), Some(At::Pending { .. })));
+    b.settle(id, retry(2));
+    assert!(matches!(b.at(id), Some(At::Dead { reason: DeadReason::Stopped, .. })));
+}
+
+#[test]
+fn what_this_epoch_has_taken_and_not_sent_can_be_cancelled_and_expire() {
+    let once = |n| Timer { mode: Mode::AtMostOnce, ..timer(n, 60_000) };
+    let mut b = Bench::new();
+    let taken: Vec<TimerId> = (0..4).map(|n| b.given(&once(n))).collect();
+    for id in &taken {
+        assert_eq!(b.apply(Op::Take { id: *id }), Answer::Done);
+    }
+    assert_eq!(b.cancel(Target::Id(taken[0]), None), CancelAnswer::Cancelled(taken[0]));
+    assert_eq!(b.ended(taken[0]), Some(Ended::Cancelled));
+    assert_eq!(b.settle(taken[1], Verdict::Expired), Answer::Done);
+    assert_eq!(b.ended(taken[1]), Some(Ended::Expired));
+    assert_eq!(b.cancel(Target::Id(taken[2]), Some(1)), CancelAnswer::TooLate(taken[2]), "it was sent");
+    assert!(matches!(b.at(taken[2]), Some(At::Taken { unconfirmed: false, .. })));
+    b.succeed(3_000);
+    assert_eq!(b.cancel(Target::Id(taken[3]), None), CancelAnswer::TooLate(taken[3]), "it may have been");
+    assert_eq!(b.settle(taken[3], Verdict::Expired), Answer::Gone);
+    assert!(matches!(b.at(taken[3]), Some(At::Taken { unconfirmed: false, .. })));
 }
 
 #[test]
@@ -214,13 +252,13 @@ fn a_predecessors_claim_covers_what_was_filed_before() {
     assert_eq!(b.reschedule(early, 9_000, false), RescheduleAnswer::TooLate(early));
     assert_eq!(b.reschedule(late, 2_000, false), RescheduleAnswer::Rescheduled(late), "filed anew");
     for id in [late, fresh] {
-        assert_eq!(b.cancel(Target::Id(id), false), CancelAnswer::Cancelled(id));
+        assert_eq!(b.cancel(Target::Id(id), None), CancelAnswer::Cancelled(id));
     }
-    assert_eq!(b.cancel(Target::Id(early), false), CancelAnswer::TooLate(early));
+    assert_eq!(b.cancel(Target::Id(early), None), CancelAnswer::TooLate(early));
     assert_eq!(b.failed(early), 1, "the covered attempt stays counted");
     let again = b.given(&timer(4, 2_500));
     b.succeed(3_000);
-    assert_eq!(b.cancel(Target::Id(again), false), CancelAnswer::TooLate(again), "fresh was another epoch's");
+    assert_eq!(b.cancel(Target::Id(again), None), CancelAnswer::TooLate(again), "fresh was another epoch's");
 }
 
 #[test]
@@ -229,7 +267,7 @@ fn a_request_is_answered_the_same_way_for_the_horizon() {
     let t = keyed(1, 60_000);
     let id = b.given(&t);
     let target = Target::Key(t.dest.clone(), t.key.clone().unwrap());
-    let cancel = Op::Cancel { target, in_flight: false, request: RequestId(99) };
+    let cancel = Op::Cancel { target, in_flight: None, request: RequestId(99) };
     let first = b.apply(cancel.clone());
     assert_eq!(first, Answer::Cancel(CancelAnswer::Cancelled(id)));
     let successor = b.given(&keyed(2, 70_000));
@@ -260,7 +298,7 @@ fn a_repeated_reschedule_does_not_undo_a_later_one() {
 fn a_cancel_that_overtakes_its_schedule_wins() {
     let mut b = Bench::new();
     let t = timer(1, 60_000);
-    assert_eq!(b.cancel(Target::Id(t.id), false), CancelAnswer::NotFound);
+    assert_eq!(b.cancel(Target::Id(t.id), None), CancelAnswer::NotFound);
     assert_eq!(b.schedule(&t, KeyPolicy::Create), ScheduleAnswer::Ended(Ended::CancelledUnseen));
     b.ctx.now = b.ctx.now + limits::REPEAT_HORIZON_MS + 1;
     b.given(&t);
@@ -288,7 +326,7 @@ fn taken_timers_are_settled_parked_or_unconfirmed() {
         assert_eq!(b.apply(Op::Take { id }), Answer::Done);
     }
     assert_eq!(b.holder(&t), Some(id));
-    assert_eq!(b.cancel(Target::Id(id), false), CancelAnswer::TooLate(id));
+    assert_eq!(b.cancel(Target::Id(id), Some(1)), CancelAnswer::TooLate(id));
     assert_eq!(b.apply(Op::Park { id, failed: 0 }), Answer::Done);
     assert_eq!(b.apply(Op::Take { id }), Answer::Done);
     b.succeed(0);

@@ -1,5 +1,6 @@
 //! Single scenes of the engine on the in-memory model; whole lives are simulated in `tests/simulation.rs`.
 
+mod deadlines;
 mod delivery;
 mod fencing;
 mod gather;
@@ -8,6 +9,7 @@ mod memory;
 mod park;
 mod requests;
 mod settle;
+mod stopping;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,6 +45,10 @@ struct Rig {
     ended: Option<LaneError>,
     /// What is applied is answered as not confirmed by enough replicas.
     unconfirmed: bool,
+    /// Batches are refused, and nothing of them is applied.
+    read_only: bool,
+    /// Answers of the store are on their way and do not arrive.
+    answers_wait: bool,
     random: u64,
 }
 
@@ -81,6 +87,8 @@ impl Rig {
             released: false,
             ended: None,
             unconfirmed: false,
+            read_only: false,
+            answers_wait: false,
             random: term.0 << 32,
         }
     }
@@ -112,7 +120,9 @@ impl Rig {
 
     fn turn(&mut self) {
         loop {
-            while let Some(answer) = self.unanswered.front_mut().and_then(FutureExt::now_or_never) {
+            while !self.answers_wait
+                && let Some(answer) = self.unanswered.front_mut().and_then(FutureExt::now_or_never)
+            {
                 self.unanswered.pop_front();
                 let answer = answer.unwrap_or_else(CallAnswer::Ended);
                 let epoch = self.lane.epoch();
@@ -140,6 +150,10 @@ impl Rig {
         };
         let lane = &self.lane;
         self.unanswered.push_back(match call {
+            Call::Apply(batch) if self.read_only => {
+                let refused = batch.ops.iter().map(|_| Answer::Refused(Refusal::ReadOnly)).collect();
+                std::future::ready(Ok(CallAnswer::Apply(refused))).boxed()
+            }
             Call::Apply(batch) if self.unconfirmed => {
                 let refused = |_| Answer::Refused(Refusal::NotReplicated);
                 let all = move |a: Vec<Answer>| CallAnswer::Apply(a.into_iter().map(refused).collect());

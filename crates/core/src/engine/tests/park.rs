@@ -85,7 +85,7 @@ fn what_comes_back_from_the_park_is_not_sent_before_a_claim_covers_it() {
     assert!(sent);
     // Whoever comes next must know of every delivery: after it, a cancel is too late.
     let next = Rig::on(store, 2, rig.ms, EngineOptions::default());
-    let op = Op::Cancel { target: Target::Id(t.id), in_flight: false, request: RequestId(1) };
+    let op = Op::Cancel { target: Target::Id(t.id), in_flight: None, request: RequestId(1) };
     let batch = mtimer_store::Batch { now: next.now().time, claim: None, ops: vec![op] };
     let answer = next.lane.apply(batch).now_or_never().unwrap().unwrap().remove(0);
     let cancelled = answer == Answer::Cancel(CancelAnswer::Cancelled(t.id));
@@ -194,4 +194,32 @@ fn the_end_of_the_partition_that_is_swept_lets_the_next_begin() {
     let (mut engine, mut now) = swept_and_disowned();
     page(&mut engine, now, PartitionId(1), CallAnswer::Ended(LaneError::Closed));
     assert_eq!(sweep_for_a_second(&mut engine, &mut now), [(2, 0)]);
+}
+
+#[test]
+fn a_page_of_parked_timers_may_arrive_after_its_destination_was_forgotten() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 0);
+    let timer = rig.timer("a", 0);
+    rig.schedule(1, timer.clone());
+    rig.run(1_000);
+    assert_eq!(rig.place(timer.id), Some(Place::Parked));
+    rig.answers_wait = true;
+    rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 10 });
+    rig.turn();
+    // A page of parked timers is asked for. Before it arrives the client and the partition go.
+    rig.session(1, SessionEvent::Closed);
+    let now = rig.now();
+    rig.engine.handle(now, Input::Disown(P));
+    rig.turn();
+    rig.answers_wait = false;
+    rig.turn();
+    assert_eq!(rig.ended, Some(LaneError::Closed));
+    assert_eq!((rig.engine.memory().0, rig.engine.unsettled()), (0, 0));
+    // Nothing was done with the page: the next owner finds the timer where it was.
+    let mut next = Rig::on(rig.store.clone(), 2, rig.ms, EngineOptions::default());
+    assert_eq!(next.place(timer.id), Some(Place::Parked));
+    next.join(1, "a", 10);
+    next.run(50);
+    assert_eq!(next.take_deliveries().iter().map(|(_, d)| d.id).collect::<Vec<_>>(), [timer.id]);
 }

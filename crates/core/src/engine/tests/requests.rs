@@ -206,7 +206,7 @@ fn an_edit_waits_behind_the_park_of_its_timer() {
 }
 
 #[test]
-fn an_at_most_once_timer_that_was_taken_and_not_sent_is_not_lost_by_a_cancel_that_came_too_late() {
+fn an_at_most_once_timer_that_was_taken_and_not_sent_is_not_lost_by_a_reschedule_that_came_too_late() {
     let mut rig = Rig::new(EngineOptions::default());
     rig.join(1, "a", 10);
     rig.join(2, "b", 1);
@@ -214,10 +214,11 @@ fn an_at_most_once_timer_that_was_taken_and_not_sent_is_not_lost_by_a_cancel_tha
     once.mode = Mode::AtMostOnce;
     rig.schedule(1, once.clone());
     rig.run(45);
-    // It is being taken when it is to be cancelled and its client goes.
+    // It is being taken when it is to be moved and its client goes.
     rig.store.faults().hold(P);
     rig.run(10);
-    rig.ask(2, vec![RequestOp::Cancel { target: Target::Id(once.id), request: 9 }]);
+    let due = once.due + 10_000;
+    rig.ask(2, vec![RequestOp::Reschedule { target: Target::Id(once.id), due, request: 9 }]);
     rig.session(1, SessionEvent::Closed);
     rig.run(10);
     rig.store.faults().heal(P);
@@ -230,7 +231,7 @@ fn an_at_most_once_timer_that_was_taken_and_not_sent_is_not_lost_by_a_cancel_tha
 }
 
 #[test]
-fn an_at_most_once_timer_that_was_taken_and_not_sent_is_told_of_when_its_deadline_passes() {
+fn an_at_most_once_timer_that_was_taken_and_not_sent_expires_when_its_deadline_passes() {
     let mut rig = Rig::new(EngineOptions::default());
     rig.join(1, "a", 10);
     rig.join(2, "b", 1);
@@ -251,10 +252,9 @@ fn an_at_most_once_timer_that_was_taken_and_not_sent_is_told_of_when_its_deadlin
     rig.join(3, "a", 10);
     rig.run(1_000);
     assert!(rig.take_deliveries().is_empty());
-    let place = rig.place(once.id);
-    assert!(
-        matches!(place, Some(Place::Taken { unconfirmed: true, .. })),
-        "{place:?}, and {:?} in memory",
-        rig.engine.memory()
-    );
+    assert_eq!((rig.place(once.id), rig.engine.memory().0), (None, 0));
+    rig.take_replies();
+    rig.schedule(2, once);
+    rig.run(5);
+    assert_eq!(rig.take_replies(), [OpReply::Ended(mtimer_types::Ended::Expired)]);
 }

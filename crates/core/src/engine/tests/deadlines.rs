@@ -1,0 +1,158 @@
+//! No delivery begins after a timer's deadline, wherever the timer waits, and what has missed its
+//! deadline ends soon.
+
+use mtimer_types::{Ended, limits::REPEAT_HORIZON_MS};
+
+use super::*;
+
+/// How a timer ended, as the store remembers it.
+fn ended(rig: &mut Rig, timer: &Timer) -> OpReply {
+    assert!(rig.ms < REPEAT_HORIZON_MS);
+    rig.take_replies();
+    rig.schedule(1, timer.clone());
+    rig.run(5);
+    rig.take_replies().remove(0)
+}
+
+/// A timer that is due in `due_in` ms and may be delivered for `open` ms.
+fn with_deadline(rig: &mut Rig, due_in: u64, open: u64) -> Timer {
+    let timer = rig.timer("a", due_in);
+    Timer { deadline: Some(timer.due + open), ..timer }
+}
+
+/// A client with credit for one delivery has one; three timers with deadlines and one without wait.
+fn waiting_for_credit() -> (Rig, Delivery, Vec<Timer>) {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 1);
+    let first = rig.timer("a", 0);
+    let first = rig.deliver(1, first);
+    let timers: Vec<Timer> = (0..3).map(|n| with_deadline(&mut rig, 10 + n, 50)).collect();
+    timers.iter().for_each(|timer| rig.schedule(1, timer.clone()));
+    let open = rig.timer("a", 10);
+    rig.schedule(1, open);
+    rig.run(30);
+    (rig, first, timers)
+}
+
+#[test]
+fn what_waits_for_credit_is_not_delivered_after_its_deadline() {
+    let (mut rig, first, timers) = waiting_for_credit();
+    // No housekeeping comes between the deadline and the credit.
+    rig.run(20);
+    rig.engine.housekeeping_at += 1_000;
+    rig.run(50);
+    rig.settle(1, &first, HandlerOutcome::Ok);
+    rig.run(5);
+    let sent: Vec<_> = rig.take_deliveries().iter().map(|(_, d)| d.id).collect();
+    assert!(timers.iter().all(|t| !sent.contains(&t.id)), "delivered after the deadline");
+    assert_eq!(sent.len(), 1);
+    assert_eq!(ended(&mut rig, &timers[0]), OpReply::Ended(Ended::Expired));
+}
+
+#[test]
+fn what_waits_for_credit_expires_although_no_credit_comes() {
+    let (mut rig, _, timers) = waiting_for_credit();
+    rig.run(150);
+    assert_eq!(timers.iter().filter(|t| rig.place(t.id).is_some()).count(), 0, "still there");
+    assert_eq!(rig.engine.counters[crate::api::Counter::Parked as usize], 0);
+    assert_eq!((rig.engine.memory().0, rig.engine.unsettled()), (2, 1));
+    assert_eq!(ended(&mut rig, &timers[2]), OpReply::Ended(Ended::Expired));
+}
+
+#[test]
+fn a_delivery_may_begin_at_the_deadline_itself() {
+    let (mut rig, first, timers) = waiting_for_credit();
+    let deadline = timers[0].deadline.unwrap();
+    while rig.now().time < deadline {
+        rig.run(1);
+    }
+    rig.settle(1, &first, HandlerOutcome::Ok);
+    rig.turn();
+    assert_eq!(rig.take_deliveries().iter().map(|(_, d)| d.id).collect::<Vec<_>>(), [timers[0].id]);
+}
+
+#[test]
+fn what_expires_in_the_queue_does_not_stay_in_it() {
+    let mut rig = Rig::new(EngineOptions { park_after_ms: 60_000, ..EngineOptions::default() });
+    rig.join(1, "a", 1);
+    let first = rig.timer("a", 0);
+    rig.deliver(1, Timer { callback_timeout_ms: Some(60_000), ..first });
+    let open = rig.timer("a", 0);
+    rig.schedule(1, open);
+    rig.run(5);
+    for _ in 0..20 {
+        for _ in 0..100 {
+            let timer = with_deadline(&mut rig, 0, 20);
+            rig.schedule(1, timer);
+        }
+        rig.run(100);
+    }
+    let (_, dest) = rig.engine.roster.dests().next().unwrap();
+    assert!(dest.ready.len() <= 201, "{} ids of timers that have ended", dest.ready.len());
+}
+
+#[test]
+fn a_cancelled_timer_leaves_nothing_behind_among_the_deadlines() {
+    let (mut rig, _, timers) = waiting_for_credit();
+    for (request, timer) in timers.iter().enumerate() {
+        let (target, request) = (Target::Id(timer.id), request as u64);
+        rig.ask(1, vec![RequestOp::Cancel { target, request }]);
+    }
+    rig.run(5);
+    let (_, dest) = rig.engine.roster.dests().next().unwrap();
+    assert_eq!(dest.next_deadline(), None);
+}
+
+#[test]
+fn what_is_taken_too_late_expires_and_is_not_sent() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let timer = with_deadline(&mut rig, 50, 20);
+    let once = Timer { mode: Mode::AtMostOnce, ..timer };
+    rig.schedule(1, once.clone());
+    rig.run(45);
+    rig.take_replies();
+    rig.answers_wait = true;
+    rig.run(30);
+    // The take is answered after the deadline.
+    rig.answers_wait = false;
+    rig.run(50);
+    assert_eq!(rig.take_deliveries(), []);
+    assert_eq!(rig.place(once.id), None, "neither sent nor ended");
+    assert_eq!((rig.engine.memory().0, rig.engine.unsettled()), (0, 0));
+    assert_eq!(ended(&mut rig, &once), OpReply::Ended(Ended::Expired));
+    let other = rig.timer("a", 0);
+    rig.deliver(1, other);
+}
+
+#[test]
+fn what_comes_back_from_the_park_too_late_expires() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 0);
+    let timer = with_deadline(&mut rig, 0, 1_000);
+    rig.schedule(1, timer.clone());
+    rig.run(900);
+    assert_eq!(rig.place(timer.id), Some(Place::Parked));
+    rig.answers_wait = true;
+    rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 10 });
+    rig.run(200);
+    rig.answers_wait = false;
+    rig.run(50);
+    assert_eq!(rig.take_deliveries(), []);
+    assert_eq!(ended(&mut rig, &timer), OpReply::Ended(Ended::Expired));
+}
+
+#[test]
+fn a_retry_that_waits_for_credit_expires_too() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 1);
+    let timer = with_deadline(&mut rig, 0, 200);
+    let first = rig.deliver(1, timer.clone());
+    rig.settle(1, &first, HandlerOutcome::Retry { after_ms: Some(100), error: "later".into() });
+    rig.run(10);
+    let other = rig.timer("a", 0);
+    rig.deliver(1, other);
+    rig.run(300);
+    assert_eq!(rig.take_deliveries(), []);
+    assert_eq!(ended(&mut rig, &timer), OpReply::Ended(Ended::Expired));
+}
