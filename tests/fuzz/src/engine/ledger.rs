@@ -18,7 +18,7 @@ pub(super) struct Ledger {
 struct Fate {
     /// It has ended so: no delivery may follow.
     ended: Option<&'static str>,
-    /// A cancel came too late: so many deliveries may have begun, no more.
+    /// A cancel came too late: so many deliveries had begun, and no more may.
     most: Option<usize>,
     /// It was moved to this time.
     moved: Option<Time>,
@@ -41,7 +41,7 @@ impl Fate {
 
 impl Ledger {
     /// A batch was answered.
-    pub(super) fn applied(&mut self, known: &Known, ops: &[Op], answers: &[Answer]) {
+    pub(super) fn applied(&mut self, ops: &[Op], answers: &[Answer]) {
         for (op, answer) in ops.iter().zip(answers) {
             match (op, answer) {
                 (
@@ -56,14 +56,11 @@ impl Ledger {
                         self.end(*old, "replaced");
                     }
                 }
-                (Op::Cancel { in_flight, .. }, Answer::Cancel(answer)) => match answer {
+                (Op::Cancel { .. }, Answer::Cancel(answer)) => match answer {
                     CancelAnswer::Cancelled(id) => self.end(*id, "cancelled"),
                     CancelAnswer::TooLate(id) => {
-                        let mode = known.timers.iter().find(|t| t.id == *id).map(|t| t.mode);
                         let fate = self.fates.entry(*id).or_default();
-                        // One that was being taken may have its only delivery yet.
-                        let taking = *in_flight && mode == Some(Mode::AtMostOnce) && fate.deliveries == 0;
-                        fate.most = Some(fate.deliveries + usize::from(taking));
+                        fate.most = Some(fate.deliveries);
                     }
                     CancelAnswer::NotFound => {}
                 },

@@ -110,12 +110,12 @@ impl Backend for Model {
         &mut self,
         _: PartitionId,
         mut open: Open,
-        known: &Known,
+        _: &Known,
         _: &mut Program<'_>,
     ) -> Result<CallAnswer, Open> {
         let Some(answer) = (&mut open.answer).now_or_never() else { return Err(open) };
         match &answer {
-            Ok(CallAnswer::Apply(answers)) => self.ledger.applied(known, &open.ops, answers),
+            Ok(CallAnswer::Apply(answers)) => self.ledger.applied(&open.ops, answers),
             Ok(_) => {}
             Err(_) => self.ledger.lost(&open.ops),
         }

@@ -90,6 +90,7 @@ pub(super) struct World<B: Backend> {
     clients: [Option<Client>; SLOTS],
     sessions: u64,
     corr: u64,
+    requests: u64,
     /// Deliveries to clients, the latest last.
     deliveries: Vec<(SessionId, Delivery)>,
     /// What the last view of the broker said.
@@ -97,6 +98,8 @@ pub(super) struct World<B: Backend> {
     topology: u64,
     pub(super) draining: bool,
     released: bool,
+    /// Print what goes in and what comes out.
+    trace: bool,
 }
 
 pub(super) fn dest(n: usize) -> Destination {
@@ -133,11 +136,13 @@ impl<B: Backend> World<B> {
             clients: [const { None }; SLOTS],
             sessions: 0,
             corr: 0,
+            requests: 0,
             deliveries: Vec::new(),
             view: None,
             topology: 0,
             draining: false,
             released: false,
+            trace: std::env::var_os("MTIMER_FUZZ_TRACE").is_some(),
         };
         (0..PARTITIONS).for_each(|p| world.acquire(PartitionId(p), program));
         world.flush();
@@ -199,6 +204,9 @@ impl<B: Backend> World<B> {
     }
 
     fn input(&mut self, input: Input) {
+        if self.trace {
+            eprintln!("{:?} <- {input:?}", self.known.now);
+        }
         self.engine.handle(self.known.now, input);
     }
 
@@ -297,8 +305,10 @@ impl<B: Backend> World<B> {
     }
 
     fn operation(&mut self, program: &mut Program<'_>) -> RequestOp {
-        let request = self.corr << 8 | u64::from(program.byte());
-        let kind = request % 16;
+        let kind = program.byte() % 16;
+        // Another number for each: a repeated one gets the answer of the first time, which proves nothing.
+        self.requests += 1;
+        let request = self.requests;
         match kind {
             0..=7 => {
                 let timer = if kind < 6 { self.new_timer(program) } else { self.repeated(program) };
@@ -407,7 +417,8 @@ impl<B: Backend> World<B> {
     fn extend(&mut self, program: &mut Program<'_>) {
         let back = program.below(self.deliveries.len().min(256));
         let Some((session, d)) = self.deliveries.iter().rev().nth(back) else { return };
-        let by_ms = program.one([0, 100, 2_000, u32::MAX]);
+        // Much less than a day, for which the next owner would honour it, too.
+        let by_ms = program.one([0, 100, 2_000, 8_000]);
         let event = SessionEvent::Extend { id: d.id, epoch: d.epoch, attempt: d.attempt, by_ms };
         self.input(Input::Session(*session, event));
     }
@@ -457,6 +468,9 @@ impl<B: Backend> World<B> {
         let mut effects = Vec::new();
         self.engine.flush(self.known.now, &mut effects);
         for effect in effects {
+            if self.trace {
+                eprintln!("{:?} -> {effect:?}", self.known.now);
+            }
             match effect {
                 Effect::Send(session, message) => self.receive(session, message),
                 Effect::Close(session, _) => {
