@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use mtimer_core::{Engine, EngineOptions};
 use mtimer_protocol::Status;
 use mtimer_store::{Acquired, Coordination, Store};
 use mtimer_types::{Epoch, PartitionId, limits};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
@@ -24,9 +25,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::acquire::{Acquirer, Outage};
 use crate::clock::{Clock, keep};
-use crate::cluster::{Assigned, Board, ClusterTask, ORDERS, PEER_EVENTS, Parts as ClusterParts, PeerEvent};
+use crate::cluster::{
+    Assigned, Board, ClusterTask, ORDERS, PEER_EVENTS, Parts as ClusterParts, PeerEvent, is_taken,
+};
 use crate::counters::Counters;
 use crate::error::{BrokerError, StartError};
+use crate::frames::ReceiveBudget;
 use crate::inbox::Gate;
 use crate::lanes::{Lanes, Means};
 use crate::listener::listen;
@@ -43,6 +47,10 @@ const UNREACHABLE_MS: u64 = 2_000;
 const CONTROLS: usize = 64;
 /// How long sessions and tasks may take to end when the engine's task has ended: last words and lingering, twice over.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
+/// Connections that the system accepts before the listener does.
+const BACKLOG: u32 = 1_024;
+/// Name and version of this software, as other brokers see them.
+const SOFTWARE: &str = concat!("mtimer/", env!("CARGO_PKG_VERSION"));
 
 /// Starts a broker on a store.
 ///
@@ -92,13 +100,22 @@ async fn begin(
     // First of all: a second broker started by mistake on the same address must not take the partitions over.
     let addr = options.listen;
     let listen_error = |source| StartError::Listen { addr, source };
-    let listener = TcpListener::bind(addr).await.map_err(listen_error)?;
-    let local = listener.local_addr().map_err(listen_error)?;
+    let socket = bind(addr).map_err(listen_error)?;
+    let local = socket.local_addr().map_err(listen_error)?;
+    let coordination = store.coordination();
+    if coordination.is_some() {
+        // Before it listens: whoever answers now is not this process.
+        let (address, cluster) = (options.address(local)?, &options.cluster);
+        if is_taken(&address, cluster, SOFTWARE, String::new()).await {
+            return Err(StartError::AddressTaken { address, cluster: cluster.clone() });
+        }
+    }
+    let listener = socket.listen(BACKLOG).map_err(listen_error)?;
     let counters = Arc::new(Counters::default());
     let patience = options.startup_timeout;
-    let (ownership, joined) = match store.coordination() {
+    let (ownership, joined) = match coordination {
         Some(coordination) => {
-            let clock = Arc::new(Clock::start(options.host_clock.clone(), &*store).await);
+            let clock = Arc::new(start_clock(&options, &*store).await?);
             let (cluster, means, joined) = found(&options, &store, coordination, &counters, &clock, local)?;
             (Ownership { means, clock, acquired: Vec::new(), cluster: Some(cluster) }, Some(joined))
         }
@@ -115,6 +132,29 @@ async fn begin(
         Ok(())
     };
     Ok((broker, joining))
+}
+
+/// Starts the clock, which waits for the store's.
+async fn start_clock(options: &BrokerOptions, store: &dyn Store) -> Result<Clock, StartError> {
+    let (began, start) = (Instant::now(), Clock::start(options.host_clock.clone(), store));
+    match options.startup_timeout {
+        None => Ok(start.await),
+        Some(patience) => timeout(patience, start).await.map_err(|_| {
+            let last = "none of its clocks has answered".to_owned();
+            StartError::StoreAway { waited: began.elapsed(), last }
+        }),
+    }
+}
+
+/// Reserves an address without listening on it. Fails if another socket listens there.
+fn bind(addr: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // So that connections of an earlier process that are still closing do not hold up a restart.
+    // Elsewhere than on Unix the option would allow two listeners.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    Ok(socket)
 }
 
 /// Waits until a broker of a cluster owns what it was first assigned.
@@ -160,7 +200,7 @@ fn found(
     let address = options.address(local)?;
     let own = &options.membership;
     let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-    let software = concat!("mtimer/", env!("CARGO_PKG_VERSION")).to_owned();
+    let software = SOFTWARE.to_owned();
     let node = NodeOptions {
         cluster: options.cluster.clone(),
         partitions: store.info().partitions,
@@ -278,6 +318,8 @@ fn assemble(
         clock: clock.clone(),
         counters: counters.clone(),
         auth: options.auth,
+        receiving: Arc::new(ReceiveBudget::new(options.receiving_bytes)),
+        receiving_from_brokers: Arc::new(ReceiveBudget::new(limits::MAX_RECEIVING_FROM_BROKERS)),
         outbox_total: Arc::default(),
         outbox_limit: options.session_outbox_bytes,
         sessions: Arc::new(Semaphore::new(options.max_sessions)),

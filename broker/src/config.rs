@@ -120,6 +120,8 @@ settings! {
     max_handshakes: usize = "MTIMER_MAX_HANDSHAKES",
     /// Sessions of clients at most; other brokers and observers have places besides
     max_sessions: usize = "MTIMER_MAX_SESSIONS",
+    /// Memory for frames that clients are sending, of all together
+    receiving: Size = "MTIMER_RECEIVING",
     /// What may wait for one session to read it, at most
     session_outbox: Size = "MTIMER_SESSION_OUTBOX",
     /// text or json
@@ -330,7 +332,9 @@ impl PartialConfig {
         let span = |value: Option<Span>, default: Duration| value.map_or(default, |s| s.0);
         // Somebody who sets only the heartbeat wants the usual three of them.
         let heartbeat = span(self.heartbeat, base.heartbeat);
-        let outbox = self.session_outbox.map(|s| usize::try_from(s.0).unwrap_or(usize::MAX));
+        let size = |value: Option<Size>, default: usize| {
+            value.map_or(default, |s| usize::try_from(s.0).unwrap_or(usize::MAX))
+        };
         let broker = BrokerOptions {
             listen,
             cluster: self.cluster.clone().unwrap_or(base.cluster),
@@ -342,7 +346,8 @@ impl PartialConfig {
             handshake_timeout: span(self.handshake_timeout, base.handshake_timeout),
             max_handshakes: self.max_handshakes.unwrap_or(base.max_handshakes),
             max_sessions: self.max_sessions.unwrap_or(base.max_sessions),
-            session_outbox_bytes: outbox.unwrap_or(base.session_outbox_bytes),
+            receiving_bytes: size(self.receiving, base.receiving_bytes),
+            session_outbox_bytes: size(self.session_outbox, base.session_outbox_bytes),
             membership: ClusterOptions {
                 advertise: self.advertise.clone(),
                 weight: self.weight.unwrap_or(base.membership.weight),

@@ -27,6 +27,10 @@ pub(crate) enum ShellCounter {
     FramesOversized,
     /// Connections that ended in the middle of a frame.
     FramesTruncated,
+    /// Frames that began and did not go on.
+    FramesSlow,
+    /// Unfinished frames given up because others waited for their memory.
+    FramesEvicted,
     /// Messages that are not allowed where they came.
     FramesOutOfPlace,
     /// Sessions closed by the engine: they broke the protocol.
@@ -43,8 +47,14 @@ pub(crate) enum ShellCounter {
     MessagesTooLarge,
     /// Alarms given to the engine.
     Alarms,
-    /// Readings of clocks far from the cluster clock.
+    /// Readings of the store's clocks far from the cluster clock.
     ClockOutliers,
+    /// Clocks of the store that did not answer in time.
+    ClockReadingsMissed,
+    /// Corrections of the cluster clock by a step.
+    ClockSteps,
+    /// Rounds of readings, one a second, in which the time was not known well enough.
+    ClockDoubtful,
     /// Reigns that began.
     PartitionsAcquired,
     /// Partitions taken from a broker that did not give them up in time.
@@ -57,7 +67,7 @@ pub(crate) enum ShellCounter {
 
 use ShellCounter as C;
 
-const ALL: [(ShellCounter, &str); 23] = [
+const ALL: &[(ShellCounter, &str)] = &[
     (C::ConnectionsAccepted, "connections_accepted_total"),
     (C::ConnectionsRefused, "connections_refused_total"),
     (C::SessionsRefused, "sessions_refused_total"),
@@ -68,6 +78,8 @@ const ALL: [(ShellCounter, &str); 23] = [
     (C::FramesMalformed, "frames_malformed_total"),
     (C::FramesOversized, "frames_oversized_total"),
     (C::FramesTruncated, "frames_truncated_total"),
+    (C::FramesSlow, "frames_slow_total"),
+    (C::FramesEvicted, "frames_evicted_total"),
     (C::FramesOutOfPlace, "frames_out_of_place_total"),
     (C::SessionsBroken, "sessions_broken_total"),
     (C::HeartbeatsMissed, "heartbeats_missed_total"),
@@ -77,6 +89,9 @@ const ALL: [(ShellCounter, &str); 23] = [
     (C::MessagesTooLarge, "messages_too_large_total"),
     (C::Alarms, "alarms_total"),
     (C::ClockOutliers, "clock_outliers_total"),
+    (C::ClockReadingsMissed, "clock_readings_missed_total"),
+    (C::ClockSteps, "clock_steps_total"),
+    (C::ClockDoubtful, "clock_doubtful_total"),
     (C::PartitionsAcquired, "partitions_acquired_total"),
     (C::HandoversForced, "handovers_forced_total"),
     (C::StoreOutages, "store_outages_total"),

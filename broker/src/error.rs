@@ -23,6 +23,17 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
+    /// Another broker of the cluster is reached at the address that this one would advertise.
+    #[error(
+        "another broker of cluster {cluster:?} answers at {address}, the address that this one would advertise; an \
+         address belongs to one broker: stop the other one, or give this one its own with --advertise"
+    )]
+    AddressTaken {
+        /// The address.
+        address: String,
+        /// The cluster.
+        cluster: String,
+    },
     /// The system gives no thread for the alarms.
     #[error("cannot start the alarm thread: {0}")]
     Thread(io::Error),

@@ -6,19 +6,15 @@
 
 use std::net::SocketAddr;
 
-use futures_util::StreamExt;
 use mtimer_protocol::{ClientMessage, ErrorCode, Hello, MAGIC, VERSION, decode};
 use tokio::io::AsyncRead;
-use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 
 use crate::auth::Authenticator;
 use crate::counters::ShellCounter;
+use crate::frames::{Frame, FrameError, FrameReader};
 
 /// Longest name of a client software, bytes.
 const MAX_SOFTWARE: usize = 128;
-
-/// The frames of a connection.
-pub(crate) type Frames<R> = FramedRead<R, LengthDelimitedCodec>;
 
 /// Why a connection is refused or closed, and how it is counted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,45 +41,41 @@ pub(crate) enum ReadError {
     /// The connection has ended between two frames.
     Ended,
     /// The connection has ended in the middle of a frame, or failed; nobody is there to be told.
-    Lost { truncated: bool, error: std::io::Error },
+    Lost { truncated: bool, error: FrameError },
     /// What came is not allowed.
     Refused(Refusal),
 }
 
-/// Reads one message; says how many bytes its frame had.
-pub(crate) async fn read_message<R: AsyncRead + Unpin>(
-    frames: &mut Frames<R>,
-) -> Result<(ClientMessage, usize), ReadError> {
-    let body = match frames.next().await {
-        Some(Ok(body)) => body,
-        None => return Err(ReadError::Ended),
-        Some(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
-            let limit = frames.decoder().max_frame_length();
-            let text = format!("a frame is announced with more than {limit} bytes: send smaller frames");
-            return Err(ReadError::Refused(Refusal::protocol(ShellCounter::FramesOversized, text)));
-        }
-        Some(Err(error)) => {
-            // The codec reports an end in the middle of a frame as an error of no particular kind.
-            let truncated = error.kind() == std::io::ErrorKind::Other;
-            return Err(ReadError::Lost { truncated, error });
-        }
-    };
-    match decode(&body) {
-        Ok(message) => Ok((message, body.len())),
-        Err(error) => {
-            Err(ReadError::Refused(Refusal::protocol(ShellCounter::FramesMalformed, error.to_string())))
-        }
+impl From<FrameError> for ReadError {
+    fn from(error: FrameError) -> Self {
+        let (counter, code) = match &error {
+            FrameError::Ended => return Self::Ended,
+            FrameError::Truncated => return Self::Lost { truncated: true, error },
+            FrameError::Io(_) => return Self::Lost { truncated: false, error },
+            FrameError::Oversized { .. } => (ShellCounter::FramesOversized, ErrorCode::Protocol),
+            FrameError::Silent(_) => (ShellCounter::HeartbeatsMissed, ErrorCode::Protocol),
+            FrameError::Slow { .. } => (ShellCounter::FramesSlow, ErrorCode::Protocol),
+            FrameError::Evicted { .. } => (ShellCounter::FramesEvicted, ErrorCode::Overloaded),
+        };
+        Self::Refused(Refusal::new(counter, code, error.to_string()))
     }
+}
+
+/// Decodes the message of a frame.
+pub(crate) fn read_message(frame: &Frame) -> Result<ClientMessage, ReadError> {
+    decode(&frame.body).map_err(|error| {
+        ReadError::Refused(Refusal::protocol(ShellCounter::FramesMalformed, error.to_string()))
+    })
 }
 
 /// Reads and checks the hello.
 pub(crate) async fn read_hello<R: AsyncRead + Unpin>(
-    frames: &mut Frames<R>,
+    frames: &mut FrameReader<R>,
     peer: SocketAddr,
     auth: &dyn Authenticator,
 ) -> Result<Hello, ReadError> {
-    let hello = match read_message(frames).await? {
-        (ClientMessage::Hello(hello), _) => hello,
+    let hello = match read_message(&frames.next().await?)? {
+        ClientMessage::Hello(hello) => hello,
         _ => {
             let text = "the first message of a connection is a hello";
             return Err(ReadError::Refused(Refusal::protocol(ShellCounter::HandshakesMalformed, text)));

@@ -2,15 +2,17 @@
 //!
 //! Purpose: events with a ticket each. A ticket stands for the memory that a frame costs and, of a request or query,
 //! for its operations; the engine's task keeps it until the answer has gone out.
-//! Invariant: a session has at most [`MAX_SESSION_INFLIGHT`] unanswered operations and [`MAX_SESSION_INGRESS`] bytes of
-//! them, all sessions together [`MAX_INGRESS`] bytes. Who is over waits, and is not read meanwhile.
+//! Invariant: a session has at most [`MAX_SESSION_INFLIGHT`] unanswered operations and
+//! [`MAX_SESSION_INGRESS`] bytes of them, all sessions together [`MAX_INGRESS`] bytes, counted before
+//! a frame is decoded. A session that is over waits, and is not read meanwhile.
 //! Not in here: sockets, the engine.
 
 use std::sync::Arc;
 
 use mtimer_core::{SessionEvent, SessionId};
 use mtimer_protocol::{ClientMessage, PeerRequest, Query, RequestOp, Role, Settlement};
-use mtimer_types::limits::{MAX_INGRESS, MAX_SESSION_INFLIGHT, MAX_SESSION_INGRESS};
+use mtimer_types::Timer;
+use mtimer_types::limits::{MAX_BATCH, MAX_CREDIT, MAX_INGRESS, MAX_SESSION_INFLIGHT, MAX_SESSION_INGRESS};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -18,8 +20,9 @@ use crate::outbox::Outbox;
 
 /// Events that wait for the engine's task: enough to keep it busy; what they hold is bounded by the tickets.
 pub(crate) const INBOX: usize = 1_024;
-/// What a query costs of a session's unanswered operations: it may walk through a partition.
-const QUERY_OPS: usize = 100;
+/// What a query costs of a session's unanswered operations: 50 of them are enough for any display, and
+/// each may walk through a partition.
+const QUERY_OPS: usize = MAX_SESSION_INFLIGHT / 50;
 
 /// Something of a session, on its way to the engine.
 #[derive(Debug)]
@@ -49,7 +52,20 @@ pub(crate) struct Handle {
 
 /// What a message costs until it is answered. Dropping it gives that back.
 #[derive(Debug, Default)]
-pub(crate) struct Ticket(Vec<OwnedSemaphorePermit>);
+pub(crate) struct Ticket {
+    ops: Option<OwnedSemaphorePermit>,
+    session_bytes: Option<OwnedSemaphorePermit>,
+    bytes: Option<OwnedSemaphorePermit>,
+}
+
+impl Ticket {
+    /// Gives back what is held beyond so many bytes.
+    fn shrink(&mut self, bytes: usize) {
+        for permit in [&mut self.session_bytes, &mut self.bytes].into_iter().flatten() {
+            drop(permit.split(permit.num_permits().saturating_sub(bytes)));
+        }
+    }
+}
 
 /// The engine's task has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,37 +115,59 @@ impl Way {
         self.gate.inbox.send(FromSession { session: self.session, what }).await.map_err(|_| EngineGone)
     }
 
-    /// Sends a message that came in a frame of `frame` bytes, once there is room for it.
-    pub(crate) async fn send_message(&self, event: SessionEvent, frame: usize) -> Result<(), EngineGone> {
+    /// Waits until there is room for a frame of so many bytes and for what it may decode to.
+    pub(crate) async fn reserve(&self, frame: usize) -> Result<Ticket, EngineGone> {
+        let bytes = frame + most_decoded(frame);
+        // Asked for in the same order by everybody, and the engine gives back without asking: no deadlock.
+        let session_bytes = acquire(&self.bytes, bytes, MAX_SESSION_INGRESS).await?;
+        let bytes = acquire(&self.gate.bytes, bytes, MAX_SESSION_INGRESS).await?;
+        Ok(Ticket { ops: None, session_bytes: Some(session_bytes), bytes: Some(bytes) })
+    }
+
+    /// Sends a message that came in a frame of so many bytes, once there is room for its operations.
+    pub(crate) async fn send_message(
+        &self,
+        event: SessionEvent,
+        frame: usize,
+        mut ticket: Ticket,
+    ) -> Result<(), EngineGone> {
+        ticket.shrink(frame + decoded(&event));
         let ops = match &event {
             SessionEvent::Request(request) => request.ops.len(),
             SessionEvent::Query { .. } => QUERY_OPS,
             _ => 0,
         };
-        let bytes = frame + decoded(&event);
-        let mut ticket = Ticket::default();
-        // Asked for in the same order by everybody, and the engine gives back without asking: no deadlock.
-        for (semaphore, n, most) in [
-            (&self.ops, ops, MAX_SESSION_INFLIGHT),
-            (&self.bytes, bytes, MAX_SESSION_INGRESS),
-            (&self.gate.bytes, bytes, MAX_SESSION_INGRESS),
-        ] {
-            // What is over a session's whole allowance alone (the engine will refuse it) takes all of it.
-            let n = u32::try_from(n.min(most)).unwrap_or(u32::MAX);
-            let permit = semaphore.clone().acquire_many_owned(n).await.map_err(|_| EngineGone)?;
-            ticket.0.push(permit);
-        }
+        ticket.ops = Some(acquire(&self.ops, ops, MAX_SESSION_INFLIGHT).await?);
         self.send(What::Message { event, ticket }).await
     }
 }
 
+/// Acquires so many permits; what is over a session's whole allowance alone takes all of it, and the
+/// engine refuses it.
+async fn acquire(from: &Arc<Semaphore>, n: usize, most: usize) -> Result<OwnedSemaphorePermit, EngineGone> {
+    let n = u32::try_from(n.min(most)).unwrap_or(u32::MAX);
+    from.clone().acquire_many_owned(n).await.map_err(|_| EngineGone)
+}
+
+/// Bytes that an operation takes once it is decoded, beside its payload.
+const OP_BYTES: usize = size_of::<RequestOp>() + size_of::<Timer>();
+/// Bytes that an operation or a settlement takes in a frame at least.
+const LEAST_ENCODED: usize = 2;
+
 /// Bytes that a message takes beyond its frame: small operations grow when they are decoded.
 fn decoded(event: &SessionEvent) -> usize {
     match event {
-        SessionEvent::Request(request) => request.ops.len() * size_of::<RequestOp>(),
+        SessionEvent::Request(request) => request.ops.len() * OP_BYTES,
         SessionEvent::Settle(settlements) => settlements.len() * size_of::<Settlement>(),
         _ => 0,
     }
+}
+
+/// The most that [`decoded`] can be for a frame of so many bytes.
+fn most_decoded(frame: usize) -> usize {
+    let elements = frame / LEAST_ENCODED;
+    let ops = elements.min(MAX_BATCH) * OP_BYTES;
+    ops.max(elements.min(MAX_CREDIT as usize) * size_of::<Settlement>())
 }
 
 /// A message that is not allowed where it came, and why.
@@ -216,25 +254,30 @@ mod tests {
         SessionEvent::Request(Request { corr: 1, first_sent: Time::ZERO, ops })
     }
 
+    /// Sends a message that came in a frame of so many bytes.
+    async fn send(way: &Way, event: SessionEvent, frame: usize) -> Result<(), EngineGone> {
+        let ticket = way.reserve(frame).await?;
+        way.send_message(event, frame, ticket).await
+    }
+
     #[tokio::test]
     async fn a_session_waits_for_answers_when_it_has_too_many_operations_open() {
         let (gate, mut events) = Gate::new();
         let way = gate.way(SessionId(1));
         for _ in 0..MAX_SESSION_INFLIGHT / 2_000 {
-            way.send_message(request(2_000), 40_000).now_or_never().expect("there is room").unwrap();
+            send(&way, request(2_000), 40_000).now_or_never().expect("there is room").unwrap();
         }
-        assert!(way.send_message(request(1), 20).now_or_never().is_none());
-        gate.way(SessionId(2)).send_message(request(1), 20).now_or_never().expect("others go on").unwrap();
+        assert!(send(&way, request(1), 20).now_or_never().is_none());
+        send(&gate.way(SessionId(2)), request(1), 20).now_or_never().expect("others go on").unwrap();
         let first = events.recv().await.unwrap();
-        assert!(way.send_message(request(1), 20).now_or_never().is_none(), "handled is not answered");
+        assert!(send(&way, request(1), 20).now_or_never().is_none(), "handled is not answered");
         drop(first);
-        way.send_message(request(1), 20).now_or_never().expect("answered").unwrap();
+        send(&way, request(1), 20).now_or_never().expect("answered").unwrap();
     }
 
     #[tokio::test]
     async fn bytes_are_bounded_for_one_and_for_all() {
         let (gate, mut events) = Gate::new();
-        let frame = MAX_SESSION_INGRESS / 4;
         let query = || SessionEvent::Query { corr: 1, query: Query::Status };
         let ways: Vec<Way> =
             (0..=MAX_INGRESS / MAX_SESSION_INGRESS).map(|n| gate.way(SessionId(n as u64))).collect();
@@ -242,23 +285,34 @@ mod tests {
         for way in others {
             // A task that never waits is made to, now and then, which would look like a full gate here.
             tokio::task::yield_now().await;
-            for _ in 0..4 {
-                way.send_message(query(), frame).now_or_never().expect("there is room").unwrap();
-            }
-            assert!(way.send_message(query(), 1).now_or_never().is_none(), "its own share is used");
+            send(way, query(), MAX_SESSION_INGRESS).now_or_never().expect("there is room").unwrap();
+            assert!(send(way, query(), 1).now_or_never().is_none(), "its own share is used");
         }
-        assert!(last.send_message(query(), 1).now_or_never().is_none(), "all together are at the limit");
+        assert!(send(last, query(), 1).now_or_never().is_none(), "all together are at the limit");
         drop(events.recv().await.unwrap());
         tokio::task::yield_now().await;
-        last.send_message(query(), 1).now_or_never().expect("room again").unwrap();
+        send(last, query(), 1).now_or_never().expect("room again").unwrap();
         drop(events);
         assert_eq!(last.send(What::Closed).await, Err(EngineGone));
+    }
+
+    #[tokio::test]
+    async fn what_a_frame_may_decode_to_is_reserved_and_what_it_does_not_need_is_given_back() {
+        let (gate, mut events) = Gate::new();
+        let way = gate.way(SessionId(1));
+        let held = || MAX_INGRESS - gate.bytes.available_permits();
+        let ticket = way.reserve(4_000).await.unwrap();
+        assert_eq!(held(), 4_000 + MAX_BATCH * OP_BYTES);
+        way.send_message(request(10), 4_000, ticket).await.unwrap();
+        assert_eq!(held(), 4_000 + 10 * OP_BYTES);
+        drop(events.recv().await.unwrap());
+        assert_eq!(held(), 0);
     }
 
     #[tokio::test]
     async fn one_message_over_the_whole_allowance_waits_for_nothing_but_itself() {
         let (gate, _events) = Gate::new();
         let way = gate.way(SessionId(1));
-        way.send_message(request(300_000), 4 << 20).now_or_never().expect("alone it may").unwrap();
+        send(&way, request(300_000), 4 << 20).now_or_never().expect("alone it may").unwrap();
     }
 }

@@ -16,6 +16,7 @@ mod cluster;
 pub mod config;
 mod counters;
 mod error;
+mod frames;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -39,6 +39,8 @@ pub struct BrokerOptions {
     pub max_sessions: usize,
     /// Connections at most that have not finished their handshake.
     pub max_handshakes: usize,
+    /// Memory for frames that clients are sending, of all together.
+    pub receiving_bytes: usize,
     /// Bytes at most that wait for one session to read them.
     pub session_outbox_bytes: usize,
     /// Its part in a cluster, if the store is one that brokers share.
@@ -60,6 +62,7 @@ impl Default for BrokerOptions {
             startup_timeout: None,
             max_sessions: limits::MAX_SESSIONS,
             max_handshakes: limits::MAX_HANDSHAKES,
+            receiving_bytes: limits::MAX_RECEIVING,
             session_outbox_bytes: limits::MAX_SESSION_OUTBOX,
             membership: ClusterOptions::default(),
         }
@@ -88,6 +91,8 @@ const MIN_HEARTBEAT: Duration = Duration::from_millis(20);
 const MAX_SPAN: Duration = Duration::from_secs(86_400);
 /// Least memory for timers, bytes: one load step of largest payloads.
 const MIN_MEMORY: u64 = 1024 * 1024;
+/// Most memory for frames that are being received, bytes: a largest one of each of 1,000 clients.
+const MAX_RECEIVING_BYTES: usize = 4_000 * 1024 * 1024;
 /// Longest preload window, ms: beyond it memory holds what will not be needed for long.
 const MAX_PRELOAD_MS: u64 = 600_000;
 /// Longest wait of a due timer for a session before it is parked, ms.
@@ -111,6 +116,8 @@ impl BrokerOptions {
             "start more brokers for more sessions",
         )?;
         in_range("max-handshakes", self.max_handshakes, 1, limits::MAX_HANDSHAKES, "leave it out")?;
+        let (least, most) = (limits::MAX_FRAME, MAX_RECEIVING_BYTES);
+        in_range("receiving", self.receiving_bytes, least, most, "64MiB is usual")?;
         let (least, most) = (64 * 1024, limits::MAX_SESSION_OUTBOX);
         in_range("session-outbox", self.session_outbox_bytes, least, most, "leave it out")?;
         check_membership(&self.membership)?;

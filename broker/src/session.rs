@@ -12,22 +12,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_core::SessionId;
-use mtimer_protocol::{ErrorCode, Hello, Role, ServerMessage, VERSION, Welcome, frame_codec};
+use mtimer_protocol::{ErrorCode, Hello, Role, ServerMessage, VERSION, Welcome};
 use mtimer_types::limits::{MAX_BATCH, MAX_BROKERS, MAX_FRAME, MAX_FRAME_BEFORE_AUTH, MAX_OBSERVERS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
-use tokio_util::codec::FramedRead;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Authenticator;
 use crate::clock::Clock;
 use crate::cluster::{PeerEvent, PeerWhat};
 use crate::counters::{Counters, ShellCounter};
-use crate::handshake::{Frames, ReadError, Refusal, read_hello, read_message};
-use crate::inbox::{EngineGone, ForCluster, Gate, Handle, OutOfPlace, Sorted, Way, What, sort};
+use crate::frames::{FrameReader, ReceiveBudget};
+use crate::handshake::{ReadError, Refusal, read_hello, read_message};
+use crate::inbox::{EngineGone, ForCluster, Gate, Handle, OutOfPlace, Sorted, Ticket, Way, What, sort};
 use crate::outbox::{Outbox, TotalBytes};
 use crate::writer::{Pace, WriteError, write_all};
 
@@ -43,6 +43,9 @@ pub(crate) struct SessionContext {
     pub(crate) clock: Arc<Clock>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) auth: Arc<dyn Authenticator>,
+    /// Memory for frames that are being received, from other brokers and from everybody else.
+    pub(crate) receiving: Arc<ReceiveBudget>,
+    pub(crate) receiving_from_brokers: Arc<ReceiveBudget>,
     pub(crate) outbox_total: Arc<TotalBytes>,
     pub(crate) outbox_limit: usize,
     pub(crate) sessions: Arc<Semaphore>,
@@ -94,7 +97,9 @@ pub(crate) async fn serve(
         tracing::debug!(%peer, %error, "cannot turn Nagle's algorithm off");
     }
     let (read, mut write) = socket.into_split();
-    let mut frames = FramedRead::new(read, frame_codec(MAX_FRAME_BEFORE_AUTH));
+    // The handshake's own deadline is shorter than a window of any length.
+    let window = context.handshake_timeout.max(context.heartbeat_timeout);
+    let mut frames = FrameReader::new(read, MAX_FRAME_BEFORE_AUTH, window, context.receiving.clone());
     let welcomed = match shake_hands(&mut frames, peer, &context).await {
         Ok(welcomed) => welcomed,
         Err(ReadError::Refused(refusal)) => {
@@ -113,7 +118,7 @@ pub(crate) async fn serve(
         }
     };
     drop(handshake);
-    frames.decoder_mut().set_max_frame_length(MAX_FRAME);
+    frames.begin_session(MAX_FRAME, context.heartbeat_timeout, context.receiving_of(welcomed.hello.role));
     let software = &welcomed.hello.software;
     tracing::debug!(session = session.0, %peer, software, "session opened");
     let end = Session { session, role: welcomed.hello.role, context: &context }
@@ -129,7 +134,7 @@ struct Welcomed {
 }
 
 async fn shake_hands(
-    frames: &mut Frames<OwnedReadHalf>,
+    frames: &mut FrameReader<OwnedReadHalf>,
     peer: SocketAddr,
     context: &SessionContext,
 ) -> Result<Welcomed, ReadError> {
@@ -157,7 +162,7 @@ async fn shake_hands(
 
 /// Tells a stranger why it is refused.
 async fn refuse(
-    frames: &mut Frames<OwnedReadHalf>,
+    frames: &mut FrameReader<OwnedReadHalf>,
     write: &mut OwnedWriteHalf,
     context: &SessionContext,
     refusal: Refusal,
@@ -171,11 +176,11 @@ async fn refuse(
 }
 
 /// Says that nothing follows, and reads on for a moment.
-async fn linger(frames: &mut Frames<OwnedReadHalf>, write: &mut OwnedWriteHalf) {
+async fn linger(frames: &mut FrameReader<OwnedReadHalf>, write: &mut OwnedWriteHalf) {
     if write.shutdown().await.is_err() {
         return;
     }
-    let mut rest = frames.get_mut().take(LINGER_BYTES);
+    let mut rest = frames.socket_mut().take(LINGER_BYTES);
     // However this ends, the connection is closed next.
     let _ = timeout(LAST_WORDS, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await;
 }
@@ -187,7 +192,12 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    async fn run(&self, frames: &mut Frames<OwnedReadHalf>, write: &mut OwnedWriteHalf, client: u128) -> End {
+    async fn run(
+        &self,
+        frames: &mut FrameReader<OwnedReadHalf>,
+        write: &mut OwnedWriteHalf,
+        client: u128,
+    ) -> End {
         let context = self.context;
         let outbox = Arc::new(Outbox::new(context.outbox_limit, context.outbox_total.clone()));
         let way = context.gate.way(self.session);
@@ -233,37 +243,36 @@ impl Session<'_> {
     /// Reads until something ends it.
     async fn read(
         &self,
-        frames: &mut Frames<OwnedReadHalf>,
+        frames: &mut FrameReader<OwnedReadHalf>,
         way: &Way,
         outbox: &Arc<Outbox>,
         peer: &mut bool,
     ) -> End {
         let context = self.context;
-        // Bytes of an unfinished frame when the wait for more of it began.
-        let mut begun = 0;
         loop {
             // Only the wait for the client counts as silence, not that for the engine.
-            let read = timeout(context.heartbeat_timeout, read_message(frames)).await;
-            let (message, bytes) = match read {
-                Ok(Ok(message)) => message,
-                Ok(Err(error)) => return self.unreadable(error),
-                Err(_) if frames.read_buffer().len() > begun => {
-                    // A large frame over a slow line: it is on its way.
-                    begun = frames.read_buffer().len();
-                    continue;
-                }
-                Err(_) => {
-                    let text = format!("nothing heard for {} ms", context.heartbeat_timeout.as_millis());
-                    return self.refused(Refusal::protocol(ShellCounter::HeartbeatsMissed, text));
-                }
+            let frame = match frames.next().await {
+                Ok(frame) => frame,
+                Err(error) => return self.unreadable(error.into()),
             };
-            begun = 0;
+            // What other brokers and observers send is small, and must not wait behind clients.
+            let ticket = match self.role {
+                Role::Client => way.reserve(frame.body.len()).await,
+                Role::Broker | Role::Observer => Ok(Ticket::default()),
+            };
+            let Ok(ticket) = ticket else { return End::EngineGone };
+            let message = match read_message(&frame) {
+                Ok(message) => message,
+                Err(error) => return self.unreadable(error),
+            };
+            let bytes = frame.body.len();
+            drop(frame);
             let sent = match sort(message, self.role, context.cluster.is_some()) {
                 Ok(Sorted::ForCluster(what)) => {
                     *peer |= matches!(what, ForCluster::Request(_));
                     self.tell_cluster(what, outbox).await
                 }
-                Ok(Sorted::ForEngine(event)) => way.send_message(event, bytes).await,
+                Ok(Sorted::ForEngine(event)) => way.send_message(event, bytes, ticket).await,
                 Ok(Sorted::Pong) => Ok(()),
                 Ok(Sorted::Ping(n)) => {
                     if let Err(over) = outbox.push(ServerMessage::Pong(n, context.clock.now().time)) {
@@ -321,7 +330,7 @@ impl Session<'_> {
         match wrote {
             Ok(()) => End::Closed,
             Err(error) => {
-                if let WriteError::Stalled(_) = error {
+                if let WriteError::Stalled { .. } = error {
                     self.context.counters.count(ShellCounter::WritesStalled);
                     tracing::info!(session = self.session.0, %error, "closing a session");
                 }
@@ -337,6 +346,13 @@ impl Session<'_> {
 }
 
 impl SessionContext {
+    fn receiving_of(&self, role: Role) -> Arc<ReceiveBudget> {
+        match role {
+            Role::Broker => self.receiving_from_brokers.clone(),
+            Role::Client | Role::Observer => self.receiving.clone(),
+        }
+    }
+
     fn pace(&self) -> Pace {
         Pace { heartbeat: self.heartbeat, stalled: self.heartbeat_timeout }
     }

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use mtimer_protocol::{EncodeError, ErrorCode, OpReply, QueryAnswer, ServerMessage, encode_frame};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::counters::{Counters, ShellCounter};
+use crate::frames::least;
 use crate::outbox::Outbox;
 
 /// Bytes that are encoded before they are written.
@@ -23,15 +24,16 @@ pub(crate) enum WriteError {
     /// The connection is gone.
     #[error("cannot write: {0}")]
     Io(#[from] std::io::Error),
-    /// The other side takes nothing.
-    #[error("the client takes nothing for {} ms", .0.as_millis())]
-    Stalled(Duration),
+    /// The other side takes nothing, or next to nothing.
+    #[error("the client took {taken} bytes within {} ms, {least} are the least", .within.as_millis())]
+    Stalled { taken: usize, within: Duration, least: usize },
     /// A message cannot be encoded at all.
     #[error(transparent)]
     Encode(#[from] EncodeError),
 }
 
-/// How often something is sent, and how long the other side may take nothing.
+/// How often something is sent, and the time in which the other side has to take what
+/// [`MIN_FRAME_RATE`](mtimer_types::limits::MIN_FRAME_RATE) demands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     pub(crate) heartbeat: Duration,
@@ -72,20 +74,29 @@ pub(crate) async fn write_all<W: AsyncWrite + Unpin>(
     }
 }
 
-/// Writes the buffer and empties it. Any progress within `stalled` is good enough.
+/// Writes the buffer and empties it, unless the other side is too slow.
 async fn write_out<W: AsyncWrite + Unpin>(
     socket: &mut W,
     buffer: &mut Vec<u8>,
     stalled: Duration,
 ) -> Result<(), WriteError> {
+    let least = least(stalled);
     let mut rest = &buffer[..];
+    let mut taken = 0;
+    let mut until = Instant::now() + stalled;
     while !rest.is_empty() {
-        let wrote =
-            timeout(stalled, socket.write(rest)).await.map_err(|_| WriteError::Stalled(stalled))??;
-        if wrote == 0 {
-            return Err(std::io::Error::from(std::io::ErrorKind::WriteZero).into());
+        match timeout_at(until, socket.write(rest)).await {
+            Ok(Ok(0)) => return Err(std::io::Error::from(std::io::ErrorKind::WriteZero).into()),
+            Ok(wrote) => {
+                let wrote = wrote?;
+                rest = &rest[wrote..];
+                taken += wrote;
+            }
+            Err(_) if taken >= least => {
+                (taken, until) = (0, Instant::now() + stalled);
+            }
+            Err(_) => return Err(WriteError::Stalled { taken, within: stalled, least }),
         }
-        rest = &rest[wrote..];
     }
     buffer.clear();
     Ok(())
@@ -156,6 +167,7 @@ mod tests {
     use mtimer_protocol::{Delivery, decode, frame_codec};
     use mtimer_types::limits::MAX_FRAME;
     use mtimer_types::{Epoch, Mode, Time, TimerId};
+    use tokio::io::AsyncReadExt;
     use tokio_util::codec::FramedRead;
 
     use super::*;
@@ -244,8 +256,27 @@ mod tests {
         let pace = Pace { heartbeat: Duration::from_secs(5), stalled: Duration::from_secs(15) };
         let started = Instant::now();
         let error = write_all(&mut here, &outbox, pace, &counters).await.unwrap_err();
-        assert!(matches!(error, WriteError::Stalled(_)), "{error}");
+        assert!(matches!(error, WriteError::Stalled { taken: 4, .. }), "{error}");
         // A ping is 6 bytes: ten fit, the eleventh is stuck.
         assert_eq!(started.elapsed().as_secs(), 11 * 5 + 15);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_a_byte_now_and_then_is_noticed() {
+        let counters = Counters::default();
+        let outbox = Outbox::new(usize::MAX, Arc::default());
+        let deliveries = (0..100).map(|n| delivery(n, 64 * 1024)).collect();
+        outbox.push(ServerMessage::Deliver { registration: 1, deliveries }).unwrap();
+        let (mut here, mut there) = tokio::io::duplex(64);
+        tokio::spawn(async move {
+            while there.read_u8().await.is_ok() {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+            }
+        });
+        let pace = Pace { heartbeat: Duration::from_secs(5), stalled: Duration::from_secs(15) };
+        let started = Instant::now();
+        let error = write_all(&mut here, &outbox, pace, &counters).await.unwrap_err();
+        assert_eq!(error.to_string(), "the client took 67 bytes within 15000 ms, 245760 are the least");
+        assert_eq!(started.elapsed(), Duration::from_secs(15));
     }
 }

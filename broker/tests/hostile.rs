@@ -2,19 +2,22 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use mtimer_broker::BrokerOptions;
+use mtimer_broker::{Broker, BrokerOptions};
 use mtimer_core::EngineOptions;
 use mtimer_protocol::{
     ClientMessage, Delivery, ErrorCode, OpReply, Request, RequestOp, ServerMessage, SettleRefusal,
 };
-use mtimer_types::limits::{MAX_BATCH, MAX_FRAME};
+use mtimer_types::limits::{MAX_BATCH, MAX_FRAME, MAX_RECEIVING};
 use mtimer_types::{Epoch, HandlerOutcome, TimerId};
 use support::{
-    Client, broker, count, frame, hello, options, schedule, timer, wait_count, wait_sessions, works,
+    Client, broker, count, frame, hello, options, refused, schedule, timer, wait_count, wait_sessions, works,
 };
+use tokio::io::AsyncWriteExt;
+use tokio::task::JoinSet;
 
 /// Sends bytes as a welcomed client; the broker must answer with a refusal that says `text` and count it.
 async fn sends(bytes: &[u8], counter: &str, text: &str) {
@@ -146,6 +149,79 @@ async fn a_large_frame_over_a_slow_line_is_not_silence() {
     }
     let Some(ServerMessage::Reply { replies, .. }) = slow.next().await else { panic!("no reply") };
     assert_eq!(replies.len(), 30);
+}
+
+/// The most memory that this process has used, KiB.
+fn peak_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the peak");
+    peak.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// Announces the largest frame, sends so many bytes of it, then one byte for each heartbeat of the
+/// broker until that closes the connection. Returns what the broker says.
+async fn drip(broker: &Broker, bytes: usize) -> (ErrorCode, String) {
+    let client = Client::welcomed(broker).await;
+    let (mut read, mut write) = client.into_halves();
+    let sender = tokio::spawn(async move {
+        let mut sent = write.write_all(&(MAX_FRAME as u32).to_be_bytes()).await;
+        // The test's own memory is measured, too.
+        static ZEROS: [u8; 4096] = [0; 4096];
+        for _ in 0..bytes / ZEROS.len() {
+            sent = sent.and(write.write_all(&ZEROS).await);
+        }
+        while sent.is_ok() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            sent = write.write_all(&[0]).await;
+        }
+    });
+    let refused = tokio::time::timeout(support::PATIENCE, refused(&mut read)).await.expect("closed in time");
+    sender.abort();
+    refused
+}
+
+/// Heartbeats short enough for a test to see what follows from silence.
+fn impatient() -> BrokerOptions {
+    let (heartbeat, heartbeat_timeout) = (Duration::from_millis(100), Duration::from_millis(1_000));
+    BrokerOptions { heartbeat, heartbeat_timeout, ..options() }
+}
+
+#[tokio::test]
+async fn a_frame_that_makes_no_progress() {
+    let broker = broker(impatient()).await;
+    let (code, said) = drip(&broker, 100).await;
+    assert_eq!(code, ErrorCode::Protocol, "{said}");
+    assert!(said.contains(&format!("of a frame of {MAX_FRAME} came within 1000 ms")), "{said}");
+    assert_eq!(count(&broker, "frames_slow_total").await, 1);
+    works(&broker, "others").await;
+}
+
+#[tokio::test]
+async fn partial_frames_of_many_connections() {
+    const CONNECTIONS: usize = 200;
+    let broker = Arc::new(broker(impatient()).await);
+    let before = peak_kib();
+    let mut hostile = JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let broker = broker.clone();
+        hostile.spawn(async move { drip(&broker, 1024 * 1024).await });
+    }
+    // Others are served meanwhile, and may send frames of any size.
+    let mut client = Client::welcomed(&broker).await;
+    let timers: Vec<_> = (0..60).map(|_| timer("big", 3_600_000, &[1; 64 * 1024])).collect();
+    let replies = client.request(timers.iter().map(schedule).collect()).await;
+    assert!(replies.iter().all(|r| matches!(r, OpReply::Scheduled { new: true, .. })), "{replies:?}");
+    works(&broker, "others").await;
+    let ended = tokio::time::timeout(support::PATIENCE, hostile.join_all()).await;
+    let held = (peak_kib() - before) * 1024;
+    // What the store and the engine have of the good client's timers comes on top.
+    assert!(held < MAX_RECEIVING as u64 + (48 << 20), "{held} bytes");
+    for (code, said) in ended.expect("all are closed") {
+        assert!(matches!(code, ErrorCode::Protocol | ErrorCode::Overloaded), "{said}");
+    }
+    let slow = count(&broker, "frames_slow_total").await;
+    assert_eq!(slow + count(&broker, "frames_evicted_total").await, CONNECTIONS as u64);
+    works(&broker, "others").await;
 }
 
 /// Options under which a failed delivery comes again soon.

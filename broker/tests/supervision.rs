@@ -8,8 +8,8 @@ use mtimer_broker::{BrokerError, start};
 use mtimer_protocol::{ClientMessage, ErrorCode, Request};
 use mtimer_store::{
     Acquire, AcquireError, Acquired, Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, Lane,
-    LaneFuture, Load, Loaded, MemoryStore, Op, OwnerRecord, Page, Place, Record, Store, StoreFuture,
-    StoreInfo, Unconfirmed,
+    LaneFuture, Load, Loaded, MemoryStore, Op, OwnerRecord, Page, Place, Record, Store, StoreClock,
+    StoreFuture, StoreInfo, Unconfirmed,
 };
 use mtimer_types::{Destination, Epoch, PartitionId, Target, Term, Time};
 use support::{Client, options, schedule, timer};
@@ -34,7 +34,7 @@ impl Store for Cursed {
     fn raise_term(&self) -> StoreFuture<Term> {
         self.0.raise_term()
     }
-    fn clocks(&self) -> StoreFuture<Vec<u64>> {
+    fn clocks(&self) -> Vec<StoreClock> {
         self.0.clocks()
     }
 }

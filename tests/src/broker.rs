@@ -50,6 +50,7 @@ impl Sabotage {
 pub struct Launch {
     store: Vec<String>,
     flags: Vec<String>,
+    env: Vec<(String, String)>,
     journal: Option<Journal>,
     parties: Option<Parties>,
     sabotage: Option<Sabotage>,
@@ -69,7 +70,8 @@ impl Launch {
     }
 
     fn on(store: Vec<String>) -> Self {
-        Self { store, flags: Vec::new(), journal: None, parties: None, sabotage: None, place: None }
+        let (flags, env) = (Vec::new(), Vec::new());
+        Self { store, flags, env, journal: None, parties: None, sabotage: None, place: None }
     }
 
     /// A binary that can be broken on purpose (built now if need be), and what is broken in it.
@@ -101,6 +103,12 @@ impl Launch {
         self.flags(["--advertise", address])
     }
 
+    /// Sets a variable of its environment, for this process and those started again.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
     /// More of its command line.
     pub fn flags<const N: usize>(mut self, flags: [&str; N]) -> Self {
         self.flags.extend(flags.map(str::to_owned));
@@ -120,17 +128,37 @@ impl Launch {
 
     /// The same; `tell` learns the address before the broker starts.
     pub fn start_telling(self, tell: impl Fn(SocketAddr)) -> Broker {
+        match self.try_start(tell) {
+            Ok(broker) => broker,
+            Err((code, tail)) => panic!("the broker ended with {code:?} at its start{tail}"),
+        }
+    }
+
+    /// Starts it on a free port and waits until it has ended: its exit code, its output and the end of
+    /// its log.
+    ///
+    /// # Panics
+    ///
+    /// If it serves.
+    pub fn refused(self) -> (Option<i32>, String) {
+        match self.try_start(|_| {}) {
+            Ok(broker) => panic!("the broker serves at {}", broker.address()),
+            Err(end) => end,
+        }
+    }
+
+    fn try_start(self, tell: impl Fn(SocketAddr)) -> Result<Broker, (Option<i32>, String)> {
         for _ in 0..50 {
             let port = Port::of_a_broker();
             let addr = SocketAddr::from((Place::host(self.place.as_ref()), port.number));
             tell(addr);
             match run(&self, addr) {
                 Ok((process, about)) => {
-                    return Broker { launch: self, addr, _port: port, process, about, before: 0 };
+                    return Ok(Broker { launch: self, addr, _port: port, process, about, before: 0 });
                 }
-                // Somebody else took the port in between.
+                // Another process took the port in between.
                 Err((Some(LISTEN), _)) => {}
-                Err((code, tail)) => panic!("the broker ended with {code:?} at its start{tail}"),
+                Err(end) => return Err(end),
             }
         }
         panic!("no free port for a broker");
@@ -233,6 +261,7 @@ fn run(launch: &Launch, addr: SocketAddr) -> Result<(Process, Value), (Option<i3
             command.env_remove(name);
         }
     }
+    command.envs(launch.env.iter().map(|(name, value)| (name, value)));
     if let Some(value) = launch.sabotage.and_then(Sabotage::value) {
         command.env("MTIMER_SABOTAGE", value);
     }
@@ -247,12 +276,14 @@ fn run(launch: &Launch, addr: SocketAddr) -> Result<(Process, Value), (Option<i3
     if let Some(parties) = &launch.parties {
         parties.add(process.pid(), &addr.to_string());
     }
-    let about = process.line(START_WITHIN).and_then(|line| serde_json::from_str::<Value>(&line).ok());
+    let first = process.line(START_WITHIN);
+    let about = first.as_deref().and_then(|line| serde_json::from_str::<Value>(line).ok());
     match about.filter(|v| v["listening"].is_string()) {
         Some(about) => Ok((process, about)),
         None => {
             let code = process.wait(START_WITHIN).code();
-            Err((code, process.tail()))
+            // Why it did not start is in its output.
+            Err((code, format!("\n{}{}", first.unwrap_or_default(), process.tail())))
         }
     }
 }

@@ -5,13 +5,14 @@
 //! decided by whoever waits for the drain.
 
 mod attempts;
+mod deadlines;
 mod deliveries;
 mod ends;
 mod epochs;
 mod lives;
 mod pace;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use self::lives::{Life, lives};
@@ -21,6 +22,14 @@ use crate::tell::tell;
 
 /// How far a record of a delivery may be behind the delivery, ms: a client that is short of processor time.
 const RECORD_LAG_MS: u64 = 10_000;
+/// One hop, ms: from a broker's decision to send until the client has recorded the delivery, with
+/// no fault in between. Debug builds that share two processors with other tests need up to some
+/// hundred ms; a timer that is sent without a look at its state is late by whole waits for credit.
+pub const HOP_MS: u64 = 1_500;
+/// Longer than any delay between two attempts in these tests, ms.
+const RETRY_MS: u64 = 5_000;
+/// How far the cluster clock may be from the host's when times of both are compared, ms.
+const CLOCK_MS: u64 = 100;
 /// How far ahead an owner's claim can reach, ms, with room for clocks and logs.
 const CLAIM_MS: u64 = 1_000;
 /// How far back a store that loses writes may go, ms.
@@ -49,6 +58,24 @@ impl fmt::Display for Violation {
     }
 }
 
+/// Most violations of each invariant that are printed.
+const PRINTED: usize = 3;
+
+/// Prints how many violations there are of each invariant, and the first of each.
+pub fn print_violations(name: &str, violations: &[Violation]) {
+    let mut counts: BTreeMap<u8, usize> = BTreeMap::new();
+    for violation in violations {
+        let count = counts.entry(violation.invariant).or_default();
+        *count += 1;
+        if *count <= PRINTED {
+            eprintln!("{violation}");
+        }
+    }
+    if !counts.is_empty() {
+        eprintln!("{name}: violations by invariant: {counts:?}");
+    }
+}
+
 /// What a history comes to.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
@@ -71,11 +98,12 @@ pub fn judge(history: &History, end: &Final) -> Verdict {
     for (serial, violation) in pace::check(history) {
         late.entry(serial).or_default().push(violation);
     }
+    deadlines::counted(history, &lives, end, &mut verdict.violations);
     for (serial, plan) in &history.plans {
         let empty = Life::default();
         let life = lives.get(serial).unwrap_or(&empty);
         let mut found = Vec::new();
-        let timer = Timer { plan, life, faults: &history.faults, journal: &history.journal };
+        let timer = Timer { plan, life, faults: &history.faults, journal: &history.journal, read: end.at };
         timer.check(&mut found);
         let to_violation =
             |(invariant, what)| Violation { invariant, what, about: tell(history, end, *serial) };
@@ -89,6 +117,7 @@ pub fn judge(history: &History, end: &Final) -> Verdict {
     }
     let all = &mut verdict.violations;
     all.extend(epochs::check(history));
+    all.extend(pace::clocks(history));
     let about = String::new;
     for stranger in history.strangers.iter().chain(&end.strangers) {
         all.push(Violation { invariant: 2, what: format!("nobody scheduled {stranger}"), about: about() });
@@ -108,6 +137,9 @@ pub fn judge(history: &History, end: &Final) -> Verdict {
             all.push(Violation { invariant: 13, what: format!("{n} {what} are left"), about: about() });
         }
     }
+    for key in &end.taken_keys {
+        all.push(Violation { invariant: 13, what: format!("not free: {key}"), about: about() });
+    }
     for leak in &end.leaks {
         all.push(Violation { invariant: 13, what: leak.clone(), about: about() });
     }
@@ -120,6 +152,8 @@ struct Timer<'a> {
     life: &'a Life,
     faults: &'a [Fault],
     journal: &'a [Entry],
+    /// When the end was read; 0: it was not.
+    read: u64,
 }
 
 /// Broken invariants of one timer: number and words.
@@ -132,8 +166,11 @@ impl Timer<'_> {
         self.is_not_early(found);
         self.is_delivered_as_often_as_allowed(found);
         self.stays_cancelled(found);
+        self.ends_when_stopped(found);
+        self.stays_replaced(found);
         self.stays_moved(found);
         self.keeps_its_deadline(found);
+        self.expires_in_time(found);
         self.is_unconfirmed_for_a_reason(found);
         self.is_complete_when_dead(found);
     }
@@ -154,6 +191,18 @@ impl Timer<'_> {
         self.faults.iter().filter(excused).any(|f| f.from <= to && f.until >= from)
     }
 
+    /// Whether something that was sent may have been held back between two moments.
+    fn held_between(&self, from: u64, to: u64) -> bool {
+        let holds = |f: &&Fault| matches!(f.excuse, Excuse::Delays | Excuse::Losses);
+        self.faults.iter().filter(holds).any(|f| f.from <= to && f.until >= from)
+    }
+
+    /// Whether a replay that may have been done took place between two moments.
+    fn replayed_between(&self, from: u64, to: u64) -> bool {
+        let mut replays = self.life.replays.iter().filter(|r| matches!(r.2, Said::Done | Said::Unknown));
+        replays.any(|(asked, answered, _)| *asked <= to && *answered >= from)
+    }
+
     /// Whether the store may have lost something of it that was answered.
     fn may_be_lost(&self) -> bool {
         let l = self.life;
@@ -163,6 +212,7 @@ impl Timer<'_> {
         };
         let answers = l.schedules.iter().map(|s| s.0).chain(l.cancels.iter().map(|c| c.1));
         let others = l.moves.iter().map(|m| m.answered).chain(l.deliveries.iter().map(|d| d.at));
+        let others = others.chain(l.replays.iter().chain(&l.purges).map(|r| r.1));
         answers.chain(others).chain(l.settled.iter().map(|s| s.0)).any(|at| lost(&at))
     }
 }

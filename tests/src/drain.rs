@@ -1,11 +1,20 @@
 //! Waiting until everything has ended, and looking at what is left then.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use mtimer_client::{Client, DeadFilter, Status};
+use futures_util::{StreamExt, stream};
+use mtimer_client::{Cancelled, Client, DeadFilter, Destination, Key, KeyPolicy, Schedule, Status};
 use mtimer_store_redis::test_support::Server;
 
-use crate::history::Final;
+use crate::history::{Final, History};
+
+/// Keys that are tried at the end of a run: enough that every way to end is among them.
+const KEYS_TRIED: usize = 300;
+/// Keys that are tried at once.
+const TRIED_AT_ONCE: usize = 50;
+/// How far ahead the timers are due that try keys: they are cancelled long before.
+const FAR: Duration = Duration::from_secs(3_600);
 
 /// Waits until no timer is live: what is left are dead letters and unconfirmed ones.
 pub async fn drain(client: &Client, limit: Duration) -> Status {
@@ -25,6 +34,41 @@ pub async fn drain(client: &Client, limit: Duration) -> Status {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     last
+}
+
+/// Tries keys whose timers have all ended, and notes those that are not free: `get` still finds a
+/// timer, or a new timer cannot have the key.
+pub async fn free_keys(client: &Client, history: &History, end: &mut Final) {
+    let of = |plan: &crate::Plan| Some((plan.dest.clone(), plan.key.clone()?));
+    let used: BTreeSet<(Destination, Key)> = history.plans.values().filter_map(of).collect();
+    let step = used.len().div_ceil(KEYS_TRIED).max(1);
+    let tried = used.into_iter().step_by(step);
+    let states: Vec<Option<String>> = stream::iter(tried)
+        .map(|(dest, key)| async move {
+            let why = is_taken(client, &dest, &key).await;
+            why.map(|why| format!("key {key:?} of {dest:?}: {why}"))
+        })
+        .buffer_unordered(TRIED_AT_ONCE)
+        .collect()
+        .await;
+    end.taken_keys.extend(states.into_iter().flatten());
+}
+
+/// Why a key is not free, if it is not.
+async fn is_taken(client: &Client, dest: &Destination, key: &Key) -> Option<String> {
+    match client.get((dest.clone(), key.clone())).await.unwrap() {
+        None => {}
+        Some(view) => return Some(format!("it still names {:?}", view.timer.id)),
+    }
+    let schedule = Schedule::after(dest.clone(), FAR).key(key.clone()).policy(KeyPolicy::Create);
+    let scheduled = match client.schedule(schedule).await {
+        Ok(scheduled) => scheduled,
+        Err(error) => return Some(error.to_string()),
+    };
+    match client.cancel(scheduled.id).await.unwrap() {
+        Cancelled::Cancelled(_) => None,
+        other => Some(format!("the cancel of a timer that has it says {other:?}")),
+    }
 }
 
 async fn unconfirmed(client: &Client) -> u64 {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use mtimer_client::Mode;
+use mtimer_client::{Ended, Mode};
 
 use crate::history::{Event, Final, Handled, History, Left, Said};
 use crate::spread::Spread;
@@ -13,7 +13,8 @@ use crate::spread::Spread;
 pub struct Figures {
     /// By name.
     pub counts: BTreeMap<&'static str, u64>,
-    /// Of first deliveries, without those that came during or right after a fault.
+    /// Of first deliveries of destinations that have credit, without those that came during or right
+    /// after a fault.
     pub lateness: Spread,
 }
 
@@ -51,6 +52,21 @@ impl Figures {
                     Said::Unknown => count("move unknown"),
                     _ => count("move found nothing"),
                 },
+                Event::Replay { said, .. } => match said {
+                    Said::Done => count("replayed"),
+                    Said::Unknown => count("replay unknown"),
+                    _ => count("replay found nothing"),
+                },
+                Event::Purge { said, .. } => match said {
+                    Said::Done => count("purged"),
+                    Said::Unknown => count("purge unknown"),
+                    _ => count("purge found nothing"),
+                },
+                Event::Looked { .. } => count("found after a late cancel"),
+                Event::Ended { how, .. } => match how {
+                    Ended::Expired => count("reported as expired"),
+                    _ => count("reported as ended"),
+                },
                 Event::Delivered { at, due, .. } => {
                     count("deliveries");
                     if history.plans[serial].mode == Mode::AtMostOnce {
@@ -60,6 +76,7 @@ impl Figures {
                     // What was due in the past is late from when it was there.
                     let due = stored.get(serial).map_or(*due, |stored| *stored.max(due));
                     match earlier {
+                        None if history.plans[serial].crowded => {}
                         None if !disturbed(due, *at) => late.push(at.saturating_sub(due)),
                         None => {}
                         Some((_, Some(Handled::Retry))) => count("again: retry asked"),

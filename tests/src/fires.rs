@@ -57,9 +57,10 @@ pub fn fires(history: &History) -> Vec<Fire> {
     fires.into_values().collect()
 }
 
-/// How late those are that pass.
+/// How late those are that pass, of destinations that have credit.
 pub fn lateness(history: &History, pass: impl Fn(&Fire) -> bool) -> Spread {
-    Spread::of(fires(history).iter().filter(|f| pass(f)).map(Fire::lateness))
+    let prompt = |f: &&Fire| pass(f) && !history.plans[&f.serial].crowded;
+    Spread::of(fires(history).iter().filter(prompt).map(Fire::lateness))
 }
 
 /// What became of the partitions of a broker that died.

@@ -9,8 +9,8 @@ use std::sync::Mutex;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use mtimer_client::{
-    Callback, Cancelled, Client, DeadFilter, DeadReason, Destination, Key, Mode, RequestError, Rescheduled,
-    Schedule, ScheduleError, Scheduled, Status, Target, Time, TimerId, TimerState,
+    Callback, Cancelled, Client, DeadFilter, DeadReason, Destination, Ended, Key, Mode, Replayed,
+    RequestError, Rescheduled, Schedule, ScheduleError, Scheduled, Status, Target, Time, TimerId, TimerState,
 };
 
 use crate::host_ms;
@@ -42,6 +42,8 @@ pub struct Plan {
     pub timeout_ms: u64,
     /// Whether it replaces what has its key.
     pub replaces: bool,
+    /// Whether its destination may be without credit or without clients for seconds.
+    pub crowded: bool,
 }
 
 impl Plan {
@@ -58,6 +60,7 @@ impl Plan {
             attempts,
             timeout_ms,
             replaces: false,
+            crowded: false,
         }
     }
 
@@ -151,6 +154,38 @@ pub enum Event {
         /// The answer.
         said: Said,
     },
+    /// A dead letter was to be delivered anew.
+    Replay {
+        /// When asked.
+        asked: u64,
+        /// When answered.
+        answered: u64,
+        /// The answer.
+        said: Said,
+    },
+    /// A dead letter was to be removed.
+    Purge {
+        /// When asked.
+        asked: u64,
+        /// When answered.
+        answered: u64,
+        /// The answer.
+        said: Said,
+    },
+    /// It was looked at.
+    Looked {
+        /// When answered.
+        at: u64,
+        /// Its state then.
+        state: TimerState,
+    },
+    /// A repeat of its schedule was told that it has ended.
+    Ended {
+        /// When answered.
+        at: u64,
+        /// How it has ended.
+        how: Ended,
+    },
     /// A client got it.
     Delivered {
         /// When.
@@ -185,10 +220,15 @@ impl Event {
     /// When it happened; the end, of what took time.
     pub fn at(&self) -> u64 {
         match self {
-            Self::Schedule { answered, .. } | Self::Cancel { answered, .. } | Self::Move { answered, .. } => {
-                *answered
-            }
-            Self::Delivered { at, .. } | Self::Settled { at, .. } => *at,
+            Self::Schedule { answered, .. }
+            | Self::Cancel { answered, .. }
+            | Self::Move { answered, .. }
+            | Self::Replay { answered, .. }
+            | Self::Purge { answered, .. } => *answered,
+            Self::Delivered { at, .. }
+            | Self::Settled { at, .. }
+            | Self::Ended { at, .. }
+            | Self::Looked { at, .. } => *at,
         }
     }
 }
@@ -201,6 +241,9 @@ pub enum Excuse {
     /// Duplicates.
     #[default]
     Duplicates,
+    /// Duplicates, and deliveries that arrive long after they were sent: a broker was stopped, or a
+    /// connection held back what was on it.
+    Delays,
     /// Whatever follows if the store has lost what it had answered just before.
     Losses,
 }
@@ -225,6 +268,21 @@ pub struct Limits {
     pub liveness_ms: Option<u64>,
     /// Most ms that a timer may wait while later ones of other destinations are delivered, without a fault.
     pub starving_ms: Option<u64>,
+    /// Most ms that a broker's clock may be away from the reference.
+    pub clock_ms: Option<u64>,
+}
+
+/// What a broker said of the time, and the reference clock around it. Times are ms since the epoch.
+#[derive(Clone, Debug)]
+pub struct ClockReading {
+    /// Which broker.
+    pub broker: String,
+    /// The reference before the question was sent.
+    pub before: u64,
+    /// The cluster clock, as the broker says.
+    pub says: u64,
+    /// The reference when the answer was there.
+    pub after: u64,
 }
 
 /// Everything that was recorded.
@@ -242,6 +300,8 @@ pub struct History {
     pub journal: Vec<Entry>,
     /// When the wall clock of a party jumped.
     pub jumps: Vec<u64>,
+    /// What brokers said of the time.
+    pub clocks: Vec<ClockReading>,
     /// What is asked of it.
     pub limits: Limits,
 }
@@ -259,6 +319,11 @@ impl Recorder {
     /// Something happened.
     pub fn add(&self, serial: u64, event: Event) {
         self.0.lock().unwrap().events.push((serial, event));
+    }
+
+    /// A broker was asked for the time.
+    pub fn clock(&self, reading: ClockReading) {
+        self.0.lock().unwrap().clocks.push(reading);
     }
 
     /// A fault is over, which excuses duplicates.
@@ -347,6 +412,34 @@ impl Recorder {
         self.add(serial, Event::Move { asked, answered: host_ms(), due, said });
     }
 
+    /// What a replay returned.
+    pub fn replayed(&self, serial: u64, asked: u64, result: &Result<Replayed, RequestError>) {
+        let said = match result {
+            Ok(Replayed::Replayed) => Said::Done,
+            Ok(Replayed::NotFound) => Said::NotFound,
+            Ok(Replayed::KeyTaken(_)) => Said::Refused,
+            Err(error) => failed(error),
+        };
+        self.add(serial, Event::Replay { asked, answered: host_ms(), said });
+    }
+
+    /// What a purge returned.
+    pub fn purged(&self, serial: u64, asked: u64, result: &Result<bool, RequestError>) {
+        let said = match result {
+            Ok(true) => Said::Done,
+            Ok(false) => Said::NotFound,
+            Err(error) => failed(error),
+        };
+        self.add(serial, Event::Purge { asked, answered: host_ms(), said });
+    }
+
+    /// What a repeat of a schedule returned: how the timer has ended, if that is still known.
+    pub fn repeated(&self, serial: u64, result: &Result<Scheduled, ScheduleError>) {
+        if let Err(ScheduleError::Ended { how, .. }) = result {
+            self.add(serial, Event::Ended { at: host_ms(), how: *how });
+        }
+    }
+
     /// What is known by now.
     pub fn history(&self) -> History {
         self.0.lock().unwrap().clone()
@@ -408,6 +501,12 @@ pub struct Final {
     pub strangers: Vec<String>,
     /// The store's numbers, after the dead letters and the unconfirmed were purged.
     pub status: Status,
+    /// When the end was read, ms since the epoch; 0: it was not.
+    pub at: u64,
+    /// Timers that the brokers counted as expired; `None`: a broker that counted some is gone.
+    pub expired: Option<u64>,
+    /// Keys whose timers have all ended and that are not free, in words.
+    pub taken_keys: Vec<String>,
     /// What is left in the store then, in words.
     pub leaks: Vec<String>,
 }
@@ -415,7 +514,7 @@ pub struct Final {
 impl Final {
     /// Reads what is left; see [`purge`](crate::purge) for the rest.
     pub async fn read(client: &Client, history: &History) -> Self {
-        let mut end = Self::default();
+        let mut end = Self { at: host_ms(), ..Self::default() };
         for row in client.dead(DeadFilter::default()).all().await.unwrap() {
             let serial = serial_of(&row.timer.payload);
             let plan = serial.and_then(|s| history.plans.get(&s));
@@ -423,7 +522,7 @@ impl Final {
                 end.strangers.push(format!("{row:?}"));
                 continue;
             };
-            let intact = is_intact(plan, &row.timer);
+            let intact = is_intact(history, plan, &row.timer);
             let (reason, attempts, last_error) = (row.reason, row.attempts, row.last_error);
             end.left.push((plan.serial, Left::Dead { reason, attempts, last_error, intact }));
         }
@@ -434,7 +533,7 @@ impl Final {
                 end.strangers.push(format!("{row:?}"));
                 continue;
             };
-            end.left.push((plan.serial, Left::Unconfirmed { intact: is_intact(plan, &row.timer) }));
+            end.left.push((plan.serial, Left::Unconfirmed { intact: is_intact(history, plan, &row.timer) }));
         }
         end.read_live(client, history).await;
         end
@@ -471,10 +570,16 @@ impl Final {
     }
 }
 
-fn is_intact(plan: &Plan, timer: &mtimer_client::Timer) -> bool {
+fn is_intact(history: &History, plan: &Plan, timer: &mtimer_client::Timer) -> bool {
+    // A replay takes away a deadline that has passed.
+    let replayed =
+        || history.events.iter().any(|(s, e)| *s == plan.serial && matches!(e, Event::Replay { .. }));
     plan.key == timer.key
         && plan.dest == timer.dest
         && plan.mode == timer.mode
-        && plan.deadline.is_none_or(|d| !plan.exact || timer.deadline == Some(Time::from_ms(d)))
+        && plan.deadline.is_none_or(|d| {
+            let kept = timer.deadline == Some(Time::from_ms(d));
+            !plan.exact || kept || (timer.deadline.is_none() && replayed())
+        })
         && plan.payload() == timer.payload
 }

@@ -15,6 +15,7 @@ mod broker;
 mod check;
 mod cluster;
 mod drain;
+mod edges;
 mod figures;
 mod fires;
 mod history;
@@ -29,15 +30,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub use behaviour::Behaviour;
 pub use binary::mtimer;
 pub use broker::{Broker, Launch, Sabotage};
-pub use check::{Verdict, Violation, check, judge};
+pub use check::{HOP_MS, Verdict, Violation, check, judge, print_violations};
 pub use cluster::{
     Cluster, Label, Load, Member, Net, Parties, Proxy, Redis, RedisKind, Setup, Way, Ways, Work, apart,
 };
-pub use drain::{drain, purge};
+pub use drain::{drain, free_keys, purge};
+pub use edges::{Connect, Edges, watch_clock};
 pub use figures::Figures;
 pub use fires::{Fire, Takeover, fires, lateness, takeover};
 pub use history::{
-    Event, Excuse, Fault, Final, Handled, History, Left, Limits, Plan, Recorder, Said, serial_of,
+    ClockReading, Event, Excuse, Fault, Final, Handled, History, Left, Limits, Plan, Recorder, Said,
+    serial_of,
 };
 pub use journal::{Entry, Journal, Note};
 pub use mtimer_store_redis::test_support::{Place, Server, ServerOptions};

@@ -64,6 +64,10 @@ fn words(event: &Event) -> String {
         Event::Schedule { asked, said, .. } => format!("schedule, asked at {asked}: {said:?}"),
         Event::Cancel { asked, said, .. } => format!("cancel, asked at {asked}: {said:?}"),
         Event::Move { asked, due, said, .. } => format!("reschedule to {due}, asked at {asked}: {said:?}"),
+        Event::Replay { asked, said, .. } => format!("replay, asked at {asked}: {said:?}"),
+        Event::Purge { asked, said, .. } => format!("purge, asked at {asked}: {said:?}"),
+        Event::Looked { state, .. } => format!("it is found: {state:?}"),
+        Event::Ended { how, .. } => format!("a repeat of the schedule is told that it has ended: {how:?}"),
         Event::Delivered { client, id, epoch, attempt, due, .. } => {
             let partition = id.partition();
             format!(

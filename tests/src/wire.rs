@@ -9,8 +9,14 @@ use mtimer_protocol::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::history::ClockReading;
+use crate::host_ms;
+
 /// How long an answer may take: a loaded machine is slow.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a broker is waited for that is asked for the time.
+const CLOCK_WITHIN: Duration = Duration::from_secs(1);
 
 /// A connection to a broker.
 #[derive(Debug)]
@@ -32,6 +38,22 @@ impl Wire {
         let welcome = wire.next().await;
         assert!(matches!(welcome, Some(ServerMessage::Welcome(_))), "{welcome:?}");
         wire
+    }
+
+    /// Asks a broker for the cluster clock, by a handshake; `None`: it does not answer within
+    /// a second.
+    pub async fn clock(address: &str) -> Option<ClockReading> {
+        let before = host_ms();
+        let shake = async {
+            let mut wire = Self { stream: TcpStream::connect(address).await.ok()?, asked: 0 };
+            wire.send(&Self::hello(VERSION, VERSION)).await;
+            match wire.next().await? {
+                ServerMessage::Welcome(welcome) => Some(welcome.now.as_ms()),
+                _ => None,
+            }
+        };
+        let says = tokio::time::timeout(CLOCK_WITHIN, shake).await.ok()??;
+        Some(ClockReading { broker: address.to_owned(), before, says, after: host_ms() })
     }
 
     /// A hello for these versions.

@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-use mtimer_client::{DeadReason, Destination, Key, Mode, PartitionId, Time, TimerId, TimerState};
+use mtimer_client::{DeadReason, Destination, Ended, Key, Mode, PartitionId, Time, TimerId, TimerState};
 use mtimer_tests::{
-    Entry, Event, Excuse, Fault, Final, Handled, History, Left, Note, Plan, Said, check, judge,
+    ClockReading, Entry, Event, Excuse, Fault, Final, HOP_MS, Handled, History, Left, Note, Plan, Said,
+    check, judge,
 };
 
 const DUE: u64 = 1_000_000;
@@ -89,6 +90,29 @@ impl Story {
             what: "the broker was killed".into(),
             excuse: Excuse::Duplicates,
         });
+        self
+    }
+
+    /// A fault that holds back what was sent.
+    fn delay(self, after: u64, until: u64) -> Self {
+        let mut story = self.fault(after, until);
+        story.history.faults.last_mut().unwrap().excuse = Excuse::Delays;
+        story
+    }
+
+    fn replayed(self, serial: u64, after: u64, said: Said) -> Self {
+        let answered = DUE + after;
+        self.event(serial, Event::Replay { asked: answered - 5, answered, said })
+    }
+
+    fn purged(self, serial: u64, after: u64, said: Said) -> Self {
+        let answered = DUE + after;
+        self.event(serial, Event::Purge { asked: answered - 5, answered, said })
+    }
+
+    /// The end is read at `DUE` and this much.
+    fn read(mut self, after: u64) -> Self {
+        self.end.at = DUE + after;
         self
     }
 
@@ -191,8 +215,124 @@ fn a_deadline_ends_what_was_not_delivered_by_then_and_nothing_else() {
     expires(TIMEOUT + 500).delivered(1, 1, EPOCH, 1).holds();
     expires(TIMEOUT + 60_000).delivered(1, 1, EPOCH, 1).breaks(1, "long before its deadline");
     let late = || expires(5).delivered(1, 20_000, EPOCH, 1).settled(1, 20_001, EPOCH, 1, Handled::Ok);
-    late().breaks(1, "19995 ms after its deadline");
-    late().fault(0, 100).holds();
+    late().breaks(14, "19995 ms after its deadline");
+    late().delay(0, 100).holds();
+}
+
+#[test]
+fn no_delivery_begins_after_the_deadline() {
+    let sent = |after, mode| {
+        let plan = Plan { deadline: Some(DUE + 50), mode, ..Plan::new(1, &dest(), DUE, 3, TIMEOUT) };
+        let story = Story::default().planned(plan, stored(1)).delivered(1, after, EPOCH, 1);
+        story.settled(1, after as u64 + 1, EPOCH, 1, Handled::Ok)
+    };
+    let hop = HOP_MS as i64;
+    for mode in [Mode::AtLeastOnce, Mode::AtMostOnce] {
+        sent(50 + hop, mode).holds();
+        sent(51 + hop, mode).breaks(14, "ms after its deadline");
+        // A killed broker sends nothing late; one that was stopped may have.
+        sent(51 + hop, mode).fault(10, 60).breaks(14, "ms after its deadline");
+        sent(51 + hop, mode).delay(10, 60).holds();
+        sent(9_000, mode).delay(10, 40).breaks(14, "8950 ms after its deadline");
+    }
+    // Later attempts are no exception.
+    let again = sent(1, Mode::AtLeastOnce).fault(0, 9).delivered(1, 9_000, EPOCH + 1, 2);
+    again.breaks(14, "8950 ms after its deadline");
+    // A replay takes away a deadline that has passed.
+    let plan = Plan { deadline: Some(DUE + 50), ..Plan::new(1, &dest(), DUE, 3, TIMEOUT) };
+    let failed = Story::default().planned(plan, stored(1)).delivered(1, 1, EPOCH, 1);
+    let failed = failed.settled(1, 2, EPOCH, 1, Handled::Fail);
+    let again = |story: Story| story.delivered(1, 9_000, EPOCH, 2).settled(1, 9_001, EPOCH, 2, Handled::Ok);
+    again(failed.replayed(1, 8_900, Said::Done)).holds();
+}
+
+#[test]
+fn a_timer_with_a_deadline_does_not_vanish() {
+    let plan = || Plan { deadline: Some(DUE + 60_000), ..Plan::new(1, &dest(), DUE, 3, TIMEOUT) };
+    let gone = || Story::default().planned(plan(), stored(1));
+    // A fault explains a delay, and nothing explains an end before the deadline.
+    gone().fault(5, 900).read(30_000).breaks(1, "has not passed");
+    gone().fault(5, 59_000).read(61_000).holds();
+    // Unless an attempt had failed, and the next one would come after the deadline.
+    let failed = gone().delivered(1, 1, EPOCH, 1).settled(1, 2, EPOCH, 1, Handled::Retry);
+    failed.read(61_000).breaks(1, "long before its deadline");
+    let plan = Plan { crowded: true, ..plan() };
+    let waits = || Story::default().planned(plan.clone(), stored(1));
+    waits().read(61_000).holds();
+    waits().read(30_000).breaks(1, "has not passed");
+    let failed = || waits().delivered(1, 1, EPOCH, 1).settled(1, 2, EPOCH, 1, Handled::Retry);
+    failed().read(56_000).holds();
+    failed().read(30_000).breaks(1, "has not passed");
+}
+
+#[test]
+fn what_has_expired_was_counted_and_not_expired_before_its_deadline() {
+    let plan = |serial| Plan { deadline: Some(DUE + 50), ..Plan::new(serial, &dest(), DUE, 3, TIMEOUT) };
+    let two = |expired| {
+        let mut story = Story::default().planned(plan(1), stored(1)).planned(plan(2), stored(2));
+        story = story.ok(2).read(10_000);
+        story.end.expired = expired;
+        story
+    };
+    two(None).holds();
+    two(Some(1)).holds();
+    two(Some(0)).breaks(14, "the brokers counted 0");
+    two(Some(3)).breaks(14, "the brokers counted 3");
+    let told = |story: Story, after| story.event(1, Event::Ended { at: DUE + after, how: Ended::Expired });
+    let plan = Plan { deadline: Some(DUE + 5_000), ..plan(1) };
+    let story = || Story::default().planned(plan.clone(), stored(1));
+    told(story(), 5_000).holds();
+    told(story(), 4_000).breaks(14, "before its deadline");
+    let failed = || story().delivered(1, 1, EPOCH, 1).settled(1, 2, EPOCH, 1, Handled::Retry);
+    told(failed(), 1).holds();
+    told(Story::default().timer(1).ok(1), 4_000).breaks(14, "without a deadline");
+}
+
+#[test]
+fn keys_are_free_in_the_end() {
+    let mut story = Story::default().timer(1).ok(1);
+    story.end.taken_keys.push("key k of g/a: it still names a timer".into());
+    story.breaks(13, "not free: key k");
+}
+
+#[test]
+fn clocks_stay_near_the_reference() {
+    let reading = |says| {
+        let mut story = Story::default().timer(1).ok(1);
+        let broker = "a".to_owned();
+        story.history.clocks.push(ClockReading { broker, before: DUE, says, after: DUE + 10 });
+        story.history.limits.clock_ms = Some(500);
+        story
+    };
+    reading(DUE - 500).holds();
+    reading(DUE + 510).holds();
+    reading(DUE - 501).breaks(12, "501 ms away");
+    reading(DUE + 511).breaks(12, "501 ms away");
+}
+
+#[test]
+fn a_replay_allows_one_more_delivery_and_a_purge_ends_the_timer() {
+    let twice = |story: Story| {
+        let story = story.delivered(1, 1, EPOCH, 1);
+        story.delivered(1, 900, EPOCH, 2).settled(1, 901, EPOCH, 2, Handled::Ok)
+    };
+    twice(Story::default().at_most_once(1)).breaks(4, "delivered 2 times");
+    twice(Story::default().at_most_once(1).replayed(1, 800, Said::NotFound)).breaks(4, "0 replays");
+    twice(Story::default().at_most_once(1).replayed(1, 800, Said::Done)).holds();
+    twice(Story::default().at_most_once(1).replayed(1, 800, Said::Unknown)).holds();
+    let failed =
+        |outcome| Story::default().timer(1).delivered(1, 1, EPOCH, 1).settled(1, 2, EPOCH, 1, outcome);
+    let again = |story: Story| story.delivered(1, 900, EPOCH, 4).settled(1, 901, EPOCH, 4, Handled::Ok);
+    again(failed(Handled::Fail)).breaks(5, "");
+    again(failed(Handled::Fail).replayed(1, 800, Said::Done)).holds();
+    // A replay long before explains nothing.
+    let replayed = failed(Handled::Fail).replayed(1, 100, Said::Done).delivered(1, 150, EPOCH, 2);
+    let replayed = replayed.settled(1, 151, EPOCH, 2, Handled::Ok);
+    replayed.delivered(1, 9_000, EPOCH, 3).breaks(5, "had said Ok");
+    failed(Handled::Fail).purged(1, 90, Said::Done).holds();
+    failed(Handled::Fail).purged(1, 90, Said::NotFound).breaks(1, "nothing has ended it");
+    let left = failed(Handled::Fail).purged(1, 90, Said::Done).dead(1, DeadReason::Failed, 1, Some("no"));
+    left.breaks(1, "more than once");
 }
 
 #[test]
@@ -404,6 +544,63 @@ fn invariant_6_cancelled_means_never() {
     stopped(10, 100).fault(50, 90).holds();
     // It had asked for a retry before, and that may have been under way.
     stopped(110, 100).holds();
+}
+
+#[test]
+fn after_too_late_no_new_attempt_begins() {
+    let hop = HOP_MS as i64;
+    for mode in [Mode::AtLeastOnce, Mode::AtMostOnce] {
+        let sent = |after: i64| {
+            let plan = Plan { mode, ..Plan::new(1, &dest(), DUE, 3, TIMEOUT) };
+            let story = Story::default().planned(plan, stored(1)).cancelled(1, 10, Said::TooLate);
+            story.delivered(1, after, EPOCH, 1).settled(1, after as u64 + 1, EPOCH, 1, Handled::Ok)
+        };
+        // What was under way may be recorded later.
+        sent(10 + hop).holds();
+        sent(11 + hop).breaks(6, "did not stop attempt 1");
+        sent(11 + hop).fault(5, 20).breaks(6, "did not stop attempt 1");
+        sent(11 + hop).delay(5, 20).holds();
+        sent(9_000).replayed(1, 8_000, Said::Done).holds();
+        sent(9_000).replayed(1, 8_000, Said::NotFound).breaks(6, "did not stop attempt 1");
+    }
+}
+
+#[test]
+fn a_late_cancel_ends_the_timer_once_no_handler_has_it() {
+    let retrying = TimerState::Retrying { fire: Time::from_ms(DUE + 3_600_000), tier: 1 };
+    let found = |after: u64, state| {
+        let story = Story::default().timer(1).delivered(1, 1, EPOCH, 1);
+        let story = story.cancelled(1, 10, Said::TooLate).settled(1, 11, EPOCH, 1, Handled::Retry);
+        story.event(1, Event::Looked { at: DUE + 10 + after, state })
+    };
+    let stopped = |story: Story| story.dead(1, DeadReason::Stopped, 1, Some("no"));
+    stopped(found(HOP_MS + 1, retrying)).breaks(6, "did not end it");
+    stopped(found(HOP_MS + 1, TimerState::Parked)).fault(5, 90).breaks(6, "did not end it");
+    stopped(found(HOP_MS, retrying)).holds();
+    stopped(found(HOP_MS + 1, TimerState::Dead)).holds();
+    stopped(found(HOP_MS + 1, retrying).replayed(1, 900, Said::Done)).holds();
+}
+
+#[test]
+fn what_was_replaced_is_never_sent() {
+    for mode in [Mode::AtLeastOnce, Mode::AtMostOnce] {
+        let keyed = |serial| Plan {
+            key: Some(Key::new("k").unwrap()),
+            replaces: true,
+            mode,
+            ..Plan::new(serial, &dest(), DUE, 3, TIMEOUT)
+        };
+        // The replacing schedule is answered at `DUE - 100`.
+        let sent = |after: i64| {
+            let said = Said::Stored { id: Some(id(2)), replaced: Some(Some(id(1))) };
+            let story = Story::default().planned(keyed(1), stored(1)).planned(keyed(2), said).ok(2);
+            story.delivered(1, after, EPOCH, 1)
+        };
+        sent(HOP_MS as i64 - 100).holds();
+        sent(HOP_MS as i64 - 99).breaks(6, "replaced at");
+        sent(HOP_MS as i64 - 99).fault(0, 9).breaks(6, "replaced at");
+        sent(9_000).delay(10, 90).holds();
+    }
 }
 
 #[test]

@@ -30,13 +30,14 @@ pub(crate) enum Exit {
     StoreUnusable = 12,
     NotNow = 13,
     Listen = 14,
+    AddressTaken = 15,
     Interrupted = 130,
 }
 
 use Exit as E;
 
 /// Code, name in JSON, meaning.
-const ALL: [(Exit, &str, &str); 16] = [
+const ALL: [(Exit, &str, &str); 17] = [
     (E::Done, "done", "what was asked for was done"),
     (E::Failed, "failed", "something else: a file, the output, a defect"),
     (E::Usage, "usage", "flags, variables or the settings file are not right"),
@@ -56,6 +57,11 @@ const ALL: [(Exit, &str, &str); 16] = [
     ),
     (E::NotNow, "not-now", "the store or the broker cannot do it for now; nothing was done, try again"),
     (E::Listen, "listen", "the address to listen on cannot be used"),
+    (
+        E::AddressTaken,
+        "address-taken",
+        "another broker of the cluster answers at the address that this one would advertise",
+    ),
     (E::Interrupted, "interrupted", "stopped by a signal before the work was done"),
 ];
 
@@ -172,6 +178,7 @@ fn of_start(error: &StartError) -> Exit {
     match error {
         StartError::Options(_) => E::Usage,
         StartError::Listen { .. } => E::Listen,
+        StartError::AddressTaken { .. } => E::AddressTaken,
         StartError::Store(error) => of_store(error),
         StartError::StoreAway { .. } | StartError::NotJoined { .. } => E::NotNow,
         StartError::Ended(error) => of_broker(error),

@@ -13,7 +13,7 @@ use futures_util::FutureExt;
 use mtimer_store::{
     Acquire, AcquireError, Acquired, Answer, Batch, Census, Coordination, DeadFilter, DeadLetter, Health,
     InFlight, Lane, LaneFuture, Load, Loaded, Op, OwnerRecord, Page, Place, Record, ScheduleAnswer, Store,
-    StoreFuture, StoreInfo, Unconfirmed,
+    StoreClock, StoreFuture, StoreInfo, Unconfirmed,
 };
 use mtimer_types::{Destination, Epoch, PartitionId, Target, Term, Time, TimerId};
 use tokio::sync::watch;
@@ -104,7 +104,7 @@ impl Store for Broken {
     fn raise_term(&self) -> StoreFuture<Term> {
         self.store.raise_term()
     }
-    fn clocks(&self) -> StoreFuture<Vec<u64>> {
+    fn clocks(&self) -> Vec<StoreClock> {
         self.store.clocks()
     }
     fn coordination(&self) -> Option<Arc<dyn Coordination>> {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use mtimer_protocol::{
-    ClientMessage, Hello, MAGIC, PeerAnswer, PeerRequest, Role, ServerMessage, VERSION, decode, encode,
-    frame_codec,
+    ClientMessage, Hello, MAGIC, PeerAnswer, PeerRequest, Role, ServerMessage, VERSION, Welcome, decode,
+    encode, frame_codec,
 };
 use mtimer_types::limits::MAX_FRAME;
 use tokio::net::TcpStream;
@@ -48,8 +48,8 @@ impl Link {
         let (events, coming) = mpsc::channel(COMING);
         let software = software.to_owned();
         let task = async move {
-            let why = match connect(&address, software, token).await {
-                Ok(frames) => carry(frames, waiting, &events).await,
+            let why = match connect(&address, software, token, Role::Broker).await {
+                Ok((frames, _)) => carry(frames, waiting, &events).await,
                 Err(why) => why,
             };
             // Nobody listens any more if the link was dropped.
@@ -76,9 +76,15 @@ impl Link {
     }
 }
 
-type Frames = Framed<TcpStream, LengthDelimitedCodec>;
+pub(super) type Frames = Framed<TcpStream, LengthDelimitedCodec>;
 
-async fn connect(address: &str, software: String, token: String) -> Result<Frames, String> {
+/// Connects and shakes hands, within [`STEP`]; returns what the other side says of itself.
+pub(super) async fn connect(
+    address: &str,
+    software: String,
+    token: String,
+    role: Role,
+) -> Result<(Frames, Welcome), String> {
     let hello = ClientMessage::Hello(Hello {
         magic: MAGIC,
         min_version: VERSION,
@@ -86,7 +92,7 @@ async fn connect(address: &str, software: String, token: String) -> Result<Frame
         client: rand::random(),
         software,
         token,
-        role: Role::Broker,
+        role,
     });
     let shake = async {
         let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
@@ -94,7 +100,7 @@ async fn connect(address: &str, software: String, token: String) -> Result<Frame
         let mut frames = Framed::new(stream, frame_codec(MAX_FRAME));
         write(&mut frames, &hello).await?;
         match read(&mut frames).await? {
-            ServerMessage::Welcome(_) => Ok(frames),
+            ServerMessage::Welcome(welcome) => Ok((frames, welcome)),
             ServerMessage::Refused { message, .. } => Err(message),
             _ => Err("its first message is no answer to a hello".to_owned()),
         }

@@ -11,6 +11,7 @@
 mod acquire;
 mod board;
 mod link;
+mod taken;
 mod task;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use mtimer_types::{PartitionId, Term, limits};
 
 pub(crate) use self::acquire::{Assigned, Assignment};
 pub(crate) use self::board::Board;
+pub(crate) use self::taken::is_taken;
 pub(crate) use self::task::{ClusterTask, Parts};
 use crate::outbox::Outbox;
 

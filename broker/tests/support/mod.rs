@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use mtimer_broker::{Broker, BrokerOptions, start};
 use mtimer_core::EngineOptions;
 use mtimer_protocol::{
@@ -23,8 +23,9 @@ use mtimer_types::{
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
-use tokio_util::codec::{Framed, LengthDelimitedCodec};
+use tokio_util::codec::{Framed, FramedRead, LengthDelimitedCodec};
 
 /// Nothing in these tests takes this long: what does has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -175,11 +176,15 @@ impl Client {
         self.frames.get_mut().write_all(bytes).await.unwrap();
     }
 
+    /// The two directions of the connection, for one that reads and writes at the same time.
+    pub(crate) fn into_halves(self) -> (FramedRead<OwnedReadHalf, LengthDelimitedCodec>, OwnedWriteHalf) {
+        let (read, write) = self.frames.into_inner().into_split();
+        (FramedRead::new(read, frame_codec(MAX_FRAME)), write)
+    }
+
     /// The next message, heartbeats included; `None` at the end of the connection.
     pub(crate) async fn next_raw(&mut self) -> Option<ServerMessage> {
-        let frame = timeout(PATIENCE, self.frames.next()).await.expect("a message in time")?;
-        // A reset is an end as well.
-        Some(decode(&frame.ok()?).unwrap())
+        next_raw(&mut self.frames).await
     }
 
     /// The next message, answering heartbeats.
@@ -192,17 +197,9 @@ impl Client {
         }
     }
 
-    /// The end of the connection, and the words before it.
+    /// The end of the connection, and the refusal before it.
     pub(crate) async fn refused(&mut self) -> (mtimer_protocol::ErrorCode, String) {
-        let mut refusal = None;
-        while let Some(message) = self.next_raw().await {
-            match message {
-                ServerMessage::Refused { code, message } => refusal = Some((code, message)),
-                ServerMessage::Ping(_) | ServerMessage::Closing | ServerMessage::Welcome(_) => {}
-                other => panic!("no refusal but {other:?}"),
-            }
-        }
-        refusal.expect("a refusal before the end")
+        refused(&mut self.frames).await
     }
 
     pub(crate) async fn register(&mut self, registration: u32, app: &str, credit: u32) {
@@ -279,6 +276,31 @@ impl Client {
         })
         .await
     }
+}
+
+async fn next_raw<F>(frames: &mut F) -> Option<ServerMessage>
+where
+    F: Stream<Item = std::io::Result<BytesMut>> + Unpin,
+{
+    let frame = timeout(PATIENCE, frames.next()).await.expect("a message in time")?;
+    // A reset is an end as well.
+    Some(decode(&frame.ok()?).unwrap())
+}
+
+/// Reads to the end of a connection; returns the refusal before it.
+pub(crate) async fn refused<F>(frames: &mut F) -> (mtimer_protocol::ErrorCode, String)
+where
+    F: Stream<Item = std::io::Result<BytesMut>> + Unpin,
+{
+    let mut refusal = None;
+    while let Some(message) = next_raw(frames).await {
+        match message {
+            ServerMessage::Refused { code, message } => refusal = Some((code, message)),
+            ServerMessage::Ping(_) | ServerMessage::Closing | ServerMessage::Welcome(_) => {}
+            other => panic!("no refusal but {other:?}"),
+        }
+    }
+    refusal.expect("a refusal before the end")
 }
 
 /// Schedules a timer on one connection, takes it on another, settles it: the broker is well.

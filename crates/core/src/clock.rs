@@ -1,51 +1,150 @@
-//! The cluster clock: one time for all due times, from several readings none of which is trusted alone.
+//! The cluster clock: one time for all due times.
 //!
-//! The estimate is the median of the store's clocks, the host's clock, and the previous estimate carried on by the
-//! monotonic clock. One clock that jumps alone is outvoted. Lasting disagreement is followed slowly (slewed), and the
-//! time that is handed out never steps back. All of it in microseconds: clocks that are read in whole milliseconds differ by
-//! one for nothing, and every timer would be late by that.
+//! The clocks of the store decide, by their lower median: every broker reads the same ones, whatever its own host shows.
+//! The host's clock decides only for a store without a clock of its own. While no deciding clock is
+//! heard, the monotonic clock carries the estimate on.
+//!
+//! A reading says that the clock showed a time at some moment between the request and the answer, so it bounds the
+//! clock's distance from the monotonic clock from both sides. A slow answer gives wide bounds and changes little. The
+//! estimate is the lower bound: the least that the deciding clock can show, so that no timer is early by it.
+//!
+//! The estimate follows that bound at once, in both directions. Time that was handed out never steps back: while the
+//! estimate is behind it, it stands still. Nothing becomes due meanwhile that the deciding clock has not reached.
+//!
+//! Everything is counted in microseconds and rounded down to a millisecond where it is handed out: clocks that are read in
+//! whole milliseconds differ by one for nothing, and every timer would be late by that.
+//!
+//! Not in here: reading clocks, logging.
 
 use mtimer_types::Time;
 
-/// Fastest correction of a lasting difference: one part in so many of the monotonic time that has passed.
-const SLEW: i64 = 20;
-/// A difference from the estimate that is worth an alarm, ms.
-pub const ALARM_MS: i64 = 250;
-/// How long the estimate prevails when it stands against as many readings on the other side, µs.
-const TIE_US: u64 = 10_000_000;
-/// A difference below which there is nothing to correct, µs: about what it takes to read a clock over the network.
+/// How much a clock may gain or lose against the monotonic clock, µs per second: two crystals without a time service
+/// differ by less. Bounds from earlier readings widen by it.
+const DRIFT_US: u64 = 200;
+/// The estimate is not moved forward for less, µs: about what a fast answer's round trip varies by.
 const DEAD_BAND_US: i64 = 50;
+/// How long a clock of the store that is not heard still counts by its last reading, µs. One lost answer must not change
+/// the median.
+const COUNTS_US: u64 = 10_000_000;
+/// A difference that is worth an alarm, ms. A correction beyond it is a step.
+pub const ALARM_MS: u64 = 250;
+/// How long the estimate may be carried on by the monotonic clock alone before that is worth an alarm, ms.
+pub const SILENCE_MS: u64 = 60_000;
 
-/// The estimator. Starts at the median of its first readings.
-#[derive(Clone, Debug)]
-pub struct ClusterClock {
-    /// Estimate minus monotonic clock, µs.
-    offset: i64,
-    /// When `offset` was last corrected, monotonic µs.
-    corrected: u64,
-    /// The latest time handed out.
-    latest: Time,
-    /// Since when readings and estimate have been even in number and apart, monotonic µs.
-    tied_since: Option<u64>,
+/// What a clock showed at some moment between two monotonic times, all in µs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reading {
+    /// What it showed, since the Unix epoch.
+    pub shown_us: u64,
+    /// When the request left.
+    pub sent_us: u64,
+    /// When the answer arrived.
+    pub received_us: u64,
+}
+
+/// One clock of the store, and its reading in this round, if it answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoreReading {
+    /// Which clock: the same name in every round.
+    pub clock: String,
+    /// What it showed; `None` if it did not answer in time.
+    pub reading: Option<Reading>,
+}
+
+/// What has moved the estimate, or would.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Decider {
+    /// The median of the store's clocks.
+    Store,
+    /// The host's clock: no clock of the store was ever heard.
+    Host,
+    /// The monotonic clock alone: fewer than half of the store's clocks are heard.
+    Monotonic,
 }
 
 /// What a round of readings has shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Observation {
-    /// By how many µs the median of the readings differs from the estimate.
-    pub difference_us: i64,
-    /// Readings that are more than [`ALARM_MS`] away from the estimate.
+    /// What decides.
+    pub decider: Decider,
+    /// By how much the estimate was moved against the monotonic clock, µs.
+    pub moved_us: i64,
+    /// By how much handed-out time is ahead of the estimate: so long it stands still, µs.
+    pub ahead_us: u64,
+    /// Clocks of the store that are more than [`ALARM_MS`] away from the estimate.
     pub outliers: usize,
+    /// By how much the store's clocks differ from each other at least, µs.
+    pub spread_us: u64,
+    /// By how much the host's clock is ahead of the estimate, µs; negative if it is behind.
+    pub host_us: i64,
+    /// How old the latest reading is that has decided, µs.
+    pub silent_us: u64,
+}
+
+/// Why a broker does not know the time well enough.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Doubt {
+    /// The deciding clock has stepped back: time stands still for so long, ms.
+    Ahead(u64),
+    /// Clocks of the store differ by so much, ms.
+    Disagreement(u64),
+    /// Fewer than half of the store's clocks have been heard for so long, ms.
+    Silence(u64),
+}
+
+impl Observation {
+    /// Whether the estimate was moved by more than [`ALARM_MS`].
+    pub const fn is_step(&self) -> bool {
+        self.moved_us.unsigned_abs() > ALARM_MS * 1_000
+    }
+
+    /// Why the time is not known well enough, if it is not; the gravest reason.
+    pub const fn doubt(&self) -> Option<Doubt> {
+        let (ahead, spread, silent) = (self.ahead_us / 1_000, self.spread_us / 1_000, self.silent_us / 1_000);
+        if ahead > ALARM_MS {
+            Some(Doubt::Ahead(ahead))
+        } else if silent > SILENCE_MS {
+            Some(Doubt::Silence(silent))
+        } else if spread > ALARM_MS {
+            Some(Doubt::Disagreement(spread))
+        } else {
+            None
+        }
+    }
+}
+
+/// The estimator of the cluster clock.
+#[derive(Clone, Debug)]
+pub struct ClusterClock {
+    /// Estimate minus monotonic clock, µs.
+    offset: i64,
+    /// The latest time handed out.
+    latest: Time,
+    /// The store's clocks that were listed in the last round and have been heard.
+    sources: Vec<(String, Bounds)>,
+    /// Whether a clock of the store was ever heard: then the host decides nothing any more.
+    heard: bool,
+    /// When the last reading arrived that has decided, monotonic µs.
+    decided: u64,
+}
+
+/// Between what a clock's distance from the monotonic clock lies, µs.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    low: i64,
+    high: i64,
+    /// When the last answer arrived, monotonic µs.
+    heard: u64,
 }
 
 impl ClusterClock {
-    /// Starts from a first round of readings (at least one; µs since the Unix epoch), taken at monotonic time `mono_us`.
-    pub fn new(mono_us: u64, readings: &[u64]) -> Self {
-        let mut sorted = signed(readings);
-        sorted.sort_unstable();
-        // Of the two in the middle the lower one: rather late than early.
-        let start = sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or_default();
-        Self { offset: start - mono_us as i64, corrected: mono_us, latest: Time::ZERO, tied_since: None }
+    /// Starts from a first round of readings. `store` lists every clock of the store, and is empty if it has none.
+    pub fn new(mono_us: u64, host: Reading, store: &[StoreReading]) -> Self {
+        let offset = Bounds::of(host).low;
+        let mut new =
+            Self { offset, latest: Time::ZERO, sources: Vec::new(), heard: false, decided: mono_us };
+        new.observe(mono_us, host, store);
+        new
     }
 
     /// The cluster clock at monotonic time `mono_us`; never less than before.
@@ -55,120 +154,131 @@ impl ClusterClock {
         self.latest
     }
 
-    /// Takes a round of readings (µs since the Unix epoch) at monotonic time `mono_us`: of each store clock, and of the host's.
-    pub fn observe(&mut self, mono_us: u64, readings: &[u64]) -> Observation {
-        let own = self.estimate(mono_us) as i64;
-        let mut sorted = signed(readings);
-        let outliers = sorted.iter().filter(|t| (**t - own).abs() > ALARM_MS * 1_000).count();
-        sorted.push(own);
-        sorted.sort_unstable();
-        // With an even number the estimate may be one of the two in the middle. Doubt favours it, until the other has
-        // stood apart for so long that it cannot be a passing jump.
-        let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
-        let (near, far) = if (low - own).abs() <= (high - own).abs() { (low, high) } else { (high, low) };
-        if (far - own).abs() <= DEAD_BAND_US || (near - own).abs() > DEAD_BAND_US {
-            self.tied_since = None;
+    /// Takes a round of readings at monotonic time `mono_us`: of the host's clock, and of every clock of the store. A clock
+    /// that is listed no more is forgotten.
+    pub fn observe(&mut self, mono_us: u64, host: Reading, store: &[StoreReading]) -> Observation {
+        self.take(store);
+        let deciding = self.deciding(mono_us, store.len());
+        let (decider, target) = if !self.heard {
+            (Decider::Host, Some(Bounds::of(host).low))
+        } else if deciding.is_empty() {
+            (Decider::Monotonic, None)
         } else {
-            self.tied_since.get_or_insert(mono_us);
+            (Decider::Store, Some(lower_median(&deciding)))
+        };
+        let before = self.offset;
+        if let Some(target) = target {
+            self.decided = deciding.iter().map(|b| b.heard).max().unwrap_or(mono_us);
+            // A lower bound is followed exactly: the estimate must not be ahead of it.
+            if target < self.offset || target > self.offset.saturating_add(DEAD_BAND_US) {
+                self.offset = target;
+            }
         }
-        let lasting = self.tied_since.is_some_and(|since| mono_us.saturating_sub(since) >= TIE_US);
-        let difference_us = if lasting { far - own } else { near - own };
-        let elapsed = mono_us.saturating_sub(self.corrected) as i64;
-        self.corrected = mono_us;
-        if difference_us.abs() > DEAD_BAND_US {
-            let most = (elapsed / SLEW).max(1);
-            self.offset += difference_us.clamp(-most, most);
+        let far = |b: &Bounds| b.distance(self.offset).unsigned_abs() > ALARM_MS * 1_000;
+        Observation {
+            decider,
+            moved_us: self.offset.saturating_sub(before),
+            ahead_us: (self.latest.as_ms() * 1_000).saturating_sub(self.estimate(mono_us)),
+            outliers: deciding.iter().filter(|b| far(b)).count(),
+            spread_us: spread(&deciding),
+            host_us: Bounds::of(host).distance(self.offset),
+            silent_us: mono_us.saturating_sub(self.decided),
         }
-        Observation { difference_us, outliers }
     }
 
     /// How many monotonic µs until the cluster clock reads `time`; 0 if it does already.
     pub fn mono_until(&self, mono_us: u64, time: Time) -> u64 {
+        if time <= self.latest {
+            return 0;
+        }
         (time.as_ms() * 1_000).saturating_sub(self.estimate(mono_us))
     }
 
+    /// The estimate minus the monotonic clock, µs: whoever waits for an instant derives it anew when this has changed.
+    pub const fn offset_us(&self) -> i64 {
+        self.offset
+    }
+
+    /// Enters the readings, and forgets the clocks that are not listed.
+    fn take(&mut self, store: &[StoreReading]) {
+        self.sources.retain(|(name, _)| store.iter().any(|s| s.clock == *name));
+        for StoreReading { clock, reading } in store {
+            let Some(reading) = *reading else { continue };
+            self.heard = true;
+            match self.sources.iter_mut().find(|(name, _)| name == clock) {
+                Some((_, bounds)) => bounds.narrow(reading),
+                None => self.sources.push((clock.clone(), Bounds::of(reading))),
+            }
+        }
+    }
+
+    /// The bounds of the store's clocks that were heard lately; none if they are fewer than half of those `listed`.
+    fn deciding(&self, mono_us: u64, listed: usize) -> Vec<Bounds> {
+        let counts = |b: &Bounds| mono_us.saturating_sub(b.heard) <= COUNTS_US;
+        let bounds: Vec<Bounds> = self.sources.iter().map(|(_, b)| *b).filter(counts).collect();
+        if bounds.len() * 2 < listed { Vec::new() } else { bounds }
+    }
+
     fn estimate(&self, mono_us: u64) -> u64 {
-        (mono_us as i64).saturating_add(self.offset).max(0) as u64
+        signed(mono_us).saturating_add(self.offset).max(0).unsigned_abs()
     }
 }
 
-/// No reading is so high that nothing can be added to it: times end at 2^48 ms.
-fn signed(readings: &[u64]) -> Vec<i64> {
-    let highest = Time::MAX.as_ms() * 1_000;
-    readings.iter().map(|us| (*us).min(highest) as i64).collect()
+impl Bounds {
+    fn of(reading: Reading) -> Self {
+        // Times end at 2^48 ms, so that something can always be added.
+        let shown = signed(reading.shown_us.min(Time::MAX.as_ms() * 1_000));
+        let (sent, received) = (reading.sent_us.min(reading.received_us), reading.received_us);
+        Self {
+            low: shown.saturating_sub(signed(received)),
+            high: shown.saturating_sub(signed(sent)),
+            heard: received,
+        }
+    }
+
+    /// Takes in another reading. What is known from earlier ones counts if the two agree; otherwise the clock has stepped.
+    fn narrow(&mut self, reading: Reading) {
+        let new = Self::of(reading);
+        let elapsed = new.heard.saturating_sub(self.heard);
+        let drift = signed(elapsed.saturating_mul(DRIFT_US) / 1_000_000);
+        let (low, high) = (self.low.saturating_sub(drift), self.high.saturating_add(drift));
+        *self = if new.high < low || new.low > high {
+            new
+        } else {
+            Self { low: low.max(new.low), high: high.min(new.high), heard: new.heard }
+        };
+    }
+
+    /// By how much these bounds are above (or, negative, below) an offset; 0 if it is within them.
+    const fn distance(&self, offset: i64) -> i64 {
+        if offset < self.low {
+            self.low.saturating_sub(offset)
+        } else if offset > self.high {
+            self.high.saturating_sub(offset)
+        } else {
+            0
+        }
+    }
+}
+
+/// The lower of the two in the middle if their number is even: rather late than early.
+fn lower_median(bounds: &[Bounds]) -> i64 {
+    let mut lows: Vec<i64> = bounds.iter().map(|b| b.low).collect();
+    lows.sort_unstable();
+    lows.get(lows.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+}
+
+/// By how much the clocks differ at least, whatever the round trips hide.
+fn spread(bounds: &[Bounds]) -> u64 {
+    let low = bounds.iter().map(|b| b.low).max().unwrap_or_default();
+    let high = bounds.iter().map(|b| b.high).min().unwrap_or_default();
+    low.saturating_sub(high).max(0).unsigned_abs()
+}
+
+/// Monotonic µs are far below the limit: 292,000 years.
+fn signed(us: u64) -> i64 {
+    i64::try_from(us).unwrap_or(i64::MAX / 2)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const S: u64 = 1_000_000;
-
-    fn t(ms: u64) -> Time {
-        Time::from_ms(ms)
-    }
-
-    #[test]
-    fn one_clock_that_jumps_is_outvoted_and_counted() {
-        let mut c = ClusterClock::new(0, &[1_000 * S, 1_000 * S]);
-        let seen = c.observe(S, &[1_001 * S, 9_000 * S]);
-        assert_eq!(seen, Observation { difference_us: 0, outliers: 1 });
-        assert_eq!(c.now(S), t(1_001_000));
-    }
-
-    #[test]
-    fn a_lone_clock_that_jumps_is_followed_slowly_once_it_lasts() {
-        let mut alone = ClusterClock::new(0, &[1_000 * S]);
-        assert_eq!(alone.observe(S, &[5_000]).outliers, 1);
-        assert_eq!(alone.now(S), t(1_001_000));
-        for s in 2..=200 {
-            alone.observe(s * S, &[(1_002 + s) * S]);
-        }
-        assert_eq!(alone.now(200 * S), t(1_202_000));
-    }
-
-    #[test]
-    fn lasting_disagreement_is_followed_slowly_and_never_backwards() {
-        let mut c = ClusterClock::new(0, &[1_000 * S]);
-        let mut last = c.now(0);
-        for s in 1..=200 {
-            let truth = (1_000 + s - 5) * S;
-            c.observe(s * S, &[truth, truth, truth]);
-            let now = c.now(s * S);
-            assert!(now >= last, "stepped back from {last} to {now}");
-            last = now;
-        }
-        assert_eq!(last, t(1_000_000 + 200_000 - 5_000));
-    }
-
-    #[test]
-    fn a_host_clock_that_jumps_back_leaves_the_rate_alone() {
-        let mut c = ClusterClock::new(0, &[500 * S, 500 * S + 1, 500 * S + 2]);
-        for s in 1..=10 {
-            let truth = (500 + s) * S + 1;
-            c.observe(s * S, &[truth, truth, 3]);
-        }
-        assert_eq!(c.now(10 * S), t(510_000));
-    }
-
-    #[test]
-    fn a_clock_that_began_late_is_right_after_a_round() {
-        // The store took 7 ms to answer at the start, then 0.1 ms: what it says is as old as that.
-        let mut c = ClusterClock::new(0, &[1_000 * S - 7_000, 1_000 * S]);
-        assert_eq!(c.now(0), t(999_993));
-        let seen = c.observe(S, &[1_001 * S - 100, 1_001 * S]);
-        assert_eq!(seen, Observation { difference_us: 6_900, outliers: 0 });
-        assert_eq!(c.mono_until(S, t(1_001_000)), 100);
-        assert_eq!((c.now(S + 99), c.now(S + 100)), (t(1_000_999), t(1_001_000)));
-        // Less than the dead band is left alone.
-        assert_eq!(c.observe(2 * S, &[1_002 * S - 60, 1_002 * S]).difference_us, 40);
-        assert_eq!(c.mono_until(2 * S, t(1_002_000)), 100);
-    }
-
-    #[test]
-    fn readings_from_the_end_of_time_do_no_harm() {
-        let mut c = ClusterClock::new(0, &[u64::MAX]);
-        c.observe(u64::MAX / 2, &[u64::MAX, 0, u64::MAX]);
-        assert!(c.now(u64::MAX / 2) >= Time::MAX);
-    }
-}
+mod tests;

@@ -236,3 +236,26 @@ pub struct ClientView {
     /// Due timers in memory that wait for credit.
     pub waiting: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topology_names_the_owner_of_each_partition() {
+        let broker = |address: &str| BrokerEntry { address: address.into(), draining: false };
+        let topology = Topology {
+            term: Term(3),
+            version: 7,
+            leader: "a:1".into(),
+            brokers: vec![broker("a:1"), broker("b:1")],
+            // Partition 2 belongs to nobody, 3 to a broker that is not in the list.
+            owners: vec![Some(1), Some(0), None, Some(9), Some(1)],
+        };
+        let owners: Vec<Option<&str>> = (0..6).map(|p| topology.owner(PartitionId(p))).collect();
+        assert_eq!(owners, [Some("b:1"), Some("a:1"), None, None, Some("b:1"), None]);
+        let of = |address| topology.partitions_of(address).map(|p| p.0).collect::<Vec<_>>();
+        assert_eq!((of("a:1"), of("b:1"), of("c:1")), (vec![1], vec![0, 4], vec![]));
+        assert_eq!(topology.stamp(), (Term(3), 7));
+    }
+}

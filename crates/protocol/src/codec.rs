@@ -123,3 +123,35 @@ pub fn decode<M: DeserializeOwned>(body: &BytesMut) -> Result<M, DecodeError> {
 pub fn frame_codec(max_frame: usize) -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder().length_field_type::<u32>().max_frame_length(max_frame).new_codec()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message whose encoding has this many bytes: a length of five bytes, and the rest.
+    fn message_of(bytes: usize) -> Vec<u8> {
+        vec![7; bytes - 5]
+    }
+
+    #[test]
+    fn a_frame_is_the_length_and_the_body_behind_what_was_there() {
+        let mut out = b"before".to_vec();
+        encode_frame(&("abc", 5_u8), &mut out).unwrap();
+        encode_frame(&9_u8, &mut out).unwrap();
+        assert_eq!(out, b"before\x00\x00\x00\x05\x03abc\x05\x00\x00\x00\x01\x09");
+        assert_eq!(encode(&("abc", 5_u8)).unwrap(), b"\x03abc\x05"[..]);
+    }
+
+    #[test]
+    fn a_message_of_just_the_limit_fits_and_one_byte_more_does_not() {
+        let (fits, large) = (message_of(MAX_FRAME), message_of(MAX_FRAME + 1));
+        let error = EncodeError::TooLarge { len: MAX_FRAME + 1, limit: MAX_FRAME };
+        assert_eq!(encode(&fits).unwrap().len(), MAX_FRAME);
+        assert_eq!(encode(&large), Err(error.clone()));
+        let mut out = b"before".to_vec();
+        assert_eq!(encode_frame(&large, &mut out), Err(error));
+        assert_eq!(out, b"before", "a message that does not fit leaves nothing");
+        encode_frame(&fits, &mut out).unwrap();
+        assert_eq!(out.len(), b"before".len() + LENGTH_BYTES + MAX_FRAME);
+    }
+}

@@ -30,7 +30,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use mtimer_store::{Acquire, AcquireError, Acquired, OwnerRecord, Store, StoreError, StoreFuture, StoreInfo};
+use mtimer_store::{
+    Acquire, AcquireError, Acquired, OwnerRecord, Store, StoreClock, StoreError, StoreFuture, StoreInfo,
+};
 use mtimer_types::{PartitionId, Term};
 use tokio::sync::oneshot;
 
@@ -215,8 +217,8 @@ impl Store for EmbeddedStore {
         self.ask(Committer::raise_term)
     }
 
-    fn clocks(&self) -> StoreFuture<Vec<u64>> {
-        async { Ok(Vec::new()) }.boxed()
+    fn clocks(&self) -> Vec<StoreClock> {
+        Vec::new()
     }
 }
 

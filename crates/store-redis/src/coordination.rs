@@ -44,14 +44,19 @@ const SHOWN: usize = 255;
 #[derive(Debug)]
 pub(crate) struct RedisCoordination {
     shared: Arc<Shared>,
-    /// Connections of its own.
-    pool: Pool,
+    /// Connections on which nothing waits behind a partition's work or its replicas; clocks are read on them too.
+    pool: Arc<Pool>,
     cluster: Arc<str>,
     partitions: u16,
 }
 
 impl RedisCoordination {
-    pub(crate) const fn new(shared: Arc<Shared>, pool: Pool, cluster: Arc<str>, partitions: u16) -> Self {
+    pub(crate) const fn new(
+        shared: Arc<Shared>,
+        pool: Arc<Pool>,
+        cluster: Arc<str>,
+        partitions: u16,
+    ) -> Self {
         Self { shared, pool, cluster, partitions }
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use mtimer_store::{
-    Acquire, AcquireError, Acquired, Coordination, Health, InFlight, OwnerRecord, Store, StoreError,
-    StoreFuture, StoreInfo,
+    Acquire, AcquireError, Acquired, Coordination, Health, InFlight, OwnerRecord, Store, StoreClock,
+    StoreError, StoreFuture, StoreInfo,
 };
 use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time, limits::MAX_PARTITIONS};
 use tokio::sync::watch;
@@ -40,6 +40,8 @@ pub struct RedisStore {
     cluster: Arc<str>,
     info: StoreInfo,
     tasks: TaskTracker,
+    /// Connections on which nothing waits behind a partition's work or its replicas.
+    urgent: Arc<Pool>,
     coordination: Handle,
 }
 
@@ -49,7 +51,7 @@ impl RedisStore {
     pub async fn connect(options: Options) -> Result<Self, StoreError> {
         let (addresses, login) = options.check()?;
         let tasks = TaskTracker::new();
-        let lease_pool = Pool::bare(&login, crate::coordination::ANSWER_WITHIN, tasks.clone());
+        let urgent = Arc::new(Pool::bare(&login, crate::coordination::ANSWER_WITHIN, tasks.clone()));
         let pool = Pool::new(login, options.replication(), tasks.clone());
         for address in &addresses {
             // Those that cannot be reached are passed over: others may do.
@@ -66,12 +68,14 @@ impl RedisStore {
         let kind = if shared.topology.is_cluster() { "redis-cluster" } else { "redis" };
         let cluster: Arc<str> = options.cluster.as_str().into();
         let partitions = found(&shared, &cluster, options.partitions).await?;
-        let coordination = RedisCoordination::new(shared.clone(), lease_pool, cluster.clone(), partitions);
+        let coordination =
+            RedisCoordination::new(shared.clone(), urgent.clone(), cluster.clone(), partitions);
         Ok(Self {
             shared,
             cluster,
             info: StoreInfo { kind, durability: options.durability.name(), partitions },
             tasks,
+            urgent,
             coordination: Handle(Arc::new(coordination)),
         })
     }
@@ -261,24 +265,14 @@ impl Store for RedisStore {
         .boxed()
     }
 
-    fn clocks(&self) -> StoreFuture<Vec<u64>> {
-        let shared = self.shared.clone();
-        async move {
-            let mut clocks = Vec::new();
-            let mut last = None;
-            for address in shared.topology.masters() {
-                match clock(&shared, &address).await {
-                    Ok(us) => clocks.push(us),
-                    Err(lost) => last = Some(lost),
-                }
-            }
-            match last {
-                // Some masters are enough: the clock is their median.
-                Some(lost) if clocks.is_empty() => Err(StoreError::Unavailable(lost.0)),
-                _ => Ok(clocks),
-            }
-        }
-        .boxed()
+    fn clocks(&self) -> Vec<StoreClock> {
+        let clock = |name: String| {
+            let (pool, address) = (self.urgent.clone(), name.clone());
+            let reading =
+                async move { clock(&pool, &address).await.map_err(|lost| StoreError::Unavailable(lost.0)) };
+            StoreClock { name, reading: reading.boxed() }
+        };
+        self.shared.topology.masters().into_iter().map(clock).collect()
     }
 
     fn coordination(&self) -> Option<Arc<dyn Coordination>> {
@@ -286,8 +280,8 @@ impl Store for RedisStore {
     }
 }
 
-async fn clock(shared: &Shared, address: &str) -> Result<u64, Lost> {
-    let reply = shared.pool.get(address).await?.ask(&Args::of(["TIME"])).await?;
+async fn clock(pool: &Pool, address: &str) -> Result<u64, Lost> {
+    let reply = pool.get(address).await?.ask(&Args::of(["TIME"])).await?;
     let part = |i: usize| reply.array().and_then(|a| a.get(i)).and_then(Reply::number);
     match (part(0), part(1)) {
         (Some(seconds), Some(micros)) => Ok(seconds.saturating_mul(1_000_000).saturating_add(micros)),

@@ -1,5 +1,6 @@
 //! Owning a partition: acquisition, the lane, its reads.
 
+use std::fmt;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -36,12 +37,28 @@ pub trait Store: Send + Sync + 'static {
     /// under a higher one.
     fn raise_term(&self) -> StoreFuture<Term>;
 
-    /// One reading of each clock the store has (a Redis master each), µs since the Unix epoch; empty if it has none of its own.
-    fn clocks(&self) -> StoreFuture<Vec<u64>>;
+    /// The store's clocks: one a Redis master; none if the store has no clock of its own. A store that has clocks lists at
+    /// least one at all times.
+    fn clocks(&self) -> Vec<StoreClock>;
 
     /// What brokers need that share the store; `None`: it belongs to one process alone.
     fn coordination(&self) -> Option<Arc<dyn Coordination>> {
         None
+    }
+}
+
+/// One clock of a store, to be read once.
+pub struct StoreClock {
+    /// Which clock: the same name for as long as the store has it.
+    pub name: String,
+    /// Reads it when it is first polled: µs since the Unix epoch, at some moment between then and its completion. It waits
+    /// for no other clock, and has no time limit of its own. Dropping it gives the reading up.
+    pub reading: StoreFuture<u64>,
+}
+
+impl fmt::Debug for StoreClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreClock").field("name", &self.name).finish_non_exhaustive()
     }
 }
 

@@ -25,8 +25,8 @@ pub use coordination::{Campaigned, Candidate, Coordination, Lease};
 pub use cursor::LoadCursor;
 pub use lane::{
     Acquire, AcquireError, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError,
-    LaneFuture, Load, Loaded, LoadedTimer, OwnerRecord, Page, Store, StoreError, StoreFuture, StoreInfo,
-    Unconfirmed,
+    LaneFuture, Load, Loaded, LoadedTimer, OwnerRecord, Page, Store, StoreClock, StoreError, StoreFuture,
+    StoreInfo, Unconfirmed,
 };
 pub use memory::MemoryStore;
 pub use op::{

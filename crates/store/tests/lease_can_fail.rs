@@ -13,7 +13,7 @@ use futures_util::future::{BoxFuture, ready};
 use mtimer_store::conformance::{self, Fault, Harness, Site, Unsupported};
 use mtimer_store::{
     Acquire, AcquireError, Acquired, Campaigned, Candidate, Coordination, Lease, MemoryStore, OwnerRecord,
-    Store, StoreError, StoreFuture, StoreInfo,
+    Store, StoreClock, StoreError, StoreFuture, StoreInfo,
 };
 use mtimer_types::{PartitionId, Term};
 
@@ -113,7 +113,7 @@ impl Store for BrokenStore {
         self.0.raise_term()
     }
 
-    fn clocks(&self) -> StoreFuture<Vec<u64>> {
+    fn clocks(&self) -> Vec<StoreClock> {
         self.0.clocks()
     }
 

@@ -15,7 +15,7 @@ use mtimer_store::conformance::{self, Fault, Harness, Site, Unsupported};
 use mtimer_store::{
     Acquire, AcquireError, Acquired, Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, Lane,
     LaneFuture, Load, Loaded, Op, OwnerRecord, Page, Place, Record, RequestId, ScheduleAnswer, Store,
-    StoreFuture, StoreInfo, Unconfirmed, Verdict,
+    StoreClock, StoreFuture, StoreInfo, Unconfirmed, Verdict,
 };
 use mtimer_types::{Destination, Epoch, PartitionId, Target, Term, Time, TimerId};
 use tokio::sync::watch;
@@ -173,7 +173,7 @@ impl Store for BrokenStore {
         if self.flaw == Flaw::TermStands { ready(Ok(Term(1))).boxed() } else { self.inner.raise_term() }
     }
 
-    fn clocks(&self) -> StoreFuture<Vec<u64>> {
+    fn clocks(&self) -> Vec<StoreClock> {
         self.inner.clocks()
     }
 }

@@ -69,6 +69,18 @@ pub const MAX_SESSION_UNSETTLED_BYTES: usize = 16 * 1024 * 1024;
 pub const MAX_SESSION_OUTBOX: usize = 64 * 1024 * 1024;
 /// Bytes queued for all sessions together; beyond it a session that has more than its share of them is closed.
 pub const MAX_OUTBOX: usize = 512 * 1024 * 1024;
+/// Bytes of frames that are being received, of all sessions together. Sixteen largest frames, or a
+/// thousand of 64 KiB: a broker decodes a frame faster than a network brings the next one.
+pub const MAX_RECEIVING: usize = 64 * 1024 * 1024;
+/// The same for other brokers, apart, so that clients cannot hold up heartbeats: each of
+/// [`MAX_BROKERS`] sends about 20 KiB at a time.
+pub const MAX_RECEIVING_FROM_BROKERS: usize = 16 * 1024 * 1024;
+/// Bytes a second that an unfinished frame, or one that is being sent, makes at least. At this rate a
+/// largest frame takes four minutes; a telephone's network is ten times as fast.
+pub const MIN_FRAME_RATE: usize = 16 * 1024;
+/// How long a frame may take while other frames wait for memory, ms. A largest frame needs 40 ms of a
+/// network of 1 Gbit/s, which brings no more in this time than four times [`MAX_RECEIVING`].
+pub const MAX_PRESSED_FRAME_MS: u64 = 2_000;
 /// Bytes of one session's unanswered requests; its frames are not read while it is over. A few largest frames.
 pub const MAX_SESSION_INGRESS: usize = 16 * 1024 * 1024;
 /// Bytes of all sessions' unanswered requests; frames are not read while they are over.

@@ -41,42 +41,38 @@ fn message<M: Serialize + DeserializeOwned + PartialEq + Debug>(data: &[u8]) {
     assert_eq!(read[..], written[..]);
 }
 
-/// A byte stream gives the same frames, and the same error at its end, whatever pieces it comes in. The first byte is the
-/// number of cuts, the next ones are their distances.
+/// A byte stream gives a broker the same frames whatever pieces it comes in, and a client, which reads with another codec,
+/// the same ones. The input: the number of pieces, their lengths, the number of frames, their lengths and fills, and
+/// bytes that need not be frames.
 pub(crate) fn frames(data: &[u8]) {
-    let Some((count, rest)) = data.split_first() else { return };
-    let (cuts, stream) = rest.split_at(rest.len().min(usize::from(*count % 32)));
-    let whole = read_in_pieces(stream, &[]);
-    assert_eq!(read_in_pieces(stream, cuts), whole);
-    assert_eq!(read_in_pieces(stream, &[1; 4_096]), whole);
-    for body in &whole.0 {
-        let _ = decode::<ClientMessage>(body);
+    const LIMIT: usize = 40_000;
+    let mut data = data.iter().copied();
+    let mut byte = || data.next().map_or(0, usize::from);
+    let lengths: Vec<usize> = (0..byte() % 32).map(|_| byte() * 41 + 1).collect();
+    let mut stream = Vec::new();
+    for _ in 0..byte() % 8 {
+        let (length, fill) = (byte() * 160, byte() as u8);
+        stream.extend((length as u32).to_be_bytes());
+        stream.resize(stream.len() + length, fill);
     }
-}
-
-/// The frames of a stream that comes in pieces of these lengths and then all at once; whether it is refused at its end.
-fn read_in_pieces(stream: &[u8], cuts: &[u8]) -> (Vec<BytesMut>, bool) {
-    const LIMIT: usize = 1_024;
-    bounded(stream, 2 * LIMIT as u64 + 16 * 1024, 64, || {
-        let mut codec = frame_codec(LIMIT);
-        let (mut buffer, mut frames) = (BytesMut::new(), Vec::new());
-        let (mut cuts, mut stream) = (cuts.iter(), stream);
-        loop {
-            let piece = cuts.next().map_or(stream.len(), |n| usize::from(*n).min(stream.len()));
-            buffer.extend_from_slice(&stream[..piece]);
-            stream = &stream[piece..];
-            loop {
-                match codec.decode(&mut buffer) {
-                    Ok(Some(frame)) => frames.push(frame),
-                    Ok(None) => break,
-                    Err(_) => return (frames, true),
-                }
-            }
-            if stream.is_empty() {
-                return (frames, false);
-            }
+    stream.extend(data);
+    // A frame is in memory twice while its buffer grows; then in the list.
+    let read = |lengths: &[usize], budget| {
+        bounded(&stream, 64 * 1024, 64, || mtimer_broker::fuzzing::frames(&stream, lengths, LIMIT, budget))
+    };
+    let whole = read(&[], 2 * LIMIT);
+    assert_eq!(read(&lengths, 0), whole);
+    assert_eq!(read(&[1; 500], LIMIT), whole);
+    let mut codec = frame_codec(LIMIT);
+    let (mut buffer, mut frames) = (BytesMut::from(&stream[..]), Vec::new());
+    let refused = loop {
+        match codec.decode(&mut buffer) {
+            Ok(Some(frame)) => frames.push(frame),
+            Ok(None) => break false,
+            Err(_) => break true,
         }
-    })
+    };
+    assert!((frames, refused) == whole, "broker and client read different frames");
 }
 
 /// A broker's side of the handshake. Who is let in has said a hello of this version, of one frame.

@@ -4,15 +4,20 @@ use mtimer_client::Mode;
 
 use super::lives::Seen;
 use super::{ARRIVAL_MS, CLAIM_MS, Found, RECORD_LAG_MS, SETTLE_LAG_MS, Timer};
-use crate::history::Handled;
+use crate::history::{Handled, Said};
 use crate::journal::Note;
 
 impl Timer<'_> {
     pub(super) fn is_delivered_as_often_as_allowed(&self, found: &mut Found) {
         let deliveries = &self.life.deliveries;
         if self.plan.mode == Mode::AtMostOnce {
-            if deliveries.len() > 1 {
-                found.push((4, format!("at most once, and delivered {} times", deliveries.len())));
+            // A person may have it sent once more, knowing that it may have been sent before.
+            let replayed = |r: &&(u64, u64, Said)| matches!(r.2, Said::Done | Said::Unknown);
+            let replays = self.life.replays.iter().filter(replayed).count();
+            if deliveries.len() > 1 + replays {
+                let what =
+                    format!("at most once, and delivered {} times with {replays} replays", deliveries.len());
+                found.push((4, what));
             }
             return;
         }
@@ -34,7 +39,8 @@ impl Timer<'_> {
                 None if d.attempt > 1 => {
                     let since = self.life.schedules.iter().map(|s| s.0).min().unwrap_or(0);
                     // Before the first answer there may have been others, and deliveries to clients that are gone.
-                    if !self.fault_between(since.min(d.due), d.at) {
+                    let replayed = self.replayed_between(since, d.at);
+                    if !replayed && !self.fault_between(since.min(d.due), d.at) {
                         found.push((
                             5,
                             format!("its first delivery is attempt {}, without a fault", d.attempt),
@@ -48,6 +54,9 @@ impl Timer<'_> {
 
     /// A delivery after another one: the handler asked for it, or was too slow, or something broke in between.
     fn has_a_cause(&self, last: &Seen, d: &Seen, found: &mut Found) {
+        if self.replayed_between(last.at, d.at) {
+            return;
+        }
         let outcome = self.life.settled.iter().find(|s| (s.1, s.2) == (last.epoch, last.attempt));
         let in_time = outcome.filter(|s| s.0.saturating_sub(last.at) + SETTLE_LAG_MS <= self.plan.timeout_ms);
         match in_time {

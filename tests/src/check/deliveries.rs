@@ -2,8 +2,10 @@
 
 use std::collections::HashSet;
 
+use mtimer_client::TimerState;
+
 use super::lives::{Moved, Seen};
-use super::{CLAIM_MS, Found, RECORD_LAG_MS, SETTLE_LAG_MS, Timer};
+use super::{CLAIM_MS, Found, HOP_MS, SETTLE_LAG_MS, Timer};
 use crate::history::Said;
 
 impl Timer<'_> {
@@ -40,24 +42,62 @@ impl Timer<'_> {
     }
 
     pub(super) fn stays_cancelled(&self, found: &mut Found) {
-        let last = self.life.deliveries.last();
-        for (_, answered, said) in &self.life.cancels {
-            match (said, last) {
+        let deliveries = &self.life.deliveries;
+        for (asked, answered, said) in &self.life.cancels {
+            match (said, deliveries.last()) {
                 (Said::Done, Some(d)) => {
                     found.push((6, format!("cancelled at {answered}, and delivered at {}", d.at)));
                 }
-                // What was under way then is the last attempt.
-                (Said::TooLate, Some(d)) if d.at > answered + RECORD_LAG_MS => {
-                    let what = format!(
-                        "a cancel that came too late, at {answered}, did not stop attempt {}",
-                        d.attempt
-                    );
-                    found.push((6, what));
+                (Said::TooLate, Some(_)) => {
+                    // What was under way then is the last attempt.
+                    if let Some(d) = self.sent_after(*asked, *answered) {
+                        let what = format!(
+                            "a cancel that came too late, at {answered}, did not stop attempt {} at {}",
+                            d.attempt, d.at
+                        );
+                        found.push((6, what));
+                    }
+                    self.stays_stopped(*answered, found);
                 }
-                (Said::TooLate, Some(_)) => self.stays_stopped(*answered, found),
                 _ => {}
             }
         }
+    }
+
+    /// A late cancel stops what would follow: once no handler has the timer, it has ended.
+    pub(super) fn ends_when_stopped(&self, found: &mut Found) {
+        let l = self.life;
+        let waits = |state: &TimerState| {
+            matches!(state, TimerState::Pending { .. } | TimerState::Retrying { .. } | TimerState::Parked)
+        };
+        for (asked, answered, _) in l.cancels.iter().filter(|c| c.2 == Said::TooLate) {
+            let waiting = |(at, state): &&(u64, TimerState)| {
+                let excused = self.replayed_between(*asked, *at)
+                    // A new owner ends it in its own time.
+                    || self.fault_between(at.saturating_sub(HOP_MS), *at);
+                *at > answered + HOP_MS && waits(state) && !excused
+            };
+            if let Some((at, state)) = l.looks.iter().find(waiting) {
+                let what =
+                    format!("a cancel that came too late, at {answered}, did not end it: {state:?} at {at}");
+                found.push((6, what));
+            }
+        }
+    }
+
+    /// The old timer of a replace that was answered OK: what was under way then is the last attempt.
+    pub(super) fn stays_replaced(&self, found: &mut Found) {
+        let Some((asked, answered)) = self.life.replaced else { return };
+        if let Some(d) = self.sent_after(asked, answered) {
+            found.push((6, format!("replaced at {answered}, and sent as attempt {} at {}", d.attempt, d.at)));
+        }
+    }
+
+    /// The first delivery that can only have been decided after an answer at `answered` to a request
+    /// of `asked`.
+    fn sent_after(&self, asked: u64, answered: u64) -> Option<&Seen> {
+        let excused = |d: &Seen| self.held_between(answered, d.at) || self.replayed_between(asked, d.at);
+        self.life.deliveries.iter().find(|d| d.at > answered + HOP_MS && !excused(d))
     }
 
     /// A handler had it when a cancel was answered as too late, at `answered`: no attempt follows that one.
@@ -72,22 +112,13 @@ impl Timer<'_> {
         let next = l.deliveries.iter().find(|d| d.at > answered && this(d) > this(b));
         if let Some(d) = next.filter(|_| held && in_time)
             && !self.fault_between(b.at.saturating_sub(CLAIM_MS), d.at)
+            && !self.replayed_between(b.at, d.at)
         {
             let what = format!(
                 "a cancel during attempt {}, at {answered}, did not stop attempt {}",
                 b.attempt, d.attempt
             );
             found.push((6, what));
-        }
-    }
-
-    /// Nothing is sent after its deadline.
-    pub(super) fn keeps_its_deadline(&self, found: &mut Found) {
-        let Some(deadline) = self.plan.deadline else { return };
-        for d in self.life.deliveries.iter().filter(|d| d.at > deadline + RECORD_LAG_MS) {
-            if !self.fault_between(deadline, d.at) {
-                found.push((1, format!("delivered {} ms after its deadline", d.at - deadline)));
-            }
         }
     }
 

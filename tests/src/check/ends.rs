@@ -18,37 +18,31 @@ impl Timer<'_> {
         }
         let done = |said: Said| matches!(said, Said::Done);
         let cancelled = l.cancels.iter().any(|(_, _, said)| done(*said));
-        let ended = [cancelled, l.replaced, !l.left.is_empty()];
+        let purged = l.purges.iter().any(|(_, _, said)| done(*said));
+        let ended = [cancelled, l.replaced.is_some(), purged, !l.left.is_empty()];
         if ended.iter().filter(|e| **e).count() > 1 {
-            let of = format!("cancelled: {cancelled}, replaced: {}, left: {:?}", l.replaced, l.left);
+            let replaced = l.replaced.is_some();
+            let of =
+                format!("cancelled: {cancelled}, replaced: {replaced}, purged: {purged}, left: {:?}", l.left);
             found.push((1, format!("it has ended more than once: {of}")));
         }
-        if !self.stored() || ended.contains(&true) {
-            return;
-        }
-        // Gone: an ok, a cancel or replacement that may have been done, or its deadline must explain it.
-        let ok = l.settled.iter().any(|s| s.3 == Handled::Ok);
-        let maybe_cancelled = l.cancels.iter().any(|(_, _, said)| matches!(said, Said::Unknown));
-        if ok || maybe_cancelled || l.maybe_replaced {
-            return;
-        }
-        match self.plan.deadline {
-            None => found.push((1, "it is gone, and nothing has ended it".to_owned())),
-            Some(deadline) if !self.may_have_expired(deadline) => {
-                found.push((1, format!("it is gone, long before its deadline {deadline} could pass")));
+        if self.is_gone_unexplained() {
+            match self.plan.deadline {
+                None => found.push((1, "it is gone, and nothing has ended it".to_owned())),
+                Some(deadline) => self.may_have_expired(deadline, found),
             }
-            Some(_) => {}
         }
     }
 
-    /// Whether its deadline can have passed before it was delivered, or delivered again.
-    fn may_have_expired(&self, deadline: u64) -> bool {
+    /// It was stored and is gone, and no ok, cancel, replacement or purge, done or perhaps done,
+    /// explains it: only its deadline can.
+    pub(super) fn is_gone_unexplained(&self) -> bool {
         let l = self.life;
-        let asked = l.schedules.iter().map(|s| s.0).chain(l.moves.iter().map(|m| m.due.max(m.answered)));
-        let handled = l.deliveries.iter().map(|d| d.at + self.plan.timeout_ms);
-        let idle = asked.chain(handled).chain(l.settled.iter().map(|s| s.0)).fold(self.plan.due, u64::max);
-        let late = idle + RECORD_LAG_MS;
-        deadline <= late || self.fault_between(self.plan.due.saturating_sub(CLAIM_MS), late)
+        let maybe = |said: Said| matches!(said, Said::Done | Said::Unknown);
+        let ok = l.settled.iter().any(|s| s.3 == Handled::Ok);
+        let cancelled = l.cancels.iter().chain(&l.purges).any(|(_, _, said)| maybe(*said));
+        let replaced = l.replaced.is_some() || l.maybe_replaced;
+        self.stored() && l.left.is_empty() && !ok && !cancelled && !replaced
     }
 
     /// At most once, and nobody knows whether it was done: something must have broken, or the handler was too slow.
@@ -57,7 +51,7 @@ impl Timer<'_> {
         if !l.left.iter().any(|left| matches!(left, Left::Unconfirmed { .. })) {
             return;
         }
-        let Some(d) = l.deliveries.first() else {
+        let Some(d) = l.deliveries.last() else {
             let due = l.moves.iter().map(|m| m.due).chain([self.plan.due]);
             let (from, to) = due.fold((u64::MAX, 0), |(from, to), due| (from.min(due), to.max(due)));
             let asked = l.schedules.iter().map(|s| s.0).max().unwrap_or_default();

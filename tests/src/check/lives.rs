@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use mtimer_client::TimerId;
+use mtimer_client::{Ended, TimerId, TimerState};
 
 use crate::history::{Event, Final, Handled, History, Left, Said};
 
@@ -34,8 +34,14 @@ pub(super) struct Life {
     pub(super) moves: Vec<Moved>,
     pub(super) deliveries: Vec<Seen>,
     pub(super) settled: Vec<(u64, u64, u32, Handled)>,
-    /// Certainly replaced.
-    pub(super) replaced: bool,
+    pub(super) replays: Vec<(u64, u64, Said)>,
+    pub(super) purges: Vec<(u64, u64, Said)>,
+    /// Its states when it was looked at.
+    pub(super) looks: Vec<(u64, TimerState)>,
+    /// What repeats of its schedule were told of its end, and when.
+    pub(super) endings: Vec<(u64, Ended)>,
+    /// Certainly replaced: when the replacing schedule was asked for and answered.
+    pub(super) replaced: Option<(u64, u64)>,
     /// A schedule that replaces its key may have replaced it.
     pub(super) maybe_replaced: bool,
     pub(super) left: Vec<Left>,
@@ -64,6 +70,10 @@ pub(super) fn lives(history: &History, end: &Final) -> BTreeMap<u64, Life> {
             Event::Move { asked, answered, due, said } => {
                 life.moves.push(Moved { asked: *asked, answered: *answered, due: *due, said: *said });
             }
+            Event::Replay { asked, answered, said } => life.replays.push((*asked, *answered, *said)),
+            Event::Purge { asked, answered, said } => life.purges.push((*asked, *answered, *said)),
+            Event::Looked { at, state } => life.looks.push((*at, *state)),
+            Event::Ended { at, how } => life.endings.push((*at, *how)),
             Event::Delivered { at, id, epoch, attempt, due, intact, .. } => {
                 ids.insert(*id, *serial);
                 let (at, id, epoch, attempt, due, intact) = (*at, *id, *epoch, *attempt, *due, *intact);
@@ -79,14 +89,14 @@ pub(super) fn lives(history: &History, end: &Final) -> BTreeMap<u64, Life> {
     }
     // What replaced what, where that was said; and what may have been, where the answer is missing.
     for (serial, event) in &history.events {
-        let Event::Schedule { said, .. } = event else { continue };
+        let Event::Schedule { asked, answered, said } = event else { continue };
         let plan = &history.plans[serial];
         let Some(key) = plan.key.as_ref().filter(|_| plan.replaces) else { continue };
         match said {
             Said::Stored { replaced: Some(replaced), .. } => {
                 let old = replaced.and_then(|id| ids.get(&id));
                 if let Some(old) = old {
-                    lives.entry(*old).or_default().replaced = true;
+                    lives.entry(*old).or_default().replaced = Some((*asked, *answered));
                 }
             }
             Said::Stored { replaced: None, .. } | Said::Unknown => {

@@ -4,7 +4,7 @@
 
 use super::Violation;
 use crate::fires::{Fire, fires};
-use crate::history::{Event, Excuse, Fault, History};
+use crate::history::{ClockReading, Event, Excuse, Fault, History};
 use crate::tell::tell;
 
 /// Deliveries of others that must have overtaken a timer before it counts as starved.
@@ -28,6 +28,18 @@ pub(super) fn check(history: &History) -> Vec<(u64, Violation)> {
         starved(history, &firsts, limit, &mut found);
     }
     found
+}
+
+/// Clocks that were further from the reference than the history allows.
+pub(super) fn clocks(history: &History) -> Vec<Violation> {
+    let Some(limit) = history.limits.clock_ms else { return Vec::new() };
+    let off = |r: &ClockReading| r.before.saturating_sub(r.says).max(r.says.saturating_sub(r.after));
+    let violation = |r: &ClockReading| Violation {
+        invariant: 12,
+        what: format!("the clock of {} was {} ms away from the reference", r.broker, off(r)),
+        about: format!("{r:?}"),
+    };
+    history.clocks.iter().filter(|r| off(r) > limit).map(violation).collect()
 }
 
 /// A break of 3 or 9 that follows a jump of a clock breaks 12.

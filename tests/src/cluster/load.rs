@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Cluster;
 use crate::behaviour::Behaviour;
+use crate::edges::{Connect, Edges, watch_clock};
 use crate::history::{Handled, Plan, Recorder};
 use crate::host_ms;
 
@@ -112,21 +113,35 @@ impl Load {
             }
             clients.push(client);
         }
+        let stop = CancellationToken::new();
         let shared = Arc::new(Shared {
             load: self,
-            recorder,
-            stop: CancellationToken::new(),
+            recorder: Arc::clone(&recorder),
+            stop: stop.clone(),
             next: AtomicU64::new(0),
             known: Mutex::default(),
             done: AtomicU64::new(0),
         });
+        let builder = cluster.client_builder(0);
+        let connect: Connect = Arc::new(move |number| {
+            let builder = builder.clone().software(format!("client-{number}/test"));
+            Box::pin(
+                async move { builder.connect().await.unwrap_or_else(|e| panic!("client {number}: {e}")) },
+            )
+        });
+        let edges = Edges::start("edges", self.seed, Arc::clone(&recorder), connect).await;
+        let mut watches = JoinSet::new();
+        for i in cluster.up() {
+            let address = cluster.members[i].broker.address();
+            watches.spawn(watch_clock(address, Arc::clone(&recorder), stop.clone()));
+        }
         let began = host_ms();
         for number in 0..self.producers {
             let client = cluster.client(self.handlers + number).await;
             producers.spawn(produce(Arc::clone(&shared), client.clone(), number));
             clients.push(client);
         }
-        Work { clients, registrations, producers, shared, began }
+        Work { clients, registrations, producers, shared, began, edges, watches }
     }
 }
 
@@ -138,6 +153,8 @@ pub struct Work {
     producers: JoinSet<()>,
     shared: Arc<Shared>,
     began: u64,
+    edges: Edges,
+    watches: JoinSet<()>,
 }
 
 impl Work {
@@ -146,6 +163,8 @@ impl Work {
         self.shared.stop.cancel();
         // A panic of one is a panic of all.
         std::mem::take(&mut self.producers).join_all().await;
+        std::mem::take(&mut self.watches).join_all().await;
+        self.edges.stop().await;
         let span = (host_ms() - self.began).max(1);
         let done = self.operations();
         println!("load: {done} client operations in {span} ms, {} a second", done * 1_000 / span);
@@ -164,6 +183,7 @@ impl Work {
     /// Ends the clients in good order.
     pub async fn close(self) {
         drop(self.registrations);
+        self.edges.close().await;
         for (number, client) in self.clients.iter().enumerate() {
             println!("client {number}: {:?}", client.stats());
         }
@@ -261,7 +281,13 @@ impl Shared {
 
     fn plan(&self, rng: &mut StdRng, chained: &mut bool) -> Plan {
         let serial = self.next.fetch_add(1, Ordering::Relaxed);
-        let due = host_ms() + rng.random_range(0..self.load.ahead_ms);
+        // From a millisecond up, as many of each order of magnitude; one in four spread evenly.
+        let ahead = self.load.ahead_ms as f64;
+        let after = match rng.random_range(0..4) {
+            0 => rng.random_range(0..self.load.ahead_ms),
+            _ => ahead.powf(rng.random_range(0.0..1.0)) as u64,
+        };
+        let due = host_ms() + after;
         let (kind, load) = (rng.random_range(0..1_000), self.load);
         let app = match kind {
             k if k < load.slow_per_mille => SLOW,

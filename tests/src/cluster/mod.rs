@@ -106,6 +106,8 @@ pub struct Cluster {
     pub recorder: Arc<Recorder>,
     parties: Parties,
     setup: Setup,
+    /// A process has ended, and its counters with it.
+    has_lost_counters: bool,
 }
 
 impl Cluster {
@@ -124,6 +126,7 @@ impl Cluster {
             recorder: Arc::default(),
             parties: Parties::default(),
             setup,
+            has_lost_counters: false,
         };
         for _ in 0..this.setup.brokers {
             this.add().await;
@@ -327,6 +330,7 @@ impl Cluster {
     /// SIGKILL.
     pub fn kill(&mut self, member: usize) -> u64 {
         let at = host_ms();
+        self.has_lost_counters = true;
         let member = &mut self.members[member];
         member.broker.kill();
         member.up = false;
@@ -351,6 +355,7 @@ impl Cluster {
 
     /// SIGTERM, and waits for its end.
     pub async fn stop(&mut self, member: usize) {
+        self.has_lost_counters = true;
         let member = &mut self.members[member];
         member.up = false;
         let status = tokio::task::block_in_place(|| member.broker.terminate(STOP_WITHIN));
@@ -400,10 +405,25 @@ impl Cluster {
         self.drain(client, limit).await;
         let history = self.history();
         let mut end = Final::read(client, &history).await;
+        crate::free_keys(client, &history, &mut end).await;
         crate::purge(client, None, &mut end).await;
         end.status = self.status().await.expect("brokers that answer");
+        end.expired = self.expired(&history).await;
         end.leaks.extend(self.redis.leaks());
         (history, end)
+    }
+
+    /// Timers that the brokers counted as expired. What a fault undid or hid is not known.
+    async fn expired(&self, history: &History) -> Option<u64> {
+        let disturbed = history.faults.iter().any(|f| f.excuse != Excuse::Nothing);
+        if disturbed || self.has_lost_counters {
+            return None;
+        }
+        let mut sum = 0;
+        for member in self.up() {
+            sum += self.counter(member, "expired_total").await;
+        }
+        Some(sum)
     }
 
     async fn drain(&self, client: &Client, limit: Duration) {

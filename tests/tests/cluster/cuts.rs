@@ -157,7 +157,7 @@ async fn a_client_is_cut_off_from_one_broker() {
         front.heal();
         scene.cluster.settled().await;
         scene.flows().await;
-        scene.note(from, format!("two clients and a broker cut, {what}"), Excuse::Duplicates);
+        scene.note(from, format!("two clients and a broker cut, {what}"), Excuse::Delays);
     }
     scene.end().await;
 }

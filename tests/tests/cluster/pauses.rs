@@ -71,7 +71,7 @@ async fn pause(scene: &mut Scene, round: u32, leader: bool, more: Duration) -> B
         scene.name,
         back - from,
     );
-    scene.note(from, format!("round {round}: {name} paused until {back}"), Excuse::Duplicates);
+    scene.note(from, format!("round {round}: {name} paused until {back}"), Excuse::Delays);
     scene.flows().await;
     Back { ended, fenced, stepped_down }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use mtimer_tests::{
     Cluster, Event, Excuse, Figures, Final, History, Load, RedisKind, Said, Setup, Verdict, Work, host_ms,
-    judge, long, seed, wait_for,
+    judge, long, print_violations, seed, wait_for,
 };
 
 /// How long things may take that have no bound in the contract: a loaded machine is slow.
@@ -15,6 +15,9 @@ const DRAIN: Duration = Duration::from_secs(300);
 const LIVENESS_MS: u64 = 60_000;
 /// One that waits for longer than this while many others do not has been starved, ms.
 const STARVING_MS: u64 = 15_000;
+
+/// How far a broker's clock may be from the host's, ms: all have the same one.
+const CLOCK_MS: u64 = 500;
 
 /// More patience with brokers that are alive and slow than they have by default: fast rounds run beside other tests, on
 /// machines that do other things, and a broker that is starved is none that is dead. What a killed one's successors wait for
@@ -97,12 +100,13 @@ impl Scene {
         let (mut history, end) = self.cluster.finish(self.work.client(), drain).await;
         history.limits.liveness_ms = Some(LIVENESS_MS);
         history.limits.starving_ms = Some(STARVING_MS);
+        history.limits.clock_ms = Some(CLOCK_MS);
         let Self { name, work, began, mut cluster } = self;
         tell(name, &history, &end);
         println!("{name}: drained after {:?}", began.elapsed());
         work.close().await;
         let verdict = judge(&history, &end);
-        verdict.violations.iter().take(10).for_each(|v| eprintln!("{v}"));
+        print_violations(name, &verdict.violations);
         // They stop all at once, as those do who end a cluster.
         for member in cluster.up().collect::<Vec<_>>() {
             cluster.kill(member);
@@ -122,7 +126,11 @@ fn tell(name: &str, history: &History, end: &Final) {
 pub(crate) fn failed(history: &History) -> Vec<(u64, &Event)> {
     let bad = |said: &Said| matches!(said, Said::Refused | Said::Unknown);
     let is_bad = |event: &Event| match event {
-        Event::Schedule { said, .. } | Event::Cancel { said, .. } | Event::Move { said, .. } => bad(said),
+        Event::Schedule { said, .. }
+        | Event::Cancel { said, .. }
+        | Event::Move { said, .. }
+        | Event::Replay { said, .. }
+        | Event::Purge { said, .. } => bad(said),
         _ => false,
     };
     history.events.iter().filter(|(_, e)| is_bad(e)).map(|(serial, e)| (*serial, e)).collect()

@@ -14,11 +14,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mtimer_tests::{
-    Figures, Final, Launch, Recorder, Server, ServerOptions, Violation, check, drain, host_ms, long, purge,
-    seed,
+    Connect, Edges, Figures, Final, Launch, Recorder, Server, ServerOptions, Violation, check, drain,
+    free_keys, host_ms, long, print_violations, purge, seed, watch_clock,
 };
 use tempfile::TempDir;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use killer::Met;
 use load::{Load, Sent};
@@ -37,6 +38,8 @@ const LONG: Size = Size { timers: 100_000, kills: 10, span_ms: 60_000, drain: Du
 
 /// Retry delays of the broker, for timers without any of their own.
 const RETRY: &str = "300ms,900ms";
+/// How far the broker's clock may be from the host's, ms: both are the same clock.
+const CLOCK_MS: u64 = 500;
 /// Callback timeout of the broker, for timers without one of their own.
 const TIMEOUT: &str = "10s";
 
@@ -74,6 +77,15 @@ async fn play(name: &str, launch: Launch, redis: Option<&Server>, size: Size) ->
     let clients = handlers::start(&broker, &recorder, seed).await;
     let control = broker.client().await;
 
+    let builder = broker.client_builder();
+    let connect: Connect = Arc::new(move |_| {
+        let builder = builder.clone();
+        Box::pin(async move { builder.connect().await.unwrap() })
+    });
+    let mut edges = Edges::start("edges", seed, Arc::clone(&recorder), connect).await;
+    let stop = CancellationToken::new();
+    let watch = tokio::spawn(watch_clock(address.clone(), Arc::clone(&recorder), stop.clone()));
+
     let mut tasks = JoinSet::new();
     let load = Load::new(seed, size, host_ms(), partitions);
     let sent = Arc::new(Sent::default());
@@ -83,12 +95,17 @@ async fn play(name: &str, launch: Launch, redis: Option<&Server>, size: Size) ->
     let met = killer::kill_again_and_again(&mut broker, &control, &recorder, size, seed).await;
     // A panic of one is a panic of all.
     tasks.join_all().await;
+    edges.stop().await;
+    stop.cancel();
+    watch.await.unwrap();
     load::bring_near(&control, &recorder, &sent).await;
     let killing = began.elapsed();
 
     drain(&control, size.drain).await;
-    let history = recorder.history();
+    let mut history = recorder.history();
+    history.limits.clock_ms = Some(CLOCK_MS);
     let mut end = Final::read(&control, &history).await;
+    free_keys(&control, &history, &mut end).await;
     purge(&control, redis, &mut end).await;
     let figures = Figures::of(&history, &end);
     println!(
@@ -97,9 +114,8 @@ async fn play(name: &str, launch: Launch, redis: Option<&Server>, size: Size) ->
     );
 
     let violations = check(&history, &end);
-    for violation in violations.iter().take(10) {
-        eprintln!("{violation}");
-    }
+    print_violations(name, &violations);
+    edges.close().await;
     for client in clients {
         client.close().await;
     }

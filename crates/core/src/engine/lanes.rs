@@ -196,7 +196,7 @@ impl Engine {
             (Pending::Parked { dest }, CallAnswer::Parked(page)) => self.parked_page(now, id, &dest, page),
             (Pending::Sweep { dest }, CallAnswer::Parked(page)) => self.swept(now, id, &dest, page),
             (Pending::Taken, CallAnswer::Taken(page)) => self.taken_page(now, id, page),
-            (Pending::Query(part), answer) => self.query_answered(id, part, answer),
+            (Pending::Query(part), answer) => self.query_answered(now, id, part, answer),
             // Whoever still waits for something behind it is told.
             (Pending::Release, CallAnswer::Release) => self.lane_ended(id, LaneError::Closed),
             (pending, _) => {
@@ -266,7 +266,7 @@ impl Engine {
     pub(super) fn lane_ended(&mut self, id: PartitionId, error: LaneError) {
         let Some(p) = self.partitions.get_mut(usize::from(id.0)).and_then(Option::take) else { return };
         self.count(Counter::LanesEnded, 1);
-        let Partition { table, mut queue, calls, key_edits, put_off, .. } = *p;
+        let Partition { table, mut queue, calls, key_edits, put_off, mut questions, .. } = *p;
         for (timer, entry) in table.iter() {
             self.retire(*timer, entry);
         }
@@ -282,6 +282,7 @@ impl Engine {
             Pending::Query(part) => vec![(OpCtx::Query(part), true)],
             _ => Vec::new(),
         });
+        let of_calls = of_calls.chain(questions.take_waiting().map(|part| (OpCtx::Query(part), false)));
         let of_calls: Vec<(OpCtx, bool)> = of_calls.collect();
         let queued = queue.take_all().into_iter().chain(put_off).map(|(_, ctx)| (ctx, false));
         for (ctx, left) in of_calls.into_iter().chain(queued) {
@@ -290,7 +291,7 @@ impl Engine {
                     let why = self.settled_elsewhere();
                     self.report(report, id, Some(why));
                 }
-                OpCtx::Query(part) => self.query_failed(part, code, &text),
+                OpCtx::Query(part) => self.query_failed(id, part, code, &text),
                 ctx if left => self.not_applied(id, ctx, ErrorCode::Unknown, &unknown),
                 ctx => self.not_applied(id, ctx, code, &text),
             }

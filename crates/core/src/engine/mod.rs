@@ -18,6 +18,7 @@
 //!
 //! Not in here: how the store files timers, sockets, clocks.
 
+mod counting;
 mod delivery;
 mod handover;
 mod hash;
@@ -36,7 +37,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod timeouts;
-mod view;
 
 use std::sync::Arc;
 
@@ -44,16 +44,15 @@ use mtimer_protocol::Topology;
 use mtimer_types::PartitionId;
 use slab::Slab;
 
+use self::counting::Counting;
 use self::hash::{Rng, Seeded};
 use self::park::Sweep;
 use self::partition::Partition;
-use self::queries::StatusQuery;
 use self::recent::RecentIds;
 use self::requests::OpenRequest;
 use self::roster::Roster;
 use self::settle::Report;
 use self::timeouts::Timeouts;
-use self::view::ViewQuery;
 use crate::api::{Counter, Effect, EngineOptions, Input, Now, SessionEvent, SessionId};
 
 /// What need not be at once (plain acknowledgements, claims) goes to the store at multiples of this, ms, of all partitions
@@ -75,8 +74,7 @@ pub struct Engine {
     roster: Roster,
     requests: Slab<OpenRequest>,
     reports: Slab<Report>,
-    statuses: Slab<StatusQuery>,
-    views: Slab<ViewQuery>,
+    counting: Counting,
     /// Who is to own what, if there is a cluster around this broker.
     topology: Option<Arc<Topology>>,
     recent: RecentIds,
@@ -126,8 +124,7 @@ impl Engine {
             roster: Roster::new(seed),
             requests: Slab::new(),
             reports: Slab::new(),
-            statuses: Slab::new(),
-            views: Slab::new(),
+            counting: Counting::default(),
             topology: None,
             recent: RecentIds::new(seed),
             timeouts: Timeouts::default(),
@@ -183,6 +180,7 @@ impl Engine {
         self.load_more(now);
         self.commit(now);
         self.hand_over(now);
+        self.count_partitions(now);
         self.send();
         out.append(&mut self.effects);
     }
@@ -194,7 +192,7 @@ impl Engine {
         let idle = if waiting { HOUSEKEEPING_MS } else { 1_000 };
         let owns = self.partitions.iter().any(Option::is_some);
         let house = owns.then_some((self.housekeeping_at + idle).saturating_sub(HOUSEKEEPING_MS));
-        [self.timeouts.next(), house, self.held_until].into_iter().flatten().min()
+        [self.timeouts.next(), house, self.held_until, self.counting.next()].into_iter().flatten().min()
     }
 
     /// Deliveries sent and not settled, and settlements not stored yet: 0 when a drain is complete.

@@ -8,6 +8,7 @@ use mtimer_types::{Destination, Ended, Epoch, Key, PartitionId, Time, Timer, Tim
 
 use super::GATHER_MS;
 use super::hash::{Map, Seeded};
+use super::queries::Questions;
 use super::queue::OpQueue;
 use super::recent::RecentIds;
 use super::requests::{Edit, OpCtx, QueryPart, failed};
@@ -78,6 +79,8 @@ pub(super) struct Partition {
     /// Calls under way, oldest first.
     pub(super) calls: VecDeque<Pending>,
     pub(super) applies_out: usize,
+    /// Questions of clients.
+    pub(super) questions: Questions,
     /// When all partitions last sent what may wait, this one could not send everything.
     pub(super) missed: bool,
     /// How long the store has taken for a batch lately, at most, ms.
@@ -126,6 +129,7 @@ impl Partition {
             put_off: Vec::new(),
             calls: VecDeque::new(),
             applies_out: 0,
+            questions: Questions::default(),
             missed: false,
             lag: 0,
             claimed: prior_claim,

@@ -1,27 +1,46 @@
-//! What clients ask about: one timer, listings, the broker's state.
+//! What clients ask about single timers, and listings.
+//!
+//! Invariant: of the questions to one partition [`QUESTIONS_OUT`] are at the store at the same time;
+//! further ones wait here, so that writes do not wait behind all of them. How many a session may
+//! have unanswered is bounded where they come in.
+
+use std::collections::VecDeque;
 
 use mtimer_protocol::{
-    DeadRow, ErrorCode, Query, QueryAnswer, ServerMessage, Status, TimerState, TimerView, UnconfirmedRow,
+    DeadRow, ErrorCode, Query, QueryAnswer, ServerMessage, TimerState, TimerView, UnconfirmedRow,
 };
-use mtimer_store::{Census, DeadFilter, Place, Record};
+use mtimer_store::{DeadFilter, Place, Record};
 use mtimer_types::{PartitionId, Target};
 
 use super::Engine;
+use super::counting::About;
 use super::partition::Pending;
 use super::table::State;
 use crate::api::{Call, CallAnswer, Effect, Now, SessionId};
 
+/// Questions to one partition that are at the store at the same time: enough to keep it busy, few
+/// enough for a write behind them.
+const QUESTIONS_OUT: usize = 4;
 /// Rows of one page of a listing: with the largest payloads they still fit a frame. Whoever wants more asks again.
 const PAGE_ROWS: u32 = 48;
 
 /// What the answer to a call is for.
 #[derive(Debug)]
 pub(super) enum QueryPart {
-    Get { session: SessionId, corr: u64 },
-    Dead { session: SessionId, corr: u64 },
-    Unconfirmed { session: SessionId, corr: u64 },
-    Status(usize),
-    View(usize, PartitionId),
+    Get {
+        session: SessionId,
+        corr: u64,
+    },
+    Dead {
+        session: SessionId,
+        corr: u64,
+    },
+    Unconfirmed {
+        session: SessionId,
+        corr: u64,
+    },
+    /// A partition's part of the count of this number.
+    Count(u64),
 }
 
 impl QueryPart {
@@ -31,18 +50,24 @@ impl QueryPart {
             Self::Get { session, corr }
             | Self::Dead { session, corr }
             | Self::Unconfirmed { session, corr } => Some((session, corr)),
-            Self::Status(_) | Self::View(..) => None,
+            Self::Count(_) => None,
         }
     }
 }
 
-/// A status that some partitions have not added to yet.
-#[derive(Debug)]
-pub(super) struct StatusQuery {
-    session: SessionId,
-    corr: u64,
-    missing: usize,
-    status: Status,
+/// The questions to one partition.
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    /// At the store.
+    out: usize,
+    waiting: VecDeque<(QueryPart, Call)>,
+}
+
+impl Questions {
+    /// Takes those that were not asked.
+    pub(super) fn take_waiting(&mut self) -> impl Iterator<Item = QueryPart> + use<> {
+        std::mem::take(&mut self.waiting).into_iter().map(|(part, _)| part)
+    }
 }
 
 impl Engine {
@@ -65,8 +90,8 @@ impl Engine {
                 let call = Call::Taken(cursor, limit.clamp(1, PAGE_ROWS));
                 self.ask(now, PartitionId(at), QueryPart::Unconfirmed { session, corr }, call);
             }
-            Query::Status => self.ask_status(now, session, corr),
-            Query::Broker => self.ask_view(now, session, corr),
+            Query::Status => self.ask_for_count(session, corr, About::Status),
+            Query::Broker => self.ask_for_count(session, corr, About::Broker),
             // The shell answers these itself where there is a cluster.
             Query::Cluster | Query::Drain { .. } => {
                 let message = "this broker has no cluster around it".to_owned();
@@ -85,10 +110,25 @@ impl Engine {
             Some(p) => match &p.down {
                 Some(why) => {
                     let text = format!("the store is away: {why}");
-                    self.query_failed(part, ErrorCode::Unavailable, &text);
+                    self.query_failed(at, part, ErrorCode::Unavailable, &text);
                 }
-                None => self.ask_store(now, at, part, call),
+                None => {
+                    p.questions.waiting.push_back((part, call));
+                    self.ask_waiting(now, at);
+                }
             },
+        }
+    }
+
+    /// Asks the store what waits, as far as it may.
+    fn ask_waiting(&mut self, now: Now, at: PartitionId) {
+        while let Some(p) = self.partition(at)
+            && p.questions.out < QUESTIONS_OUT
+            && !p.release_out
+            && let Some((part, call)) = p.questions.waiting.pop_front()
+        {
+            p.questions.out += 1;
+            self.ask_store(now, at, part, call);
         }
     }
 
@@ -98,34 +138,13 @@ impl Engine {
         self.call(at, Pending::Query(part), call);
     }
 
-    fn ask_status(&mut self, now: Now, session: SessionId, corr: u64) {
-        let (loaded, loaded_bytes) = self.memory();
-        let mut status = Status {
-            sessions: self.roster.sessions.len() as u64,
-            loaded,
-            loaded_bytes,
-            ready: self.roster.dests().map(|(_, d)| d.ready.len() as u64).sum(),
-            counters: self.counters().map(|(name, n)| (name.to_owned(), n)).collect(),
-            ..Status::default()
-        };
-        status.counters.sort_unstable();
-        for p in self.partitions.iter().flatten() {
-            let flying = p.table.iter().filter(|(_, e)| matches!(e.state, State::InFlight(_))).count();
-            status.in_flight += flying as u64;
+    pub(super) fn query_answered(&mut self, now: Now, at: PartitionId, part: QueryPart, answer: CallAnswer) {
+        if part.asker().is_some()
+            && let Some(p) = self.partition(at)
+        {
+            p.questions.out -= 1;
+            self.ask_waiting(now, at);
         }
-        let owned: Vec<PartitionId> =
-            self.partitions.iter().flatten().filter(|p| p.down.is_none()).map(|p| p.id).collect();
-        let missing = owned.len();
-        let query = self.statuses.insert(StatusQuery { session, corr, missing, status });
-        if missing == 0 {
-            self.finish_status(query);
-        }
-        for at in owned {
-            self.ask_store(now, at, QueryPart::Status(query), Call::Census);
-        }
-    }
-
-    pub(super) fn query_answered(&mut self, at: PartitionId, part: QueryPart, answer: CallAnswer) {
         let next_partition = |next: Option<u64>, partitions: u16| match next {
             Some(cursor) => Some((at.0, cursor)),
             None => (at.0 + 1 < partitions).then_some((at.0 + 1, 0)),
@@ -154,12 +173,12 @@ impl Engine {
                 let answer = QueryAnswer::Unconfirmed { rows: rows.collect(), next };
                 self.answer(session, corr, answer);
             }
-            (QueryPart::Status(query), CallAnswer::Census(census)) => self.add_census(query, Some(census)),
-            (QueryPart::View(query, at), CallAnswer::Census(census)) => {
-                self.add_to_view(query, at, Some(census));
+            (QueryPart::Count(number), CallAnswer::Census(census)) => {
+                self.partition_counted(number, at, Some(census));
             }
             (part, _) => {
-                self.query_failed(part, ErrorCode::Unavailable, "the store gave an answer of another kind")
+                let text = "the store gave an answer of another kind";
+                self.query_failed(at, part, ErrorCode::Unavailable, text);
             }
         }
     }
@@ -193,36 +212,14 @@ impl Engine {
         }
     }
 
-    fn add_census(&mut self, query: usize, census: Option<Census>) {
-        let Some(q) = self.statuses.get_mut(query) else { return };
-        let c = census.unwrap_or_default();
-        q.status.pending += c.pending;
-        q.status.retrying += c.retrying;
-        q.status.parked += c.parked;
-        q.status.taken += c.taken;
-        q.status.dead += c.dead;
-        q.status.keys += c.keys;
-        q.status.residue += c.residue;
-        q.missing -= 1;
-        if q.missing == 0 {
-            self.finish_status(query);
-        }
-    }
-
-    fn finish_status(&mut self, query: usize) {
-        let StatusQuery { session, corr, status, .. } = self.statuses.remove(query);
-        self.answer(session, corr, QueryAnswer::Status(status));
-    }
-
-    pub(super) fn query_failed(&mut self, part: QueryPart, code: ErrorCode, message: &str) {
+    pub(super) fn query_failed(&mut self, at: PartitionId, part: QueryPart, code: ErrorCode, message: &str) {
         match part {
             QueryPart::Get { session, corr }
             | QueryPart::Dead { session, corr }
             | QueryPart::Unconfirmed { session, corr } => {
                 self.answer(session, corr, QueryAnswer::Failed { code, message: message.to_owned() });
             }
-            QueryPart::Status(query) => self.add_census(query, None),
-            QueryPart::View(query, at) => self.add_to_view(query, at, None),
+            QueryPart::Count(number) => self.partition_counted(number, at, None),
         }
     }
 

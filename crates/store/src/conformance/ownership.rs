@@ -1,5 +1,7 @@
 //! Acquiring, terms, epochs, releasing.
 
+use std::collections::HashSet;
+
 use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time};
 
 use super::kit::{DAY, Kit, MINUTE, NEW, OLD, SECOND, pending_at, unique};
@@ -125,10 +127,16 @@ pub(super) async fn terms_only_rise(mut kit: Kit) {
 }
 
 pub(super) async fn clocks_can_be_read(kit: Kit) {
-    for clock in kit.store().clocks().await.unwrap() {
-        let off = (clock / 1_000).abs_diff(kit.now.as_ms());
-        assert!(off < DAY, "a store's clock on the same machine is {off} ms off");
+    let clocks = kit.store().clocks();
+    let names: HashSet<String> = clocks.iter().map(|clock| clock.name.clone()).collect();
+    assert_eq!(names.len(), clocks.len(), "each clock has a name of its own");
+    for clock in clocks {
+        let shown = clock.reading.await.unwrap();
+        let off = (shown / 1_000).abs_diff(kit.now.as_ms());
+        assert!(off < DAY, "clock {} on the same machine is {off} ms off", clock.name);
     }
+    let again: HashSet<String> = kit.store().clocks().into_iter().map(|clock| clock.name).collect();
+    assert_eq!(again, names, "a clock keeps its name");
 }
 
 pub(super) async fn partitions_know_nothing_of_each_other(mut kit: Kit) {

@@ -31,7 +31,8 @@ use crate::coordination::Coordination;
 use crate::cursor::LoadCursor;
 use crate::lane::{
     Acquire, AcquireError, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError,
-    LaneFuture, Load, Loaded, OwnerRecord, Page, Store, StoreError, StoreFuture, StoreInfo, Unconfirmed,
+    LaneFuture, Load, Loaded, OwnerRecord, Page, Store, StoreClock, StoreError, StoreFuture, StoreInfo,
+    Unconfirmed,
 };
 use crate::op::{Answer, Batch, Place};
 use crate::record::Record;
@@ -189,9 +190,10 @@ impl Store for MemoryStore {
         ready(reached.map(|()| self.shared.raise_term(Term::default()))).boxed()
     }
 
-    fn clocks(&self) -> StoreFuture<Vec<u64>> {
-        let clock = self.shared.clock.load(Ordering::SeqCst);
-        ready(Ok((clock > 0).then(|| clock.saturating_mul(1_000)).into_iter().collect())).boxed()
+    fn clocks(&self) -> Vec<StoreClock> {
+        let shown = self.shared.clock.load(Ordering::SeqCst).saturating_mul(1_000);
+        let clock = || StoreClock { name: "memory".to_owned(), reading: ready(Ok(shown)).boxed() };
+        (shown > 0).then(clock).into_iter().collect()
     }
 
     fn coordination(&self) -> Option<Arc<dyn Coordination>> {

@@ -7,6 +7,7 @@ mod gather;
 mod handover;
 mod memory;
 mod park;
+mod queries;
 mod requests;
 mod settle;
 mod stopping;
@@ -22,8 +23,8 @@ use mtimer_protocol::{
 use mtimer_store::memory::MemoryStore;
 use mtimer_store::{Acquire, Answer, Lane, LaneError, LaneFuture, Place, Refusal, Store};
 use mtimer_types::{
-    Destination, HandlerOutcome, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Target, Term, Time, Timer,
-    TimerId,
+    Destination, Epoch, HandlerOutcome, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Target, Term, Time,
+    Timer, TimerId,
 };
 
 use crate::engine::partition::APPLIES_OUT;

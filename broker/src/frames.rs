@@ -1,0 +1,544 @@
+//! Reads the frames of one connection.
+//!
+//! Purpose: turns bytes into frames, charges what it holds to a budget that all connections share, and
+//! ends a connection whose frame does not come.
+//! Invariant: memory follows what has arrived, never what was announced; beyond [`FREE_BYTES`] every
+//! byte of a frame is charged before it is allocated, until the frame is dropped.
+//! Not in here: what a frame means, and how long a frame that is complete may wait.
+//!
+//! Three rules keep a client from taking memory that others need:
+//!
+//! 1. A frame brings [`MIN_FRAME_RATE`] within every window (the heartbeat timeout), or its connection
+//!    is closed.
+//! 2. While the budget is used up, frames that want more of it are not read. One of them at a time
+//!    goes on beyond the budget, so that frames that wait for each other come to an end.
+//! 3. While a frame waits so, connections are closed whose frames hold memory and began more than
+//!    [`MAX_PRESSED_FRAME_MS`] ago. Frames that others have sent since then go on. A frame that holds
+//!    nothing beyond [`FREE_BYTES`] only waits.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, BytesMut};
+use mtimer_types::limits::{MAX_PRESSED_FRAME_MS, MIN_FRAME_RATE};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, sleep_until};
+
+/// Bytes of the length before a frame's body.
+const LENGTH_BYTES: usize = 4;
+/// What a connection may hold of a frame without being charged: its read buffer.
+pub(crate) const FREE_BYTES: usize = 8 * 1024;
+
+/// A frame's body, and what it is charged with.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) body: BytesMut,
+    _charge: Charge,
+}
+
+/// Why there is no frame.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FrameError {
+    /// The connection has ended between two frames.
+    #[error("the connection has ended")]
+    Ended,
+    /// The connection has ended in the middle of a frame.
+    #[error("the connection has ended in the middle of a frame")]
+    Truncated,
+    /// The connection has failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A frame is announced that is too large.
+    #[error("a frame is announced with more than {limit} bytes: send smaller frames")]
+    Oversized { limit: usize },
+    /// Nothing has come between two frames.
+    #[error("nothing heard for {} ms", .0.as_millis())]
+    Silent(Duration),
+    /// A frame has begun and does not go on.
+    #[error(
+        "only {brought} bytes of a frame {of} came within {} ms, {least} are the least: send smaller \
+         frames, or faster",
+        .window.as_millis()
+    )]
+    Slow { brought: usize, of: Announced, window: Duration, least: usize },
+    /// Others need the memory that an unfinished frame takes.
+    #[error(
+        "a frame {of} has taken {} ms for {received} bytes while other clients wait for memory: \
+         send smaller frames, or faster",
+        .age.as_millis()
+    )]
+    Evicted { received: usize, of: Announced, age: Duration },
+}
+
+/// How large a frame is to be, where that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Announced(Option<usize>);
+
+impl std::fmt::Display for Announced {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(bytes) => write!(f, "of {bytes}"),
+            None => f.write_str("of unknown length"),
+        }
+    }
+}
+
+/// Memory for frames that are being received, of many connections together.
+#[derive(Debug)]
+pub(crate) struct ReceiveBudget {
+    bytes: Arc<Semaphore>,
+    /// Held by the one frame that goes on beyond the budget.
+    overdraft: Arc<Semaphore>,
+    /// Frames that wait for memory.
+    waiting: watch::Sender<usize>,
+}
+
+/// What a frame is charged with. Dropping it gives that back.
+#[derive(Debug, Default)]
+struct Charge {
+    bytes: Option<OwnedSemaphorePermit>,
+    overdraft: Option<OwnedSemaphorePermit>,
+}
+
+impl ReceiveBudget {
+    /// A budget of so many bytes; one frame may exceed it.
+    pub(crate) fn new(bytes: usize) -> Self {
+        let (waiting, _) = watch::channel(0);
+        Self { bytes: Arc::new(Semaphore::new(bytes)), overdraft: Arc::new(Semaphore::new(1)), waiting }
+    }
+
+    /// Charges more bytes; says whether there was a wait for them.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is charged unless this returns.
+    async fn charge(&self, charge: &mut Charge, bytes: usize) -> bool {
+        if charge.overdraft.is_some() {
+            return false;
+        }
+        // A frame is below 4 GiB.
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        if let Ok(permit) = self.bytes.clone().try_acquire_many_owned(bytes) {
+            charge.add(permit);
+            return false;
+        }
+        let _waiting = Waiting::begin(&self.waiting);
+        // The semaphores are never closed, so that an error cannot be.
+        tokio::select! {
+            biased;
+            Ok(permit) = self.bytes.clone().acquire_many_owned(bytes) => charge.add(permit),
+            Ok(permit) = self.overdraft.clone().acquire_owned() => charge.overdraft = Some(permit),
+            else => {}
+        }
+        true
+    }
+
+    /// Completes when a frame waits for memory.
+    async fn pressed(&self) {
+        // The sender lives as long as this.
+        let _ = self.waiting.subscribe().wait_for(|waiting| *waiting > 0).await;
+    }
+}
+
+impl Charge {
+    fn is_some(&self) -> bool {
+        self.bytes.is_some() || self.overdraft.is_some()
+    }
+
+    fn add(&mut self, permit: OwnedSemaphorePermit) {
+        match &mut self.bytes {
+            Some(bytes) => bytes.merge(permit),
+            none => *none = Some(permit),
+        }
+    }
+}
+
+/// One frame that waits for memory, as long as this lives.
+struct Waiting<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Waiting<'a> {
+    fn begin(waiting: &'a watch::Sender<usize>) -> Self {
+        waiting.send_modify(|n| *n += 1);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|n| *n -= 1);
+    }
+}
+
+/// Reads the frames of a connection.
+#[derive(Debug)]
+pub(crate) struct FrameReader<R> {
+    socket: R,
+    budget: Arc<ReceiveBudget>,
+    /// Most bytes of a body.
+    limit: usize,
+    /// Silence, or too little of a frame, for so long ends the connection.
+    window: Duration,
+    /// What was read and belongs to no frame yet.
+    buffer: BytesMut,
+    /// A frame that does not fit the buffer.
+    large: Option<Large>,
+}
+
+/// A large frame that has begun.
+#[derive(Debug)]
+struct Large {
+    body: BytesMut,
+    announced: usize,
+    charge: Charge,
+    began: Instant,
+}
+
+impl Large {
+    /// When it ends if another frame waits for memory; `None`: it holds none that would help.
+    fn evicted_at(&self) -> Option<Instant> {
+        self.charge.is_some().then(|| self.began + Duration::from_millis(MAX_PRESSED_FRAME_MS))
+    }
+}
+
+impl<R: AsyncRead + Unpin> FrameReader<R> {
+    pub(crate) fn new(socket: R, limit: usize, window: Duration, budget: Arc<ReceiveBudget>) -> Self {
+        Self { socket, budget, limit, window, buffer: BytesMut::with_capacity(FREE_BYTES), large: None }
+    }
+
+    /// Sets what holds for the frames from now on.
+    pub(crate) fn begin_session(&mut self, limit: usize, window: Duration, budget: Arc<ReceiveBudget>) {
+        (self.limit, self.window, self.budget) = (limit, window, budget);
+    }
+
+    /// The connection itself, to read what is not a frame any more.
+    pub(crate) fn socket_mut(&mut self) -> &mut R {
+        &mut self.socket
+    }
+
+    /// Reads the next frame. After an error there is none, and no memory is held.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing of a frame is lost; the time that it may take begins anew.
+    pub(crate) async fn next(&mut self) -> Result<Frame, FrameError> {
+        let frame = self.receive().await;
+        if frame.is_err() {
+            self.large = None;
+        }
+        frame
+    }
+
+    async fn receive(&mut self) -> Result<Frame, FrameError> {
+        let mut window = Window::begin(self.window);
+        loop {
+            if let Some(frame) = self.take()? {
+                return Ok(frame);
+            }
+            if self.make_room().await? {
+                // The client could not send meanwhile.
+                window = Window::begin(self.window);
+            }
+            let had = self.received();
+            match self.read(&mut window).await? {
+                Some(0) if had == 0 => return Err(FrameError::Ended),
+                Some(0) => return Err(FrameError::Truncated),
+                // The first bytes of a frame begin its time.
+                Some(_) if had == 0 => window = Window::begin(self.window),
+                Some(bytes) => window.brought += bytes,
+                None => {}
+            }
+        }
+    }
+
+    /// Bytes of the frame that has begun.
+    fn received(&self) -> usize {
+        self.large.as_ref().map_or(self.buffer.len(), |large| LENGTH_BYTES + large.body.len())
+    }
+
+    /// Takes a frame that is complete.
+    fn take(&mut self) -> Result<Option<Frame>, FrameError> {
+        if let Some(large) = self.large.take_if(|large| large.body.len() == large.announced) {
+            return Ok(Some(Frame { body: large.body, _charge: large.charge }));
+        }
+        let Some(announced) = self.announced().filter(|_| self.large.is_none()) else { return Ok(None) };
+        if announced > self.limit {
+            return Err(FrameError::Oversized { limit: self.limit });
+        }
+        if LENGTH_BYTES + announced <= self.buffer.len() {
+            self.buffer.advance(LENGTH_BYTES);
+            let body = self.buffer.split_to(announced);
+            return Ok(Some(Frame { body, _charge: Charge::default() }));
+        }
+        if LENGTH_BYTES + announced > FREE_BYTES {
+            let mut body = BytesMut::with_capacity(FREE_BYTES);
+            body.extend_from_slice(&self.buffer[LENGTH_BYTES..]);
+            self.buffer.clear();
+            self.large = Some(Large { body, announced, charge: Charge::default(), began: Instant::now() });
+        }
+        Ok(None)
+    }
+
+    /// The length of the frame that has begun, once it is known.
+    fn announced(&self) -> Option<usize> {
+        match &self.large {
+            Some(large) => Some(large.announced),
+            None => self.buffer.first_chunk().map(|length| u32::from_be_bytes(*length) as usize),
+        }
+    }
+
+    /// Makes room for more bytes; says whether there was a wait for memory.
+    async fn make_room(&mut self) -> Result<bool, FrameError> {
+        let Some(large) = &mut self.large else {
+            self.buffer.reserve(FREE_BYTES - self.buffer.len());
+            return Ok(false);
+        };
+        let (held, room) = (large.body.len(), large.body.capacity());
+        if held < room.min(large.announced) {
+            return Ok(false);
+        }
+        // Twice what has come, so that memory follows what a client sends.
+        let more = room.min(large.announced - held);
+        let evicted_at = large.evicted_at();
+        let waited = tokio::select! {
+            biased;
+            waited = self.budget.charge(&mut large.charge, more) => waited,
+            () = maybe(evicted_at) => return Err(self.evicted()),
+        };
+        let mut body = BytesMut::with_capacity(held + more);
+        body.extend_from_slice(&large.body);
+        large.body = body;
+        Ok(waited)
+    }
+
+    fn evicted(&self) -> FrameError {
+        let age = self.large.as_ref().map_or(Duration::ZERO, |large| large.began.elapsed());
+        FrameError::Evicted { received: self.received(), of: Announced(self.announced()), age }
+    }
+
+    /// Reads some bytes; `None` if none have come yet and the wait may go on.
+    async fn read(&mut self, window: &mut Window) -> Result<Option<usize>, FrameError> {
+        let held = self.buffer.len();
+        let evicted_at = self.large.as_ref().and_then(Large::evicted_at);
+        let evicted = async {
+            maybe(evicted_at).await;
+            self.budget.pressed().await;
+        };
+        let read = async {
+            match &mut self.large {
+                Some(large) => {
+                    let missing = large.announced - large.body.len();
+                    let room = large.body.capacity() - large.body.len();
+                    self.socket.read_buf(&mut (&mut large.body).limit(missing.min(room))).await
+                }
+                None => self.socket.read_buf(&mut (&mut self.buffer).limit(FREE_BYTES - held)).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            read = read => return Ok(Some(read?)),
+            () = sleep_until(window.until) => {}
+            () = evicted => return Err(self.evicted()),
+        }
+        let least = least(self.window);
+        if self.received() == 0 {
+            return Err(FrameError::Silent(self.window));
+        }
+        if window.brought < least {
+            let (brought, of) = (window.brought, Announced(self.announced()));
+            return Err(FrameError::Slow { brought, of, window: self.window, least });
+        }
+        *window = Window::begin(self.window);
+        Ok(None)
+    }
+}
+
+/// Completes at a time, if there is one.
+async fn maybe(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The least that a frame brings, or a client takes, in so much time.
+pub(crate) fn least(window: Duration) -> usize {
+    usize::try_from(window.as_millis() * MIN_FRAME_RATE as u128 / 1_000).unwrap_or(usize::MAX).max(1)
+}
+
+/// The time in which a frame has to bring something.
+#[derive(Debug)]
+struct Window {
+    until: Instant,
+    brought: usize,
+}
+
+impl Window {
+    fn begin(length: Duration) -> Self {
+        Self { until: Instant::now() + length, brought: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mtimer_types::limits::MAX_FRAME;
+    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    const WINDOW: Duration = Duration::from_secs(15);
+
+    fn reader(budget: &Arc<ReceiveBudget>) -> (FrameReader<DuplexStream>, DuplexStream) {
+        let (here, there) = duplex(1 << 20);
+        (FrameReader::new(here, MAX_FRAME, WINDOW, budget.clone()), there)
+    }
+
+    fn budget(bytes: usize) -> Arc<ReceiveBudget> {
+        Arc::new(ReceiveBudget::new(bytes))
+    }
+
+    fn frame(length: usize) -> Vec<u8> {
+        let mut frame = u32::try_from(length).unwrap().to_be_bytes().to_vec();
+        frame.resize(LENGTH_BYTES + length, 7);
+        frame
+    }
+
+    #[tokio::test]
+    async fn frames_of_any_size_arrive_whole() {
+        let budget = budget(MAX_FRAME);
+        let (mut reader, mut client) = reader(&budget);
+        let sizes = [0, 1, FREE_BYTES - 4, FREE_BYTES - 3, FREE_BYTES, 100_000, 3, MAX_FRAME];
+        let send = async {
+            for size in sizes {
+                client.write_all(&frame(size)).await.unwrap();
+            }
+            drop(client);
+        };
+        let receive = async {
+            for size in sizes {
+                let frame = reader.next().await.unwrap();
+                assert_eq!(frame.body.len(), size);
+                assert!(frame.body.iter().all(|b| *b == 7), "{size}");
+            }
+            assert!(matches!(reader.next().await, Err(FrameError::Ended)));
+        };
+        tokio::join!(send, receive);
+        assert_eq!(budget.bytes.available_permits(), MAX_FRAME, "everything is given back");
+    }
+
+    #[tokio::test]
+    async fn memory_follows_what_has_arrived() {
+        let budget = budget(MAX_FRAME);
+        let (mut reader, mut client) = reader(&budget);
+        let frame = frame(MAX_FRAME);
+        let mut sent = 0;
+        for so_far in [4, 100, 10_000, 100_000, 1_000_000] {
+            client.write_all(&frame[sent..so_far]).await.unwrap();
+            sent = so_far;
+            // It reads what is there, and then waits for more.
+            tokio::select! {
+                biased;
+                _ = reader.next() => panic!("it is not complete"),
+                () = tokio::task::yield_now() => {}
+            }
+            let allocated = reader.large.as_ref().unwrap().body.capacity();
+            assert!(allocated <= FREE_BYTES.max(2 * so_far), "{allocated} bytes for {so_far}");
+            let charged = MAX_FRAME - budget.bytes.available_permits();
+            assert!(charged + FREE_BYTES >= allocated, "{charged} charged of {allocated}");
+        }
+        drop(client);
+        assert!(matches!(reader.next().await, Err(FrameError::Truncated)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_frame_with_a_byte_now_and_then_is_ended() {
+        let budget = budget(MAX_FRAME);
+        let (mut reader, mut client) = reader(&budget);
+        let send = async move {
+            tokio::time::sleep(Duration::from_secs(14)).await;
+            client.write_all(&frame(MAX_FRAME)[..500_000]).await.unwrap();
+            while client.write_all(&[7]).await.is_ok() {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+            }
+        };
+        tokio::spawn(send);
+        let began = Instant::now();
+        let error = reader.next().await.err().unwrap();
+        // The first window brought enough, the second did not.
+        assert_eq!(began.elapsed(), Duration::from_secs(14) + 2 * WINDOW);
+        assert_eq!(
+            error.to_string(),
+            "only 3 bytes of a frame of 4194304 came within 15000 ms, 245760 are the least: send \
+             smaller frames, or faster"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_frame_at_the_least_rate_arrives() {
+        let budget = budget(MAX_FRAME);
+        let (mut reader, mut client) = reader(&budget);
+        let send = async move {
+            for part in frame(MAX_FRAME).chunks(MIN_FRAME_RATE + 1_000) {
+                client.write_all(part).await.unwrap();
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            client
+        };
+        let sender = tokio::spawn(send);
+        assert_eq!(reader.next().await.unwrap().body.len(), MAX_FRAME);
+        let _client = sender.await.unwrap();
+        let began = Instant::now();
+        assert!(matches!(reader.next().await, Err(FrameError::Silent(WINDOW))));
+        assert_eq!(began.elapsed(), WINDOW);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_frame_is_ended_only_while_another_waits_for_memory() {
+        let budget = budget(MAX_FRAME);
+        let (mut slow, mut slow_client) = reader(&budget);
+        slow_client.write_all(&frame(MAX_FRAME)[..1_000_000]).await.unwrap();
+        let slow = tokio::spawn(async move { slow.next().await });
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        assert!(!slow.is_finished(), "nobody else wants its memory");
+        // One goes on beyond the budget, so the second is the first that waits.
+        let mut others = Vec::new();
+        for _ in 0..2 {
+            let (mut reader, mut client) = reader(&budget);
+            others.push(tokio::spawn(async move { reader.next().await.unwrap().body.len() }));
+            tokio::spawn(async move { client.write_all(&frame(MAX_FRAME)).await.unwrap() });
+        }
+        let error = slow.await.unwrap().err().unwrap();
+        assert!(matches!(error, FrameError::Evicted { received: 1_000_000, .. }), "{error}");
+        for other in others {
+            assert_eq!(other.await.unwrap(), MAX_FRAME);
+        }
+        assert_eq!(budget.bytes.available_permits(), MAX_FRAME);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frames_that_wait_for_each_other_all_arrive() {
+        let budget = budget(MAX_FRAME);
+        let mut clients = Vec::new();
+        let mut readers = Vec::new();
+        for _ in 0..20 {
+            let (mut reader, mut client) = reader(&budget);
+            readers.push(tokio::spawn(async move { reader.next().await.map(|frame| frame.body.len()) }));
+            clients.push(tokio::spawn(async move { client.write_all(&frame(MAX_FRAME)).await }));
+        }
+        for reader in readers {
+            assert_eq!(reader.await.unwrap().unwrap(), MAX_FRAME);
+        }
+        for client in clients {
+            client.await.unwrap().unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn small_frames_need_no_memory_of_the_budget() {
+        let budget = budget(0);
+        let (mut reader, mut client) = reader(&budget);
+        client.write_all(&frame(FREE_BYTES - LENGTH_BYTES)).await.unwrap();
+        assert_eq!(reader.next().await.unwrap().body.len(), FREE_BYTES - LENGTH_BYTES);
+    }
+}

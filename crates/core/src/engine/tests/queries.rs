@@ -1,0 +1,263 @@
+//! Questions: what they cost the store, however many are asked at once.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mtimer_protocol::{BrokerView, Status};
+use mtimer_store::Health;
+
+use super::*;
+
+/// An engine that owns several partitions. Calls are answered when a test says so.
+struct Rig {
+    engine: Engine,
+    lanes: Vec<Arc<dyn Lane>>,
+    unanswered: Vec<VecDeque<Call>>,
+    /// Counts that the store was asked for, and the most of them at the same time.
+    counts: usize,
+    most_counts: usize,
+    /// The most calls of one partition that were under way.
+    most_calls: usize,
+    sent: Vec<(SessionId, ServerMessage)>,
+    ms: u64,
+}
+
+const PARTITIONS: u16 = 16;
+
+impl Rig {
+    fn new() -> Self {
+        let store = MemoryStore::new(PARTITIONS);
+        let options = EngineOptions { partitions: PARTITIONS, ..EngineOptions::default() };
+        let now = Now { time: Time::from_ms(START), mono_ms: 0 };
+        let mut engine = Engine::new(options, now);
+        let mut lanes = Vec::new();
+        for partition in (0..PARTITIONS).map(PartitionId) {
+            let (nonce, term) = (Nonce(1), Term(1));
+            let acquire = Acquire { partition, expected: Epoch(0), nonce, term, version: 1 };
+            let acquired = store.acquire(acquire).now_or_never().unwrap().unwrap();
+            let (epoch, prior_claim) = (acquired.epoch, acquired.prior_claim);
+            engine.handle(now, Input::Acquired { partition, epoch, prior_claim, in_flight: Vec::new() });
+            lanes.push(acquired.lane);
+        }
+        let unanswered = lanes.iter().map(|_| VecDeque::new()).collect();
+        let (counts, most_counts, most_calls) = (0, 0, 0);
+        let mut rig =
+            Self { engine, lanes, unanswered, counts, most_counts, most_calls, sent: Vec::new(), ms: 0 };
+        rig.turn();
+        rig.engine.handle(rig.now(), Input::Session(SessionId(1), SessionEvent::Opened { client: 1 }));
+        rig
+    }
+
+    fn now(&self) -> Now {
+        Now { time: Time::from_ms(START + self.ms), mono_ms: self.ms }
+    }
+
+    fn ask(&mut self, corr: u64, query: Query) {
+        let now = self.now();
+        self.engine.handle(now, Input::Session(SessionId(1), SessionEvent::Query { corr, query }));
+    }
+
+    fn flush(&mut self) {
+        let mut effects = Vec::new();
+        self.engine.flush(self.now(), &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Call(at, call) => {
+                    self.counts += usize::from(matches!(call, Call::Census));
+                    self.unanswered[usize::from(at.0)].push_back(call);
+                }
+                Effect::Send(session, message) => self.sent.push((session, message)),
+                _ => {}
+            }
+        }
+        let counting = |call: &&Call| matches!(call, Call::Census);
+        let counts = self.unanswered.iter().flatten().filter(counting).count();
+        self.most_counts = self.most_counts.max(counts);
+        let calls = self.unanswered.iter().map(VecDeque::len).max().unwrap();
+        self.most_calls = self.most_calls.max(calls);
+    }
+
+    /// Answers the oldest call of each partition; says whether there was any.
+    fn answer(&mut self) -> bool {
+        let mut any = false;
+        for at in (0..PARTITIONS).map(PartitionId) {
+            let Some(call) = self.unanswered[usize::from(at.0)].pop_front() else { continue };
+            let lane = &self.lanes[usize::from(at.0)];
+            let (now, epoch) = (self.now(), lane.epoch());
+            let answer = ask_lane(lane, call).now_or_never().unwrap().unwrap();
+            self.engine.handle(now, Input::Answered { partition: at, epoch, answer });
+            any = true;
+        }
+        any
+    }
+
+    /// Answers calls until there are none.
+    fn turn(&mut self) {
+        self.flush();
+        while self.answer() {
+            self.flush();
+        }
+    }
+
+    fn run(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.ms += 1;
+            self.turn();
+        }
+    }
+
+    fn take_answers(&mut self) -> Vec<(u64, QueryAnswer)> {
+        let answers = self.sent.drain(..).filter_map(|(_, message)| match message {
+            ServerMessage::Answer { corr, answer } => Some((corr, answer)),
+            _ => None,
+        });
+        answers.collect()
+    }
+}
+
+fn ask_lane(lane: &Arc<dyn Lane>, call: Call) -> LaneFuture<CallAnswer> {
+    match call {
+        Call::Apply(batch) => lane.apply(batch).map(|a| a.map(CallAnswer::Apply)).boxed(),
+        Call::Load(load) => lane.load(load).map(|a| a.map(CallAnswer::Load)).boxed(),
+        Call::Get(target) => lane.get(target).map(|a| a.map(CallAnswer::Get)).boxed(),
+        Call::Dead(filter, from, limit) => {
+            lane.dead(filter, from, limit).map(|a| a.map(CallAnswer::Dead)).boxed()
+        }
+        Call::Taken(from, limit) => lane.taken(from, limit).map(|a| a.map(CallAnswer::Taken)).boxed(),
+        Call::ParkedDestinations => {
+            lane.parked_destinations().map(|a| a.map(CallAnswer::ParkedDestinations)).boxed()
+        }
+        Call::Census => lane.census().map(|a| a.map(CallAnswer::Census)).boxed(),
+        other => panic!("unexpected: {other:?}"),
+    }
+}
+
+#[test]
+fn however_many_ask_for_the_state_each_partition_is_counted_once() {
+    let mut rig = Rig::new();
+    (0..64).for_each(|corr| rig.ask(corr, Query::Status));
+    rig.turn();
+    assert_eq!(rig.counts, usize::from(PARTITIONS));
+    let answers = rig.take_answers();
+    assert_eq!(answers.len(), 64);
+    assert!(answers.iter().all(|(_, a)| matches!(a, QueryAnswer::Status(s) if s.sessions == 1)));
+    assert!(rig.most_counts <= 4, "{} at the same time", rig.most_counts);
+}
+
+#[test]
+fn who_asks_during_a_count_gets_the_next_one() {
+    let mut rig = Rig::new();
+    rig.ask(1, Query::Status);
+    rig.flush();
+    let timer = Timer {
+        id: TimerId::new(Time::from_ms(START + 60_000), rig.now().time, P, 1),
+        dest: dest("a"),
+        key: None,
+        due: Time::from_ms(START + 60_000),
+        mode: Mode::AtLeastOnce,
+        deadline: None,
+        callback_timeout_ms: None,
+        retry: None,
+        payload: b"x".as_slice().into(),
+    };
+    let (ops, first_sent) =
+        (vec![RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }], rig.now().time);
+    let request = SessionEvent::Request(Request { corr: 9, first_sent, ops });
+    rig.engine.handle(rig.now(), Input::Session(SessionId(1), request));
+    rig.turn();
+    rig.ms += 1;
+    (2..64).for_each(|corr| rig.ask(corr, Query::Status));
+    rig.run(1_000);
+    assert_eq!(rig.counts, 2 * usize::from(PARTITIONS));
+    let answers = rig.take_answers();
+    assert_eq!(answers.len(), 63);
+    let pending = |(_, answer): &(u64, QueryAnswer)| match answer {
+        QueryAnswer::Status(Status { pending, .. }) => *pending,
+        other => panic!("{other:?}"),
+    };
+    assert!(answers[1..].iter().all(|a| pending(a) == 1), "they asked after it was stored");
+}
+
+#[test]
+fn a_client_that_asks_without_end_does_not_keep_the_store_busy() {
+    let mut rig = Rig::new();
+    for ms in 0..1_000 {
+        rig.ask(ms, Query::Status);
+        rig.run(1);
+    }
+    rig.run(1_000);
+    assert_eq!(rig.take_answers().len(), 1_000);
+    assert!(rig.counts <= 21 * usize::from(PARTITIONS), "{} counts in a second", rig.counts);
+}
+
+#[test]
+fn the_state_and_the_view_of_a_broker_share_a_count() {
+    let mut rig = Rig::new();
+    rig.ask(1, Query::Status);
+    rig.ask(2, Query::Broker);
+    rig.turn();
+    assert_eq!(rig.counts, usize::from(PARTITIONS));
+    let answers = rig.take_answers();
+    let [(1, QueryAnswer::Status(_)), (2, QueryAnswer::Broker(view))] = &answers[..] else {
+        panic!("{answers:?}")
+    };
+    let BrokerView { partitions, .. } = view;
+    let numbers: Vec<u16> = partitions.iter().map(|p| p.partition.0).collect();
+    assert_eq!(numbers, (0..PARTITIONS).collect::<Vec<u16>>());
+    assert!(partitions.iter().all(|p| p.reachable));
+}
+
+#[test]
+fn a_partition_whose_store_goes_away_during_a_count_is_not_waited_for() {
+    let mut rig = Rig::new();
+    rig.ask(1, Query::Broker);
+    rig.flush();
+    let away = PartitionId(0);
+    let now = rig.now();
+    rig.engine.handle(now, Input::Health { partition: away, health: Health::Down("away".to_owned()) });
+    // Its calls are answered when the store is back.
+    let held = std::mem::take(&mut rig.unanswered[0]);
+    rig.turn();
+    let answers = rig.take_answers();
+    let [(1, QueryAnswer::Broker(view))] = &answers[..] else { panic!("{answers:?}") };
+    let away: Vec<u16> = view.partitions.iter().filter(|p| !p.reachable).map(|p| p.partition.0).collect();
+    assert_eq!(away, [0]);
+    // The late answer belongs to no count any more.
+    rig.unanswered[0] = held;
+    rig.turn();
+    assert_eq!(rig.take_answers(), []);
+}
+
+#[test]
+fn questions_to_one_partition_go_to_the_store_a_few_at_a_time() {
+    let mut rig = Rig::new();
+    for corr in 0..64 {
+        let id = TimerId::new(Time::from_ms(START), Time::ZERO, P, corr);
+        rig.ask(corr, Query::Get(Target::Id(id)));
+        rig.ask(64 + corr, Query::Dead { group: None, app: None, cursor: None, limit: 10 });
+    }
+    rig.most_calls = 0;
+    rig.turn();
+    assert!(rig.most_calls <= 4, "{} calls at the same time", rig.most_calls);
+    let answers = rig.take_answers();
+    assert_eq!(answers.len(), 128);
+    let order: Vec<u64> = answers.iter().map(|(corr, _)| *corr).collect();
+    assert_eq!(order, (0..64).flat_map(|n| [n, 64 + n]).collect::<Vec<_>>());
+}
+
+#[test]
+fn questions_that_wait_are_answered_when_the_lane_ends() {
+    let mut rig = Rig::new();
+    for corr in 0..10 {
+        let id = TimerId::new(Time::from_ms(START), Time::ZERO, P, corr);
+        rig.ask(corr, Query::Get(Target::Id(id)));
+    }
+    let now = rig.now();
+    let health = Health::Ended(LaneError::Closed);
+    rig.engine.handle(now, Input::Health { partition: P, health });
+    rig.unanswered[0].clear();
+    rig.flush();
+    let answers = rig.take_answers();
+    assert_eq!(answers.len(), 10);
+    assert!(answers.iter().all(|(_, a)| matches!(a, QueryAnswer::Failed { .. })), "{answers:?}");
+}

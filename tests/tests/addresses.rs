@@ -1,0 +1,71 @@
+//! An address belongs to one broker: a second one that would advertise it refuses to start while the
+//! first one answers there, and starts at once when the first one is gone.
+
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+use mtimer_protocol::{Query, QueryAnswer};
+use mtimer_tests::{Broker, Launch, Server, ServerOptions, Wire};
+
+/// The exit code of a broker whose advertised address is another live broker's.
+const ADDRESS_TAKEN: i32 = 15;
+
+fn launch(redis: &Server) -> Launch {
+    Launch::redis(&redis.url()).flags(["--cluster", "t", "--partitions", "8"])
+}
+
+/// The term of the cluster as this broker knows it: it rises with every election.
+async fn term(broker: &Broker) -> u64 {
+    let mut wire = Wire::open(&broker.address()).await;
+    match wire.ask(Query::Cluster).await {
+        Some(QueryAnswer::Cluster(view)) => view.topology.term.0,
+        other => panic!("no view of the cluster: {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_broker_with_the_same_address_refuses_to_start() {
+    let redis = Server::start_with(ServerOptions::default());
+    let first = launch(&redis).start();
+    let address = first.address();
+    let before = term(&first).await;
+    let second = launch(&redis).advertise(&address);
+    let (code, log) = tokio::task::spawn_blocking(move || second.refused()).await.unwrap();
+    assert_eq!(code, Some(ADDRESS_TAKEN), "{log}");
+    assert!(log.contains(&address) && log.contains("--advertise"), "{log}");
+    // The first one leads on, under the term that it had.
+    assert_eq!(term(&first).await, before);
+    assert!(first.client().await.status().await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_address_of_a_dead_broker_can_be_used_at_once() {
+    let redis = Server::start_with(ServerOptions::default());
+    let mut first = launch(&redis).start();
+    let address = first.address();
+    // Its own address, right after a crash: the last topology names it and its lease has not run out.
+    first.kill();
+    let mut first = tokio::task::spawn_blocking(move || {
+        first.restart();
+        first
+    })
+    .await
+    .unwrap();
+    assert_eq!(first.address(), address);
+    first.kill();
+    // Another process at another port that is reached under the address of the dead one.
+    let other = launch(&redis).advertise(&address);
+    let second = tokio::task::spawn_blocking(move || other.start()).await.unwrap();
+    assert!(second.client_builder().one_broker(true).connect().await.unwrap().status().await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_of_another_cluster_at_the_address_is_no_obstacle() {
+    let (one, other) =
+        (Server::start_with(ServerOptions::default()), Server::start_with(ServerOptions::default()));
+    let first = launch(&one).start();
+    let second = Launch::redis(&other.url())
+        .flags(["--cluster", "u", "--partitions", "8"])
+        .advertise(&first.address());
+    let second = tokio::task::spawn_blocking(move || second.start()).await.unwrap();
+    assert!(second.about()["listening"].is_string());
+}
