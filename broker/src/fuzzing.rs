@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::BytesMut;
 use mtimer_protocol::Hello;
 use mtimer_types::limits::MAX_FRAME_BEFORE_AUTH;
 use tokio::io::{AsyncRead, ReadBuf};
@@ -58,13 +57,13 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// The bodies of the frames of a connection, and whether it is refused: a frame is announced with more than `limit`
-/// bytes. `budget` is the memory for large frames.
-pub fn frames(stream: &[u8], lengths: &[usize], limit: usize, budget: usize) -> (Vec<BytesMut>, bool) {
+/// bytes. The bodies are copies: a frame keeps the buffer that it was read into. `budget` is the memory for large frames.
+pub fn frames(stream: &[u8], lengths: &[usize], limit: usize, budget: usize) -> (Vec<Vec<u8>>, bool) {
     let mut reader = reader(stream, lengths, limit, budget);
     let mut bodies = Vec::new();
     loop {
         match wait(reader.next()) {
-            Ok(frame) => bodies.push(frame.body),
+            Ok(frame) => bodies.push(frame.body.to_vec()),
             Err(FrameError::Ended | FrameError::Truncated) => return (bodies, false),
             Err(FrameError::Oversized { .. }) => return (bodies, true),
             Err(error) => panic!("a connection that never waits has failed: {error}"),

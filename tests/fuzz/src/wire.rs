@@ -67,7 +67,7 @@ pub(crate) fn frames(data: &[u8]) {
     let (mut buffer, mut frames) = (BytesMut::from(&stream[..]), Vec::new());
     let refused = loop {
         match codec.decode(&mut buffer) {
-            Ok(Some(frame)) => frames.push(frame),
+            Ok(Some(frame)) => frames.push(frame.to_vec()),
             Ok(None) => break false,
             Err(_) => break true,
         }
