@@ -591,7 +591,8 @@ impl<B: Backend> World<B> {
         self.view = None;
         self.ask(session, Query::Broker);
         let mut rest = Program::new(&[]);
-        for _ in 0..4 {
+        for _ in 0..6 {
+            self.advance(500);
             self.flush();
             (0..PARTITIONS).for_each(|p| self.answer_some(PartitionId(p), usize::MAX, &mut rest));
         }
@@ -612,7 +613,11 @@ impl<B: Backend> World<B> {
             (0..PARTITIONS).for_each(|p| self.answer_some(PartitionId(p), usize::MAX, program));
         }
         assert!(self.released, "the broker does not stop: {} calls are open", self.calls());
-        self.flush();
+        // Counts are made one after another, with pauses.
+        for _ in 0..4 {
+            self.advance(1_000);
+            self.flush();
+        }
         assert_eq!(self.engine.unsettled(), 0, "deliveries are counted that nobody has");
         assert_eq!(self.engine.in_memory(), 0);
         for client in self.clients.iter().flatten() {
