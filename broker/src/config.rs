@@ -344,7 +344,7 @@ impl PartialConfig {
             cluster: self.cluster.clone().unwrap_or(base.cluster),
             engine: self.engine(base.engine)?,
             heartbeat,
-            heartbeat_timeout: span(self.heartbeat_timeout, heartbeat * 3),
+            heartbeat_timeout: span(self.heartbeat_timeout, heartbeat.saturating_mul(3)),
             drain_timeout: span(self.drain_timeout, base.drain_timeout),
             startup_timeout: self.startup_timeout.map(|s| s.0).filter(|d| !d.is_zero()),
             handshake_timeout: span(self.handshake_timeout, base.handshake_timeout),

@@ -17,6 +17,9 @@ pub mod config;
 mod counters;
 mod error;
 mod frames;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod inbox;
 mod lanes;

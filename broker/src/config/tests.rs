@@ -104,3 +104,10 @@ fn replicas_are_counted_and_bounded() {
         assert!(with(more).unwrap_err().to_string().contains(fix), "{more:?}");
     }
 }
+
+#[test]
+fn a_heartbeat_beyond_all_bounds_is_refused() {
+    let heartbeat = format!("{}s", u64::MAX).parse().unwrap();
+    let config = PartialConfig { heartbeat: Some(heartbeat), ..PartialConfig::default() };
+    assert!(config.resolve().is_err());
+}

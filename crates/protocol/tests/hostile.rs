@@ -6,7 +6,8 @@ mod samples;
 
 use bytes::{Bytes, BytesMut};
 use mtimer_protocol::{
-    ClientMessage, DecodeError, EncodeError, ServerMessage, Settlement, decode, encode, frame_codec,
+    ClientMessage, DecodeError, EncodeError, Request, RequestOp, ServerMessage, Settlement, decode, encode,
+    frame_codec,
 };
 use mtimer_types::limits::{MAX_BATCH, MAX_BROKERS, MAX_CREDIT, MAX_FRAME, MAX_PARTITIONS};
 use proptest::prelude::*;
@@ -135,6 +136,30 @@ fn frames_are_bounded_both_ways() {
     let text = "x".repeat(MAX_FRAME);
     let message = ServerMessage::Refused { code: mtimer_protocol::ErrorCode::Invalid, message: text };
     assert!(matches!(encode(&message), Err(EncodeError::TooLarge { limit: MAX_FRAME, .. })));
+}
+
+/// The largest frames are made of many small numbers and of payloads.
+#[test]
+fn a_message_that_fills_a_frame_is_read() {
+    let request = |payload: usize| {
+        let timer = mtimer_types::Timer { payload: vec![7; payload].into(), ..samples::full_timer() };
+        let op = RequestOp::Schedule { timer: timer.into(), policy: mtimer_types::KeyPolicy::Keep };
+        ClientMessage::Request(Request { corr: 7, first_sent: samples::time(0), ops: vec![op; MAX_BATCH] })
+    };
+    let overhead = encode(&request(1_000)).unwrap().len() / MAX_BATCH - 1_000;
+    let message = request(MAX_FRAME / MAX_BATCH - overhead - 1);
+    let body = encode(&message).unwrap();
+    assert!(body.len() > MAX_FRAME - 5_000, "{} bytes are not a full frame", body.len());
+    // The messages are too large to be shown.
+    assert!(client(&body).is_ok_and(|read| read == message));
+}
+
+#[test]
+fn a_short_message_reserves_no_more_than_its_own_measure() {
+    // A hello whose software has a name of 4,000,000 bytes, of which none is there.
+    let hello = [&[0, 252, 0x52, 0x4d, 0x54, 0x4d, 1, 1, 5, 252][..], &4_000_000u32.to_le_bytes()].concat();
+    let used = allocation_counter::measure(|| assert!(client(&hello).is_err()));
+    assert!(used.bytes_max < 128 * 1024, "{} bytes were reserved for {}", used.bytes_max, hello.len());
 }
 
 proptest! {

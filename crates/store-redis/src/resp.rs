@@ -127,7 +127,6 @@ impl Decoder {
             (b'-', _) => Reply::Error(text()),
             (b':', _) => Reply::Int(number(rest)?),
             (b'$' | b'*', b"-1") => Reply::Nil,
-            (b'*', b"0") => Reply::Array(Vec::new()),
             (b'$', _) => {
                 self.bulk = Some(length(rest, MAX_BULK, "a string with an impossible length")?);
                 return Ok(None);
@@ -137,6 +136,9 @@ impl Decoder {
             }
             (b'*', _) => {
                 let missing = length(rest, MAX_ARRAY, "an array with an impossible length")?;
+                if missing == 0 {
+                    return Ok(Some(Reply::Array(Vec::new())));
+                }
                 self.open.push(Open { items: Vec::with_capacity(missing.min(RESERVED)), missing });
                 return Ok(None);
             }
@@ -289,6 +291,14 @@ mod tests {
         buf.extend_from_slice(one);
         let reply = decoder.decode(&mut buf).unwrap().unwrap();
         assert_eq!(reply.array().map(<[Reply]>::len), Some(100));
+    }
+
+    #[test]
+    fn an_empty_array_is_empty_however_its_length_is_written() {
+        for text in ["*0\r\n", "*00\r\n", "*-0\r\n", "*+0\r\n"] {
+            assert_eq!(decode(text.as_bytes()), Ok(Some(Reply::Array(Vec::new()))), "{text:?}");
+        }
+        assert_eq!(decode(b"*1\r\n*00\r\n"), Ok(Some(Reply::Array(vec![Reply::Array(Vec::new())]))));
     }
 
     #[test]

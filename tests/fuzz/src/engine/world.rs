@@ -1,0 +1,632 @@
+//! An engine, its sessions, and the steps that a program takes with them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mtimer_core::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
+use mtimer_protocol::{
+    BrokerEntry, Delivery, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, Settlement,
+    Topology,
+};
+use mtimer_store::{Health, InFlight, LaneError};
+use mtimer_types::{
+    Destination, Epoch, HandlerOutcome, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Term, Time,
+    Timer, TimerId,
+};
+
+use super::input::Program;
+
+pub(super) const START: u64 = 1_700_000_000_000;
+pub(super) const PARTITIONS: u16 = 2;
+const SLOTS: usize = 4;
+const APPS: [&str; 3] = ["a", "b", "c"];
+const ADDRESS: &str = "a:1";
+/// Steps of one program at most.
+const MAX_STEPS: usize = 300;
+/// Timers that a program makes at most.
+const MAX_TIMERS: usize = 64;
+
+/// What stands behind the engine.
+pub(super) trait Backend {
+    /// A call that was made and not answered to the engine yet.
+    type Open;
+
+    /// The partition is acquired anew. `None`: not for now.
+    fn acquire(&mut self, at: PartitionId, world: &Known, program: &mut Program<'_>) -> Option<Reign>;
+    /// A call is made on the partition's lane.
+    fn call(&mut self, at: PartitionId, call: Call) -> Self::Open;
+    /// The answer to the oldest open call. `Err`: it is not there yet.
+    fn answer(
+        &mut self,
+        at: PartitionId,
+        open: Self::Open,
+        world: &Known,
+        program: &mut Program<'_>,
+    ) -> Result<CallAnswer, Self::Open>;
+    /// Something that a store may do by itself.
+    fn disturb(&mut self, at: PartitionId, program: &mut Program<'_>) -> Option<Health>;
+    /// The lane has ended; these calls get no answer.
+    fn ended(&mut self, at: PartitionId, open: VecDeque<Self::Open>);
+    /// A delivery is on its way to a client.
+    fn delivered(&mut self, world: &Known, delivery: &Delivery);
+}
+
+/// A partition acquired.
+pub(super) struct Reign {
+    pub(super) epoch: Epoch,
+    pub(super) prior_claim: Time,
+    pub(super) in_flight: Vec<InFlight>,
+}
+
+/// What a backend may look at.
+pub(super) struct Known {
+    pub(super) now: Now,
+    /// Every timer that a client has asked for, and some that it has not.
+    pub(super) timers: Vec<Arc<Timer>>,
+}
+
+impl Known {
+    /// The timers of one partition.
+    pub(super) fn of(&self, at: PartitionId) -> Vec<Arc<Timer>> {
+        self.timers.iter().filter(|t| t.id.partition() == at).cloned().collect()
+    }
+}
+
+struct Client {
+    session: SessionId,
+    /// Requests and queries without an answer, with the number of their operations (queries: 0).
+    unanswered: HashMap<u64, usize>,
+    /// Settlements of the messages without an answer.
+    unsettled: Vec<usize>,
+}
+
+pub(super) struct World<B: Backend> {
+    pub(super) engine: Engine,
+    options: EngineOptions,
+    pub(super) known: Known,
+    pub(super) backend: B,
+    lanes: [Option<(Epoch, VecDeque<B::Open>)>; PARTITIONS as usize],
+    clients: [Option<Client>; SLOTS],
+    sessions: u64,
+    corr: u64,
+    requests: u64,
+    /// Deliveries to clients, the latest last.
+    deliveries: Vec<(SessionId, Delivery)>,
+    /// What the last view of the broker said.
+    view: Option<mtimer_protocol::BrokerView>,
+    topology: u64,
+    pub(super) draining: bool,
+    released: bool,
+    /// Print what goes in and what comes out.
+    trace: bool,
+}
+
+pub(super) fn dest(n: usize) -> Destination {
+    Destination::new("g", APPS[n % APPS.len()]).expect("these names are valid")
+}
+
+fn key(n: usize) -> Option<Key> {
+    ["", "k", "l", "m"].get(n % 4).and_then(|k| Key::new(k).ok())
+}
+
+impl<B: Backend> World<B> {
+    pub(super) fn new(backend: B, program: &mut Program<'_>) -> Self {
+        let now = Now { time: Time::from_ms(START), mono_ms: 1_000 };
+        let options = EngineOptions {
+            address: program.flag().then(|| ADDRESS.to_owned()),
+            partitions: PARTITIONS,
+            preload_ms: 2_000,
+            memory_bytes: program.one([256 << 20, 20_000, 3_000, 0]),
+            batch_ops: program.one([500, 3, 1, 0]),
+            park_after_ms: program.one([250, 20]),
+            retry: RetryTiers(vec![100, 500]),
+            jitter_percent: 10,
+            callback_timeout_ms: 1_000,
+            dead_max_count: program.one([1_000, 1]),
+            ..EngineOptions::default()
+        };
+        let known = Known { now, timers: Vec::new() };
+        let mut world = Self {
+            engine: Engine::new(options.clone(), now),
+            options,
+            known,
+            backend,
+            lanes: [None, None],
+            clients: [const { None }; SLOTS],
+            sessions: 0,
+            corr: 0,
+            requests: 0,
+            deliveries: Vec::new(),
+            view: None,
+            topology: 0,
+            draining: false,
+            released: false,
+            trace: std::env::var_os("MTIMER_FUZZ_TRACE").is_some(),
+        };
+        (0..PARTITIONS).for_each(|p| world.acquire(PartitionId(p), program));
+        world.flush();
+        world
+    }
+
+    /// Takes steps until the program is over.
+    pub(super) fn run(&mut self, program: &mut Program<'_>) {
+        for _ in 0..MAX_STEPS {
+            if program.is_over() {
+                return;
+            }
+            let step = program.byte();
+            self.step(step & 0x3f, program);
+            // Some turns have several inputs.
+            if step & 0xc0 != 0xc0 {
+                self.flush();
+            }
+        }
+    }
+
+    fn step(&mut self, step: u8, program: &mut Program<'_>) {
+        let at = PartitionId(u16::from(step) % PARTITIONS);
+        match step / 2 {
+            0 => self.advance(u64::from(program.byte() % 32)),
+            1 => self.advance(u64::from(program.byte()) * 20),
+            // The cluster's clock stands still.
+            2 => self.known.now.mono_ms += u64::from(program.byte()) * 10,
+            3 => self.open(program),
+            4 => self.close(program),
+            5 | 6 => self.register(program),
+            7 => {
+                let registration = u32::from(program.byte() % 4);
+                self.tell(program, SessionEvent::Unregister { registration });
+            }
+            8..=11 => self.request(program),
+            12..=14 => self.settle(program),
+            15 => self.extend(program),
+            16 => self.query(program),
+            17 => self.tell(program, SessionEvent::Goodbye),
+            18..=21 => self.answer_some(at, 1 + program.below(8), program),
+            22 | 23 => (0..PARTITIONS).for_each(|p| self.answer_some(PartitionId(p), 64, program)),
+            24 => self.input(Input::Disown(at)),
+            25 => self.acquire(at, program),
+            26 | 27 => {
+                let health = self.backend.disturb(at, program);
+                if let Some(health) = health.filter(|_| self.lanes[usize::from(at.0)].is_some()) {
+                    self.input(Input::Health { partition: at, health });
+                }
+            }
+            28 => self.adopt_topology(program),
+            29 => self.input(Input::Tick),
+            30 if program.byte() > 200 => {
+                self.draining = true;
+                self.input(Input::Drain);
+            }
+            _ => self.advance(1),
+        }
+    }
+
+    fn input(&mut self, input: Input) {
+        if self.trace {
+            eprintln!("{:?} <- {input:?}", self.known.now);
+        }
+        self.engine.handle(self.known.now, input);
+    }
+
+    pub(super) fn advance(&mut self, ms: u64) {
+        self.known.now.mono_ms += ms;
+        self.known.now.time = self.known.now.time + ms;
+    }
+
+    pub(super) fn acquire(&mut self, at: PartitionId, program: &mut Program<'_>) {
+        if self.lanes[usize::from(at.0)].is_some() || self.released {
+            return;
+        }
+        let Some(Reign { epoch, prior_claim, in_flight }) = self.backend.acquire(at, &self.known, program)
+        else {
+            return;
+        };
+        self.lanes[usize::from(at.0)] = Some((epoch, VecDeque::new()));
+        self.input(Input::Acquired { partition: at, epoch, prior_claim, in_flight });
+    }
+
+    fn adopt_topology(&mut self, program: &mut Program<'_>) {
+        self.topology += 1;
+        let owners = (0..PARTITIONS).map(|_| program.one([None, Some(0), Some(1)])).collect();
+        let brokers =
+            [ADDRESS, "b:1"].map(|address| BrokerEntry { address: address.to_owned(), draining: false });
+        let topology = Topology {
+            term: Term(1),
+            version: self.topology,
+            leader: ADDRESS.to_owned(),
+            brokers: brokers.into(),
+            owners,
+        };
+        self.input(Input::Topology(Arc::new(topology)));
+    }
+
+    fn open(&mut self, program: &mut Program<'_>) {
+        let slot = program.below(SLOTS);
+        self.open_at(slot);
+    }
+
+    fn open_at(&mut self, slot: usize) {
+        if self.clients[slot].is_some() {
+            return;
+        }
+        self.sessions += 1;
+        let session = SessionId(self.sessions);
+        self.clients[slot] = Some(Client { session, unanswered: HashMap::new(), unsettled: Vec::new() });
+        // A slot is a client: it comes back under its name.
+        self.input(Input::Session(session, SessionEvent::Opened { client: slot as u128 % 3 }));
+    }
+
+    fn close(&mut self, program: &mut Program<'_>) {
+        let slot = program.below(SLOTS);
+        self.close_at(slot);
+    }
+
+    fn close_at(&mut self, slot: usize) {
+        if let Some(client) = self.clients[slot].take() {
+            self.input(Input::Session(client.session, SessionEvent::Closed));
+        }
+    }
+
+    /// The session of some slot, if it is open.
+    fn session(&self, program: &mut Program<'_>) -> Option<SessionId> {
+        self.clients[program.below(SLOTS)].as_ref().map(|c| c.session)
+    }
+
+    fn client(&mut self, session: SessionId) -> Option<&mut Client> {
+        self.clients.iter_mut().flatten().find(|c| c.session == session)
+    }
+
+    fn tell(&mut self, program: &mut Program<'_>, event: SessionEvent) {
+        if let Some(session) = self.session(program) {
+            self.input(Input::Session(session, event));
+        }
+    }
+
+    fn register(&mut self, program: &mut Program<'_>) {
+        let byte = usize::from(program.byte());
+        let (registration, dest) = ((byte % 4) as u32, dest(byte / 4));
+        let credit = program.one([1, 2, 0, 10, u32::MAX]);
+        self.tell(program, SessionEvent::Register { registration, dest, credit });
+    }
+
+    fn request(&mut self, program: &mut Program<'_>) {
+        let Some(session) = self.session(program) else { return };
+        let count = program.one([1, 1, 1, 2, 3, 8]);
+        let ops: Vec<RequestOp> = (0..count).map(|_| self.operation(program)).collect();
+        let first_sent = self.known.now.time - program.one([0, 0, 0, 20_000, 40_000]);
+        self.corr += 1;
+        let corr = self.corr;
+        if let Some(client) = self.client(session) {
+            client.unanswered.insert(corr, ops.len());
+        }
+        self.input(Input::Session(session, SessionEvent::Request(Request { corr, first_sent, ops })));
+    }
+
+    fn operation(&mut self, program: &mut Program<'_>) -> RequestOp {
+        let kind = program.byte() % 16;
+        // Another number for each: a repeated one gets the answer of the first time, which proves nothing.
+        self.requests += 1;
+        let request = self.requests;
+        match kind {
+            0..=7 => {
+                let timer = if kind < 6 { self.new_timer(program) } else { self.repeated(program) };
+                let policy = program.one([KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]);
+                RequestOp::Schedule { timer, policy }
+            }
+            8..=11 => RequestOp::Cancel { target: self.target(program), request },
+            12 | 13 => {
+                let due = self.due(program);
+                RequestOp::Reschedule { target: self.target(program), due, request }
+            }
+            14 => RequestOp::Replay { id: self.id(program) },
+            _ => RequestOp::Purge { id: self.id(program) },
+        }
+    }
+
+    fn due(&mut self, program: &mut Program<'_>) -> Time {
+        let byte = u64::from(program.byte());
+        self.known.now.time + [0, 1, 5, 20, 100, 400, 1_500, 6_000][(byte % 8) as usize] + byte / 8
+    }
+
+    pub(super) fn new_timer(&mut self, program: &mut Program<'_>) -> Arc<Timer> {
+        if self.known.timers.len() >= MAX_TIMERS {
+            return self.repeated(program);
+        }
+        let shape = usize::from(program.byte());
+        let (dest, key, due) = (dest(shape / 4), key(shape), self.due(program));
+        let mode = if shape & 0x40 == 0 { Mode::AtLeastOnce } else { Mode::AtMostOnce };
+        let byte = program.byte();
+        let partition = match &key {
+            Some(key) => PartitionId::of_key(&dest, key, PARTITIONS),
+            None => PartitionId(u16::from(byte) % PARTITIONS),
+        };
+        let random = self.known.timers.len() as u64;
+        let timer = Arc::new(Timer {
+            id: TimerId::new(due, self.known.now.time, partition, random),
+            dest,
+            key,
+            due,
+            mode,
+            deadline: (shape & 0x80 != 0).then(|| due + u64::from(byte) * 8),
+            callback_timeout_ms: (byte & 2 != 0).then_some(200),
+            retry: (byte & 4 != 0).then(|| RetryTiers(vec![50])),
+            payload: Bytes::from_static(&[7; 64]).slice(..usize::from(byte % 64)),
+        });
+        self.known.timers.push(timer.clone());
+        timer
+    }
+
+    /// A timer that was asked for, as it was or with other content.
+    fn repeated(&mut self, program: &mut Program<'_>) -> Arc<Timer> {
+        let other = program.flag();
+        match program.pick(&self.known.timers).cloned() {
+            Some(timer) if other => {
+                Arc::new(Timer { payload: Bytes::from_static(b"other"), ..(*timer).clone() })
+            }
+            Some(timer) => timer,
+            None => self.new_timer(program),
+        }
+    }
+
+    fn id(&mut self, program: &mut Program<'_>) -> TimerId {
+        let unknown = TimerId::new(self.known.now.time, self.known.now.time, PartitionId(0), u64::MAX);
+        program.pick(&self.known.timers).map_or(unknown, |t| t.id)
+    }
+
+    fn target(&mut self, program: &mut Program<'_>) -> Target {
+        let byte = usize::from(program.byte());
+        match key(byte / 8).filter(|_| byte.is_multiple_of(2)) {
+            Some(key) => Target::Key(dest(byte), key),
+            None => Target::Id(self.id(program)),
+        }
+    }
+
+    fn settle(&mut self, program: &mut Program<'_>) {
+        let Some(session) = self.session(program) else { return };
+        let count = program.one([1, 1, 2, 4]);
+        let mut settlements = Vec::new();
+        for _ in 0..count {
+            let back = program.below(self.deliveries.len().min(256));
+            let Some((_, d)) = self.deliveries.iter().rev().nth(back) else { continue };
+            let (id, epoch, attempt) = (d.id, d.epoch, d.attempt);
+            let error = || "no".to_owned();
+            let outcome = match program.byte() % 8 {
+                0..=3 => HandlerOutcome::Ok,
+                4 | 5 => HandlerOutcome::Retry { after_ms: None, error: error() },
+                6 => HandlerOutcome::Retry { after_ms: Some(30), error: error() },
+                _ => HandlerOutcome::Fail { error: error() },
+            };
+            let attempt = program.one([attempt, attempt, attempt, attempt.wrapping_sub(1), attempt + 1]);
+            settlements.push(Settlement { id, epoch, attempt, outcome });
+        }
+        self.send_settlements(session, settlements);
+    }
+
+    fn send_settlements(&mut self, session: SessionId, settlements: Vec<Settlement>) {
+        if settlements.is_empty() {
+            return;
+        }
+        if let Some(client) = self.client(session) {
+            client.unsettled.push(settlements.len());
+        }
+        self.input(Input::Session(session, SessionEvent::Settle(settlements)));
+    }
+
+    fn extend(&mut self, program: &mut Program<'_>) {
+        let back = program.below(self.deliveries.len().min(256));
+        let Some((session, d)) = self.deliveries.iter().rev().nth(back) else { return };
+        // Much less than a day, for which the next owner would honour it, too.
+        let by_ms = program.one([0, 100, 2_000, 8_000]);
+        let event = SessionEvent::Extend { id: d.id, epoch: d.epoch, attempt: d.attempt, by_ms };
+        self.input(Input::Session(*session, event));
+    }
+
+    fn query(&mut self, program: &mut Program<'_>) {
+        let query = match program.byte() % 6 {
+            0 => Query::Get(self.target(program)),
+            1 => Query::Dead { group: None, app: None, cursor: None, limit: 2 },
+            2 => Query::Unconfirmed { cursor: Some((program.byte().into(), 1)), limit: u32::MAX },
+            3 => Query::Status,
+            4 => Query::Broker,
+            _ => Query::Cluster,
+        };
+        if let Some(session) = self.session(program) {
+            self.ask(session, query);
+        }
+    }
+
+    fn ask(&mut self, session: SessionId, query: Query) {
+        self.corr += 1;
+        let corr = self.corr;
+        if let Some(client) = self.client(session) {
+            client.unanswered.insert(corr, 0);
+        }
+        self.input(Input::Session(session, SessionEvent::Query { corr, query }));
+    }
+
+    /// Answers the oldest open calls of a partition.
+    fn answer_some(&mut self, at: PartitionId, most: usize, program: &mut Program<'_>) {
+        for _ in 0..most {
+            let Some((epoch, open)) = &mut self.lanes[usize::from(at.0)] else { return };
+            let (epoch, Some(call)) = (*epoch, open.pop_front()) else { return };
+            match self.backend.answer(at, call, &self.known, program) {
+                Ok(answer) => self.input(Input::Answered { partition: at, epoch, answer }),
+                Err(call) => {
+                    if let Some((_, open)) = &mut self.lanes[usize::from(at.0)] {
+                        open.push_front(call);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Ends the turn and carries out what follows from it.
+    pub(super) fn flush(&mut self) {
+        let mut effects = Vec::new();
+        self.engine.flush(self.known.now, &mut effects);
+        for effect in effects {
+            if self.trace {
+                eprintln!("{:?} -> {effect:?}", self.known.now);
+            }
+            match effect {
+                Effect::Send(session, message) => self.receive(session, message),
+                Effect::Close(session, _) => {
+                    let slot =
+                        self.clients.iter().position(|c| c.as_ref().is_some_and(|c| c.session == session));
+                    slot.into_iter().for_each(|slot| self.close_at(slot));
+                }
+                Effect::Call(at, call) => {
+                    // A lane that has ended in this turn takes nothing.
+                    let open = self.backend.call(at, call);
+                    match &mut self.lanes[usize::from(at.0)] {
+                        Some((_, calls)) => calls.push_back(open),
+                        None => self.backend.ended(at, VecDeque::from([open])),
+                    }
+                }
+                Effect::Alarm(_) => {}
+                Effect::LaneEnded(at, error) => {
+                    if let LaneError::Broken(text) = &error {
+                        assert!(!text.contains("another kind"), "the engine mistook an answer: {text}");
+                    }
+                    if let Some((_, open)) = self.lanes[usize::from(at.0)].take() {
+                        self.backend.ended(at, open);
+                    }
+                }
+                Effect::Released => self.released = true,
+            }
+        }
+    }
+
+    fn receive(&mut self, session: SessionId, message: ServerMessage) {
+        // A message to a session that was closed in the same turn goes nowhere.
+        let Some(client) = self.client(session) else { return };
+        match message {
+            ServerMessage::Reply { corr, replies } => {
+                let asked = client.unanswered.remove(&corr);
+                assert_eq!(asked, Some(replies.len()), "a reply for each operation of a request, once");
+                assert!(
+                    !replies
+                        .iter()
+                        .any(|r| matches!(r, OpReply::Failed { message, .. } if message.is_empty()))
+                );
+            }
+            ServerMessage::Answer { corr, answer } => {
+                assert_eq!(client.unanswered.remove(&corr), Some(0), "one answer to each query");
+                if let QueryAnswer::Broker(view) = answer {
+                    self.view = Some(view);
+                }
+            }
+            ServerMessage::Settled { accepted, refused } => {
+                let count = accepted as usize + refused.len();
+                let asked = client.unsettled.iter().position(|n| *n == count);
+                let asked = asked.expect("one answer to each message of settlements");
+                client.unsettled.swap_remove(asked);
+            }
+            ServerMessage::Deliver { deliveries, .. } => {
+                for delivery in deliveries {
+                    self.backend.delivered(&self.known, &delivery);
+                    self.deliveries.push((session, delivery));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Another process takes the place of one that has stopped.
+    pub(super) fn restart(&mut self) {
+        self.engine = Engine::new(self.options.clone(), self.known.now);
+        self.clients = [const { None }; SLOTS];
+        (self.draining, self.released) = (false, false);
+    }
+
+    /// A client that takes and acknowledges everything, and a store that is well: everything has to come to an end.
+    /// Says whether it has, as far as the engine can tell.
+    pub(super) fn serve_all(&mut self, mut is_done: impl FnMut(&mut Self) -> bool) -> bool {
+        let mut rest = Program::new(&[]);
+        (0..SLOTS).for_each(|slot| self.close_at(slot));
+        self.flush();
+        self.open_at(0);
+        let Some(session) = self.clients[0].as_ref().map(|c| c.session) else { return false };
+        for n in 0..APPS.len() {
+            let event = SessionEvent::Register { registration: n as u32, dest: dest(n), credit: 100 };
+            self.input(Input::Session(session, event));
+        }
+        let mut answered = self.deliveries.len();
+        for round in 0..600 {
+            for at in (0..PARTITIONS).map(PartitionId) {
+                self.acquire(at, &mut rest);
+                if self.lanes[usize::from(at.0)].is_some() {
+                    self.input(Input::Health { partition: at, health: Health::Up });
+                }
+            }
+            self.advance(if round < 50 { 10 } else { 200 });
+            self.flush();
+            for _ in 0..3 {
+                (0..PARTITIONS).for_each(|p| self.answer_some(PartitionId(p), usize::MAX, &mut rest));
+                self.flush();
+                let new: Vec<Settlement> =
+                    self.deliveries[answered..].iter().map(|(_, d)| acknowledge(d)).collect();
+                answered = self.deliveries.len();
+                self.send_settlements(session, new);
+                self.flush();
+            }
+            if self.engine.unsettled() == 0 && self.calls() == 0 && is_done(self) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Calls that are not answered.
+    fn calls(&self) -> usize {
+        self.lanes.iter().flatten().map(|(_, open)| open.len()).sum()
+    }
+
+    /// What the broker says of itself once nothing is under way.
+    pub(super) fn look(&mut self) -> Option<mtimer_protocol::BrokerView> {
+        let session = self.clients[0].as_ref().map(|c| c.session)?;
+        self.view = None;
+        self.ask(session, Query::Broker);
+        let mut rest = Program::new(&[]);
+        for _ in 0..6 {
+            self.advance(500);
+            self.flush();
+            (0..PARTITIONS).for_each(|p| self.answer_some(PartitionId(p), usize::MAX, &mut rest));
+        }
+        self.flush();
+        self.view.take()
+    }
+
+    /// Stops the broker in good order, and checks that it holds nothing and owes nothing.
+    pub(super) fn stop(&mut self, program: &mut Program<'_>) {
+        self.input(Input::Drain);
+        self.flush();
+        self.input(Input::Release);
+        for _ in 0..10_000 {
+            self.flush();
+            if self.released {
+                break;
+            }
+            (0..PARTITIONS).for_each(|p| self.answer_some(PartitionId(p), usize::MAX, program));
+        }
+        assert!(self.released, "the broker does not stop: {} calls are open", self.calls());
+        // Counts are made one after another, with pauses.
+        for _ in 0..4 {
+            self.advance(1_000);
+            self.flush();
+        }
+        assert_eq!(self.engine.unsettled(), 0, "deliveries are counted that nobody has");
+        assert_eq!(self.engine.in_memory(), 0);
+        for client in self.clients.iter().flatten() {
+            assert!(client.unanswered.is_empty(), "requests without a reply: {:?}", client.unanswered);
+            assert!(client.unsettled.is_empty(), "settlements without an answer: {:?}", client.unsettled);
+        }
+    }
+}
+
+fn acknowledge(d: &Delivery) -> Settlement {
+    Settlement { id: d.id, epoch: d.epoch, attempt: d.attempt, outcome: HandlerOutcome::Ok }
+}
