@@ -189,18 +189,35 @@ async fn a_disk_that_fails_ends_the_lane_and_loses_nothing_that_was_answered() {
     check(dir.path(), child.answered).await;
 }
 
-/// Makes a closed directory one of format 1, but for so many timers.
+/// Makes a closed directory one of format 1, but for so many timers: its batches have no headers.
 fn to_format_1(path: &Path, marker: &str, but_for: u64) {
-    let db = fjall::Database::builder(path.join("db")).open().unwrap();
-    let pending = db.keyspace("pending", fjall::KeyspaceCreateOptions::default).unwrap();
-    let rows: Vec<_> = pending.iter().map(|row| row.into_inner().unwrap()).collect();
-    for (key, value) in rows.into_iter().skip(but_for as usize) {
-        // All fire at their birth due times, of which the id has no second copy now.
-        assert_eq!((key.len(), key[8]), (19, 1));
-        pending.insert([&key[..8], &key[2..8], &key[9..]].concat(), value).unwrap();
-        pending.remove(key).unwrap();
+    let (old, new) = (path.join("db"), path.join("db.new"));
+    {
+        let from = fjall::Database::builder(&old).open().unwrap();
+        let to = fjall::Database::builder(&new).open().unwrap();
+        for space in ["pending", "shelf", "moved", "keys", "ended", "facts"] {
+            let rows = from.keyspace(space, fjall::KeyspaceCreateOptions::default).unwrap();
+            let space = to.keyspace(space, fjall::KeyspaceCreateOptions::default).unwrap();
+            for row in rows.iter() {
+                let (key, value) = row.into_inner().unwrap();
+                if *key != *b"n" {
+                    space.insert(key, value).unwrap();
+                }
+            }
+        }
+        let pending = to.keyspace("pending", fjall::KeyspaceCreateOptions::default).unwrap();
+        let rows: Vec<_> = pending.iter().map(|row| row.into_inner().unwrap()).collect();
+        for (key, value) in rows.into_iter().skip(but_for as usize) {
+            // All fire at their birth due times, of which the id has no second copy now.
+            assert_eq!((key.len(), key[8]), (19, 1));
+            pending.insert([&key[..8], &key[2..8], &key[9..]].concat(), value).unwrap();
+            pending.remove(key).unwrap();
+        }
+        to.persist(fjall::PersistMode::SyncAll).unwrap();
     }
-    db.persist(fjall::PersistMode::SyncAll).unwrap();
+    std::fs::remove_dir_all(&old).unwrap();
+    std::fs::rename(new, old).unwrap();
+    std::fs::remove_file(path.join("mtimer-synced")).unwrap();
     std::fs::write(path.join(MARKER), marker).unwrap();
 }
 
@@ -209,17 +226,21 @@ fn marker(path: &Path) -> String {
 }
 
 const FORMAT_1: &str = "mtimer embedded store\nformat 1\npartitions 4\n";
-const UPGRADING: &str = "mtimer embedded store\nformat 2\nupgrading from 1\npartitions 4\n";
 const FORMAT_2: &str = "mtimer embedded store\nformat 2\npartitions 4\n";
+const UPGRADING: &str =
+    "mtimer embedded store\nformat 3\nupgrading from 1\npartitions 4\ncheck 979f35eefa41da9b\n";
+const FORMAT_3: &str = "mtimer embedded store\nformat 3\npartitions 4\ncheck 9254fe76759b07d0\n";
 
 #[tokio::test]
 async fn an_upgrade_goes_on_where_it_was_interrupted() {
-    for (from, done) in [(FORMAT_1, 0), (FORMAT_1, USED / 2), (UPGRADING, USED / 2), (UPGRADING, USED)] {
+    for (from, done) in
+        [(FORMAT_1, 0), (FORMAT_1, USED / 2), (UPGRADING, USED / 2), (UPGRADING, USED), (FORMAT_2, USED)]
+    {
         let dir = tempfile::tempdir().unwrap();
         used(dir.path()).await;
         to_format_1(dir.path(), from, done);
         check(dir.path(), USED).await;
-        assert_eq!(marker(dir.path()), FORMAT_2);
+        assert_eq!(marker(dir.path()), FORMAT_3);
     }
 }
 
@@ -235,7 +256,7 @@ async fn an_upgrade_is_told_to_older_builds_before_it_begins() {
     child.child.wait().unwrap();
     assert_eq!(marker(dir.path()), UPGRADING, "it goes by the number");
     check(dir.path(), USED).await;
-    assert_eq!(marker(dir.path()), FORMAT_2);
+    assert_eq!(marker(dir.path()), FORMAT_3);
 }
 
 /// A data directory with a few timers, closed.
