@@ -191,17 +191,26 @@ impl Checked {
     }
 }
 
+/// Whether the engine's version is there, which it writes when it has made a database.
+pub(crate) fn has_version(database: &Path) -> io::Result<bool> {
+    match fs::read(database.join("version")) {
+        Ok(bytes) => Ok(bytes == b"FJL\x03"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Checks the engine's own files and its tables. Reads up to `limit` bytes of tables.
 pub(crate) fn check_tables(database: &Path, has_batches: bool, limit: u64) -> io::Result<Vec<Damage>> {
     let mut damages = Vec::new();
-    let version = database.join("version");
-    match fs::read(&version) {
-        Ok(bytes) if bytes == b"FJL\x03" => {}
-        Ok(_) => damages.push(Damage::new(&version, 0, "it does not say the engine's version")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            damages.push(Damage::new(&version, 0, "the file is missing"));
-        }
-        Err(error) => return Err(error),
+    if !has_version(database)? {
+        let version = database.join("version");
+        let what = if version.try_exists()? {
+            "it does not say the engine's version"
+        } else {
+            "the file is missing"
+        };
+        damages.push(Damage::new(&version, 0, what));
     }
     let folder = database.join("keyspaces");
     let mut whole = 0;

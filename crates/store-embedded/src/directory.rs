@@ -276,7 +276,8 @@ fn checksum_of(text: &str) -> String {
 }
 
 /// Removes a database whose creation was cut off. The engine writes its version last, before
-/// anything is stored. A database without one that holds anything is part of a backup: it stays.
+/// anything is stored. A database without a whole one that holds anything was not cut off in
+/// creation, but is a part of a backup, or damaged: it stays.
 fn clear_unfinished(path: &Path, database: &Path) -> Result<(), OpenError> {
     let look = io_error("look for", database);
     let unfinished = is_unfinished(path, database).map_err(look)?;
@@ -287,7 +288,7 @@ fn clear_unfinished(path: &Path, database: &Path) -> Result<(), OpenError> {
 }
 
 fn is_unfinished(path: &Path, database: &Path) -> io::Result<bool> {
-    if !database.try_exists()? || database.join("version").try_exists()? {
+    if !database.try_exists()? || check::has_version(database)? {
         return Ok(false);
     }
     if group::watermark(path)?.is_some_and(|synced| synced > 0) {
