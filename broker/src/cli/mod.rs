@@ -24,6 +24,7 @@ mod ping;
 mod progress;
 mod query;
 mod redis;
+mod repair;
 #[cfg(feature = "sabotage")]
 mod sabotage;
 mod schedule;
@@ -81,6 +82,7 @@ enum Command {
     Dead(dead::Dead),
     Ping(ping::Ping),
     Status(status::Status),
+    Repair(repair::Repair),
     /// The cluster: who leads, who owns what, who is connected
     #[command(subcommand)]
     Cluster(cluster::Cluster),
@@ -125,6 +127,7 @@ fn run(command: Command, out: Output) -> Result<(), Failure> {
             Command::Dead(dead) => dead.run(out).await,
             Command::Ping(ping) => ping.run(out).await,
             Command::Status(status) => status.run(out).await,
+            Command::Repair(repair) => repair.run(out).await,
             Command::Cluster(cluster) => cluster.run(out).await,
             Command::Bench(bench) => bench.run(out).await,
         }

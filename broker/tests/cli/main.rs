@@ -10,4 +10,5 @@ mod demo;
 mod file;
 mod harness;
 mod listen;
+mod repair;
 mod usage;

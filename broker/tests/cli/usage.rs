@@ -20,6 +20,7 @@ fn help_lists_the_exit_codes_and_every_command_has_one() {
         "dead",
         "ping",
         "status",
+        "repair",
         "bench",
         "dead list",
         "dead get",

@@ -103,6 +103,7 @@ impl Committer {
             unsynced_since = self.tree.is_dirty().then(|| unsynced_since.unwrap_or_else(Instant::now));
         }
         self.guard(|committer| committer.tree.sync());
+        self.guard(|committer| committer.tree.sync_watermark());
         self.end_lanes(&Fault::Closed);
         let closing = std::mem::take(&mut self.closing);
         drop(calls);
@@ -154,10 +155,23 @@ impl Committer {
 
     fn fail(&mut self, fault: Fault) {
         if self.broken.is_none() {
+            let fault = self.located(fault);
             tracing::error!(%fault, "the embedded store has stopped");
             self.end_lanes(&fault);
             self.tree.abandon();
             self.broken = Some(fault);
+        }
+    }
+
+    /// A fault of the storage engine with the place that is damaged, if some place is. It reads all
+    /// tables; nothing else is left to do.
+    fn located(&self, fault: Fault) -> Fault {
+        match fault {
+            Fault::Unreadable(_) | Fault::Storage(_) | Fault::Panicked => {
+                let damage = self.tree.find_damage();
+                damage.map_or(fault, |damage| Fault::Unreadable(damage.to_string().into()))
+            }
+            fault => fault,
         }
     }
 
@@ -268,4 +282,35 @@ fn no_partition(id: PartitionId, count: usize) -> String {
 fn clock_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX >> 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_sync_that_fails_nothing_is_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path(), 1 << 20).unwrap();
+        let (sender, calls) = std::sync::mpsc::sync_channel(8);
+        let mut committer = Committer::new(tree, 1, Durability::Sync, Queue(sender));
+        let raise = |committer: &mut Committer| {
+            let (answer, received) = std::sync::mpsc::channel();
+            let work = Box::new(move |committer: &mut Committer| -> Deliver {
+                let result = committer.raise_term();
+                Box::new(move |fault| {
+                    answer.send(fault.map_or(result, |fault| Err(fault.into()))).unwrap();
+                })
+            });
+            committer.group(Call { weight: 1, work }, &calls);
+            received.recv().unwrap()
+        };
+        assert_eq!(raise(&mut committer), Ok(Term(1)));
+        committer.tree.fail_sync = true;
+        assert!(matches!(raise(&mut committer), Err(StoreError::Unusable(_))), "it may not be on disk");
+        // A later sync would succeed: the operating system forgets what it could not write.
+        assert!(matches!(raise(&mut committer), Err(StoreError::Unusable(_))), "nor may what follows");
+        assert!(!committer.tree.is_dirty(), "nothing more is synced");
+        assert!(committer.owner(PartitionId(0)).is_err());
+    }
 }

@@ -43,6 +43,16 @@ impl Destinations {
         Ok(())
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.names.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Reads a stored name.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Destination> {
+        decode(bytes)
+    }
+
     fn add(&mut self, dest: Destination, number: u32) {
         self.names.push(dest.clone());
         self.numbers.insert(dest, number);

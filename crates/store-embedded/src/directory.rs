@@ -3,8 +3,10 @@
 //! | file | what |
 //! |---|---|
 //! | `mtimer.lock` | locked by the process that has the directory open |
-//! | `mtimer-store` | text: format and partition count; written before what it tells of |
+//! | `mtimer-store` | text: format, partition count, a checksum; written before what it tells of |
+//! | `mtimer-synced` | the number of the last synced batch ([`crate::group::Watermark`]) |
 //! | `db/` | the storage engine's |
+//! | `before-repair-*/` | what a repair has replaced |
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -12,12 +14,18 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use mtimer_types::limits;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{check, group};
 
 const LOCK: &str = "mtimer.lock";
 const MARKER: &str = "mtimer-store";
 const DATABASE: &str = "db";
 const TITLE: &str = "mtimer embedded store";
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
+/// From this format on the marker ends with a checksum of the lines before.
+const CHECKED: u32 = 3;
+const CHECK: &str = "check ";
 /// The oldest format that can be brought to ours.
 const OLDEST: u32 = 1;
 /// What the marker says of the former format while timers are brought to ours. It stands where a reader that does not know
@@ -75,8 +83,19 @@ pub enum OpenError {
         ours: u32,
     },
     /// It is an mtimer data directory, but what is in it cannot be read.
-    #[error("the data directory {path} is damaged ({what}): restore it from a backup")]
+    #[error(
+        "the data directory {path} is damaged: {what}. Nothing was changed. See what can be kept with \
+         `mtimer repair --data {path} --dry-run`, or restore it from a backup"
+    )]
     Damaged {
+        /// Which directory.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// It is damaged where a repair can keep nothing.
+    #[error("the data directory {path} is damaged beyond repair: {what}. Restore it from a backup")]
+    Unrepairable {
         /// Which directory.
         path: PathBuf,
         /// What is wrong.
@@ -125,9 +144,25 @@ impl Directory {
             FORMAT
         };
         let database = path.join(DATABASE);
-        clear_unfinished(&database)?;
+        clear_unfinished(path, &database)?;
         check_names(path, &database)?;
         Ok(Self { lock, database, format, path: path.to_owned(), partitions })
+    }
+
+    /// Locks a directory that exists, to repair it. Changes nothing.
+    pub(crate) fn existing(path: &Path) -> Result<Self, OpenError> {
+        let marker = path.join(MARKER);
+        if !marker.try_exists().map_err(io_error("look for", &marker))? {
+            return Err(OpenError::Foreign { path: path.to_owned() });
+        }
+        let lock = lock(path)?;
+        let (format, partitions) = read_marker(path, &marker)?;
+        let database = path.join(DATABASE);
+        Ok(Self { lock, database, format, path: path.to_owned(), partitions })
+    }
+
+    pub(crate) const fn partitions(&self) -> u16 {
+        self.partitions
     }
 
     /// Says in the directory that its timers are being brought to the present format: whoever reads the former one only
@@ -176,18 +211,34 @@ fn lock(path: &Path) -> Result<File, OpenError> {
 
 /// The directory's format, or the former one if it is being brought to ours; if it can be opened.
 fn check_marker(path: &Path, marker: &Path, partitions: u16) -> Result<u32, OpenError> {
+    let (former, stored) = read_marker(path, marker)?;
+    if stored != partitions {
+        return Err(OpenError::Partitions { path: path.to_owned(), stored, given: partitions });
+    }
+    Ok(former)
+}
+
+/// The directory's format, or the former one, and its partition count.
+fn read_marker(path: &Path, marker: &Path) -> Result<(u32, u16), OpenError> {
     let damaged = || OpenError::Damaged {
         path: path.to_owned(),
-        what: format!("{MARKER} does not say its format and partition count"),
+        what: format!("{MARKER} at offset 0: it does not say its format and partition count"),
     };
     let bytes = std::fs::read(marker).map_err(io_error("read", marker))?;
     let text = String::from_utf8(bytes).map_err(|_| damaged())?;
+    let (text, checksum) = match text.rsplit_once(CHECK) {
+        Some((text, checksum)) => (text, Some(checksum)),
+        None => (&text[..], None),
+    };
     let mut lines = text.lines().peekable();
-    if lines.next() != Some(TITLE) {
+    if lines.next() != Some(TITLE) || checksum.is_some_and(|checksum| checksum != checksum_of(text)) {
         return Err(damaged());
     }
     let number = |line: Option<&str>, name: &str| line?.strip_prefix(name)?.trim().parse::<u32>().ok();
     let format = number(lines.next(), "format").ok_or_else(damaged)?;
+    if format >= CHECKED && checksum.is_none() {
+        return Err(damaged());
+    }
     if !(OLDEST..=FORMAT).contains(&format) {
         return Err(OpenError::Format { path: path.to_owned(), stored: format, ours: FORMAT });
     }
@@ -198,10 +249,7 @@ fn check_marker(path: &Path, marker: &Path, partitions: u16) -> Result<u32, Open
     let former = former.ok_or_else(damaged)?;
     let stored =
         number(lines.next(), "partitions").and_then(|n| u16::try_from(n).ok()).ok_or_else(damaged)?;
-    if stored != partitions {
-        return Err(OpenError::Partitions { path: path.to_owned(), stored, given: partitions });
-    }
-    Ok(former)
+    Ok((former, stored))
 }
 
 fn temporary_name() -> String {
@@ -213,8 +261,9 @@ fn write_marker(path: &Path, marker: &Path, partitions: u16, former: Option<u32>
     let temporary = path.join(temporary_name());
     let upgrading = former.map(|former| format!("{UPGRADING} {former}\n")).unwrap_or_default();
     let write = || {
+        let text = format!("{TITLE}\nformat {FORMAT}\n{upgrading}partitions {partitions}\n");
         let mut file = File::create(&temporary)?;
-        write!(file, "{TITLE}\nformat {FORMAT}\n{upgrading}partitions {partitions}\n")?;
+        write!(file, "{text}{CHECK}{}", checksum_of(&text))?;
         file.sync_all()?;
         std::fs::rename(&temporary, marker)?;
         File::open(path)?.sync_all()
@@ -222,15 +271,35 @@ fn write_marker(path: &Path, marker: &Path, partitions: u16, former: Option<u32>
     write().map_err(io_error("write", marker))
 }
 
-/// Removes a database whose creation was cut off. It writes its version last and makes its first key space after that,
-/// so without either nothing can have been stored in it.
-fn clear_unfinished(database: &Path) -> Result<(), OpenError> {
-    let there = |path: &Path| path.try_exists().map_err(io_error("look for", path));
-    let finished = there(&database.join("version"))? || there(&database.join("keyspaces").join("1"))?;
-    if !finished && there(database)? {
+fn checksum_of(text: &str) -> String {
+    format!("{:016x}\n", xxh3_64(text.as_bytes()))
+}
+
+/// Removes a database whose creation was cut off. The engine writes its version last, before
+/// anything is stored. A database without a whole one that holds anything was not cut off in
+/// creation, but is a part of a backup, or damaged: it stays.
+fn clear_unfinished(path: &Path, database: &Path) -> Result<(), OpenError> {
+    let look = io_error("look for", database);
+    let unfinished = is_unfinished(path, database).map_err(look)?;
+    if unfinished {
         std::fs::remove_dir_all(database).map_err(io_error("clear the unfinished", database))?;
     }
     Ok(())
+}
+
+fn is_unfinished(path: &Path, database: &Path) -> io::Result<bool> {
+    if !database.try_exists()? || check::has_version(database)? {
+        return Ok(false);
+    }
+    if group::watermark(path)?.is_some_and(|synced| synced > 0) {
+        return Ok(false);
+    }
+    for journal in check::journals(database)? {
+        if !check::read_journal(&journal)?.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(!database.join("keyspaces").join("1").try_exists()?)
 }
 
 /// Refuses what does not belong in a database: the engine takes every name in it for one of its own, and aborts the
@@ -259,7 +328,7 @@ fn check_entries(
         let entry = entry.map_err(io_error("list", folder))?;
         let is_dir = !entry.file_type().map_err(io_error("look at", folder))?.is_file();
         if !belongs(&entry.file_name(), is_dir) {
-            let what = format!("{} does not belong there", entry.path().display());
+            let what = format!("{} at offset 0: it does not belong there", entry.path().display());
             return Err(OpenError::Damaged { path: path.to_owned(), what });
         }
     }
@@ -306,12 +375,21 @@ mod tests {
         for (marker, says) in [
             (&b"\xff\xfe"[..], "is damaged"),
             (b"mtimer embedded store\nformat 1\n", "is damaged"),
-            (b"mtimer embedded store\nformat 9\npartitions 4\n", "has format 9, this mtimer reads format 2"),
+            (b"mtimer embedded store\nformat 3\npartitions 4\n", "is damaged"),
+            (b"mtimer embedded store\nformat 3\npartitions 5\ncheck 0000000000000000\n", "is damaged"),
             (b"mtimer embedded store\nformat 2\nupgrading from 2\npartitions 4\n", "is damaged"),
         ] {
             std::fs::write(dir.path().join(MARKER), marker).unwrap();
             assert!(refusal(dir.path(), 4).contains(says));
         }
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_with_its_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = "mtimer embedded store\nformat 9\npartitions 4\n";
+        std::fs::write(dir.path().join(MARKER), format!("{text}{CHECK}{}", checksum_of(text))).unwrap();
+        assert!(refusal(dir.path(), 4).contains("has format 9, this mtimer reads format 3"));
     }
 
     #[test]
@@ -323,7 +401,7 @@ mod tests {
         assert_eq!(directory.format, 1);
         directory.mark_upgrading().unwrap();
         let text = std::fs::read_to_string(&marker).unwrap();
-        assert_eq!(text, "mtimer embedded store\nformat 2\nupgrading from 1\npartitions 4\n");
+        assert!(text.starts_with("mtimer embedded store\nformat 3\nupgrading from 1\npartitions 4\ncheck "));
         drop(directory);
         let directory = Directory::open(dir.path(), 4).unwrap();
         assert_eq!(directory.format, 1);
@@ -341,5 +419,20 @@ mod tests {
         std::fs::write(database.join("0.jnl"), "").unwrap();
         drop(Directory::open(dir.path(), 4).unwrap());
         assert!(!database.exists());
+    }
+
+    #[test]
+    fn a_database_without_its_version_that_holds_anything_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Directory::open(dir.path(), 4).unwrap());
+        let journal = dir.path().join(DATABASE).join("0.jnl");
+        std::fs::create_dir_all(journal.parent().unwrap()).unwrap();
+        std::fs::write(&journal, [0, 0, 1, 0]).unwrap();
+        drop(Directory::open(dir.path(), 4).unwrap());
+        assert!(journal.exists(), "part of a backup");
+        std::fs::write(&journal, [0; 4]).unwrap();
+        group::Watermark::open(dir.path()).unwrap().set(1).unwrap();
+        drop(Directory::open(dir.path(), 4).unwrap());
+        assert!(journal.exists(), "something was answered");
     }
 }

@@ -12,9 +12,17 @@ pub(crate) enum Fault {
         "the data directory cannot be used ({0}): free space on its disk or replace it, then restart the broker"
     )]
     Storage(Arc<str>),
-    #[error("{0}: restore the data directory from a backup")]
+    /// The storage engine cannot read what it has written.
+    #[error(
+        "the data directory is damaged ({0}): stop the broker, then see what can be kept with \
+         `mtimer repair --data DIR --dry-run`, or restore it from a backup"
+    )]
+    Unreadable(Arc<str>),
+    #[error("{0}: run `mtimer repair --data DIR`, or restore the data directory from a backup")]
     Record(#[from] RecordError),
-    #[error("the data directory is damaged ({0}): restore it from a backup")]
+    #[error(
+        "the data directory is damaged ({0}): run `mtimer repair --data DIR`, or restore it from a backup"
+    )]
     Damaged(&'static str),
     #[error("the store failed unexpectedly and has stopped: restart the broker; the log says more")]
     Panicked,
@@ -24,7 +32,20 @@ pub(crate) enum Fault {
 
 impl From<fjall::Error> for Fault {
     fn from(error: fjall::Error) -> Self {
-        Self::Storage(describe(&error).into())
+        let text = describe(&error).into();
+        match error {
+            fjall::Error::Io(_)
+            | fjall::Error::Storage(fjall::LsmError::Io(_))
+            | fjall::Error::Poisoned
+            | fjall::Error::Locked => Self::Storage(text),
+            _ => Self::Unreadable(text),
+        }
+    }
+}
+
+impl From<std::io::Error> for Fault {
+    fn from(error: std::io::Error) -> Self {
+        Self::Storage(error.to_string().into())
     }
 }
 

@@ -9,7 +9,7 @@
 //! | moved | id (16) | position: of every timer that is not pending at its birth time |
 //! | keys | p, destination (4), key | id (16) |
 //! | ended | p, bucket of 30 s (4), kind (1), id (16) or request (8) | when (6), how or answer |
-//! | facts | kind (1), what (0 to 6) | owner record, in-flight list, counters, parked count, destination, term |
+//! | facts | kind (1), what (0 to 6) | owner record, in-flight list, counters, parked count, destination, term, batch header |
 //!
 //! The rest of a pending timer's id: 0 or 2 and the id, if its birth due time is before or after the fire time; 1 and the id without
 //! its birth due time (10), if they are the same. So keys sort by (fire time, id), and almost every key has 19 bytes: up to 20
@@ -27,6 +27,8 @@ use fjall::Slice;
 use mtimer_store::decide::At;
 use mtimer_store::{Answer, CancelAnswer, RescheduleAnswer};
 use mtimer_types::{DeadReason, Ended, Epoch, PartitionId, Time, TimerId, limits};
+
+use crate::group;
 
 /// One of the store's key spaces: a tree of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -200,6 +202,7 @@ pub(crate) fn fact_key(fact: Fact) -> Slice {
             key.put_u32(dest);
         }
         Fact::Term => key.put_u8(b't'),
+        Fact::Group => key.put_slice(group::KEY),
     }
     key.into()
 }
@@ -214,6 +217,8 @@ pub(crate) enum Fact {
     Parked(PartitionId, u32),
     Destination(u32),
     Term,
+    /// The header of the last write batch ([`group::Group`]).
+    Group,
 }
 
 /// Reads the key of a fact.
@@ -226,6 +231,7 @@ pub(crate) fn parse_fact_key(key: &[u8]) -> Option<Fact> {
         (b'p', 6) => Fact::Parked(PartitionId(rest.get_u16()), rest.get_u32()),
         (b'd', 4) => Fact::Destination(rest.get_u32()),
         (b't', 0) => Fact::Term,
+        (b'n', 0) => Fact::Group,
         _ => return None,
     };
     Some(fact)
@@ -404,6 +410,7 @@ mod tests {
             Fact::Parked(p, 8),
             Fact::Destination(1),
             Fact::Term,
+            Fact::Group,
         ] {
             assert_eq!(parse_fact_key(&fact_key(fact)), Some(fact));
         }

@@ -3,23 +3,29 @@
 //! Purpose: the store contract on a log-structured storage engine (fjall), with group commit.
 //!
 //! Invariant: what was answered survives at least a crash of the process, and at [`Durability::Sync`] a power cut.
-//! Opening a directory takes as long as its journal, never as long as its timers, but for the one time when it has to be
-//! brought to a newer format.
+//! Opening a directory checks what was written: it takes as long as reading the journals and up to
+//! 1 GiB of tables. What was not answered never prevents it; damage to what was answered does, and
+//! is named with its place ([`check`]).
 //!
 //! Not in here: what operations mean (`mtimer_store::decide`), any copy of the timers in memory.
 
 #![warn(missing_docs)]
 
+mod check;
 mod committer;
 mod destinations;
 mod directory;
 mod fault;
+mod group;
+mod journal;
 mod lane;
 mod layout;
 mod listing;
 mod partition;
+mod repair;
 mod restore;
 mod table;
+mod tables;
 mod tree;
 mod upgrade;
 
@@ -36,10 +42,14 @@ use mtimer_store::{
 use mtimer_types::{PartitionId, Term};
 use tokio::sync::oneshot;
 
+use crate::check::Checked;
+pub use crate::check::Damage;
 use crate::committer::{Call, Committer, Deliver, MAX_WAITING, Queue};
 use crate::directory::Directory;
 pub use crate::directory::OpenError;
 use crate::fault::Fault;
+use crate::group::Watermark;
+pub use crate::repair::{Report, repair};
 use crate::tree::Tree;
 
 /// How an embedded store is opened.
@@ -101,8 +111,8 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Opens a data directory, or makes one. Blocks for as long as the engine takes to read its journal; the first time
-    /// with a directory of an older format, for as long as it takes to rewrite all pending timers, too.
+    /// Opens a data directory, or makes one. Blocks for as long as it takes to check the journals and
+    /// up to 1 GiB of tables, and for the engine to read its journal; the first time with a directory of an older format, for as long as it takes to rewrite all pending timers, too.
     ///
     /// # Errors
     ///
@@ -113,20 +123,19 @@ impl EmbeddedStore {
         let directory = Directory::open(&path, options.partitions)?;
         let (sender, calls) = mpsc::sync_channel(MAX_WAITING);
         let queue = Queue(sender);
+        let checked = prepare(&path, &directory.database)?;
         // The engine panics on some kinds of damage.
         let committer = catch_unwind(|| {
             let mut tree =
                 Tree::open(&directory.database, options.cache_bytes).map_err(|e| unreadable(&path, &e))?;
-            if directory.format == 1 {
-                tracing::info!(path = %path.display(), "bringing the data directory to a newer format");
-                directory.mark_upgrading()?;
-                upgrade::from_format_1(&mut tree).map_err(|fault| OpenError::Io {
-                    what: "bring to a newer format",
-                    path: path.clone(),
-                    source: std::io::Error::other(fault.to_string()),
-                })?;
-                directory.mark()?;
-            }
+            is_complete(&path, &tree, &checked)?;
+            bring_to_this_format(&path, &directory, &mut tree)?;
+            let watermark = Watermark::open(&path).and_then(|watermark| tree.keep_watermark(watermark));
+            watermark.map_err(|source| OpenError::Io {
+                what: "write",
+                path: path.join(group::WATERMARK),
+                source,
+            })?;
             let committer = Committer::new(tree, options.partitions, options.durability, queue.clone());
             committer.restored().map_err(|fault| damaged(&path, fault.to_string()))
         })
@@ -219,6 +228,59 @@ impl Store for EmbeddedStore {
 
     fn clocks(&self) -> Vec<StoreClock> {
         Vec::new()
+    }
+}
+
+/// Checks the database, refuses a damaged one, and cuts off a batch that was never synced.
+fn prepare(path: &Path, database: &Path) -> Result<Checked, OpenError> {
+    let io = |source| OpenError::Io { what: "check", path: path.to_owned(), source };
+    let checked = check::check(path, database, check::CHECKED_AT_OPEN).map_err(io)?;
+    if let Some(damage) = checked.damages.first() {
+        let more = match checked.damages.len() - 1 {
+            0 => String::new(),
+            more => format!(" (and {more} more places)"),
+        };
+        return Err(damaged(path, format!("{damage}{more}")));
+    }
+    if let Some(torn) = checked.cut_torn().map_err(io)? {
+        tracing::warn!(
+            file = %torn.path.display(),
+            offset = torn.at,
+            bytes = torn.bytes,
+            "cut off a write that was not finished; what it was for was not answered as stored"
+        );
+    }
+    Ok(checked)
+}
+
+/// Refuses a database of which the engine has read less than there was.
+fn is_complete(path: &Path, tree: &Tree, checked: &Checked) -> Result<(), OpenError> {
+    let io = |source| OpenError::Io { what: "read", path: path.join(group::WATERMARK), source };
+    let synced = group::watermark(path).map_err(io)?.unwrap_or(0);
+    let expected = synced.max(checked.walk.last.unwrap_or(0));
+    if tree.group() < expected {
+        let mut damage = Damage::new(&path.join("db"), 0, "journals or tables are missing");
+        damage.batches = Some(expected - tree.group());
+        return Err(damaged(path, damage.to_string()));
+    }
+    Ok(())
+}
+
+fn bring_to_this_format(path: &Path, directory: &Directory, tree: &mut Tree) -> Result<(), OpenError> {
+    match directory.format {
+        1 => {
+            tracing::info!(path = %path.display(), "bringing the data directory to a newer format");
+            directory.mark_upgrading()?;
+            upgrade::from_format_1(tree).map_err(|fault| OpenError::Io {
+                what: "bring to a newer format",
+                path: path.to_owned(),
+                source: std::io::Error::other(fault.to_string()),
+            })?;
+            directory.mark()
+        }
+        // Its batches have no headers; the next ones do.
+        2 => directory.mark(),
+        _ => Ok(()),
     }
 }
 

@@ -33,6 +33,8 @@ impl Committer {
                 self.partition(p)?.parked.insert(dest, ParkedCount { count, floor: 0 });
             }
             Fact::Destination(dest) => self.destinations.restore(dest, value)?,
+            // The tree keeps count of its batches.
+            Fact::Group => {}
             Fact::Term => self.term = Term(number(value).ok_or(unreadable)?),
         }
         Ok(())

@@ -3,19 +3,21 @@
 //! Purpose: reads that see what was put before, and writes that reach the journal together, as one.
 //!
 //! Invariant: the overlay holds whole operations whenever [`Tree::write`] is called, so the journal holds whole
-//! operations too.
+//! operations too. Batches are numbered without gaps (see [`crate::group`]).
 //!
 //! Not in here: what keys and values mean.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Slice};
 
+use crate::check::{self, Damage};
 use crate::fault::Fault;
+use crate::group::{self, Group, Watermark};
 use crate::layout::Space;
 
 /// Bytes in memory of a space of records, of any other, before they go to disk. Up to three tables of each space are
@@ -37,6 +39,15 @@ pub(crate) struct Tree {
     overlaid: usize,
     /// Written and not synced. So may be what is found at opening: whoever wrote it may have been killed before it was.
     dirty: bool,
+    /// The number of the last batch that was written.
+    group: u64,
+    /// The number of the last batch that is on disk.
+    synced: u64,
+    watermark: Option<Watermark>,
+    path: PathBuf,
+    /// The next sync fails.
+    #[cfg(test)]
+    pub(crate) fail_sync: bool,
 }
 
 impl Tree {
@@ -55,7 +66,44 @@ impl Tree {
         };
         let [a, b, c, d, e, f] = Space::ALL;
         let spaces = [space(a)?, space(b)?, space(c)?, space(d)?, space(e)?, space(f)?];
-        Ok(Self { spaces, db, overlay: Default::default(), overlaid: 0, dirty: true })
+        let header = spaces[Space::Facts as usize].get(group::KEY)?;
+        let group = header.and_then(|value| Group::decode(&value)).map_or(0, |group| group.last);
+        Ok(Self {
+            spaces,
+            db,
+            overlay: Default::default(),
+            overlaid: 0,
+            dirty: true,
+            group,
+            // The engine has synced the journal that it goes on with; it syncs one before it begins the next.
+            synced: group,
+            watermark: None,
+            path: path.to_owned(),
+            #[cfg(test)]
+            fail_sync: false,
+        })
+    }
+
+    /// Records in a file what is synced, from now on.
+    pub(crate) fn keep_watermark(&mut self, watermark: Watermark) -> std::io::Result<()> {
+        watermark.set(self.synced)?;
+        self.watermark = Some(watermark);
+        Ok(())
+    }
+
+    /// The number of the last batch.
+    pub(crate) const fn group(&self) -> u64 {
+        self.group
+    }
+
+    /// Numbers the next batches from behind this one, if it is ahead.
+    pub(crate) fn raise_group(&mut self, last: u64) {
+        self.group = self.group.max(last);
+    }
+
+    /// Looks for damage in all tables.
+    pub(crate) fn find_damage(&self) -> Option<Damage> {
+        check::check_tables(&self.path, false, u64::MAX).ok()?.into_iter().next()
     }
 
     pub(crate) fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, Fault> {
@@ -88,6 +136,11 @@ impl Tree {
         }
         self.wait_for_background()?;
         let mut batch = self.db.batch().durability(Some(PersistMode::Buffer));
+        let number = self.group + 1;
+        let (synced, seqno_floor) = (self.synced, self.db.seqno());
+        let header = Group { last: number, first: number, synced, seqno_floor };
+        // The first item: that is where a check of the journal looks for it.
+        batch.insert(&self.spaces[Space::Facts as usize], group::KEY, header.encode());
         for (space, overlay) in self.spaces.iter().zip(&mut self.overlay) {
             for (key, value) in std::mem::take(overlay) {
                 match value {
@@ -98,16 +151,31 @@ impl Tree {
         }
         self.overlaid = 0;
         self.dirty = true;
-        Ok(batch.commit()?)
+        batch.commit()?;
+        self.group = number;
+        Ok(())
     }
 
     /// Makes everything written durable.
     pub(crate) fn sync(&mut self) -> Result<(), Fault> {
         if self.dirty {
+            #[cfg(test)]
+            if std::mem::take(&mut self.fail_sync) {
+                return Err(fjall::Error::Io(std::io::ErrorKind::Other.into()).into());
+            }
             self.db.persist(PersistMode::SyncData)?;
             self.dirty = false;
+            self.synced = self.group;
+            if let Some(watermark) = &self.watermark {
+                watermark.set(self.synced)?;
+            }
         }
         Ok(())
+    }
+
+    /// Syncs what else says what is synced: when the store closes.
+    pub(crate) fn sync_watermark(&self) -> Result<(), Fault> {
+        Ok(self.watermark.as_ref().map_or(Ok(()), Watermark::sync)?)
     }
 
     /// Forgets what is not written: after a fault.
