@@ -16,6 +16,9 @@ mod committer;
 mod destinations;
 mod directory;
 mod fault;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod group;
 mod journal;
 mod lane;

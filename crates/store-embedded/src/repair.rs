@@ -21,7 +21,7 @@ use bytes::{Buf, Bytes};
 use fjall::Slice;
 use mtimer_store::Record;
 use mtimer_store::decide::{At, Row};
-use mtimer_types::{Destination, Mode, PartitionId, TimerId};
+use mtimer_types::{Destination, Mode, PartitionId, Time, TimerId};
 
 use crate::check::{self, Checked, Damage, JournalFile};
 use crate::destinations::Destinations;
@@ -429,6 +429,9 @@ impl Rebuild {
             Position::Taken { .. } => {
                 take_shelf_head(Shelf::Taken, &mut rest);
             }
+            Position::Unconfirmed { .. } => {
+                take_shelf_head(Shelf::Unconfirmed, &mut rest);
+            }
             Position::Dead { .. } => {
                 take_shelf_head(Shelf::Dead, &mut rest);
             }
@@ -471,10 +474,11 @@ impl Rebuild {
     /// Files a timer that may have been delivered as claimed and unconfirmed.
     fn unconfirmed(&mut self, p: PartitionId, row: Row) -> Result<bool, Fault> {
         let epoch = self.owners.get(&p).map(|owner| owner.record.epoch).unwrap_or_default();
+        let since = Time::from_ms(self.now);
         let Some(counters) = self.counters(p) else { return Ok(false) };
         counters.order += 1;
-        let here = Position::Taken { order: counters.order };
-        let row = Row { at: At::Taken { epoch, unconfirmed: true }, record: row.record };
+        let here = Position::Unconfirmed { order: counters.order };
+        let row = Row { at: At::Unconfirmed { epoch, since }, record: row.record };
         let dest = self.destinations.number(&row.record.timer.dest, &mut self.to)?;
         let mut value = Vec::new();
         put_head(row.at, row.id(), &mut value);
@@ -497,6 +501,7 @@ impl Rebuild {
             }
             (2, 11) => (Position::Taken { order }, &key[1..3]),
             (3, 11) => (Position::Dead { order }, &key[1..3]),
+            (4, 11) => (Position::Unconfirmed { order }, &key[1..3]),
             _ => return Ok(false),
         };
         let p = PartitionId(u16::from_be_bytes([p[0], p[1]]));
@@ -529,8 +534,11 @@ impl Rebuild {
         if let Some(counters) = self.counters(p) {
             counters.census.shift(None, Some(row.at));
             counters.census.residue += u64::from(is_moved);
-            if let Position::Parked { order, .. } | Position::Taken { order } | Position::Dead { order } =
-                here
+            counters.unconfirmed += u64::from(matches!(here, Position::Unconfirmed { .. }));
+            if let Position::Parked { order, .. }
+            | Position::Taken { order }
+            | Position::Unconfirmed { order }
+            | Position::Dead { order } = here
             {
                 counters.order = counters.order.max(order);
             }

@@ -8,7 +8,6 @@
 mod cli;
 mod config;
 mod engine;
-mod layout;
 mod lines;
 mod names;
 mod planted;
@@ -26,7 +25,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("frames", wire::frames),
     ("hello", wire::hello),
     ("record", record::record),
-    ("layout", layout::layout),
+    ("layout", mtimer_store_embedded::fuzzing::layout),
     ("resp", resp::resp),
     ("settings", config::settings),
     ("environment", config::environment),

@@ -1,24 +1,24 @@
-//! Keys and values of the embedded store.
-
-#[allow(dead_code, unreachable_pub)]
-#[path = "../../../crates/store-embedded/src/layout.rs"]
-mod bytes_of;
+//! The fuzz target for the store's keys and values. Not part of the crate's interface.
 
 use bytes::Bytes;
 use mtimer_types::PartitionId;
 
-use bytes_of::{
+use crate::group::Group;
+use crate::layout::{
     Position, Shelf, decode_answer, decode_ended, encode_answer, encode_ended, fact_key, parse_fact_key,
     parse_pending_key, parse_shelf_order, pending_key, put_head, take_shelf_head,
 };
 
 /// Every key and value is read in each of the ways that the store reads it; what is read is written and read back.
-pub(crate) fn layout(data: &[u8]) {
+pub fn layout(data: &[u8]) {
     if let Some((fire, id)) = parse_pending_key(data) {
         let key = pending_key(PartitionId(7), fire, id);
         assert_eq!(parse_pending_key(&key), Some((fire, id)));
     }
     let _ = parse_shelf_order(data);
+    if let Some(group) = Group::decode(data) {
+        assert_eq!(group.encode()[..], *data);
+    }
     if let Some(fact) = parse_fact_key(data) {
         assert_eq!(fact_key(fact)[..], *data);
     }
@@ -32,7 +32,7 @@ pub(crate) fn layout(data: &[u8]) {
         let bytes = encode_answer(&answer, at).expect("what was remembered can be remembered");
         assert_eq!(decode_answer(&bytes), Some((at, answer)));
     }
-    for shelf in [Shelf::Parked { dest: 1 }, Shelf::Taken, Shelf::Dead] {
+    for shelf in [Shelf::Parked { dest: 1 }, Shelf::Taken, Shelf::Unconfirmed, Shelf::Dead] {
         let Some((id, at)) = take_shelf_head(shelf, &mut Bytes::copy_from_slice(data)) else { continue };
         let mut head = Vec::new();
         put_head(at, id, &mut head);
