@@ -18,7 +18,7 @@ use super::output::Output;
 /// cut leaves behind, needs no repair: the broker cuts it off by itself.
 ///
 /// First see what a repair would do: --dry-run changes nothing. The repair writes a new database and moves the damaged one
-/// to before-repair-<time> in the same directory, unchanged. With or without --dry-run it needs free space for a second copy of the timers.
+/// to before-repair-TIME in the same directory, unchanged. With or without --dry-run it needs free space for a second copy of the timers.
 /// Delete that folder when you no longer need it. If a backup is better than what can be kept, restore the backup instead.
 ///
 /// What to expect after something was lost: timers of lost batches are gone; timers whose settlement or cancel was lost are

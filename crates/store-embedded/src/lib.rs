@@ -5,7 +5,7 @@
 //! Invariant: what was answered survives at least a crash of the process, and at [`Durability::Sync`] a power cut.
 //! Opening a directory checks what was written: it takes as long as reading the journals and up to
 //! 1 GiB of tables. What was not answered never prevents it; damage to what was answered does, and
-//! is named with its place ([`check`]).
+//! is named with its place (`check.rs`).
 //!
 //! Not in here: what operations mean (`mtimer_store::decide`), any copy of the timers in memory.
 
