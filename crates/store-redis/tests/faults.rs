@@ -249,6 +249,24 @@ async fn a_former_owner_changes_nothing_whatever_it_sends() {
     }
 }
 
+/// Scripts of a connection that was given up reach the server after the recovery, and before they are
+/// sent again: at the time when their numbers are the nearest to the one that is expected.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_that_arrive_after_the_recovery_change_nothing() {
+    let server = Server::start();
+    let proxy = Proxy::start(&server.address()).await;
+    let owner = Owner::new(&proxy.url()).await;
+    let timers: Vec<_> = (0..5).map(|n| timer(now() + 60_000 + n, 5)).collect();
+    owner.apply(timers.iter().map(schedule).collect()).await;
+    proxy.delay(&server.script_sha("ack"), timers.len());
+    let sent: Vec<_> = timers.iter().map(|t| owner.send(vec![ack(t.id)])).collect();
+    for answers in sent {
+        assert_eq!(answers.await, Ok(vec![Answer::Done]));
+    }
+    assert_eq!(proxy.late_answers().matches("SEQ").count(), timers.len(), "{:?}", proxy.late_answers());
+    assert_eq!(owner.one(schedule(&timer(now() + 60_000, 5))).await, NEW, "the owner goes on");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn at_the_memory_limit_everything_but_adding_goes_on() {
     let server = Server::start();

@@ -221,12 +221,12 @@ impl Engine {
         self.count(Counter::Redelivered, u64::from(attempt > 1));
     }
 
-    /// An at-most-once timer was taken: now it may be sent, once. It is not if an edit of it is under
-    /// way, whose answer decides, or if its deadline has passed; otherwise it goes to its member, to
-    /// another one, or to the park.
+    /// An at-most-once timer was taken: now it may be sent, once. It is not if an edit or a late
+    /// acknowledgement of it is under way, whose answer decides, or if its deadline has passed;
+    /// otherwise it goes to its member, to another one, or to the park.
     pub(super) fn taken(&mut self, now: Now, id: TimerId, answer: &Answer) {
         let Some(p) = self.partition(id.partition()) else { return };
-        let (fenced, edited) = (p.is_fenced(now.mono_ms), p.edited(id));
+        let (fenced, undecided) = (p.is_fenced(now.mono_ms), p.is_undecided(id));
         let Some(entry) = p.table.get_mut(id) else { return };
         let State::Taking { member } = entry.state else { return };
         if !matches!(answer, Answer::Done) {
@@ -237,7 +237,7 @@ impl Engine {
         let (dest, expired) = (entry.dest, entry.record.timer.is_past_deadline(now.time));
         // The answer may be old: a process that was stopped, a store that is slow.
         let able = fenced && self.phase == Phase::Running;
-        let wanted = able && !edited && !expired;
+        let wanted = able && !undecided && !expired;
         if wanted && self.roster.takes(member) {
             return self.deliver(now, id, member);
         }
@@ -250,7 +250,7 @@ impl Engine {
         self.set_state(id, State::Due);
         if expired {
             self.settle(id, None, Verdict::Expired, None);
-        } else if able && edited {
+        } else if able && undecided {
             self.set_state(id, State::Held);
         } else {
             self.park(id);

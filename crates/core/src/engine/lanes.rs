@@ -3,11 +3,12 @@
 use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_store::{Answer, Batch, Health, InFlight, LaneError, Op, Refusal, Retained};
 use mtimer_types::{Epoch, PartitionId, Time, TimerId};
+use slab::Slab;
 
 use super::partition::{APPLIES_OUT, Partition, Pending};
 use super::queue::Queued;
 use super::recent::RecentIds;
-use super::requests::OpCtx;
+use super::requests::{OpCtx, OpenRequest, too_old};
 use super::table::{Entry, State};
 use super::{Engine, GATHER_MS, Phase};
 use crate::api::{Call, CallAnswer, Counter, Effect, Now};
@@ -15,7 +16,7 @@ use crate::api::{Call, CallAnswer, Counter, Effect, Now};
 /// Bytes of timers of one batch however small the budget is: one large timer.
 const LEAST_BATCH_BYTES: u64 = 64 * 1024;
 
-/// A schedule that is not asked of the store any more, and its answer.
+/// A client's operation that does not go to the store, and its answer.
 type Overtaken = (PartitionId, OpCtx, OpReply);
 
 impl Engine {
@@ -58,7 +59,7 @@ impl Engine {
         if self.phase == Phase::Releasing {
             return;
         }
-        // What waited for an overtaken schedule has its turn when that is answered.
+        // What waited for an operation of the same key has its turn when that is answered.
         loop {
             let overtaken = self.make_batches(now, all);
             if overtaken.is_empty() {
@@ -80,7 +81,7 @@ impl Engine {
         all
     }
 
-    /// Returns the schedules that were overtaken while they waited.
+    /// Returns what was overtaken, or has become too old, while it waited.
     fn make_batches(&mut self, now: Now, all: bool) -> Vec<Overtaken> {
         let size = self.batch_size();
         let mut held = false;
@@ -97,7 +98,7 @@ impl Engine {
                     held |= waits;
                     break;
                 }
-                let queued = p.take_batch(now, size, &mut self.recent, &mut overtaken);
+                let queued = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
                 if queued.is_empty() && claim.is_none() {
                     continue;
                 }
@@ -120,7 +121,7 @@ impl Engine {
         let ready =
             |p: &&mut Partition| p.queue.has_patient() && !p.release_out && p.applies_out < APPLIES_OUT;
         let Some(p) = p.filter(ready) else { return };
-        let queued = p.take_batch(now, size, &mut self.recent, &mut overtaken);
+        let queued = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
         if !queued.is_empty() {
             self.effects.push(Effect::Call(at, Call::Apply(p.batch_of(now, None, queued))));
         }
@@ -136,8 +137,8 @@ impl Engine {
     }
 
     fn answer_overtaken(&mut self, overtaken: Vec<Overtaken>) {
-        for (at, ctx, known) in overtaken {
-            self.overtaken(at, ctx, known);
+        for (at, ctx, answer) in overtaken {
+            self.decline(at, ctx, answer);
         }
     }
 
@@ -148,7 +149,7 @@ impl Engine {
         if let Some(p) = self.partitions.get_mut(usize::from(at.0)).and_then(Option::as_deref_mut) {
             p.queue_put_off();
             while !p.queue.is_empty() {
-                let queued = p.take_batch(now, size, &mut self.recent, &mut overtaken);
+                let queued = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
                 self.effects.push(Effect::Call(p.id, Call::Apply(p.batch_of(now, None, queued))));
             }
         }
@@ -358,23 +359,31 @@ pub(super) fn together_by(now: Time, at: Time) -> Time {
 }
 
 impl Partition {
-    /// Takes what the next batch consists of. A schedule whose timer was acknowledged while it waited is a repeat that
-    /// would bring it back: it goes to `overtaken`, with its answer.
+    /// Takes the operations of the next batch. Two kinds go to `overtaken` instead, with their
+    /// answers: a schedule whose timer was acknowledged while it waited, since it is a repeat that
+    /// would bring the timer back; and what a client first sent longer ago than outcomes are kept,
+    /// since it may be a repeat whose outcome is forgotten.
     fn take_batch(
         &mut self,
         now: Now,
         (ops, bytes): (usize, u64),
         recent: &mut RecentIds,
+        requests: &Slab<OpenRequest>,
         overtaken: &mut Vec<Overtaken>,
     ) -> Vec<Queued> {
         let mut queued = self.queue.take(ops, bytes);
-        let mut known = |ctx: &OpCtx| match ctx {
+        let known = |recent: &mut RecentIds, ctx: &OpCtx| match ctx {
             OpCtx::Schedule { timer, .. } => self.known(recent, now.mono_ms, timer),
             _ => None,
         };
-        if queued.iter().any(|(_, ctx)| known(ctx).is_some()) {
+        let too_old = |ctx: &OpCtx| {
+            let request = requests.get(ctx.reply()?.request)?;
+            too_old(now.time, request.first_sent)
+        };
+        let mut answer = |ctx: &OpCtx| known(recent, ctx).or_else(|| too_old(ctx));
+        if queued.iter().any(|(_, ctx)| answer(ctx).is_some()) {
             for (op, ctx) in std::mem::take(&mut queued) {
-                match known(&ctx) {
+                match answer(&ctx) {
                     Some(reply) => overtaken.push((self.id, ctx, reply)),
                     None => queued.push((op, ctx)),
                 }

@@ -180,6 +180,12 @@ impl Partition {
         self.edits.contains_key(&id) || by_key().is_some()
     }
 
+    /// Whether an edit or a late acknowledgement of this timer is under way: its answer decides whether
+    /// the timer is sent.
+    pub(super) fn is_undecided(&self, id: TimerId) -> bool {
+        self.late_acks.contains_key(&id) || self.edited(id)
+    }
+
     /// The claim that a call begun now should carry, if any: up to [`Self::claim_span`] ahead, if something fires soon (or
     /// within `more` ms beyond that) and what was asked for does not reach that far.
     pub(super) fn claim_wanted(&self, now: Time, mono_ms: u64, more: u64) -> Option<Time> {

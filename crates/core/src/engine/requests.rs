@@ -24,6 +24,8 @@ pub(super) use super::queries::QueryPart;
 pub(super) struct OpenRequest {
     session: SessionId,
     corr: u64,
+    /// When its client sent it for the first time, by the cluster clock.
+    pub(super) first_sent: Time,
     replies: Vec<OpReply>,
     missing: usize,
 }
@@ -31,7 +33,7 @@ pub(super) struct OpenRequest {
 /// Where the answer to one operation of a request goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReplyRef {
-    request: usize,
+    pub(super) request: usize,
     index: usize,
 }
 
@@ -102,6 +104,27 @@ impl OpCtx {
             _ => None,
         }
     }
+
+    /// Where the answer goes, if a client asks for this operation.
+    pub(super) fn reply(&self) -> Option<ReplyRef> {
+        match self {
+            Self::Schedule { reply, .. }
+            | Self::Cancel { reply, .. }
+            | Self::Reschedule { reply, .. }
+            | Self::Replay { reply, .. }
+            | Self::Purge { reply } => Some(*reply),
+            _ => None,
+        }
+    }
+}
+
+/// Refuses what was first sent longer ago than outcomes are kept: whether a repeat was applied
+/// before cannot be told any more.
+pub(super) fn too_old(now: Time, first_sent: Time) -> Option<OpReply> {
+    let age = now.ms_since(first_sent);
+    let text =
+        || format!("first sent {age} ms ago; outcomes are kept for {REPEAT_HORIZON_MS} ms: ask with get");
+    (age > REPEAT_HORIZON_MS).then(|| failed(ErrorCode::Unknown, text()))
 }
 
 pub(super) fn failed(code: ErrorCode, message: impl Into<String>) -> OpReply {
@@ -121,20 +144,14 @@ impl Engine {
         s.unanswered += ops.len();
         let n = ops.len();
         let replies = vec![OpReply::NotFound; n];
-        let open = self.requests.insert(OpenRequest { session, corr, replies, missing: n });
+        let open = self.requests.insert(OpenRequest { session, corr, first_sent, replies, missing: n });
         let blanket = if self.phase != Phase::Running {
             Some(failed(ErrorCode::Stopping, "the broker is stopping: try another, or again later"))
         } else if over {
             let text = format!("more than {MAX_SESSION_INFLIGHT} operations unanswered: wait for answers");
             Some(failed(ErrorCode::Overloaded, text))
-        } else if now.time.ms_since(first_sent) > REPEAT_HORIZON_MS {
-            let age = now.time.ms_since(first_sent);
-            let text = format!(
-                "first sent {age} ms ago; outcomes are kept for {REPEAT_HORIZON_MS} ms: ask with get"
-            );
-            Some(failed(ErrorCode::Unknown, text))
         } else {
-            None
+            too_old(now.time, first_sent)
         };
         for (index, op) in ops.into_iter().enumerate() {
             let reply = ReplyRef { request: open, index };
@@ -310,12 +327,19 @@ impl Engine {
         self.reply(reply, known);
     }
 
-    /// Answers a schedule that has become a repeat of what has ended meanwhile, while it waited.
-    pub(super) fn overtaken(&mut self, at: PartitionId, ctx: OpCtx, known: OpReply) {
-        if let OpCtx::Schedule { reply, name, .. } = ctx {
-            self.end_edit(at, None, name);
-            self.reply_known(reply, known);
-        }
+    /// Answers an operation of a client that the store has not applied, or not confirmed.
+    pub(super) fn decline(&mut self, at: PartitionId, ctx: OpCtx, answer: OpReply) {
+        let is_schedule = matches!(ctx, OpCtx::Schedule { .. });
+        let (reply, id, name) = match ctx {
+            OpCtx::Schedule { reply, name, .. } => (reply, None, name),
+            OpCtx::Cancel { reply, id, name } | OpCtx::Reschedule { reply, id, name, .. } => {
+                (reply, id, name)
+            }
+            OpCtx::Replay { reply, .. } | OpCtx::Purge { reply } => (reply, None, None),
+            _ => return,
+        };
+        self.end_edit(at, id, name);
+        if is_schedule { self.reply_known(reply, answer) } else { self.reply(reply, answer) }
     }
 
     /// An edit was answered: lets go of the timer that it held, and of the key.
@@ -347,10 +371,11 @@ impl Engine {
         }
     }
 
-    /// Goes on with a timer that came due while it was being edited, if nothing edits it any more.
-    fn unhold(&mut self, id: TimerId) {
+    /// Goes on with a timer that was held, if neither an edit nor a late acknowledgement of it is under
+    /// way any more.
+    pub(super) fn unhold(&mut self, id: TimerId) {
         let Some(p) = self.partition(id.partition()) else { return };
-        if p.edited(id) {
+        if p.is_undecided(id) {
             return;
         }
         if let Some(entry) = p.table.get_mut(id).filter(|e| matches!(e.state, State::Held)) {
@@ -494,19 +519,7 @@ impl Engine {
 
     /// An operation of a client that was not applied.
     pub(super) fn not_applied(&mut self, at: PartitionId, ctx: OpCtx, code: ErrorCode, message: &str) {
-        let (reply, id, name) = match ctx {
-            OpCtx::Schedule { reply, name, .. } => {
-                self.count(Counter::ScheduleRefused, 1);
-                (reply, None, name)
-            }
-            OpCtx::Cancel { reply, id, name } | OpCtx::Reschedule { reply, id, name, .. } => {
-                (reply, id, name)
-            }
-            OpCtx::Replay { reply, .. } | OpCtx::Purge { reply } => (reply, None, None),
-            _ => return,
-        };
-        self.end_edit(at, id, name);
-        self.reply(reply, failed(code, message));
+        self.decline(at, ctx, failed(code, message));
     }
 
     pub(super) fn refused(&mut self, at: PartitionId, ctx: OpCtx, refusal: Refusal) {

@@ -262,7 +262,7 @@ impl Engine {
             self.count(Counter::SettleLate, 1);
         }
         match verdict {
-            Verdict::Ack | Verdict::LateAck { .. } if late && !done => {}
+            Verdict::Ack | Verdict::LateAck { .. } if late && !done => self.unhold(id),
             Verdict::Retry { fire, failed, error, .. } if done => {
                 // Found stopped by the store, it is dead now: it is no longer pending, and memory must not keep it.
                 let Some(mut record) = self.forget(id) else { return self.report(report, id, refused) };

@@ -56,7 +56,8 @@ pub(super) enum State {
     Waiting,
     /// Its time has come; waits for a claim that covers it.
     Due,
-    /// Its time has come, but an edit (cancel, reschedule, replace) is under way.
+    /// Its time has come, but an edit (cancel, reschedule, replace) or a late acknowledgement is under
+    /// way.
     Held,
     /// Claimed; waits in its destination's queue since this monotonic time, ms.
     Ready { since: u64 },

@@ -110,8 +110,6 @@ impl History {
                 Some(Place::Taken { epoch: by, unconfirmed: false }) if life.mode == Mode::AtMostOnce => {
                     (by != epoch).then(|| "4: sent, and taken by another owner".to_owned())
                 }
-                // After a replay, a late ok of the delivery before has crossed with the take.
-                None if life.ends.last().is_some_and(|e| e.late) => None,
                 _ if life.mode == Mode::AtMostOnce => Some("4: sent without being taken".to_owned()),
                 Some(Place::Pending { fire, .. }) if m.time + back < fire && life.filed_in <= epoch => {
                     Some(format!("3: sent {} ms before its time", fire.ms_since(m.time)))

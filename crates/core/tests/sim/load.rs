@@ -19,8 +19,6 @@ struct Ask {
     op: RequestOp,
     first_sent: Option<Time>,
     asked: u64,
-    /// How often it was sent.
-    times: u32,
     /// Where it is sent next; `None`: to whom the topology names.
     to: Option<usize>,
 }
@@ -208,7 +206,7 @@ impl World {
         self.history.note_asked(&op);
         self.load.last_ask += 1;
         let ask = self.load.last_ask;
-        self.load.asks.insert(ask, Ask { op, first_sent: None, asked: self.ms, times: 0, to: None });
+        self.load.asks.insert(ask, Ask { op, first_sent: None, asked: self.ms, to: None });
         self.repeat(ask);
     }
 
@@ -221,9 +219,10 @@ impl World {
             return;
         }
         let first_sent = *a.first_sent.get_or_insert(now);
-        // However impatient a client is, it does not flood a broker that is slow to answer.
-        a.times += 1;
-        let patience = 1 + (self.plan.patience_ms << (a.times / 4).min(8)).min(2_000);
+        // Impatient clients flood a broker that is slow to answer. In the end they do not: what they
+        // remove then has to be answered in time.
+        let least = if self.ms < self.faulty_until { 0 } else { 2_000 };
+        let patience = 1 + self.plan.patience_ms.max(least);
         let (mut op, to) = (a.op.clone(), a.to.take());
         let owner = self.topology.owner(partition_of(&op)).and_then(index);
         let somewhere = self.rng.chance(5);

@@ -69,12 +69,6 @@ impl Plan {
         let far = rng.chance(30) && profile != Profile::Clocks;
         let pressure = profile == Profile::Pressure;
         let store_ms = rng.pick(&[0, 2, 4, 4, 10, 100]);
-        // Requests that are repeated faster than the store takes them would wait for longer than outcomes are remembered.
-        let (batches, patiences): (&[usize], &[u64]) = match store_ms {
-            0..=4 => (&[1, 2, 5, 250], &[4, 50, 200, 1_000]),
-            5..=10 => (&[2, 5, 250], &[50, 200, 1_000]),
-            _ => (&[250], &[200, 1_000]),
-        };
         let store_clocks = rng.pick(&[0, 1, 3, 3]);
         let most = if profile == Profile::Clocks && store_clocks == 0 { 1 } else { 3 };
         let brokers =
@@ -95,8 +89,8 @@ impl Plan {
             due_ms: if far { 2 * DAY } else { 10_000 },
             memory_bytes: if pressure { rng.pick(&[5_000, 30_000, 100_000]) } else { 1 << 20 },
             credits: if pressure { &[1, 1, 2, 3] } else { &[1, 3, 20, 100] },
-            batch_ops: rng.pick(batches),
-            patience_ms: rng.pick(patiences),
+            batch_ops: rng.pick(&[1, 2, 5, 250]),
+            patience_ms: rng.pick(&[4, 50, 200, 1_000]),
             store_ms,
             store_clocks,
         }

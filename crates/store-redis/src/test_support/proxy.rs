@@ -20,12 +20,21 @@ enum Armed {
     Call(Vec<u8>),
     /// Answer the next request that contains this with an error in place of the server.
     Refuse(Vec<u8>, String),
+    /// Keep the next request that contains this, and so many scripts from there on, and close the
+    /// client's connection.
+    Delay(Vec<u8>, usize),
+    /// Send what was kept to the server, right before the next request that contains this.
+    Overtake(Vec<u8>),
 }
 
 #[derive(Debug)]
 struct State {
     target: String,
     armed: Mutex<Armed>,
+    /// Requests that were kept, with their connection to the server.
+    delayed: Mutex<Option<(Vec<u8>, TcpStream)>>,
+    /// What the server has answered to them.
+    late_answers: Mutex<String>,
     lost: std::sync::atomic::AtomicUsize,
     /// Cancelled to cut all connections; `None`: down.
     up: Mutex<Option<CancellationToken>>,
@@ -47,6 +56,8 @@ impl Proxy {
         let state = Arc::new(State {
             target: target.to_owned(),
             armed: Mutex::default(),
+            delayed: Mutex::default(),
+            late_answers: Mutex::default(),
             lost: 0.into(),
             up: Mutex::new(Some(CancellationToken::new())),
         });
@@ -76,6 +87,18 @@ impl Proxy {
     /// The next script that contains `mark` does not reach the server: its answer is this error.
     pub fn refuse(&self, mark: &str, error: &str) {
         *self.state.armed.lock().unwrap() = Armed::Refuse(mark.as_bytes().to_vec(), error.to_owned());
+    }
+
+    /// The next request that contains `mark` is delayed, and so many scripts from there on: the
+    /// client's connection is closed, and the server receives them right before the next request that
+    /// contains `mark`.
+    pub fn delay(&self, mark: &str, scripts: usize) {
+        *self.state.armed.lock().unwrap() = Armed::Delay(mark.as_bytes().to_vec(), scripts);
+    }
+
+    /// What the server has answered to delayed requests.
+    pub fn late_answers(&self) -> String {
+        self.state.late_answers.lock().unwrap().clone()
     }
 
     /// How much was lost so far.
@@ -142,10 +165,25 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
                         }
                     }
                     Armed::Call(_) => return,
+                    Armed::Delay(mark, scripts) => {
+                        let mut kept = request[..n].to_vec();
+                        while count_scripts(&kept) < scripts || !kept.ends_with(b"\r\n") {
+                            let Ok(n @ 1..) = client.read(&mut request).await else { return };
+                            kept.extend_from_slice(&request[..n]);
+                        }
+                        *state.delayed.lock().unwrap() = Some((kept, server));
+                        *state.armed.lock().unwrap() = Armed::Overtake(mark);
+                        return;
+                    }
+                    Armed::Overtake(_) => {
+                        state.send_delayed().await;
+                        if server.write_all(&request[..n]).await.is_err() {
+                            return;
+                        }
+                    }
                     Armed::Refuse(_, error) => {
                         // What was sent along with it is answered alike.
-                        let scripts = request[..n].windows(SCRIPT.len()).filter(|w| *w == SCRIPT).count();
-                        let answers = format!("-{error}\r\n").repeat(scripts);
+                        let answers = format!("-{error}\r\n").repeat(count_scripts(&request[..n]));
                         if client.write_all(answers.as_bytes()).await.is_err() {
                             return;
                         }
@@ -169,13 +207,34 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
     }
 }
 
+fn count_scripts(requests: &[u8]) -> usize {
+    requests.windows(SCRIPT.len()).filter(|w| *w == SCRIPT).count()
+}
+
 impl State {
+    /// Sends what was delayed, and keeps the answers to it.
+    async fn send_delayed(&self) {
+        const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+        let Some((mut kept, mut server)) = self.delayed.lock().unwrap().take() else { return };
+        // Everything is answered when this is.
+        kept.extend_from_slice(PING);
+        server.write_all(&kept).await.expect("the server keeps the connection");
+        let (mut answers, mut part) = (Vec::new(), vec![0; 64 << 10]);
+        while !answers.ends_with(b"+PONG\r\n") {
+            let n = server.read(&mut part).await.expect("the server answers");
+            assert!(n > 0, "the server has closed the connection");
+            answers.extend_from_slice(&part[..n]);
+        }
+        *self.late_answers.lock().unwrap() = String::from_utf8_lossy(&answers).into_owned();
+    }
+
     fn take(&self, request: &[u8]) -> Armed {
         let mut armed = self.armed.lock().unwrap();
         let has = |mark: &[u8]| request.windows(mark.len()).any(|w| w == mark);
         let hit = match &*armed {
             Armed::Nothing => false,
             Armed::Answer(mark) | Armed::Call(mark) => has(mark),
+            Armed::Delay(mark, _) | Armed::Overtake(mark) => has(mark),
             Armed::Refuse(mark, _) => has(mark) && has(SCRIPT),
         };
         if !hit {

@@ -109,6 +109,62 @@ fn a_repeat_that_is_overtaken_by_its_acknowledgement_brings_nothing_back() {
     assert_eq!(census.pending, 0, "{census:?}");
 }
 
+/// Requests that were admitted in time wait until outcomes from before may be forgotten.
+#[test]
+fn a_repeat_that_waits_for_longer_than_outcomes_are_kept_brings_nothing_back() {
+    let (mut rig, _) = overtaken_repeat(EngineOptions { batch_ops: 1, ..EngineOptions::default() });
+    // The acknowledgement goes to the store; the repeat stays in the queue.
+    rig.answers_wait = true;
+    rig.engine.partition(P).unwrap().applies_out -= 1;
+    rig.run(20);
+    assert_eq!(rig.engine.partition(P).unwrap().applies_out, APPLIES_OUT);
+    rig.engine.partition(P).unwrap().applies_out += 1;
+    rig.answers_wait = false;
+    rig.run(45_000);
+    assert_eq!(rig.take_replies(), []);
+    rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
+    rig.run(500);
+    assert_eq!(rig.take_deliveries(), []);
+    let codes: Vec<_> = rig.take_replies().iter().map(code).collect();
+    assert_eq!(codes, [Some(ErrorCode::Unknown)]);
+    let census = rig.lane.census().now_or_never().unwrap().unwrap();
+    assert_eq!(census.pending, 0, "{census:?}");
+}
+
+#[test]
+fn edits_that_wait_for_longer_than_outcomes_are_kept_change_nothing() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let moved = rig.timer("a", 60_000);
+    let cancelled = Timer { key: Some(Key::new("order-1").unwrap()), ..rig.timer("a", 60_000) };
+    rig.schedule(1, moved.clone());
+    rig.schedule(1, cancelled.clone());
+    rig.run(5);
+    assert_eq!(rig.take_replies().len(), 2);
+    rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
+    let by_key = || Target::Key(dest("a"), cancelled.key.clone().unwrap());
+    let due = moved.due + 60_000;
+    // The second cancel of the key waits for the first.
+    rig.ask(
+        1,
+        vec![
+            RequestOp::Cancel { target: by_key(), request: 1 },
+            RequestOp::Cancel { target: by_key(), request: 2 },
+            RequestOp::Reschedule { target: Target::Id(moved.id), due, request: 3 },
+            RequestOp::Purge { id: moved.id },
+        ],
+    );
+    rig.run(31_000);
+    rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
+    rig.run(5);
+    let replies = rig.take_replies();
+    assert_eq!(replies.iter().map(code).collect::<Vec<_>>(), [Some(ErrorCode::Unknown); 4], "{replies:?}");
+    rig.run(29_100);
+    let mut sent: Vec<_> = rig.take_deliveries().iter().map(|(_, d)| d.id).collect();
+    sent.sort_unstable();
+    assert_eq!(sent, [moved.id, cancelled.id], "neither held nor changed");
+}
+
 #[test]
 fn repeats_that_wait_for_each_other_are_overtaken_together() {
     let mut rig = Rig::new(EngineOptions::default());

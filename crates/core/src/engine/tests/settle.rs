@@ -1,6 +1,7 @@
 //! Outcomes and callback timeouts: who may settle, how late, and for how long.
 
 use super::*;
+use crate::engine::table::State;
 
 #[test]
 fn a_settlement_is_refused_to_a_stranger_and_too_late() {
@@ -84,4 +85,62 @@ fn an_ok_of_what_was_never_sent_is_late_without_asking_the_store() {
     rig.session(1, SessionEvent::Settle(vec![forged]));
     rig.turn();
     assert_eq!(rig.refusals(), [SettleRefusal::Late]);
+}
+
+/// An at-most-once timer whose first delivery was not confirmed in time, replayed by a person. Its
+/// take is under way for another client, the answer to it is not here yet.
+fn replay_being_taken() -> (Rig, Delivery) {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 1);
+    let once = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 0) };
+    let first = rig.deliver(1, once);
+    rig.run(600);
+    assert!(matches!(rig.place(first.id), Some(Place::Taken { unconfirmed: true, .. })));
+    let other = rig.timer("a", 0);
+    rig.deliver(1, other);
+    rig.ask(1, vec![RequestOp::Replay { id: first.id }]);
+    rig.run(5);
+    rig.answers_wait = true;
+    rig.join(2, "a", 1);
+    rig.turn();
+    let entry = rig.engine.partition(P).unwrap().table.get(first.id);
+    assert!(matches!(entry.unwrap().state, State::Taking { .. }));
+    rig.sent.clear();
+    (rig, first)
+}
+
+#[test]
+fn a_replay_that_is_acknowledged_while_it_is_taken_is_not_sent() {
+    let (mut rig, first) = replay_being_taken();
+    rig.settle(1, &first, HandlerOutcome::Ok);
+    rig.run(5);
+    assert_eq!((rig.place(first.id), rig.unanswered.len()), (None, 2));
+    // The answers to the take and to the late ok come one after the other.
+    let taken = rig.unanswered.pop_front().unwrap().now_or_never().unwrap().unwrap();
+    let (now, epoch) = (rig.now(), rig.lane.epoch());
+    rig.engine.handle(now, Input::Answered { partition: P, epoch, answer: taken });
+    rig.turn();
+    rig.answers_wait = false;
+    rig.run(50);
+    assert_eq!(rig.take_deliveries(), []);
+    assert_eq!(rig.refusals(), []);
+    assert_eq!(rig.place(first.id), None);
+    assert_eq!(rig.engine.memory().0, 1, "the other timer");
+    let next = rig.timer("a", 0);
+    rig.deliver(1, next);
+}
+
+#[test]
+fn a_replay_waits_for_the_late_ok_that_the_store_refuses_for_now() {
+    let (mut rig, first) = replay_being_taken();
+    rig.read_only = true;
+    rig.settle(1, &first, HandlerOutcome::Ok);
+    rig.run(5);
+    rig.answers_wait = false;
+    rig.run(100);
+    assert!(matches!(rig.place(first.id), Some(Place::Taken { unconfirmed: false, .. })));
+    rig.read_only = false;
+    rig.run(2_000);
+    assert_eq!(rig.take_deliveries().iter().filter(|(_, d)| d.id == first.id).count(), 0);
+    assert_eq!(rig.place(first.id), None);
 }
