@@ -49,6 +49,22 @@ mod tests {
         assert_eq!(next(&RetryTiers(vec![]), 1, Some(5), 0, 7), Next::Exhausted);
     }
 
+    #[test]
+    fn the_handlers_delay_replaces_that_of_the_tier() {
+        let tiers = RetryTiers(vec![10, 20]);
+        let after = |ms| next(&tiers, 2, Some(ms), 100, 7);
+        assert_eq!(after(5), Next::Retry { tier: 2, delay_ms: 5 });
+        let longest = mtimer_types::limits::MAX_RETRY_DELAY_MS;
+        assert_eq!(after(longest + 1), Next::Retry { tier: 2, delay_ms: u64::from(longest) });
+    }
+
+    #[test]
+    fn jitter_reaches_its_bound() {
+        let jittered = |random| next(&RetryTiers(vec![100]), 1, None, 50, random);
+        assert_eq!(jittered(50), Next::Retry { tier: 1, delay_ms: 150 });
+        assert_eq!(jittered(51), Next::Retry { tier: 1, delay_ms: 100 });
+    }
+
     proptest! {
         #[test]
         fn jitter_adds_at_most_its_share(ms in 1u32..1_000_000, pct in 0u8..=100, random: u64) {

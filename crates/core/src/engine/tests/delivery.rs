@@ -37,3 +37,47 @@ fn a_session_has_no_more_bytes_to_settle_than_it_may() {
     rig.run(400);
     assert_eq!(rig.take_deliveries().len(), 256);
 }
+
+/// Deliveries and payload bytes of each frame sent since the last call.
+fn take_frames(rig: &mut Rig) -> Vec<(usize, usize)> {
+    let frames = rig.sent.drain(..).filter_map(|(_, message)| match message {
+        ServerMessage::Deliver { deliveries, .. } => Some(deliveries),
+        _ => None,
+    });
+    frames.map(|d| (d.len(), d.iter().map(|d| d.payload.len()).sum())).collect()
+}
+
+#[test]
+fn frames_are_full_and_bounded() {
+    const KIB: usize = 1024;
+    for (count, payload, frames) in [
+        (1_200, 0, vec![(500, 0), (500, 0), (200, 0)]),
+        (40, 64 * KIB, vec![(16, 1024 * KIB), (16, 1024 * KIB), (8, 512 * KIB)]),
+    ] {
+        let mut rig = Rig::new(EngineOptions::default());
+        rig.join(1, "a", 10_000);
+        for _ in 0..count {
+            let mut t = rig.timer("a", 200);
+            t.payload = vec![0; payload].into();
+            rig.schedule(1, t);
+        }
+        rig.run(300);
+        assert_eq!(take_frames(&mut rig), frames);
+    }
+}
+
+#[test]
+fn every_attempt_but_the_first_counts_as_redelivered() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let t = rig.timer("a", 0);
+    let mut d = rig.deliver(1, t);
+    for attempt in 2..=3 {
+        rig.settle(1, &d, HandlerOutcome::Retry { after_ms: None, error: "again".into() });
+        rig.run(200);
+        d = rig.take_deliveries().pop().expect("a retry is delivered").1;
+        assert_eq!(d.attempt, attempt);
+    }
+    let count = |name| rig.engine.counters().find(|c| c.0 == name).map(|c| c.1);
+    assert_eq!((count("delivered_total"), count("redelivered_total")), (Some(3), Some(2)));
+}

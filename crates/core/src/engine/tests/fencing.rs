@@ -69,3 +69,12 @@ fn what_was_taken_long_ago_is_not_sent_before_the_store_has_answered_again() {
     assert!(rig.take_deliveries().is_empty(), "sent by an owner that is none any more");
     assert!(matches!(rig.ended, Some(LaneError::Fenced { .. })), "{:?}", rig.ended);
 }
+
+#[test]
+fn a_fenced_write_counts_for_one_second() {
+    let mut rig = Rig::new(EngineOptions::default());
+    let p = rig.engine.partition(P).unwrap();
+    p.fenced_at = Some(5_000);
+    assert!(p.is_fenced(6_000));
+    assert!(!p.is_fenced(6_001));
+}

@@ -246,3 +246,15 @@ fn claims_are_asked_for_at_the_same_times_and_never_later_than_before() {
         rig.run(200);
     }
 }
+
+#[test]
+fn acknowledgements_that_go_early_keep_the_bound_on_batches() {
+    let (mut rig, d) = under_way(1, 100);
+    rig.settle(1, &d[0], HandlerOutcome::Ok);
+    let now = rig.now();
+    let p = rig.engine.partition(P).unwrap();
+    assert!(p.queue.has_patient());
+    p.applies_out = APPLIES_OUT;
+    rig.engine.let_go(now, P);
+    assert!(!rig.engine.effects.iter().any(|e| matches!(e, Effect::Call(_, Call::Apply(_)))));
+}

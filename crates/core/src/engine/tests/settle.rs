@@ -144,3 +144,18 @@ fn a_replay_waits_for_the_late_ok_that_the_store_refuses_for_now() {
     assert_eq!(rig.take_deliveries().iter().filter(|(_, d)| d.id == first.id).count(), 0);
     assert_eq!(rig.place(first.id), None);
 }
+
+#[test]
+fn a_retry_waits_as_long_as_the_handler_asks() {
+    for after_ms in [20, 500] {
+        let mut rig = Rig::new(EngineOptions::default());
+        rig.join(1, "a", 10);
+        let t = rig.timer("a", 0);
+        let first = rig.deliver(1, t);
+        rig.settle(1, &first, HandlerOutcome::Retry { after_ms: Some(after_ms), error: "not yet".into() });
+        rig.run(u64::from(after_ms) - 1);
+        assert_eq!(rig.take_deliveries(), [], "a retry came before {after_ms} ms");
+        rig.run(10);
+        assert_eq!(rig.take_deliveries().len(), 1, "no retry came after {after_ms} ms");
+    }
+}
