@@ -189,3 +189,12 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_long_frame_reserves_no_more_than_the_limit_either() {
+    // A hello whose software is announced with 1 GiB, in a frame longer than those before the authentication.
+    let head: &[u8] = &[0, 252, 0x52, 0x4d, 0x54, 0x4d, 1, 1, 5, 252];
+    let hello = [head, &(1u32 << 30).to_le_bytes(), &[b'a'; 8 * 1024]].concat();
+    let used = allocation_counter::measure(|| assert!(client(&hello).is_err()));
+    assert!(used.bytes_max < 2 * MAX_FRAME as u64, "{} bytes", used.bytes_max);
+}
