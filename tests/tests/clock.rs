@@ -11,11 +11,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mtimer_client::{Callback, Client, Destination, Outcome, Registration, Schedule, Time};
+use mtimer_client::{Callback, Client, Destination, Key, Outcome, Registration, Schedule, Time};
 use mtimer_store_redis::test_support::TestCluster;
 use mtimer_tests::{Broker, Launch, Server, ServerOptions, counter, host_ms, wait_for};
 use tempfile::TempDir;
@@ -78,6 +78,7 @@ struct Bed {
     /// What the deciding clock shows, ms.
     clock: Arc<dyn Fn() -> i64 + Send + Sync>,
     seen: Arc<Mutex<BTreeMap<String, i64>>>,
+    scheduled: AtomicU64,
     _registration: Registration,
 }
 
@@ -94,13 +95,17 @@ impl Bed {
             };
             client.on(dest(), take).unwrap()
         };
-        Self { client, clock, seen, _registration: registration }
+        Self { client, clock, seen, scheduled: AtomicU64::new(0), _registration: registration }
     }
 
-    /// Schedules timers that are due so many ms from now by the deciding clock; their ids.
+    /// Schedules timers that are due so many ms from now by the deciding clock; their ids. Keys
+    /// spread them over the partitions.
     async fn schedule(&self, ahead: i64, count: i64) -> Vec<String> {
         let begin = (self.clock)() + ahead;
-        let one = |i| Schedule::at(dest(), Time::from_ms((begin + i * 7) as u64));
+        let one = |i| {
+            let key = Key::new(&self.scheduled.fetch_add(1, Ordering::Relaxed).to_string()).unwrap();
+            Schedule::at(dest(), Time::from_ms((begin + i * 7) as u64)).key(key)
+        };
         let answers = self.client.schedule_all((0..count).map(one).collect()).await;
         answers.into_iter().map(|answer| answer.unwrap().id.to_string()).collect()
     }

@@ -183,17 +183,24 @@ impl Walk {
     /// Takes whole batches in order, from an offset to the first flaw or to the end. `bytes`: the
     /// journal without the zeros at its end. Returns where it stopped.
     pub(crate) fn take(&mut self, bytes: &[u8], mut at: usize) -> (usize, Option<Flaw>) {
+        let mut parsed = parse(bytes, at);
         while at < bytes.len() {
-            match parse(bytes, at).and_then(|batch| self.accept(&batch).map(|()| batch)) {
-                Ok(batch) => at = batch.end,
+            let next = parsed.and_then(|batch| parse(bytes, batch.end));
+            match parsed.and_then(|batch| self.accept(&batch, next.as_ref().ok()).map(|()| batch)) {
+                Ok(batch) => (at, parsed) = (batch.end, next),
                 Err(what) => return (at, Some(Flaw { at, what })),
             }
         }
         (at, None)
     }
 
-    /// Takes a batch if it is the next one.
-    fn accept(&mut self, batch: &Batch) -> Result<(), &'static str> {
+    /// Takes a batch if it is the next one. The sequence number is outside the checksum; one that is
+    /// too high is only told by the header of the batch behind.
+    fn accept(&mut self, batch: &Batch, next: Option<&Batch>) -> Result<(), &'static str> {
+        let next_floor = next.and_then(|next| next.header).map(|(group, _)| group.seqno_floor);
+        if next_floor.is_some_and(|floor| batch.seqno >= floor) {
+            return Err("the batch's sequence number is too high");
+        }
         if self.seqno.is_some_and(|last| batch.seqno <= last) {
             return Err("the batch's sequence number is not higher than the one before");
         }
