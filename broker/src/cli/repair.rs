@@ -12,21 +12,25 @@ use super::output::Output;
 
 /// Repair a damaged data directory of the embedded store
 ///
-/// A broker refuses to open a directory in which something that it had answered for is damaged, and says where. This
-/// command keeps everything that can be read and says what cannot: the file, the offset, how many answered batches are lost.
-/// A batch holds what was answered together, up to thousands of timers. A write that was never answered, as a power
-/// cut leaves behind, needs no repair: the broker cuts it off by itself.
+/// A broker refuses to open a directory in which something that it had answered for is damaged,
+/// and says where. This command keeps everything that can be read and says what cannot: the file,
+/// the offset, how many answered batches are lost. A batch holds what was answered together, up
+/// to thousands of timers. A write that was never answered, as a power cut leaves behind, needs
+/// no repair: the broker cuts it off by itself.
 ///
-/// First see what a repair would do: --dry-run changes nothing. The repair writes a new database and moves the damaged one
-/// to before-repair-TIME in the same directory, unchanged. With or without --dry-run it needs free space for a second copy of the timers.
-/// Delete that folder when you no longer need it. If a backup is better than what can be kept, restore the backup instead.
+/// First see what a repair would do: --dry-run changes nothing. The repair writes a new database
+/// and moves the damaged one to before-repair-TIME in the same directory, unchanged. With or
+/// without --dry-run it needs free space for a second copy of the timers. Delete that folder when
+/// you no longer need it. If a backup is better than what can be kept, restore the backup
+/// instead.
 ///
-/// What to expect after something was lost: timers of lost batches are gone; timers whose settlement or cancel was lost are
-/// pending again, so some are delivered once more; at-most-once timers that were due may have been delivered, so they are
-/// kept as claimed and unconfirmed, and are not delivered again unless you replay them.
+/// What to expect after something was lost: timers of lost batches are gone; timers whose
+/// settlement or cancel was lost are pending again, so some are delivered once more; at-most-once
+/// timers that were due may have been delivered, so they are kept as claimed and unconfirmed, and
+/// are not delivered again unless you replay them.
 ///
-/// Exit codes: 0 if nothing is damaged, 9 if something is lost (or would be, with --dry-run), 12 if nothing can be kept
-/// without a backup, 13 if a broker has the directory open: stop it first.
+/// Exit codes: 0 if nothing is damaged, 9 if something is lost (or would be, with --dry-run), 12
+/// if nothing can be kept without a backup, 13 if a broker has the directory open: stop it first.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  mtimer repair --data /var/lib/mtimer --dry-run\n  mtimer repair --data /var/lib/mtimer\n  \

@@ -5,11 +5,11 @@
 //!
 //! Invariant: nothing is changed but by [`Checked::cut_torn`], and by that only what was not synced.
 
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use crate::damage::Damage;
 use crate::group;
 use crate::journal::{Flaw, Verdict, Walk};
 use crate::layout::Space;
@@ -20,39 +20,6 @@ use crate::tables;
 pub(crate) const CHECKED_AT_OPEN: u64 = 1024 * 1024 * 1024;
 /// The engine's key spaces: ours and its own, which holds their names.
 const SPACES: usize = Space::ALL.len() + 1;
-
-/// A place of a data directory that is not what was written.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Damage {
-    /// The damaged file.
-    pub file: PathBuf,
-    /// Where in the file.
-    pub offset: u64,
-    /// How many bytes cannot be read, if that is known.
-    pub bytes: Option<u64>,
-    /// How many answered write batches are lost with them, if that is known. Each holds what was
-    /// answered together.
-    pub batches: Option<u64>,
-    /// What is wrong.
-    pub what: String,
-}
-
-impl Damage {
-    pub(crate) fn new(file: &Path, offset: u64, what: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), offset, bytes: None, batches: None, what: what.into() }
-    }
-}
-
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at offset {}: {}", self.file.display(), self.offset, self.what)?;
-        match self.batches {
-            Some(1) => write!(f, "; 1 answered batch is lost"),
-            Some(n) => write!(f, "; {n} answered batches are lost"),
-            None => Ok(()),
-        }
-    }
-}
 
 /// A journal's file.
 #[derive(Debug)]

@@ -13,6 +13,7 @@
 
 mod check;
 mod committer;
+mod damage;
 mod destinations;
 mod directory;
 mod fault;
@@ -46,8 +47,8 @@ use mtimer_types::{PartitionId, Term};
 use tokio::sync::oneshot;
 
 use crate::check::Checked;
-pub use crate::check::Damage;
 use crate::committer::{Call, Committer, Deliver, MAX_WAITING, Queue};
+pub use crate::damage::Damage;
 use crate::directory::Directory;
 pub use crate::directory::OpenError;
 use crate::fault::Fault;

@@ -23,7 +23,8 @@ use mtimer_store::Record;
 use mtimer_store::decide::{At, Row};
 use mtimer_types::{Destination, Mode, PartitionId, Time, TimerId};
 
-use crate::check::{self, Checked, Damage, JournalFile};
+use crate::check::{self, Checked, JournalFile};
+use crate::damage::Damage;
 use crate::destinations::Destinations;
 use crate::directory::{Directory, OpenError};
 use crate::fault::Fault;

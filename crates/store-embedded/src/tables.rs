@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use bytes::Buf;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use crate::check::Damage;
+use crate::damage::Damage;
 
 /// Bytes that are read at once.
 const CHUNK: usize = 1024 * 1024;

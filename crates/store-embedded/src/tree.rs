@@ -15,7 +15,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Slice};
 
-use crate::check::{self, Damage};
+use crate::check;
+use crate::damage::Damage;
 use crate::fault::Fault;
 use crate::group::{self, Group, Watermark};
 use crate::layout::Space;
