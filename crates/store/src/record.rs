@@ -304,9 +304,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_plain_record_costs_two_bytes() {
-        let timer = Timer {
+    fn plain() -> Timer {
+        Timer {
             id: TimerId::new(Time::from_ms(5), Time::ZERO, PartitionId(0), 7),
             dest: Destination::new("g", "a").unwrap(),
             key: None,
@@ -316,10 +315,103 @@ mod tests {
             callback_timeout_ms: None,
             retry: None,
             payload: Bytes::from_static(b"hi"),
-        };
+        }
+    }
+
+    fn bytes_of(timer: Timer, progress: Progress) -> Vec<u8> {
         let mut out = Vec::new();
-        Record::new(Arc::new(timer)).encode(9, &mut out);
-        assert_eq!(out, [0, 9, b'h', b'i']);
+        Record { timer: Arc::new(timer), progress }.encode(9, &mut out);
+        out
+    }
+
+    fn decoded(bytes: Vec<u8>) -> Result<Record, RecordError> {
+        Record::decode(plain().id, &bytes.into(), |number| (number == 9).then(|| plain().dest))
+    }
+
+    #[test]
+    fn a_plain_record_costs_two_bytes() {
+        assert_eq!(bytes_of(plain(), Progress::default()), [0, 9, b'h', b'i']);
+    }
+
+    #[test]
+    fn a_full_record_has_the_bytes_of_the_table() {
+        let timer = Timer {
+            key: Key::new("k").ok(),
+            due: Time::from_ms(0x0102_0304_0506),
+            mode: Mode::AtMostOnce,
+            deadline: Some(Time::from_ms(5 + 300)),
+            callback_timeout_ms: Some(100),
+            retry: Some(RetryTiers(vec![1, 127, 128])),
+            ..plain()
+        };
+        let last_error = Some("no".into());
+        let progress =
+            Progress { failed: 3, budget_from: 2, stopped: true, fresh: Some(Epoch(0x0a0b)), last_error };
+        let fixed = [3, 0, 0, 0, 2, 0, 0, 0, 0x0b, 0x0a, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0];
+        let bytes = [
+            &[0b111_1111][..],
+            &fixed,
+            b"no",
+            &[9],
+            b"\x01k",
+            &[6, 5, 4, 3, 2, 1],
+            &[0xac, 2],
+            &[100],
+            &[3, 1, 0x7f, 0x80, 1],
+            b"hi",
+        ];
+        assert_eq!(bytes_of(timer.clone(), progress.clone()), bytes.concat());
+        assert_eq!(decoded(bytes.concat()), Ok(Record { timer: Arc::new(timer), progress }));
+    }
+
+    #[test]
+    fn a_record_that_is_cut_off_is_refused() {
+        let timer = Timer {
+            key: Key::new("key").ok(),
+            due: Time::from_ms(9),
+            deadline: Some(Time::from_ms(500)),
+            callback_timeout_ms: Some(100),
+            retry: Some(RetryTiers(vec![5, 6])),
+            payload: Bytes::new(),
+            ..plain()
+        };
+        let progress = Progress { failed: 1, last_error: Some("error".into()), ..Progress::default() };
+        let bytes = bytes_of(timer, progress);
+        assert!(decoded(bytes.clone()).is_ok());
+        for end in 0..bytes.len() {
+            assert!(decoded(bytes[..end].to_vec()).is_err(), "the first {end} bytes");
+        }
+    }
+
+    #[test]
+    fn a_record_has_as_many_retry_tiers_as_a_timer_may_bring() {
+        let with = |tiers| Timer { retry: Some(RetryTiers(vec![5; tiers])), ..plain() };
+        let read = |tiers| decoded(bytes_of(with(tiers), Progress::default()));
+        assert_eq!(*read(32).unwrap().timer, with(32));
+        assert_eq!(read(33).unwrap_err().what, "it has too many retry tiers");
+    }
+
+    #[test]
+    fn a_claim_of_another_epoch_covers_what_fires_up_to_it() {
+        let mut record = Record::new(Arc::new(plain()));
+        let covered = |record: &Record| {
+            [4, 5, 6].map(|fire| record.covered(Time::from_ms(fire), Epoch(3), Time::from_ms(5)))
+        };
+        assert_eq!(covered(&record), [true, true, false]);
+        record.progress.fresh = Some(Epoch(2));
+        assert_eq!(covered(&record), [true, true, false]);
+        record.progress.fresh = Some(Epoch(3));
+        assert_eq!(covered(&record), [false; 3]);
+    }
+
+    #[test]
+    fn attempts_count_failures_and_a_covered_delivery() {
+        let mut record = Record::new(Arc::new(plain()));
+        assert_eq!([false, true].map(|covered| record.attempt(covered)), [1, 2]);
+        record.progress.failed = 4;
+        assert_eq!([false, true].map(|covered| record.attempt(covered)), [5, 6]);
+        record.progress.failed = u32::MAX;
+        assert_eq!(record.attempt(true), u32::MAX);
     }
 
     #[test]
