@@ -343,6 +343,7 @@ mod tests {
         let expected = Bytes::from_static(b"hi");
         assert_eq!(bytes(BytesDeserializer::<Error>::new(b"hi")), Ok(expected.clone()));
         let list = SeqDeserializer::<_, Error>::new([b'h', b'i'].into_iter());
-        assert_eq!(bytes(list), Ok(expected));
+        assert_eq!(bytes(list), Ok(expected.clone()));
+        assert_eq!(de::Visitor::visit_byte_buf::<Error>(BytesVisitor, b"hi".to_vec()), Ok(expected));
     }
 }
