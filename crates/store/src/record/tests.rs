@@ -142,6 +142,12 @@ fn a_record_that_is_cut_off_is_refused() {
 }
 
 #[test]
+fn a_record_may_end_with_its_key() {
+    let keyed = Timer { key: Key::new("key").ok(), payload: Bytes::new(), ..plain() };
+    assert_eq!(*decoded(bytes_of(keyed.clone(), Progress::default())).unwrap().timer, keyed);
+}
+
+#[test]
 fn a_record_has_as_many_retry_tiers_as_a_timer_may_bring() {
     let with = |tiers| Timer { retry: Some(RetryTiers(vec![5; tiers])), ..plain() };
     let read = |tiers| decoded(bytes_of(with(tiers), Progress::default()));
