@@ -2,8 +2,8 @@
 
 use mtimer_core::Input;
 use mtimer_types::PartitionId;
-use mtimer_types::limits::REPEAT_HORIZON_MS;
 
+use super::check::FORGETFUL_MS;
 use super::lanes::State;
 use super::{Event, PARTITIONS, World};
 
@@ -130,7 +130,8 @@ impl World {
         self.history.note(self.ms, None, || format!("broker {b} stands still for {for_ms} ms"));
         if let Some(p) = self.process(b, inc).filter(|p| !p.paused) {
             p.paused = true;
-            self.brokers[b].excuse_from(self.ms + for_ms, 0);
+            let ms = self.ms;
+            self.brokers[b].pause_until(ms, ms + for_ms);
             self.at(for_ms, Event::Resume(b, inc));
             self.healed_at = self.healed_at.max(self.ms + for_ms);
         }
@@ -259,7 +260,9 @@ impl World {
         let broker = &mut self.brokers[b];
         broker.host.step(by_us);
         if decides {
-            self.history.forgetful |= by_us > REPEAT_HORIZON_MS as i64 * 1_000 / 3;
+            if by_us > FORGETFUL_MS as i64 * 1_000 {
+                self.history.stepped_forward(ms);
+            }
             self.history.stepped_back_ms += (-by_us).max(0) as u64 / 1_000;
             broker.excuse_from(ms, by_us);
         }
@@ -271,8 +274,9 @@ impl World {
         let inc = p.inc;
         self.pause(b, inc, for_ms);
         let broker = &mut self.brokers[b];
-        let stood = broker.host.suspended(for_ms as i64 * 1_000);
-        self.history.forgetful |= stood && for_ms > REPEAT_HORIZON_MS / 3;
+        if !broker.host.suspend(for_ms as i64 * 1_000) {
+            broker.excuse_from(self.ms + for_ms, 0);
+        }
     }
 
     pub(super) fn heal(&mut self, heal: Heal) {

@@ -66,9 +66,12 @@ sabotages! {
     ClockIgnoresStores: Clocks, "12: the time";
     /// The clock is 0.4 s ahead of the stores.
     ClockRunsAhead: Clocks, "ahead of the clock";
+    /// Suspensions are not counted.
+    ClockMissesSuspensions: Clocks, "behind the clock";
 }
 
 impl Sabotage {
+    /// Whether it puts something in the place of the cluster clock.
     pub(crate) fn is_of_the_clock(self) -> bool {
         use Sabotage::{ClockFollowsSlowly, ClockIgnoresStores, ClockRunsAhead, ClockStepsBack};
         matches!(self, ClockIgnoresStores | ClockRunsAhead | ClockFollowsSlowly | ClockStepsBack)
