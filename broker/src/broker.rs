@@ -35,6 +35,7 @@ use crate::inbox::Gate;
 use crate::lanes::{Lanes, Means};
 use crate::listener::listen;
 use crate::options::BrokerOptions;
+use crate::outboxes::Outboxes;
 use crate::session::{SessionContext, welcome};
 use crate::shell::{Control, Membership, Parts, Shell};
 use crate::wheel::Wheel;
@@ -327,7 +328,7 @@ fn assemble(
         auth: options.auth,
         receiving: Arc::new(ReceiveBudget::new(options.receiving_bytes)),
         receiving_from_brokers: Arc::new(ReceiveBudget::new(limits::MAX_RECEIVING_FROM_BROKERS)),
-        outbox_total: Arc::default(),
+        outboxes: Arc::new(Outboxes::new(options.outboxes_bytes)),
         outbox_limit: options.session_outbox_bytes,
         sessions: Arc::new(Semaphore::new(options.max_sessions)),
         max_sessions: options.max_sessions,
