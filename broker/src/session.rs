@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::auth::Authenticator;
 use crate::clock::Clock;
-use crate::cluster::{PeerEvent, PeerWhat};
+use crate::cluster::{Identity, PeerEvent, PeerWhat};
 use crate::counters::{Counters, ShellCounter};
 use crate::frames::{FrameReader, ReceiveBudget};
 use crate::handshake::{ReadError, Refusal, read_hello, read_message};
@@ -61,6 +61,7 @@ pub(crate) struct SessionContext {
     pub(crate) welcome: Welcome,
     /// The broker is stopping: nobody is welcomed any more.
     pub(crate) stopping: CancellationToken,
+    pub(crate) identity: Arc<Identity>,
     /// The way to the cluster's task, if there is a cluster.
     pub(crate) cluster: Option<mpsc::Sender<PeerEvent>>,
 }
@@ -127,6 +128,7 @@ pub(crate) async fn serve(
         }
     };
     drop(handshake);
+    context.identity.meet(welcomed.hello.client);
     frames.begin_session(MAX_FRAME, context.heartbeat_timeout, context.receiving_of(welcomed.hello.role));
     let software = &welcomed.hello.software;
     tracing::debug!(session = session.0, %peer, software, "session opened");

@@ -326,6 +326,9 @@ impl Shell {
             Order::Left if matches!(self.phase, Phase::Leaving { .. }) => self.begin_drain(),
             Order::Left => {}
             Order::Refused(why) => return Err(BrokerError::Refused(why)),
+            Order::AddressTaken { address, cluster } => {
+                return Err(BrokerError::AddressTaken { address, cluster });
+            }
         }
         Ok(())
     }
