@@ -37,6 +37,11 @@ impl World {
             20..=24 if self.plan.has_handovers() => self.stop_one(),
             25..=44 if self.plan.has_clocks() => self.disturb_clock(),
             _ if !self.plan.has_faults() => {}
+            _ if self.plan.only_cuts => {
+                let b = self.broker();
+                self.cut_off(b);
+                self.reassign(b, Some(b));
+            }
             25..=69 => self.disturb_store(),
             70..=89 => self.disturb_client(),
             _ => self.disturb_broker(),
@@ -104,25 +109,30 @@ impl World {
                 self.pause(b, inc, for_ms);
             }
             _ => {
-                // It does not know that nothing of it reaches the store, nor who has its partitions instead.
                 deaf = Some(b);
-                self.stats.fault("broker cut off");
-                let for_ms = self.rng.log_between(200, 8_000);
-                let until = self.ms + for_ms;
-                self.healed_at = self.healed_at.max(until);
-                if self.plan.clustered {
-                    self.at(for_ms, Event::Topology(b, inc));
-                }
-                self.history.note(self.ms, None, || format!("broker {b} is cut off until {until}"));
-                for at in (0..PARTITIONS).map(PartitionId) {
-                    for (_, lane) in self.lanes.of_mut(at).filter(|(_, l)| l.broker == b) {
-                        lane.stuck_until = until;
-                    }
-                }
+                self.cut_off(b);
             }
         }
         if self.rng.chance(60) {
             self.reassign(b, deaf);
+        }
+    }
+
+    /// A broker does not know that nothing of it reaches the store, nor who has its partitions instead.
+    fn cut_off(&mut self, b: usize) {
+        let Some(inc) = self.brokers[b].process.as_ref().map(|p| p.inc) else { return };
+        self.stats.fault("broker cut off");
+        let for_ms = self.rng.log_between(200, 8_000);
+        let until = self.ms + for_ms;
+        self.healed_at = self.healed_at.max(until);
+        if self.plan.clustered {
+            self.at(for_ms, Event::Topology(b, inc));
+        }
+        self.history.note(self.ms, None, || format!("broker {b} is cut off until {until}"));
+        for at in (0..PARTITIONS).map(PartitionId) {
+            for (_, lane) in self.lanes.of_mut(at).filter(|(_, l)| l.broker == b) {
+                lane.stuck_until = until;
+            }
         }
     }
 

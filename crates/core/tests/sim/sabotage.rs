@@ -6,7 +6,7 @@ use mtimer_protocol::{Delivery, OpReply, RequestOp, Settlement};
 use mtimer_store::{Answer, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_types::{Epoch, HandlerOutcome, Mode, Target};
 
-use super::plan::Profile;
+use super::plan::{Plan, Profile};
 
 macro_rules! sabotages {
     ($($(#[$doc:meta])* $name:ident: $profile:ident, $sign:literal;)*) => {
@@ -75,6 +75,17 @@ impl Sabotage {
     pub(crate) fn is_of_the_clock(self) -> bool {
         use Sabotage::{ClockFollowsSlowly, ClockIgnoresStores, ClockRunsAhead, ClockStepsBack};
         matches!(self, ClockIgnoresStores | ClockRunsAhead | ClockFollowsSlowly | ClockStepsBack)
+    }
+
+    /// Makes a plan one that shows it, where few do.
+    pub(super) fn shape(self, plan: &mut Plan) {
+        if self == Self::NoFenceWindow {
+            // Another broker has the partition, and this one still has timers of it and somebody to send them to.
+            plan.brokers = plan.brokers.max(2);
+            plan.clustered = true;
+            plan.credits = &[20, 100];
+            plan.only_cuts = true;
+        }
     }
 
     /// The answer to an operation that does not reach the store; `None`: it does.
