@@ -74,6 +74,7 @@ fn wrong_usage_is_exit_code_2() {
         &["bench", "fire", "--tune-redis"],
         &["bench", "fire", "--broker", "127.0.0.1:1", "--partitions", "4"],
         &["bench", "lateness", "--rate", "0"],
+        &["bench", "burst", "--keyed", "10"],
     ];
     for args in bad {
         let ended = run(args);
