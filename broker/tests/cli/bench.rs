@@ -95,10 +95,23 @@ fn a_mix_has_the_timers_that_were_asked_for() {
 }
 
 #[test]
+fn edits_reach_every_timer_by_id_and_by_key() {
+    for name in ["cancel", "reschedule"] {
+        for (percent, keyed) in [("0", Value::Null), ("100", 400.0.into()), ("50", 200.0.into())] {
+            let report =
+                bench(name, &["--timers", "400", "--keyed", percent, "--rounds", "1", "--warmup", "0"]);
+            assert_eq!((&report["timers"], &report["keyed"]), (&400.into(), &keyed), "{report}");
+            assert!(report["schedule_per_s"].is_number() && report["lateness_ms"].is_null(), "{report}");
+        }
+        bench(name, &[&["--timers", "200", "--rounds", "2"], &MIX[..]].concat());
+    }
+}
+
+#[test]
 fn a_mix_that_cannot_be_is_refused_with_value_limit_and_fix() {
     for (args, said) in [
         (&["schedule", "--keyed", "101"][..], "101 percent is outside the limits: give 0 to 100"),
-        (&["fire", "--fail", "-1"], "-1 percent is outside the limits: give 0 to 100"),
+        (&["cancel", "--fail", "-1"], "-1 percent is outside the limits: give 0 to 100"),
         (&["fire", "--payload", "65537"], "a payload of 65537 bytes is outside the limits: give 8 to 65536"),
         (&["burst", "--payload", "7"], "a payload of 7 bytes is outside the limits: give 8 to 65536"),
         (
@@ -163,6 +176,8 @@ fn a_running_broker_is_measured_and_left_as_it_was() {
         &["lateness", "--rate", "200", "--for", "200ms", "--ahead", "100ms"],
         &["memory", "--timers", "1100", "--probe", "50", "--ahead", "0s"],
         &["fire", "--timers", "300", "--ahead", "0s", "--keyed", "50", "--fail", "10"],
+        &["cancel", "--timers", "300", "--keyed", "50"],
+        &["reschedule", "--timers", "300", "--keyed", "50"],
     ] {
         let args = [&["bench"], args, &["--rounds", "1", "--json"]].concat();
         checked(args[1], dev.run(&args).ok().json());
@@ -180,6 +195,7 @@ fn a_signal_leaves_a_running_broker_as_it_was() {
         &["schedule", "--timers", "50000000"][..],
         &["burst", "--timers", "2000", "--ahead", "1h"],
         &["lateness", "--rate", "500", "--for", "1h", "--ahead", "1h"],
+        &["cancel", "--timers", "5000000", "--keyed", "50"],
     ] {
         let measurement = dev.start_client(&[&["bench"], args, &["--warmup", "0", "--json"]].concat());
         dev.wait_for("pending timers", |status| status["pending"].as_u64() > Some(1_500));
@@ -203,6 +219,14 @@ fn on_redis_nothing_stays_behind() {
     assert_eq!(report["partitions"], 64);
     let soon = ["--timers", "300", "--ahead", "0s", "--within", "50ms"];
     has_mix(&bench("fire", &[&soon[..], &MIX, &on].concat()), 300);
+    for name in ["cancel", "reschedule"] {
+        for keyed in ["0", "50", "100"] {
+            let report = bench(name, &[&["--timers", "300", "--keyed", keyed], &on[..]].concat());
+            assert!(report["redis_commands_per_1000_timers"].as_f64().unwrap() > 0.0, "{report}");
+            assert!(report["cpu_us_per_timer"]["redis"].is_number(), "{report}");
+        }
+    }
+    assert!(report["redis_commands_per_s"].is_number(), "{report}");
     let report = bench("single", &[&["--calls", "20"], &on[..]].concat());
     assert!(report["over_ping_ms"].is_number() && report["ping_p50_ms"].is_number(), "{report}");
     let (_, value): (String, String) = redis.call(&["CONFIG", "GET", "hash-max-listpack-value"]);

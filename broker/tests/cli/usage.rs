@@ -32,6 +32,8 @@ fn help_lists_the_exit_codes_and_every_command_has_one() {
         "bench fire",
         "bench lifecycle",
         "bench lateness",
+        "bench cancel",
+        "bench reschedule",
         "bench burst",
         "bench memory",
         "bench idle",

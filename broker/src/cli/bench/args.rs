@@ -136,6 +136,50 @@ pub(crate) struct Lateness {
     pub(super) common: Common,
 }
 
+/// How many timers a second can be cancelled
+///
+/// Each round begins on an empty store (of one's own), schedules --timers timers as `schedule` does, and cancels all of them,
+/// by id or (--keyed) by key, 4,000 calls under way at a time. rate_per_s and processor time are those of the cancels;
+/// schedule_per_s is the rate before that. lost counts timers that were not cancelled, duplicates deliveries, left timers,
+/// keys and index entries that are still in the store.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer bench cancel\n  \
+    mtimer bench cancel --keyed 100 --over 24h --redis redis://127.0.0.1:6379       by key")]
+pub(crate) struct Cancel {
+    #[command(flatten)]
+    pub(super) edits: Edits,
+}
+
+/// How many timers a second can be given another due time
+///
+/// Each round begins on an empty store (of one's own), schedules --timers timers as `schedule` does, and reschedules all of
+/// them, by id or (--keyed) by key, 4,000 calls under way at a time, to times spread over another --over, an hour behind the
+/// first. rate_per_s and processor time are those of the reschedules; schedule_per_s is the rate before that. Then every timer
+/// is asked for and cancelled: lost counts those that are not there, early those at another time than the new one,
+/// duplicates timers too many and deliveries, left what is still in the store.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer bench reschedule\n  \
+    mtimer bench reschedule --keyed 50 --redis redis://127.0.0.1:6379       half of them by key")]
+pub(crate) struct Reschedule {
+    #[command(flatten)]
+    pub(super) edits: Edits,
+}
+
+/// What both take.
+#[derive(Args, Debug)]
+pub(crate) struct Edits {
+    /// Timers of a round
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = value_parser!(u64).range(1..=50_000_000))]
+    pub(super) timers: u64,
+    /// Over how long their due times are spread, from an hour on
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = span)]
+    pub(super) over: Duration,
+    #[command(flatten)]
+    pub(super) mix: Mix,
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
 /// How long it takes until the last of many timers of one millisecond is with its handler
 ///
 /// last_entered_ms is what counts: from the due time of them all until the last handler was entered.

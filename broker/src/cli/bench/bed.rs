@@ -55,6 +55,8 @@ pub(super) struct Census {
     pub(super) timers: u64,
     /// Keys of live timers.
     pub(super) keys: u64,
+    /// Index entries and the like: none in a store without timers.
+    pub(super) residue: u64,
 }
 
 impl Bed {
@@ -202,7 +204,7 @@ impl Bed {
     pub(super) async fn census(&self) -> Result<Census, Failure> {
         let status = self.client.status().await?;
         let timers = status.pending + status.retrying + status.parked + status.taken + status.dead;
-        Ok(Census { timers, keys: status.keys })
+        Ok(Census { timers, keys: status.keys, residue: status.residue })
     }
 
     /// How often timers were set aside because nobody took them, so far.
@@ -217,6 +219,12 @@ impl Bed {
         let more =
             |now: Census| now.timers.saturating_sub(before.timers) + now.keys.saturating_sub(before.keys);
         self.cleared(more).await
+    }
+
+    /// How many timers, keys and index entries are in the store, which should be empty, once it has had time to clear up. Of
+    /// a cluster that is not its own nobody knows.
+    pub(super) async fn residue(&self) -> Result<u64, Failure> {
+        self.cleared(|now| now.timers + now.keys + now.residue).await
     }
 
     /// What is left by this count when it is none, or does not become so in time.

@@ -7,14 +7,14 @@ use std::fmt;
 use std::time::Duration;
 
 use clap::Args;
-use mtimer_client::{Key, Mode, Schedule};
+use mtimer_client::{Destination, Key, Mode, Schedule, Target, TimerId};
 use serde::Serialize;
 
 use crate::cli::exit::Failure;
 
 /// What each mix measures, with an example.
 pub(super) const HELP: &str = "\
-Mixes of schedule, fire, lifecycle and lateness:
+Mixes of schedule, fire, lifecycle, lateness, cancel and reschedule:
   --keyed PCT         keys, which are looked up and stored with the timer and removed with it
                       mtimer bench schedule --keyed 100
   --at-most-once PCT  timers that are taken in the store before they are delivered
@@ -25,7 +25,10 @@ Mixes of schedule, fire, lifecycle and lateness:
                       mtimer bench fire --payload 1024
   together            one timer in ten has a key, one handler in a hundred fails
                       mtimer bench lifecycle --rate 5000 --keyed 10 --fail 1
-Where nothing fires (schedule) --at-most-once and --fail change what is stored.";
+  cancel, reschedule  timers that never fire, by id, and with --keyed by key
+                      mtimer bench cancel --keyed 100
+                      mtimer bench reschedule --keyed 50
+Where nothing fires (schedule, cancel, reschedule) --at-most-once and --fail change what is stored.";
 
 /// The delays that every timer brings if some of them fail. The second is used only if a delivery is lost.
 const RETRY: [Duration; 2] = [Duration::from_millis(500); 2];
@@ -106,6 +109,11 @@ impl Mix {
             schedule = schedule.retry(RETRY);
         }
         schedule
+    }
+
+    /// How timer `n` is named in a cancel or a reschedule: by its key, if it has one.
+    pub(super) fn target(self, n: u64, id: TimerId, dest: &Destination) -> Target {
+        if self.of(n).is_keyed { Target::Key(dest.clone(), key(n)) } else { Target::Id(id) }
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod args;
 mod bed;
+mod edits;
 mod growth;
 mod idle;
 mod lifecycle;
@@ -55,6 +56,8 @@ pub(crate) enum Bench {
     Fire(args::Fire),
     Lifecycle(args::Lifecycle),
     Lateness(args::Lateness),
+    Cancel(args::Cancel),
+    Reschedule(args::Reschedule),
     Burst(args::Burst),
     Memory(args::Memory),
     Idle(args::Idle),
@@ -96,6 +99,8 @@ impl Bench {
             Self::Fire(bench) => &bench.common,
             Self::Lifecycle(bench) => &bench.common,
             Self::Lateness(bench) => &bench.common,
+            Self::Cancel(bench) => &bench.edits.common,
+            Self::Reschedule(bench) => &bench.edits.common,
             Self::Burst(bench) => &bench.common,
             Self::Memory(bench) => &bench.common,
             Self::Idle(bench) => &bench.common,
@@ -111,6 +116,8 @@ impl Bench {
             Self::Fire(bench) => bench.mix,
             Self::Lifecycle(bench) => bench.mix,
             Self::Lateness(bench) => bench.mix,
+            Self::Cancel(bench) => bench.edits.mix,
+            Self::Reschedule(bench) => bench.edits.mix,
             Self::Burst(_) | Self::Memory(_) | Self::Idle(_) | Self::Single(_) | Self::Broker(_) => {
                 Mix::default()
             }
@@ -152,6 +159,14 @@ impl Bench {
                     exact &= rounds.await?;
                 }
                 Ok(exact)
+            }
+            Self::Cancel(args::Cancel { edits }) => {
+                let round = async |bed: &mut Bed, n| edits::cancel(bed, edits, n).await;
+                rounds(bed, out, "cancel", edits.timers, edits.common.rounds(5), round).await
+            }
+            Self::Reschedule(args::Reschedule { edits }) => {
+                let round = async |bed: &mut Bed, n| edits::reschedule(bed, edits, n).await;
+                rounds(bed, out, "reschedule", edits.timers, edits.common.rounds(5), round).await
             }
             Self::Lifecycle(bench) => lifecycle::run(bed, out, bench).await,
             Self::Memory(bench) => growth::run(bed, out, bench).await,
