@@ -44,6 +44,7 @@ fn help_lists_the_exit_codes_and_every_command_has_one() {
         let help = run(&args).ok().out;
         assert!(help.contains("--json") && help.contains("Usage: mtimer"), "{command}: {help}");
     }
+    assert!(run(&["bench", "--help"]).ok().out.contains("mtimer bench fire --fail 10"));
     assert!(run(&["broker", "--help"]).ok().out.contains("[default: 127.0.0.1:7400]"));
     assert_eq!(run(&["--version"]).ok().out.trim(), concat!("mtimer ", env!("CARGO_PKG_VERSION")));
 }
