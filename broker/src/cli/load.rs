@@ -16,8 +16,9 @@ const IN_FLIGHT: usize = 16;
 /// Timers by which the store's speed is learned.
 const PROBE: u64 = 1_000;
 
-/// Schedules timers 0 to n-1 in this order; how many are stored, and their numbers and ids for `keep`. Sends no more
-/// after the first that is not, or when told to stop; what was sent is waited for.
+/// Schedules timers 0 to n-1 in this order; how many are stored, and their numbers and ids for
+/// `keep`. Sends no more after the first that is not, or when told to stop; what was sent is waited
+/// for.
 pub(crate) async fn schedule_all(
     client: &Client,
     timers: u64,

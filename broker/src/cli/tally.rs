@@ -1,7 +1,8 @@
 //! Which timers have fired, how often, and how late: the exact check of demos and measurements.
 //!
-//! Invariant: every timer carries its number in its payload, so that a lost one and one that came twice never make up for
-//! each other. Lateness is from the due time to the moment the handler is entered, at the first delivery.
+//! Invariant: every timer carries its number in its payload, so that a lost one and one that came
+//! twice never make up for each other. Lateness is from the due time to the moment the handler is
+//! entered, at the first delivery.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -129,8 +130,8 @@ impl Tally {
         }
     }
 
-    /// Takes note of a callback; whether no further delivery of its timer is expected. To be called first of all in the
-    /// handler.
+    /// Takes note of a callback; whether no further delivery of its timer is expected. To be called
+    /// first of all in the handler.
     pub(crate) fn entered(&self, callback: &Callback) -> bool {
         let now_us = self.reference.now_us();
         let number = callback.payload.first_chunk().map(|b| u64::from_le_bytes(*b));

@@ -37,12 +37,13 @@ pub(crate) struct Schedule {
 
 /// How many stored timers a second are delivered and settled
 ///
-/// Each round schedules --timers timers that are due within one second (--within), early enough that they are read from
-/// the store again before that. Measured is from the first due time until the last of them is acknowledged and that is
-/// stored, and the processor time since the last was scheduled (not told if that was after the first were loaded again:
-/// --preload before they are due). Timers due within a second cannot fire faster than they
-/// are due: give more timers, or a smaller --within, where they do. With --fail the last retries come half a second after the
-/// last first attempt, which the rate includes: compare the processor time.
+/// Each round schedules --timers timers that are due within one second (--within), early enough
+/// that they are read from the store again before that. Measured is from the first due time until
+/// the last of them is acknowledged and that is stored, and the processor time since the last was
+/// scheduled (not told if that was after the first were loaded again: --preload before they are
+/// due). Timers due within a second cannot fire faster than they are due: give more timers, or a
+/// smaller --within, where they do. With --fail the last retries come half a second after the last
+/// first attempt, which the rate includes: compare the processor time.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  mtimer bench fire\n  mtimer bench fire --redis redis://127.0.0.1:6379\n  \
@@ -138,10 +139,11 @@ pub(crate) struct Lateness {
 
 /// How many timers a second can be cancelled
 ///
-/// Each round begins on an empty store (of one's own), schedules --timers timers as `schedule` does, and cancels all of them,
-/// by id or (--keyed) by key, 4,000 calls under way at a time. rate_per_s and processor time are those of the cancels;
-/// schedule_per_s is the rate before that. lost counts timers that were not cancelled, duplicates deliveries, left timers,
-/// keys and index entries that are still in the store.
+/// Each round begins on an empty store (of one's own), schedules --timers timers as `schedule`
+/// does, and cancels all of them, by id or (--keyed) by key, 4,000 calls under way at a time.
+/// rate_per_s and processor time are those of the cancels; schedule_per_s is the rate before that.
+/// lost counts timers that were not cancelled, duplicates deliveries, left timers, keys and index
+/// entries that are still in the store.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench cancel\n  \
     mtimer bench cancel --keyed 100 --over 24h --redis redis://127.0.0.1:6379       by key")]
@@ -152,11 +154,12 @@ pub(crate) struct Cancel {
 
 /// How many timers a second can be given another due time
 ///
-/// Each round begins on an empty store (of one's own), schedules --timers timers as `schedule` does, and reschedules all of
-/// them, by id or (--keyed) by key, 4,000 calls under way at a time, to times spread over another --over, an hour behind the
-/// first. rate_per_s and processor time are those of the reschedules; schedule_per_s is the rate before that. Then every timer
-/// is asked for and cancelled: lost counts those that are not there, early those at another time than the new one,
-/// duplicates timers too many and deliveries, left what is still in the store.
+/// Each round begins on an empty store (of one's own), schedules --timers timers as `schedule`
+/// does, and reschedules all of them, by id or (--keyed) by key, 4,000 calls under way at a time,
+/// to times spread over another --over, an hour behind the first. rate_per_s and processor time are
+/// those of the reschedules; schedule_per_s is the rate before that. Then every timer is asked for
+/// and cancelled: lost counts those that are not there, early those at another time than the new
+/// one, duplicates timers too many and deliveries, left what is still in the store.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench reschedule\n  \
     mtimer bench reschedule --keyed 50 --redis redis://127.0.0.1:6379       half of them by key")]

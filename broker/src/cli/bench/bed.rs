@@ -149,8 +149,8 @@ impl Bed {
         self.own.as_ref().map_or_else(usual, Own::preload)
     }
 
-    /// Timer `n`, about to be sent, with its payload and what the mix gives it. In a running cluster its id is kept, so
-    /// that it can be cancelled whatever becomes of the call.
+    /// Timer `n`, about to be sent, with its payload and what the mix gives it. In a running
+    /// cluster its id is kept, so that it can be cancelled whatever becomes of the call.
     pub(super) fn timer(&self, n: u64, schedule: Schedule) -> Schedule {
         let schedule = self.mix.apply(n, schedule.payload(payload(n, self.payload)));
         if self.is_own() {
@@ -213,16 +213,16 @@ impl Bed {
         Ok(status.counters.iter().find(|(name, _)| name == "parked_total").map_or(0, |(_, n)| *n))
     }
 
-    /// How many timers and keys more than `before` are in the store, once it has had time to clear up. Of a cluster that is
-    /// not its own nobody knows.
+    /// How many timers and keys more than `before` are in the store, once it has had time to clear
+    /// up. Of a cluster that is not its own nobody knows.
     pub(super) async fn left(&self, before: Census) -> Result<u64, Failure> {
         let more =
             |now: Census| now.timers.saturating_sub(before.timers) + now.keys.saturating_sub(before.keys);
         self.cleared(more).await
     }
 
-    /// How many timers, keys and index entries are in the store, which should be empty, once it has had time to clear up. Of
-    /// a cluster that is not its own nobody knows.
+    /// How many timers, keys and index entries are in the store, which should be empty, once it has
+    /// had time to clear up. Of a cluster that is not its own nobody knows.
     pub(super) async fn residue(&self) -> Result<u64, Failure> {
         self.cleared(|now| now.timers + now.keys + now.residue).await
     }

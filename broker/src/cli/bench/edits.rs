@@ -1,7 +1,7 @@
 //! Cancelling and rescheduling many timers that are due much later, by id or by key.
 //!
-//! Invariant: answers are checked against the store. After a cancel nothing of the timers is there; after a reschedule each
-//! is there once, at its new time. None is delivered meanwhile.
+//! Invariant: answers are checked against the store. After a cancel nothing of the timers is there;
+//! after a reschedule each is there once, at its new time. None is delivered meanwhile.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -104,7 +104,8 @@ impl Pending {
         Ok(Self { dest, timers: filled.stored, mark, tally, registration, round })
     }
 
-    /// Calls `call` for each timer, many at a time; the answers in no order. After an error, or when told to stop, no more.
+    /// Calls `call` for each timer, many at a time; the answers in no order. Ends at the first error,
+    /// and begins no more calls when told to stop.
     async fn each<T>(
         &self,
         bed: &Bed,
@@ -142,8 +143,8 @@ impl Pending {
         Ok(())
     }
 
-    /// Asks for each timer. One at another time would fire then: too early, for all new times are behind the old ones.
-    /// How many there are.
+    /// Asks for each timer; how many are there. One at another time than the new one counts as
+    /// early, since all new times are behind the old ones.
     async fn look(&mut self, bed: &Bed, due: impl Fn(u64) -> Time) -> Result<u64, Failure> {
         let look = async |n, id, target| Ok(Found::of(bed.client.get(target).await?.as_ref(), id, due(n)));
         let found = self.each(bed, "looking", look).await?;
@@ -157,7 +158,8 @@ impl Pending {
         Ok(count(Found::AtNewTime) + count(Found::AtOtherTime))
     }
 
-    /// After everything was cancelled: whatever was delivered should not have been, and nothing should be left.
+    /// After everything was cancelled: whatever was delivered should not have been, and nothing
+    /// should be left.
     async fn end(self, bed: &Bed) -> Result<Round, Failure> {
         self.registration.stop().await;
         let (tally, mut round) = (self.tally, self.round);

@@ -1,7 +1,8 @@
 //! Which timers of a measurement have a key, are at most once, or fail at their first attempt.
 //!
-//! Invariant: timer `n` is the same in every run and every measurement; every hundred timers have exactly the percentages
-//! that were asked for, spread over the hundred, and whether a timer has a key does not depend on the rest.
+//! Invariant: timer `n` is the same in every run and every measurement; every hundred timers have
+//! exactly the percentages that were asked for, spread over the hundred, and whether a timer has a
+//! key does not depend on the rest.
 
 use std::fmt;
 use std::time::Duration;
@@ -30,7 +31,8 @@ Mixes of schedule, fire, lifecycle, lateness, cancel and reschedule:
                       mtimer bench reschedule --keyed 50
 Where nothing fires (schedule, cancel, reschedule) --at-most-once and --fail change what is stored.";
 
-/// The delays that every timer brings if some of them fail. The second is used only if a delivery is lost.
+/// The delays that every timer brings if some of them fail. The second is used only if a delivery
+/// is lost.
 const RETRY: [Duration; 2] = [Duration::from_millis(500); 2];
 
 /// Percentages of a measurement's timers. The default, none of them, is the plain timer.
@@ -40,12 +42,14 @@ pub(crate) struct Mix {
     #[arg(long, value_name = "PCT", default_value_t = 0, value_parser = percent)]
     #[arg(allow_negative_numbers = true, help_heading = "Mix")]
     pub(super) keyed: u8,
-    /// So many of a hundred timers are at most once: each is taken in the store before it is delivered
+    /// So many of a hundred timers are at most once: each is taken in the store before it is
+    /// delivered
     #[arg(long, value_name = "PCT", default_value_t = 0, value_parser = percent)]
     #[arg(allow_negative_numbers = true, help_heading = "Mix")]
     pub(super) at_most_once: u8,
-    /// So many of a hundred timers fail at their first attempt and succeed at the second, half a second and the
-    /// broker's jitter later. Every timer brings the retry delays then, whether or not it fails
+    /// So many of a hundred timers fail at their first attempt and succeed at the second, half a
+    /// second and the broker's jitter later. Every timer brings the retry delays then, whether or
+    /// not it fails
     #[arg(long, value_name = "PCT", default_value_t = 0, value_parser = percent)]
     #[arg(allow_negative_numbers = true, help_heading = "Mix")]
     pub(super) fail: u8,
@@ -64,7 +68,8 @@ impl Mix {
     ///
     /// # Errors
     ///
-    /// A failed at-most-once timer is a dead letter, so those and the failing ones are at most 100 % together.
+    /// A failed at-most-once timer is a dead letter, so those and the failing ones are at most 100
+    /// percent together.
     pub(super) fn check(self) -> Result<(), Failure> {
         let (once, fail) = (self.at_most_once, self.fail);
         let together = u16::from(once) + u16::from(fail);
@@ -79,8 +84,9 @@ impl Mix {
 
     /// What timer `n` is.
     pub(super) fn of(self, n: u64) -> Traits {
-        // Multiplication by a number that has no factor in common with 100 puts each timer of a hundred in a place of its
-        // own. Keys move on by one place with each hundred, so that in 10,000 timers they meet every other trait equally.
+        // Multiplication by a number that has no factor in common with 100 puts each timer of a
+        // hundred in a place of its own. Keys move on by one place with each hundred, so that in
+        // 10,000 timers they meet every other trait equally.
         let place = (n % 100 * 61 % 100) as u8;
         let key_place = ((n % 100 * 37 + n / 100 % 100) % 100) as u8;
         let fails = self.at_most_once..self.at_most_once.saturating_add(self.fail);

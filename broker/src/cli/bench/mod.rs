@@ -39,14 +39,17 @@ use super::output::{Output, note};
 /// reached then, the message says how many may be left. A second signal ends at once and removes nothing. Flags after --
 /// are the broker's: -- --memory 1GiB --preload 2s.
 ///
-/// Timers are plain by default: no key, at least once, handlers that succeed, 64 bytes. --keyed, --at-most-once and --fail
-/// change that for so many percent of the timers, the same ones in every run; --payload changes the bytes of all of them.
-/// The end of this help says what each mix measures.
+/// Timers are plain by default: no key, at least once, handlers that succeed, 64 bytes. --keyed,
+/// --at-most-once and --fail change that for so many percent of the timers, the same ones in every
+/// run; --payload changes the bytes of all of them. The end of this help says what each mix
+/// measures.
 ///
-/// Rounds are repeated; the result is the median, with the lowest and the highest (lateness_ms.max: the highest). With
-/// --json: bench, store, timers (in a round), rate_per_s, lateness_ms{p50,p99,p999,max}, cpu_us_per_timer{client, broker,
-/// redis}, mix_percent, lost, early, duplicates, and more; of timers that have fired how many were keyed, at_most_once, and
-/// failed_once, if the mix has any. Exit code 10 if anything was lost, early, duplicated, or left behind.
+/// Rounds are repeated; the result is the median, with the lowest and the highest (lateness_ms.max:
+/// the highest). With --json: bench, store, timers (in a round), rate_per_s,
+/// lateness_ms{p50,p99,p999,max}, cpu_us_per_timer{client, broker, redis}, mix_percent, lost,
+/// early, duplicates, and more; of timers that have fired how many were keyed, at_most_once, and
+/// failed_once, if the mix has any. Exit code 10 if anything was lost, early, duplicated, or left
+/// behind.
 ///
 /// Everything shares one machine: a rate is that of client, broker and store together.
 #[derive(Subcommand, Debug)]

@@ -52,7 +52,8 @@ impl From<&Histogram<u64>> for Tail {
 }
 
 impl Round {
-    /// What a tally of so many timers says; `settled` counts the settlements of failed attempts, too.
+    /// What a tally of so many timers says; `settled` counts the settlements of failed attempts,
+    /// too.
     pub(super) fn of(tally: &Tally, scheduled: u64, settled: u64, rate_per_s: f64) -> Self {
         let succeeded = settled.saturating_sub(tally.retried());
         Self {
@@ -65,7 +66,8 @@ impl Round {
         }
     }
 
-    /// Adds how many of the timers that have fired had a key, were at most once, and failed once, where the mix has any.
+    /// Adds how many of the timers that have fired had a key, were at most once, and failed once,
+    /// where the mix has any.
     pub(super) fn add_mix(&mut self, tally: &Tally, mix: Mix) {
         let counts = [
             (mix.keyed, "keyed", tally.keyed()),
