@@ -386,6 +386,8 @@ fn a_stopped_timer_whose_owner_dies_ends_with_the_next_owner() {
     second.join(1, "a", 10);
     second.join(2, "b", 1);
     second.run(50);
+    let dead = second.lane.dead(Default::default(), 0, 10).now_or_never().unwrap().unwrap();
+    assert_eq!(dead.rows[0].record.progress.failed, 1, "one attempt was made");
     assert_ended(&mut second, &timer, Some(DeadReason::Stopped));
 }
 
