@@ -117,6 +117,22 @@ fn out_of_reach_for_two_seconds_it_goes_to_one_who_reaches_it() {
 }
 
 #[test]
+fn who_reaches_the_store_again_waits_two_seconds_for_its_share() {
+    let mut lab = Lab::leading(7, None);
+    let all: Vec<_> = (0..P).map(PartitionId).collect();
+    let mut beat_for = |lab: &mut Lab, ms: u64, unreachable: &[PartitionId]| {
+        for _ in 0..ms / 250 {
+            lab.pass(250, true);
+            lab.beat(1, Heartbeat { unreachable: unreachable.to_vec(), ..beat("a:1", 5) });
+        }
+        lab.share("a:1")
+    };
+    assert_eq!(beat_for(&mut lab, 250, &all), 0, "nothing is given to it at first");
+    assert_eq!(beat_for(&mut lab, 2_000, &[]), 0);
+    assert_eq!(beat_for(&mut lab, 250, &[]), 3);
+}
+
+#[test]
 fn what_is_reached_again_is_taken_from_the_dead_at_once_and_from_the_living_not_yet() {
     let mut lab = Lab::leading(7, None);
     lab.beat(1, beat("a:1", 5));

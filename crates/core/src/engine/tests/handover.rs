@@ -1,7 +1,7 @@
 //! A release in good order, and what the next owner makes of the word that was left.
 
 use mtimer_protocol::{BrokerEntry, Topology};
-use mtimer_store::{Batch, Op, Verdict};
+use mtimer_store::{Batch, InFlight, Op, Verdict};
 use mtimer_types::Key;
 
 use super::*;
@@ -394,17 +394,22 @@ fn unconfirmed_timers_are_trimmed_by_count_and_by_age_and_that_is_counted() {
 }
 
 #[test]
-fn all_that_was_sent_before_is_known_once_its_time_is_loaded_and_takes_are_listed() {
+fn words_are_kept_until_all_that_was_sent_before_has_been_read() {
     let since = Time::from_ms(5_000);
-    let mut p = Partition::new(P, Epoch(2), Time::ZERO, since, Seeded(1));
-    let mut read_past = |horizon, listing| {
+    let id = TimerId::from_u128(1);
+    let words_left = |horizon, call: Option<Pending>| {
+        let mut p = Partition::new(P, Epoch(2), Time::ZERO, since, Seeded(1));
         p.horizon = Time::from_ms(horizon);
-        p.calls = if listing { [Pending::Taken].into() } else { VecDeque::new() };
-        p.has_read_past()
+        p.calls.extend(call);
+        p.inherited.insert(id, InFlight { id, attempt: 1, session: 1, until: since });
+        p.drop_old_words();
+        p.inherited.len()
     };
     // The predecessor's clock may have been ahead by a second.
-    let all = [(5_999, false), (5_999, true), (6_000, true), (6_000, false)];
-    assert_eq!(all.map(|(horizon, listing)| read_past(horizon, listing)), [false, false, false, true]);
+    assert_eq!(words_left(5_999, None), 1);
+    assert_eq!(words_left(6_000, Some(Pending::Taken)), 1);
+    assert_eq!(words_left(6_000, Some(Pending::Fetch(id))), 1);
+    assert_eq!(words_left(6_000, None), 0);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use mtimer_types::{DeadReason, Key};
 
 use super::*;
+use crate::engine::partition::APPLIES_OUT;
 
 const A_MONTH: u32 = 2_592_000_000;
 
@@ -182,6 +183,34 @@ fn what_was_taken_and_not_sent_is_left_to_the_next_owner() {
     next.join(1, "a", 10);
     next.run(50);
     assert_eq!(next.take_deliveries().iter().map(|(_, d)| d.id).collect::<Vec<_>>(), [once.id]);
+}
+
+#[test]
+fn a_handover_waits_for_a_take_and_leaves_word_of_its_delivery() {
+    for way in ["queued", "asked", "refused for now"] {
+        let mut rig = rig();
+        let once = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 50) };
+        rig.schedule(1, once);
+        rig.run(45);
+        rig.read_only = way == "refused for now";
+        rig.answers_wait = way == "asked";
+        if way == "queued" {
+            rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
+        }
+        rig.run(10);
+        let now = rig.now();
+        rig.engine.handle(now, Input::Disown(P));
+        rig.run(5);
+        (rig.read_only, rig.answers_wait) = (false, false);
+        if way == "queued" {
+            rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
+        }
+        rig.run(100);
+        assert_eq!(rig.take_deliveries().len(), 1, "{way}");
+        assert_eq!(rig.ended, Some(LaneError::Closed));
+        let mut next = Rig::acquired(rig.store, 2, rig.ms, EngineOptions::default());
+        assert_eq!(next.words(), 1, "{way}");
+    }
 }
 
 #[test]
