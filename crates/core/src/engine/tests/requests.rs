@@ -267,18 +267,24 @@ fn new_and_refused_schedules_are_counted() {
     let mut rig = Rig::new(EngineOptions::default());
     rig.join(1, "a", 10);
     let timer = Timer { key: Some(Key::new("order-1").unwrap()), ..rig.timer("a", 0) };
+    let counted = |rig: &Rig| {
+        let counter = |name| rig.engine.counters().find(|c| c.0 == name).unwrap().1;
+        (counter("scheduled_total"), counter("schedule_refused_total"))
+    };
     let d = rig.deliver(1, timer.clone());
-    let other = Timer { key: timer.key.clone(), ..rig.timer("a", 0) };
+    assert_eq!(counted(&rig), (1, 0));
+    rig.take_replies();
     // It is known here to be a repeat, to differ from the first, and by the store to want a key that is taken.
-    for repeat in [timer.clone(), Timer { payload: b"other".as_slice().into(), ..timer }, other] {
-        rig.schedule(1, repeat);
+    let other = Timer { key: timer.key.clone(), ..rig.timer("a", 0) };
+    for (again, reply, refused) in [
+        (timer.clone(), OpReply::Scheduled { new: false, replaced: None }, 0),
+        (Timer { payload: b"other".as_slice().into(), ..timer }, OpReply::Conflict, 1),
+        (other, OpReply::KeyTaken(d.id), 2),
+    ] {
+        rig.schedule(1, again);
         rig.run(5);
+        assert_eq!((rig.take_replies(), counted(&rig)), (vec![reply], (1, refused)));
     }
-    let replies = rig.take_replies();
-    let taken = OpReply::KeyTaken(d.id);
-    assert_eq!(replies[1..], [OpReply::Scheduled { new: false, replaced: None }, OpReply::Conflict, taken]);
-    let counter = |name| rig.engine.counters().find(|c| c.0 == name).map(|c| c.1);
-    assert_eq!((counter("scheduled_total"), counter("schedule_refused_total")), (Some(1), Some(2)));
 }
 
 /// A dead letter with a key.
