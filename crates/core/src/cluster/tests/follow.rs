@@ -21,8 +21,36 @@ fn a_follower_that_stood_still_gives_its_leader_time() {
     lab.follow("a:1", 7, None);
     lab.now += 10_000;
     lab.feed(NodeInput::Tick);
-    lab.pass(1_400, false);
+    lab.pass(1_499, false);
     assert!(!lab.out.contains(&NodeEffect::Disconnect));
+    lab.pass(1, false);
+    assert!(lab.out.contains(&NodeEffect::Disconnect));
+}
+
+#[test]
+fn a_connection_that_does_not_come_about_is_given_up() {
+    for stood_still in [0, 5_000] {
+        let mut lab = Lab::new();
+        lab.held("a:1", 7, None);
+        lab.now += stood_still;
+        lab.feed(NodeInput::Tick);
+        lab.pass(1_499, false);
+        assert!(!lab.out.contains(&NodeEffect::Disconnect));
+        lab.pass(1, false);
+        assert!(lab.out.contains(&NodeEffect::Disconnect));
+    }
+}
+
+#[test]
+fn an_answer_to_a_heartbeat_that_was_never_sent_is_none() {
+    let mut lab = Lab::new();
+    lab.follow("a:1", 7, None);
+    for seq in 1_000..1_003 {
+        assert!(!lab.out.contains(&NodeEffect::Disconnect));
+        lab.feed(NodeInput::FromLeader(PeerAnswer::Heard { seq, term: Term(7), topology: None }));
+        lab.pass(500, false);
+    }
+    assert!(lab.out.contains(&NodeEffect::Disconnect));
 }
 
 #[test]

@@ -171,7 +171,7 @@ fn what_time_alone_changes_is_seen_by_a_leader_that_looks_late() {
 fn who_reaches_the_store_again_waits_two_seconds_for_its_share() {
     let mut lab = Lab::leading(7, None);
     let all: Vec<_> = (0..P).map(PartitionId).collect();
-    let mut beat_for = |lab: &mut Lab, ms: u64, unreachable: &[PartitionId]| {
+    let beat_for = |lab: &mut Lab, ms: u64, unreachable: &[PartitionId]| {
         for _ in 0..ms / 250 {
             lab.pass(250, true);
             lab.beat(1, Heartbeat { unreachable: unreachable.to_vec(), ..beat("a:1", 5) });

@@ -1,6 +1,5 @@
 //! Outcomes and callback timeouts: who may settle, how late, and for how long.
 
-use mtimer_protocol::Topology;
 use mtimer_types::DeadReason;
 
 use super::*;
@@ -177,19 +176,6 @@ fn a_failure_is_a_dead_letter_with_the_reason_of_its_mode() {
         let dead = rig.lane.dead(Default::default(), 0, 10).now_or_never().unwrap().unwrap();
         assert_eq!(dead.rows.iter().map(|d| d.reason).collect::<Vec<_>>(), [reason]);
     }
-}
-
-#[test]
-fn in_a_cluster_an_owner_takes_outcomes_itself() {
-    let mut rig = Rig::new(EngineOptions::default());
-    let now = rig.now();
-    rig.engine.handle(now, Input::Topology(Topology::default().into()));
-    rig.join(1, "a", 10);
-    let timer = rig.timer("a", 0);
-    let d = rig.deliver(1, timer);
-    rig.settle(1, &d, HandlerOutcome::Ok);
-    rig.run(20);
-    assert_eq!((rig.refusals(), rig.place(d.id)), (vec![], None));
 }
 
 /// An at-most-once timer whose first delivery was not confirmed in time, replayed by a person. Its
