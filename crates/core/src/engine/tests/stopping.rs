@@ -186,6 +186,16 @@ fn what_was_taken_and_not_sent_is_left_to_the_next_owner() {
 }
 
 #[test]
+fn a_broker_is_released_when_the_store_has_its_partitions_back() {
+    let mut rig = rig();
+    rig.answers_wait = true;
+    rig.stop();
+    assert!(!rig.released);
+    answers_arrive(&mut rig);
+    assert!(rig.released);
+}
+
+#[test]
 fn a_handover_waits_for_a_take_and_leaves_word_of_its_delivery() {
     for way in ["queued", "asked", "refused for now"] {
         let mut rig = rig();
