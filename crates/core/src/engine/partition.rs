@@ -259,4 +259,19 @@ mod tests {
         (0..50).for_each(|_| p.note_lag(2_000, 2_001));
         assert_eq!(p.claim_lead(), 21);
     }
+
+    #[test]
+    fn a_claim_that_reaches_far_is_written_again_before_the_fence_is_too_old() {
+        let mut p = Partition::new(PartitionId(0), Epoch(1), Time::ZERO, Time::ZERO, Seeded(1));
+        p.claim_asked = Time::from_ms(10_000);
+        p.fenced_at = Some(1_000);
+        let wanted = |p: &Partition, mono_ms| p.claim_wanted(Time::from_ms(5_000), mono_ms, 0).is_some();
+        assert!(!wanted(&p, 1_501), "nothing is due");
+        p.due.push(TimerId::from_u128(1));
+        assert_eq!((wanted(&p, 1_500), wanted(&p, 1_501)), (false, true));
+        p.calls.push_back(Pending::Load { claim: None, begun: 0 });
+        assert!(wanted(&p, 1_501));
+        p.calls.push_back(Pending::Load { claim: Some(p.claim_asked), begun: 0 });
+        assert!(!wanted(&p, 1_501), "one is under way");
+    }
 }

@@ -164,7 +164,7 @@ fn weigh(op: &Op) -> u64 {
 #[cfg(test)]
 mod tests {
     use mtimer_store::{Retained, Verdict};
-    use mtimer_types::{Time, TimerId};
+    use mtimer_types::{Destination, KeyPolicy, Mode, Time, Timer, TimerId};
 
     use super::*;
 
@@ -250,5 +250,33 @@ mod tests {
         assert_eq!(q.take_all().len(), 2);
         assert!(q.is_empty() && q.take_all().is_empty());
         assert_eq!(weigh(&Op::Unpark { id: id(1), fire: Time::ZERO }), 0);
+    }
+
+    #[test]
+    fn new_timers_count_with_their_payload() {
+        let schedule = |n| {
+            let due = Time::from_ms(1);
+            let timer = Timer {
+                id: id(n),
+                dest: Destination::new("test", "a").unwrap(),
+                key: None,
+                due,
+                mode: Mode::AtLeastOnce,
+                deadline: None,
+                callback_timeout_ms: None,
+                retry: None,
+                payload: vec![0; 1_000].into(),
+            };
+            Op::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
+        };
+        let one = ENTRY_BYTES + 1_000;
+        assert_eq!(weigh(&schedule(1)), one);
+        for (most_bytes, count) in [(1, 1), (one, 1), (one + 1, 2), (2 * one, 2), (10 * one, 5)] {
+            let mut q = queue();
+            for n in 0..5 {
+                q.push(Line::Session(SessionId(1)), schedule(n), OpCtx::Trim(Retained::Dead));
+            }
+            assert_eq!(q.take(16, most_bytes).len(), count, "{most_bytes} bytes");
+        }
     }
 }

@@ -454,3 +454,26 @@ impl Roster {
 fn live(members: &mut Slab<Member>, member: MemberRef) -> Option<&mut Member> {
     members.get_mut(member.ix).filter(|m| m.generation == member.generation)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_forgotten_when_they_have_left_and_nothing_is_outstanding() {
+        let mut roster = Roster::new(Seeded(1));
+        let (session, dest) = (SessionId(1), Destination::new("test", "a").unwrap());
+        roster.open(session, 1);
+        roster.register(session, 1, &dest, 10).unwrap();
+        roster.unregister(session, 1);
+        assert_eq!(roster.members.len(), 0);
+        roster.register(session, 2, &dest, 10).unwrap();
+        let member = roster.sessions[&session].registrations[&2];
+        (0..2).for_each(|_| roster.charge(member));
+        roster.unregister(session, 2);
+        roster.give_back(member);
+        assert_eq!((roster.members.len(), roster.takes(member)), (1, false), "one delivery is outstanding");
+        roster.give_back(member);
+        assert_eq!(roster.members.len(), 0);
+    }
+}

@@ -53,3 +53,36 @@ impl Timeouts {
         self.len = self.buckets.values().map(Vec::len).sum();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_is_taken_when_it_is_said_to_be_and_not_before() {
+        let mut timeouts = Timeouts::default();
+        assert_eq!(timeouts.next(), None);
+        timeouts.add(1_000, TimerId::from_u128(1), 1);
+        let at = timeouts.next().unwrap();
+        assert!((1_000..1_000 + GRAIN_MS).contains(&at), "{at}");
+        assert_eq!(timeouts.take_due(at - 1), []);
+        assert_eq!(timeouts.take_due(at), [(TimerId::from_u128(1), 1)]);
+        assert_eq!((timeouts.next(), timeouts.len()), (None, 0));
+    }
+
+    #[test]
+    fn settled_deliveries_are_forgotten_once_they_are_the_majority() {
+        let mut timeouts = Timeouts::default();
+        let is_live = |_, attempt| attempt == 1;
+        (0..10).for_each(|n| timeouts.add(n * 1_000, TimerId::from_u128(1), 1));
+        (0..8_201).for_each(|n| timeouts.add(n * 1_000, TimerId::from_u128(2), 2));
+        timeouts.prune(10, is_live);
+        assert_eq!(timeouts.len(), 8_211, "they are few");
+        timeouts.add(0, TimerId::from_u128(2), 2);
+        timeouts.prune(10, is_live);
+        assert_eq!((timeouts.len(), timeouts.take_due(u64::MAX / 2).len()), (10, 10));
+        timeouts.add(0, TimerId::from_u128(2), 2);
+        timeouts.prune(0, is_live);
+        assert_eq!(timeouts.len(), 1);
+    }
+}

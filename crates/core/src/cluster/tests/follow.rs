@@ -1,5 +1,7 @@
 //! A follower and its leader: whom it believes, and for how long.
 
+use mtimer_types::limits::MAX_TERM;
+
 use super::*;
 
 #[test]
@@ -19,8 +21,36 @@ fn a_follower_that_stood_still_gives_its_leader_time() {
     lab.follow("a:1", 7, None);
     lab.now += 10_000;
     lab.feed(NodeInput::Tick);
-    lab.pass(1_400, false);
+    lab.pass(1_499, false);
     assert!(!lab.out.contains(&NodeEffect::Disconnect));
+    lab.pass(1, false);
+    assert!(lab.out.contains(&NodeEffect::Disconnect));
+}
+
+#[test]
+fn a_connection_that_does_not_come_about_is_given_up() {
+    for stood_still in [0, 5_000] {
+        let mut lab = Lab::new();
+        lab.held("a:1", 7, None);
+        lab.now += stood_still;
+        lab.feed(NodeInput::Tick);
+        lab.pass(1_499, false);
+        assert!(!lab.out.contains(&NodeEffect::Disconnect));
+        lab.pass(1, false);
+        assert!(lab.out.contains(&NodeEffect::Disconnect));
+    }
+}
+
+#[test]
+fn an_answer_to_a_heartbeat_that_was_never_sent_is_none() {
+    let mut lab = Lab::new();
+    lab.follow("a:1", 7, None);
+    for seq in 1_000..1_003 {
+        assert!(!lab.out.contains(&NodeEffect::Disconnect));
+        lab.feed(NodeInput::FromLeader(PeerAnswer::Heard { seq, term: Term(7), topology: None }));
+        lab.pass(500, false);
+    }
+    assert!(lab.out.contains(&NodeEffect::Disconnect));
 }
 
 #[test]
@@ -64,6 +94,55 @@ fn what_is_older_than_known_is_ignored_and_counted() {
     }
     lab.hear(7, unsound(|_| ()));
     assert_eq!(lab.topology().stamp(), (Term(7), 5));
+    for (term, version) in [(8, 0), (MAX_TERM.0, 1)] {
+        lab.hear(term, Some(topology(term, version, "a:1", &["a:1", ME])));
+        assert_eq!(lab.topology().stamp(), (Term(7), 5));
+    }
+}
+
+#[test]
+fn what_is_said_before_the_connection_is_there_is_ignored() {
+    let mut lab = Lab::new();
+    lab.held("a:1", 7, Some(2_500));
+    lab.take();
+    lab.feed(NodeInput::FromLeader(PeerAnswer::Refused { message: "no".into() }));
+    assert_eq!(lab.take(), []);
+}
+
+#[test]
+fn who_is_told_of_no_other_leader_connects_to_nobody() {
+    for named in [None, Some("nowhere"), Some(ME), Some("a:1")] {
+        let mut lab = Lab::new();
+        lab.follow("a:1", 7, None);
+        lab.take();
+        let leader = named.map(str::to_owned);
+        lab.feed(NodeInput::FromLeader(PeerAnswer::NotLeader { leader, term: Term(7) }));
+        assert_eq!(lab.take(), [NodeEffect::Disconnect], "{named:?}");
+    }
+}
+
+#[test]
+fn what_is_gained_is_told_within_50_ms_and_in_a_handover_within_5() {
+    let mut lab = Lab::new();
+    lab.follow("a:1", 7, Some(topology(7, 1, "a:1", &["a:1", ME])));
+    let told_after = |lab: &mut Lab, input| {
+        lab.pass(200, false);
+        lab.take();
+        lab.feed(NodeInput::Owned(PartitionId(1), Epoch(1)));
+        lab.take();
+        lab.feed(input);
+        let since = lab.now;
+        while lab.sent().is_empty() {
+            lab.pass(1, false);
+        }
+        lab.now - since
+    };
+    // The first of two goes at once: the last heartbeat was long ago.
+    assert_eq!(told_after(&mut lab, NodeInput::Owned(PartitionId(3), Epoch(1))), 50);
+    let mut next = topology(7, 2, "a:1", &["a:1", ME]);
+    next.owners[1] = Some(0);
+    lab.hear(7, Some(next));
+    assert_eq!(told_after(&mut lab, NodeInput::Owned(PartitionId(5), Epoch(1))), 5);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Who leads: the lease, its deadline, campaigns and terms.
 
+use mtimer_types::limits::MAX_TERM;
+
 use super::*;
 
 #[test]
@@ -49,7 +51,9 @@ fn renewals_count_from_when_they_were_sent_and_failures_are_tried_again() {
     lab.pass(400, false);
     assert_eq!(renewals(&lab.take()), 0, "one at a time");
     lab.feed(NodeInput::Renewed { sent, answer: Err(StoreError::Unavailable("away".into())) });
-    lab.pass(100, false);
+    lab.pass(99, false);
+    assert_eq!(renewals(&lab.take()), 0);
+    lab.pass(1, false);
     assert_eq!(renewals(&lab.take()), 1);
     lab.feed(NodeInput::Renewed { sent: lab.now, answer: Ok(true) });
     let until = lab.now + 2_249;
@@ -62,12 +66,70 @@ fn a_lease_that_is_lost_stays_lost_whatever_comes_late() {
     lab.pass(700, false);
     lab.feed(NodeInput::Renewed { sent: lab.now, answer: Ok(false) });
     assert!(!lab.node.leads());
-    let answer = Ok(Campaigned::Won { term: Term(7), published: None });
-    lab.feed(NodeInput::Campaigned { sent: lab.now - 600, answer });
-    assert!(!lab.node.leads());
     lab.take();
+    for ago in [600, 0] {
+        let answer = Ok(Campaigned::Won { term: Term(7), published: None });
+        lab.feed(NodeInput::Campaigned { sent: lab.now - ago, answer });
+        assert!(!lab.node.leads());
+    }
+    assert_eq!(lab.take(), []);
     lab.pass(500, false);
     assert_eq!(campaigns(&lab.take()), 1);
+    lab.win(8, None);
+    assert!(lab.node.leads());
+}
+
+#[test]
+fn a_campaign_that_is_not_answered_is_given_up_after_four_lifetimes_of_a_lease() {
+    let mut lab = Lab::new();
+    assert_eq!(campaigns(&lab.take()), 1);
+    // An answer to an earlier one changes nothing about that, although it says that the lease is free soon.
+    let answer = Ok(Campaigned::Held { address: "a:1".into(), term: Term(3), remaining_ms: Some(10) });
+    lab.feed(NodeInput::Campaigned { sent: lab.now - 1, answer });
+    lab.pass(9_999, false);
+    assert_eq!(campaigns(&lab.take()), 0);
+    lab.pass(1, false);
+    assert_eq!(campaigns(&lab.take()), 1);
+    lab.pass(10_000, false);
+    assert_eq!(campaigns(&lab.take()), 1);
+}
+
+#[test]
+fn a_campaign_that_fails_is_followed_by_the_next_in_a_quarter_to_half_a_second() {
+    let mut lab = Lab::new();
+    for _ in 0..20 {
+        lab.take();
+        let answer = Err(StoreError::Unavailable("away".into()));
+        lab.feed(NodeInput::Campaigned { sent: lab.now, answer });
+        let since = lab.now;
+        while campaigns(&lab.out) == 0 {
+            lab.pass(1, false);
+        }
+        assert!((250..=500).contains(&(lab.now - since)), "{} ms", lab.now - since);
+    }
+}
+
+#[test]
+fn a_lease_that_is_won_again_goes_on_and_one_of_a_higher_term_is_another() {
+    let mut lab = Lab::leading(7, None);
+    let reigns = |lab: &Lab| (lab.counter("terms_led_total"), lab.counter("stepped_down_total"));
+    lab.win(7, None);
+    assert_eq!((lab.node.lease().map(|l| l.term), reigns(&lab)), (Some(Term(7)), (1, 0)));
+    lab.win(8, None);
+    assert_eq!((lab.node.lease().map(|l| l.term), reigns(&lab)), (Some(Term(8)), (2, 1)));
+}
+
+#[test]
+fn the_lease_is_renewed_at_its_time_and_no_more_often() {
+    let mut lab = Lab::leading(7, None);
+    lab.take();
+    let mut renewals = 0;
+    for _ in 0..70 {
+        lab.pass(100, false);
+        renewals += lab.out.iter().filter(|e| matches!(e, NodeEffect::Renew(..))).count();
+        lab.be_well();
+    }
+    assert_eq!(renewals, 10, "every 700 ms");
 }
 
 #[test]
@@ -201,9 +263,11 @@ fn it_wants_a_term_above_all_that_it_has_seen() {
 #[test]
 fn a_term_that_no_store_can_have_given_is_not_believed() {
     let mut lab = Lab::leading(7, None);
-    lab.beat(1, Heartbeat { term: Term(u64::MAX), ..beat("a:1", 5) });
-    assert!(lab.node.leads());
-    assert_eq!(lab.node.term(), Term(7));
+    for term in [u64::MAX, MAX_TERM.0 / 2, 7] {
+        lab.beat(1, Heartbeat { term: Term(term), ..beat("a:1", 5) });
+        assert!(lab.node.leads());
+        assert_eq!(lab.node.term(), Term(7));
+    }
     lab.beat(1, Heartbeat { term: Term(8), ..beat("a:1", 5) });
     assert!(!lab.node.leads());
 }

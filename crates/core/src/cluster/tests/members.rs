@@ -46,8 +46,12 @@ fn of_two_living_processes_with_one_address_the_second_is_refused() {
     lab.feed(NodeInput::PeerGone(PeerId(1)));
     lab.beat(3, beat("a:1", 6));
     assert_eq!((refused(&lab.take()), lab.topology()), (None, &before));
-    lab.pass(1_000, true);
+    lab.pass(999, true);
+    lab.take();
     lab.beat(4, beat("a:1", 7));
+    assert!(refused(&lab.take()).is_some());
+    lab.pass(1, true);
+    lab.beat(5, beat("a:1", 7));
     assert_eq!(refused(&lab.take()), None);
     assert_eq!(lab.counter("member_deaths_total"), 0);
 }
@@ -97,6 +101,41 @@ fn a_leader_that_stood_still_blames_nobody() {
     lab.be_well();
     lab.pass(1_500, true);
     assert_eq!(lab.share("a:1"), 0);
+}
+
+#[test]
+fn a_leader_that_stood_still_gives_a_lost_session_its_time() {
+    let mut lab = Lab::leading(7, None);
+    lab.beat(1, beat("a:1", 5));
+    lab.feed(NodeInput::PeerGone(PeerId(1)));
+    lab.now += 2_000;
+    lab.feed(NodeInput::Tick);
+    lab.be_well();
+    lab.pass(499, true);
+    assert_eq!(lab.share("a:1"), 3);
+    lab.pass(1, true);
+    assert_eq!(lab.share("a:1"), 0);
+}
+
+#[test]
+fn deaths_more_than_a_minute_apart_hold_nobody_back() {
+    let mut lab = Lab::leading(7, None);
+    for inc in 1..=3 {
+        lab.beat(inc, beat("a:1", inc));
+        assert_eq!(lab.share("a:1"), 3, "life {inc}");
+        lab.feed(NodeInput::PeerGone(PeerId(inc)));
+        lab.pass(61_000, true);
+    }
+    assert_eq!(lab.counter("member_deaths_total"), 3);
+}
+
+#[test]
+fn another_weight_counts_at_once() {
+    let mut lab = Lab::leading(7, None);
+    lab.beat(1, beat("a:1", 5));
+    assert_eq!(lab.share("a:1"), 3);
+    lab.beat(1, Heartbeat { weight: 200, ..beat("a:1", 5) });
+    assert_eq!(lab.share("a:1"), 4);
 }
 
 #[test]

@@ -117,6 +117,73 @@ fn out_of_reach_for_two_seconds_it_goes_to_one_who_reaches_it() {
 }
 
 #[test]
+fn a_new_leader_that_stood_still_waits_on_for_those_who_had_something() {
+    let mut lab = Lab::leading(7, Some(&topology(6, 9, "a:1", &["a:1", ME])));
+    lab.now += 1_400;
+    lab.feed(NodeInput::Tick);
+    lab.be_well();
+    lab.pass(1_499, true);
+    assert!(lab.node.topology().is_none());
+    lab.pass(1, true);
+    assert_eq!(lab.share(ME), 6);
+}
+
+#[test]
+fn of_two_that_say_they_own_it_the_higher_epoch_is_believed() {
+    let last = topology(6, 9, "a:1", &["a:1", ME, "c:1"]);
+    for (a, c, owner) in [(2, 3, "c:1"), (3, 2, "a:1")] {
+        let mut lab = Lab::leading(7, Some(&last));
+        let owned = |epoch| vec![(PartitionId(4), Epoch(epoch))];
+        lab.beat(1, Heartbeat { owned: owned(a), ..beat("a:1", 5) });
+        lab.beat(2, Heartbeat { owned: owned(c), ..beat("c:1", 5) });
+        assert_eq!(lab.topology().owner(PartitionId(4)), Some(owner));
+    }
+}
+
+#[test]
+fn a_broker_is_emptied_before_its_new_leader_has_heard_of_it() {
+    let published = topology(7, 3, "a:1", &["a:1", ME]);
+    let mut lab = Lab::new();
+    lab.follow("a:1", 7, Some(published.clone()));
+    lab.win(8, Some(&published));
+    lab.node.drain(lab.now, "a:1", true).unwrap();
+    lab.pass(1_000, true);
+    lab.beat(1, Heartbeat { topology: published.stamp(), ..beat("a:1", 5) });
+    assert_eq!(lab.share("a:1"), 0);
+}
+
+#[test]
+fn what_time_alone_changes_is_seen_by_a_leader_that_looks_late() {
+    let mut lab = Lab::leading(7, None);
+    lab.beat(1, beat("a:1", 5));
+    let mine = lab.topology().partitions_of(ME).next().unwrap();
+    lab.feed(NodeInput::Unreachable(vec![mine]));
+    for _ in 0..7 {
+        assert_eq!(lab.topology().owner(mine), Some(ME));
+        lab.now += 300;
+        lab.beat(1, beat("a:1", 5));
+        lab.be_well();
+    }
+    assert_eq!(lab.topology().owner(mine), Some("a:1"));
+}
+
+#[test]
+fn who_reaches_the_store_again_waits_two_seconds_for_its_share() {
+    let mut lab = Lab::leading(7, None);
+    let all: Vec<_> = (0..P).map(PartitionId).collect();
+    let beat_for = |lab: &mut Lab, ms: u64, unreachable: &[PartitionId]| {
+        for _ in 0..ms / 250 {
+            lab.pass(250, true);
+            lab.beat(1, Heartbeat { unreachable: unreachable.to_vec(), ..beat("a:1", 5) });
+        }
+        lab.share("a:1")
+    };
+    assert_eq!(beat_for(&mut lab, 2_500, &all), 0, "nothing is given to it at first");
+    assert_eq!(beat_for(&mut lab, 2_000, &[]), 0);
+    assert_eq!(beat_for(&mut lab, 250, &[]), 3);
+}
+
+#[test]
 fn what_is_reached_again_is_taken_from_the_dead_at_once_and_from_the_living_not_yet() {
     let mut lab = Lab::leading(7, None);
     lab.beat(1, beat("a:1", 5));

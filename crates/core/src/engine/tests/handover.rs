@@ -1,9 +1,11 @@
 //! A release in good order, and what the next owner makes of the word that was left.
 
-use mtimer_store::{Batch, Op, Verdict};
+use mtimer_store::{Batch, InFlight, Op, Verdict};
 use mtimer_types::Key;
 
 use super::*;
+use crate::engine::hash::Seeded;
+use crate::engine::partition::{Partition, Pending};
 
 /// One of these is delivered by an owner that then stops in good order, and leaves word of it.
 fn left_under_way(timer: impl FnOnce(&mut Timer)) -> (MemoryStore, Delivery, u64) {
@@ -111,6 +113,33 @@ fn an_ok_that_comes_after_the_timeout_of_an_inherited_delivery_ends_the_timer() 
     assert_eq!(next.refusals(), []);
     let found = next.lane.get(Target::Id(t.id)).now_or_never().unwrap().unwrap();
     assert_eq!((found, next.engine.memory().0, next.engine.unsettled()), (None, 0, 0));
+}
+
+#[test]
+fn an_ok_of_an_inherited_delivery_from_another_client_changes_nothing() {
+    let (_, d, mut next) = sent_twice_and_left(0);
+    next.join(2, "a", 0);
+    next.settle(2, &d, HandlerOutcome::Ok);
+    next.run(5);
+    assert_eq!(next.refusals(), [SettleRefusal::Late]);
+    next.session(2, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 1 });
+    next.run(50);
+    assert_eq!(next.take_deliveries().iter().map(|(_, d)| d.attempt).collect::<Vec<_>>(), [3]);
+}
+
+#[test]
+fn an_inherited_delivery_is_extended_by_the_client_that_has_it_and_no_other() {
+    for (client, attempts) in [(1, vec![]), (2, vec![2])] {
+        let (store, d, ms) = left_under_way(|_| {});
+        let mut next = Rig::on(store, 2, ms, EngineOptions::default());
+        next.join(1, "a", 10);
+        next.join(2, "b", 1);
+        let extend = SessionEvent::Extend { id: d.id, epoch: d.epoch, attempt: d.attempt, by_ms: 2_000 };
+        next.session(client, extend);
+        next.run(1_000);
+        let sent: Vec<_> = next.take_deliveries().iter().map(|(_, d)| d.attempt).collect();
+        assert_eq!(sent, attempts, "client {client}");
+    }
 }
 
 #[test]
@@ -361,4 +390,41 @@ fn unconfirmed_timers_are_trimmed_by_count_and_by_age_and_that_is_counted() {
     let mut rig = Rig::on(store, 3, 5_000, options);
     rig.run(500);
     assert_eq!((trimmed(&rig).map(|c| c.1), taken(&rig)), (Some(10), 0));
+}
+
+#[test]
+fn words_are_kept_until_all_that_was_sent_before_has_been_read() {
+    let since = Time::from_ms(5_000);
+    let id = TimerId::from_u128(1);
+    let words_left = |horizon, call: Option<Pending>| {
+        let mut p = Partition::new(P, Epoch(2), Time::ZERO, since, Seeded(1));
+        p.horizon = Time::from_ms(horizon);
+        p.calls.extend(call);
+        p.inherited.insert(id, InFlight { id, attempt: 1, session: 1, until: since });
+        p.drop_old_words();
+        p.inherited.len()
+    };
+    // The predecessor's clock may have been ahead by a second.
+    assert_eq!(words_left(5_999, None), 1);
+    assert_eq!(words_left(6_000, Some(Pending::Taken)), 1);
+    assert_eq!(words_left(6_000, Some(Pending::Fetch(id))), 1);
+    assert_eq!(words_left(6_000, None), 0);
+}
+
+#[test]
+fn a_word_whose_timer_is_not_loaded_yet_is_handed_on() {
+    let (store, _, ms) = left_under_way(|t| t.callback_timeout_ms = Some(60_000));
+    let mut second = Rig::acquired(store.clone(), 2, ms, EngineOptions::default());
+    second.stop();
+    assert_eq!(words(&store, 3, ms), 1);
+}
+
+#[test]
+fn an_edit_by_key_right_after_a_takeover_waits_only_if_there_is_a_word() {
+    let mut rig = Rig::acquired(MemoryStore::new(1), 1, 0, EngineOptions::default());
+    rig.join(1, "a", 10);
+    let target = Target::Key(dest("a"), Key::new("order-1").unwrap());
+    rig.ask(1, vec![RequestOp::Cancel { target, request: 1 }]);
+    rig.run(5);
+    assert_eq!(rig.take_replies(), [OpReply::NotFound]);
 }

@@ -133,3 +133,53 @@ fn batches_of_all_partitions_together_take_a_part_of_the_budget() {
     let (least, most) = (budget * 3 / 16, budget * 3 / 16 + 3 * u64::from(PARTITIONS) * 60_000);
     assert!((least..=most).contains(&bytes), "{bytes} bytes under way, of {budget}");
 }
+
+#[test]
+fn a_timer_counts_with_its_payload_while_it_is_in_memory() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    for n in 1..=2 {
+        let timer = Timer { payload: vec![0; 10_000].into(), ..rig.timer("a", 100) };
+        rig.schedule(1, timer);
+        rig.run(5);
+        assert!((n * 10_000..n * 11_000).contains(&rig.engine.memory().1), "{:?}", rig.engine.memory());
+    }
+    rig.run(100);
+    let bytes_after_each = rig.take_deliveries().into_iter().map(|(_, d)| {
+        rig.settle(1, &d, HandlerOutcome::Ok);
+        rig.run(20);
+        rig.engine.memory().1 / 10_000
+    });
+    assert_eq!(bytes_after_each.collect::<Vec<_>>(), [1, 0]);
+    assert_eq!(rig.engine.memory(), (0, 0));
+}
+
+#[test]
+fn what_was_moved_to_an_earlier_time_is_not_unloaded_with_its_old_one() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let timer = rig.timer("a", 4_000);
+    rig.schedule(1, timer.clone());
+    rig.run(5);
+    let now = rig.now().time;
+    let target = Target::Id(timer.id);
+    rig.ask(1, vec![RequestOp::Reschedule { target, due: now + 1_000, request: 1 }]);
+    rig.run(5);
+    rig.engine.unloaded(P, now + 2_000);
+    rig.run(1_000);
+    assert_eq!(rig.take_deliveries().len(), 1);
+}
+
+#[test]
+fn nothing_is_left_of_a_destination_that_nobody_needs() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let timer = rig.timer("a", 0);
+    let d = rig.deliver(1, timer);
+    rig.settle(1, &d, HandlerOutcome::Ok);
+    rig.run(20);
+    assert_eq!(rig.engine.roster.dests().count(), 1);
+    rig.session(1, SessionEvent::Closed);
+    rig.run(100);
+    assert_eq!(rig.engine.roster.dests().count(), 0);
+}

@@ -12,6 +12,7 @@ mod queries;
 mod requests;
 mod settle;
 mod stopping;
+mod topology;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

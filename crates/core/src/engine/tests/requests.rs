@@ -1,6 +1,7 @@
 //! Schedules, cancels and reschedules: refusals, repeats, and edits of what is on its way elsewhere.
 
 use mtimer_types::Key;
+use mtimer_types::limits::{MAX_AHEAD_MS, MAX_BATCH, MAX_SESSION_INFLIGHT};
 
 use super::*;
 use crate::engine::partition::{APPLIES_OUT, KEY_OPS, QUEUE_OPS};
@@ -20,6 +21,43 @@ fn requests_that_are_too_old_or_not_ours_are_refused() {
     rig.run(1);
     let codes: Vec<_> = rig.take_replies().iter().map(code).collect();
     assert_eq!(codes, [Some(ErrorCode::Unknown), Some(ErrorCode::Invalid), Some(ErrorCode::Invalid)]);
+}
+
+fn unknown_timers(count: usize) -> Vec<RequestOp> {
+    vec![RequestOp::Purge { id: TimerId::from_u128(1) }; count]
+}
+
+#[test]
+fn a_request_has_as_many_operations_as_it_may() {
+    for (count, closed) in [(0, true), (1, false), (MAX_BATCH, false), (MAX_BATCH + 1, true)] {
+        let mut rig = Rig::new(EngineOptions::default());
+        rig.join(1, "a", 0);
+        rig.ask(1, unknown_timers(count));
+        let (now, mut effects) = (rig.now(), Vec::new());
+        rig.engine.flush(now, &mut effects);
+        let closes = |e: &Effect| matches!(e, Effect::Close(..));
+        assert_eq!(effects.iter().any(closes), closed, "{count} operations");
+    }
+}
+
+#[test]
+fn a_session_has_as_many_operations_unanswered_as_it_may() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 0);
+    rig.store.faults().hold(P);
+    let ask = |rig: &mut Rig, count| {
+        rig.ask(1, unknown_timers(count));
+        rig.run(1);
+        rig.take_replies().first().and_then(code)
+    };
+    for _ in 0..MAX_SESSION_INFLIGHT / MAX_BATCH {
+        assert_eq!(ask(&mut rig, MAX_BATCH), None);
+    }
+    assert_eq!(ask(&mut rig, 1), Some(ErrorCode::Overloaded));
+    rig.store.faults().heal(P);
+    rig.run(100);
+    assert_eq!(rig.take_replies().len(), MAX_SESSION_INFLIGHT);
+    assert_eq!(ask(&mut rig, 1), None);
 }
 
 #[test]
@@ -207,6 +245,80 @@ fn operations_that_wait_for_a_key_have_an_end() {
     let replies = rig.take_replies();
     let taken = replies.iter().filter(|r| matches!(r, OpReply::KeyTaken(_))).count();
     assert_eq!((replies.len(), taken), (KEY_OPS + 2, KEY_OPS));
+    assert_eq!(rig.engine.partition(P).unwrap().waiting, 0);
+}
+
+#[test]
+fn a_reschedule_beyond_the_farthest_time_is_refused() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 0);
+    let timer = rig.timer("a", 60_000);
+    rig.schedule(1, timer.clone());
+    rig.run(5);
+    rig.take_replies();
+    let due = rig.now().time + MAX_AHEAD_MS + 60_000;
+    rig.ask(1, vec![RequestOp::Reschedule { target: Target::Id(timer.id), due, request: 1 }]);
+    rig.run(5);
+    assert_eq!(rig.take_replies().iter().map(code).collect::<Vec<_>>(), [Some(ErrorCode::Invalid)]);
+}
+
+#[test]
+fn new_and_refused_schedules_are_counted() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let timer = Timer { key: Some(Key::new("order-1").unwrap()), ..rig.timer("a", 0) };
+    let counted = |rig: &Rig| {
+        let counter = |name| rig.engine.counters().find(|c| c.0 == name).unwrap().1;
+        (counter("scheduled_total"), counter("schedule_refused_total"))
+    };
+    let d = rig.deliver(1, timer.clone());
+    assert_eq!(counted(&rig), (1, 0));
+    rig.take_replies();
+    // It is known here to be a repeat, to differ from the first, and by the store to want a key that is taken.
+    let other = Timer { key: timer.key.clone(), ..rig.timer("a", 0) };
+    for (again, reply, refused) in [
+        (timer.clone(), OpReply::Scheduled { new: false, replaced: None }, 0),
+        (Timer { payload: b"other".as_slice().into(), ..timer }, OpReply::Conflict, 1),
+        (other, OpReply::KeyTaken(d.id), 2),
+    ] {
+        rig.schedule(1, again);
+        rig.run(5);
+        assert_eq!((rig.take_replies(), counted(&rig)), (vec![reply], (1, refused)));
+    }
+}
+
+/// A dead letter with a key.
+fn buried() -> (Rig, Timer) {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let timer = Timer { key: Some(Key::new("order-1").unwrap()), ..rig.timer("a", 0) };
+    let d = rig.deliver(1, timer.clone());
+    rig.settle(1, &d, HandlerOutcome::Fail { error: "no".into() });
+    rig.run(5);
+    rig.take_replies();
+    assert_eq!(rig.place(timer.id), Some(Place::Dead));
+    (rig, timer)
+}
+
+#[test]
+fn a_replay_says_who_has_its_key() {
+    let (mut rig, timer) = buried();
+    let next = Timer { key: timer.key.clone(), ..rig.timer("a", 60_000) };
+    rig.schedule(1, next.clone());
+    rig.ask(1, vec![RequestOp::Replay { id: timer.id }]);
+    rig.run(5);
+    assert_eq!(rig.take_replies().last(), Some(&OpReply::KeyTaken(next.id)));
+}
+
+#[test]
+fn a_replay_that_is_not_confirmed_is_delivered_all_the_same() {
+    let (mut rig, timer) = buried();
+    rig.unconfirmed = true;
+    rig.ask(1, vec![RequestOp::Replay { id: timer.id }]);
+    rig.turn();
+    rig.unconfirmed = false;
+    rig.run(100);
+    assert_eq!(rig.take_deliveries().iter().map(|(_, d)| d.id).collect::<Vec<_>>(), [timer.id]);
 }
 
 #[test]

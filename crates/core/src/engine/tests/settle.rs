@@ -1,5 +1,7 @@
 //! Outcomes and callback timeouts: who may settle, how late, and for how long.
 
+use mtimer_types::DeadReason;
+
 use super::*;
 use crate::engine::table::State;
 
@@ -38,6 +40,59 @@ fn extending_moves_the_callback_timeout() {
     assert!(rig.take_deliveries().is_empty());
     rig.run(1_000);
     assert_eq!(rig.take_deliveries()[0].1.attempt, 2);
+}
+
+#[test]
+fn only_whoever_has_a_delivery_extends_it() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    rig.join(2, "b", 1);
+    let t = rig.timer("a", 1);
+    let d = rig.deliver(1, t);
+    let (id, epoch, by_ms) = (d.id, d.epoch, 2_000);
+    rig.session(2, SessionEvent::Extend { id, epoch, attempt: 1, by_ms });
+    rig.session(1, SessionEvent::Extend { id, epoch: Epoch(epoch.0 + 1), attempt: 1, by_ms });
+    rig.session(1, SessionEvent::Extend { id, epoch, attempt: 2, by_ms });
+    rig.run(700);
+    assert_eq!(rig.take_deliveries()[0].1.attempt, 2);
+}
+
+#[test]
+fn what_a_lost_session_had_goes_to_the_next_at_once() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let t = Timer { callback_timeout_ms: Some(60_000), ..rig.timer("a", 0) };
+    rig.deliver(1, t);
+    rig.session(1, SessionEvent::Closed);
+    rig.join(2, "a", 10);
+    rig.run(150);
+    assert_eq!(rig.take_deliveries().iter().map(|(_, d)| d.attempt).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn outcomes_are_counted() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let error = String::from("no");
+    for outcome in [
+        HandlerOutcome::Ok,
+        HandlerOutcome::Fail { error: error.clone() },
+        HandlerOutcome::Retry { after_ms: None, error },
+    ] {
+        let timer = rig.timer("a", 0);
+        let d = rig.deliver(1, timer);
+        rig.settle(1, &d, outcome);
+        rig.run(20);
+    }
+    let missed = Timer { deadline: Some(rig.now().time + 1), ..rig.timer("c", 0) };
+    rig.schedule(1, missed);
+    rig.run(100);
+    let names = ["acknowledged", "late_acknowledged", "dead", "retried", "expired"];
+    let counted = names.map(|name| {
+        let of = |c: &(&str, u64)| c.0 == format!("{name}_total");
+        rig.engine.counters().find(of).unwrap_or_else(|| panic!("no counter {name}")).1
+    });
+    assert_eq!(counted, [1, 0, 1, 1, 1]);
 }
 
 #[test]
@@ -81,10 +136,46 @@ fn an_ok_of_what_was_never_sent_is_late_without_asking_the_store() {
     rig.take_replies();
     rig.store.faults().hold(P);
     let epoch = rig.lane.epoch();
+    for attempt in [0, 1] {
+        let forged = Settlement { id: timer.id, epoch, attempt, outcome: HandlerOutcome::Ok };
+        rig.session(1, SessionEvent::Settle(vec![forged]));
+        rig.turn();
+        assert_eq!(rig.refusals(), [SettleRefusal::Late], "attempt {attempt}");
+    }
+}
+
+#[test]
+fn an_ok_that_the_store_refuses_does_not_hold_its_timer_back() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let timer = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 7_000) };
+    rig.schedule(1, timer.clone());
+    rig.run(5);
+    rig.take_replies();
+    assert_eq!(rig.engine.memory().0, 0, "not loaded yet: only the store knows that it was never sent");
+    let epoch = rig.lane.epoch();
     let forged = Settlement { id: timer.id, epoch, attempt: 1, outcome: HandlerOutcome::Ok };
     rig.session(1, SessionEvent::Settle(vec![forged]));
-    rig.turn();
+    rig.run(5);
     assert_eq!(rig.refusals(), [SettleRefusal::Late]);
+    rig.run(7_000);
+    assert_eq!(rig.take_deliveries().len(), 1);
+}
+
+#[test]
+fn a_failure_is_a_dead_letter_with_the_reason_of_its_mode() {
+    for (mode, reason) in
+        [(Mode::AtLeastOnce, DeadReason::Failed), (Mode::AtMostOnce, DeadReason::AtMostOnce)]
+    {
+        let mut rig = Rig::new(EngineOptions::default());
+        rig.join(1, "a", 10);
+        let timer = Timer { mode, ..rig.timer("a", 0) };
+        let d = rig.deliver(1, timer);
+        rig.settle(1, &d, HandlerOutcome::Fail { error: "no".into() });
+        rig.run(5);
+        let dead = rig.lane.dead(Default::default(), 0, 10).now_or_never().unwrap().unwrap();
+        assert_eq!(dead.rows.iter().map(|d| d.reason).collect::<Vec<_>>(), [reason]);
+    }
 }
 
 /// An at-most-once timer whose first delivery was not confirmed in time, replayed by a person. Its

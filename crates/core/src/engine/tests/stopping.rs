@@ -4,6 +4,7 @@
 use mtimer_types::{DeadReason, Key};
 
 use super::*;
+use crate::engine::partition::APPLIES_OUT;
 
 const A_MONTH: u32 = 2_592_000_000;
 
@@ -182,6 +183,44 @@ fn what_was_taken_and_not_sent_is_left_to_the_next_owner() {
     next.join(1, "a", 10);
     next.run(50);
     assert_eq!(next.take_deliveries().iter().map(|(_, d)| d.id).collect::<Vec<_>>(), [once.id]);
+}
+
+#[test]
+fn a_broker_is_released_when_the_store_has_its_partitions_back() {
+    let mut rig = rig();
+    rig.answers_wait = true;
+    rig.stop();
+    assert!(!rig.released);
+    answers_arrive(&mut rig);
+    assert!(rig.released);
+}
+
+#[test]
+fn a_handover_waits_for_a_take_and_leaves_word_of_its_delivery() {
+    for way in ["queued", "asked", "refused for now"] {
+        let mut rig = rig();
+        let once = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 50) };
+        rig.schedule(1, once);
+        rig.run(45);
+        rig.read_only = way == "refused for now";
+        rig.answers_wait = way == "asked";
+        if way == "queued" {
+            rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
+        }
+        rig.run(10);
+        let now = rig.now();
+        rig.engine.handle(now, Input::Disown(P));
+        rig.run(5);
+        (rig.read_only, rig.answers_wait) = (false, false);
+        if way == "queued" {
+            rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
+        }
+        rig.run(100);
+        assert_eq!(rig.take_deliveries().len(), 1, "{way}");
+        assert_eq!(rig.ended, Some(LaneError::Closed));
+        let mut next = Rig::acquired(rig.store, 2, rig.ms, EngineOptions::default());
+        assert_eq!(next.words(), 1, "{way}");
+    }
 }
 
 #[test]
@@ -386,6 +425,8 @@ fn a_stopped_timer_whose_owner_dies_ends_with_the_next_owner() {
     second.join(1, "a", 10);
     second.join(2, "b", 1);
     second.run(50);
+    let dead = second.lane.dead(Default::default(), 0, 10).now_or_never().unwrap().unwrap();
+    assert_eq!(dead.rows[0].record.progress.failed, 1, "one attempt was made");
     assert_ended(&mut second, &timer, Some(DeadReason::Stopped));
 }
 
