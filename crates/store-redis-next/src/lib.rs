@@ -1,0 +1,16 @@
+//! mtimer's store on Redis and Redis Cluster: the owner decides, the store applies.
+//!
+//! A partition has one writer, and the store refuses every other. So its owner reads what a batch of operations needs,
+//! decides in Rust ([`mtimer_store::decide`]), and has one generic script write the result. That is a *turn*.
+//!
+//! | module | what it is | what it must not know |
+//! |---|---|---|
+//! | `wire` | connections, topology, errors, scripts | timers |
+//! | `keyspace` | the names of keys, the slot of a timer, the bytes of values, what the owner knows of its keys | connections, turns |
+//! | `partition` | turns, loads, recovery, the log, listings | sockets |
+//!
+//! This crate grows beside `mtimer-store-redis` and replaces it.
+
+mod keyspace;
+mod partition;
+mod wire;
