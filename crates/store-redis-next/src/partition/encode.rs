@@ -1,0 +1,311 @@
+//! From what was decided to what is written.
+//!
+//! The order of the commands is what makes a write that is cut off half way harmless until it is repeated: index entries
+//! before the contents they announce, rows before keys, what is new before what goes; and one removal a key, its last
+//! access. A hash slot that is being migrated cuts scripts off so.
+
+use std::collections::BTreeMap;
+
+use mtimer_store::decide::{At, Row};
+use mtimer_store::view::{Changes, KeyChange, RowChange};
+use mtimer_types::{SlotWidth, Time, TimerId};
+
+use super::facts::Locations;
+use super::owner::Owner;
+use super::writes::Writes;
+use crate::keyspace::catalog::Placements;
+use crate::keyspace::keys::{Bucket, SlotKey};
+use crate::keyspace::secret::KeyField;
+use crate::keyspace::value::{
+    Location, encode_answer, encode_destination, encode_ended, encode_moved, encode_moved_to, encode_pending,
+    request_field,
+};
+
+/// Pairs of a hash or a sorted set, by key.
+type Pairs = BTreeMap<String, Vec<Vec<u8>>>;
+
+/// Commands of one write, by what they do, until they are put into order.
+#[derive(Default)]
+pub(crate) struct Draft {
+    /// Members of indexes: score, member.
+    index: Pairs,
+    /// Fields of hashes: field, value.
+    fields: Pairs,
+    /// Application keys: field, id.
+    keys: Pairs,
+    /// Outcomes: field, value; with when the hash expires.
+    ended: Pairs,
+    expires: BTreeMap<String, Time>,
+    /// Timers that leave a slot.
+    leaving: BTreeMap<SlotKey, Vec<TimerId>>,
+    /// Timers that leave a destination's park, by its number.
+    unparked: BTreeMap<u32, Vec<TimerId>>,
+    /// Members that leave a sorted set, fields that leave a hash.
+    unlisted: Pairs,
+    unmoved: Pairs,
+    /// Keys that become free if they still name the timer: field, id.
+    freed: Pairs,
+    pub(crate) placements: Placements,
+    /// Timers that are filed anew in the slot in which they are.
+    refiled: Vec<(SlotKey, TimerId)>,
+    /// Timers that get, or lose, an entry in `moved`.
+    moved: Vec<TimerId>,
+    moved_back: Vec<TimerId>,
+    /// Fields of outcomes.
+    remembered: Vec<Vec<u8>>,
+    bucket: Option<Bucket>,
+    adds: bool,
+}
+
+/// A write, and what the owner has to take note of once it is applied.
+pub(crate) struct Drafted {
+    pub(crate) writes: Writes,
+    pub(crate) note: Note,
+}
+
+/// What is true once a write has been applied.
+pub(crate) struct Note {
+    pub(crate) placements: Placements,
+    /// By the number of the command: timers that left a slot.
+    pub(crate) leaving: Vec<(usize, SlotKey, Vec<TimerId>)>,
+    refiled: Vec<(SlotKey, TimerId)>,
+    moved: Vec<TimerId>,
+    moved_back: Vec<TimerId>,
+    remembered: Vec<Vec<u8>>,
+    bucket: Option<Bucket>,
+    position: u64,
+}
+
+impl Draft {
+    /// A timer leaves its slot.
+    pub(crate) fn leave(&mut self, slot: SlotKey, id: TimerId) {
+        self.leaving.entry(slot).or_default().push(id);
+    }
+
+    /// A key becomes free if it still names the timer.
+    pub(crate) fn free(&mut self, shelf: String, field: KeyField, id: TimerId) {
+        self.freed.entry(shelf).or_default().extend([field.field.to_vec(), id.to_bytes().to_vec()]);
+    }
+}
+
+impl Owner {
+    /// Adds what a batch has decided.
+    pub(crate) fn draft(&mut self, draft: &mut Draft, changes: &Changes, locations: &Locations, now: Time) {
+        draft.adds |= changes.adds();
+        for row in &changes.rows {
+            self.draft_row(draft, row, locations.get(&row.id()).copied(), now);
+        }
+        for key in &changes.keys {
+            self.draft_key(draft, key);
+        }
+        let ended = changes.ended.iter().map(|(id, how)| (id.to_bytes().to_vec(), encode_ended(*how).to_vec()));
+        let answered = changes.answered.iter().filter_map(|(request, answer)| {
+            Some((request_field(*request).to_vec(), encode_answer(answer)?))
+        });
+        let outcomes: Vec<_> = ended.chain(answered).collect();
+        if !outcomes.is_empty() {
+            let bucket = Bucket::of(now);
+            let key = self.space.ended(bucket);
+            draft.remembered.extend(outcomes.iter().map(|(field, _)| field.clone()));
+            draft.bucket = Some(bucket);
+            draft.ended.entry(key.clone()).or_default().extend(outcomes.into_iter().flat_map(|(f, v)| [f, v]));
+            draft.expires.insert(key, bucket.expires());
+        }
+    }
+
+    fn draft_key(&self, draft: &mut Draft, key: &KeyChange) {
+        let field = self.secret.key(&key.dest, &key.key);
+        let shelf = self.space.app_keys(field.shelf);
+        match (key.after, key.before) {
+            (Some(id), _) => {
+                draft.keys.entry(shelf).or_default().extend([field.field.to_vec(), id.to_bytes().to_vec()]);
+            }
+            (None, Some(id)) => draft.free(shelf, field, id),
+            (None, None) => {}
+        }
+    }
+
+    fn draft_row(&mut self, draft: &mut Draft, change: &RowChange, from: Option<Location>, now: Time) {
+        let (id, before, after) = (change.id(), change.before.as_ref(), change.after.as_ref());
+        let was = before.map(|row| row.at);
+        let stays = was == after.map(|row| row.at);
+        let to = after.map(|row| self.draft_contents(draft, id, row, from.filter(|_| stays), now));
+        if let Some(Location::Slot { slot, .. }) = from
+            && to.is_none_or(|to| !matches!(to, Location::Slot { slot: new, .. } if new == slot))
+        {
+            draft.leave(slot, id);
+        } else if let Some(Location::Slot { slot, .. }) = from
+            && !stays
+        {
+            draft.refiled.push((slot, id));
+        }
+        let has_entry = |at: Location| !matches!(at, Location::Slot { is_birth: true, .. });
+        match (from.is_some_and(has_entry), to.is_some_and(has_entry)) {
+            (true, false) => {
+                let shelf = self.space.moved(self.secret.id(id).shelf());
+                draft.unmoved.entry(shelf).or_default().push(id.to_bytes().to_vec());
+                draft.moved_back.push(id);
+            }
+            (false, true) => draft.moved.push(id),
+            _ => {}
+        }
+        if !stays {
+            if let Some(row) = before {
+                self.unlist(draft, row);
+            }
+            if let Some(row) = after {
+                self.list(draft, row);
+            }
+        }
+    }
+
+    /// Writes a row to where it belongs; `stays`: where it is, if that does not change.
+    fn draft_contents(
+        &mut self,
+        draft: &mut Draft,
+        id: TimerId,
+        row: &Row,
+        stays: Option<Location>,
+        now: Time,
+    ) -> Location {
+        let dest = self.dests.intern(&row.record.timer.dest);
+        let field = id.to_bytes().to_vec();
+        let shelf = self.space.moved(self.secret.id(id).shelf());
+        let At::Pending { fire, tier } = row.at else {
+            let value = encode_moved(row, dest).unwrap_or_default();
+            draft.fields.entry(shelf).or_default().extend([field, value]);
+            return Location::Moved;
+        };
+        let location = stays.unwrap_or_else(|| {
+            let is_birth = tier == 0 && fire == id.birth_due();
+            let width = SlotWidth::for_distance(fire.ms_since(now));
+            let width = if is_birth { id.birth_width() } else { width };
+            let size = row.record.timer.payload.len() + 32;
+            let place = self.catalog.place(id, fire, tier, width, size, &mut draft.placements);
+            Location::Slot { slot: place.slot, is_birth: place.is_birth }
+        });
+        if let Location::Slot { slot, is_birth } = location {
+            let value = encode_pending(&row.record, fire, tier, is_birth, dest);
+            draft.fields.entry(self.space.slot(slot)).or_default().extend([field.clone(), value]);
+            if !is_birth && stays.is_none() {
+                draft.fields.entry(shelf).or_default().extend([field, encode_moved_to(slot)]);
+            }
+        }
+        location
+    }
+
+    /// Puts a timer at the end of the listing of its place.
+    fn list(&mut self, draft: &mut Draft, row: &Row) {
+        let listing = match row.at {
+            At::Pending { .. } => return,
+            At::Parked => {
+                let number = self.dests.intern(&row.record.timer.dest);
+                let park = draft.index.entry(self.space.park()).or_default();
+                park.extend([b"0".to_vec(), number.to_string().into_bytes()]);
+                self.space.park_of(number)
+            }
+            At::Taken { .. } => self.space.taken(),
+            At::Unconfirmed { .. } => self.space.unconfirmed(),
+            At::Dead { .. } => self.space.dead(),
+        };
+        self.position += 1;
+        let position = self.position.to_string().into_bytes();
+        draft.index.entry(listing).or_default().extend([position, row.id().to_bytes().to_vec()]);
+    }
+
+    fn unlist(&mut self, draft: &mut Draft, row: &Row) {
+        let listing = match row.at {
+            At::Pending { .. } => return,
+            At::Parked => {
+                let number = self.dests.intern(&row.record.timer.dest);
+                return draft.unparked.entry(number).or_default().push(row.id());
+            }
+            At::Taken { .. } => self.space.taken(),
+            At::Unconfirmed { .. } => self.space.unconfirmed(),
+            At::Dead { .. } => self.space.dead(),
+        };
+        draft.unlisted.entry(listing).or_default().push(row.id().to_bytes().to_vec());
+    }
+
+    /// Puts the commands into order.
+    pub(crate) fn finish(&self, draft: Draft, claim: Option<Time>) -> Drafted {
+        let mut writes = Writes::default();
+        if draft.adds {
+            writes.set_adds();
+        }
+        let mut facts: Vec<Vec<u8>> = Vec::new();
+        if !draft.index.is_empty() {
+            facts.extend([b"o".to_vec(), self.position.to_string().into_bytes()]);
+        }
+        if let Some(until) = claim.filter(|until| *until > self.claimed) {
+            facts.extend([b"c".to_vec(), until.as_ms().to_string().into_bytes()]);
+        }
+        put(&mut writes, "HSET", &self.writer.identity().owner_key, &facts);
+        let names = self.dests.unstored();
+        let names = names.flat_map(|(number, dest)| [number.to_string(), encode_destination(dest)]);
+        put(&mut writes, "HSET", &self.space.destinations(), &names.collect::<Vec<_>>());
+        self.announce(&mut writes, &draft.placements);
+        draft.index.iter().for_each(|(key, pairs)| put(&mut writes, "ZADD", key, pairs));
+        for (key, pairs) in draft.fields.iter().chain(&draft.keys).chain(&draft.ended) {
+            put(&mut writes, "HSET", key, pairs);
+        }
+        for (key, at) in &draft.expires {
+            writes.command("PEXPIREAT", key, 1, &[at.as_ms().to_string()]);
+        }
+        let leaving = draft.leaving.into_iter().map(|(slot, ids)| {
+            let (index, name) = (self.space.index(self.catalog.index(slot)), slot.to_string());
+            let fields: Vec<_> = ids.iter().map(|id| id.to_bytes()).collect();
+            (writes.take_out(&self.space.slot(slot), &index, &name, &fields), slot, ids)
+        });
+        let leaving = leaving.collect();
+        for (number, ids) in draft.unparked {
+            let fields: Vec<_> = ids.iter().map(|id| id.to_bytes()).collect();
+            let park = self.space.park_of(number);
+            writes.take_out_sorted(&park, &self.space.park(), &number.to_string(), &fields);
+        }
+        draft.unlisted.iter().for_each(|(key, members)| writes.command("ZREM", key, 1, members));
+        draft.unmoved.iter().for_each(|(key, fields)| writes.command("HDEL", key, 1, fields));
+        draft.freed.iter().for_each(|(key, pairs)| writes.command("FREE", key, 2, pairs));
+        let note = Note {
+            placements: draft.placements,
+            leaving,
+            refiled: draft.refiled,
+            moved: draft.moved,
+            moved_back: draft.moved_back,
+            remembered: draft.remembered,
+            bucket: draft.bucket,
+            position: self.position,
+        };
+        Drafted { writes, note }
+    }
+
+    /// Enters slots that are new into their indexes.
+    pub(crate) fn announce(&self, writes: &mut Writes, placements: &Placements) {
+        let mut indexes = Pairs::new();
+        for slot in placements.new_slots() {
+            let index = indexes.entry(self.space.index(self.catalog.index(*slot))).or_default();
+            index.extend([slot.start.to_string().into_bytes(), slot.to_string().into_bytes()]);
+        }
+        indexes.iter().for_each(|(key, pairs)| put(writes, "ZADD", key, pairs));
+    }
+
+    /// Takes note of what was applied. The timers that left slots are the caller's: see [`Note::leaving`].
+    pub(crate) fn note(&mut self, note: Note) {
+        // They were counted a second time when they were placed.
+        note.refiled.into_iter().for_each(|(slot, id)| self.catalog.removed(slot, [id]));
+        note.moved.into_iter().for_each(|id| self.moved.add(self.secret.id(id)));
+        note.moved_back.into_iter().for_each(|id| self.moved.remove(self.secret.id(id)));
+        if let Some(bucket) = note.bucket {
+            note.remembered.iter().for_each(|field| self.ended.add(bucket, self.secret.bytes(field)));
+        }
+        self.position = note.position;
+        self.dests.set_stored();
+    }
+}
+
+/// A command with pairs, if there are any.
+fn put<A: AsRef<[u8]>>(writes: &mut Writes, name: &str, key: &str, pairs: &[A]) {
+    if !pairs.is_empty() {
+        writes.command(name, key, 2, pairs);
+    }
+}

@@ -1,0 +1,55 @@
+//! What the owner of a partition knows of it.
+//!
+//! Invariant: whenever no call is being worked off, this is true of what the store has under the owner's sequence
+//! number.
+
+use mtimer_types::{Epoch, PartitionId, Time};
+
+use super::destinations::Destinations;
+use super::unreadable::Unreadable;
+use super::writer::Writer;
+use crate::keyspace::catalog::Catalog;
+use crate::keyspace::fingerprints::{EndedFilter, MovedFilter};
+use crate::keyspace::keys::Keyspace;
+use crate::keyspace::secret::Secret;
+
+/// The owner of a partition.
+pub(crate) struct Owner {
+    pub(super) writer: Writer,
+    pub(super) space: Keyspace,
+    pub(super) secret: Secret,
+    pub(super) catalog: Catalog,
+    pub(super) moved: MovedFilter,
+    pub(super) ended: EndedFilter,
+    pub(super) dests: Destinations,
+    pub(super) unreadable: Unreadable,
+    /// The highest claim of the owners before.
+    pub(super) prior_claim: Time,
+    /// The highest claim that is stored.
+    pub(super) claimed: Time,
+    /// The highest position that was given in a listing (of dead letters, taken, unconfirmed, parked timers).
+    pub(super) position: u64,
+    /// When the store, which was out of memory, is asked again for room.
+    pub(super) full_until: Option<tokio::time::Instant>,
+    pub(super) is_released: bool,
+}
+
+impl Owner {
+    pub(crate) const fn epoch(&self) -> Epoch {
+        self.writer.identity().epoch
+    }
+
+    pub(crate) const fn partition(&self) -> PartitionId {
+        self.writer.identity().partition
+    }
+
+    /// Whether the partition was given up.
+    pub(crate) const fn is_released(&self) -> bool {
+        self.is_released
+    }
+
+    /// Tells whoever watches the lane's health that it has ended.
+    pub(crate) fn set_ended(&self, why: &mtimer_store::LaneError) {
+        self.writer.set_ended(why);
+    }
+}

@@ -1,0 +1,255 @@
+//! A turn: read what a batch needs, decide, write the result, answer.
+//!
+//! A plain acknowledgement of a timer that can only be at one place is written without reading it first: nearly all
+//! timers end so. If it was not there after all it goes through a second turn, which looks for it.
+//!
+//! What a full store refuses is refused here without asking it, but for a probe now and then. Everything else goes on.
+//!
+//! Not in here: what decisions are ([`mtimer_store::decide`]), how a lost answer is dealt with ([`super::writer`]).
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use mtimer_store::decide::Context;
+use mtimer_store::op::CancelAnswer;
+use mtimer_store::view::{View, first_needs};
+use mtimer_store::{Answer, Batch, LaneError, Op, Refusal, Verdict};
+use mtimer_types::{Key, Mode, Target, Time, TimerId};
+use tokio::time::Instant;
+
+use super::encode::{Draft, Drafted, Note};
+use super::facts::Locations;
+use super::owner::Owner;
+use super::writer::{TakenOut, Written};
+use crate::keyspace::keys::SlotKey;
+
+/// Operations of one turn: its write takes the server less than a millisecond.
+const TURN_OPS: usize = 256;
+/// Payload bytes of one turn.
+const TURN_BYTES: usize = 256 << 10;
+/// For how long a store that was out of memory is not asked for more.
+const FULL_FOR: Duration = Duration::from_millis(200);
+
+/// An acknowledgement that is written blind: the operation's place in the batch, the timer, its slot.
+struct BlindAck {
+    at: usize,
+    id: TimerId,
+    slot: SlotKey,
+}
+
+impl Owner {
+    /// See [`mtimer_store::Lane::apply`].
+    pub(crate) async fn apply(&mut self, batch: Batch) -> Result<Vec<Answer>, LaneError> {
+        let Batch { now, mut claim, ops } = batch;
+        let mut answers = Vec::with_capacity(ops.len());
+        let mut rest = &ops[..];
+        while !rest.is_empty() {
+            let (some, later) = rest.split_at(turn_length(rest));
+            answers.extend(self.turn(some, now, claim.take()).await?);
+            rest = later;
+        }
+        if ops.is_empty() {
+            // The store is asked all the same: it tells whether the partition is still ours.
+            self.turn(&[], now, claim).await?;
+        }
+        Ok(answers)
+    }
+
+    async fn turn(&mut self, ops: &[Op], now: Time, claim: Option<Time>) -> Result<Vec<Answer>, LaneError> {
+        let mut refusal = self.refuses_more();
+        loop {
+            let admitted = |op: &&Op| refusal.is_none() || !op.adds();
+            let some: Vec<Op> = ops.iter().filter(admitted).cloned().collect();
+            match self.attempt(&some, now, claim, refusal).await? {
+                Ok(answers) => {
+                    let mut answers = answers.into_iter();
+                    let refused = |op: &Op| refusal.filter(|_| op.adds()).map(Answer::Refused);
+                    return Ok(ops.iter().filter_map(|op| refused(op).or_else(|| answers.next())).collect());
+                }
+                Err(why) => refusal = Some(why),
+            }
+        }
+    }
+
+    /// Why nothing that adds is tried for now.
+    fn refuses_more(&self) -> Option<Refusal> {
+        if self.writer.may_evict() {
+            return Some(Refusal::MayEvict);
+        }
+        self.full_until.filter(|until| Instant::now() < *until).map(|_| Refusal::OutOfMemory)
+    }
+
+    /// One attempt at a turn. The inner error: the store would not take it, and nothing was written.
+    async fn attempt(
+        &mut self,
+        ops: &[Op],
+        now: Time,
+        claim: Option<Time>,
+        refusal: Option<Refusal>,
+    ) -> Result<Result<Vec<Answer>, Refusal>, LaneError> {
+        let (position, blind) = (self.position, self.blind_acks(ops));
+        let is_blind: HashSet<usize> = blind.iter().map(|ack| ack.at).collect();
+        let others = || ops.iter().enumerate().filter(|(at, _)| !is_blind.contains(at));
+        let decided_ops: Vec<Op> = others().map(|(_, op)| op.clone()).collect();
+
+        let (mut view, mut locations) = (View::new(), Locations::new());
+        self.learn(&mut view, &mut locations, decided_ops.iter().flat_map(first_needs), now).await?;
+        let context = Context { epoch: self.epoch(), prior_claim: self.prior_claim, now };
+        let mut decided = loop {
+            match view.decide(&context, &decided_ops) {
+                Ok(decided) => break decided,
+                Err(needs) => self.learn(&mut view, &mut locations, needs, now).await?,
+            }
+        };
+        if refusal == Some(Refusal::OutOfMemory) {
+            bound_unseen_cancels(&decided_ops, &mut decided.answers, &mut decided.changes);
+        }
+
+        let mut draft = Draft::default();
+        self.draft(&mut draft, &decided.changes, &locations, now);
+        for ack in &blind {
+            draft.leave(ack.slot, ack.id);
+            if let Op::Settle { timer: Some(timer), .. } = &ops[ack.at]
+                && let Some(key) = &timer.key
+            {
+                let field = self.secret.key(&timer.dest, key);
+                draft.free(self.space.app_keys(field.shelf), field, ack.id);
+            }
+        }
+        let Drafted { writes, note } = self.finish(draft, claim);
+        let missed = if writes.is_empty() {
+            self.writer.read_as_owner(&redis::Pipeline::new()).await?;
+            HashSet::new()
+        } else {
+            match self.writer.write(writes).await? {
+                Written::Refused(why) => {
+                    self.catalog.abandon(note.placements);
+                    self.dests.forget_unstored();
+                    self.position = position;
+                    if why == Refusal::OutOfMemory {
+                        self.full_until = Some(Instant::now() + FULL_FOR);
+                    }
+                    return Ok(Err(why));
+                }
+                Written::Applied(taken_out) => self.settle(note, &taken_out),
+                Written::Unreported => self.settle_unreported(note).await?,
+            }
+        };
+        self.claimed = self.claimed.max(claim.unwrap_or_default());
+        if refusal.is_none() {
+            self.full_until = None;
+        }
+
+        let mut answers: Vec<Option<Answer>> = vec![None; ops.len()];
+        others().map(|(at, _)| at).zip(decided.answers).for_each(|(at, answer)| answers[at] = Some(answer));
+        let mut again = Vec::new();
+        for ack in blind {
+            if missed.contains(&ack.id) {
+                again.push(ack.at);
+            } else {
+                answers[ack.at] = Some(Answer::Done);
+            }
+        }
+        if !again.is_empty() {
+            let acks: Vec<Op> = again.iter().map(|at| without_hint(&ops[*at])).collect();
+            let late = Box::pin(self.turn(&acks, now, None)).await?;
+            again.into_iter().zip(late).for_each(|(at, answer)| answers[at] = Some(answer));
+        }
+        Ok(Ok(answers.into_iter().flatten().collect()))
+    }
+
+    /// The acknowledgements that may be written blind: of timers that can be in one slot only, and that no other
+    /// operation of the turn is about.
+    fn blind_acks(&self, ops: &[Op]) -> Vec<BlindAck> {
+        let mut named: HashMap<TimerId, u32> = HashMap::new();
+        ops.iter().filter_map(Op::id).for_each(|id| *named.entry(id).or_default() += 1);
+        let keys: HashSet<&Key> = ops.iter().filter_map(key_of).collect();
+        let ack = |(at, op): (usize, &Op)| {
+            let Op::Settle { id, verdict: Verdict::Ack, timer: Some(timer) } = op else { return None };
+            let is_plain = timer.mode == Mode::AtLeastOnce
+                && named.get(id) == Some(&1)
+                && timer.key.as_ref().is_none_or(|key| !keys.contains(key))
+                && !self.moved.may_have(self.secret.id(*id));
+            match self.catalog.births(*id)[..] {
+                [slot] if is_plain => Some(BlindAck { at, id: *id, slot }),
+                _ => None,
+            }
+        };
+        ops.iter().enumerate().filter_map(ack).collect()
+    }
+
+    /// Takes note of a write. The timers of slots in which not all were found that were to leave.
+    fn settle(&mut self, mut note: Note, taken_out: &[TakenOut]) -> HashSet<TimerId> {
+        let mut missed = HashSet::new();
+        for (command, slot, ids) in std::mem::take(&mut note.leaving) {
+            let found = taken_out.iter().find(|taken| taken.command == command);
+            match found {
+                Some(taken) if taken.left == 0 => self.catalog.emptied(slot),
+                Some(taken) if taken.removed == ids.len() as u64 => {
+                    self.catalog.removed(slot, ids.iter().copied());
+                }
+                _ => {}
+            }
+            if found.is_none_or(|taken| taken.removed < ids.len() as u64) {
+                missed.extend(ids);
+            }
+        }
+        self.note(note);
+        missed
+    }
+
+    /// The same for a write that was applied and whose answer was lost: its slots are looked at anew.
+    async fn settle_unreported(&mut self, mut note: Note) -> Result<HashSet<TimerId>, LaneError> {
+        let leaving = std::mem::take(&mut note.leaving);
+        self.note(note);
+        self.read_ids(leaving.iter().map(|(_, slot, _)| *slot)).await?;
+        Ok(leaving.into_iter().flat_map(|(.., ids)| ids).collect())
+    }
+}
+
+/// How many operations of a batch one turn takes.
+fn turn_length(ops: &[Op]) -> usize {
+    let mut bytes = 0;
+    let fits = |op: &&Op| {
+        if let Op::Schedule { timer, .. } = op {
+            bytes += timer.payload.len();
+        }
+        bytes <= TURN_BYTES
+    };
+    ops.iter().take(TURN_OPS).take_while(fits).count().max(1)
+}
+
+/// The key that an operation other than an acknowledgement may be about.
+fn key_of(op: &Op) -> Option<&Key> {
+    match op {
+        Op::Schedule { timer, .. } => timer.key.as_ref(),
+        Op::Cancel { target: Target::Key(_, key), .. }
+        | Op::Reschedule { target: Target::Key(_, key), .. } => Some(key),
+        _ => None,
+    }
+}
+
+fn without_hint(op: &Op) -> Op {
+    match op {
+        Op::Settle { id, verdict, .. } => Op::Settle { id: *id, verdict: verdict.clone(), timer: None },
+        op => op.clone(),
+    }
+}
+
+/// While the store is full it does not remember cancels of ids that do not exist: nothing else that is written then
+/// could go on for ever.
+fn bound_unseen_cancels(ops: &[Op], answers: &mut [Answer], changes: &mut mtimer_store::view::Changes) {
+    let mut refused = HashSet::new();
+    for (op, answer) in ops.iter().zip(answers) {
+        if let Op::Cancel { target, request, .. } = op
+            && matches!(answer, Answer::Cancel(CancelAnswer::NotFound))
+        {
+            *answer = Answer::Refused(Refusal::OutOfMemory);
+            refused.insert(*request);
+            if let Target::Id(id) = target {
+                changes.ended.retain(|(ended, _)| ended != id);
+            }
+        }
+    }
+    changes.answered.retain(|(request, _)| !refused.contains(request));
+}

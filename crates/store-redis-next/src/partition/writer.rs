@@ -1,0 +1,455 @@
+//! How an owner reads and writes its partition: each write exactly once and in order, whatever happens on the way.
+//!
+//! Every write carries the owner's epoch and nonce, the sequence number that must be stored before it, and the one that
+//! is stored with it. What is done about a lost answer rests on this:
+//!
+//! - At most one write is under way, and its content never changes for as long as it may still arrive. So it is sent
+//!   again as it is, until the stored number says that it was applied, or the server says that it was not.
+//! - If the server refuses a write of which an earlier copy may still be on its way, the stored number is first raised
+//!   beyond both. After that the copy changes nothing, wherever it arrives.
+//! - A stored number below ours means that the store lost writes: a replica that lagged was promoted, or a server
+//!   restarted from an older file. The log applies them again. If it does not reach back so far the lane ends.
+//!
+//! Reads carry the numbers, too: what was read counts only if they are the stored ones, so decisions never rest on what
+//! a server has lost.
+//!
+//! Not in here: what is read and written ([`super::turn`]).
+
+use std::sync::Arc;
+
+use mtimer_store::{Health, LaneError, Refusal};
+use mtimer_types::{Epoch, Nonce, PartitionId};
+use redis::{Cmd, Pipeline, Value};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::log::{Log, LogRecord};
+use super::reply;
+use super::writes::Writes;
+use crate::backoff::Backoff;
+use crate::wire::{Lost, Network, Node, Remedy, Script, remedy};
+
+/// Who writes.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) partition: PartitionId,
+    /// The key of the owner record.
+    pub(crate) owner_key: String,
+    pub(crate) hash_slot: u16,
+    pub(crate) epoch: Epoch,
+    pub(crate) nonce: Nonce,
+}
+
+/// What one command of [`Writes`] that takes members out of a collection has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TakenOut {
+    /// The number that [`Writes::take_out`] returned.
+    pub(crate) command: usize,
+    /// Members that were there.
+    pub(crate) removed: u64,
+    /// Members that are left.
+    pub(crate) left: u64,
+}
+
+/// What became of a write.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Written {
+    /// It was applied.
+    Applied(Vec<TakenOut>),
+    /// It was applied, and the answer was lost.
+    Unreported,
+    /// It was not applied and will not be.
+    Refused(Refusal),
+}
+
+/// See the module.
+pub(crate) struct Writer {
+    network: Arc<dyn Network>,
+    identity: Identity,
+    /// The stored sequence number.
+    seq: u64,
+    node: Option<Arc<dyn Node>>,
+    log: Log,
+    health: watch::Sender<Health>,
+    backoff: Backoff,
+    /// Cancelled when nobody waits for an answer any more.
+    abandoned: CancellationToken,
+}
+
+/// The answer to one attempt to write.
+enum Attempt {
+    Applied(Vec<TakenOut>),
+    /// This number is stored, and nothing was written.
+    Stored(u64),
+    Refused(Refusal),
+    /// It was not applied; try again. Why.
+    Again(String),
+    /// Nobody knows whether it was or will be applied. Why.
+    Unknown(String),
+}
+
+impl Writer {
+    pub(crate) fn new(
+        network: Arc<dyn Network>,
+        identity: Identity,
+        seq: u64,
+        log: Log,
+        health: watch::Sender<Health>,
+        abandoned: CancellationToken,
+    ) -> Self {
+        let backoff = Backoff::new(identity.nonce.0);
+        Self { network, identity, seq, node: None, log, health, backoff, abandoned }
+    }
+
+    pub(crate) const fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Whether the partition's server may evict keys.
+    pub(crate) fn may_evict(&self) -> bool {
+        self.network.may_evict(self.identity.hash_slot)
+    }
+
+    /// Ends the partition's log for what every replica has.
+    pub(crate) fn trim_log(&mut self, seq: u64) {
+        self.log.trim(seq);
+    }
+
+    /// Tells whoever watches that the lane has ended.
+    pub(crate) fn set_ended(&self, why: &LaneError) {
+        self.health.send_replace(Health::Ended(why.clone()));
+    }
+
+    /// Reads. The answers were true of the partition when nothing else was under way.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(crate) async fn read(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
+        loop {
+            let mut commands = reads.clone();
+            commands.cmd("HMGET").arg(&self.identity.owner_key).arg(&["e", "n", "s"]);
+            let (mut values, why) = match self.send(commands).await {
+                Ok(values) => match self.first_error(&values).await? {
+                    None => (values, None),
+                    Some(why) => (values, Some(why)),
+                },
+                Err(Lost(why)) => (Vec::new(), Some(why)),
+            };
+            if let Some(why) = why {
+                self.pause(&why).await?;
+                continue;
+            }
+            let stored = reply::list(values.pop().unwrap_or_default());
+            match self.stored(&stored)? {
+                seq if seq == self.seq => {
+                    self.is_up();
+                    return Ok(values);
+                }
+                seq => self.catch_up(seq).await?,
+            }
+        }
+    }
+
+    /// Reads, and has the master confirm that the partition is still ours: for answers that rest on nothing that is
+    /// written.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(crate) async fn read_as_owner(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
+        loop {
+            let mut commands = reads.clone();
+            let nothing = LogRecord { seq: self.seq, next: self.seq, writes: Arc::default() };
+            commands.add_command(self.command(&nothing, Script::ApplyFreeing));
+            let mut values = match self.send(commands).await {
+                Ok(values) => values,
+                Err(Lost(why)) => {
+                    self.pause(&why).await?;
+                    continue;
+                }
+            };
+            if let Some(why) = self.first_error(&values).await? {
+                self.pause(&why).await?;
+                continue;
+            }
+            match self.outcome(values.pop().unwrap_or_default())? {
+                Attempt::Stored(seq) => self.catch_up(seq).await?,
+                _ => {
+                    self.is_up();
+                    return Ok(values);
+                }
+            }
+        }
+    }
+
+    /// Writes, exactly once. Nothing of it was written if it is refused.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(crate) async fn write(&mut self, writes: Writes) -> Result<Written, LaneError> {
+        let script = if writes.adds() { Script::Apply } else { Script::ApplyFreeing };
+        let record = LogRecord { seq: self.seq, next: self.seq + 1, writes: Arc::new(writes) };
+        // A copy of it may still be on its way.
+        let mut outstanding = false;
+        loop {
+            let why = match self.attempt(&record, script).await? {
+                Attempt::Applied(taken_out) => {
+                    self.applied(record);
+                    return Ok(Written::Applied(taken_out));
+                }
+                Attempt::Stored(seq) if outstanding && seq == record.next => {
+                    self.applied(record);
+                    return Ok(Written::Unreported);
+                }
+                Attempt::Stored(seq) => {
+                    self.catch_up(seq).await?;
+                    continue;
+                }
+                Attempt::Refused(refusal) if !outstanding => return Ok(Written::Refused(refusal)),
+                Attempt::Refused(refusal) => {
+                    return Ok(if self.raise().await? {
+                        Written::Refused(refusal)
+                    } else {
+                        self.applied(record);
+                        Written::Unreported
+                    });
+                }
+                Attempt::Again(why) => why,
+                Attempt::Unknown(why) => {
+                    outstanding = true;
+                    why
+                }
+            };
+            self.pause(&why).await?;
+        }
+    }
+
+    /// Raises the stored number beyond everything that was sent. `false`: what was sent has been applied meanwhile.
+    async fn raise(&mut self) -> Result<bool, LaneError> {
+        let record = LogRecord { seq: self.seq, next: self.seq + 2, writes: Arc::default() };
+        loop {
+            let why = match self.attempt(&record, Script::ApplyFreeing).await? {
+                Attempt::Applied(_) => {
+                    self.applied(record);
+                    return Ok(true);
+                }
+                Attempt::Stored(seq) if seq == record.next => {
+                    self.applied(record);
+                    return Ok(true);
+                }
+                Attempt::Stored(seq) if seq == record.seq + 1 => return Ok(false),
+                Attempt::Stored(seq) => {
+                    self.catch_up(seq).await?;
+                    continue;
+                }
+                Attempt::Refused(refusal) => refusal.to_string(),
+                Attempt::Again(why) | Attempt::Unknown(why) => why,
+            };
+            self.pause(&why).await?;
+        }
+    }
+
+    /// Applies again what the store has lost: everything above the number that it has.
+    async fn catch_up(&mut self, stored: u64) -> Result<(), LaneError> {
+        let mut stored = stored;
+        while stored != self.seq {
+            let Some(records) = self.log.since(stored) else {
+                tracing::error!(
+                    partition = self.identity.partition.0,
+                    stored,
+                    ours = self.seq,
+                    "the store lost writes that the log does not have any more: what was answered since may be undone"
+                );
+                return Err(LaneError::RolledBack(self.identity.partition));
+            };
+            tracing::warn!(
+                partition = self.identity.partition.0,
+                records = records.len(),
+                "the store lost writes; they are applied again"
+            );
+            for record in records {
+                stored = self.repeat(&record).await?;
+                if stored != record.next {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies one record again. The number that is stored afterwards.
+    async fn repeat(&mut self, record: &LogRecord) -> Result<u64, LaneError> {
+        loop {
+            let why = match self.attempt(record, Script::ApplyFreeing).await? {
+                Attempt::Applied(_) => return Ok(record.next),
+                Attempt::Stored(seq) => return Ok(seq),
+                Attempt::Refused(refusal) => refusal.to_string(),
+                Attempt::Again(why) | Attempt::Unknown(why) => why,
+            };
+            self.pause(&why).await?;
+        }
+    }
+
+    fn applied(&mut self, record: LogRecord) {
+        self.seq = record.next;
+        if self.log.push(record) {
+            tracing::debug!(partition = self.identity.partition.0, "the log's memory is full");
+        }
+        self.is_up();
+    }
+
+    async fn attempt(&mut self, record: &LogRecord, script: Script) -> Result<Attempt, LaneError> {
+        let mut commands = Pipeline::new();
+        commands.add_command(self.command(record, script));
+        let answer = match self.send(commands).await {
+            Ok(mut values) => values.pop().unwrap_or_default(),
+            Err(Lost(why)) => return Ok(Attempt::Unknown(why)),
+        };
+        let Some(error) = reply::error(&answer) else { return self.outcome(answer) };
+        match remedy(&error, self.address()) {
+            Remedy::OutOfMemory if script == Script::Apply => Ok(Attempt::Refused(Refusal::OutOfMemory)),
+            Remedy::NoWrites(_) if script == Script::Apply => Ok(Attempt::Refused(Refusal::ReadOnly)),
+            remedy => self.heal(remedy, &error).await.map(Attempt::Again),
+        }
+    }
+
+    /// What the script answered.
+    fn outcome(&self, answer: Value) -> Result<Attempt, LaneError> {
+        let mut fields = reply::list(answer);
+        let numbers = fields.split_off(fields.len().min(1));
+        match fields.pop().and_then(reply::bytes).as_deref() {
+            Some(b"OK") => {
+                let number = |i: usize| numbers.get(i).and_then(reply::number).unwrap_or_default();
+                let taken_out = (0..numbers.len() / 3).map(|i| TakenOut {
+                    command: number(3 * i) as usize,
+                    removed: number(3 * i + 1),
+                    left: number(3 * i + 2),
+                });
+                Ok(Attempt::Applied(taken_out.collect()))
+            }
+            Some(b"SEQ") => self.stored(&numbers).map(Attempt::Stored),
+            _ => Err(LaneError::Broken("the script apply gave an answer that cannot be read".into())),
+        }
+    }
+
+    /// The stored sequence number, if the partition is still ours.
+    fn stored(&self, record: &[Value]) -> Result<u64, LaneError> {
+        let Identity { partition, epoch, nonce, .. } = self.identity;
+        let number = |i: usize| record.get(i).and_then(reply::number).unwrap_or_default();
+        match (Epoch(number(0)), Nonce(number(1))) {
+            owner if owner == (epoch, nonce) => Ok(number(2)),
+            (stored, _) if stored < epoch => Err(LaneError::RolledBack(partition)),
+            (stored, _) => Err(LaneError::Fenced { partition, stored, ours: epoch }),
+        }
+    }
+
+    fn command(&self, record: &LogRecord, script: Script) -> Cmd {
+        let Identity { owner_key, epoch, nonce, .. } = &self.identity;
+        let keys = record.writes.keys();
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(script.sha()).arg(keys.len() + 1).arg(owner_key);
+        keys.iter().for_each(|key| _ = command.arg(key));
+        command.arg(epoch.0).arg(nonce.0).arg(record.seq).arg(record.next);
+        record.writes.args().for_each(|argument| _ = command.arg(argument));
+        command
+    }
+
+    /// Does something about the first command that was refused. Why, if there is one.
+    async fn first_error(&mut self, values: &[Value]) -> Result<Option<String>, LaneError> {
+        let Some(error) = values.iter().find_map(reply::error) else { return Ok(None) };
+        let remedy = remedy(&error, self.address());
+        self.heal(remedy, &error).await.map(Some)
+    }
+
+    fn address(&self) -> &str {
+        self.node.as_ref().map_or("", |node| node.address())
+    }
+
+    /// Prepares another attempt after a refusal.
+    async fn heal(&mut self, remedy: Remedy, error: &str) -> Result<String, LaneError> {
+        match remedy {
+            Remedy::Follow(address) => {
+                self.network.moved(self.identity.hash_slot, &address);
+                self.node = None;
+            }
+            Remedy::Rediscover(_) => {
+                self.node = None;
+                // If this fails the next attempt tells.
+                let _ = self.network.rediscover().await;
+            }
+            Remedy::LoadScripts => self.node = None,
+            Remedy::Broken(why) => return Err(LaneError::Broken(why)),
+            Remedy::Ask(_) | Remedy::Wait(_) | Remedy::NoWrites(_) | Remedy::OutOfMemory => {}
+        }
+        Ok(error.to_owned())
+    }
+
+    /// Sends commands to the partition's master; follows `ASK` for those that were answered so.
+    async fn send(&mut self, commands: Pipeline) -> Result<Vec<Value>, Lost> {
+        let node = match &self.node {
+            Some(node) => node.clone(),
+            None => self.connect().await?,
+        };
+        let answer = node.call(commands.clone()).await;
+        let mut values = match answer {
+            Ok(values) => values,
+            Err(lost) => {
+                self.node = None;
+                return Err(lost);
+            }
+        };
+        for (value, command) in values.iter_mut().zip(commands.cmd_iter()) {
+            if let Some(error) = reply::error(value)
+                && let Remedy::Ask(address) = remedy(&error, node.address())
+            {
+                *value = self.ask(&address, command).await?;
+            }
+        }
+        Ok(values)
+    }
+
+    /// Sends one command to the node to which a hash slot is on its way.
+    async fn ask(&self, address: &str, command: &Cmd) -> Result<Value, Lost> {
+        let mut commands = Pipeline::new();
+        commands.cmd("ASKING");
+        commands.add_command(command.clone());
+        let mut values = self.network.at(address).await?.call(commands).await?;
+        Ok(values.pop().unwrap_or_default())
+    }
+
+    async fn connect(&mut self) -> Result<Arc<dyn Node>, Lost> {
+        let slot = self.identity.hash_slot;
+        let node = match self.network.master(slot).await {
+            Ok(node) => node,
+            Err(_) => {
+                self.network.rediscover().await?;
+                self.network.master(slot).await?
+            }
+        };
+        Ok(self.node.insert(node).clone())
+    }
+
+    fn is_up(&mut self) {
+        self.backoff.reset();
+        if *self.health.borrow() != Health::Up {
+            tracing::info!(partition = self.identity.partition.0, "the store answers again");
+            self.health.send_replace(Health::Up);
+        }
+    }
+
+    /// Waits before another attempt. The first one is made at once and quietly: a connection may have been idle for
+    /// too long.
+    async fn pause(&mut self, why: &str) -> Result<(), LaneError> {
+        if self.abandoned.is_cancelled() {
+            return Err(LaneError::Closed);
+        }
+        if self.backoff.attempts() > 0 && *self.health.borrow() == Health::Up {
+            tracing::warn!(partition = self.identity.partition.0, why, "the store does not answer");
+            self.health.send_replace(Health::Down(why.to_owned()));
+        }
+        self.backoff.wait().await;
+        Ok(())
+    }
+}
