@@ -80,14 +80,24 @@ impl Keyspace {
         format!("dead:{}", self.tail)
     }
 
-    /// Sorted set: ids of taken and unconfirmed timers.
+    /// Sorted set: ids of taken timers in the order in which they were taken.
     pub(crate) fn taken(&self) -> String {
         format!("taken:{}", self.tail)
     }
 
-    /// Sorted set: ids of parked timers by destination.
+    /// Sorted set: ids of unconfirmed timers in the order in which they became so.
+    pub(crate) fn unconfirmed(&self) -> String {
+        format!("unconfirmed:{}", self.tail)
+    }
+
+    /// Sorted set: numbers of the destinations that have parked timers.
     pub(crate) fn park(&self) -> String {
         format!("park:{}", self.tail)
+    }
+
+    /// Sorted set: ids of one destination's parked timers in the order in which they were parked.
+    pub(crate) fn park_of(&self, dest: u32) -> String {
+        format!("park:{}:{dest}", self.tail)
     }
 
     /// Hash: id of a timer that is not at its birth position to where it is.

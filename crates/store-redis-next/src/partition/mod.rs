@@ -1,1 +1,28 @@
-//! One partition as its owner sees it: turns, loads, recovery, the log, listings.
+//! One partition as its owner sees it.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `lane` | the caller's side: calls in order, one at a time |
+//! | `acquire` | becomes the owner |
+//! | `turn` | reads, decides, writes, answers |
+//! | `facts` | reads what decisions need |
+//! | `encode` | makes commands of what was decided |
+//! | `load` | loads slots into the wheel, splits dense ones |
+//! | `listing` | single timers, listings, counts, release |
+//! | `writer` | reads and writes exactly once, whatever happens on the way |
+//! | `log` | keeps the last writes, for a store that loses them |
+
+pub(crate) mod acquire;
+mod destinations;
+mod encode;
+mod facts;
+pub(crate) mod lane;
+mod listing;
+mod load;
+pub(crate) mod log;
+mod owner;
+mod reply;
+mod turn;
+mod unreadable;
+mod writer;
+mod writes;

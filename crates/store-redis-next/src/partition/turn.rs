@@ -164,14 +164,16 @@ impl Owner {
         let mut named: HashMap<TimerId, u32> = HashMap::new();
         ops.iter().filter_map(Op::id).for_each(|id| *named.entry(id).or_default() += 1);
         let keys: HashSet<&Key> = ops.iter().filter_map(key_of).collect();
+        // Only the store knows which key a replayed timer takes.
+        let any_key = ops.iter().any(|op| matches!(op, Op::Replay { .. }));
         let ack = |(at, op): (usize, &Op)| {
             let Op::Settle { id, verdict: Verdict::Ack, timer: Some(timer) } = op else { return None };
             let is_plain = timer.mode == Mode::AtLeastOnce
                 && named.get(id) == Some(&1)
-                && timer.key.as_ref().is_none_or(|key| !keys.contains(key))
+                && timer.key.as_ref().is_none_or(|key| !any_key && !keys.contains(key))
                 && !self.moved.may_have(self.secret.id(*id));
             match self.catalog.births(*id)[..] {
-                [slot] if is_plain => Some(BlindAck { at, id: *id, slot }),
+                [slot] if is_plain && self.catalog.knows_ids(slot) => Some(BlindAck { at, id: *id, slot }),
                 _ => None,
             }
         };
