@@ -137,6 +137,12 @@ pub enum Op {
         /// How.
         verdict: Verdict,
     },
+    /// The same as [`Op::Settle`] with [`Verdict::Ack`], of a timer that the owner has in memory. Nearly all timers end so, and
+    /// a store may remove it by what it is told here, without reading it first.
+    Ack {
+        /// The timer, as the owner last saw it.
+        timer: Arc<Timer>,
+    },
     /// Moves a pending timer, or one this epoch has taken and not sent (nor unconfirmed), to its destination's park.
     /// Done also if it is parked; gone if it is anywhere else or nowhere.
     Park {
@@ -185,7 +191,7 @@ impl Op {
     /// The timer that the operation names by its id: of one that names a key, only the partition knows which it is.
     pub fn id(&self) -> Option<TimerId> {
         match self {
-            Self::Schedule { timer, .. } => Some(timer.id),
+            Self::Schedule { timer, .. } | Self::Ack { timer } => Some(timer.id),
             Self::Cancel { target: Target::Id(id), .. }
             | Self::Reschedule { target: Target::Id(id), .. }
             | Self::Take { id }
@@ -200,7 +206,7 @@ impl Op {
 }
 
 /// Timers that stay stored until a person replays or purges them, or [`Op::Trim`] removes them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Retained {
     /// Dead letters, oldest by time of death.
     Dead,

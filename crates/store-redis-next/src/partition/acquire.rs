@@ -63,7 +63,7 @@ where
     let owner_key = space.owner();
     let slot = hash_slot(&owner_key);
     let mut command = redis::cmd("EVALSHA");
-    command.arg(Script::Acquire.sha()).arg(1).arg(&owner_key).arg(request.expected.0).arg(request.nonce.0);
+    command.arg(Script::Acquire.sha1()).arg(1).arg(&owner_key).arg(request.expected.0).arg(request.nonce.0);
     command.arg(request.term.0).arg(request.version).arg(floor.0);
     let granted = granted(&request, &owner_key, ask(slot, command).await?)?;
     let identity = Identity {

@@ -3,9 +3,9 @@
 //! A listing is a sorted set of ids by position, whose timers are in `moved`. Positions rise for as long as the partition
 //! lives, so a cursor is a position.
 
-use mtimer_store::decide::{At, Row};
+use mtimer_store::decide::{At, Row, Table};
 use mtimer_store::op::Retained;
-use mtimer_store::view::Fact;
+use mtimer_store::view::{Fact, Need, View};
 use mtimer_store::{
     Census, DeadFilter, DeadLetter, InFlight, LaneError, Page, Place, Record, Taken, Unconfirmed,
 };
@@ -18,7 +18,6 @@ use super::reply;
 use super::writes::Writes;
 use crate::keyspace::keys::{IndexKey, SHELVES, SlotKey};
 use crate::keyspace::value::{Location, MovedEntry, decode_id, decode_moved, encode_in_flight};
-use mtimer_store::view::{Need, View};
 
 /// Bytes of records after which a page of a listing ends.
 const PAGE_BYTES: u64 = 256 << 10;
@@ -40,15 +39,15 @@ impl Owner {
             Target::Key(dest, key) => {
                 let need = Need::Key(dest.clone(), key.clone());
                 self.learn(&mut view, &mut locations, [need], Time::ZERO).await?;
-                view.holder(&dest, &key)
+                view.key(&dest, &key).ok().flatten()
             }
         };
         if let Some(id) = id {
             self.learn(&mut view, &mut locations, [Need::Row(id)], Time::ZERO).await?;
         }
         self.writer.read_as_owner(&Pipeline::new()).await?;
-        let row = id.and_then(|id| view.stored(id));
-        Ok(row.map(|row| (row.record.clone(), row.at.place())))
+        let row = id.and_then(|id| view.row(id).ok().flatten());
+        Ok(row.map(|row| (row.record, row.at.place())))
     }
 
     /// The entries of a listing from a position on, at most `limit`.
@@ -226,28 +225,22 @@ impl Owner {
         }
         let parked = self.parked_destinations().await?;
         census.parked = parked.iter().map(|(_, count)| count).sum();
-        let sets = [self.space.taken(), self.space.unconfirmed(), self.space.dead()];
-        let [taken, unconfirmed, dead] = self.sum("ZCARD", sets).await?;
-        (census.taken, census.dead) = (taken + unconfirmed, dead);
-        census.keys = self.total("HLEN", (0..SHELVES).map(|shelf| self.space.app_keys(shelf)).collect()).await?;
-        let moved = self.total("HLEN", (0..SHELVES).map(|shelf| self.space.moved(shelf)).collect()).await?;
-        let indexes = index_keys().map(|index| self.space.index(index)).chain([self.space.park()]);
-        let indexed = self.total("ZCARD", indexes.collect()).await?;
+        let space = self.space.clone();
+        census.taken = self.total("ZCARD", [space.taken(), space.unconfirmed()]).await?;
+        census.dead = self.total("ZCARD", [space.dead()]).await?;
+        census.keys = self.total("HLEN", (0..SHELVES).map(|shelf| space.app_keys(shelf))).await?;
+        let moved = self.total("HLEN", (0..SHELVES).map(|shelf| space.moved(shelf))).await?;
+        let indexes = index_keys().map(|index| space.index(index)).chain([space.park()]);
+        let indexed = self.total("ZCARD", indexes).await?;
         // Entries for moved ids beyond those that hold a parked, taken or dead timer, and entries of indexes.
         census.residue = moved.saturating_sub(census.parked + census.taken + census.dead) + indexed;
         Ok(census)
     }
 
-    async fn sum<const N: usize>(&mut self, count: &str, keys: [String; N]) -> Result<[u64; N], LaneError> {
+    /// What a command counts, over some keys.
+    async fn total(&mut self, count: &str, keys: impl IntoIterator<Item = String>) -> Result<u64, LaneError> {
         let mut reads = Pipeline::new();
-        keys.iter().for_each(|key| _ = reads.cmd(count).arg(key));
-        let counts = self.writer.read_as_owner(&reads).await?;
-        Ok(std::array::from_fn(|i| counts.get(i).and_then(reply::number).unwrap_or_default()))
-    }
-
-    async fn total(&mut self, count: &str, keys: Vec<String>) -> Result<u64, LaneError> {
-        let mut reads = Pipeline::new();
-        keys.iter().for_each(|key| _ = reads.cmd(count).arg(key));
+        keys.into_iter().for_each(|key| _ = reads.cmd(count).arg(key));
         let counts = self.writer.read(&reads).await?;
         Ok(counts.iter().filter_map(reply::number).sum())
     }

@@ -43,6 +43,11 @@ impl Owner {
         self.writer.identity().partition
     }
 
+    /// The highest claim of the owners before.
+    pub(crate) const fn prior_claim(&self) -> Time {
+        self.prior_claim
+    }
+
     /// Whether the partition was given up.
     pub(crate) const fn is_released(&self) -> bool {
         self.is_released

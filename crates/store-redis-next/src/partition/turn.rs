@@ -109,7 +109,7 @@ impl Owner {
         self.draft(&mut draft, &decided.changes, &locations, now);
         for ack in &blind {
             draft.leave(ack.slot, ack.id);
-            if let Op::Settle { timer: Some(timer), .. } = &ops[ack.at]
+            if let Op::Ack { timer } = &ops[ack.at]
                 && let Some(key) = &timer.key
             {
                 let field = self.secret.key(&timer.dest, key);
@@ -151,7 +151,8 @@ impl Owner {
             }
         }
         if !again.is_empty() {
-            let acks: Vec<Op> = again.iter().map(|at| without_hint(&ops[*at])).collect();
+            let ack = |at: &usize| ops[*at].id().map(|id| Op::Settle { id, verdict: Verdict::Ack });
+            let acks: Vec<Op> = again.iter().filter_map(ack).collect();
             let late = Box::pin(self.turn(&acks, now, None)).await?;
             again.into_iter().zip(late).for_each(|(at, answer)| answers[at] = Some(answer));
         }
@@ -167,13 +168,14 @@ impl Owner {
         // Only the store knows which key a replayed timer takes.
         let any_key = ops.iter().any(|op| matches!(op, Op::Replay { .. }));
         let ack = |(at, op): (usize, &Op)| {
-            let Op::Settle { id, verdict: Verdict::Ack, timer: Some(timer) } = op else { return None };
+            let Op::Ack { timer } = op else { return None };
+            let id = timer.id;
             let is_plain = timer.mode == Mode::AtLeastOnce
-                && named.get(id) == Some(&1)
+                && named.get(&id) == Some(&1)
                 && timer.key.as_ref().is_none_or(|key| !any_key && !keys.contains(key))
-                && !self.moved.may_have(self.secret.id(*id));
-            match self.catalog.births(*id)[..] {
-                [slot] if is_plain && self.catalog.knows_ids(slot) => Some(BlindAck { at, id: *id, slot }),
+                && !self.moved.may_have(self.secret.id(id));
+            match self.catalog.births(id)[..] {
+                [slot] if is_plain && self.catalog.knows_ids(slot) => Some(BlindAck { at, id, slot }),
                 _ => None,
             }
         };
@@ -228,13 +230,6 @@ fn key_of(op: &Op) -> Option<&Key> {
         Op::Cancel { target: Target::Key(_, key), .. }
         | Op::Reschedule { target: Target::Key(_, key), .. } => Some(key),
         _ => None,
-    }
-}
-
-fn without_hint(op: &Op) -> Op {
-    match op {
-        Op::Settle { id, verdict, .. } => Op::Settle { id: *id, verdict: verdict.clone(), timer: None },
-        op => op.clone(),
     }
 }
 

@@ -26,8 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::log::{Log, LogRecord};
 use super::reply;
 use super::writes::Writes;
-use crate::backoff::Backoff;
-use crate::wire::{Lost, Network, Node, Remedy, Script, remedy};
+use crate::wire::{Backoff, Lost, Network, Node, Remedy, Script, remedy};
 
 /// Who writes.
 #[derive(Clone, Debug)]
@@ -72,6 +71,8 @@ pub(crate) struct Writer {
     log: Log,
     health: watch::Sender<Health>,
     backoff: Backoff,
+    /// Attempts since something worked.
+    failures: u32,
     /// Cancelled when nobody waits for an answer any more.
     abandoned: CancellationToken,
 }
@@ -98,7 +99,7 @@ impl Writer {
         abandoned: CancellationToken,
     ) -> Self {
         let backoff = Backoff::new(identity.nonce.0);
-        Self { network, identity, seq, node: None, log, health, backoff, abandoned }
+        Self { network, identity, seq, node: None, log, health, backoff, failures: 0, abandoned }
     }
 
     pub(crate) const fn identity(&self) -> &Identity {
@@ -349,7 +350,7 @@ impl Writer {
         let Identity { owner_key, epoch, nonce, .. } = &self.identity;
         let keys = record.writes.keys();
         let mut command = redis::cmd("EVALSHA");
-        command.arg(script.sha()).arg(keys.len() + 1).arg(owner_key);
+        command.arg(script.sha1()).arg(keys.len() + 1).arg(owner_key);
         keys.iter().for_each(|key| _ = command.arg(key));
         command.arg(epoch.0).arg(nonce.0).arg(record.seq).arg(record.next);
         record.writes.args().for_each(|argument| _ = command.arg(argument));
@@ -433,6 +434,7 @@ impl Writer {
 
     fn is_up(&mut self) {
         self.backoff.reset();
+        self.failures = 0;
         if *self.health.borrow() != Health::Up {
             tracing::info!(partition = self.identity.partition.0, "the store answers again");
             self.health.send_replace(Health::Up);
@@ -445,7 +447,11 @@ impl Writer {
         if self.abandoned.is_cancelled() {
             return Err(LaneError::Closed);
         }
-        if self.backoff.attempts() > 0 && *self.health.borrow() == Health::Up {
+        self.failures += 1;
+        if self.failures == 1 {
+            return Ok(());
+        }
+        if *self.health.borrow() == Health::Up {
             tracing::warn!(partition = self.identity.partition.0, why, "the store does not answer");
             self.health.send_replace(Health::Down(why.to_owned()));
         }

@@ -1,5 +1,4 @@
-//! Pauses between attempts: none before the second, then doubling, with jitter, so that partitions do not come back all
-//! at once.
+//! Pauses between attempts: doubling, with jitter, so that callers do not come back all at once.
 
 use std::time::Duration;
 
@@ -11,35 +10,25 @@ const LONGEST: Duration = Duration::from_millis(500);
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Backoff {
-    attempts: u64,
     pause: Duration,
     random: u64,
 }
 
 impl Backoff {
-    /// `seed` makes partitions differ.
+    /// `seed` makes callers differ.
     pub(crate) const fn new(seed: u64) -> Self {
-        Self { attempts: 0, pause: FIRST, random: seed | 1 }
+        Self { pause: FIRST, random: seed | 1 }
     }
 
     /// Something went well.
     pub(crate) const fn reset(&mut self) {
-        self.attempts = 0;
         self.pause = FIRST;
     }
 
-    /// Attempts that failed since the last reset.
-    pub(crate) const fn attempts(&self) -> u64 {
-        self.attempts
-    }
-
-    /// Pauses, and makes the next pause longer. Cancel safe.
+    /// Pauses, and makes the next pause longer.
     pub(crate) async fn wait(&mut self) {
-        self.attempts += 1;
-        if self.attempts > 1 {
-            let pause = self.next();
-            tokio::time::sleep(pause).await;
-        }
+        let pause = self.next();
+        tokio::time::sleep(pause).await;
     }
 
     /// Half to all of the present pause.
