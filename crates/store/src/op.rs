@@ -332,7 +332,8 @@ pub enum RescheduleAnswer {
 /// Why a store would not take a write. None of these is final.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Only for operations that add: schedule, reschedule, replay.
+    /// Only for operations that add: schedule, reschedule, replay; and for a cancel of what is not there, which would be
+    /// remembered.
     #[error("the store is out of memory: raise its limit or let timers drain")]
     OutOfMemory,
     /// The store takes no writes for now.

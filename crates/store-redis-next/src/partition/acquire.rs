@@ -88,7 +88,6 @@ where
         prior_claim: granted.prior_claim,
         claimed: granted.prior_claim,
         position: granted.position,
-        full_until: None,
         is_released: false,
     };
     owner.rebuild().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;

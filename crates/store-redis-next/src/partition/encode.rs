@@ -54,7 +54,8 @@ pub(crate) struct Draft {
     /// Fields of outcomes.
     remembered: Vec<Vec<u8>>,
     bucket: Option<Bucket>,
-    adds: bool,
+    /// The store holds more afterwards.
+    pub(crate) adds: bool,
 }
 
 /// A write, and what the owner has to take note of once it is applied.

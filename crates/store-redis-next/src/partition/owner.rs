@@ -29,8 +29,6 @@ pub(crate) struct Owner {
     pub(super) claimed: Time,
     /// The highest position that was given in a listing (of dead letters, taken, unconfirmed, parked timers).
     pub(super) position: u64,
-    /// When the store, which was out of memory, is asked again for room.
-    pub(super) full_until: Option<tokio::time::Instant>,
     pub(super) is_released: bool,
 }
 

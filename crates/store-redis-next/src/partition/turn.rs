@@ -3,19 +3,17 @@
 //! A plain acknowledgement of a timer that can only be at one place is written without reading it first: nearly all
 //! timers end so. If it was not there after all it goes through a second turn, which looks for it.
 //!
-//! What a full store refuses is refused here without asking it, but for a probe now and then. Everything else goes on.
+//! What would make a full store fuller is refused, and the rest decided anew without it.
 //!
 //! Not in here: what decisions are ([`mtimer_store::decide`]), how a lost answer is dealt with ([`super::writer`]).
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
 
 use mtimer_store::decide::Context;
-use mtimer_store::op::CancelAnswer;
-use mtimer_store::view::{View, first_needs};
+use mtimer_store::op::{CancelAnswer, RescheduleAnswer};
+use mtimer_store::view::{Changes, View, first_needs};
 use mtimer_store::{Answer, Batch, LaneError, Op, Refusal, Verdict};
 use mtimer_types::{Key, Mode, Target, Time, TimerId};
-use tokio::time::Instant;
 
 use super::encode::{Draft, Drafted, Note};
 use super::facts::Locations;
@@ -27,8 +25,6 @@ use crate::keyspace::keys::SlotKey;
 const TURN_OPS: usize = 256;
 /// Payload bytes of one turn.
 const TURN_BYTES: usize = 256 << 10;
-/// For how long a store that was out of memory is not asked for more.
-const FULL_FOR: Duration = Duration::from_millis(200);
 
 /// An acknowledgement that is written blind: the operation's place in the batch, the timer, its slot.
 struct BlindAck {
@@ -56,7 +52,7 @@ impl Owner {
     }
 
     async fn turn(&mut self, ops: &[Op], now: Time, claim: Option<Time>) -> Result<Vec<Answer>, LaneError> {
-        let mut refusal = self.refuses_more();
+        let mut refusal = self.writer.may_evict().then_some(Refusal::MayEvict);
         loop {
             let admitted = |op: &&Op| refusal.is_none() || !op.adds();
             let some: Vec<Op> = ops.iter().filter(admitted).cloned().collect();
@@ -69,14 +65,6 @@ impl Owner {
                 Err(why) => refusal = Some(why),
             }
         }
-    }
-
-    /// Why nothing that adds is tried for now.
-    fn refuses_more(&self) -> Option<Refusal> {
-        if self.writer.may_evict() {
-            return Some(Refusal::MayEvict);
-        }
-        self.full_until.filter(|until| Instant::now() < *until).map(|_| Refusal::OutOfMemory)
     }
 
     /// One attempt at a turn. The inner error: the store would not take it, and nothing was written.
@@ -102,10 +90,11 @@ impl Owner {
             }
         };
         if refusal == Some(Refusal::OutOfMemory) {
-            bound_unseen_cancels(&decided_ops, &mut decided.answers, &mut decided.changes);
+            refuse_unseen(&decided_ops, &mut decided.answers, &mut decided.changes);
         }
 
         let mut draft = Draft::default();
+        draft.adds = decided.answers.iter().any(is_unseen);
         self.draft(&mut draft, &decided.changes, &locations, now);
         for ack in &blind {
             draft.leave(ack.slot, ack.id);
@@ -126,9 +115,6 @@ impl Owner {
                     self.catalog.abandon(note.placements);
                     self.dests.forget_unstored();
                     self.position = position;
-                    if why == Refusal::OutOfMemory {
-                        self.full_until = Some(Instant::now() + FULL_FOR);
-                    }
                     return Ok(Err(why));
                 }
                 Written::Applied(taken_out) => self.settle(note, &taken_out),
@@ -136,9 +122,6 @@ impl Owner {
             }
         };
         self.claimed = self.claimed.max(claim.unwrap_or_default());
-        if refusal.is_none() {
-            self.full_until = None;
-        }
 
         let mut answers: Vec<Option<Answer>> = vec![None; ops.len()];
         others().map(|(at, _)| at).zip(decided.answers).for_each(|(at, answer)| answers[at] = Some(answer));
@@ -233,20 +216,25 @@ fn key_of(op: &Op) -> Option<&Key> {
     }
 }
 
-/// While the store is full it does not remember cancels of ids that do not exist: nothing else that is written then
-/// could go on for ever.
-fn bound_unseen_cancels(ops: &[Op], answers: &mut [Answer], changes: &mut mtimer_store::view::Changes) {
-    let mut refused = HashSet::new();
+/// An answer about a timer that does not exist, which is remembered like others.
+const fn is_unseen(answer: &Answer) -> bool {
+    matches!(
+        answer,
+        Answer::Cancel(CancelAnswer::NotFound) | Answer::Reschedule(RescheduleAnswer::NotFound)
+    )
+}
+
+/// While the store is full it remembers no cancels of timers that do not exist: anybody can send them without end.
+fn refuse_unseen(ops: &[Op], answers: &mut [Answer], changes: &mut Changes) {
     for (op, answer) in ops.iter().zip(answers) {
         if let Op::Cancel { target, request, .. } = op
-            && matches!(answer, Answer::Cancel(CancelAnswer::NotFound))
+            && is_unseen(answer)
         {
             *answer = Answer::Refused(Refusal::OutOfMemory);
-            refused.insert(*request);
+            changes.answered.retain(|(answered, _)| answered != request);
             if let Target::Id(id) = target {
                 changes.ended.retain(|(ended, _)| ended != id);
             }
         }
     }
-    changes.answered.retain(|(request, _)| !refused.contains(request));
 }
