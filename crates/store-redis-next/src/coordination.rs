@@ -77,7 +77,8 @@ impl Coordination for RedisCoordination {
 
     fn renew(&self, lease: Lease, ttl_ms: u64) -> StoreFuture<bool> {
         self.call(|this| async move {
-            let command = this.as_holder(Script::Renew, &[&this.keys.leader], &lease).arg(ttl_ms.max(1)).to_owned();
+            let command =
+                this.as_holder(Script::Renew, &[&this.keys.leader], &lease).arg(ttl_ms.max(1)).to_owned();
             Ok(this.ask(command).await?.number() == Some(1))
         })
     }

@@ -66,9 +66,15 @@ pub(crate) async fn facts(
 /// # Errors
 ///
 /// [`StoreError::Unusable`] if what is stored is not a term.
-pub(crate) async fn raise_term(network: &dyn Network, (key, hash_slot): (&str, u16)) -> Result<Term, StoreError> {
+pub(crate) async fn raise_term(
+    network: &dyn Network,
+    (key, hash_slot): (&str, u16),
+) -> Result<Term, StoreError> {
     let answer = ask(network, hash_slot, &Script::RaiseTerm.command(&[key])).await?;
-    answer.number().map(Term).ok_or_else(|| StoreError::Unusable(format!("{key} is not a number: it is damaged")))
+    answer
+        .number()
+        .map(Term)
+        .ok_or_else(|| StoreError::Unusable(format!("{key} is not a number: it is damaged")))
 }
 
 /// The clock of each master, to be read on connections on which nothing waits behind a partition's work.

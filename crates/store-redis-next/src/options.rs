@@ -149,8 +149,9 @@ impl TlsFiles {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
-    std::fs::read(path)
-        .map_err(|e| StoreError::Unusable(format!("{} cannot be read ({e}): give another file", path.display())))
+    std::fs::read(path).map_err(|e| {
+        StoreError::Unusable(format!("{} cannot be read ({e}): give another file", path.display()))
+    })
 }
 
 /// An address, and what goes with it.
@@ -186,7 +187,9 @@ impl Parsed {
                 ));
             }
             ConnectionAddr::TcpTls { host, port, .. } => (of(host, *port), true),
-            ConnectionAddr::Unix(path) if path.is_absolute() => (path.to_str().ok_or_else(bad)?.to_owned(), false),
+            ConnectionAddr::Unix(path) if path.is_absolute() => {
+                (path.to_str().ok_or_else(bad)?.to_owned(), false)
+            }
             _ => return Err(bad()),
         };
         let settings = info.redis_settings();
@@ -230,7 +233,10 @@ mod tests {
         let options = Options::new(["redis://u:p@10.0.0.1:7000/3", "redis://u:p@[::1]/3"], "c");
         let (addresses, access) = options.check().unwrap();
         assert_eq!(addresses, ["10.0.0.1:7000", "[::1]:6379"]);
-        assert_eq!((access.user.as_deref(), access.password.as_deref(), access.db), (Some("u"), Some("p"), 3));
+        assert_eq!(
+            (access.user.as_deref(), access.password.as_deref(), access.db),
+            (Some("u"), Some("p"), 3)
+        );
         assert!(!access.resp3 && access.tls.is_none());
         let (addresses, access) = Options::new(["unix:///run/r.sock?db=2&pass=p"], "c").check().unwrap();
         assert_eq!((addresses, access.db), (vec!["/run/r.sock".to_owned()], 2));

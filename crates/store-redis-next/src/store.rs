@@ -125,10 +125,11 @@ impl Store for RedisStore {
             let guard = abandoned.clone().drop_guard();
             let ask = async |slot, command| ask(&servers, slot, &command).await;
             let acquiring = acquire(&shared, request, floor, health.clone(), abandoned.clone(), ask);
-            let (owner, in_flight) = tokio::time::timeout(REBUILD_WITHIN, acquiring).await.map_err(|_| {
-                let why = format!("partition {partition}: reading its indexes took too long");
-                StoreError::Unavailable(why)
-            })??;
+            let (owner, in_flight) =
+                tokio::time::timeout(REBUILD_WITHIN, acquiring).await.map_err(|_| {
+                    let why = format!("partition {partition}: reading its indexes took too long");
+                    StoreError::Unavailable(why)
+                })??;
             guard.disarm();
             let (epoch, prior_claim) = (owner.epoch(), owner.prior_claim());
             note_epoch(&seen, partition, epoch);

@@ -268,7 +268,7 @@ impl<'a> Planner<'a> {
                 let slot = self.file(*id, *fire, 0, now);
                 out.push(id.to_bytes()).number(fire.as_ms()).number(slot as u64);
             }
-            Op::Settle { id, verdict } => self.verdict(*id, verdict, now, out),
+            Op::Settle { id, verdict, .. } => self.verdict(*id, verdict, now, out),
             Op::Trim { of, before, keep, limit } => {
                 self.shelves = u16::MAX;
                 out.number(before.as_ms()).number(*keep).number(u64::from(*limit));

@@ -20,7 +20,7 @@ const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, repl
 const MARK: &str = "owner:{2}";
 
 fn settle(id: TimerId, verdict: Verdict) -> Op {
-    Op::Settle { id, verdict }
+    Op::settle(id, verdict)
 }
 
 fn dead(id: TimerId) -> Op {

@@ -17,7 +17,7 @@ mod settle;
 use mtimer_types::{DeadReason, Destination, Ended, Epoch, Key, Target, Time, TimerId, limits};
 
 use crate::lane::Census;
-use crate::op::{Answer, Op, Place, RequestId, Retained, Verdict};
+use crate::op::{Answer, Op, Place, RequestId, Retained};
 use crate::record::Record;
 
 /// A timer with its whereabouts.
@@ -196,8 +196,7 @@ pub fn apply<T: Table>(table: &mut T, ctx: &Context, op: &Op) -> Result<Answer, 
             Ok(answer)
         }
         Op::Take { id } => settle::take(table, ctx, *id),
-        Op::Settle { id, verdict } => settle::settle(table, ctx, *id, verdict),
-        Op::Ack { timer } => settle::settle(table, ctx, timer.id, &Verdict::Ack),
+        Op::Settle { id, verdict, .. } => settle::settle(table, ctx, *id, verdict),
         Op::Park { id, failed } => settle::park(table, ctx, *id, *failed),
         Op::Unpark { id, fire } => settle::unpark(table, ctx, *id, *fire),
         Op::Replay { id, fire } => change::replay(table, ctx, *id, *fire),

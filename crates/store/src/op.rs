@@ -136,12 +136,9 @@ pub enum Op {
         id: TimerId,
         /// How.
         verdict: Verdict,
-    },
-    /// The same as [`Op::Settle`] with [`Verdict::Ack`], of a timer that the owner has in memory. Nearly all timers end so, and
-    /// a store may remove it by what it is told here, without reading it first.
-    Ack {
-        /// The timer, as the owner last saw it.
-        timer: Arc<Timer>,
+        /// The timer, if the owner has it in memory. A store may remove it by this without reading it first: nearly all
+        /// timers end so.
+        timer: Option<Arc<Timer>>,
     },
     /// Moves a pending timer, or one this epoch has taken and not sent (nor unconfirmed), to its destination's park.
     /// Done also if it is parked; gone if it is anywhere else or nowhere.
@@ -188,10 +185,15 @@ pub enum Op {
 }
 
 impl Op {
+    /// An [`Op::Settle`] of a timer that is not in memory.
+    pub const fn settle(id: TimerId, verdict: Verdict) -> Self {
+        Self::Settle { id, verdict, timer: None }
+    }
+
     /// The timer that the operation names by its id: of one that names a key, only the partition knows which it is.
     pub fn id(&self) -> Option<TimerId> {
         match self {
-            Self::Schedule { timer, .. } | Self::Ack { timer } => Some(timer.id),
+            Self::Schedule { timer, .. } => Some(timer.id),
             Self::Cancel { target: Target::Id(id), .. }
             | Self::Reschedule { target: Target::Id(id), .. }
             | Self::Take { id }

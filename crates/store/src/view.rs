@@ -286,9 +286,7 @@ impl Table for View {
     fn oldest_retained(&mut self, of: Retained, limit: usize) -> Result<Vec<Row>, Missing> {
         let need = self.departures.widen(Need::Retained { of, limit });
         match &self.retained[of as usize] {
-            Some(listing) if self.knows(&need) => {
-                Ok(self.oldest(of, listing).take(limit).cloned().collect())
-            }
+            Some(listing) if self.knows(&need) => Ok(self.oldest(of, listing).take(limit).cloned().collect()),
             _ => Err(self.lacks(need)),
         }
     }

@@ -194,7 +194,7 @@ mod tests {
 
     fn settle(q: &mut OpQueue, n: u128) {
         let ctx = OpCtx::Settle { id: id(n), verdict: Verdict::Ack, report: None, late: false };
-        q.push_own(Op::Settle { id: id(n), verdict: Verdict::Ack }, ctx);
+        q.push_own(Op::settle(id(n), Verdict::Ack), ctx);
     }
 
     #[test]

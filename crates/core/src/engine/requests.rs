@@ -97,7 +97,7 @@ impl OpCtx {
     pub(super) fn own_op(&self) -> Option<Op> {
         match self {
             Self::Take { id } => Some(Op::Take { id: *id }),
-            Self::Settle { id, verdict, .. } => Some(Op::Settle { id: *id, verdict: verdict.clone() }),
+            Self::Settle { id, verdict, .. } => Some(Op::settle(*id, verdict.clone())),
             Self::Park { id, failed } => Some(Op::Park { id: *id, failed: *failed }),
             // The time to fire is filled in when the batch is made.
             Self::Unpark { id } => Some(Op::Unpark { id: *id, fire: Time::ZERO }),

@@ -99,17 +99,23 @@ impl Owner {
         for key in &changes.keys {
             self.draft_key(draft, key);
         }
-        let ended = changes.ended.iter().map(|(id, how)| (id.to_bytes().to_vec(), encode_ended(*how).to_vec()));
-        let answered = changes.answered.iter().filter_map(|(request, answer)| {
-            Some((request_field(*request).to_vec(), encode_answer(answer)?))
-        });
+        let ended =
+            changes.ended.iter().map(|(id, how)| (id.to_bytes().to_vec(), encode_ended(*how).to_vec()));
+        let answered = changes
+            .answered
+            .iter()
+            .filter_map(|(request, answer)| Some((request_field(*request).to_vec(), encode_answer(answer)?)));
         let outcomes: Vec<_> = ended.chain(answered).collect();
         if !outcomes.is_empty() {
             let bucket = Bucket::of(now);
             let key = self.space.ended(bucket);
             draft.remembered.extend(outcomes.iter().map(|(field, _)| field.clone()));
             draft.bucket = Some(bucket);
-            draft.ended.entry(key.clone()).or_default().extend(outcomes.into_iter().flat_map(|(f, v)| [f, v]));
+            draft
+                .ended
+                .entry(key.clone())
+                .or_default()
+                .extend(outcomes.into_iter().flat_map(|(f, v)| [f, v]));
             draft.expires.insert(key, bucket.expires());
         }
     }

@@ -98,9 +98,8 @@ impl Owner {
     /// The rows of timers in `moved` that can be read.
     async fn moved_rows(&mut self, ids: impl Iterator<Item = TimerId>) -> Result<Vec<Row>, LaneError> {
         let mut lookup = Lookup::default();
-        let ticket = |id: TimerId| {
-            (id, lookup.field(self.space.moved(self.secret.id(id).shelf()), &id.to_bytes()))
-        };
+        let ticket =
+            |id: TimerId| (id, lookup.field(self.space.moved(self.secret.id(id).shelf()), &id.to_bytes()));
         let tickets: Vec<_> = ids.map(ticket).collect();
         let found = self.look_up(&lookup).await?;
         let mut rows = Vec::new();
@@ -140,7 +139,8 @@ impl Owner {
         let (park, mut from) = (self.space.park_of(number), cursor);
         loop {
             let (rows, next) = self.rows(&park, from, limit).await?;
-            let rows: Vec<_> = rows.into_iter().filter(|row| row.at == At::Parked).map(|r| r.record).collect();
+            let rows: Vec<_> =
+                rows.into_iter().filter(|row| row.at == At::Parked).map(|r| r.record).collect();
             match next {
                 // Whoever asks for one page only must get past rows that cannot be read, however many there are.
                 Some(next) if rows.is_empty() => from = next,

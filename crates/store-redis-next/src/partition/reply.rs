@@ -43,7 +43,9 @@ pub(crate) fn list(value: Value) -> Vec<Value> {
 pub(crate) fn pairs(value: Value) -> Vec<(Value, Value)> {
     match value {
         Value::Map(pairs) => pairs,
-        Value::Array(values) if values.iter().all(|value| matches!(value, Value::Array(pair) if pair.len() == 2)) => {
+        Value::Array(values)
+            if values.iter().all(|value| matches!(value, Value::Array(pair) if pair.len() == 2)) =>
+        {
             let pair = |value| {
                 let mut pair = list(value).into_iter();
                 Some((pair.next()?, pair.next()?))

@@ -98,7 +98,7 @@ impl Owner {
         self.draft(&mut draft, &decided.changes, &locations, now);
         for ack in &blind {
             draft.leave(ack.slot, ack.id);
-            if let Op::Ack { timer } = &ops[ack.at]
+            if let Op::Settle { timer: Some(timer), .. } = &ops[ack.at]
                 && let Some(key) = &timer.key
             {
                 let field = self.secret.key(&timer.dest, key);
@@ -134,7 +134,7 @@ impl Owner {
             }
         }
         if !again.is_empty() {
-            let ack = |at: &usize| ops[*at].id().map(|id| Op::Settle { id, verdict: Verdict::Ack });
+            let ack = |at: &usize| ops[*at].id().map(|id| Op::settle(id, Verdict::Ack));
             let acks: Vec<Op> = again.iter().filter_map(ack).collect();
             let late = Box::pin(self.turn(&acks, now, None)).await?;
             again.into_iter().zip(late).for_each(|(at, answer)| answers[at] = Some(answer));
@@ -151,8 +151,8 @@ impl Owner {
         // Only the store knows which key a replayed timer takes.
         let any_key = ops.iter().any(|op| matches!(op, Op::Replay { .. }));
         let ack = |(at, op): (usize, &Op)| {
-            let Op::Ack { timer } = op else { return None };
-            let id = timer.id;
+            let Op::Settle { id, verdict: Verdict::Ack, timer: Some(timer) } = op else { return None };
+            let id = *id;
             let is_plain = timer.mode == Mode::AtLeastOnce
                 && named.get(&id) == Some(&1)
                 && timer.key.as_ref().is_none_or(|key| !any_key && !keys.contains(key))
@@ -218,10 +218,7 @@ fn key_of(op: &Op) -> Option<&Key> {
 
 /// An answer about a timer that does not exist, which is remembered like others.
 const fn is_unseen(answer: &Answer) -> bool {
-    matches!(
-        answer,
-        Answer::Cancel(CancelAnswer::NotFound) | Answer::Reschedule(RescheduleAnswer::NotFound)
-    )
+    matches!(answer, Answer::Cancel(CancelAnswer::NotFound) | Answer::Reschedule(RescheduleAnswer::NotFound))
 }
 
 /// While the store is full it remembers no cancels of timers that do not exist: anybody can send them without end.

@@ -107,20 +107,40 @@ fn refused(why: &str) -> StoreError {
 const ADVICE: &[(&[&str], &str)] = &[
     (&["NOAUTH", "WRONGPASS"], "give user and password in the address, as in redis://user:pass@host:6379"),
     (&["without any password configured"], "this Redis has no password: leave it out of the address"),
-    (&["UnknownIssuer", "NotValidForName", "not valid for name", "Expired", "NotValidYet"],
-     "mtimer does not trust the server's certificate: give the file of the authority that signed it, and a host \
-      name that it is made out to"),
-    (&["CertificateRequired", "HandshakeFailure", "UnknownCA", "BadCertificate", "CertificateUnknown"],
-     "the server does not trust mtimer: give the client certificate, and its key, that it expects"),
-    (&["InvalidContentType", "corrupt message"], "the server does not speak TLS there: give its TLS port, or redis://"),
-    (&["client certificate", "private key", "root certificate", "trust anchors", "client with TLS parameters"],
-     "give files in PEM format"),
+    (
+        &["UnknownIssuer", "NotValidForName", "not valid for name", "Expired", "NotValidYet"],
+        "mtimer does not trust the server's certificate: give the file of the authority that signed it, and a host \
+      name that it is made out to",
+    ),
+    (
+        &["CertificateRequired", "HandshakeFailure", "UnknownCA", "BadCertificate", "CertificateUnknown"],
+        "the server does not trust mtimer: give the client certificate, and its key, that it expects",
+    ),
+    (
+        &["InvalidContentType", "corrupt message"],
+        "the server does not speak TLS there: give its TLS port, or redis://",
+    ),
+    (
+        &[
+            "client certificate",
+            "private key",
+            "root certificate",
+            "trust anchors",
+            "client with TLS parameters",
+        ],
+        "give files in PEM format",
+    ),
     (&["NOPERM"], "allow this user mtimer's commands and keys (ACL SETUSER)"),
     (&["DENIED"], "allow connections from this host in Redis"),
     (&["DB index", "SELECT is not allowed"], "leave the database number out of the address"),
-    (&["unknown command 'HELLO'", "unknown command `HELLO`", "NOPROTO"], "leave protocol=resp3 out of the address"),
-    (&["is not an array", "Parse", "parse error", "Unexpected"],
-     "it is not Redis, or it expects TLS: give the address of a Redis port, or rediss://"),
+    (
+        &["unknown command 'HELLO'", "unknown command `HELLO`", "NOPROTO"],
+        "leave protocol=resp3 out of the address",
+    ),
+    (
+        &["is not an array", "Parse", "parse error", "Unexpected"],
+        "it is not Redis, or it expects TLS: give the address of a Redis port, or rediss://",
+    ),
 ];
 
 /// Tells what will never work, with advice, from what may work later.

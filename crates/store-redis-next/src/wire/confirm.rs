@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::oneshot;
 
@@ -82,7 +82,8 @@ impl Confirmations {
             self.servers.tasks().spawn(self.clone().serve(address.to_owned()));
         }
         drop(groups);
-        async move { confirmed.await.unwrap_or_else(|_| Err(Lost("confirmations have ended".into()))) }.boxed()
+        async move { confirmed.await.unwrap_or_else(|_| Err(Lost("confirmations have ended".into()))) }
+            .boxed()
     }
 
     fn groups(&self) -> MutexGuard<'_, HashMap<String, Group>> {

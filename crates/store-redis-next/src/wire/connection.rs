@@ -96,11 +96,8 @@ impl Connection {
             .await
             .map_err(|_| lost(&format!("no connection within {} s", CONNECT_WITHIN.as_secs())))?
             .map_err(|e| lost(&e))?;
-        let shared = Arc::new(Shared {
-            address: address.to_owned(),
-            queue: Mutex::default(),
-            changed: Notify::new(),
-        });
+        let shared =
+            Arc::new(Shared { address: address.to_owned(), queue: Mutex::default(), changed: Notify::new() });
         let exchange = Exchange {
             shared: shared.clone(),
             server,
@@ -218,7 +215,10 @@ impl Shared {
     }
 
     fn why_over(&self) -> Lost {
-        self.queue().over.clone().unwrap_or_else(|| Lost(format!("{}: the connection is closed", self.address)))
+        self.queue()
+            .over
+            .clone()
+            .unwrap_or_else(|| Lost(format!("{}: the connection is closed", self.address)))
     }
 }
 
@@ -321,9 +321,7 @@ impl Exchange {
 }
 
 /// The answers to the oldest pipeline; pending if there is none.
-async fn front(
-    unanswered: &mut VecDeque<(Answers, oneshot::Sender<Vec<Value>>)>,
-) -> RedisResult<Vec<Value>> {
+async fn front(unanswered: &mut VecDeque<(Answers, oneshot::Sender<Vec<Value>>)>) -> RedisResult<Vec<Value>> {
     match unanswered.front_mut() {
         Some((answers, _)) => answers.await,
         None => std::future::pending().await,

@@ -64,7 +64,9 @@ pub(crate) fn error_text(error: &ServerError) -> String {
 /// Gives a RESP3 reply the shape that the same command has in RESP2, so that only connections know the protocol.
 pub(crate) fn in_resp2(value: Value) -> Value {
     match value {
-        Value::Map(pairs) => Value::Array(pairs.into_iter().flat_map(|(k, v)| [in_resp2(k), in_resp2(v)]).collect()),
+        Value::Map(pairs) => {
+            Value::Array(pairs.into_iter().flat_map(|(k, v)| [in_resp2(k), in_resp2(v)]).collect())
+        }
         Value::Array(items) | Value::Set(items) => Value::Array(items.into_iter().map(in_resp2).collect()),
         Value::Attribute { data, .. } => in_resp2(*data),
         Value::Double(n) => Value::BulkString(n.to_string().into_bytes()),
@@ -94,8 +96,11 @@ mod tests {
 
     #[test]
     fn an_error_is_told_as_it_was_sent() {
-        let said = |text: &str| redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).map(|v| v.refusal());
-        for text in ["MOVED 866 127.0.0.1:7001", "ERR user_script:3: boo", "NOAUTH", "OOM no", "WRONGPASS no: no"] {
+        let said =
+            |text: &str| redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).map(|v| v.refusal());
+        for text in
+            ["MOVED 866 127.0.0.1:7001", "ERR user_script:3: boo", "NOAUTH", "OOM no", "WRONGPASS no: no"]
+        {
             assert_eq!(said(text).unwrap(), Some(text.to_owned()));
         }
     }

@@ -87,7 +87,8 @@ mod tests {
     fn every_file_says_what_its_flags_keys_and_answers_are() {
         for script in Script::ALL {
             let file = script.file();
-            let header: String = file.lines().take_while(|l| l.starts_with('#') || l.starts_with("--")).collect();
+            let header: String =
+                file.lines().take_while(|l| l.starts_with('#') || l.starts_with("--")).collect();
             assert!(header.starts_with("#!lua"), "{} has no flags", script.name());
             assert!(script.text().starts_with("#!lua") && !script.text().contains("--"), "{}", script.name());
             assert!(header.contains("KEYS[1"), "{} lists no keys", script.name());

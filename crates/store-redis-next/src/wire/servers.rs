@@ -6,9 +6,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use futures_util::FutureExt;
 use redis::cmd;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
@@ -130,7 +130,8 @@ impl Servers {
             return Ok(());
         }
         let seeds = self.known.seeds.iter().cloned();
-        let mut asked: Vec<String> = masters.into_iter().chain(seeds).filter(|a| !without.contains(a)).collect();
+        let mut asked: Vec<String> =
+            masters.into_iter().chain(seeds).filter(|a| !without.contains(a)).collect();
         asked.sort_unstable();
         asked.dedup();
         let mut looks: FuturesUnordered<_> = asked.iter().map(|address| self.look_at(address)).collect();

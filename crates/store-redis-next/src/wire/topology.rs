@@ -82,7 +82,9 @@ pub(crate) fn of_standalone(role: &Value, asked: &str) -> Result<Vec<Range>, Str
             Ok(vec![Range { from: 0, to: u16::MAX, master: asked.into(), replicas }])
         }
         Some(role) => Err(format!("{asked} is a {role}, not a master: give the master's address as well")),
-        None => Err(format!("{asked}: {}", role.refusal().unwrap_or_else(|| "ROLE is not understood".into()))),
+        None => {
+            Err(format!("{asked}: {}", role.refusal().unwrap_or_else(|| "ROLE is not understood".into())))
+        }
     }
 }
 
@@ -91,7 +93,8 @@ pub(crate) fn of_cluster(slots: &Value, asked: &str) -> Result<Vec<Range>, Strin
     if let Some(refusal) = slots.refusal() {
         return Err(format!("{asked}: {refusal}"));
     }
-    let ranges: Vec<_> = slots.items().unwrap_or_default().iter().filter_map(|row| range(row, asked)).collect();
+    let ranges: Vec<_> =
+        slots.items().unwrap_or_default().iter().filter_map(|row| range(row, asked)).collect();
     if ranges.is_empty() {
         return Err(format!("{asked}: the cluster has no hash slots assigned"));
     }

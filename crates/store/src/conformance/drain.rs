@@ -11,7 +11,7 @@ use crate::{Answer, Census, Op, RequestId, Retained, Verdict};
 const EMPTY: Census = Census { pending: 0, retrying: 0, parked: 0, taken: 0, dead: 0, keys: 0, residue: 0 };
 
 fn settle(id: TimerId, verdict: Verdict) -> Op {
-    Op::Settle { id, verdict }
+    Op::settle(id, verdict)
 }
 
 fn retry(id: TimerId, fire: Time, n: u32) -> Op {

@@ -163,7 +163,7 @@ impl Spot {
 }
 
 fn settle(id: TimerId, verdict: Verdict) -> Op {
-    Op::Settle { id, verdict }
+    Op::settle(id, verdict)
 }
 
 fn retry(id: TimerId, fire: Time, failed: u32) -> Op {

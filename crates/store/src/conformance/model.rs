@@ -131,8 +131,7 @@ impl Model {
                 answer
             }
             Op::Take { id } => self.take(*id),
-            Op::Settle { id, verdict } => self.settle(now, *id, verdict),
-            Op::Ack { timer } => self.settle(now, timer.id, &Verdict::Ack),
+            Op::Settle { id, verdict, .. } => self.settle(now, *id, verdict),
             Op::Park { id, failed } => self.park(*id, *failed),
             Op::Unpark { id, fire } => match self.timers.get(id).map(|e| e.place) {
                 Some(Place::Parked) => {

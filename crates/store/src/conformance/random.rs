@@ -141,7 +141,7 @@ impl Case {
         let now = self.pair.kit.now;
         let id = timer.id;
         let fire = arbitrary_time(r, now);
-        let settle = |verdict| Op::Settle { id, verdict };
+        let settle = |verdict| Op::settle(id, verdict);
         match kind {
             Kind::Schedule => {
                 schedule_with(&timer, r.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]))

@@ -63,7 +63,7 @@ impl Bench {
     }
 
     fn settle(&mut self, id: TimerId, verdict: Verdict) -> Answer {
-        self.apply(Op::Settle { id, verdict })
+        self.apply(Op::settle(id, verdict))
     }
 
     fn at(&mut self, id: TimerId) -> Option<At> {

@@ -72,7 +72,6 @@ pub fn first_needs(op: &Op) -> impl Iterator<Item = Need> + use<> {
         | Op::Unpark { id, .. }
         | Op::Replay { id, .. }
         | Op::Purge { id } => [Some(Need::Row(*id)), None, None],
-        Op::Ack { timer } => [Some(Need::Row(timer.id)), None, None],
         // One more than may go: see `decide`.
         Op::Trim { of, limit, .. } => {
             [Some(Need::Retained { of: *of, limit: (*limit as usize).saturating_add(1) }), None, None]
@@ -123,8 +122,9 @@ impl Departures {
     pub(super) const fn count(&mut self, op: &Op) {
         let [dead, unconfirmed] = match op {
             Op::Purge { .. } | Op::Replay { .. } => [1, 1],
-            Op::Ack { .. } => [0, 1],
-            Op::Settle { verdict: Verdict::Ack | Verdict::LateAck { .. } | Verdict::Dead { .. }, .. } => [0, 1],
+            Op::Settle { verdict: Verdict::Ack | Verdict::LateAck { .. } | Verdict::Dead { .. }, .. } => {
+                [0, 1]
+            }
             Op::Trim { of: Retained::Dead, limit, .. } => [*limit as usize, 0],
             Op::Trim { of: Retained::Unconfirmed, limit, .. } => [0, *limit as usize],
             _ => [0, 0],

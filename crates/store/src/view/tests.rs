@@ -91,7 +91,10 @@ fn assert_same(remote: &Remote, table: &mut MemoryTable, listings: &Listings, no
     for n in 0..TIMERS {
         let Ok(row) = table.row(id(n));
         assert_eq!(remote.rows.get(&id(n)), row.as_ref());
-        assert_eq!(remote.read(&Need::Ended(id(n)), now), Fact::Ended(id(n), table.ended(id(n), now).unwrap()));
+        assert_eq!(
+            remote.read(&Need::Ended(id(n)), now),
+            Fact::Ended(id(n), table.ended(id(n), now).unwrap())
+        );
     }
     for (n, k) in [(0, 0), (0, 1), (7, 0), (7, 1)] {
         let Ok(holder) = table.key(&dest(n), &key(k));

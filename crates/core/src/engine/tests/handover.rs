@@ -319,7 +319,7 @@ fn store_with_unconfirmed(count: u64) -> (MemoryStore, TimerId) {
     let now = rig.now().time;
     for some in timers.chunks(1_000) {
         let ops = some.iter().flat_map(|t| {
-            let settle = Op::Settle { id: t.id, verdict: Verdict::Unconfirmed };
+            let settle = Op::settle(t.id, Verdict::Unconfirmed);
             let timer = t.clone().into();
             [Op::Schedule { timer, policy: KeyPolicy::Create }, Op::Take { id: t.id }, settle]
         });

@@ -88,7 +88,9 @@ async fn what_passes_is_waited_out_and_what_lasts_is_not() {
     let proxy = Proxy::start(&server.address()).await;
     let servers = discover(vec![proxy.url()]).await;
     let raise = Script::RaiseTerm.command(&["term:{t}"]);
-    for passing in ["TRYAGAIN Multiple keys", "LOADING Redis is loading", "NOSCRIPT No matching", "OOM command"] {
+    for passing in
+        ["TRYAGAIN Multiple keys", "LOADING Redis is loading", "NOSCRIPT No matching", "OOM command"]
+    {
         proxy.refuse("EVALSHA", passing);
         assert!(ask(&servers, 1, &raise).await.unwrap().number().is_some(), "{passing}");
     }

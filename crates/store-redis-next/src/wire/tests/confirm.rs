@@ -29,7 +29,8 @@ async fn wait_covers_what_was_answered_on_other_connections_only_behind_a_read()
     let answers = other.call(pipeline([get("k"), wait()])).await.unwrap();
     assert_eq!(answers, [bulk("v"), Value::Int(0)]);
     replica.thaw();
-    let answers = other.call(pipeline([get("k"), cmd("WAIT").arg(&["1", "20000"]).to_owned()])).await.unwrap();
+    let answers =
+        other.call(pipeline([get("k"), cmd("WAIT").arg(&["1", "20000"]).to_owned()])).await.unwrap();
     assert_eq!(answers, [bulk("v"), Value::Int(1)]);
 }
 

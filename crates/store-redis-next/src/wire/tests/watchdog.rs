@@ -63,7 +63,10 @@ async fn a_lost_connection_fails_everything_unanswered_and_sends_nothing_twice()
         assert!(connection.ask(cmd("PING")).await.is_err() && connection.is_over());
         assert_eq!(proxy.lost(), round + 1);
         let n: Option<usize> = server.call(&["GET", &format!("n{round}")]);
-        assert!((answered..=50).contains(&n.unwrap_or(0)), "{n:?} of 50 were carried out, {answered} answered");
+        assert!(
+            (answered..=50).contains(&n.unwrap_or(0)),
+            "{n:?} of 50 were carried out, {answered} answered"
+        );
     }
 }
 
@@ -99,5 +102,6 @@ async fn a_connection_that_is_dropped_answers_what_it_was_asked_and_closes() {
     let call = connection.call(pipeline([incr("n")]));
     drop(connection);
     assert_eq!(call.await, Ok(vec![Value::Int(1)]));
-    until("the connection is closed", || server.call::<String>(&["CLIENT", "LIST"]).lines().count() == 1).await;
+    until("the connection is closed", || server.call::<String>(&["CLIENT", "LIST"]).lines().count() == 1)
+        .await;
 }

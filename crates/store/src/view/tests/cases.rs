@@ -73,9 +73,8 @@ fn any_schedule() -> impl Strategy<Value = Op> {
 }
 
 fn any_request() -> impl Strategy<Value = Op> {
-    let cancel = (any_target(), prop::option::of(1..3u32), 0..REQUESTS / 2).prop_map(|(target, in_flight, n)| {
-        Op::Cancel { target, in_flight, request: RequestId(2 * n) }
-    });
+    let cancel = (any_target(), prop::option::of(1..3u32), 0..REQUESTS / 2)
+        .prop_map(|(target, in_flight, n)| Op::Cancel { target, in_flight, request: RequestId(2 * n) });
     let reschedule = (any_target(), any_time(), prop::bool::weighted(0.1), 0..REQUESTS / 2).prop_map(
         |(target, due, in_flight, n)| {
             let request = RequestId(2 * n + 1);
@@ -89,8 +88,12 @@ fn any_verdict() -> impl Strategy<Value = Verdict> {
     prop_oneof![
         Just(Verdict::Ack),
         (0..4u32).prop_map(|attempt| Verdict::LateAck { attempt }),
-        (any_time(), 1..3u8, 1..4u32)
-            .prop_map(|(fire, tier, failed)| Verdict::Retry { fire, tier, failed, error: "no".into() }),
+        (any_time(), 1..3u8, 1..4u32).prop_map(|(fire, tier, failed)| Verdict::Retry {
+            fire,
+            tier,
+            failed,
+            error: "no".into()
+        }),
         (0..4u32).prop_map(|failed| Verdict::Dead {
             reason: DeadReason::Failed,
             failed,
@@ -123,7 +126,7 @@ fn any_move() -> impl Strategy<Value = Op> {
 }
 
 pub(super) fn any_op() -> impl Strategy<Value = Op> {
-    let settle = (0..TIMERS, any_verdict()).prop_map(|(n, verdict)| Op::Settle { id: id(n), verdict });
+    let settle = (0..TIMERS, any_verdict()).prop_map(|(n, verdict)| Op::settle(id(n), verdict));
     prop_oneof![4 => any_schedule(), 3 => any_request(), 4 => settle, 4 => any_move()]
 }
 

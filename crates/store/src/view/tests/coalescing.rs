@@ -57,7 +57,7 @@ fn by_key() -> Target {
 }
 
 fn settle(n: u64, verdict: Verdict) -> Op {
-    Op::Settle { id: id(n), verdict }
+    Op::settle(id(n), verdict)
 }
 
 fn retry(n: u64, failed: u32) -> Op {

@@ -58,7 +58,9 @@ impl Remote {
             assert_ne!(before, after, "a change");
             let (was, is) = (before.as_ref().map(|row| row.at), after.as_ref().map(|row| row.at));
             if was != is {
-                was.and_then(listing).into_iter().for_each(|n| self.listings[n].retain(|id| *id != change.id()));
+                was.and_then(listing)
+                    .into_iter()
+                    .for_each(|n| self.listings[n].retain(|id| *id != change.id()));
                 is.and_then(listing).into_iter().for_each(|n| self.listings[n].push(change.id()));
             }
             match after {
