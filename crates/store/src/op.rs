@@ -200,7 +200,7 @@ impl Op {
 }
 
 /// Timers that stay stored until a person replays or purges them, or [`Op::Trim`] removes them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Retained {
     /// Dead letters, oldest by time of death.
     Dead,

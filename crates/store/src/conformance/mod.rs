@@ -34,7 +34,7 @@ mod lease;
 mod list;
 mod loading;
 mod matrix;
-mod model;
+pub(crate) mod model;
 mod once;
 mod order;
 mod owner;
