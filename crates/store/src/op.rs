@@ -99,7 +99,8 @@ pub enum Op {
     /// - Dead, unconfirmed, or taken in another epoch: nothing changes, too late.
     /// - A delivery is under way: too late. A pending or parked timer gets [`Progress::stopped`].
     /// - Attempt 1 (see above; covered counts) and not stopped: removed, leaves [`Ended::Cancelled`].
-    ///   So is a timer that this epoch has taken: without a delivery under way it was not sent.
+    ///   So is a timer that this epoch has taken: without a delivery under way it was not sent. (A covered
+    ///   attempt counts as failed once it is taken.)
     /// - Any other becomes a dead letter for [`DeadReason::Stopped`] (a covered attempt counts as
     ///   failed there), too late.
     Cancel {
@@ -129,6 +130,8 @@ pub enum Op {
     Take {
         /// Which.
         id: TimerId,
+        /// Becomes its [`Progress::failed`] (so that a covered attempt stays counted).
+        failed: u32,
     },
     /// Ends or continues a timer after a delivery, a missed deadline or a lost client. See [`Verdict`].
     Settle {
@@ -196,7 +199,7 @@ impl Op {
             Self::Schedule { timer, .. } => Some(timer.id),
             Self::Cancel { target: Target::Id(id), .. }
             | Self::Reschedule { target: Target::Id(id), .. }
-            | Self::Take { id }
+            | Self::Take { id, .. }
             | Self::Settle { id, .. }
             | Self::Park { id, .. }
             | Self::Unpark { id, .. }

@@ -1,8 +1,9 @@
-//! Decisions for a store that must be read remotely: what was read, under what has been decided since.
+//! Decisions for a store that must be read remotely: what was read, under what has been decided
+//! since.
 //!
-//! Purpose: let such a store use [`crate::decide`]. It reads what the decisions need, tells it to a [`View`], has the
-//! view decide a batch, and writes the [`Changes`]. An operation that needs something that was not read makes the
-//! whole attempt void: the view forgets what it decided in it, and says what to read.
+//! Purpose: such a store reads what the decisions need, tells it to a [`View`], has the view decide
+//! a batch with [`crate::decide`], and writes the [`Changes`]. If an operation needs something that
+//! was not read, the view discards the whole attempt and returns what to read.
 //!
 //! ```text
 //! for op in &ops { read what `first_needs(op)` names and learn it }
@@ -14,12 +15,13 @@
 //! };
 //! ```
 //!
-//! Invariant: decided on a view, a batch gives the answers and the state that [`crate::decide`] gives on a table that
-//! holds everything. As long as every key names a stored timer, an attempt needs at most [`MAX_ROUNDS`] rounds of
-//! reading. Two attempts with the same facts yield the same needs and the same changes, in the same order.
+//! Invariant: decided on a view, a batch gives the answers and the state that [`crate::decide`]
+//! gives on a table that holds everything. If every key names a stored timer, a batch needs at most
+//! [`MAX_ROUNDS`] rounds of reading. The same facts yield the same needs and the same changes, in
+//! the same order.
 //!
-//! Not in here: reading and writing, and in how many commands; who may write; which facts a store knows by itself;
-//! how long outcomes are remembered.
+//! Not in here: reading and writing, and in how many commands; who may write; which facts a store
+//! knows by itself; how long outcomes are remembered.
 
 mod cells;
 mod changes;
@@ -34,16 +36,18 @@ pub use self::need::{Fact, Need, first_needs};
 use crate::decide::{self, Context, Row, Table};
 use crate::op::{Answer, Op, RequestId, Retained};
 
-/// Rounds of reading that a batch takes at most, if every key names a stored timer: what [`first_needs`] names; the
-/// keys of these timers and the holders of these keys; how timers ended that an earlier operation of the batch removes.
-/// (A key that names nothing may take one round more.)
+/// The highest number of rounds of reading that a batch takes if every key names a stored timer.
+///
+/// First what [`first_needs`] names; then the keys of these timers and the holders of these keys;
+/// then outcomes of timers that an earlier operation of the batch removes. A key that names no
+/// stored timer may take one round more.
 pub const MAX_ROUNDS: usize = 3;
 
-/// What a turn of a partition's owner knows of the store.
+/// What the owner of a partition has read from the store, and what it has decided since.
 ///
-/// Facts describe the store as it is after everything that this view has decided: what is read after a batch was
-/// decided must be read behind the writes of its changes. A fact that the view has already is ignored, except for a longer
-/// [`Fact::Retained`].
+/// Facts describe the store after everything that this view has decided: once a batch is decided,
+/// write its changes before reading anything else. A fact that the view already has is ignored,
+/// except a longer [`Fact::Retained`].
 #[derive(Debug, Default)]
 pub struct View {
     rows: Cells<TimerId, Option<Row>>,
@@ -123,15 +127,16 @@ impl View {
     ///
     /// # Errors
     ///
-    /// What has to be read first, each thing once. Nothing is decided then; every need is one that the view does not know.
+    /// What has to be read first, each thing once. Nothing is decided then; every need is one that
+    /// the view does not know.
     pub fn decide(&mut self, ctx: &Context, ops: &[Op]) -> Result<Decided, Vec<Need>> {
         let mut answers = Vec::with_capacity(ops.len());
         let mut adds = false;
         self.departures = Departures::default();
         for op in ops {
             self.stores = false;
-            // The view has noted what is missing. The operations behind may be decided on wrong grounds from here on,
-            // which does no harm: they only tell what else is needed.
+            // On an error the view has noted what is missing. Later operations are still decided,
+            // to collect what they need; whatever they answer is discarded.
             answers.extend(decide::apply(self, ctx, op).ok());
             adds |= self.stores && op.adds();
             self.departures.count(op);
@@ -144,7 +149,8 @@ impl View {
         Err(self.missing.take())
     }
 
-    /// Adds what each operation needs for certain: the ones decided on wrong grounds may not have come to ask for it.
+    /// Adds the first needs of all operations: one that was decided after a failed one may have
+    /// skipped a read that it needs in the end.
     fn miss_first_needs(&mut self, ops: &[Op]) {
         let mut departures = Departures::default();
         for op in ops {
@@ -165,7 +171,7 @@ impl View {
         self.answered.undo();
     }
 
-    /// Makes what was decided part of the facts; what that changes.
+    /// Makes what was decided part of the facts, and returns what it changes.
     fn commit(&mut self, adds: bool) -> Changes {
         for of in [Retained::Dead, Retained::Unconfirmed] {
             let listing = self.retained[of as usize].as_ref().map(|listing| Listing {
@@ -197,8 +203,8 @@ impl View {
         })
     }
 
-    /// The oldest timers of a kind by now, as far as they are known: those that were read and have not left, then, if that was
-    /// all, those that came since.
+    /// The oldest timers of a kind by now, as far as they are known: those that were read and have
+    /// not left; then, if all were read, those that have come since.
     fn oldest<'a>(&'a self, of: Retained, listing: &'a Listing) -> impl Iterator<Item = &'a Row> {
         let stayed = listing.oldest.iter().filter_map(|id| {
             let (before, row) = (self.rows.read(id)?.as_ref()?, self.rows.get(id)?.as_ref()?);

@@ -174,7 +174,9 @@ mod tests {
 
     fn numbers(batch: &[Queued]) -> Vec<u128> {
         let number = |op: &Op| match op {
-            Op::Take { id } | Op::Park { id, .. } | Op::Settle { id, .. } | Op::Purge { id } => id.as_u128(),
+            Op::Take { id, .. } | Op::Park { id, .. } | Op::Settle { id, .. } | Op::Purge { id } => {
+                id.as_u128()
+            }
             _ => unreachable!(),
         };
         batch.iter().map(|(op, _)| number(op)).collect()

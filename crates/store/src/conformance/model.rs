@@ -130,7 +130,7 @@ impl Model {
                 self.requests.insert(request.0, answer.clone());
                 answer
             }
-            Op::Take { id } => self.take(*id),
+            Op::Take { id, failed } => self.take(*id, *failed),
             Op::Settle { id, verdict, .. } => self.settle(now, *id, verdict),
             Op::Park { id, failed } => self.park(*id, *failed),
             Op::Unpark { id, fire } => match self.timers.get(id).map(|e| e.place) {
@@ -231,11 +231,12 @@ impl Model {
         RescheduleAnswer::Rescheduled(id)
     }
 
-    fn take(&mut self, id: TimerId) -> Answer {
+    fn take(&mut self, id: TimerId, failed: u32) -> Answer {
         let taken = Place::Taken { epoch: self.epoch, unconfirmed: false };
         match self.timers.get_mut(&id) {
             Some(e) if e.waits() && e.timer.mode == Mode::AtMostOnce => {
                 e.place = taken;
+                e.progress.failed = failed;
                 Answer::Done
             }
             Some(e) if e.place == taken => Answer::Done,

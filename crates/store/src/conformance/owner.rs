@@ -143,7 +143,7 @@ impl Owner {
     }
 
     pub(super) async fn take(&self, id: TimerId) -> Answer {
-        self.one(Op::Take { id }).await
+        self.one(Op::Take { id, failed: 0 }).await
     }
 
     pub(super) async fn park(&self, id: TimerId) -> Answer {

@@ -7,7 +7,8 @@ use std::hash::Hash;
 #[derive(Debug)]
 pub(super) struct Cells<K, V> {
     cells: HashMap<K, Cell<V>>,
-    /// Keys of written cells, in the order of [`Self::commit`]. A key that has moved on is in it more than once.
+    /// Keys of written cells, in the order of [`Self::commit`]. A key that has moved is in it more
+    /// than once; its last place counts.
     order: Vec<K>,
 }
 
@@ -47,7 +48,8 @@ impl<K: Clone + Eq + Hash, V> Cells<K, V> {
         self.cells.get(key)?.read.as_ref()
     }
 
-    /// Writes a value. It keeps its place in the order of writes if it has one, unless it `moves` to the end.
+    /// Writes a value. It keeps its place in the order of writes if it has one, unless it `moves`
+    /// to the end.
     pub(super) fn write(&mut self, key: K, value: V, moves: bool) {
         let end = self.order.len();
         let cell = self.cells.entry(key.clone()).or_default();
@@ -76,7 +78,8 @@ impl<K: Clone + Eq + Hash, V> Cells<K, V> {
         }
     }
 
-    /// Makes what was written as if it had been read; returns, in order: key, value as read before, value.
+    /// Makes what was written as if it had been read; returns, in order: key, value as read before,
+    /// value.
     pub(super) fn commit(&mut self) -> impl Iterator<Item = (K, Option<V>, V)>
     where
         V: Clone,

@@ -8,8 +8,9 @@ use crate::op::{Answer, RequestId};
 /// The net effect of a batch. What ends as it began is not in it.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Changes {
-    /// Timers, in the order in which they came to the place where they are (or left for good). One that has the same
-    /// [`Row::at`] before and after keeps its position in listings; any other goes to the end of those of its place.
+    /// Timers, in the order in which they came to the place where they are (or left for good). One
+    /// that has the same [`Row::at`] before and after keeps its position in listings; any other
+    /// goes to the end of those of its place.
     pub rows: Vec<RowChange>,
     /// Keys, in the order in which they were first changed.
     pub keys: Vec<KeyChange>,
@@ -50,7 +51,8 @@ impl Changes {
         self.rows.is_empty() && self.keys.is_empty() && self.ended.is_empty() && self.answered.is_empty()
     }
 
-    /// Whether an operation that adds ([`crate::Op::adds`]) has stored something: a full store refuses that.
+    /// Whether an operation that adds ([`crate::Op::adds`]) has stored something: a full store
+    /// refuses that.
     pub const fn adds(&self) -> bool {
         self.adds
     }

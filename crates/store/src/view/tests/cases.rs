@@ -119,7 +119,7 @@ fn any_move() -> impl Strategy<Value = Op> {
             1 => Op::Unpark { id, fire },
             2 => Op::Replay { id, fire },
             3 => Op::Purge { id },
-            _ => Op::Take { id },
+            _ => Op::Take { id, failed },
         }
     });
     prop_oneof![1 => trim, 6 => one]

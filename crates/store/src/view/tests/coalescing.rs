@@ -101,7 +101,7 @@ fn common_operations_take_one_round() {
         b.turn(&[op]);
         assert_eq!(b.rounds, if one { 1 } else { 2 });
     }
-    b.turn(&[Op::Take { id: id(3) }, settle(1, Verdict::Ack), settle(3, Verdict::Ack)]);
+    b.turn(&[Op::Take { id: id(3), failed: 0 }, settle(1, Verdict::Ack), settle(3, Verdict::Ack)]);
     assert_eq!(b.rounds, 1);
     b.turn(&[Op::Trim { of: Retained::Dead, before: Time::ZERO, keep: 0, limit: 10 }]);
     assert_eq!(b.rounds, 1);
@@ -255,7 +255,7 @@ fn trims_see_what_the_batch_has_buried_and_removed() {
     assert_eq!(decided.answers[4], trimmed(3, false));
     assert_eq!(b.remote.listings[0], [id(6)]);
     assert_eq!(b.rounds, 2, "more is read than one trim alone would need");
-    assert_eq!(ids(&decided.changes), [0, 1, 2, 3, 4, 6].map(id), "the fifth came and went");
+    assert_eq!(ids(&decided.changes), [0, 1, 2, 6, 3, 4, 5].map(id), "in the order of their last moves");
 }
 
 #[test]
