@@ -55,6 +55,14 @@ impl Fingerprints {
     }
 }
 
+#[cfg(test)]
+impl Fingerprints {
+    /// Bytes beside the value itself, those of the allocator included.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, |all| 16 + (2 * all.capacity()).next_multiple_of(16))
+    }
+}
+
 impl FromIterator<Hash> for Fingerprints {
     fn from_iter<I: IntoIterator<Item = Hash>>(fields: I) -> Self {
         let mut all = Self::default();
@@ -170,5 +178,126 @@ impl EndedFilter {
             *b == bucket && parts[field.part(PARTS)].may_have(field)
         };
         bucket < self.known_from || self.buckets.iter().any(has)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mtimer_types::{PartitionId, SlotWidth, Time, TimerId};
+    use proptest::prelude::*;
+
+    use super::super::secret::Secret;
+    use super::*;
+
+    fn hash(n: u64) -> Hash {
+        let id = TimerId::with_width(Time::from_ms(7_000), SlotWidth::Second, PartitionId(0), n);
+        Secret::new([3; 16]).id(id)
+    }
+
+    #[test]
+    fn what_was_added_may_be_there_and_little_else() {
+        let all: Fingerprints = (0..128).map(hash).collect();
+        let mistaken = (128..50_128).filter(|n| all.may_have(hash(*n))).count();
+        assert!(all.is_known() && (0..128).all(|n| all.may_have(hash(n))));
+        // 50,000 x 128 / 65,536 = 98.
+        assert!((60..140).contains(&mistaken), "{mistaken}");
+    }
+
+    #[test]
+    fn of_too_many_nothing_is_known() {
+        let mut all: Fingerprints = (0..MOST as u64).map(hash).collect();
+        assert!(all.is_known());
+        all.add(hash(MOST as u64));
+        assert!(!all.is_known() && all.may_have(hash(1 << 40)));
+        all.remove(hash(0));
+        assert!(!all.is_known());
+    }
+
+    #[test]
+    fn one_that_was_never_added_cannot_be_removed() {
+        let mut all: Fingerprints = [hash(1)].into_iter().collect();
+        all.remove(hash(2));
+        assert_eq!(all, Fingerprints::UNKNOWN);
+    }
+
+    proptest! {
+        #[test]
+        fn none_that_is_there_is_ruled_out(acts in proptest::collection::vec((0u64..300, any::<bool>()), 0..2_000)) {
+            let (mut all, mut there) = (Fingerprints::default(), std::collections::BTreeSet::new());
+            for (n, adds) in acts {
+                match adds {
+                    true if there.insert(n) => all.add(hash(n)),
+                    false if there.remove(&n) => all.remove(hash(n)),
+                    _ => {}
+                }
+            }
+            prop_assert!(all.is_known() && there.iter().all(|n| all.may_have(hash(*n))));
+            there.iter().for_each(|n| all.remove(hash(*n)));
+            prop_assert_eq!(all, Fingerprints::EMPTY);
+        }
+    }
+
+    #[test]
+    fn a_shelf_is_known_if_it_was_seen_from_its_first_entry_on_or_read_or_is_empty() {
+        let mut moved = MovedFilter::default();
+        let [one, other] = [1, 2].map(hash);
+        assert!(!moved.may_have(one));
+        moved.add(one);
+        assert!(moved.may_have(one) && !moved.may_have(other));
+        moved.remove(one);
+        assert!(!moved.may_have(one));
+        (0..SHELVES).for_each(|shelf| moved.found(shelf, u64::from(shelf == one.shelf())));
+        let elsewhere = (3..).map(hash).find(|hash| hash.shelf() != one.shelf()).unwrap();
+        let beside = (3..).map(hash).find(|hash| hash.shelf() == one.shelf()).unwrap();
+        assert!(moved.may_have(one) && moved.may_have(beside) && !moved.may_have(elsewhere));
+        moved.read(one.shelf(), [one].into_iter());
+        assert!(moved.may_have(one) && !moved.may_have(beside));
+        moved.found(one.shelf(), 2);
+        moved.remove(beside);
+        assert!(moved.may_have(beside));
+        moved.remove(one);
+        assert!(!moved.may_have(one) && !moved.may_have(beside));
+    }
+
+    #[test]
+    fn a_shelf_that_had_too_many_is_known_when_it_is_empty() {
+        let mut moved = MovedFilter::default();
+        let many = || (0..20_000).map(hash);
+        many().for_each(|id| moved.add(id));
+        assert!(moved.may_have(hash(1 << 30)));
+        many().for_each(|id| moved.remove(id));
+        assert!(!moved.may_have(hash(1 << 30)));
+    }
+
+    #[test]
+    fn buckets_that_began_before_the_acquisition_are_unknown() {
+        let mut ended = EndedFilter::new(Bucket(100));
+        assert!((98..102).all(|b| ended.may_have(Bucket(b), hash(1))));
+        ended.add(Bucket(100), hash(2));
+        ended.add(Bucket(102), hash(2));
+        assert!(ended.may_have(Bucket(101), hash(1)) && ended.may_have(Bucket(102), hash(2)));
+        assert!(!ended.may_have(Bucket(102), hash(1)) && !ended.may_have(Bucket(103), hash(2)));
+        // What is forgotten is unknown, also to a clock that goes back.
+        (103..107).for_each(|b| ended.add(Bucket(b), hash(b)));
+        assert!(ended.may_have(Bucket(102), hash(1)) && !ended.may_have(Bucket(103), hash(1)));
+        assert!((103..107).all(|b| ended.may_have(Bucket(b), hash(b))));
+        ended.add(Bucket(102), hash(7));
+        assert_eq!(ended.buckets.len(), BUCKETS);
+    }
+
+    #[test]
+    fn a_bucket_is_bounded() {
+        let mut ended = EndedFilter::new(Bucket(0));
+        let add = |ended: &mut EndedFilter, n| ended.add(Bucket(5), hash(n));
+        (0..30_000).for_each(|n| add(&mut ended, n));
+        // The same again costs nothing.
+        (0..30_000).for_each(|n| add(&mut ended, n));
+        let mistaken = |ended: &EndedFilter| {
+            (1 << 20..(1 << 20) + 10_000).filter(|n| ended.may_have(Bucket(5), hash(*n))).count()
+        };
+        assert!(mistaken(&ended) < 150, "{}", mistaken(&ended));
+        (30_000..200_000).for_each(|n| add(&mut ended, n));
+        assert_eq!(mistaken(&ended), 10_000);
+        assert!(ended.buckets.iter().flat_map(|(_, parts)| parts.iter()).all(|part| !part.is_known()));
     }
 }

@@ -77,7 +77,7 @@ pub(crate) fn decode_pending(
     let at = if is_birth {
         At::Pending { fire: id.birth_due(), tier: 0 }
     } else {
-        let tier = rest.get_u8() - MOVED;
+        let tier = rest.get_u8() & !MOVED;
         At::Pending { fire: time(id, &mut rest)?, tier }
     };
     Ok((Row { record: Record::decode(id, &rest, dest)?, at }, is_birth))
@@ -241,4 +241,160 @@ fn time(id: TimerId, rest: &mut Bytes) -> Result<Time, RecordError> {
 
 fn epoch(id: TimerId, rest: &mut Bytes) -> Result<Epoch, RecordError> {
     rest.try_get_u64_le().map(Epoch).map_err(|_| RecordError { id, what: "its epoch is cut off" })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mtimer_store::Progress;
+    use mtimer_types::{Mode, PartitionId, SlotWidth, Timer};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BIRTH: Time = Time::from_ms(7_000);
+
+    fn dest() -> Destination {
+        Destination::new("orders", "billing").unwrap()
+    }
+
+    fn known(number: u32) -> Option<Destination> {
+        (number == 300).then(dest)
+    }
+
+    fn id() -> TimerId {
+        TimerId::with_width(BIRTH, SlotWidth::Second, PartitionId(3), 5)
+    }
+
+    fn record(payload: Vec<u8>, failed: u32) -> Record {
+        let timer = Timer {
+            id: id(),
+            dest: dest(),
+            key: None,
+            due: BIRTH,
+            mode: Mode::AtLeastOnce,
+            deadline: None,
+            callback_timeout_ms: None,
+            retry: None,
+            payload: payload.into(),
+        };
+        Record { timer: Arc::new(timer), progress: Progress { failed, ..Progress::default() } }
+    }
+
+    fn at() -> impl Strategy<Value = At> {
+        let time = || (0u64..1 << 48).prop_map(Time::from_ms);
+        prop_oneof![
+            (time(), 0u8..33).prop_map(|(fire, tier)| At::Pending { fire, tier }),
+            Just(At::Pending { fire: BIRTH, tier: 0 }),
+            Just(At::Parked),
+            any::<u64>().prop_map(|e| At::Taken { epoch: Epoch(e) }),
+            (any::<u64>(), time()).prop_map(|(e, since)| At::Unconfirmed { epoch: Epoch(e), since }),
+            (0u8..4, time()).prop_map(|(n, died)| At::Dead { reason: DeadReason::from_u8(n).unwrap(), died }),
+        ]
+    }
+
+    fn answer() -> impl Strategy<Value = Answer> {
+        let id = any::<u128>().prop_map(TimerId::from_u128);
+        (0u8..7, id).prop_map(|(kind, id)| match kind {
+            0 => Answer::Cancel(CancelAnswer::Cancelled(id)),
+            1 => Answer::Cancel(CancelAnswer::TooLate(id)),
+            2 => Answer::Cancel(CancelAnswer::NotFound),
+            3 => Answer::Reschedule(RescheduleAnswer::Rescheduled(id)),
+            4 => Answer::Reschedule(RescheduleAnswer::TooLate(id)),
+            5 => Answer::Reschedule(RescheduleAnswer::PastDeadline(id)),
+            _ => Answer::Reschedule(RescheduleAnswer::NotFound),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn rows_survive(at in at(), payload in proptest::collection::vec(any::<u8>(), 0..80), failed: u32) {
+            let row = Row { record: record(payload, failed), at };
+            if let At::Pending { fire, tier } = at {
+                for is_birth in [false, true] {
+                    if is_birth && (fire, tier) != (BIRTH, 0) {
+                        continue;
+                    }
+                    let value = encode_pending(&row.record, fire, tier, is_birth, 300).into();
+                    prop_assert_eq!(decode_pending(id(), &value, known).unwrap(), (row.clone(), is_birth));
+                }
+                prop_assert_eq!(encode_moved(&row, 300), None);
+            } else {
+                let value = encode_moved(&row, 300).unwrap().into();
+                prop_assert_eq!(decode_moved(id(), &value, known).unwrap(), MovedEntry::Row(row));
+            }
+        }
+
+        #[test]
+        fn any_bytes_decode_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..90), first in "[sptud]?", n: u128) {
+            let bytes = Bytes::from([first.as_bytes(), &bytes].concat());
+            let id = TimerId::from_u128(n);
+            let any = |_| Some(dest());
+            let errors = [
+                decode_pending(id, &bytes, any).err(),
+                decode_moved(id, &bytes, any).err(),
+                decode_ended(id, &bytes).err(),
+            ];
+            prop_assert!(errors.iter().flatten().all(|error| error.id == id));
+            let _ = (decode_answer(&bytes), decode_in_flight(&bytes), decode_id(&bytes));
+            let _ = std::str::from_utf8(&bytes).map(decode_destination);
+        }
+
+        #[test]
+        fn answers_survive(answer in answer()) {
+            prop_assert_eq!(decode_answer(&encode_answer(&answer).unwrap()), Some(answer));
+        }
+
+        #[test]
+        fn deliveries_under_way_survive(rows in proptest::collection::vec(any::<(u128, u32, u128, u64)>(), 0..5)) {
+            let row = |(id, attempt, session, until): (u128, u32, u128, u64)| InFlight {
+                id: TimerId::from_u128(id),
+                attempt,
+                session,
+                until: Time::from_ms(until),
+            };
+            let rows: Vec<InFlight> = rows.into_iter().map(row).collect();
+            let bytes = encode_in_flight(&rows);
+            if let Some((_, cut)) = bytes.split_last() {
+                prop_assert_eq!(decode_in_flight(cut), None);
+            }
+            prop_assert_eq!(decode_in_flight(&bytes), Some(rows));
+        }
+    }
+
+    #[test]
+    fn a_plain_record_is_its_own_value() {
+        let (value, mut plain) = (encode_pending(&record(vec![1, 2], 0), BIRTH, 0, true, 300), Vec::new());
+        record(vec![1, 2], 0).encode(300, &mut plain);
+        assert_eq!(value, plain);
+    }
+
+    #[test]
+    fn names_of_slots_and_destinations_survive() {
+        let slot = SlotKey { track: 2, width: SlotWidth::Hour, start: 7_200_000, sibling: 9 };
+        let value = encode_moved_to(slot).into();
+        assert_eq!(decode_moved(id(), &value, known).unwrap(), MovedEntry::Slot(slot));
+        assert_eq!(decode_destination(&encode_destination(&dest())), Some(dest()));
+        assert_eq!(decode_destination("orders"), None);
+        assert_eq!(request_field(RequestId(0x0102)), *b"r\x02\x01\0\0\0\0\0\0");
+    }
+
+    #[test]
+    fn what_is_damaged_says_of_which_timer_and_how() {
+        let text = |error: RecordError| error.to_string();
+        let moved =
+            |value: &'static [u8]| text(decode_moved(id(), &Bytes::from_static(value), known).unwrap_err());
+        let damaged = format!("the stored record of timer {} is damaged: ", id());
+        assert_eq!(moved(b""), format!("{damaged}its entry is empty"));
+        assert_eq!(moved(b"s0.9.1"), format!("{damaged}it is in a slot of no known name"));
+        assert_eq!(moved(b"t1234567"), format!("{damaged}its epoch is cut off"));
+        assert_eq!(moved(b"u12345678"), format!("{damaged}a time is cut off"));
+        assert_eq!(moved(b"d\x09"), format!("{damaged}it died for no known reason"));
+        assert_eq!(moved(b"x"), format!("{damaged}it is in no known place"));
+        assert_eq!(text(decode_ended(id(), &[]).unwrap_err()), format!("{damaged}it ended in no known way"));
+        for how in (0..6).filter_map(Ended::from_u8) {
+            assert_eq!(decode_ended(id(), &encode_ended(how)), Ok(how));
+        }
+    }
 }
