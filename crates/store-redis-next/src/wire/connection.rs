@@ -275,13 +275,13 @@ impl Exchange {
                         return why;
                     }
                 }
-                () = self.shared.changed.notified() => {}
                 () = silence.as_mut(), if !self.unanswered.is_empty() => {
                     if self.heard.elapsed() >= self.answer_within {
                         return format!("no answer within {} ms", self.answer_within.as_millis());
                     }
                     silence.as_mut().reset(self.heard + self.answer_within);
                 }
+                () = self.shared.changed.notified() => {}
             }
         }
     }

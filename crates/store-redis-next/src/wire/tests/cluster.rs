@@ -69,6 +69,25 @@ async fn a_cluster_is_found_and_a_failover_followed() {
     assert_eq!(servers.master_address(slot), Some(replica.address()));
 }
 
+/// A cluster tells TLS clients its TLS ports, if it is set to `tls-cluster`.
+#[tokio::test]
+async fn a_cluster_with_tls_is_found() {
+    let authority = std::sync::Arc::new(Authority::new());
+    let tls = Some(TlsPort { authority: authority.clone(), clients_too: false });
+    let extra = ["--tls-cluster", "yes"].map(str::to_owned).to_vec();
+    let server = Server::start_with(ServerOptions { cluster: true, tls, extra, ..ServerOptions::default() });
+    server.call::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    until("the cluster is ok", || server.call::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok"))
+        .await;
+    let tls = TlsFiles { authorities: Some(authority.certificate()), ..TlsFiles::default() };
+    let options = Options { tls, ..Options::new([server.tls_url()], "t") };
+    let (addresses, access) = options.check().unwrap();
+    let servers = Servers::discover(addresses.clone(), pool(access)).await.unwrap();
+    assert!(servers.is_cluster());
+    assert_eq!(servers.masters(), addresses);
+    assert_eq!(ask(&servers, 99, &incr("{7}")).await.unwrap(), Value::Int(1));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redirection_to_ask_is_followed_for_one_command() {
     let cluster = TestCluster::start();
@@ -81,7 +100,7 @@ async fn a_redirection_to_ask_is_followed_for_one_command() {
     let raise = Script::RaiseTerm.command(&[&key]);
     assert!(ask(&servers, slot, &raise).await.unwrap().number().is_some());
     assert!(cluster.nodes[0].keys().is_empty());
-    assert_eq!(cluster.nodes[1].keys(), [key.clone()]);
+    assert_eq!(cluster.nodes[1].keys(), std::slice::from_ref(&key));
     assert_eq!(servers.master_address(slot), Some(cluster.nodes[0].address()));
     cluster.finish_migration(&key, 1);
     assert_eq!(ask(&servers, slot, &get(&key)).await.unwrap().refusal(), None);
