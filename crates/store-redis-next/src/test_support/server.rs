@@ -88,7 +88,7 @@ impl Server {
         for _ in 0..20 {
             let dir = tempfile::Builder::new().prefix("mtimer-redis-").tempdir().expect("a temporary folder");
             let port = Port::of_a_redis(options.cluster);
-            let tls_port = options.tls.as_ref().map(|_| Port::of_a_redis(false));
+            let tls_port = options.tls.as_ref().map(|_| Port::of_a_redis(options.cluster));
             let mut server = Self { options: options.clone(), port, tls_port, dir, child: None };
             // If it fails, somebody else took the port in between.
             if server.try_start() {

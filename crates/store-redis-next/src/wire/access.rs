@@ -5,7 +5,7 @@
 use std::fmt;
 
 use redis::{
-    Client, ConnectionAddr, IntoConnectionInfo, Pipeline, RedisConnectionInfo, RedisResult, TlsCertificates,
+    Client, Cmd, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, TlsCertificates, cmd,
 };
 
 /// How to enter a server.
@@ -53,20 +53,16 @@ impl Access {
     }
 
     /// The commands that a new connection begins with. The crate's own would hide what the server says to them.
-    pub(crate) fn login(&self) -> Pipeline {
-        let mut login = Pipeline::new();
+    pub(crate) fn login(&self) -> Vec<Cmd> {
+        let mut login = Vec::new();
         if let Some(password) = &self.password {
-            login.cmd("AUTH");
-            if let Some(user) = &self.user {
-                login.arg(user);
-            }
-            login.arg(password);
+            login.push(cmd("AUTH").arg(&self.user).arg(password).to_owned());
         }
         if self.resp3 {
-            login.cmd("HELLO").arg(3);
+            login.push(cmd("HELLO").arg(3).to_owned());
         }
         if self.db != 0 {
-            login.cmd("SELECT").arg(self.db);
+            login.push(cmd("SELECT").arg(self.db).to_owned());
         }
         login
     }

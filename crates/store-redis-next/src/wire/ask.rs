@@ -108,7 +108,7 @@ const ADVICE: &[(&[&str], &str)] = &[
     (&["NOAUTH", "WRONGPASS"], "give user and password in the address, as in redis://user:pass@host:6379"),
     (&["without any password configured"], "this Redis has no password: leave it out of the address"),
     (
-        &["UnknownIssuer", "NotValidForName", "not valid for name", "Expired", "NotValidYet"],
+        &["invalid peer certificate"],
         "mtimer does not trust the server's certificate: give the file of the authority that signed it, and a host \
       name that it is made out to",
     ),

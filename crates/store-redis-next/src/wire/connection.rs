@@ -7,7 +7,7 @@
 //! Not in here: what to do about an answer, which server to use.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, ready};
 use futures_util::{FutureExt, poll};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisResult, Value, cmd};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -46,14 +46,12 @@ pub(crate) struct Use {
 }
 
 /// A live connection, until it is not: see the module.
-#[derive(Debug)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
     /// What `INFO` said when the connection was opened.
     info: HashMap<String, String>,
 }
 
-#[derive(Debug)]
 struct Shared {
     address: String,
     queue: Mutex<Queue>,
@@ -61,7 +59,7 @@ struct Shared {
     changed: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Queue {
     waiting: VecDeque<Request>,
     over: Option<Lost>,
@@ -69,10 +67,17 @@ struct Queue {
     abandoned: bool,
 }
 
-#[derive(Debug)]
 struct Request {
     commands: Pipeline,
     to: oneshot::Sender<Vec<Value>>,
+}
+
+impl fmt::Debug for Connection {
+    /// Without the commands that wait: one of them may have a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let over = self.shared.queue().over.clone();
+        f.debug_struct("Connection").field("address", &self.shared.address).field("over", &over).finish()
+    }
 }
 
 impl Connection {
@@ -94,7 +99,10 @@ impl Connection {
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
         let server = timeout(CONNECT_WITHIN, connecting)
             .await
-            .map_err(|_| lost(&format!("no connection within {} s", CONNECT_WITHIN.as_secs())))?
+            .map_err(|_| {
+                let tls = if access.tls.is_some() { " (is it a TLS port?)" } else { "" };
+                lost(&format!("no connection within {} s{tls}", CONNECT_WITHIN.as_secs()))
+            })?
             .map_err(|e| lost(&e))?;
         let shared =
             Arc::new(Shared { address: address.to_owned(), queue: Mutex::default(), changed: Notify::new() });
@@ -114,15 +122,11 @@ impl Connection {
 
     /// What every connection begins with.
     async fn begin(&mut self, access: &Access, how: Use) -> Result<(), Lost> {
-        let mut first = access.login();
-        // Servers before 7.0 take one section only; "everything" is one.
-        first.cmd("INFO").arg("everything");
-        let mut answers = self.call(first).await?;
-        let refused = answers.iter().find_map(Reply::refusal);
-        if let Some(refusal) = refused {
-            return Err(Lost(format!("{}: {refusal}", self.shared.address)));
+        for command in access.login() {
+            self.must(command).await?;
         }
-        let info = answers.pop().unwrap_or(Value::Nil);
+        // Servers before 7.0 take one section only; "everything" is one.
+        let info = self.must(cmd("INFO").arg("everything").to_owned()).await?;
         self.info = parse_info(info.text().unwrap_or_default());
         if how.scripts {
             let refused = self.call(script::load_all()).await?.iter().find_map(Reply::refusal);
@@ -132,6 +136,14 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    async fn must(&self, command: Cmd) -> Result<Value, Lost> {
+        let reply = self.ask(command).await?;
+        match reply.refusal() {
+            Some(refusal) => Err(Lost(format!("{}: {refusal}", self.shared.address))),
+            None => Ok(reply),
+        }
     }
 
     /// The fields of `INFO` as they were when the connection was opened.
@@ -263,13 +275,13 @@ impl Exchange {
                         return why;
                     }
                 }
-                () = self.shared.changed.notified() => {}
                 () = silence.as_mut(), if !self.unanswered.is_empty() => {
                     if self.heard.elapsed() >= self.answer_within {
                         return format!("no answer within {} ms", self.answer_within.as_millis());
                     }
                     silence.as_mut().reset(self.heard + self.answer_within);
                 }
+                () = self.shared.changed.notified() => {}
             }
         }
     }
@@ -297,8 +309,14 @@ impl Exchange {
                 self.heard = Instant::now();
             }
             let (mut server, Request { commands, to }) = (self.server.clone(), request);
-            let mut answers: Answers =
-                async move { server.send_packed_commands(&commands, 0, commands.len()).await }.boxed();
+            let mut answers: Answers = async move {
+                match only(&commands) {
+                    // Of a command alone the crate tells why the connection broke; of a pipeline it does not.
+                    Some(command) => Ok(vec![server.send_packed_command(command).await?]),
+                    None => server.send_packed_commands(&commands, 0, commands.len()).await,
+                }
+            }
+            .boxed();
             // The first poll puts it into the crate's queue, which has room for it: that fixes the order.
             if let Poll::Ready(answered) = poll!(unconstrained(&mut answers)) {
                 answers = ready(answered).boxed();
@@ -318,6 +336,11 @@ impl Exchange {
         }
         Ok(())
     }
+}
+
+/// The command of a pipeline that has one.
+fn only(commands: &Pipeline) -> Option<&Cmd> {
+    commands.cmd_iter().next().filter(|_| commands.len() == 1)
 }
 
 /// The answers to the oldest pipeline; pending if there is none.

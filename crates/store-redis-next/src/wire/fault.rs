@@ -1,6 +1,6 @@
 //! One table of what to do about everything that Redis can say instead of an answer.
 //!
-//! Purpose: a pure function from an error's text to what the lane does. Not in here: doing it.
+//! A pure function from an error's text to what the caller does. Not in here: doing it.
 
 /// What to do about an error reply. In every case the script has not run.
 #[derive(Clone, PartialEq, Eq, Debug)]

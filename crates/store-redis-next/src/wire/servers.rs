@@ -90,8 +90,8 @@ impl Servers {
         self.known.topology.master(hash_slot)
     }
 
-    /// How many replicas the master of a hash slot has: in a cluster those that it names, otherwise those that are
-    /// connected. As it was when the servers were last looked at, which is at most 30 s ago.
+    /// How many replicas the master of a hash slot has: in a cluster those that have data and have not failed by the
+    /// vote of the masters, otherwise those that are connected. As it was when the servers were last looked at.
     pub(crate) fn replicas(&self, hash_slot: u16) -> u32 {
         self.known.topology.replicas(hash_slot)
     }

@@ -15,7 +15,7 @@ pub(crate) struct Range {
     pub(crate) from: u16,
     pub(crate) to: u16,
     pub(crate) master: String,
-    /// Replicas that the master has, connected or not (of a standalone server: the connected ones).
+    /// Replicas of the master that count: see `Servers::replicas`.
     pub(crate) replicas: u32,
 }
 

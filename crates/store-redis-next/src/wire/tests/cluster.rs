@@ -38,15 +38,21 @@ async fn a_replica_alone_is_refused_with_advice() {
 async fn a_cluster_is_found_and_a_failover_followed() {
     let mut cluster = TestCluster::start();
     let replica = cluster.add_replica(0);
+    let key = (0..).map(|n| format!("{{{n}}}")).find(|key| cluster.node_of(key) == 0).unwrap();
+    cluster.nodes[0].call::<()>(&["INCR", &key]);
+    let port = format!("int({})", replica.port());
+    until("the cluster names the replica", || {
+        format!("{:?}", cluster.nodes[1].call::<Value>(&["CLUSTER", "SLOTS"])).contains(&port)
+    })
+    .await;
     let servers = discover(vec![cluster.nodes[1].url()]).await;
     assert!(servers.is_cluster());
     let mut expected: Vec<_> = cluster.nodes.iter().map(Server::address).collect();
     expected.sort_unstable();
     assert_eq!(servers.masters(), expected);
-    let key = (0..).map(|n| format!("{{{n}}}")).find(|key| cluster.node_of(key) == 0).unwrap();
     let slot = cluster.hash_slot(&key);
     assert_eq!((servers.replicas(slot), servers.replicas(16_383)), (1, 0));
-    assert_eq!(ask(&servers, slot, &incr(&key)).await.unwrap(), Value::Int(1));
+    assert_eq!(ask(&servers, slot, &incr(&key)).await.unwrap(), Value::Int(2));
     replica.call::<()>(&["CLUSTER", "FAILOVER"]);
     until("failover", || replica.call::<String>(&["INFO", "replication"]).contains("role:master")).await;
     until("the old master follows", || {
@@ -55,12 +61,31 @@ async fn a_cluster_is_found_and_a_failover_followed() {
     .await;
     // The old master says MOVED, and is believed for this hash slot; the map tells of the others.
     assert_eq!(servers.master_address(slot), Some(cluster.nodes[0].address()));
-    assert_eq!(ask(&servers, slot, &incr(&key)).await.unwrap(), Value::Int(2));
+    assert_eq!(ask(&servers, slot, &incr(&key)).await.unwrap(), Value::Int(3));
     assert_eq!(servers.master_address(slot), Some(replica.address()));
     cluster.nodes[0].kill();
     cluster.nodes[1].kill();
     servers.rediscover().await.unwrap();
-    assert_eq!(servers.master_address(cluster.hash_slot(&key)), Some(replica.address()));
+    assert_eq!(servers.master_address(slot), Some(replica.address()));
+}
+
+/// A cluster tells TLS clients its TLS ports, if it is set to `tls-cluster`.
+#[tokio::test]
+async fn a_cluster_with_tls_is_found() {
+    let authority = std::sync::Arc::new(Authority::new());
+    let tls = Some(TlsPort { authority: authority.clone(), clients_too: false });
+    let extra = ["--tls-cluster", "yes"].map(str::to_owned).to_vec();
+    let server = Server::start_with(ServerOptions { cluster: true, tls, extra, ..ServerOptions::default() });
+    server.call::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    until("the cluster is ok", || server.call::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok"))
+        .await;
+    let tls = TlsFiles { authorities: Some(authority.certificate()), ..TlsFiles::default() };
+    let options = Options { tls, ..Options::new([server.tls_url()], "t") };
+    let (addresses, access) = options.check().unwrap();
+    let servers = Servers::discover(addresses.clone(), pool(access)).await.unwrap();
+    assert!(servers.is_cluster());
+    assert_eq!(servers.masters(), addresses);
+    assert_eq!(ask(&servers, 99, &incr("{7}")).await.unwrap(), Value::Int(1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,7 +100,7 @@ async fn a_redirection_to_ask_is_followed_for_one_command() {
     let raise = Script::RaiseTerm.command(&[&key]);
     assert!(ask(&servers, slot, &raise).await.unwrap().number().is_some());
     assert!(cluster.nodes[0].keys().is_empty());
-    assert_eq!(cluster.nodes[1].keys(), [key.clone()]);
+    assert_eq!(cluster.nodes[1].keys(), std::slice::from_ref(&key));
     assert_eq!(servers.master_address(slot), Some(cluster.nodes[0].address()));
     cluster.finish_migration(&key, 1);
     assert_eq!(ask(&servers, slot, &get(&key)).await.unwrap().refusal(), None);
