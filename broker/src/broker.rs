@@ -26,7 +26,8 @@ use tokio_util::sync::CancellationToken;
 use crate::acquire::{Acquirer, Outage};
 use crate::clock::{Clock, keep};
 use crate::cluster::{
-    Assigned, Board, ClusterTask, ORDERS, PEER_EVENTS, Parts as ClusterParts, PeerEvent, is_taken,
+    Answers, Assigned, Board, ClusterTask, Identity, ORDERS, Order, PEER_EVENTS, Parts as ClusterParts,
+    PeerEvent, claim, who_answers,
 };
 use crate::counters::Counters;
 use crate::error::{BrokerError, StartError};
@@ -35,6 +36,7 @@ use crate::inbox::Gate;
 use crate::lanes::{Lanes, Means};
 use crate::listener::listen;
 use crate::options::BrokerOptions;
+use crate::outboxes::Outboxes;
 use crate::session::{SessionContext, welcome};
 use crate::shell::{Control, Membership, Parts, Shell};
 use crate::wheel::Wheel;
@@ -103,11 +105,12 @@ async fn begin(
     let socket = bind(addr).map_err(listen_error)?;
     let local = socket.local_addr().map_err(listen_error)?;
     let coordination = store.coordination();
+    let identity = Arc::new(Identity::random());
     if coordination.is_some() {
         // Before it listens: whoever answers now is not this process.
-        let (address, cluster) = (options.address(local)?, &options.cluster);
-        if is_taken(&address, cluster, SOFTWARE, String::new()).await {
-            return Err(StartError::AddressTaken { address, cluster: cluster.clone() });
+        let (address, cluster) = (options.address(local)?, options.cluster.clone());
+        if who_answers(&address, &cluster, SOFTWARE, String::new(), &identity).await == Answers::Another {
+            return Err(BrokerError::AddressTaken { address, cluster }.into());
         }
     }
     let listener = socket.listen(BACKLOG).map_err(listen_error)?;
@@ -128,7 +131,7 @@ async fn begin(
         }
         None => (own_all(&options, &store, &counters).await?, None),
     };
-    let (broker, running) = assemble(options, store, counters, ownership, listener, local)?;
+    let (broker, running) = assemble(options, store, counters, ownership, listener, identity)?;
     tokio::spawn(running);
     let end = broker.end.clone();
     let joining = async move {
@@ -192,6 +195,7 @@ struct ClusterSide {
     task: ClusterTask,
     membership: Membership,
     peers: mpsc::Sender<PeerEvent>,
+    orders: mpsc::Sender<Order>,
 }
 
 type Founded = (ClusterSide, Means, watch::Receiver<bool>);
@@ -232,7 +236,7 @@ fn found(
         store: coordination,
         clock: clock.clone(),
         board: board.clone(),
-        orders: orders_in,
+        orders: orders_in.clone(),
         peers: peers_out,
         topology,
         counters: counters.clone(),
@@ -242,7 +246,8 @@ fn found(
     let patience = own.handover_timeout;
     let assigned = Assigned::new(store.clone(), &address, topology_out, patience, counters.clone());
     let membership = Membership { address, board, orders, joined, topology: None };
-    Ok((ClusterSide { task, membership, peers }, Means::Assigned(Arc::new(assigned)), joined_out))
+    let side = ClusterSide { task, membership, peers, orders: orders_in };
+    Ok((side, Means::Assigned(Arc::new(assigned)), joined_out))
 }
 
 /// What a broker needs before it serves anybody.
@@ -293,14 +298,19 @@ fn assemble(
     counters: Arc<Counters>,
     ownership: Ownership,
     listener: TcpListener,
-    local: SocketAddr,
+    identity: Arc<Identity>,
 ) -> Result<(Broker, impl Future<Output = ()> + Send + use<>), StartError> {
     let Ownership { means, clock, acquired, cluster } = ownership;
-    let (cluster_task, membership, peers) = match cluster {
-        Some(ClusterSide { task, membership, peers }) => (Some(task), Some(membership), Some(peers)),
+    let (cluster_tasks, membership, peers) = match cluster {
+        Some(ClusterSide { task, membership, peers, orders }) => {
+            (Some((task, orders)), Some(membership), Some(peers))
+        }
         None => (None, None, None),
     };
+    let local =
+        listener.local_addr().map_err(|source| StartError::Listen { addr: options.listen, source })?;
     let address = membership.as_ref().map(|m| m.address.clone());
+    let cluster = options.cluster.clone();
     let info = store.info();
     let (gate, inbox) = Gate::new();
     let (control, controls) = mpsc::channel(CONTROLS);
@@ -327,7 +337,7 @@ fn assemble(
         auth: options.auth,
         receiving: Arc::new(ReceiveBudget::new(options.receiving_bytes)),
         receiving_from_brokers: Arc::new(ReceiveBudget::new(limits::MAX_RECEIVING_FROM_BROKERS)),
-        outbox_total: Arc::default(),
+        outboxes: Arc::new(Outboxes::new(options.outboxes_bytes)),
         outbox_limit: options.session_outbox_bytes,
         sessions: Arc::new(Semaphore::new(options.max_sessions)),
         max_sessions: options.max_sessions,
@@ -336,7 +346,8 @@ fn assemble(
         heartbeat: options.heartbeat,
         heartbeat_timeout: options.heartbeat_timeout,
         handshake_timeout: options.handshake_timeout,
-        welcome: welcome(options.cluster, info, options.heartbeat, address),
+        welcome: welcome(options.cluster, info, options.heartbeat, address.clone()),
+        identity: identity.clone(),
         stopping: stopping.clone(),
         cluster: peers,
     });
@@ -346,8 +357,12 @@ fn assemble(
     let running = async move {
         let mut tasks = Tasks::default();
         tasks.spawn("engine", shell.run(acquired));
-        if let Some(task) = cluster_task {
+        if let (Some((task, orders)), Some(address)) = (cluster_tasks, address) {
             tasks.spawn("cluster", task.run());
+            tasks.spawn("address", async move {
+                claim(address, cluster, SOFTWARE, &identity, orders).await;
+                Ok(())
+            });
         }
         tasks.spawn("listener", listen(listener, context, options.max_handshakes));
         let clock_stop = stopping.clone();
@@ -396,8 +411,9 @@ impl Tasks {
                 joined = self.set.join_next_with_id() => joined,
             };
             match joined.map(|joined| self.name_of(joined)) {
-                // The clock and, without sessions, the listener end by themselves once the broker is stopping.
-                Some(("clock" | "listener" | "cluster", Ok(()))) => {}
+                // The clock and, without sessions, the listener end by themselves once the broker is stopping; who looks
+                // after the address, once it leads here.
+                Some(("clock" | "listener" | "cluster" | "address", Ok(()))) => {}
                 Some((_, end)) => break end,
                 None => break Ok(()),
             }

@@ -128,6 +128,8 @@ settings! {
     receiving: Size = "MTIMER_RECEIVING",
     /// What may wait for one session to read it, at most
     session_outbox: Size = "MTIMER_SESSION_OUTBOX",
+    /// What may wait for all sessions together, at most
+    outboxes: Size = "MTIMER_OUTBOXES",
     /// text or json
     log_format: LogFormat = "MTIMER_LOG_FORMAT",
     /// error, warn, info, debug or trace, or a filter such as info,mtimer_broker=debug
@@ -352,6 +354,7 @@ impl PartialConfig {
             max_sessions: self.max_sessions.unwrap_or(base.max_sessions),
             receiving_bytes: size(self.receiving, base.receiving_bytes),
             session_outbox_bytes: size(self.session_outbox, base.session_outbox_bytes),
+            outboxes_bytes: size(self.outboxes, base.outboxes_bytes),
             membership: ClusterOptions {
                 advertise: self.advertise.clone(),
                 weight: self.weight.unwrap_or(base.membership.weight),

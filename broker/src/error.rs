@@ -23,17 +23,6 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
-    /// Another broker of the cluster is reached at the address that this one would advertise.
-    #[error(
-        "another broker of cluster {cluster:?} answers at {address}, the address that this one would advertise; an \
-         address belongs to one broker: stop the other one, or give this one its own with --advertise"
-    )]
-    AddressTaken {
-        /// The address.
-        address: String,
-        /// The cluster.
-        cluster: String,
-    },
     /// The system gives no thread for the alarms.
     #[error("cannot start the alarm thread: {0}")]
     Thread(io::Error),
@@ -85,6 +74,17 @@ pub enum BrokerError {
     /// The broker contradicts the cluster that it is to be a part of.
     #[error("the cluster refuses this broker: {0}")]
     Refused(String),
+    /// Another broker of the cluster is reached at the address that this one advertises.
+    #[error(
+        "another broker of cluster {cluster:?} answers at {address}, the address that this one advertises; an \
+         address belongs to one broker: stop the other one, or give this one its own with --advertise"
+    )]
+    AddressTaken {
+        /// The address.
+        address: String,
+        /// The cluster.
+        cluster: String,
+    },
     /// The store answers, but cannot be used any more.
     #[error("partition {partition} cannot be acquired anew: {source}")]
     Store {

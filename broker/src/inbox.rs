@@ -14,7 +14,6 @@ use mtimer_protocol::{ClientMessage, PeerRequest, Query, RequestOp, Role, Settle
 use mtimer_types::Timer;
 use mtimer_types::limits::{MAX_BATCH, MAX_CREDIT, MAX_INGRESS, MAX_SESSION_INFLIGHT, MAX_SESSION_INGRESS};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio_util::sync::CancellationToken;
 
 use crate::outbox::Outbox;
 
@@ -35,19 +34,11 @@ pub(crate) struct FromSession {
 #[derive(Debug)]
 pub(crate) enum What {
     /// The first one: the handshake is done.
-    Opened { client: u128, handle: Handle },
+    Opened { client: u128, outbox: Arc<Outbox> },
     /// A message.
     Message { event: SessionEvent, ticket: Ticket },
     /// The last one.
     Closed,
-}
-
-/// What the engine's task has of a session.
-#[derive(Debug)]
-pub(crate) struct Handle {
-    pub(crate) outbox: Arc<Outbox>,
-    /// Ends the session without sending what waits.
-    pub(crate) kill: CancellationToken,
 }
 
 /// What a message costs until it is answered. Dropping it gives that back.

@@ -26,6 +26,7 @@ mod lanes;
 mod listener;
 mod options;
 mod outbox;
+mod outboxes;
 mod precise;
 mod session;
 mod shell;

@@ -43,6 +43,8 @@ pub struct BrokerOptions {
     pub receiving_bytes: usize,
     /// Bytes at most that wait for one session to read them.
     pub session_outbox_bytes: usize,
+    /// Bytes at most that wait for all sessions together to read them.
+    pub outboxes_bytes: usize,
     /// Its part in a cluster, if the store is one that brokers share.
     pub membership: ClusterOptions,
 }
@@ -64,6 +66,7 @@ impl Default for BrokerOptions {
             max_handshakes: limits::MAX_HANDSHAKES,
             receiving_bytes: limits::MAX_RECEIVING,
             session_outbox_bytes: limits::MAX_SESSION_OUTBOX,
+            outboxes_bytes: limits::MAX_OUTBOXES,
             membership: ClusterOptions::default(),
         }
     }
@@ -93,6 +96,8 @@ const MAX_SPAN: Duration = Duration::from_secs(86_400);
 const MIN_MEMORY: u64 = 1024 * 1024;
 /// Most memory for frames that are being received, bytes: a largest one of each of 1,000 clients.
 const MAX_RECEIVING_BYTES: usize = 4_000 * 1024 * 1024;
+/// Most memory for what waits to be read, bytes: the largest outbox of each of 60 clients.
+const MAX_OUTBOXES_BYTES: usize = 4_000 * 1024 * 1024;
 /// Longest preload window, ms: beyond it memory holds what will not be needed for long.
 const MAX_PRELOAD_MS: u64 = 600_000;
 /// Longest wait of a due timer for a session before it is parked, ms.
@@ -120,6 +125,8 @@ impl BrokerOptions {
         in_range("receiving", self.receiving_bytes, least, most, "64MiB is usual")?;
         let (least, most) = (64 * 1024, limits::MAX_SESSION_OUTBOX);
         in_range("session-outbox", self.session_outbox_bytes, least, most, "leave it out")?;
+        let (least, most) = (limits::MAX_FRAME, MAX_OUTBOXES_BYTES);
+        in_range("outboxes", self.outboxes_bytes, least, most, "512MiB is usual")?;
         check_membership(&self.membership)?;
         check_engine(&self.engine)
     }

@@ -1,46 +1,49 @@
 //! What waits to be sent to one session, bounded in bytes.
 //!
 //! Purpose: the engine's task puts messages in without ever waiting; the session's writer takes them out.
-//! Invariant: a session that does not read costs at most its bound, and all sessions together at most theirs: whoever
-//! is over is refused further messages, which closes the session. Bytes count until they have left for the socket.
-//! Not in here: encoding (the writer's), what to do with a session that is over.
+//! Invariant: a session that does not read costs at most its bound; one that is over is closed. Bytes count until they
+//! have left for the socket.
+//! Not in here: encoding (the writer's), the bound on all outboxes together ([`Outboxes`]).
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mtimer_protocol::{
-    BrokerEntry, ClientView, MemberView, OpReply, PeerAnswer, QueryAnswer, ServerMessage, TimerView, Topology,
+    BrokerEntry, ClientView, ErrorCode, MemberView, OpReply, PeerAnswer, QueryAnswer, ServerMessage,
+    TimerView, Topology,
 };
 use mtimer_types::{Timer, limits};
 use tokio::sync::Notify;
+
+use crate::outboxes::Outboxes;
 
 /// Fixed part of a message's weight: it covers what the queue and the message itself take.
 const MESSAGE_BYTES: usize = 256;
 /// Fixed part of the weight of a delivery or a row.
 const ROW_BYTES: usize = 320;
-/// A session with less than this is not closed for what all sessions together have.
-const SMALL_SHARE: usize = 256 * 1024;
 
-/// Bytes in all outboxes of the broker.
-#[derive(Debug, Default)]
-pub(crate) struct TotalBytes(AtomicUsize);
-
-/// The session lets too much pile up.
+/// Why a session that does not read is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{queued} bytes wait to be read, the limit is {limit}: read faster, or ask for less at once")]
-pub(crate) struct Overflow {
-    pub(crate) queued: usize,
-    pub(crate) limit: usize,
+pub(crate) enum Overflow {
+    /// It lets too much pile up.
+    #[error("{queued} bytes wait to be read, the limit is {limit}: read faster, or ask for less at once")]
+    Session { queued: usize, limit: usize },
+    /// All sessions together do.
+    #[error("{waiting} bytes wait to be read, and all sessions together are near their limit of {limit}")]
+    All { waiting: usize, limit: usize },
 }
 
 /// The queue between the engine's task and a session's writer.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     limit: usize,
-    total: Arc<TotalBytes>,
+    all: Arc<Outboxes>,
+    /// Its number among all of them.
+    number: u64,
     state: Mutex<State>,
+    /// There are messages, or no more will come.
     changed: Notify,
+    overflowed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -50,73 +53,119 @@ struct State {
     bytes: usize,
     /// No more messages are taken; the writer ends when it has sent what is there.
     closed: bool,
+    overflow: Option<Overflow>,
 }
 
 impl Outbox {
-    pub(crate) fn new(limit: usize, total: Arc<TotalBytes>) -> Self {
-        Self { limit, total, state: Mutex::default(), changed: Notify::new() }
+    /// An outbox of so many bytes, which count among those of `all`.
+    pub(crate) fn open(limit: usize, all: &Arc<Outboxes>) -> Arc<Self> {
+        all.add(|number| Self {
+            limit,
+            all: all.clone(),
+            number,
+            state: Mutex::default(),
+            changed: Notify::new(),
+            overflowed: Notify::new(),
+        })
     }
 
-    /// Puts a message in. After [`Outbox::close`] messages vanish: the session is ending.
-    pub(crate) fn push(&self, message: ServerMessage) -> Result<(), Overflow> {
+    /// Puts a message in; if there is no room, ends the session instead ([`Outbox::overflowed`]). After
+    /// [`Outbox::close`] messages vanish: the session is ending.
+    pub(crate) fn push(&self, message: ServerMessage) {
         let bytes = weight(&message);
-        {
-            let mut state = self.state();
-            if state.closed {
-                return Ok(());
-            }
-            // One message always fits, so that a limit below the largest frame does not shut a session out.
-            if !state.messages.is_empty() && state.bytes + bytes > self.limit {
-                return Err(Overflow { queued: state.bytes + bytes, limit: self.limit });
-            }
-            let total = self.total.0.load(Ordering::Relaxed);
-            if state.bytes > SMALL_SHARE && total + bytes > limits::MAX_OUTBOX {
-                return Err(Overflow { queued: state.bytes + bytes, limit: SMALL_SHARE });
-            }
-            state.bytes += bytes;
-            self.total.0.fetch_add(bytes, Ordering::Relaxed);
-            state.messages.push_back((message, bytes));
+        let mut state = self.state();
+        if state.closed {
+            return;
         }
-        self.changed.notify_one();
-        Ok(())
+        let queued = state.bytes + bytes;
+        // One message always fits, so that a limit below the largest frame does not shut a session out.
+        let over = if !state.messages.is_empty() && queued > self.limit {
+            Some(Overflow::Session { queued, limit: self.limit })
+        } else if !self.all.take(bytes) {
+            Some(Overflow::All { waiting: state.bytes, limit: self.all.limit() })
+        } else {
+            state.bytes = queued;
+            state.messages.push_back((message, bytes));
+            None
+        };
+        drop(state);
+        match over {
+            Some(over) => self.overflow(over),
+            None => {
+                self.changed.notify_one();
+                self.all.relieve();
+            }
+        }
     }
 
     /// Takes no more messages after this last one.
     pub(crate) fn close(&self, last: Option<ServerMessage>) {
-        {
-            let mut state = self.state();
-            if let Some(message) = last.filter(|_| !state.closed) {
+        self.close_in(&mut self.state(), last);
+    }
+
+    fn close_in(&self, state: &mut State, last: Option<ServerMessage>) {
+        if !std::mem::replace(&mut state.closed, true) {
+            self.all.end(state.bytes);
+            if let Some(message) = last {
                 let bytes = weight(&message);
                 state.bytes += bytes;
-                self.total.0.fetch_add(bytes, Ordering::Relaxed);
+                self.all.take_anyway(bytes);
                 state.messages.push_back((message, bytes));
             }
-            state.closed = true;
         }
         self.changed.notify_one();
     }
 
-    /// Throws away what waits, and takes no more messages after this last one.
-    pub(crate) fn clear_and_close(&self, last: ServerMessage) {
-        let thrown: VecDeque<_> = std::mem::take(&mut self.state().messages);
-        self.sent(thrown.iter().map(|(_, bytes)| bytes).sum());
-        self.close(Some(last));
+    /// Throws away what waits, and ends the session. It is told why, unless memory has run out.
+    pub(crate) fn overflow(&self, over: Overflow) {
+        let mut state = self.state();
+        if state.closed {
+            return;
+        }
+        let thrown = std::mem::take(&mut state.messages);
+        let bytes: usize = thrown.iter().map(|(_, bytes)| bytes).sum();
+        state.bytes -= bytes;
+        self.all.give_back(bytes, false);
+        state.overflow = Some(over);
+        let last = match over {
+            Overflow::Session { .. } => {
+                Some(ServerMessage::Refused { code: ErrorCode::Overloaded, message: over.to_string() })
+            }
+            Overflow::All { .. } => None,
+        };
+        self.close_in(&mut state, last);
+        drop(state);
+        self.overflowed.notify_one();
     }
 
-    /// Everything that waits, with the weight to give back with [`Outbox::sent`]. `None`: closed and empty.
+    /// Completes when the session is to end because it does not read. For one caller.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped and called again.
+    pub(crate) async fn overflowed(&self) -> Overflow {
+        loop {
+            if let Some(over) = self.why_overflowed() {
+                return over;
+            }
+            self.overflowed.notified().await;
+        }
+    }
+
+    /// The next messages: as many as have `most` bytes, and one at least, with the weight to give back with
+    /// [`Outbox::sent`]. `None`: closed and empty.
     ///
     /// # Cancel safety
     ///
     /// Nothing is taken out unless it is returned.
-    pub(crate) async fn take(&self) -> Option<(VecDeque<ServerMessage>, usize)> {
+    pub(crate) async fn take(&self, most: usize) -> Option<(Vec<ServerMessage>, usize)> {
         loop {
             let (taken, closed) = {
                 let mut state = self.state();
-                (std::mem::take(&mut state.messages), state.closed)
+                (take_from(&mut state.messages, most), state.closed)
             };
-            if !taken.is_empty() {
-                let bytes = taken.iter().map(|(_, bytes)| bytes).sum();
-                return Some((taken.into_iter().map(|(message, _)| message).collect(), bytes));
+            if !taken.0.is_empty() {
+                return Some(taken);
             }
             if closed {
                 return None;
@@ -127,8 +176,19 @@ impl Outbox {
 
     /// So many bytes have left.
     pub(crate) fn sent(&self, bytes: usize) {
-        self.state().bytes -= bytes;
-        self.total.0.fetch_sub(bytes, Ordering::Relaxed);
+        let mut state = self.state();
+        state.bytes -= bytes;
+        self.all.give_back(bytes, state.closed);
+    }
+
+    /// Bytes that are neither sent nor thrown away.
+    pub(crate) fn waiting(&self) -> usize {
+        self.state().bytes
+    }
+
+    /// Why the session is to end because it does not read, if it is.
+    pub(crate) fn why_overflowed(&self) -> Option<Overflow> {
+        self.state().overflow
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -139,9 +199,25 @@ impl Outbox {
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        let left = self.state().bytes;
-        self.total.0.fetch_sub(left, Ordering::Relaxed);
+        let (bytes, closed) = {
+            let state = self.state();
+            (state.bytes, state.closed)
+        };
+        self.all.give_back(bytes, closed);
+        self.all.remove(self.number);
     }
+}
+
+/// Takes messages out until they weigh `most`, and what they weigh.
+fn take_from(messages: &mut VecDeque<(ServerMessage, usize)>, most: usize) -> (Vec<ServerMessage>, usize) {
+    let (mut taken, mut sum) = (Vec::new(), 0);
+    while sum < most
+        && let Some((message, bytes)) = messages.pop_front()
+    {
+        taken.push(message);
+        sum += bytes;
+    }
+    (taken, sum)
 }
 
 /// About how many bytes a message holds.
@@ -204,38 +280,57 @@ mod tests {
 
     use super::*;
 
-    fn total(outbox: &Outbox) -> usize {
-        outbox.total.0.load(Ordering::Relaxed)
+    fn outbox(limit: usize) -> Arc<Outbox> {
+        Outbox::open(limit, &Arc::new(Outboxes::new(usize::MAX)))
     }
 
     #[tokio::test]
     async fn bytes_count_until_they_are_sent() {
-        let outbox = Outbox::new(3 * MESSAGE_BYTES, Arc::default());
+        let outbox = outbox(3 * MESSAGE_BYTES);
         for n in 0..3 {
-            outbox.push(ServerMessage::Ping(n)).unwrap();
+            outbox.push(ServerMessage::Ping(n));
         }
-        let over = outbox.push(ServerMessage::Ping(3)).unwrap_err();
-        assert_eq!(over, Overflow { queued: 4 * MESSAGE_BYTES, limit: 3 * MESSAGE_BYTES });
-        let (messages, bytes) = outbox.take().await.unwrap();
+        let (messages, bytes) = outbox.take(usize::MAX).await.unwrap();
         assert_eq!((messages.len(), bytes), (3, 3 * MESSAGE_BYTES));
-        outbox.push(ServerMessage::Ping(4)).expect("an empty queue takes one");
-        assert!(outbox.push(ServerMessage::Ping(5)).is_err(), "the first three are still on their way");
+        // An empty queue takes one.
+        outbox.push(ServerMessage::Ping(4));
+        assert_eq!((outbox.waiting(), outbox.why_overflowed()), (4 * MESSAGE_BYTES, None));
         outbox.sent(bytes);
-        outbox.push(ServerMessage::Ping(5)).unwrap();
-        assert_eq!(total(&outbox), 2 * MESSAGE_BYTES);
+        outbox.push(ServerMessage::Ping(5));
+        outbox.push(ServerMessage::Ping(6));
+        assert_eq!((outbox.waiting(), outbox.why_overflowed()), (3 * MESSAGE_BYTES, None));
     }
 
     #[tokio::test]
-    async fn closed_is_empty_after_the_last_message() {
-        let outbox = Outbox::new(1 << 20, Arc::default());
-        outbox.push(ServerMessage::Ping(1)).unwrap();
-        outbox.clear_and_close(ServerMessage::Closing);
-        outbox.push(ServerMessage::Ping(2)).unwrap();
-        let (messages, bytes) = outbox.take().await.unwrap();
-        assert_eq!(messages, [ServerMessage::Closing]);
+    async fn a_session_that_is_over_its_limit_is_told_and_gets_nothing_else() {
+        let outbox = outbox(3 * MESSAGE_BYTES);
+        for n in 0..5 {
+            outbox.push(ServerMessage::Ping(n));
+        }
+        let over = outbox.overflowed().await;
+        assert_eq!(over, Overflow::Session { queued: 4 * MESSAGE_BYTES, limit: 3 * MESSAGE_BYTES });
+        let (messages, bytes) = outbox.take(usize::MAX).await.unwrap();
+        let (code, message) = (ErrorCode::Overloaded, over.to_string());
+        assert_eq!(messages, [ServerMessage::Refused { code, message }]);
         outbox.sent(bytes);
-        assert!(outbox.take().await.is_none());
-        assert_eq!(total(&outbox), 0);
+        assert!(outbox.take(usize::MAX).await.is_none());
+        assert_eq!(outbox.waiting(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_writer_takes_a_part_at_a_time() {
+        let outbox = outbox(1 << 20);
+        for n in 0..5 {
+            outbox.push(ServerMessage::Ping(n));
+        }
+        let (messages, bytes) = outbox.take(MESSAGE_BYTES + 1).await.unwrap();
+        assert_eq!((messages.len(), bytes), (2, 2 * MESSAGE_BYTES));
+        let (messages, _) = outbox.take(1).await.unwrap();
+        assert_eq!(messages, [ServerMessage::Ping(2)]);
+        outbox.close(None);
+        let (messages, _) = outbox.take(usize::MAX).await.unwrap();
+        assert_eq!(messages.len(), 2);
+        assert!(outbox.take(usize::MAX).await.is_none());
     }
 
     #[test]
@@ -254,26 +349,5 @@ mod tests {
             let encoded = mtimer_protocol::encode(&message).unwrap().len();
             assert!(weight(&message) >= encoded, "{} of {encoded} bytes", weight(&message));
         }
-    }
-
-    #[test]
-    fn a_dropped_outbox_gives_its_bytes_back() {
-        let total = Arc::new(TotalBytes::default());
-        let outbox = Outbox::new(1 << 20, total.clone());
-        outbox.push(ServerMessage::Closing).unwrap();
-        drop(outbox);
-        assert_eq!(total.0.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn all_together_are_bounded_but_small_ones_go_on() {
-        let total = Arc::new(TotalBytes(AtomicUsize::new(limits::MAX_OUTBOX)));
-        let outbox = Outbox::new(limits::MAX_SESSION_OUTBOX, total);
-        let mut queued = 0;
-        while outbox.push(ServerMessage::Ping(queued)).is_ok() {
-            queued += 1;
-        }
-        let bytes = queued as usize * MESSAGE_BYTES;
-        assert!((SMALL_SHARE..=SMALL_SHARE + 2 * MESSAGE_BYTES).contains(&bytes), "{bytes}");
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Purpose: reads messages and hands them to the engine's task; writes what the engine's task has put into the outbox;
 //! notices when the other side has gone silent.
-//! Invariant: whoever is refused or closed by us is told why (`Refused`), and counted; the engine hears of a session's
-//! end exactly once.
+//! Invariant: whoever is refused or closed by us is counted and told why (`Refused`), unless memory for answers has run
+//! out; the engine hears of a session's end exactly once.
 //! Not in here: what messages mean.
 
 use std::net::SocketAddr;
@@ -23,12 +23,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::auth::Authenticator;
 use crate::clock::Clock;
-use crate::cluster::{PeerEvent, PeerWhat};
+use crate::cluster::{Identity, PeerEvent, PeerWhat};
 use crate::counters::{Counters, ShellCounter};
 use crate::frames::{FrameReader, ReceiveBudget};
 use crate::handshake::{ReadError, Refusal, read_hello, read_message};
-use crate::inbox::{EngineGone, ForCluster, Gate, Handle, OutOfPlace, Sorted, Ticket, Way, What, sort};
-use crate::outbox::{Outbox, TotalBytes};
+use crate::inbox::{EngineGone, ForCluster, Gate, OutOfPlace, Sorted, Ticket, Way, What, sort};
+use crate::outbox::{Outbox, Overflow};
+use crate::outboxes::Outboxes;
 use crate::writer::{Pace, WriteError, write_all};
 
 /// How long the last words to a client may take.
@@ -46,7 +47,7 @@ pub(crate) struct SessionContext {
     /// Memory for frames that are being received, from other brokers and from everybody else.
     pub(crate) receiving: Arc<ReceiveBudget>,
     pub(crate) receiving_from_brokers: Arc<ReceiveBudget>,
-    pub(crate) outbox_total: Arc<TotalBytes>,
+    pub(crate) outboxes: Arc<Outboxes>,
     pub(crate) outbox_limit: usize,
     pub(crate) sessions: Arc<Semaphore>,
     pub(crate) max_sessions: usize,
@@ -60,6 +61,7 @@ pub(crate) struct SessionContext {
     pub(crate) welcome: Welcome,
     /// The broker is stopping: nobody is welcomed any more.
     pub(crate) stopping: CancellationToken,
+    pub(crate) identity: Arc<Identity>,
     /// The way to the cluster's task, if there is a cluster.
     pub(crate) cluster: Option<mpsc::Sender<PeerEvent>>,
 }
@@ -78,10 +80,18 @@ enum End {
     #[error("closed by us")]
     Closed,
     /// The outbox holds the last words already.
-    #[error("closed by us: too much waits to be read")]
-    Killed,
+    #[error("closed by us: {0}")]
+    Overflowed(Overflow),
     #[error("closed by us: the broker has ended")]
     EngineGone,
+}
+
+impl End {
+    /// Whether it is waited until the client has taken what the outbox still holds. Not if all sessions together have too
+    /// much waiting: the memory is needed at once.
+    fn has_last_words(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::EngineGone | Self::Overflowed(Overflow::Session { .. }))
+    }
 }
 
 /// Serves a connection until it ends.
@@ -118,6 +128,7 @@ pub(crate) async fn serve(
         }
     };
     drop(handshake);
+    context.identity.meet(welcomed.hello.client);
     frames.begin_session(MAX_FRAME, context.heartbeat_timeout, context.receiving_of(welcomed.hello.role));
     let software = &welcomed.hello.software;
     tracing::debug!(session = session.0, %peer, software, "session opened");
@@ -167,7 +178,7 @@ async fn refuse(
     context: &SessionContext,
     refusal: Refusal,
 ) {
-    let outbox = Outbox::new(context.outbox_limit, context.outbox_total.clone());
+    let outbox = Outbox::open(context.outbox_limit, &context.outboxes);
     outbox.close(Some(refusal.into()));
     let sent = timeout(LAST_WORDS, write_all(write, &outbox, context.pace(), &context.counters)).await;
     if let Ok(Ok(())) = sent {
@@ -199,32 +210,33 @@ impl Session<'_> {
         client: u128,
     ) -> End {
         let context = self.context;
-        let outbox = Arc::new(Outbox::new(context.outbox_limit, context.outbox_total.clone()));
+        let outbox = Outbox::open(context.outbox_limit, &context.outboxes);
         let way = context.gate.way(self.session);
-        let kill = CancellationToken::new();
-        // Cannot be over the bound: it is the first message.
-        let _ = outbox.push(ServerMessage::Welcome(self.welcome()));
-        let handle = Handle { outbox: outbox.clone(), kill: kill.clone() };
-        if way.send(What::Opened { client, handle }).await.is_err() {
+        outbox.push(ServerMessage::Welcome(self.welcome()));
+        if way.send(What::Opened { client, outbox: outbox.clone() }).await.is_err() {
             outbox.close(Some(stopping()));
         }
         // Whether another broker has made itself known here.
         let mut peer = false;
         let end = {
             let mut writer = pin!(write_all(write, &outbox, context.pace(), &context.counters));
+            let mut written = false;
             let end = tokio::select! {
                 end = self.read(frames, &way, &outbox, &mut peer) => end,
-                wrote = &mut writer => self.wrote(wrote),
-                () = kill.cancelled() => End::Killed,
+                wrote = &mut writer => {
+                    written = true;
+                    self.wrote(wrote, &outbox)
+                }
+                over = outbox.overflowed() => self.overflowed(over),
                 () = way.engine_gone() => End::EngineGone,
             };
             match &end {
                 End::Refused(refusal) => outbox.close(Some(refusal.clone().into())),
                 End::EngineGone => outbox.close(Some(stopping())),
-                End::Client | End::Lost(_) | End::Closed | End::Killed => outbox.close(None),
+                End::Client | End::Lost(_) | End::Closed | End::Overflowed(_) => outbox.close(None),
             }
-            // A client that has gone away, or whose connection takes nothing, misses its last words.
-            if matches!(end, End::Refused(_) | End::EngineGone | End::Killed) {
+            if !written && end.has_last_words() {
+                // A client whose connection takes nothing misses them.
                 let _ = timeout(LAST_WORDS, &mut writer).await;
             }
             end
@@ -275,15 +287,7 @@ impl Session<'_> {
                 Ok(Sorted::ForEngine(event)) => way.send_message(event, bytes, ticket).await,
                 Ok(Sorted::Pong) => Ok(()),
                 Ok(Sorted::Ping(n)) => {
-                    if let Err(over) = outbox.push(ServerMessage::Pong(n, context.clock.now().time)) {
-                        let refusal = Refusal::new(
-                            ShellCounter::OutboxOverflows,
-                            ErrorCode::Overloaded,
-                            over.to_string(),
-                        );
-                        outbox.clear_and_close(refusal.clone().into());
-                        return self.refused(refusal);
-                    }
+                    outbox.push(ServerMessage::Pong(n, context.clock.now().time));
                     Ok(())
                 }
                 Err(OutOfPlace(what)) => {
@@ -326,9 +330,15 @@ impl Session<'_> {
         End::Refused(refusal)
     }
 
-    fn wrote(&self, wrote: Result<(), WriteError>) -> End {
+    fn overflowed(&self, over: Overflow) -> End {
+        self.context.counters.count(ShellCounter::OutboxOverflows);
+        tracing::info!(session = self.session.0, %over, "closing a session that does not read");
+        End::Overflowed(over)
+    }
+
+    fn wrote(&self, wrote: Result<(), WriteError>, outbox: &Outbox) -> End {
         match wrote {
-            Ok(()) => End::Closed,
+            Ok(()) => outbox.why_overflowed().map_or(End::Closed, |over| self.overflowed(over)),
             Err(error) => {
                 if let WriteError::Stalled { .. } = error {
                     self.context.counters.count(ShellCounter::WritesStalled);

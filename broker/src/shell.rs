@@ -26,9 +26,9 @@ use crate::clock::Clock;
 use crate::cluster::{Board, Order};
 use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
-use crate::inbox::{FromSession, Handle, Ticket, What};
+use crate::inbox::{FromSession, Ticket, What};
 use crate::lanes::{LaneEvent, Lanes};
-use crate::outbox::Overflow;
+use crate::outbox::Outbox;
 use crate::wheel::Wheel;
 
 /// Operations and settlements that are handed to the engine in one round: about a millisecond of work.
@@ -83,7 +83,7 @@ enum Phase {
 
 /// A session, as the engine's task sees it.
 struct Entry {
-    handle: Handle,
+    outbox: Arc<Outbox>,
     /// Of requests and queries that are not answered, by kind and number; a client may use a number twice.
     tickets: HashMap<(Kind, u64), Vec<Ticket>>,
 }
@@ -183,7 +183,7 @@ impl Shell {
             ServerMessage::Refused { code, message: error.to_string() }
         });
         for entry in self.sessions.values() {
-            entry.handle.outbox.close(last.clone());
+            entry.outbox.close(last.clone());
         }
         ended
     }
@@ -326,6 +326,9 @@ impl Shell {
             Order::Left if matches!(self.phase, Phase::Leaving { .. }) => self.begin_drain(),
             Order::Left => {}
             Order::Refused(why) => return Err(BrokerError::Refused(why)),
+            Order::AddressTaken { address, cluster } => {
+                return Err(BrokerError::AddressTaken { address, cluster });
+            }
         }
         Ok(())
     }
@@ -371,8 +374,8 @@ impl Shell {
     fn take_from_session(&mut self, from: FromSession) -> usize {
         let session = from.session;
         match from.what {
-            What::Opened { client, handle } => {
-                self.sessions.insert(session, Entry { handle, tickets: HashMap::new() });
+            What::Opened { client, outbox } => {
+                self.sessions.insert(session, Entry { outbox, tickets: HashMap::new() });
                 self.handle(Input::Session(session, SessionEvent::Opened { client }));
                 1
             }
@@ -468,10 +471,8 @@ impl Shell {
                 if let Some(entry) = self.sessions.get(&session) {
                     self.counters.count(ShellCounter::SessionsBroken);
                     tracing::info!(session = session.0, reason = text, "closing a session");
-                    entry
-                        .handle
-                        .outbox
-                        .close(Some(ServerMessage::Refused { code: ErrorCode::Protocol, message: text }));
+                    let refused = ServerMessage::Refused { code: ErrorCode::Protocol, message: text };
+                    entry.outbox.close(Some(refused));
                 }
             }
             Effect::Call(partition, call) => self.lanes.call(partition, call),
@@ -501,10 +502,7 @@ impl Shell {
         if let Some(key) = answered {
             entry.answered(key);
         }
-        if let Err(over) = entry.handle.outbox.push(message) {
-            self.counters.count(ShellCounter::OutboxOverflows);
-            entry.overflow(session, over);
-        }
+        entry.outbox.push(message);
     }
 
     /// An answer to a question of the broker itself.
@@ -541,12 +539,5 @@ impl Entry {
                 self.tickets.remove(&key);
             }
         }
-    }
-
-    fn overflow(&self, session: SessionId, over: Overflow) {
-        tracing::info!(session = session.0, %over, "closing a session that does not read");
-        let refused = ServerMessage::Refused { code: ErrorCode::Overloaded, message: over.to_string() };
-        self.handle.outbox.clear_and_close(refused);
-        self.handle.kill.cancel();
     }
 }

@@ -4,8 +4,9 @@
 //! with the precision of the system's timers instead of the runtime's ([`Precise`]).
 //! Invariant: never early by the cluster clock. The queue only says *soon*; *now* is said by comparing the clock.
 //!
-//! Deadlines are monotonic and derived from the clock's present estimate: [`Wheel::rederive`] when that has moved. The
-//! queue cannot hold more than 2^36-1 ms, so it is given a day at most, and what comes back too soon goes in again.
+//! Deadlines are instants of the runtime, derived from the clock's present estimate: [`Wheel::rederive`] when the two have
+//! moved against each other. The queue cannot hold more than 2^36-1 ms, so it is given a day at most, and what comes back
+//! too soon goes in again.
 //!
 //! Not in here: which timer an alarm is for (the engine knows).
 
@@ -102,7 +103,7 @@ impl Wheel {
         }
     }
 
-    /// Derives all deadlines anew, after the cluster clock has moved against the monotonic one.
+    /// Derives all deadlines anew, after the cluster clock has moved against the one of the runtime.
     pub(crate) fn rederive(&mut self) {
         self.queue.clear();
         let times: Vec<Time> =

@@ -15,8 +15,11 @@ use crate::counters::{Counters, ShellCounter};
 use crate::frames::least;
 use crate::outbox::Outbox;
 
-/// Bytes that are encoded before they are written.
+/// Bytes of messages that are encoded before they are written.
 const CHUNK: usize = 256 * 1024;
+/// Capacity of the buffer that a session keeps between two writes: it is not counted with what waits, and all of
+/// [`MAX_SESSIONS`](mtimer_types::limits::MAX_SESSIONS) may have it.
+const KEPT: usize = 16 * 1024;
 
 /// Why a writer ended before its outbox was closed.
 #[derive(Debug, thiserror::Error)]
@@ -50,13 +53,10 @@ pub(crate) async fn write_all<W: AsyncWrite + Unpin>(
     let mut buffer = Vec::new();
     let mut pings = 0;
     loop {
-        match timeout_at(Instant::now() + pace.heartbeat, outbox.take()).await {
+        match timeout_at(Instant::now() + pace.heartbeat, outbox.take(CHUNK)).await {
             Ok(Some((messages, bytes))) => {
                 for message in messages {
                     put(&mut buffer, message, counters)?;
-                    if buffer.len() >= CHUNK {
-                        write_out(socket, &mut buffer, pace.stalled).await?;
-                    }
                 }
                 write_out(socket, &mut buffer, pace.stalled).await?;
                 outbox.sent(bytes);
@@ -68,7 +68,7 @@ pub(crate) async fn write_all<W: AsyncWrite + Unpin>(
                 write_out(socket, &mut buffer, pace.stalled).await?;
             }
         }
-        if buffer.capacity() > 2 * CHUNK {
+        if buffer.capacity() > KEPT {
             buffer = Vec::new();
         }
     }
@@ -171,6 +171,7 @@ mod tests {
     use tokio_util::codec::FramedRead;
 
     use super::*;
+    use crate::outboxes::Outboxes;
 
     fn delivery(n: u128, payload: usize) -> Delivery {
         Delivery {
@@ -185,11 +186,15 @@ mod tests {
         }
     }
 
+    fn outbox() -> Arc<Outbox> {
+        Outbox::open(usize::MAX, &Arc::new(Outboxes::new(usize::MAX)))
+    }
+
     /// What a client reads when these messages are sent.
     async fn over_the_wire(messages: Vec<ServerMessage>) -> (Vec<ServerMessage>, Counters) {
         let counters = Counters::default();
-        let outbox = Outbox::new(usize::MAX, Arc::default());
-        messages.into_iter().for_each(|m| outbox.push(m).unwrap());
+        let outbox = outbox();
+        messages.into_iter().for_each(|m| outbox.push(m));
         outbox.close(None);
         let (mut here, there) = tokio::io::duplex(64 * 1024);
         let pace = Pace { heartbeat: Duration::from_secs(5), stalled: Duration::from_secs(5) };
@@ -251,7 +256,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn silence_is_filled_with_heartbeats_and_a_full_pipe_is_noticed() {
         let counters = Counters::default();
-        let outbox = Outbox::new(1 << 20, Arc::default());
+        let outbox = outbox();
         let (mut here, _there) = tokio::io::duplex(64);
         let pace = Pace { heartbeat: Duration::from_secs(5), stalled: Duration::from_secs(15) };
         let started = Instant::now();
@@ -264,9 +269,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_a_byte_now_and_then_is_noticed() {
         let counters = Counters::default();
-        let outbox = Outbox::new(usize::MAX, Arc::default());
+        let outbox = outbox();
         let deliveries = (0..100).map(|n| delivery(n, 64 * 1024)).collect();
-        outbox.push(ServerMessage::Deliver { registration: 1, deliveries }).unwrap();
+        outbox.push(ServerMessage::Deliver { registration: 1, deliveries });
         let (mut here, mut there) = tokio::io::duplex(64);
         tokio::spawn(async move {
             while there.read_u8().await.is_ok() {

@@ -9,10 +9,10 @@ use bytes::BytesMut;
 use mtimer_broker::{Broker, BrokerOptions};
 use mtimer_core::EngineOptions;
 use mtimer_protocol::{
-    ClientMessage, Delivery, ErrorCode, OpReply, Request, RequestOp, ServerMessage, SettleRefusal,
+    ClientMessage, Delivery, ErrorCode, OpReply, Query, Request, RequestOp, ServerMessage, SettleRefusal,
 };
 use mtimer_types::limits::{MAX_BATCH, MAX_FRAME, MAX_RECEIVING};
-use mtimer_types::{Epoch, HandlerOutcome, TimerId};
+use mtimer_types::{Epoch, HandlerOutcome, Target, TimerId};
 use support::{
     Client, broker, count, frame, hello, options, refused, schedule, timer, wait_count, wait_sessions, works,
 };
@@ -254,6 +254,41 @@ async fn one_that_never_reads() {
             other.settle(&delivery, HandlerOutcome::Ok).await;
         }
     }
+}
+
+/// Asks for a timer again and again and never reads the answers, until the broker closes the connection.
+async fn asks_and_never_reads(broker: &Broker, id: TimerId) {
+    let (_read, mut write) = Client::welcomed(broker).await.into_halves();
+    let query = Query::Get(Target::Id(id));
+    let question = frame(&ClientMessage::Query { corr: 1, query });
+    while write.write_all(&question).await.is_ok() {}
+}
+
+#[tokio::test]
+async fn many_that_never_read() {
+    const CLIENTS: u64 = 32;
+    let outboxes_bytes = 16 << 20;
+    let broker = Arc::new(broker(BrokerOptions { outboxes_bytes, ..options() }).await);
+    let large = timer("others", 3_600_000, &[7; 64 * 1024]);
+    Client::welcomed(&broker).await.schedule(&large).await;
+    let before = peak_kib();
+    let mut hostile = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let (broker, id) = (broker.clone(), large.id);
+        hostile.spawn(async move { asks_and_never_reads(&broker, id).await });
+    }
+    // Others are served meanwhile.
+    for _ in 0..20 {
+        works(&broker, "others").await;
+    }
+    tokio::time::timeout(support::PATIENCE, hostile.join_all()).await.expect("all are closed");
+    let held = (peak_kib() - before) * 1024;
+    assert!(held < outboxes_bytes as u64 + (48 << 20), "{held} bytes");
+    // Each was far below its own limit. On a slow machine some may have taken too little for too long.
+    let overflows = count(&broker, "outbox_overflows_total").await;
+    assert_eq!(overflows + count(&broker, "writes_stalled_total").await, CLIENTS);
+    assert!(overflows > CLIENTS / 2, "{overflows}");
+    works(&broker, "others").await;
 }
 
 #[tokio::test]

@@ -73,8 +73,8 @@ impl Client {
         Ok(client)
     }
 
-    /// The cluster clock: learned in the handshake, carried on by this machine's monotonic clock, corrected by every
-    /// heartbeat. Never behind the cluster's; ahead of it by a round trip and a millisecond at most.
+    /// The cluster clock: learned in the handshake, carried on by this machine's monotonic clock and the time for
+    /// which it was suspended, corrected by every heartbeat. Never behind the cluster's; ahead of it by a round trip and a millisecond at most.
     pub fn now(&self) -> Time {
         self.shared().clock.now()
     }

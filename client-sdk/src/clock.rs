@@ -7,12 +7,15 @@
 //! Several brokers may see the cluster's clock a little differently. Each has its own estimate; the one that is furthest
 //! ahead counts, so that the client is behind none of them.
 //!
+//! The estimate is carried on by the runtime's clock, which stands still while this host is suspended. Whoever asks for
+//! the time looks for suspensions first, and adds them at once.
+//!
 //! Not in here: the host's wall clock, which a client has no use for.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use mtimer_suspension::{Suspensions, boottime_ahead_us};
 use mtimer_types::Time;
 use tokio::time::Instant;
 
@@ -21,51 +24,78 @@ use crate::sync::Locked;
 #[derive(Debug)]
 pub(crate) struct Clock {
     origin: Instant,
-    /// The cluster's time at the origin, in µs.
-    at_origin: AtomicU64,
+    /// How far the clock that counts suspensions is ahead, µs; replaced in tests.
+    ahead_us: fn() -> i64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The cluster's time at the origin plus all suspensions since then, µs.
+    at_origin: u64,
     /// The same by each connection's samples.
-    sources: Mutex<BTreeMap<u64, u64>>,
+    sources: BTreeMap<u64, u64>,
+    suspensions: Suspensions,
+    /// How long this host has been suspended since the start, µs.
+    suspended: u64,
+    /// When the last suspension was noticed, and its length, µs.
+    resumed: Option<(Instant, u64)>,
 }
 
 impl Clock {
     /// From a first sample, of connection 1: `time` came in at `received` as the answer to something sent at `sent`.
     pub(crate) fn new(time: Time, sent: Instant, received: Instant) -> Self {
-        let clock = Self { origin: sent, at_origin: AtomicU64::new(0), sources: Mutex::default() };
+        Self::with(boottime_ahead_us, time, sent, received)
+    }
+
+    fn with(ahead_us: fn() -> i64, time: Time, sent: Instant, received: Instant) -> Self {
+        let state = State {
+            at_origin: 0,
+            sources: BTreeMap::new(),
+            suspensions: Suspensions::new(ahead_us()),
+            suspended: 0,
+            resumed: None,
+        };
+        let clock = Self { origin: sent, ahead_us, state: Mutex::new(state) };
         clock.observe(1, time, sent, received);
         clock
     }
 
     /// Takes in another sample of connection `session`.
     pub(crate) fn observe(&self, session: u64, time: Time, sent: Instant, received: Instant) {
+        let elapsed = self.elapsed(received);
+        let mut state = self.state.locked();
+        state.look(self.ahead_us);
+        // The answer may have been given before this host was suspended or after.
+        let suspended = state.resumed.filter(|(at, _)| sent < *at).map_or(0, |(_, length)| length);
         let lowest = time.as_ms() * 1_000;
-        let highest = lowest + 999 + micros(received.saturating_duration_since(sent));
-        let elapsed = micros(received.saturating_duration_since(self.origin));
-        let mut sources = self.sources.locked();
-        let before = sources.get(&session).copied();
+        let highest = lowest + 999 + micros(received.saturating_duration_since(sent)) + suspended;
+        let before = state.sources.get(&session).copied();
         let estimate = before.map_or(0, |at_origin| at_origin + elapsed);
         if estimate < lowest || estimate > highest {
-            sources.insert(session, highest.saturating_sub(elapsed));
+            state.sources.insert(session, highest.saturating_sub(elapsed));
         }
-        self.at_origin.store(sources.values().copied().max().unwrap_or(0), Ordering::Relaxed);
+        state.at_origin = state.sources.values().copied().max().unwrap_or(0);
     }
 
     /// Connection `session` says unasked that the cluster's clock shows `time`, because it has stepped: it shows that at
     /// least.
     pub(crate) fn stepped(&self, session: u64, time: Time, received: Instant) {
         let lowest = time.as_ms() * 1_000 + 999;
-        let elapsed = micros(received.saturating_duration_since(self.origin));
-        let mut sources = self.sources.locked();
-        let at_origin = sources.entry(session).or_default();
+        let elapsed = self.elapsed(received);
+        let mut state = self.state.locked();
+        state.look(self.ahead_us);
+        let at_origin = state.sources.entry(session).or_default();
         *at_origin = (*at_origin).max(lowest.saturating_sub(elapsed));
-        self.at_origin.store(sources.values().copied().max().unwrap_or(0), Ordering::Relaxed);
+        state.at_origin = state.sources.values().copied().max().unwrap_or(0);
     }
 
     /// A connection is gone: its samples count no more, if there are others.
     pub(crate) fn forget(&self, session: u64) {
-        let mut sources = self.sources.locked();
-        sources.remove(&session);
-        if let Some(at_origin) = sources.values().copied().max() {
-            self.at_origin.store(at_origin, Ordering::Relaxed);
+        let mut state = self.state.locked();
+        state.sources.remove(&session);
+        if let Some(at_origin) = state.sources.values().copied().max() {
+            state.at_origin = at_origin;
         }
     }
 
@@ -74,11 +104,28 @@ impl Clock {
     }
 
     pub(crate) fn at(&self, instant: Instant) -> Time {
-        Time::from_ms(self.micros_at(instant) / 1_000)
+        let mut state = self.state.locked();
+        state.look(self.ahead_us);
+        Time::from_ms((state.at_origin + self.elapsed(instant)) / 1_000)
     }
 
-    fn micros_at(&self, instant: Instant) -> u64 {
-        self.at_origin.load(Ordering::Relaxed) + micros(instant.saturating_duration_since(self.origin))
+    /// By the runtime's clock, µs.
+    fn elapsed(&self, instant: Instant) -> u64 {
+        micros(instant.saturating_duration_since(self.origin))
+    }
+}
+
+impl State {
+    /// Looks whether this host was suspended.
+    fn look(&mut self, ahead_us: fn() -> i64) {
+        let total = self.suspensions.observe(ahead_us());
+        let length = total - self.suspended;
+        if length > 0 {
+            self.suspended = total;
+            self.resumed = Some((Instant::now(), length));
+            self.at_origin += length;
+            self.sources.values_mut().for_each(|at_origin| *at_origin += length);
+        }
     }
 }
 
@@ -88,9 +135,53 @@ fn micros(duration: std::time::Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::time::Duration;
 
+    use tokio::time::advance;
+
     use super::*;
+
+    thread_local! {
+        static AHEAD_US: Cell<i64> = const { Cell::new(0) };
+    }
+
+    fn suspend(ms: i64) {
+        AHEAD_US.set(AHEAD_US.get() + ms * 1_000);
+    }
+
+    fn clock_at(ms: u64, now: Instant) -> Clock {
+        Clock::with(|| AHEAD_US.get(), Time::from_ms(ms), now, now)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_suspension_is_in_the_next_time_that_is_asked_for() {
+        let start = Instant::now();
+        let clock = clock_at(1_000, start);
+        suspend(60_000);
+        assert_eq!(clock.now(), Time::from_ms(61_000));
+        suspend(500);
+        assert_eq!(clock.now(), Time::from_ms(61_500));
+        // The next heartbeat agrees, and changes nothing.
+        let sent = Instant::now();
+        advance(Duration::from_millis(2)).await;
+        clock.observe(1, Time::from_ms(61_501), sent, Instant::now());
+        assert_eq!(clock.now(), Time::from_ms(61_502));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sample_that_spans_a_suspension_makes_nothing_early() {
+        // The answer was given before the suspension, after it, or in the middle, by a clock that went on.
+        for answered in [1_002, 31_000, 61_002] {
+            let clock = clock_at(1_000, Instant::now());
+            let sent = Instant::now();
+            advance(Duration::from_millis(2)).await;
+            suspend(60_000);
+            advance(Duration::from_millis(2)).await;
+            clock.observe(1, Time::from_ms(answered), sent, Instant::now());
+            assert_eq!(clock.now(), Time::from_ms(61_004));
+        }
+    }
 
     #[test]
     fn the_estimate_stays_within_every_sample() {

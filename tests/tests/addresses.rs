@@ -3,11 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
+use std::time::Duration;
+
 use mtimer_protocol::{Query, QueryAnswer};
-use mtimer_tests::{Broker, Launch, Server, ServerOptions, Wire};
+use mtimer_tests::{Broker, Launch, Server, ServerOptions, Wire, wait_for};
 
 /// The exit code of a broker whose advertised address is another live broker's.
 const ADDRESS_TAKEN: i32 = 15;
+/// How long things may take that have no bound in the contract: a loaded machine is slow.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn launch(redis: &Server) -> Launch {
     Launch::redis(&redis.url()).flags(["--cluster", "t", "--partitions", "8"])
@@ -56,6 +60,35 @@ async fn the_address_of_a_dead_broker_can_be_used_at_once() {
     let other = launch(&redis).advertise(&address);
     let second = tokio::task::spawn_blocking(move || other.start()).await.unwrap();
     assert!(second.client_builder().one_broker(true).connect().await.unwrap().status().await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_brokers_that_found_the_address_free_the_one_that_listens_there_goes_on() {
+    let redis = Server::start_with(ServerOptions::default());
+    let mut first = launch(&redis).start();
+    let address = first.address();
+    first.kill();
+    let other = launch(&redis).advertise(&address);
+    let mut second = tokio::task::spawn_blocking(move || other.start()).await.unwrap();
+    // Nobody answers at the address before the first one listens there again: it starts, too.
+    let first = tokio::task::spawn_blocking(move || {
+        first.restart();
+        first
+    });
+    let first = first.await.unwrap();
+    let status = tokio::task::spawn_blocking(move || {
+        let status = second.process().wait(PATIENCE);
+        (status, second.process().tail())
+    });
+    let (status, log) = status.await.unwrap();
+    assert_eq!(status.code(), Some(ADDRESS_TAKEN), "{log}");
+    assert!(log.contains(&address) && log.contains("--advertise"), "{log}");
+    let mut wire = Wire::open(&first.address()).await;
+    let leads = async || match wire.ask(Query::Cluster).await {
+        Some(QueryAnswer::Cluster(view)) => view.leads && view.topology.owners.iter().all(Option::is_some),
+        other => panic!("no view of the cluster: {other:?}"),
+    };
+    wait_for("the first one to lead", PATIENCE, leads).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -74,13 +74,13 @@ impl Demo {
         }
         let client = local.connect().await?;
         let dest = destination("demo", "hello")?;
-        let lead =
-            load::estimate(&client, &destination("demo", "probe")?, self.timers, 0, |one| one, stop).await?;
+        let plain = |n, one: Schedule| one.payload(payload(n, 0));
+        let lead = load::estimate(&client, &destination("demo", "probe")?, self.timers, plain, stop).await?;
         let reference = match local.info.kind {
             "redis" | "redis-cluster" => Reference::with_store_clocks(&client),
             _ => Reference::host(),
         };
-        let tally = Arc::new(Tally::new(self.timers, reference));
+        let tally = Arc::new(Tally::new(self.timers, reference, |_| 1));
         let counted = Arc::clone(&tally);
         let registration = client.on(dest.clone(), move |callback| {
             counted.entered(&callback);
@@ -120,7 +120,7 @@ impl Demo {
         };
         let bar = progress::bar("scheduling", self.timers);
         let began = Instant::now();
-        let stored = load::schedule_all(client, self.timers, make, &bar, stop, |_| {}).await?;
+        let stored = load::schedule_all(client, self.timers, make, &bar, stop, |_, _| {}).await?;
         let took = began.elapsed();
         bar.finish_and_clear();
         if !out.json {

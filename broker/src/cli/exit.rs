@@ -60,7 +60,7 @@ const ALL: [(Exit, &str, &str); 17] = [
     (
         E::AddressTaken,
         "address-taken",
-        "another broker of the cluster answers at the address that this one would advertise",
+        "another broker of the cluster answers at the address that this one advertises",
     ),
     (E::Interrupted, "interrupted", "stopped by a signal before the work was done"),
 ];
@@ -170,6 +170,7 @@ fn of_broker(error: &BrokerError) -> Exit {
         BrokerError::Fenced { .. } => E::Fenced,
         BrokerError::Store { source, .. } => of_store(source),
         BrokerError::Refused(_) => E::Refused,
+        BrokerError::AddressTaken { .. } => E::AddressTaken,
         _ => E::Failed,
     }
 }
@@ -178,7 +179,6 @@ fn of_start(error: &StartError) -> Exit {
     match error {
         StartError::Options(_) => E::Usage,
         StartError::Listen { .. } => E::Listen,
-        StartError::AddressTaken { .. } => E::AddressTaken,
         StartError::Store(error) => of_store(error),
         StartError::StoreAway { .. } | StartError::NotJoined { .. } => E::NotNow,
         StartError::Ended(error) => of_broker(error),

@@ -16,15 +16,16 @@ const IN_FLIGHT: usize = 16;
 /// Timers by which the store's speed is learned.
 const PROBE: u64 = 1_000;
 
-/// Schedules timers 0 to n-1 in this order; how many are stored, and their ids for `keep`. Sends no more after the first
-/// that is not, or when told to stop; what was sent is waited for.
+/// Schedules timers 0 to n-1 in this order; how many are stored, and their numbers and ids for
+/// `keep`. Sends no more after the first that is not, or when told to stop; what was sent is waited
+/// for.
 pub(crate) async fn schedule_all(
     client: &Client,
     timers: u64,
     make: impl Fn(u64) -> Schedule,
     bar: &ProgressBar,
     stop: &Stop,
-    mut keep: impl FnMut(TimerId),
+    mut keep: impl FnMut(u64, TimerId),
 ) -> Result<u64, Failure> {
     let (mut stored, mut failed) = (0, None);
     let mut running = FuturesUnordered::new();
@@ -32,18 +33,19 @@ pub(crate) async fn schedule_all(
     loop {
         while next < timers && running.len() < IN_FLIGHT && failed.is_none() && !stop.is_asked() {
             let end = (next + CHUNK).min(timers);
-            running.push(client.schedule_all((next..end).map(&make).collect()));
+            let (begin, call) = (next, client.schedule_all((next..end).map(&make).collect()));
+            running.push(async move { (begin, call.await) });
             next = end;
         }
-        let Some(results) = running.next().await else {
+        let Some((begin, results)) = running.next().await else {
             return failed.map_or(Ok(stored), |error: ScheduleError| Err(error.into()));
         };
         let results: Vec<Result<Scheduled, ScheduleError>> = results;
         bar.inc(results.len() as u64);
-        for result in results {
+        for (n, result) in (begin..).zip(results) {
             match result {
                 Ok(scheduled) => {
-                    keep(scheduled.id);
+                    keep(n, scheduled.id);
                     stored += 1;
                 }
                 Err(error) => failed = failed.or(Some(error)),
@@ -53,7 +55,10 @@ pub(crate) async fn schedule_all(
 }
 
 /// Cancels timers; how many of them were there.
-pub(crate) async fn cancel_all(client: &Client, ids: Vec<TimerId>) -> Result<u64, Failure> {
+pub(crate) async fn cancel_all(
+    client: &Client,
+    ids: impl IntoIterator<Item = TimerId>,
+) -> Result<u64, Failure> {
     let mut answers = stream::iter(ids).map(|id| client.cancel(id)).buffer_unordered(2_000);
     let mut cancelled = 0;
     while let Some(answer) = answers.next().await {
@@ -63,21 +68,20 @@ pub(crate) async fn cancel_all(client: &Client, ids: Vec<TimerId>) -> Result<u64
 }
 
 /// How long it will take to schedule so many timers, with something to spare: from a few that are scheduled for much later
-/// and cancelled again, each of them as `noted` hands it on. Warms everything up, too.
+/// and cancelled again, each of them with what `dress` gives it. Warms everything up, too.
 pub(crate) async fn estimate(
     client: &Client,
     dest: &Destination,
     timers: u64,
-    payload: usize,
-    noted: impl Fn(Schedule) -> Schedule,
+    dress: impl Fn(u64, Schedule) -> Schedule,
     stop: &Stop,
 ) -> Result<Duration, Failure> {
     let probe = PROBE.min(timers);
     let later = Duration::from_secs(3_600);
-    let make = |n| noted(Schedule::after(dest.clone(), later).payload(super::tally::payload(n, payload)));
+    let make = |n| dress(n, Schedule::after(dest.clone(), later));
     let began = Instant::now();
     let mut ids = Vec::new();
-    schedule_all(client, probe, make, &ProgressBar::hidden(), stop, |id| ids.push(id)).await?;
+    schedule_all(client, probe, make, &ProgressBar::hidden(), stop, |_, id| ids.push(id)).await?;
     let took = began.elapsed();
     cancel_all(client, ids).await?;
     let all = took.mul_f64(timers as f64 / probe.max(1) as f64);

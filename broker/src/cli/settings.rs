@@ -60,6 +60,7 @@ pub(crate) fn as_json(config: &Config) -> Value {
         "max-sessions": b.max_sessions,
         "receiving": size(b.receiving_bytes as u64),
         "session-outbox": size(b.session_outbox_bytes as u64),
+        "outboxes": size(b.outboxes_bytes as u64),
         "log-format": match config.log_format { LogFormat::Text => "text", LogFormat::Json => "json" },
         "log-level": config.log_level,
     });

@@ -1,14 +1,15 @@
 //! Which timers have fired, how often, and how late: the exact check of demos and measurements.
 //!
-//! Invariant: every timer carries its number in its payload, so that a lost one and one that came twice never make up for
-//! each other. Lateness is from the due time to the moment the handler is entered.
+//! Invariant: every timer carries its number in its payload, so that a lost one and one that came
+//! twice never make up for each other. Lateness is from the due time to the moment the handler is
+//! entered, at the first delivery.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hdrhistogram::Histogram;
-use mtimer_client::{Callback, Client, Time};
+use mtimer_client::{Callback, Client, Mode, Time};
 use serde::Serialize;
 
 /// The clock by which callbacks are late or early.
@@ -81,25 +82,47 @@ fn micros(duration: Duration) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Tally {
     reference: Reference,
-    /// How often each has come; stops at 255.
-    seen: Vec<AtomicU8>,
+    timers: Vec<Deliveries>,
     fired: AtomicU64,
+    retried: AtomicU64,
+    keyed: AtomicU64,
+    at_most_once: AtomicU64,
     early: AtomicU64,
     duplicates: AtomicU64,
     last_us: AtomicU64,
     lateness_us: Mutex<Histogram<u64>>,
 }
 
+/// Deliveries of one timer.
+#[derive(Debug)]
+struct Deliveries {
+    expected: u8,
+    /// At most as many as are expected.
+    seen: AtomicU8,
+}
+
+impl Deliveries {
+    /// Counts one more; how many came before it, or `None` if all had.
+    fn add(&self) -> Option<u8> {
+        let one_more = |seen| (seen < self.expected).then_some(seen + 1);
+        self.seen.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()
+    }
+}
+
 /// Most lateness that is told apart, µs: an hour.
 const MAX_LATENESS_US: u64 = 3_600_000_000;
 
 impl Tally {
-    pub(crate) fn new(timers: u64, reference: Reference) -> Self {
-        let seen = (0..timers).map(|_| AtomicU8::new(0)).collect();
+    /// Expects so many deliveries of each timer.
+    pub(crate) fn new(timers: u64, reference: Reference, deliveries: impl Fn(u64) -> u8) -> Self {
+        let expecting = |n| Deliveries { expected: deliveries(n), seen: AtomicU8::new(0) };
         Self {
             reference,
-            seen,
+            timers: (0..timers).map(expecting).collect(),
             fired: AtomicU64::new(0),
+            retried: AtomicU64::new(0),
+            keyed: AtomicU64::new(0),
+            at_most_once: AtomicU64::new(0),
             early: AtomicU64::new(0),
             duplicates: AtomicU64::new(0),
             last_us: AtomicU64::new(0),
@@ -107,32 +130,56 @@ impl Tally {
         }
     }
 
-    /// Takes note of a callback. To be called first of all in the handler.
-    pub(crate) fn entered(&self, callback: &Callback) {
+    /// Takes note of a callback; whether no further delivery of its timer is expected. To be called
+    /// first of all in the handler.
+    pub(crate) fn entered(&self, callback: &Callback) -> bool {
         let now_us = self.reference.now_us();
         let number = callback.payload.first_chunk().map(|b| u64::from_le_bytes(*b));
-        let seen = number.and_then(|n| self.seen.get(usize::try_from(n).ok()?));
+        let timer = number.and_then(|n| self.timers.get(usize::try_from(n).ok()?));
         // Nobody else has this destination: what is no number of ours has come once too often.
-        let before = seen.map_or(1, |seen| seen.fetch_add(1, Ordering::AcqRel));
-        if before > 0 {
+        let Some((timer, before)) = timer.and_then(|timer| Some((timer, timer.add()?))) else {
             self.duplicates.fetch_add(1, Ordering::AcqRel);
-            if before == u8::MAX {
-                seen.inspect(|seen| seen.store(u8::MAX, Ordering::Release));
-            }
-            return;
+            return true;
+        };
+        if before == 0 {
+            self.entered_first(callback, now_us);
         }
+        let is_last = before + 1 == timer.expected;
+        let count = if is_last { &self.fired } else { &self.retried };
+        count.fetch_add(1, Ordering::AcqRel);
+        is_last
+    }
+
+    /// The first delivery of a timer. Later ones have its due time, too.
+    fn entered_first(&self, callback: &Callback, now_us: u64) {
         if self.reference.is_early(now_us, callback.due) {
             self.early.fetch_add(1, Ordering::AcqRel);
         }
         let late = now_us.saturating_sub(callback.due.as_ms() * 1_000);
         self.lateness_us.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(late);
         self.last_us.fetch_max(now_us, Ordering::AcqRel);
-        self.fired.fetch_add(1, Ordering::AcqRel);
+        self.keyed.fetch_add(u64::from(callback.key.is_some()), Ordering::AcqRel);
+        self.at_most_once.fetch_add(u64::from(callback.mode == Mode::AtMostOnce), Ordering::AcqRel);
     }
 
-    /// Timers that have fired, each counted once.
+    /// Timers of which every expected delivery has come, each counted once.
     pub(crate) fn fired(&self) -> u64 {
         self.fired.load(Ordering::Acquire)
+    }
+
+    /// Deliveries that another one was expected after.
+    pub(crate) fn retried(&self) -> u64 {
+        self.retried.load(Ordering::Acquire)
+    }
+
+    /// Timers with a key that have fired.
+    pub(crate) fn keyed(&self) -> u64 {
+        self.keyed.load(Ordering::Acquire)
+    }
+
+    /// At-most-once timers that have fired.
+    pub(crate) fn at_most_once(&self) -> u64 {
+        self.at_most_once.load(Ordering::Acquire)
     }
 
     pub(crate) fn early(&self) -> u64 {
@@ -143,7 +190,7 @@ impl Tally {
         self.duplicates.load(Ordering::Acquire)
     }
 
-    /// When the last timer fired, µs since the epoch by the reference clock.
+    /// When the last first delivery came, µs since the epoch by the reference clock.
     pub(crate) fn last_us(&self) -> u64 {
         self.last_us.load(Ordering::Acquire)
     }
@@ -201,6 +248,12 @@ mod tests {
         // Not a measurement: a clock of another kind would be off by years.
         assert!(reference.now_us().abs_diff(host) < 60_000_000);
         assert!(reference.is_early(999, Time::from_ms(1)) && !reference.is_early(1_000, Time::from_ms(1)));
+    }
+
+    #[test]
+    fn a_delivery_too_many_is_not_counted() {
+        let timer = Deliveries { expected: 2, seen: AtomicU8::new(0) };
+        assert_eq!((timer.add(), timer.add(), timer.add(), timer.add()), (Some(0), Some(1), None, None));
     }
 
     #[test]

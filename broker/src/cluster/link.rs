@@ -48,7 +48,7 @@ impl Link {
         let (events, coming) = mpsc::channel(COMING);
         let software = software.to_owned();
         let task = async move {
-            let why = match connect(&address, software, token, Role::Broker).await {
+            let why = match connect(&address, software, token, Role::Broker, rand::random()).await {
                 Ok((frames, _)) => carry(frames, waiting, &events).await,
                 Err(why) => why,
             };
@@ -84,12 +84,13 @@ pub(super) async fn connect(
     software: String,
     token: String,
     role: Role,
+    client: u128,
 ) -> Result<(Frames, Welcome), String> {
     let hello = ClientMessage::Hello(Hello {
         magic: MAGIC,
         min_version: VERSION,
         max_version: VERSION,
-        client: rand::random(),
+        client,
         software,
         token,
         role,

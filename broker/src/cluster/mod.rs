@@ -23,7 +23,7 @@ use mtimer_types::{PartitionId, Term, limits};
 
 pub(crate) use self::acquire::{Assigned, Assignment};
 pub(crate) use self::board::Board;
-pub(crate) use self::taken::is_taken;
+pub(crate) use self::taken::{Answers, Identity, claim, who_answers};
 pub(crate) use self::task::{ClusterTask, Parts};
 use crate::outbox::Outbox;
 
@@ -76,6 +76,8 @@ pub(crate) enum Order {
     Left,
     /// The cluster will not have this broker; why.
     Refused(String),
+    /// Another broker answers at the address that this one advertises.
+    AddressTaken { address: String, cluster: String },
 }
 
 /// Something of a session for the cluster's task.

@@ -1,27 +1,101 @@
-//! Whether another broker already answers at the address that this one is about to advertise.
+//! Whose the address is that this broker advertises.
 //!
 //! Purpose: two brokers with one address take the lease and partitions from each other for as long
-//! as both run, because a cluster takes the later one for a restart of the earlier one.
-//! Invariant: whoever answers is another process, because this one does not accept connections yet.
-//! Not in here: two brokers that start at the same moment. The leader refuses the heartbeats of the
-//! second one, unless the leader is one of the two.
+//! as both run, because a cluster takes the later one for a restart of the earlier one. Of two that
+//! find the address free at the same moment, the one to which it leads goes on, and the other stops.
+//! Invariant: a broker that has been reached at its address once does not stop because of it.
+//! Not in here: an address that leads to this machine from wherever it is tried (`localhost`). The
+//! leader refuses the heartbeats of the second broker, unless the leader is one of the two.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use mtimer_protocol::{Role, Welcome};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
 
+use super::Order;
 use super::link::connect;
 
-/// Returns whether a broker of `cluster` that advertises `address` answers a handshake there.
+/// How often it is looked who answers, until it is this broker.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How a broker recognises itself: by a hello with a random number of its own.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    client: u128,
+    met: AtomicBool,
+}
+
+impl Identity {
+    pub(crate) fn random() -> Self {
+        Self { client: rand::random(), met: AtomicBool::new(false) }
+    }
+
+    /// Takes note of a client that is being welcomed.
+    pub(crate) fn meet(&self, client: u128) {
+        if client == self.client {
+            self.met.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// Who answers at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answers {
+    /// No broker that advertises it.
+    Nobody,
+    This,
+    /// Another broker of the cluster that advertises it.
+    Another,
+}
+
+/// Shakes hands with whoever answers at `address`, which a broker of `cluster` advertises.
 ///
-/// Waits for the answer for one second at most. After a crash the system refuses the connection, so
-/// a restart is not held up.
-pub(crate) async fn is_taken(address: &str, cluster: &str, software: &str, token: String) -> bool {
+/// Waits for one second at most. After a crash the system refuses the connection, so a restart is
+/// not held up.
+pub(crate) async fn who_answers(
+    address: &str,
+    cluster: &str,
+    software: &str,
+    token: String,
+    identity: &Identity,
+) -> Answers {
     // An observer's place: a broker whose places for clients or brokers are used up answers too.
-    match connect(address, software.to_owned(), token, Role::Observer).await {
-        Ok((_, welcome)) => is_same(&welcome, address, cluster),
+    match connect(address, software.to_owned(), token, Role::Observer, identity.client).await {
+        // It is met before it is welcomed.
+        Ok(_) if identity.met.load(Ordering::Acquire) => Answers::This,
+        Ok((_, welcome)) if is_same(&welcome, address, cluster) => Answers::Another,
+        Ok(_) => Answers::Nobody,
         Err(why) => {
             tracing::debug!(address, why, "no broker answers at the advertised address");
-            false
+            Answers::Nobody
         }
+    }
+}
+
+/// Looks who answers until it is this broker. If it is another one, orders the end of this one.
+pub(crate) async fn claim(
+    address: String,
+    cluster: String,
+    software: &str,
+    identity: &Identity,
+    orders: mpsc::Sender<Order>,
+) {
+    let look = async {
+        loop {
+            match who_answers(&address, &cluster, software, String::new(), identity).await {
+                Answers::This => return,
+                Answers::Another => break,
+                Answers::Nobody => sleep(LOOK_EVERY).await,
+            }
+        }
+        // If nobody takes it, the broker has ended already.
+        let _ = orders.send(Order::AddressTaken { address, cluster }).await;
+    };
+    tokio::select! {
+        () = look => {}
+        () = orders.closed() => {}
     }
 }
 

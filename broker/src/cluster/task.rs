@@ -18,7 +18,7 @@ use super::board::{Board, Posted};
 use super::link::{Link, LinkEvent};
 use super::{Order, PeerEvent, PeerWhat};
 use crate::clock::Clock;
-use crate::counters::{Counters, ShellCounter};
+use crate::counters::Counters;
 use crate::error::BrokerError;
 use crate::outbox::Outbox;
 
@@ -179,22 +179,12 @@ impl ClusterTask {
             }
             PeerWhat::Query { corr, query, outbox } => {
                 let answer = self.answer(query);
-                self.push(peer, &outbox, ServerMessage::Answer { corr, answer });
+                outbox.push(ServerMessage::Answer { corr, answer });
             }
             PeerWhat::Gone => {
                 self.peers.remove(&peer);
                 self.tell(NodeInput::PeerGone(peer));
             }
-        }
-    }
-
-    /// A session that lets too much wait is told so, and closed.
-    fn push(&self, session: PeerId, outbox: &Outbox, message: ServerMessage) {
-        if let Err(over) = outbox.push(message) {
-            self.parts.counters.count(ShellCounter::OutboxOverflows);
-            tracing::debug!(session = session.0, %over, "a session does not read");
-            let (code, message) = (ErrorCode::Overloaded, over.to_string());
-            outbox.clear_and_close(ServerMessage::Refused { code, message });
         }
     }
 
@@ -318,7 +308,7 @@ impl ClusterTask {
             NodeEffect::ToLeader(request) => self.send_to_leader(request),
             NodeEffect::ToPeer(peer, answer) => {
                 if let Some(outbox) = self.peers.get(&peer) {
-                    self.push(peer, outbox, ServerMessage::Peer(answer));
+                    outbox.push(ServerMessage::Peer(answer));
                 }
             }
             NodeEffect::Adopt(_)

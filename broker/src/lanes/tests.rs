@@ -2,10 +2,10 @@ use std::sync::Mutex;
 
 use futures_util::FutureExt;
 use mtimer_store::{
-    Answer, Batch, Census, DeadFilter, DeadLetter, InFlight, Load, Loaded, MemoryStore, Page,
+    Answer, Batch, Census, DeadFilter, DeadLetter, InFlight, Load, Loaded, MemoryStore, Page, Store,
 };
 use mtimer_store::{Place, Record, Taken, Unconfirmed};
-use mtimer_types::{Destination, Target, Time};
+use mtimer_types::{Destination, Target, Term, Time};
 use tokio::sync::oneshot;
 
 use super::*;
@@ -23,7 +23,11 @@ struct Fake {
 
 impl Fake {
     fn begin(lanes: &mut Lanes, epoch: u64) -> (Arc<Self>, Vec<Input>) {
-        let (health, _) = watch::channel(Health::Up);
+        Self::begin_with(lanes, epoch, Health::Up)
+    }
+
+    fn begin_with(lanes: &mut Lanes, epoch: u64, health: Health) -> (Arc<Self>, Vec<Input>) {
+        let (health, _) = watch::channel(health);
         let lane = Arc::new(Self { epoch: Epoch(epoch), health, asked: Mutex::default() });
         let acquired = Acquired {
             lane: lane.clone(),
@@ -94,6 +98,22 @@ async fn lanes() -> Lanes {
     let store = Arc::new(MemoryStore::new(1));
     let acquirer = Acquirer::start(store, Arc::new(Outage::default()), Arc::new(Counters::default())).await;
     Lanes::new(Means::Alone(Arc::new(acquirer.unwrap())))
+}
+
+/// In a cluster, and the store whose partitions are assigned.
+fn assigned_lanes() -> (Lanes, MemoryStore) {
+    let store = MemoryStore::new(1);
+    let (_, topology) = watch::channel(None);
+    let shared = Arc::new(store.clone());
+    let assigned = Assigned::new(shared, "a:1", topology, Duration::from_secs(1), Arc::default());
+    (Lanes::new(Means::Assigned(Arc::new(assigned))), store)
+}
+
+async fn acquired(lanes: &mut Lanes) -> Acquired {
+    match lanes.next().await {
+        LaneEvent::Acquired(P, acquired) => acquired,
+        _ => panic!("not acquired"),
+    }
 }
 
 /// Everything that is in order by now: the `pending` of each census.
@@ -175,6 +195,17 @@ async fn health_is_told_as_it_changes() {
 }
 
 #[tokio::test]
+async fn a_store_that_is_away_from_the_beginning_is_told() {
+    let mut lanes = lanes().await;
+    let away = Health::Down("no route".into());
+    let (_lane, inputs) = Fake::begin_with(&mut lanes, 1, away.clone());
+    let [Input::Acquired { .. }, Input::Health { partition: P, health }] = &inputs[..] else {
+        panic!("{inputs:?}")
+    };
+    assert_eq!(*health, away);
+}
+
+#[tokio::test]
 async fn a_lane_whose_task_is_gone_without_a_word_has_ended() {
     let mut lanes = lanes().await;
     let (health, receiver) = watch::channel(Health::Up);
@@ -206,4 +237,86 @@ async fn reigns_that_do_not_last_are_begun_anew_more_and_more_slowly() {
     lanes.end(P, &LaneError::RolledBack(P), false);
     assert!(matches!(lanes.next().await, LaneEvent::Acquired(..)));
     assert!(ended.elapsed().as_millis() < 10, "a good reign is forgiven");
+}
+
+#[tokio::test]
+async fn without_a_cluster_every_partition_is_wanted_and_none_is_assigned() {
+    let mut lanes = lanes().await;
+    assert!(lanes.is_wanted(P));
+    lanes.own(P, (Term(1), 1));
+    assert!(lanes.wanted.is_empty() && lanes.acquiring.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_assigned_partition_is_acquired_once_however_often_it_is_assigned() {
+    let (mut lanes, _) = assigned_lanes();
+    assert!(!lanes.is_wanted(P) && !lanes.reigns(P));
+    (1..4).for_each(|version| lanes.own(P, (Term(1), version)));
+    assert_eq!(lanes.acquiring.len(), 1);
+    let acquired = acquired(&mut lanes).await;
+    assert!(lanes.is_wanted(P));
+    lanes.begin(P, acquired);
+    assert!(lanes.reigns(P));
+    lanes.own(P, (Term(1), 4));
+    assert!(lanes.acquiring.is_empty(), "it is owned already");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_assignment_that_is_withdrawn_in_time_acquires_nothing() {
+    let (mut lanes, store) = assigned_lanes();
+    lanes.own(P, (Term(1), 1));
+    assert!(!lanes.disown(P), "there is no reign to end");
+    assert!(lanes.next().now_or_never().is_none() && !lanes.is_wanted(P));
+    let next = tokio::time::timeout(STABLE, lanes.next()).await;
+    assert!(next.is_err() && lanes.wanted.is_empty());
+    assert_eq!(store.owner(P).await.unwrap().epoch, Epoch(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_assignment_that_comes_back_while_it_is_withdrawn_is_acquired() {
+    let (mut lanes, _) = assigned_lanes();
+    lanes.own(P, (Term(1), 1));
+    lanes.disown(P);
+    // The task looks, sees no assignment and ends; nobody has taken note of that yet.
+    tokio::task::yield_now().await;
+    lanes.own(P, (Term(1), 2));
+    assert_eq!(lanes.acquiring.len(), 1);
+    acquired(&mut lanes).await;
+    assert!(lanes.is_wanted(P));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquisition_that_may_have_been_carried_out_is_seen_to_its_end() {
+    let (mut lanes, store) = assigned_lanes();
+    store.faults().lose_acquisition(P);
+    lanes.own(P, (Term(1), 1));
+    let met = || async {
+        while store.faults().met() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = met() => {}
+        _ = lanes.next() => panic!("the answer was lost"),
+    }
+    assert!(!lanes.disown(P));
+    let acquired = acquired(&mut lanes).await;
+    assert!(!lanes.is_wanted(P), "it is to be given up in good order");
+    lanes.begin(P, acquired);
+    assert!(lanes.disown(P), "there is a reign to end");
+    assert!(lanes.wanted.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_cluster_the_leader_decides_what_follows_a_reign() {
+    let (mut lanes, _) = assigned_lanes();
+    lanes.own(P, (Term(1), 1));
+    let acquired = acquired(&mut lanes).await;
+    let ours = acquired.epoch;
+    lanes.begin(P, acquired);
+    let fenced = LaneError::Fenced { partition: P, stored: Epoch(9), ours };
+    lanes.end(P, &fenced, false);
+    assert!(!lanes.reigns(P) && lanes.acquiring.is_empty());
+    lanes.own(P, (Term(1), 2));
+    assert_eq!(lanes.acquiring.len(), 1);
 }

@@ -17,9 +17,17 @@ fn bench(name: &str, args: &[&str]) -> Value {
 /// Has the keys that scripts rely on, and says that all went well.
 fn checked(name: &str, report: Value) -> Value {
     assert_eq!(report["bench"], name);
-    for key in
-        ["store", "timers", "rate_per_s", "lateness_ms", "cpu_us_per_timer", "lost", "early", "duplicates"]
-    {
+    for key in [
+        "store",
+        "timers",
+        "rate_per_s",
+        "lateness_ms",
+        "cpu_us_per_timer",
+        "mix_percent",
+        "lost",
+        "early",
+        "duplicates",
+    ] {
         assert!(report.get(key).is_some(), "{key}: {report}");
     }
     for key in ["lost", "early", "duplicates", "left"] {
@@ -54,6 +62,66 @@ fn rounds_are_counted_and_checked() {
     assert!(is_late(&report) && report["last_entered_ms"].is_number(), "{report}");
     let report = bench("single", &["--calls", "20", "--rounds", "1"]);
     assert!(report["schedule_p50_ms"].as_f64().unwrap() > 0.0 && report.get("ping_p50_ms").is_none());
+}
+
+/// A mix that has every kind, and how many of each are among `timers`.
+const MIX: [&str; 6] = ["--keyed", "30", "--at-most-once", "20", "--fail", "10"];
+
+fn has_mix(report: &Value, timers: u64) {
+    let percent = serde_json::json!({ "keyed": 30, "at_most_once": 20, "fail": 10 });
+    assert_eq!((&report["mix_percent"], &report["timers"]), (&percent, &timers.into()), "{report}");
+    let found = ["keyed", "at_most_once", "failed_once"].map(|name| report[name].as_f64());
+    let expected = [30, 20, 10].map(|percent| Some((timers * percent / 100) as f64));
+    assert_eq!(found, expected, "{report}");
+}
+
+#[test]
+fn a_mix_has_the_timers_that_were_asked_for() {
+    let once = ["--rounds", "1", "--warmup", "0"];
+    let report = bench("schedule", &[&["--timers", "500"], &MIX[..], &once].concat());
+    assert_eq!(report["keyed"], 150.0, "keys in the store: {report}");
+    let soon = ["--timers", "500", "--ahead", "0s", "--within", "50ms", "--payload", "1024"];
+    let report = bench("fire", &[&soon[..], &MIX, &once].concat());
+    assert_eq!(report["payload_bytes"], 1_024);
+    has_mix(&report, 500);
+    let load = ["--for", "250ms", "--ahead", "100ms", "--rate", "400"];
+    has_mix(&bench("lateness", &[&load[..], &MIX, &once].concat()), 100);
+    has_mix(&bench("lifecycle", &[&load[..], &["--lonely"], &MIX, &once].concat()), 100);
+    let said = run(&[&["bench", "schedule", "--timers", "100"], &MIX[..], &once].concat()).ok().out;
+    assert!(
+        said.contains("64 bytes each, 30 % keyed, 20 % at most once, 10 % failing once; store"),
+        "{said}"
+    );
+}
+
+#[test]
+fn edits_reach_every_timer_by_id_and_by_key() {
+    for name in ["cancel", "reschedule"] {
+        for (percent, keyed) in [("0", Value::Null), ("100", 400.0.into()), ("50", 200.0.into())] {
+            let report =
+                bench(name, &["--timers", "400", "--keyed", percent, "--rounds", "1", "--warmup", "0"]);
+            assert_eq!((&report["timers"], &report["keyed"]), (&400.into(), &keyed), "{report}");
+            assert!(report["schedule_per_s"].is_number() && report["lateness_ms"].is_null(), "{report}");
+        }
+        bench(name, &[&["--timers", "200", "--rounds", "2"], &MIX[..]].concat());
+    }
+}
+
+#[test]
+fn a_mix_that_cannot_be_is_refused_with_value_limit_and_fix() {
+    for (args, said) in [
+        (&["schedule", "--keyed", "101"][..], "101 percent is outside the limits: give 0 to 100"),
+        (&["cancel", "--fail", "-1"], "-1 percent is outside the limits: give 0 to 100"),
+        (&["fire", "--payload", "65537"], "a payload of 65537 bytes is outside the limits: give 8 to 65536"),
+        (&["burst", "--payload", "7"], "a payload of 7 bytes is outside the limits: give 8 to 65536"),
+        (
+            &["lateness", "--at-most-once", "95", "--fail", "10"],
+            "--at-most-once 95 and --fail 10 are 105 percent together, the limit is 100",
+        ),
+    ] {
+        let refused = run(&[&["bench"], args].concat()).code(2);
+        assert!(refused.err.contains(said) && refused.out.is_empty(), "{args:?}: {refused:?}");
+    }
 }
 
 #[test]
@@ -107,11 +175,15 @@ fn a_running_broker_is_measured_and_left_as_it_was() {
         &["single", "--calls", "20"],
         &["lateness", "--rate", "200", "--for", "200ms", "--ahead", "100ms"],
         &["memory", "--timers", "1100", "--probe", "50", "--ahead", "0s"],
+        &["fire", "--timers", "300", "--ahead", "0s", "--keyed", "50", "--fail", "10"],
+        &["cancel", "--timers", "300", "--keyed", "50"],
+        &["reschedule", "--timers", "300", "--keyed", "50"],
     ] {
         let args = [&["bench"], args, &["--rounds", "1", "--json"]].concat();
         checked(args[1], dev.run(&args).ok().json());
     }
-    assert_eq!(dev.status()["pending"], 1);
+    let status = dev.status();
+    assert_eq!((&status["pending"], &status["keys"], &status["residue"]), (&1.into(), &0.into(), &0.into()));
     dev.run(&["get", &mine]).ok();
 }
 
@@ -123,6 +195,7 @@ fn a_signal_leaves_a_running_broker_as_it_was() {
         &["schedule", "--timers", "50000000"][..],
         &["burst", "--timers", "2000", "--ahead", "1h"],
         &["lateness", "--rate", "500", "--for", "1h", "--ahead", "1h"],
+        &["cancel", "--timers", "5000000", "--keyed", "50"],
     ] {
         let measurement = dev.start_client(&[&["bench"], args, &["--warmup", "0", "--json"]].concat());
         dev.wait_for("pending timers", |status| status["pending"].as_u64() > Some(1_500));
@@ -144,6 +217,15 @@ fn on_redis_nothing_stays_behind() {
     assert!(report["cpu_us_per_timer"]["redis"].as_f64().unwrap() > 0.0, "{report}");
     let report = bench("idle", &[&["--for", "300ms", "--calm", "0s"], &on[..]].concat());
     assert_eq!(report["partitions"], 64);
+    let soon = ["--timers", "300", "--ahead", "0s", "--within", "50ms"];
+    has_mix(&bench("fire", &[&soon[..], &MIX, &on].concat()), 300);
+    for name in ["cancel", "reschedule"] {
+        for keyed in ["0", "50", "100"] {
+            let report = bench(name, &[&["--timers", "300", "--keyed", keyed], &on[..]].concat());
+            assert!(report["redis_commands_per_1000_timers"].as_f64().unwrap() > 0.0, "{report}");
+            assert!(report["cpu_us_per_timer"]["redis"].is_number(), "{report}");
+        }
+    }
     assert!(report["redis_commands_per_s"].is_number(), "{report}");
     let report = bench("single", &[&["--calls", "20"], &on[..]].concat());
     assert!(report["over_ping_ms"].is_number() && report["ping_p50_ms"].is_number(), "{report}");

@@ -32,6 +32,8 @@ fn help_lists_the_exit_codes_and_every_command_has_one() {
         "bench fire",
         "bench lifecycle",
         "bench lateness",
+        "bench cancel",
+        "bench reschedule",
         "bench burst",
         "bench memory",
         "bench idle",
@@ -42,6 +44,7 @@ fn help_lists_the_exit_codes_and_every_command_has_one() {
         let help = run(&args).ok().out;
         assert!(help.contains("--json") && help.contains("Usage: mtimer"), "{command}: {help}");
     }
+    assert!(run(&["bench", "--help"]).ok().out.contains("mtimer bench fire --fail 10"));
     assert!(run(&["broker", "--help"]).ok().out.contains("[default: 127.0.0.1:7400]"));
     assert_eq!(run(&["--version"]).ok().out.trim(), concat!("mtimer ", env!("CARGO_PKG_VERSION")));
 }
@@ -74,6 +77,7 @@ fn wrong_usage_is_exit_code_2() {
         &["bench", "fire", "--tune-redis"],
         &["bench", "fire", "--broker", "127.0.0.1:1", "--partitions", "4"],
         &["bench", "lateness", "--rate", "0"],
+        &["bench", "burst", "--keyed", "10"],
     ];
     for args in bad {
         let ended = run(args);

@@ -15,7 +15,8 @@ use mtimer_types::{Destination, Epoch, PartitionId, RetryTiers, Target, Time, Ti
 pub struct Now {
     /// The cluster clock; it may jump (forward) and stand still, but the shell never lets it step back.
     pub time: Time,
-    /// Milliseconds by the host's monotonic clock, from any fixed beginning: for durations.
+    /// Milliseconds by the host's monotonic clock, from any fixed beginning: for durations. It goes on while the host is
+    /// suspended, as far as the host can tell.
     pub mono_ms: u64,
 }
 

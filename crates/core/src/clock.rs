@@ -2,7 +2,8 @@
 //!
 //! The clocks of the store decide, by their lower median: every broker reads the same ones, whatever its own host shows.
 //! The host's clock decides only for a store without a clock of its own. While no deciding clock is
-//! heard, the monotonic clock carries the estimate on.
+//! heard, the monotonic clock carries the estimate on. It counts suspensions of the host: the shell adds them. One that the
+//! host cannot tell looks like a step of all other clocks.
 //!
 //! A reading says that the clock showed a time at some moment between the request and the answer, so it bounds the
 //! clock's distance from the monotonic clock from both sides. A slow answer gives wide bounds and changes little. The

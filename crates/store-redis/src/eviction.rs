@@ -16,7 +16,7 @@ use crate::lane::Shared;
 use crate::resp::{Args, Reply};
 
 /// How often the servers in use are asked: an INFO every so often costs them nothing.
-const CHECK_EVERY: Duration = Duration::from_secs(30);
+pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(30);
 /// The only policy that loses no timers.
 pub(crate) const SAFE: &str = "noeviction";
 const FIELD: &str = "maxmemory_policy";

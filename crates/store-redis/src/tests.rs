@@ -13,12 +13,12 @@ use mtimer_store::{
     ScheduleAnswer, Store, Verdict,
 };
 use mtimer_types::{
-    DeadReason, Destination, Key, KeyPolicy, Mode, Nonce, PartitionId, SlotWidth, Target, Term, Time, Timer,
-    TimerId,
+    DeadReason, Destination, Epoch, Key, KeyPolicy, Mode, Nonce, PartitionId, SlotWidth, Target, Term, Time,
+    Timer, TimerId,
 };
 use tokio::sync::oneshot;
 
-use crate::lane::Engine;
+use crate::lane::{Engine, Shared};
 use crate::test_support::Server;
 use crate::{Options, RedisStore};
 

@@ -36,7 +36,7 @@ impl LoadCursor {
         (self.next <= Time::MAX.as_ms()).then(|| (Time::from_ms(self.next), self.inside))
     }
 
-    /// Whether there is anything to read up to and including `until`.
+    /// Whether everything up to and including `until` was returned.
     pub const fn reaches(&self, until: Time) -> bool {
         self.next > until.as_ms()
     }
@@ -108,13 +108,54 @@ mod tests {
     }
 
     #[test]
+    fn nothing_else_is_behind_the_cursor() {
+        let mut cursor = LoadCursor::default();
+        let at = Time::from_ms(7);
+        cursor.filed(Time::ZERO, id(0, 40));
+        cursor.stopped((Time::from_ms(6), id(6, 50)), at);
+        assert_eq!(cursor.start(), Some((at, None)), "nothing of this millisecond was returned");
+        cursor.filed(at, id(7, 40));
+        cursor.stopped((at, id(7, 50)), at);
+        [6, 8].into_iter().for_each(|ms| cursor.filed(Time::from_ms(ms), id(ms, 40)));
+        assert_eq!(cursor.pop_behind(), None);
+    }
+
+    #[test]
     fn too_much_behind_the_cursor_starts_the_millisecond_again() {
         let mut cursor = LoadCursor::default();
         let at = Time::from_ms(7);
         cursor.stopped((at, id(7, 1 << 40)), at);
-        (0..=MAX_BEHIND as u64).for_each(|n| cursor.filed(at, id(7, n)));
+        let mut filed = (0..=MAX_BEHIND as u64).map(|n| id(7, n));
+        filed.by_ref().take(MAX_BEHIND).for_each(|id| cursor.filed(at, id));
+        assert_eq!(cursor.start(), Some((at, Some(id(7, 1 << 40)))), "it still has room");
+        filed.for_each(|id| cursor.filed(at, id));
         assert_eq!(cursor.pop_behind(), None);
         assert_eq!(cursor.start(), Some((at, None)));
+    }
+
+    #[test]
+    fn a_millisecond_that_is_loaded_in_part_is_not_reached() {
+        let mut cursor = LoadCursor::default();
+        assert_eq!((cursor.horizon(), cursor.reaches(Time::ZERO)), (Time::ZERO, false));
+        let at = Time::from_ms(7);
+        cursor.stopped((at, id(7, 50)), at);
+        assert_eq!([6, 7, 8].map(|ms| cursor.reaches(Time::from_ms(ms))), [true, false, false]);
+        cursor.all_until(at);
+        assert_eq!(cursor.start(), Some((Time::from_ms(8), None)));
+    }
+
+    #[test]
+    fn unload_forgets_a_millisecond_as_a_whole_or_not_at_all() {
+        let at = Time::from_ms(7);
+        let unloaded = |beyond| {
+            let mut cursor = LoadCursor::default();
+            cursor.stopped((at, id(7, 50)), at);
+            cursor.unload(Time::from_ms(beyond));
+            cursor.start()
+        };
+        assert_eq!(unloaded(7), Some((at, Some(id(7, 50)))));
+        assert_eq!(unloaded(6), Some((at, None)));
+        assert_eq!(unloaded(5), Some((Time::from_ms(6), None)));
     }
 
     #[test]

@@ -353,3 +353,30 @@ pub enum Refusal {
     #[error("the write was not confirmed by enough replicas in time")]
     NotReplicated,
 }
+
+#[cfg(test)]
+mod tests {
+    use mtimer_types::{Destination, Key};
+
+    use super::*;
+
+    #[test]
+    fn an_operation_names_the_timer_that_its_request_names_by_id() {
+        let id = TimerId::from_u128(7);
+        let key = (Destination::new("g", "a").unwrap(), Key::new("k").unwrap());
+        let edits = |target: Target| {
+            let (request, due) = (RequestId(1), Time::from_ms(5));
+            let cancel = Op::Cancel { target: target.clone(), in_flight: None, request };
+            [cancel, Op::Reschedule { target, due, in_flight: false, request }].map(|op| op.id())
+        };
+        assert_eq!(edits(id.into()), [Some(id); 2]);
+        assert_eq!(edits(key.into()), [None; 2]);
+
+        let fire = Time::from_ms(5);
+        let settle = Op::Settle { id, verdict: Verdict::Ack };
+        let moves = [Op::Take { id }, settle, Op::Park { id, failed: 0 }, Op::Unpark { id, fire }];
+        let ends = [Op::Replay { id, fire }, Op::Purge { id }];
+        assert!(moves.iter().chain(&ends).all(|op| op.id() == Some(id)));
+        assert_eq!(Op::Trim { of: Retained::Dead, before: fire, keep: 0, limit: 1 }.id(), None);
+    }
+}

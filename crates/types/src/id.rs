@@ -288,8 +288,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_and_text_survive(due in 0u64..(1 << 48), w in 0u8..4, p: u16, r: u64) {
-            let width = SlotWidth::from_bits(w);
+        fn parts_and_text_survive(due in 0u64..(1 << 48), w in 0..4usize, p: u16, r: u64) {
+            let width = SlotWidth::ALL[w];
             let id = TimerId::with_width(Time::from_ms(due), width, PartitionId(p), r);
             prop_assert_eq!(id.birth_due().as_ms(), due);
             prop_assert_eq!(id.birth_width(), width);
@@ -298,6 +298,7 @@ mod tests {
             prop_assert_eq!(u64::from(id.cohort()), r >> 56 & 63);
             prop_assert_eq!(id.to_string().parse::<TimerId>().unwrap(), id);
             prop_assert_eq!(TimerId::from_bytes(id.to_bytes()), id);
+            prop_assert_eq!(TimerId::from_u128(id.as_u128()), id);
         }
 
         #[test]
@@ -332,11 +333,64 @@ mod tests {
     }
 
     #[test]
+    fn text_has_the_digits_of_its_alphabet_and_the_length_of_an_id() {
+        let text = "0123456789abcdefghjkmnpqrs";
+        let id: TimerId = text.parse().unwrap();
+        assert_eq!(id.to_string(), text);
+        assert_eq!("0123456789ABCDEFGHJKMNPQRS".parse(), Ok(id));
+        let refused = |text: &str| assert!(text.parse::<TimerId>().is_err(), "{text}");
+        ["", &text[1..], "00123456789abcdefghjkmnpqrs"].into_iter().for_each(refused);
+        ["i", "l", "o", "u", "-"].iter().for_each(|digit| refused(&format!("{digit}{}", &text[1..])));
+        // 128 bits are 25 digits of five bits, and three bits before them.
+        assert_eq!("7zzzzzzzzzzzzzzzzzzzzzzzzz".parse(), Ok(TimerId::from_u128(u128::MAX)));
+        refused("80000000000000000000000000");
+    }
+
+    #[test]
+    fn a_timer_further_ahead_gets_a_wider_slot() {
+        let (minute, hour, day) = (60_000, 3_600_000, 86_400_000);
+        let widths = [
+            (SlotWidth::Second, 0),
+            (SlotWidth::Second, 2 * minute),
+            (SlotWidth::Minute, 2 * minute + 1),
+            (SlotWidth::Minute, 2 * hour),
+            (SlotWidth::Hour, 2 * hour + 1),
+            (SlotWidth::Hour, 2 * day),
+            (SlotWidth::Day, 2 * day + 1),
+        ];
+        let now = Time::from_ms(1_700_000_000_123);
+        for (width, ahead) in widths {
+            assert_eq!(SlotWidth::for_distance(ahead), width, "{ahead} ms ahead");
+            assert_eq!(TimerId::new(now + ahead, now, PartitionId(0), 0).birth_width(), width);
+        }
+    }
+
+    #[test]
+    fn slots_begin_at_multiples_of_their_width() {
+        let starts = SlotWidth::ALL.map(|width| width.start_of(Time::from_ms(1_700_000_000_123)).as_ms());
+        assert_eq!(starts, [1_700_000_000_000, 1_699_999_980_000, 1_699_999_200_000, 1_699_920_000_000]);
+        assert_eq!(SlotWidth::Second.start_of(Time::from_ms(2_000)), Time::from_ms(2_000));
+    }
+
+    #[test]
+    fn each_width_but_the_narrowest_has_a_narrower_one() {
+        for (narrow, wide) in SlotWidth::ALL.iter().zip(&SlotWidth::ALL[1..]) {
+            assert_eq!(wide.narrower(), Some(*narrow));
+        }
+        assert_eq!(SlotWidth::Second.narrower(), None);
+    }
+
+    #[test]
     fn key_partition_is_pinned() {
-        // Other implementations must agree: docs/protocol.md gives the same example.
-        let dest = Destination::new("orders", "billing").unwrap();
-        let key = Key::new("order-1").unwrap();
-        let p = PartitionId::of_key(&dest, &key, 64);
-        assert_eq!(p, PartitionId(9));
+        // Other implementations must agree: docs/protocol.md gives the first example.
+        let partition = |group, app, key, partitions| {
+            let (dest, key) = (Destination::new(group, app).unwrap(), Key::new(key).unwrap());
+            PartitionId::of_key(&dest, &key, partitions).0
+        };
+        let of_order = [64, 1_000, 1_024].map(|p| partition("orders", "billing", "order-1", p));
+        assert_eq!(of_order, [9, 393, 713]);
+        // Two bytes of "ä" and three of "€".
+        let of_text = [64, 1_000, 1_024].map(|p| partition("g", "ä", "€", p));
+        assert_eq!(of_text, [51, 755, 179]);
     }
 }

@@ -67,8 +67,12 @@ pub const MAX_REGISTRATIONS: usize = 1_000;
 pub const MAX_SESSION_UNSETTLED_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes queued for a session that does not read; beyond it the session is closed.
 pub const MAX_SESSION_OUTBOX: usize = 64 * 1024 * 1024;
-/// Bytes queued for all sessions together; beyond it a session that has more than its share of them is closed.
-pub const MAX_OUTBOX: usize = 512 * 1024 * 1024;
+/// Bytes queued for all sessions together; no message is queued beyond it. Eight sessions may have their largest outbox, or
+/// ten thousand 50 KiB each.
+pub const MAX_OUTBOXES: usize = 512 * 1024 * 1024;
+/// One part in so many of [`MAX_OUTBOXES`] is a reserve: when it is touched, the sessions with the most queued are closed. It
+/// holds what others are sent until the memory of the closed ones is free, which takes milliseconds.
+pub const OUTBOX_RESERVE: usize = 8;
 /// Bytes of frames that are being received, of all sessions together. Sixteen largest frames, or a
 /// thousand of 64 KiB: a broker decodes a frame faster than a network brings the next one.
 pub const MAX_RECEIVING: usize = 64 * 1024 * 1024;

@@ -213,6 +213,15 @@ mod tests {
     }
 
     #[test]
+    fn names_of_just_the_limit_are_taken() {
+        let (name, key) = ("x".repeat(128), "x".repeat(256));
+        assert_eq!(Destination::new(&name, &name).unwrap().to_string(), format!("{name}/{name}"));
+        assert_eq!(Key::new(&key).unwrap().as_str(), key);
+        assert!(Key::new(&format!("{key}x")).is_err());
+        assert!(Destination::new("g", &format!("{name}x")).is_err());
+    }
+
+    #[test]
     fn what_is_read_again_is_shared_and_what_is_another_is_not() {
         let read = |text: &str| serde_json::from_str::<Destination>(text);
         let first = read(r#"["g", "a"]"#).unwrap();

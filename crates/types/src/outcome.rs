@@ -82,3 +82,31 @@ impl Ended {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_storage_mean_what_they_meant() {
+        let reasons =
+            [DeadReason::Exhausted, DeadReason::Failed, DeadReason::Stopped, DeadReason::AtMostOnce];
+        for (n, reason) in (0..).zip(reasons) {
+            assert_eq!((reason as u8, DeadReason::from_u8(n)), (n, Some(reason)));
+        }
+        assert_eq!(DeadReason::from_u8(4), None);
+
+        let ends = [
+            Ended::Acknowledged,
+            Ended::Cancelled,
+            Ended::Replaced,
+            Ended::Expired,
+            Ended::Dead,
+            Ended::CancelledUnseen,
+        ];
+        for (n, end) in (0..).zip(ends) {
+            assert_eq!((end as u8, Ended::from_u8(n)), (n, Some(end)));
+        }
+        assert_eq!(Ended::from_u8(6), None);
+    }
+}

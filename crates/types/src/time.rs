@@ -84,4 +84,22 @@ mod tests {
         let error = serde_json::from_str::<Time>(&(max + 1).to_string()).unwrap_err();
         assert!(error.to_string().contains("281474976710656"), "{error}");
     }
+
+    #[test]
+    fn times_stop_at_the_first_and_the_latest() {
+        let max = Time::MAX.as_ms();
+        assert_eq!(max, 281_474_976_710_655);
+        assert_eq!(Time::from_ms(max - 1).as_ms(), max - 1);
+        assert_eq!(Time::from_ms(max + 1), Time::MAX);
+        assert_eq!(Time::from_ms(5) + 2, Time::from_ms(7));
+        assert_eq!([Time::MAX + 1, Time::from_ms(7) + u64::MAX], [Time::MAX; 2]);
+        assert_eq!(Time::from_ms(5) - 2, Time::from_ms(3));
+        assert_eq!(Time::from_ms(5) - 6, Time::ZERO);
+    }
+
+    #[test]
+    fn nothing_is_after_a_later_time() {
+        let (early, late) = (Time::from_ms(3), Time::from_ms(8));
+        assert_eq!((late.ms_since(early), early.ms_since(late)), (5, 0));
+    }
 }

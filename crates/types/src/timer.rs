@@ -242,3 +242,108 @@ impl From<(Destination, Key)> for Target {
         Self::Key(dest, key)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PartitionId;
+
+    const NOW: Time = Time::from_ms(1_700_000_000_000);
+
+    fn timer(ahead: u64) -> Timer {
+        let due = NOW + ahead;
+        Timer {
+            id: TimerId::new(due, NOW, PartitionId(3), 7),
+            dest: Destination::new("g", "a").unwrap(),
+            key: None,
+            due,
+            mode: Mode::AtLeastOnce,
+            deadline: None,
+            callback_timeout_ms: None,
+            retry: None,
+            payload: Bytes::new(),
+        }
+    }
+
+    fn error(timer: &Timer) -> String {
+        timer.validate(NOW).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_timer_at_every_limit_is_valid() {
+        for callback_timeout_ms in [100, 86_400_000].map(Some) {
+            let ten_years = timer(3_653 * 86_400_000);
+            let timer = Timer {
+                deadline: Some(ten_years.due),
+                callback_timeout_ms,
+                retry: Some(RetryTiers([[1; 16], [30 * 86_400_000; 16]].concat())),
+                payload: vec![7; 64 * 1024].into(),
+                ..ten_years
+            };
+            assert_eq!(timer.validate(NOW), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_timer_beyond_a_limit_is_refused_with_value_and_limit() {
+        let payload = Timer { payload: vec![7; 65_537].into(), ..timer(5) };
+        assert!(error(&payload).contains("65537 bytes, the limit is 65536"));
+        let other_due = Timer { due: NOW + 6, ..timer(5) };
+        assert!(
+            error(&other_due).contains("due time 1700000000005 ms, but the timer is due at 1700000000006")
+        );
+        let too_far = timer(3_653 * 86_400_000 + 1);
+        assert!(error(&too_far).contains("more than 3653 days ahead"));
+        let deadline = Timer { deadline: Some(NOW + 4), ..timer(5) };
+        assert!(error(&deadline).contains("deadline 1700000000004 ms is before the due time"));
+        for ms in [99, 86_400_001] {
+            let timeout = Timer { callback_timeout_ms: Some(ms), ..timer(5) };
+            assert!(error(&timeout).contains(&format!("{ms} ms, allowed are 100 to 86400000 ms")));
+        }
+    }
+
+    #[test]
+    fn the_first_retry_tier_out_of_range_is_named() {
+        let refused = |tiers: Vec<u32>| error(&Timer { retry: Some(RetryTiers(tiers)), ..timer(5) });
+        assert!(refused(vec![1, 0, 2]).starts_with("retry tier 2 of 3 is 0 ms"));
+        assert!(refused(vec![2_592_000_001]).starts_with("retry tier 1 of 1 is 2592000001 ms"));
+        assert!(refused(vec![1; 34]).starts_with("retry tier 33 of 34 is 1 ms"));
+    }
+
+    #[test]
+    fn a_delivery_at_the_deadline_may_begin_and_later_it_may_not() {
+        let timer = Timer { deadline: Some(NOW + 5), ..timer(5) };
+        let past = [4, 5, 6].map(|ms| timer.is_past_deadline(NOW + ms));
+        assert_eq!(past, [false, false, true]);
+        assert!(!Timer { deadline: None, ..timer }.is_past_deadline(Time::MAX));
+    }
+
+    #[test]
+    fn content_is_everything_but_the_due_time() {
+        let timer = timer(5);
+        let with = |change: fn(&mut Timer)| {
+            let mut other = timer.clone();
+            change(&mut other);
+            timer.same_content(&other)
+        };
+        assert!(with(|_| {}) && with(|t| t.due = NOW));
+        assert!(!with(|t| t.id = TimerId::from_u128(9)));
+        assert!(!with(|t| t.dest = Destination::new("g", "b").unwrap()));
+        assert!(!with(|t| t.key = Key::new("k").ok()));
+        assert!(!with(|t| t.mode = Mode::AtMostOnce));
+        assert!(!with(|t| t.deadline = Some(NOW + 9)));
+        assert!(!with(|t| t.callback_timeout_ms = Some(500)));
+        assert!(!with(|t| t.retry = Some(RetryTiers::default())));
+        assert!(!with(|t| t.payload = Bytes::from_static(b"x")));
+    }
+
+    #[test]
+    fn a_payload_is_read_from_bytes_and_from_a_list() {
+        use serde::de::value::{BytesDeserializer, Error, SeqDeserializer};
+        let expected = Bytes::from_static(b"hi");
+        assert_eq!(bytes(BytesDeserializer::<Error>::new(b"hi")), Ok(expected.clone()));
+        let list = SeqDeserializer::<_, Error>::new([b'h', b'i'].into_iter());
+        assert_eq!(bytes(list), Ok(expected.clone()));
+        assert_eq!(de::Visitor::visit_byte_buf::<Error>(BytesVisitor, b"hi".to_vec()), Ok(expected));
+    }
+}

@@ -81,9 +81,7 @@ fn after_faults(history: &History, f: &Fire, limit: u64) -> u64 {
 /// Timers that waited while many later ones of other destinations were delivered.
 fn starved(history: &History, firsts: &[Fire], limit: u64, found: &mut Vec<(u64, Violation)>) {
     let undisturbed = |f: &Fire| !faults(history).any(|x| x.from <= f.at && x.until + limit >= f.ready);
-    // A destination without credit or clients holds up its own timers.
-    let may_wait = |f: &Fire| history.plans[&f.serial].crowded;
-    let waited = |f: &&Fire| f.at > f.ready.saturating_add(limit) && undisturbed(f) && !may_wait(f);
+    let waited = |f: &&Fire| f.at > f.ready.saturating_add(limit) && undisturbed(f);
     for f in firsts.iter().filter(waited) {
         let dest = &history.plans[&f.serial].dest;
         let overtook = |o: &&Fire| {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use mtimer_broker::config::Durability;
+use mtimer_client::limits::MAX_PAYLOAD_BYTES;
 
+use super::mix::Mix;
 use super::steady::Plan;
 use super::volley::Volley;
 use crate::cli::logging::LogArgs;
@@ -18,7 +20,8 @@ use crate::cli::moment::span;
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench schedule\n  \
     mtimer bench schedule --durability embedded-fast --timers 500000\n  \
-    mtimer bench schedule --redis redis://127.0.0.1:6379 --json | jq .rate_per_s")]
+    mtimer bench schedule --redis redis://127.0.0.1:6379 --json | jq .rate_per_s\n  \
+    mtimer bench schedule --keyed 100                  what keys cost: each is looked up and stored, too")]
 pub(crate) struct Schedule {
     /// Timers of a round
     #[arg(long, value_name = "N", default_value_t = 300_000, value_parser = value_parser!(u64).range(1..=50_000_000))]
@@ -27,21 +30,27 @@ pub(crate) struct Schedule {
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = span)]
     pub(super) over: Duration,
     #[command(flatten)]
+    pub(super) mix: Mix,
+    #[command(flatten)]
     pub(super) common: Common,
 }
 
 /// How many stored timers a second are delivered and settled
 ///
-/// Each round schedules --timers timers that are due within one second (--within), early enough that they are read from
-/// the store again before that. Measured is from the first due time until the last of them is acknowledged and that is
-/// stored, and the processor time since the last was scheduled (not told if that was after the first were loaded again:
-/// --preload before they are due). Timers due within a second cannot fire faster than they
-/// are due: give more timers, or a smaller --within, where they do.
+/// Each round schedules --timers timers that are due within one second (--within), early enough
+/// that they are read from the store again before that. Measured is from the first due time until
+/// the last of them is acknowledged and that is stored, and the processor time since the last was
+/// scheduled (not told if that was after the first were loaded again: --preload before they are
+/// due). Timers due within a second cannot fire faster than they are due: give more timers, or a
+/// smaller --within, where they do. With --fail the last retries come half a second after the last
+/// first attempt, which the rate includes: compare the processor time.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  mtimer bench fire\n  mtimer bench fire --redis redis://127.0.0.1:6379\n  \
     mtimer bench fire --timers 50000 --within 0s --rounds 10\n  \
-    mtimer bench fire -- --memory 1GiB             with another setting of the broker"
+    mtimer bench fire -- --memory 1GiB             with another setting of the broker\n  \
+    mtimer bench fire --fail 1 --redis redis://127.0.0.1:6379\n          \
+    one handler in a hundred fails: what filing and delivering retries costs all the others"
 )]
 pub(crate) struct Fire {
     /// Timers of a round
@@ -53,6 +62,8 @@ pub(crate) struct Fire {
     /// How long before the first is due the last should have been scheduled; more than --preload, so that the store is read
     #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = span)]
     pub(super) ahead: Duration,
+    #[command(flatten)]
+    pub(super) mix: Mix,
     #[command(flatten)]
     pub(super) common: Common,
 }
@@ -68,7 +79,9 @@ pub(crate) struct Fire {
 #[command(after_help = "Examples:\n  mtimer bench lifecycle --redis redis://127.0.0.1:6379\n  \
     mtimer bench lifecycle --rate 60000 --for 60s\n  \
     mtimer bench lifecycle --lonely --rate 500 --partitions 1024 --redis redis://127.0.0.1:6379\n          \
-    redis_above_idle_us is what a timer costs that nothing shares a slot or a script with")]
+    redis_above_idle_us is what a timer costs that nothing shares a slot or a script with\n  \
+    mtimer bench lifecycle --rate 5000 --keyed 10 --fail 1 --at-most-once 5\n          \
+    a mix as applications have it; without --rate the highest rate that it can be sustained at")]
 pub(crate) struct Lifecycle {
     /// Timers a second [default: the highest that is sustained]
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=1_000_000))]
@@ -86,12 +99,14 @@ pub(crate) struct Lifecycle {
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
     pub(super) step: Duration,
     /// Each timer in another partition than the one before, instead of in runs: alone in its slot, if a partition has less
-    /// than one in a second
+    /// than one in a second. A timer with a key goes to the partition of its key
     #[arg(long)]
     pub(super) lonely: bool,
     /// Lateness p99 up to which a rate counts as sustained
     #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = span)]
     pub(super) p99: Duration,
+    #[command(flatten)]
+    pub(super) mix: Mix,
     #[command(flatten)]
     pub(super) common: Common,
 }
@@ -100,11 +115,12 @@ pub(crate) struct Lifecycle {
 ///
 /// For each --rate its own rounds and report. Each round schedules so many timers a second for --for, each --ahead of
 /// its due time, whether or not the broker keeps up (open loop): the load never waits for the answers. Due times are
-/// spread evenly. Lateness is from the due time to the handler.
+/// spread evenly. Lateness is from the due time to the handler, at the first attempt.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench lateness\n  \
     mtimer bench lateness --rate 20000 --for 30s --rounds 3\n  \
-    mtimer bench lateness --redis redis://127.0.0.1:6379 --json       one line for each rate")]
+    mtimer bench lateness --redis redis://127.0.0.1:6379 --json       one line for each rate\n  \
+    mtimer bench lateness --at-most-once 100       what taking each timer before it is sent does to its lateness")]
 pub(crate) struct Lateness {
     /// Timers a second, one or several
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1_000, 10_000], value_parser = value_parser!(u64).range(1..=1_000_000))]
@@ -115,6 +131,54 @@ pub(crate) struct Lateness {
     /// How long before its due time a timer is scheduled; more than --preload, so that the store is read
     #[arg(long, value_name = "DURATION", default_value = "7s", value_parser = span)]
     pub(super) ahead: Duration,
+    #[command(flatten)]
+    pub(super) mix: Mix,
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+/// How many timers a second can be cancelled
+///
+/// Each round begins on an empty store (of one's own), schedules --timers timers as `schedule`
+/// does, and cancels all of them, by id or (--keyed) by key, 4,000 calls under way at a time.
+/// rate_per_s and processor time are those of the cancels; schedule_per_s is the rate before that.
+/// lost counts timers that were not cancelled, duplicates deliveries, left timers, keys and index
+/// entries that are still in the store.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer bench cancel\n  \
+    mtimer bench cancel --keyed 100 --over 24h --redis redis://127.0.0.1:6379       by key")]
+pub(crate) struct Cancel {
+    #[command(flatten)]
+    pub(super) edits: Edits,
+}
+
+/// How many timers a second can be given another due time
+///
+/// Each round begins on an empty store (of one's own), schedules --timers timers as `schedule`
+/// does, and reschedules all of them, by id or (--keyed) by key, 4,000 calls under way at a time,
+/// to times spread over another --over, an hour behind the first. rate_per_s and processor time are
+/// those of the reschedules; schedule_per_s is the rate before that. Then every timer is asked for
+/// and cancelled: lost counts those that are not there, early those at another time than the new
+/// one, duplicates timers too many and deliveries, left what is still in the store.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer bench reschedule\n  \
+    mtimer bench reschedule --keyed 50 --redis redis://127.0.0.1:6379       half of them by key")]
+pub(crate) struct Reschedule {
+    #[command(flatten)]
+    pub(super) edits: Edits,
+}
+
+/// What both take.
+#[derive(Args, Debug)]
+pub(crate) struct Edits {
+    /// Timers of a round
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = value_parser!(u64).range(1..=50_000_000))]
+    pub(super) timers: u64,
+    /// Over how long their due times are spread, from an hour on
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = span)]
+    pub(super) over: Duration,
+    #[command(flatten)]
+    pub(super) mix: Mix,
     #[command(flatten)]
     pub(super) common: Common,
 }
@@ -218,9 +282,9 @@ pub(crate) struct Common {
     /// Rounds before that, which do not count
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(0..=100))]
     warmup: u32,
-    /// Bytes of a payload, at least 8
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = value_parser!(u32).range(8..=65_536))]
-    pub(super) payload: u32,
+    /// Bytes of a payload: 8 (the timer's number) to 65,536
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = payload, allow_negative_numbers = true)]
+    pub(super) payload: usize,
     /// Put the broker on this Redis (or Redis Cluster: name some of its masters); its keys are removed afterwards
     #[arg(long, value_name = "URL", value_delimiter = ',', help_heading = "Store")]
     pub(super) redis: Vec<String>,
@@ -260,6 +324,15 @@ impl Common {
     pub(super) fn rounds(&self, default: u32) -> (u32, u32) {
         (self.warmup, self.rounds.unwrap_or(default))
     }
+}
+
+/// Bytes that hold a timer's number, and that a timer may have.
+fn payload(text: &str) -> Result<usize, String> {
+    let (least, most) = (size_of::<u64>(), MAX_PAYLOAD_BYTES);
+    let bytes: i64 =
+        text.parse().map_err(|_| format!("{text:?} is not a number of bytes: give {least} to {most}"))?;
+    let within = usize::try_from(bytes).ok().filter(|bytes| (least..=most).contains(bytes));
+    within.ok_or_else(|| format!("a payload of {bytes} bytes is outside the limits: give {least} to {most}"))
 }
 
 impl Fire {

@@ -10,14 +10,17 @@ use mtimer_core::EngineOptions;
 use super::args::Common;
 use super::made::{Made, Mark};
 use super::meter::{Meter, Tuned};
+use super::mix::Mix;
 use super::own::Own;
 use crate::cli::args::destination;
 use crate::cli::exit::Failure;
 use crate::cli::load;
 use crate::cli::output::grouped;
 use crate::cli::signals::Stop;
-use crate::cli::tally::{Reference, Tally};
+use crate::cli::tally::{Reference, Tally, payload};
 
+/// What a handler says that is to fail once.
+const FIRST_ATTEMPT: &str = "the first attempt fails";
 /// Callbacks that may be under way.
 const CONCURRENCY: u32 = 10_000;
 /// How long a request may wait: what is overloaded is slow, and that is to be seen.
@@ -41,11 +44,23 @@ pub(super) struct Bed {
     /// Of this run alone.
     group: String,
     pub(super) payload: usize,
+    pub(super) mix: Mix,
     pub(super) stop: Stop,
 }
 
+/// What a broker's store holds, as its status says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Census {
+    /// In whatever state.
+    pub(super) timers: u64,
+    /// Keys of live timers.
+    pub(super) keys: u64,
+    /// Index entries and the like: none in a store without timers.
+    pub(super) residue: u64,
+}
+
 impl Bed {
-    pub(super) async fn new(common: &Common, partitions: Option<u16>) -> Result<Self, Failure> {
+    pub(super) async fn new(common: &Common, partitions: Option<u16>, mix: Mix) -> Result<Self, Failure> {
         common.log.start()?;
         let stop = Stop::on_signals("stopping")?;
         let mut meter = Meter::new(common.broker_pid.clone(), &common.redis).await?;
@@ -64,9 +79,9 @@ impl Bed {
         }
         let reference = reference(common, &client);
         let group = format!("bench-{:016x}", rand::random::<u64>());
-        let (common, payload) = (common.clone(), common.payload as usize);
+        let (common, payload) = (common.clone(), common.payload);
         let made = Made::default();
-        Ok(Self { common, partitions, tuned, own, client, made, meter, reference, group, payload, stop })
+        Ok(Self { common, partitions, tuned, own, client, made, meter, reference, group, payload, mix, stop })
     }
 
     /// An empty store and a new broker, if they are its own.
@@ -134,9 +149,10 @@ impl Bed {
         self.own.as_ref().map_or_else(usual, Own::preload)
     }
 
-    /// A timer that is about to be sent. In a running cluster its id is kept, so that it can be cancelled whatever becomes
-    /// of the call.
-    pub(super) fn noted(&self, schedule: Schedule) -> Schedule {
+    /// Timer `n`, about to be sent, with its payload and what the mix gives it. In a running
+    /// cluster its id is kept, so that it can be cancelled whatever becomes of the call.
+    pub(super) fn timer(&self, n: u64, schedule: Schedule) -> Schedule {
+        let schedule = self.mix.apply(n, schedule.payload(payload(n, self.payload)));
         if self.is_own() {
             return schedule;
         }
@@ -167,26 +183,28 @@ impl Bed {
         Ok(cancelled)
     }
 
-    /// Takes and counts the callbacks of a destination.
+    /// Takes and counts the callbacks of a destination; timers fail as the mix says.
     pub(super) fn listen(
         &self,
         dest: &Destination,
         timers: u64,
     ) -> Result<(Arc<Tally>, Registration), Failure> {
-        let tally = Arc::new(Tally::new(timers, self.reference.clone()));
+        let mix = self.mix;
+        let tally = Arc::new(Tally::new(timers, self.reference.clone(), |n| mix.deliveries(n)));
         let counted = Arc::clone(&tally);
         let registration =
             self.client.register(dest.clone()).concurrency(CONCURRENCY).on(move |callback| {
-                counted.entered(&callback);
-                std::future::ready(Outcome::ok())
+                let is_last = counted.entered(&callback);
+                std::future::ready(if is_last { Outcome::ok() } else { Outcome::retry(FIRST_ATTEMPT) })
             })?;
         Ok((tally, registration))
     }
 
-    /// Timers in the store, in whatever state.
-    pub(super) async fn stored(&self) -> Result<u64, Failure> {
+    /// What is in the store.
+    pub(super) async fn census(&self) -> Result<Census, Failure> {
         let status = self.client.status().await?;
-        Ok(status.pending + status.retrying + status.parked + status.taken + status.dead)
+        let timers = status.pending + status.retrying + status.parked + status.taken + status.dead;
+        Ok(Census { timers, keys: status.keys, residue: status.residue })
     }
 
     /// How often timers were set aside because nobody took them, so far.
@@ -195,15 +213,28 @@ impl Bed {
         Ok(status.counters.iter().find(|(name, _)| name == "parked_total").map_or(0, |(_, n)| *n))
     }
 
-    /// How many timers more than `before` are in the store, once it has had time to clear up. Of a cluster that is not
-    /// its own nobody knows.
-    pub(super) async fn left(&self, before: u64) -> Result<u64, Failure> {
+    /// How many timers and keys more than `before` are in the store, once it has had time to clear
+    /// up. Of a cluster that is not its own nobody knows.
+    pub(super) async fn left(&self, before: Census) -> Result<u64, Failure> {
+        let more =
+            |now: Census| now.timers.saturating_sub(before.timers) + now.keys.saturating_sub(before.keys);
+        self.cleared(more).await
+    }
+
+    /// How many timers, keys and index entries are in the store, which should be empty, once it has
+    /// had time to clear up. Of a cluster that is not its own nobody knows.
+    pub(super) async fn residue(&self) -> Result<u64, Failure> {
+        self.cleared(|now| now.timers + now.keys + now.residue).await
+    }
+
+    /// What is left by this count when it is none, or does not become so in time.
+    async fn cleared(&self, count: impl Fn(Census) -> u64) -> Result<u64, Failure> {
         if !self.is_own() {
             return Ok(0);
         }
         let began = Instant::now();
         loop {
-            let left = self.stored().await?.saturating_sub(before);
+            let left = count(self.census().await?);
             if left == 0 || began.elapsed() > CLEARED_WITHIN || self.stop.is_asked() {
                 return Ok(left);
             }

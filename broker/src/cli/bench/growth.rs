@@ -6,7 +6,7 @@ use mtimer_client::Schedule;
 use serde_json::{Value, json};
 
 use super::args;
-use super::bed::Bed;
+use super::bed::{Bed, Census};
 use super::meter::Cpu;
 use super::report::{Report, Round, Spread, ends, middle, object, rounded, spread};
 use super::schedule::fill;
@@ -156,7 +156,7 @@ impl Growth<'_> {
         }
         // Scripts, connections and partitions are there after a few.
         let few = fill(bed, &bed.dest("first")?, 0..WAITING, self.over, true).await?;
-        load::cancel_all(&bed.client, few.ids).await?;
+        load::cancel_all(&bed.client, few.ids()).await?;
         tokio::time::sleep(CALM).await;
         let empty = memory(bed).await?;
         let (dest, mut pending) = (bed.dest("weighed")?, 0);
@@ -200,7 +200,7 @@ impl Growth<'_> {
         let filled = fill(bed, &bed.dest(&format!("far-{number}"))?, 0..timers, self.over, true).await?;
         let (schedule_per_s, schedule) = (filled.rate_per_s(), filled.cpu.per(filled.scheduled));
         self.total.lost += filled.lost;
-        let cancelled = load::cancel_all(&bed.client, filled.ids).await?;
+        let cancelled = load::cancel_all(&bed.client, filled.ids()).await?;
         self.total.lost += filled.scheduled.saturating_sub(cancelled);
         bed.forget(mark);
         let volley = Volley { timers, within: WITHIN, ahead: self.bench.ahead };
@@ -217,7 +217,7 @@ impl Growth<'_> {
         let due = bed.client.now() + AWAY.as_millis() as u64;
         let make = |n| Schedule::at(dest.clone(), due).payload(crate::cli::tally::payload(n, bed.payload));
         let bar = progress::bar("restarting", WAITING);
-        let waiting = load::schedule_all(&bed.client, WAITING, make, &bar, &bed.stop, |_| {}).await?;
+        let waiting = load::schedule_all(&bed.client, WAITING, make, &bar, &bed.stop, |_, _| {}).await?;
         let began = Instant::now();
         bed.halt(self.bench.crash).await?;
         let stopped = began.elapsed();
@@ -241,8 +241,8 @@ impl Growth<'_> {
         bar.finish_and_clear();
         registration.stop().await;
         self.total.add_counts(&Round::of(&tally, waiting, settled, 0.0));
-        self.total.left += bed.left(pending).await?;
-        self.total.lost += pending.saturating_sub(bed.stored().await?);
+        self.total.left += bed.left(Census { timers: pending, ..Census::default() }).await?;
+        self.total.lost += pending.saturating_sub(bed.census().await?.timers);
         let ms = |span: Duration| span.as_secs_f64() * 1_000.0;
         let told = [("stop_ms", stopped), ("restart_ready_ms", ready), ("restart_ms", first)];
         self.total.more.extend(told.map(|(name, span)| (name, ms(span))));

@@ -7,11 +7,13 @@
 
 mod args;
 mod bed;
+mod edits;
 mod growth;
 mod idle;
 mod lifecycle;
 mod made;
 mod meter;
+mod mix;
 mod own;
 mod report;
 mod schedule;
@@ -23,6 +25,7 @@ use clap::Subcommand;
 
 use self::args::Common;
 use self::bed::Bed;
+use self::mix::Mix;
 use self::report::{Report, Round};
 use super::exit::{Exit, Failure};
 use super::output::{Output, note};
@@ -36,17 +39,28 @@ use super::output::{Output, note};
 /// reached then, the message says how many may be left. A second signal ends at once and removes nothing. Flags after --
 /// are the broker's: -- --memory 1GiB --preload 2s.
 ///
-/// Rounds are repeated; the result is the median, with the lowest and the highest (lateness_ms.max: the highest). With
-/// --json: bench, store, timers (in a round), rate_per_s, lateness_ms{p50,p99,p999,max}, cpu_us_per_timer{client, broker,
-/// redis}, lost, early, duplicates, and more. Exit code 10 if anything was lost, early, duplicated, or left behind.
+/// Timers are plain by default: no key, at least once, handlers that succeed, 64 bytes. --keyed,
+/// --at-most-once and --fail change that for so many percent of the timers, the same ones in every
+/// run; --payload changes the bytes of all of them. The end of this help says what each mix
+/// measures.
+///
+/// Rounds are repeated; the result is the median, with the lowest and the highest (lateness_ms.max:
+/// the highest). With --json: bench, store, timers (in a round), rate_per_s,
+/// lateness_ms{p50,p99,p999,max}, cpu_us_per_timer{client, broker, redis}, mix_percent, lost,
+/// early, duplicates, and more; of timers that have fired how many were keyed, at_most_once, and
+/// failed_once, if the mix has any. Exit code 10 if anything was lost, early, duplicated, or left
+/// behind.
 ///
 /// Everything shares one machine: a rate is that of client, broker and store together.
 #[derive(Subcommand, Debug)]
+#[command(after_long_help = mix::HELP)]
 pub(crate) enum Bench {
     Schedule(args::Schedule),
     Fire(args::Fire),
     Lifecycle(args::Lifecycle),
     Lateness(args::Lateness),
+    Cancel(args::Cancel),
+    Reschedule(args::Reschedule),
     Burst(args::Burst),
     Memory(args::Memory),
     Idle(args::Idle),
@@ -63,7 +77,9 @@ impl Bench {
             return broker.run(out).await;
         }
         let Some(common) = self.common() else { return Ok(()) };
-        let mut bed = Bed::new(common, self.partitions()).await?;
+        let mix = self.mix();
+        mix.check()?;
+        let mut bed = Bed::new(common, self.partitions(), mix).await?;
         let result = self.measure(&mut bed, out).await;
         let interrupted = bed.stop.is_asked();
         let ended = bed.end().await;
@@ -86,12 +102,29 @@ impl Bench {
             Self::Fire(bench) => &bench.common,
             Self::Lifecycle(bench) => &bench.common,
             Self::Lateness(bench) => &bench.common,
+            Self::Cancel(bench) => &bench.edits.common,
+            Self::Reschedule(bench) => &bench.edits.common,
             Self::Burst(bench) => &bench.common,
             Self::Memory(bench) => &bench.common,
             Self::Idle(bench) => &bench.common,
             Self::Single(bench) => &bench.common,
             Self::Broker(_) => return None,
         })
+    }
+
+    /// What its timers are; plain, where there is no choice.
+    fn mix(&self) -> Mix {
+        match self {
+            Self::Schedule(bench) => bench.mix,
+            Self::Fire(bench) => bench.mix,
+            Self::Lifecycle(bench) => bench.mix,
+            Self::Lateness(bench) => bench.mix,
+            Self::Cancel(bench) => bench.edits.mix,
+            Self::Reschedule(bench) => bench.edits.mix,
+            Self::Burst(_) | Self::Memory(_) | Self::Idle(_) | Self::Single(_) | Self::Broker(_) => {
+                Mix::default()
+            }
+        }
     }
 
     /// Partitions of its own store, where the measurement has an opinion.
@@ -129,6 +162,14 @@ impl Bench {
                     exact &= rounds.await?;
                 }
                 Ok(exact)
+            }
+            Self::Cancel(args::Cancel { edits }) => {
+                let round = async |bed: &mut Bed, n| edits::cancel(bed, edits, n).await;
+                rounds(bed, out, "cancel", edits.timers, edits.common.rounds(5), round).await
+            }
+            Self::Reschedule(args::Reschedule { edits }) => {
+                let round = async |bed: &mut Bed, n| edits::reschedule(bed, edits, n).await;
+                rounds(bed, out, "reschedule", edits.timers, edits.common.rounds(5), round).await
             }
             Self::Lifecycle(bench) => lifecycle::run(bed, out, bench).await,
             Self::Memory(bench) => growth::run(bed, out, bench).await,

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::bed::Bed;
 use super::meter::Cpu;
+use super::mix::Mix;
 use crate::cli::exit::Failure;
 use crate::cli::output::{Output, Table, Tone, grouped};
 use crate::cli::tally::{Tally, quantile};
@@ -51,16 +52,30 @@ impl From<&Histogram<u64>> for Tail {
 }
 
 impl Round {
-    /// What a tally of so many timers says.
+    /// What a tally of so many timers says; `settled` counts the settlements of failed attempts,
+    /// too.
     pub(super) fn of(tally: &Tally, scheduled: u64, settled: u64, rate_per_s: f64) -> Self {
+        let succeeded = settled.saturating_sub(tally.retried());
         Self {
             rate_per_s,
             lateness_ms: Some(Tail::from(&tally.lateness())),
-            lost: scheduled.saturating_sub(tally.fired().min(settled)),
+            lost: scheduled.saturating_sub(tally.fired().min(succeeded)),
             early: tally.early(),
             duplicates: tally.duplicates(),
             ..Self::default()
         }
+    }
+
+    /// Adds how many of the timers that have fired had a key, were at most once, and failed once,
+    /// where the mix has any.
+    pub(super) fn add_mix(&mut self, tally: &Tally, mix: Mix) {
+        let counts = [
+            (mix.keyed, "keyed", tally.keyed()),
+            (mix.at_most_once, "at_most_once", tally.at_most_once()),
+            (mix.fail, "failed_once", tally.retried()),
+        ];
+        let wanted = counts.into_iter().filter(|(percent, ..)| *percent > 0);
+        self.more.extend(wanted.map(|(_, name, n)| (name, n as f64)));
     }
 
     /// Adds how much Redis was asked, for 1,000 timers.
@@ -112,6 +127,7 @@ pub(super) struct Report {
     info: Arc<Info>,
     timers: u64,
     payload: usize,
+    mix: Mix,
     rounds: Vec<Round>,
     /// What belongs to no single round.
     pub(super) extra: Map<String, Value>,
@@ -148,11 +164,11 @@ pub(super) fn object(of: fn(Spread) -> Value, all: &[(&'static str, Spread)]) ->
 
 impl Report {
     pub(super) fn new(bench: &'static str, bed: &Bed, timers: u64) -> Self {
-        Self::of(bench, bed.info(), timers, bed.payload)
+        Self::of(bench, bed.info(), timers, bed.payload, bed.mix)
     }
 
-    fn of(bench: &'static str, info: Arc<Info>, timers: u64, payload: usize) -> Self {
-        Self { bench, info, timers, payload, rounds: Vec::new(), extra: Map::new() }
+    fn of(bench: &'static str, info: Arc<Info>, timers: u64, payload: usize, mix: Mix) -> Self {
+        Self { bench, info, timers, payload, mix, rounds: Vec::new(), extra: Map::new() }
     }
 
     pub(super) fn add(&mut self, round: Round) {
@@ -210,6 +226,7 @@ impl Report {
             "partitions": self.info.partitions,
             "timers": self.timers,
             "payload_bytes": self.payload,
+            "mix_percent": self.mix,
             "rounds": self.rounds.len(),
             "rate_per_s": middle(rate),
             "rate_spread": ends(rate),
@@ -257,10 +274,11 @@ impl Report {
             return out.object(&self.json());
         }
         out.text(&format!(
-            "{}: {} timers a round, {} bytes each; store: {} ({}), {} partitions; {} rounds",
+            "{}: {} timers a round, {} bytes each{}; store: {} ({}), {} partitions; {} rounds",
             out.tone(Tone::Strong, self.bench),
             grouped(self.timers),
             self.payload,
+            self.mix,
             self.info.store,
             self.info.durability,
             self.info.partitions,
@@ -313,7 +331,7 @@ mod tests {
             max_frame: 1,
             max_batch: 1,
         };
-        Report::of("fire", Arc::new(info), 10, 64)
+        Report::of("fire", Arc::new(info), 10, 64, Mix::default())
     }
 
     #[test]

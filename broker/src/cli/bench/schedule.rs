@@ -9,7 +9,6 @@ use super::bed::Bed;
 use super::meter::Cpu;
 use super::report::Round;
 use crate::cli::exit::Failure;
-use crate::cli::tally::payload;
 use crate::cli::{load, progress};
 
 /// Nothing fires meanwhile.
@@ -30,6 +29,7 @@ pub(super) async fn round(bed: &mut Bed, bench: &args::Schedule, n: u32) -> Resu
         lost: before.lost + filled.lost,
         ..Round::default()
     };
+    round.more.extend(filled.keys.map(|keys| ("keyed", keys as f64)));
     if !bed.is_own() {
         let there = bed.cancel_since(mark).await?;
         round.lost += (before.scheduled + filled.scheduled).saturating_sub(there);
@@ -45,14 +45,27 @@ pub(super) struct Filled {
     pub(super) cpu: Cpu,
     /// Answered as stored, but not there. In a cluster that others use, too, only cancelling tells.
     pub(super) lost: u64,
-    /// If they were to be kept.
-    pub(super) ids: Vec<TimerId>,
+    /// More keys in the store than before, if timers have keys and the store is its own.
+    pub(super) keys: Option<u64>,
+    /// Their numbers and ids, if they were to be kept.
+    pub(super) stored: Vec<(u64, TimerId)>,
 }
 
 impl Filled {
+    /// Ids of those that were to be kept.
+    pub(super) fn ids(&self) -> impl Iterator<Item = TimerId> {
+        self.stored.iter().map(|(_, id)| *id)
+    }
+
     pub(super) fn rate_per_s(&self) -> f64 {
         self.scheduled as f64 / self.took.as_secs_f64().max(1e-6)
     }
+}
+
+/// Where timer `n` is in a window, in ms: neighbours in the batch are not neighbours in time.
+pub(super) fn scattered(n: u64, over: Duration) -> u64 {
+    let window = u64::try_from(over.as_millis()).unwrap_or(u64::MAX).max(1);
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % window
 }
 
 /// Schedules timers with these numbers, due over `over` from an hour on.
@@ -63,29 +76,28 @@ pub(super) async fn fill(
     over: Duration,
     keep: bool,
 ) -> Result<Filled, Failure> {
-    let (client, bytes) = (&bed.client, bed.payload);
-    let window = u64::try_from(over.as_millis()).unwrap_or(u64::MAX).max(1);
     let make = |n: u64| {
         let n = numbers.start + n;
-        // Neighbours in the batch are not neighbours in time.
-        let after = AHEAD + Duration::from_millis(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % window);
-        bed.noted(mtimer_client::Schedule::after(dest.clone(), after).payload(payload(n, bytes)))
+        let after = AHEAD + Duration::from_millis(scattered(n, over));
+        bed.timer(n, mtimer_client::Schedule::after(dest.clone(), after))
     };
     let timers = numbers.end - numbers.start;
-    let before = bed.stored().await?;
-    let mut ids = Vec::new();
+    let before = bed.census().await?;
+    let mut stored = Vec::new();
     let bar = progress::bar("scheduling", timers);
     let (reading, began) = (bed.meter.read().await?, Instant::now());
-    let keep = |id| {
+    let keep = |n, id| {
         if keep {
-            ids.push(id);
+            stored.push((numbers.start + n, id));
         }
     };
-    let scheduled = load::schedule_all(client, timers, make, &bar, &bed.stop, keep).await?;
+    let scheduled = load::schedule_all(&bed.client, timers, make, &bar, &bed.stop, keep).await?;
     let took = began.elapsed();
     let cpu = bed.meter.read().await?.since(&reading);
     bar.finish_and_clear();
     // In a cluster that others use, too, their timers come and go meanwhile.
-    let there = if bed.is_own() { bed.stored().await?.saturating_sub(before) } else { scheduled };
-    Ok(Filled { scheduled, took, cpu, lost: scheduled.saturating_sub(there), ids })
+    let now = if bed.is_own() { Some(bed.census().await?) } else { None };
+    let there = now.map_or(scheduled, |now| now.timers.saturating_sub(before.timers));
+    let keys = now.filter(|_| bed.mix.keyed > 0).map(|now| now.keys.saturating_sub(before.keys));
+    Ok(Filled { scheduled, took, cpu, lost: scheduled.saturating_sub(there), keys, stored })
 }

@@ -10,7 +10,7 @@ use super::bed::Bed;
 use super::report::Round;
 use super::schedule::AHEAD;
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::tally::{histogram, payload, quantile};
+use crate::cli::tally::{histogram, quantile};
 use crate::cli::{load, progress};
 
 /// Schedules, then PINGs, one under way at a time. One after the other, so that processor time is that of the schedules.
@@ -24,8 +24,7 @@ pub(super) async fn round(bed: &Bed, bench: &args::Single, n: u32) -> Result<Rou
         if bed.stop.is_asked() {
             break;
         }
-        let schedule = mtimer_client::Schedule::after(dest.clone(), AHEAD).payload(payload(n, bed.payload));
-        let schedule = bed.noted(schedule);
+        let schedule = bed.timer(n, mtimer_client::Schedule::after(dest.clone(), AHEAD));
         let began = Instant::now();
         ids.push(bed.client.schedule(schedule).await?.id);
         let took = began.elapsed();

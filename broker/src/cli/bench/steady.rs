@@ -15,7 +15,7 @@ use super::report::Round;
 use crate::cli::exit::Failure;
 use crate::cli::moment::millis;
 use crate::cli::progress;
-use crate::cli::tally::{Tally, payload};
+use crate::cli::tally::Tally;
 
 /// How often timers are sent.
 const BEAT: Duration = Duration::from_millis(5);
@@ -57,7 +57,7 @@ pub(super) async fn round(bed: &Bed, plan: &Plan, n: u32) -> Result<Round, Failu
 /// Schedules, fires and settles the timers of a plan.
 pub(super) async fn run(bed: &Bed, plan: &Plan, part: &str) -> Result<Round, Failure> {
     let dest = bed.dest(part)?;
-    let (stored, parked) = (bed.stored().await?, bed.parked().await?);
+    let (stored, parked) = (bed.census().await?, bed.parked().await?);
     let mark = bed.mark();
     let (tally, registration) = bed.listen(&dest, plan.timers())?;
     let before = bed.client.stats().settled;
@@ -69,6 +69,7 @@ pub(super) async fn run(bed: &Bed, plan: &Plan, part: &str) -> Result<Round, Fai
     registration.stop().await;
     let seconds = tally.last_us().saturating_sub(first.as_ms() * 1_000).max(1) as f64 / 1_000_000.0;
     let mut round = Round::of(&tally, sent.stored, settled, tally.fired() as f64 / seconds);
+    round.add_mix(&tally, bed.mix);
     round.left = bed.left(stored).await?;
     round.cpu_us_per_timer = ended.since(&reading).per(sent.stored);
     round.more.insert("planned_rate_per_s", plan.rate as f64);
@@ -76,7 +77,7 @@ pub(super) async fn run(bed: &Bed, plan: &Plan, part: &str) -> Result<Round, Fai
     round.more.insert("answered_late", sent.answered_late as f64);
     round.more.insert("parked", bed.parked().await?.saturating_sub(parked) as f64);
     round.add_commands(ended.commands_since(&reading, bed.meter.masters()), sent.stored);
-    if round.is_exact() && settled == sent.stored {
+    if round.is_exact() && settled == sent.stored + tally.retried() {
         bed.forget(mark);
     }
     Ok(round)
@@ -102,13 +103,14 @@ async fn send(bed: &Bed, dest: &Destination, plan: &Plan, first: Time) -> Result
     let is_late = |n, now: Time| u64::from(due(n).ms_since(now) < ahead / 2);
     let partitions = u64::from(bed.client.info().partitions);
     let make = |n| {
-        let schedule = Schedule::at(dest.clone(), due(n)).payload(payload(n, bed.payload));
-        bed.noted(if plan.lonely {
+        let mut schedule = Schedule::at(dest.clone(), due(n));
+        // A key has a partition of its own.
+        let is_free = plan.lonely && !bed.mix.of(n).is_keyed;
+        if is_free {
             let partition = PartitionId((n % partitions) as u16);
-            schedule.id(TimerId::new(due(n), bed.client.now(), partition, rand::random()))
-        } else {
-            schedule
-        })
+            schedule = schedule.id(TimerId::new(due(n), bed.client.now(), partition, rand::random()));
+        }
+        bed.timer(n, schedule)
     };
     let bar = progress::bar("scheduling", timers);
     let mut beat = tokio::time::interval(BEAT);
@@ -165,7 +167,7 @@ async fn wait(bed: &Bed, plan: &Plan, tally: &Tally, first: Time, sent: &Sent, b
     let (mut seen, mut changed) = ((0, 0), Instant::now());
     loop {
         let now = (tally.fired(), bed.client.stats().settled - before);
-        let done = now.0 >= sent.stored && now.1 >= sent.stored;
+        let done = now.0 >= sent.stored && now.1 >= sent.stored + tally.retried();
         if done || changed.elapsed() > PATIENCE || bed.stop.is_asked() {
             break;
         }

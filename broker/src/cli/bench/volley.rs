@@ -9,7 +9,7 @@ use super::meter::Cpu;
 use super::report::Round;
 use crate::cli::exit::Failure;
 use crate::cli::moment::millis;
-use crate::cli::tally::{Tally, payload};
+use crate::cli::tally::Tally;
 use crate::cli::{load, progress};
 
 /// How long nothing may happen before the rest is taken for lost.
@@ -47,19 +47,19 @@ pub(super) async fn round(bed: &Bed, volley: &Volley, n: u32) -> Result<Round, F
 pub(super) async fn fire(bed: &Bed, volley: &Volley, part: &str) -> Result<Fired, Failure> {
     let (client, dest) = (&bed.client, bed.dest(part)?);
     let (mark, probe) = (bed.mark(), bed.dest("probe")?);
-    let noted = |one| bed.noted(one);
-    let lead = load::estimate(client, &probe, volley.timers, bed.payload, noted, &bed.stop).await?;
+    let dress = |n, one| bed.timer(n, one);
+    let lead = load::estimate(client, &probe, volley.timers, dress, &bed.stop).await?;
     bed.forget(mark);
-    let (stored, parked) = (bed.stored().await?, bed.parked().await?);
+    let (stored, parked) = (bed.census().await?, bed.parked().await?);
     let (tally, registration) = bed.listen(&dest, volley.timers)?;
     let before = client.stats().settled;
     let first = client.now() + millis(lead + volley.ahead);
     let within = u128::from(millis(volley.within));
     let due = |n: u64| first + (u128::from(n) * within / u128::from(volley.timers)) as u64;
-    let make = |n| bed.noted(Schedule::at(dest.clone(), due(n)).payload(payload(n, bed.payload)));
+    let make = |n| bed.timer(n, Schedule::at(dest.clone(), due(n)));
     let begun = bed.meter.read().await?;
     let bar = progress::bar("scheduling", volley.timers);
-    let scheduled = load::schedule_all(client, volley.timers, make, &bar, &bed.stop, |_| {}).await?;
+    let scheduled = load::schedule_all(client, volley.timers, make, &bar, &bed.stop, |_, _| {}).await?;
     bar.finish_and_clear();
     let loaded = bed.meter.read().await?;
     let late = client.now();
@@ -70,7 +70,9 @@ pub(super) async fn fire(bed: &Bed, volley: &Volley, part: &str) -> Result<Fired
     registration.stop().await;
     let first_us = first.as_ms() * 1_000;
     let seconds = end_us.saturating_sub(first_us).max(1) as f64 / 1_000_000.0;
-    let mut round = Round::of(&tally, scheduled, settled, settled as f64 / seconds);
+    let succeeded = settled.saturating_sub(tally.retried());
+    let mut round = Round::of(&tally, scheduled, settled, succeeded as f64 / seconds);
+    round.add_mix(&tally, bed.mix);
     round.left = bed.left(stored).await?;
     let entered = tally.last_us().saturating_sub(first_us) as f64 / 1_000.0;
     round.more.insert("last_entered_ms", entered);
@@ -87,7 +89,7 @@ pub(super) async fn fire(bed: &Bed, volley: &Volley, part: &str) -> Result<Fired
         // The rate comes out too low then, never too high.
         round.more.insert("scheduled_too_late_ms", late as f64);
     }
-    if round.is_exact() && settled == scheduled {
+    if round.is_exact() && succeeded == scheduled {
         bed.forget(mark);
     }
     Ok(Fired { round, life: ended.since(&begun) })
@@ -104,7 +106,7 @@ async fn watch(bed: &Bed, tally: &Tally, first: Time, scheduled: u64, before: u6
     loop {
         let (settled, fired) = (bed.client.stats().settled - before, tally.fired());
         let now_us = bed.reference.now_us();
-        let done = settled >= scheduled && fired >= scheduled;
+        let done = settled >= scheduled + tally.retried() && fired >= scheduled;
         if done || changed.elapsed() > PATIENCE || bed.stop.is_asked() {
             bar.finish_and_clear();
             return now_us;

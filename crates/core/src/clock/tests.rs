@@ -78,8 +78,7 @@ fn a_host_that_jumps_while_the_store_is_not_heard_changes_nothing() {
 }
 
 #[test]
-fn a_suspended_host_is_right_after_one_round() {
-    // The monotonic clock does not count suspension.
+fn a_host_that_cannot_tell_its_suspension_is_right_after_one_round() {
     for away in [4, 3_600, 86_400] {
         let truth = |s: u64| (START + s + if s > 10 { away } else { 0 }) * S;
         for led_by_host in [false, true] {

@@ -1,8 +1,8 @@
 //! Leading, in time: when to campaign, when to renew, and until when a won lease may be acted on.
 //!
 //! Purpose: at most one broker acts as leader at any time.
-//! Invariant: the deadline counts from before the request left, by the own monotonic clock, less a margin for clocks that
-//! differ in rate: whoever obeys it has stopped before the store can have given the lease to another.
+//! Invariant: the deadline counts from before the request left, by the own monotonic clock (suspensions included), less a
+//! margin for clocks that differ in rate: whoever obeys it has stopped before the store can have given the lease to another.
 //! Not in here: what a leader does, who is connected to whom.
 
 use mtimer_store::{Candidate, Lease};

@@ -17,7 +17,8 @@ use super::table::State;
 use super::{Engine, Phase};
 use crate::api::{Call, Effect, Now, SessionId};
 
-/// By how much the clock of a predecessor may have been ahead, ms: far more than it ever is.
+/// By how much the clock of a predecessor is assumed to have been ahead, at most, ms. Brokers that read the same clocks differ
+/// by a round trip; what may happen beyond this is in `docs/guarantees.md`, under "When partitions change hands".
 const CLOCKS_MS: u64 = 1_000;
 
 impl Engine {

@@ -373,7 +373,7 @@ impl Partition {
     ) -> Vec<Queued> {
         let mut queued = self.queue.take(ops, bytes);
         let known = |recent: &mut RecentIds, ctx: &OpCtx| match ctx {
-            OpCtx::Schedule { timer, .. } => self.known(recent, now.mono_ms, timer),
+            OpCtx::Schedule { timer, .. } => self.known(recent, now, timer),
             _ => None,
         };
         let too_old = |ctx: &OpCtx| {

@@ -126,7 +126,7 @@ impl Engine {
             reports: Slab::new(),
             counting: Counting::default(),
             topology: None,
-            recent: RecentIds::new(seed),
+            recent: RecentIds::new(seed, now),
             timeouts: Timeouts::default(),
             effects: Vec::new(),
             counters: [0; Counter::ALL.len()],

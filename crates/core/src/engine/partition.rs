@@ -13,6 +13,7 @@ use super::queue::OpQueue;
 use super::recent::RecentIds;
 use super::requests::{Edit, OpCtx, QueryPart, failed};
 use super::table::Table;
+use crate::api::Now;
 
 /// A key within its destination.
 pub(super) type KeyName = (Destination, Key);
@@ -221,8 +222,8 @@ impl Partition {
     /// The answer to a schedule that must not be asked of the store (any more): it is a repeat, and its timer has been
     /// acknowledged, or its outcome is on the way, so that the store might bring it back. Any other is for the store to
     /// answer: what is in memory was stored, but replicas may not have it yet.
-    pub(super) fn known(&self, recent: &mut RecentIds, mono_ms: u64, timer: &Timer) -> Option<OpReply> {
-        if recent.contains(mono_ms, timer.id) {
+    pub(super) fn known(&self, recent: &mut RecentIds, now: Now, timer: &Timer) -> Option<OpReply> {
+        if recent.contains(now, timer.id) {
             return Some(OpReply::Ended(Ended::Acknowledged));
         }
         if self.late_acks.contains_key(&timer.id) {

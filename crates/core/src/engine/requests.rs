@@ -190,7 +190,7 @@ impl Engine {
             return;
         };
         if let RequestOp::Schedule { timer, .. } = &op
-            && let Some(known) = p.known(&mut self.recent, now.mono_ms, timer)
+            && let Some(known) = p.known(&mut self.recent, now, timer)
         {
             return self.reply_known(reply, known);
         }

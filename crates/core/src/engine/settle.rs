@@ -276,7 +276,7 @@ impl Engine {
             }
             Verdict::Ack | Verdict::LateAck { .. } => {
                 if done {
-                    self.recent.insert(now.mono_ms, id);
+                    self.recent.insert(now, id);
                 }
                 self.forget(id);
             }

@@ -6,7 +6,7 @@ use mtimer_core::{Effect, Engine, EngineOptions, Input, Now};
 use mtimer_protocol::ServerMessage;
 use mtimer_types::{Epoch, RetryTiers, Time};
 
-use super::check::{CLOCK_BOUND_US, Excuse, Moment};
+use super::check::{CLOCK_BOUND_US, Excuse, FORGETFUL_MS, Moment};
 use super::clocks::{BrokerClock, Host, deciding_us};
 use super::owners::address;
 use super::plan::Plan;
@@ -42,6 +42,8 @@ pub(super) struct Broker {
     pub(super) process: Option<Process>,
     /// When its next turn is, ms.
     pub(super) wake: Option<u64>,
+    /// When its process goes on that was paused last, ms.
+    resumes_at: u64,
     /// Up to when its time may be behind the clock that decides, ms: it has not read the clocks since that stepped.
     behind_until: u64,
     /// By how much its time may be ahead, because what decides has stepped back, µs; and when that was looked at, ms.
@@ -51,20 +53,31 @@ pub(super) struct Broker {
 
 impl Broker {
     pub(super) fn new(plan: &Plan, rng: &mut Rng, disciplined: bool) -> Self {
-        let host = if plan.has_clocks() { Host::draw(rng, disciplined) } else { Host::exact() };
-        Self { host, process: None, wake: None, behind_until: 0, ahead_us: 0, ahead_at: 0 }
+        let host =
+            if plan.has_clocks() { Host::draw(rng, disciplined, plan.sabotage) } else { Host::exact() };
+        Self { host, process: None, wake: None, resumes_at: 0, behind_until: 0, ahead_us: 0, ahead_at: 0 }
     }
 
     pub(super) fn runs(&self) -> bool {
         self.process.is_some()
     }
 
-    /// What decides has stepped, or the host has stood still until `at`, ms.
+    /// What decides has stepped, or the host has stood still until `at`, ms, and cannot tell.
     pub(super) fn excuse_from(&mut self, at: u64, by_us: i64) {
+        // A process that is paused reads the clocks when it goes on.
+        let at = at.max(self.resumes_at);
         self.behind_until = self.behind_until.max(at + 2 * ROUND_MS + 500);
         self.ahead_us += (-by_us).max(0);
         // It stands still when it has read the clocks.
         self.ahead_at = self.ahead_at.max(self.behind_until);
+    }
+
+    /// The process stands still until `at`, ms.
+    pub(super) fn pause_until(&mut self, ms: u64, at: u64) {
+        self.resumes_at = at;
+        if ms <= self.behind_until {
+            self.excuse_from(at, 0);
+        }
     }
 
     /// What its time is forgiven now.
@@ -229,6 +242,13 @@ impl World {
         }
         let m = Moment { ms, broker: b, time: now.time, mono_ms: now.mono_ms };
         self.history.timed(m, error_us, excuse, advance);
+    }
+
+    /// Whether this time is behind the clock that decides for a broker by much of the time for which outcomes are remembered:
+    /// what it stores now may be forgotten early.
+    pub(super) fn is_far_behind(&self, b: usize, time: Time) -> bool {
+        let deciding_ms = deciding_us(self.us(), &self.brokers[b].host, &self.clocks) / 1_000;
+        deciding_ms.saturating_sub_unsigned(time.as_ms()) > FORGETFUL_MS as i64
     }
 
     /// By how much a client of this broker may be early by the clock that decides, ms.

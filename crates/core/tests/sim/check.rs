@@ -4,6 +4,7 @@
 
 use mtimer_protocol::{Delivery, OpReply, RequestOp};
 use mtimer_store::{Op, Place, Record, Verdict};
+use mtimer_types::limits::REPEAT_HORIZON_MS;
 use mtimer_types::{DeadReason, Ended, Epoch, Mode, Target, Time, TimerId};
 
 use super::HOP_MS;
@@ -14,6 +15,10 @@ use super::plan::Profile;
 const FENCE_MS: u64 = 1_000;
 /// How far a broker's time may be from the clock that decides, µs: what store clocks are apart, and the ways to them.
 pub(super) const CLOCK_BOUND_US: i64 = 60_000;
+
+/// A clock that goes ahead by more than this at once makes outcomes that were stored before it be forgotten too early to
+/// recognise repeats, ms.
+pub(super) const FORGETFUL_MS: u64 = REPEAT_HORIZON_MS / 3;
 
 /// What a broker's time is forgiven, because what decides has stepped, or its host stood still.
 #[derive(Clone, Copy, Debug)]
@@ -49,10 +54,10 @@ impl History {
         let before = life.sent.clone();
         life.sent.push(Sent { ms, epoch, attempt });
         let life = life.clone();
-        if life.mode == Mode::AtMostOnce && before.len() > life.replays.len() && !self.forgetful {
+        if life.mode == Mode::AtMostOnce && before.len() > life.replays.len() && !life.forgotten {
             return self.fail(ms, Some(id), "4: an at-most-once timer is sent again");
         }
-        if life.cancelled.is_some() {
+        if life.cancelled.is_some() && !life.forgotten {
             return self.fail(ms, Some(id), "6: sent after a cancel was answered");
         }
         let lifted = !life.replays.is_empty() && life.deadline.is_none();
@@ -84,7 +89,7 @@ impl History {
         let life = &self.lives[&id];
         let seq = self.seq;
         let follows = |a: &Answered| a.seq < seq && a.epoch <= epoch && !life.replayed_since(a.applied);
-        if self.forgetful {
+        if life.forgotten {
             return;
         }
         let back = self.stepped_back_ms;

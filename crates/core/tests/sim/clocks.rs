@@ -27,33 +27,56 @@ impl Wall {
     }
 }
 
-/// A host's two clocks.
+/// What a host's clocks do while it is suspended. Its wall clock and the store's go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Suspension {
+    /// They go on: only the process stands still.
+    Pause,
+    /// `CLOCK_MONOTONIC` stands still, `CLOCK_BOOTTIME` goes on: a broker counts it.
+    Seen,
+    /// Both stand still, as in a virtual machine that its hypervisor pauses.
+    Unseen,
+}
+
+/// A host's two clocks: the wall clock, and the monotonic one that counts suspensions.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
     wall: Wall,
     /// Rate error of the monotonic clock.
     mono_ppm: i64,
-    /// Whether the monotonic clock stands still while the host is suspended (`CLOCK_MONOTONIC` of Linux does).
-    stops: bool,
-    /// For how long it has stood still so far, µs.
+    suspension: Suspension,
+    /// The broker reads `CLOCK_MONOTONIC`.
+    misses_suspensions: bool,
+    /// For how long the monotonic clock has stood still so far, µs.
     stood_us: i64,
 }
 
 impl Host {
     /// A host that is always right.
     pub(crate) fn exact() -> Self {
-        Self { wall: Wall::default(), mono_ppm: 0, stops: false, stood_us: 0 }
+        Self {
+            wall: Wall::default(),
+            mono_ppm: 0,
+            suspension: Suspension::Pause,
+            misses_suspensions: false,
+            stood_us: 0,
+        }
     }
 
     /// `disciplined`: its wall clock is within 20 ms; otherwise anything goes.
-    pub(crate) fn draw(rng: &mut Rng, disciplined: bool) -> Self {
+    pub(crate) fn draw(rng: &mut Rng, disciplined: bool, sabotage: Option<Sabotage>) -> Self {
         let most = if disciplined { 20_000 } else { rng.log_between(1_000, 40_000_000_000) as i64 };
         let offset_us = rng.between(0, 2 * most as u64) as i64 - most;
         let drift_ppm = if disciplined { 0 } else { rng.between(0, 400) as i64 - 200 };
         Self {
             wall: Wall { offset_us, drift_ppm },
             mono_ppm: rng.between(0, 400) as i64 - 200,
-            stops: rng.chance(50),
+            suspension: match rng.below(100) {
+                0..25 => Suspension::Unseen,
+                25..50 => Suspension::Seen,
+                _ => Suspension::Pause,
+            },
+            misses_suspensions: sabotage == Some(Sabotage::ClockMissesSuspensions),
             stood_us: 0,
         }
     }
@@ -86,12 +109,13 @@ impl Host {
         self.wall.offset_us += by_us;
     }
 
-    /// The host stands still for so long. Returns whether its monotonic clock does, too.
-    pub(crate) fn suspended(&mut self, for_us: i64) -> bool {
-        if self.stops {
+    /// The host stands still for so long. Returns whether it can tell.
+    pub(crate) fn suspend(&mut self, for_us: i64) -> bool {
+        let unseen = self.suspension == Suspension::Unseen;
+        if unseen || (self.suspension == Suspension::Seen && self.misses_suspensions) {
             self.stood_us += for_us;
         }
-        self.stops
+        !unseen
     }
 }
 

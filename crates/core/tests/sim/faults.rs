@@ -2,8 +2,8 @@
 
 use mtimer_core::Input;
 use mtimer_types::PartitionId;
-use mtimer_types::limits::REPEAT_HORIZON_MS;
 
+use super::check::FORGETFUL_MS;
 use super::lanes::State;
 use super::{Event, PARTITIONS, World};
 
@@ -37,6 +37,11 @@ impl World {
             20..=24 if self.plan.has_handovers() => self.stop_one(),
             25..=44 if self.plan.has_clocks() => self.disturb_clock(),
             _ if !self.plan.has_faults() => {}
+            _ if self.plan.only_cuts => {
+                let b = self.broker();
+                self.cut_off(b);
+                self.reassign(b, Some(b));
+            }
             25..=69 => self.disturb_store(),
             70..=89 => self.disturb_client(),
             _ => self.disturb_broker(),
@@ -104,21 +109,8 @@ impl World {
                 self.pause(b, inc, for_ms);
             }
             _ => {
-                // It does not know that nothing of it reaches the store, nor who has its partitions instead.
                 deaf = Some(b);
-                self.stats.fault("broker cut off");
-                let for_ms = self.rng.log_between(200, 8_000);
-                let until = self.ms + for_ms;
-                self.healed_at = self.healed_at.max(until);
-                if self.plan.clustered {
-                    self.at(for_ms, Event::Topology(b, inc));
-                }
-                self.history.note(self.ms, None, || format!("broker {b} is cut off until {until}"));
-                for at in (0..PARTITIONS).map(PartitionId) {
-                    for (_, lane) in self.lanes.of_mut(at).filter(|(_, l)| l.broker == b) {
-                        lane.stuck_until = until;
-                    }
-                }
+                self.cut_off(b);
             }
         }
         if self.rng.chance(60) {
@@ -126,11 +118,30 @@ impl World {
         }
     }
 
+    /// A broker does not know that nothing of it reaches the store, nor who has its partitions instead.
+    fn cut_off(&mut self, b: usize) {
+        let Some(inc) = self.brokers[b].process.as_ref().map(|p| p.inc) else { return };
+        self.stats.fault("broker cut off");
+        let for_ms = self.rng.log_between(200, 8_000);
+        let until = self.ms + for_ms;
+        self.healed_at = self.healed_at.max(until);
+        if self.plan.clustered {
+            self.at(for_ms, Event::Topology(b, inc));
+        }
+        self.history.note(self.ms, None, || format!("broker {b} is cut off until {until}"));
+        for at in (0..PARTITIONS).map(PartitionId) {
+            for (_, lane) in self.lanes.of_mut(at).filter(|(_, l)| l.broker == b) {
+                lane.stuck_until = until;
+            }
+        }
+    }
+
     fn pause(&mut self, b: usize, inc: u64, for_ms: u64) {
         self.history.note(self.ms, None, || format!("broker {b} stands still for {for_ms} ms"));
         if let Some(p) = self.process(b, inc).filter(|p| !p.paused) {
             p.paused = true;
-            self.brokers[b].excuse_from(self.ms + for_ms, 0);
+            let ms = self.ms;
+            self.brokers[b].pause_until(ms, ms + for_ms);
             self.at(for_ms, Event::Resume(b, inc));
             self.healed_at = self.healed_at.max(self.ms + for_ms);
         }
@@ -259,7 +270,9 @@ impl World {
         let broker = &mut self.brokers[b];
         broker.host.step(by_us);
         if decides {
-            self.history.forgetful |= by_us > REPEAT_HORIZON_MS as i64 * 1_000 / 3;
+            if by_us > FORGETFUL_MS as i64 * 1_000 {
+                self.history.stepped_forward(ms);
+            }
             self.history.stepped_back_ms += (-by_us).max(0) as u64 / 1_000;
             broker.excuse_from(ms, by_us);
         }
@@ -271,8 +284,9 @@ impl World {
         let inc = p.inc;
         self.pause(b, inc, for_ms);
         let broker = &mut self.brokers[b];
-        let stood = broker.host.suspended(for_ms as i64 * 1_000);
-        self.history.forgetful |= stood && for_ms > REPEAT_HORIZON_MS / 3;
+        if !broker.host.suspend(for_ms as i64 * 1_000) {
+            broker.excuse_from(self.ms + for_ms, 0);
+        }
     }
 
     pub(super) fn heal(&mut self, heal: Heal) {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use mtimer_store::{Answer, Op, Place, Record, RescheduleAnswer, Verdict};
+use mtimer_types::limits::REPEAT_HORIZON_MS;
 use mtimer_types::{Epoch, HandlerOutcome, Mode, PartitionId, Time, Timer, TimerId};
 
 use super::plan::Plan;
@@ -75,6 +76,11 @@ pub(super) struct Life {
     pub(super) moved: Option<(Answered, Time)>,
     /// When the last reschedule was applied.
     pub(super) move_applied: u64,
+    /// When the store last applied an operation to it, ms.
+    pub(super) applied_ms: u64,
+    /// An outcome of it is forgotten early, so that a repeat may bring it back: it was stored by a broker whose time was far
+    /// behind, or the clock that decides has stepped forward soon after.
+    pub(super) forgotten: bool,
     /// The next attempt is not to be sent before this, reference ms, because a handler has said so.
     pub(super) not_before: Option<(u32, u64)>,
 }
@@ -91,6 +97,17 @@ impl Life {
 
 pub(super) fn is_live(place: Place) -> bool {
     !matches!(place, Place::Dead | Place::Taken { unconfirmed: true, .. })
+}
+
+/// When the store applies an operation, and which owner has sent it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct By {
+    pub(super) ms: u64,
+    /// The owner's time when it sent it.
+    pub(super) now: Time,
+    /// That was far behind the clock that decides.
+    pub(super) is_behind: bool,
+    pub(super) epoch: Epoch,
 }
 
 /// Who has acquired a partition, and when.
@@ -112,10 +129,6 @@ pub(crate) struct History {
     pub(super) applied: HashMap<u64, u64>,
     /// Keys by which timers were cancelled, whenever they came.
     pub(super) cancelled_names: HashSet<Name>,
-    /// The clock that decides has stepped forward by much of the time for which outcomes are remembered, or a host has stood
-    /// still together with its monotonic clock, so that its broker takes for present what is long past until it has read
-    /// the clocks again. Either way outcomes are forgotten early, and repeats may bring timers back.
-    pub(super) forgetful: bool,
     /// By how much the clock that decides has stepped back in all, ms: what had come due before is not early after it.
     pub(super) stepped_back_ms: u64,
     pub(super) seq: u64,
@@ -136,7 +149,6 @@ impl History {
             owners: vec![Vec::new(); usize::from(partitions)],
             applied: HashMap::new(),
             cancelled_names: HashSet::new(),
-            forgetful: false,
             stepped_back_ms: 0,
             seq: 0,
             upcoming: BTreeSet::new(),
@@ -223,10 +235,9 @@ impl History {
     }
 
     /// The store has applied an operation to a timer.
-    #[allow(clippy::too_many_arguments)]
     pub(super) fn applied(
         &mut self,
-        (ms, now, epoch): (u64, Time, Epoch),
+        By { ms, now, is_behind, epoch }: By,
         id: TimerId,
         op: &Op,
         answer: &Answer,
@@ -244,6 +255,8 @@ impl History {
         if moves {
             life.move_applied = seq;
         }
+        life.applied_ms = ms;
+        life.forgotten |= is_behind;
         let (before, place) = (life.place, after.as_ref().map(|a| a.1));
         life.place = place;
         life.stored |= place.is_some();
@@ -289,14 +302,20 @@ impl History {
                 matches!(op, Op::Settle { verdict: Verdict::Ack | Verdict::LateAck { .. }, .. });
             life.ends.push(End { seq, ms, epoch, by, acknowledged, late });
         }
-        let deadline = life.deadline;
+        let (deadline, forgotten) = (life.deadline, life.forgotten);
         self.upcoming_changes(id, (before, old_deadline), (place, deadline));
-        if reborn == Some(false) && !self.forgetful {
+        if reborn == Some(false) && !forgotten {
             self.fail(ms, Some(id), "1: a repeat has brought back a timer that had ended");
         }
         if ended {
             self.check_end(ms, now, id, op, after.as_ref());
         }
+    }
+
+    /// The clock that decides has stepped forward by more than [`FORGETFUL_MS`].
+    pub(super) fn stepped_forward(&mut self, ms: u64) {
+        let lately = self.lives.values_mut().filter(|l| ms - l.applied_ms <= REPEAT_HORIZON_MS);
+        lately.for_each(|l| l.forgotten = true);
     }
 
     /// Keeps the times at which something happens by itself.

@@ -14,6 +14,7 @@ use mtimer_store::{
 };
 use mtimer_types::{Epoch, PartitionId, Target, Time, TimerId};
 
+use super::history::By;
 use super::{Event, Sabotage, World};
 
 /// How the way to a partition of the store is, for all brokers.
@@ -36,13 +37,22 @@ pub(super) struct Link {
     pub(super) unconfirmed_until: u64,
 }
 
+/// A call on its way.
+struct SentCall {
+    /// When it is there, ms.
+    arrives: u64,
+    call: Call,
+    /// The owner's time was far behind when it sent this.
+    is_behind: bool,
+}
+
 /// One owner's lane, and what is on its way.
 pub(super) struct LaneLink {
     pub(super) lane: Arc<dyn Lane>,
     pub(super) broker: usize,
     pub(super) inc: u64,
     pub(super) at: PartitionId,
-    calls: VecDeque<(u64, Call)>,
+    calls: VecDeque<SentCall>,
     answers: VecDeque<(u64, Result<CallAnswer, LaneError>)>,
     /// When the last call is there, and the last answer back, ms.
     there: u64,
@@ -120,10 +130,12 @@ impl World {
             }
         }
         let way = self.way_ms(at);
-        let ms = self.ms;
+        let (ms, broker) = (self.ms, self.lanes.get(lane).map(|l| l.broker));
+        let time = if let Call::Apply(batch) = &call { Some(batch.now) } else { None };
+        let is_behind = broker.zip(time).is_some_and(|(b, time)| self.is_far_behind(b, time));
         let Some(l) = self.lanes.lanes.get_mut(&lane) else { return };
         l.there = (ms + way).max(l.there).max(l.stuck_until);
-        l.calls.push_back((l.there, call));
+        l.calls.push_back(SentCall { arrives: l.there, call, is_behind });
         let after = l.there - ms;
         self.at(after, Event::Reach(lane));
     }
@@ -156,13 +168,13 @@ impl World {
             let Some(l) = self.lanes.lanes.get_mut(&lane) else { return };
             let at = l.at;
             if self.links[usize::from(at.0)].state == State::Down
-                || l.calls.front().is_none_or(|(t, _)| *t > ms)
+                || l.calls.front().is_none_or(|sent| sent.arrives > ms)
             {
                 break;
             }
-            let Some((_, call)) = l.calls.pop_front() else { break };
+            let Some(sent) = l.calls.pop_front() else { break };
             let handle = l.lane.clone();
-            let answer = self.carry_out_call(&*handle, at, call);
+            let answer = self.carry_out_call(&*handle, at, sent);
             let way = self.way_ms(at);
             let alone = self.plan.sabotage == Some(Sabotage::NoFenceWindow);
             let Some(l) = self.lanes.lanes.get_mut(&lane) else { return };
@@ -241,14 +253,14 @@ impl World {
         &mut self,
         lane: &dyn Lane,
         at: PartitionId,
-        call: Call,
+        SentCall { call, is_behind, .. }: SentCall,
     ) -> Result<CallAnswer, LaneError> {
         /// The memory store answers at once.
         fn at_once<T>(future: mtimer_store::LaneFuture<T>) -> Result<T, LaneError> {
             future.now_or_never().unwrap_or_else(|| Err(LaneError::Broken("no answer".into())))
         }
         Ok(match call {
-            Call::Apply(batch) => CallAnswer::Apply(self.apply(lane, at, batch)?),
+            Call::Apply(batch) => CallAnswer::Apply(self.apply(lane, at, batch, is_behind)?),
             Call::Load(load) => {
                 let mut loaded = at_once(lane.load(load))?;
                 if self.plan.sabotage == Some(Sabotage::LoseLoaded) {
@@ -273,7 +285,13 @@ impl World {
     }
 
     /// Applies a batch operation by operation, and looks at what each of them does.
-    fn apply(&mut self, lane: &dyn Lane, at: PartitionId, batch: Batch) -> Result<Vec<Answer>, LaneError> {
+    fn apply(
+        &mut self,
+        lane: &dyn Lane,
+        at: PartitionId,
+        batch: Batch,
+        is_behind: bool,
+    ) -> Result<Vec<Answer>, LaneError> {
         let Batch { now, mut claim, ops } = batch;
         let mut one = |ops: Vec<Op>| {
             let batch = Batch { now, claim: claim.take(), ops };
@@ -293,7 +311,8 @@ impl World {
             let answer = one(vec![op.clone()])?.pop().unwrap_or(Answer::Gone);
             for id in touched(&op, &answer) {
                 let after = lane.get(Target::Id(id)).now_or_never().and_then(Result::ok).flatten();
-                self.history.applied((self.ms, now, lane.epoch()), id, &op, &answer, after);
+                let by = By { ms: self.ms, now, is_behind, epoch: lane.epoch() };
+                self.history.applied(by, id, &op, &answer, after);
             }
             if let Op::Cancel { request, .. } | Op::Reschedule { request, .. } = &op {
                 self.history.applied.entry(request.0).or_insert(self.history.seq);

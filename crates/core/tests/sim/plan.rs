@@ -61,6 +61,8 @@ pub(crate) struct Plan {
     pub(crate) store_ms: u64,
     /// Masters that tell their time; none: the host's clock decides.
     pub(crate) store_clocks: usize,
+    /// Nothing fails but brokers' ways to the store, and others get their partitions meanwhile.
+    pub(crate) only_cuts: bool,
 }
 
 impl Plan {
@@ -73,7 +75,7 @@ impl Plan {
         let most = if profile == Profile::Clocks && store_clocks == 0 { 1 } else { 3 };
         let brokers =
             if profile == Profile::Calm { rng.between(1, 2) } else { rng.between(1, most) } as usize;
-        Self {
+        let mut plan = Self {
             profile,
             seed,
             sabotage,
@@ -93,7 +95,12 @@ impl Plan {
             patience_ms: rng.pick(&[4, 50, 200, 1_000]),
             store_ms,
             store_clocks,
+            only_cuts: false,
+        };
+        if let Some(sabotage) = sabotage {
+            sabotage.shape(&mut plan);
         }
+        plan
     }
 
     pub(crate) fn has_faults(&self) -> bool {

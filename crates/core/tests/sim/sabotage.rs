@@ -6,7 +6,7 @@ use mtimer_protocol::{Delivery, OpReply, RequestOp, Settlement};
 use mtimer_store::{Answer, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_types::{Epoch, HandlerOutcome, Mode, Target};
 
-use super::plan::Profile;
+use super::plan::{Plan, Profile};
 
 macro_rules! sabotages {
     ($($(#[$doc:meta])* $name:ident: $profile:ident, $sign:literal;)*) => {
@@ -66,12 +66,26 @@ sabotages! {
     ClockIgnoresStores: Clocks, "12: the time";
     /// The clock is 0.4 s ahead of the stores.
     ClockRunsAhead: Clocks, "ahead of the clock";
+    /// Suspensions are not counted.
+    ClockMissesSuspensions: Clocks, "behind the clock";
 }
 
 impl Sabotage {
+    /// Whether it puts something in the place of the cluster clock.
     pub(crate) fn is_of_the_clock(self) -> bool {
         use Sabotage::{ClockFollowsSlowly, ClockIgnoresStores, ClockRunsAhead, ClockStepsBack};
         matches!(self, ClockIgnoresStores | ClockRunsAhead | ClockFollowsSlowly | ClockStepsBack)
+    }
+
+    /// Makes a plan one that shows it, where few do.
+    pub(super) fn shape(self, plan: &mut Plan) {
+        if self == Self::NoFenceWindow {
+            // Another broker has the partition, and this one still has timers of it and somebody to send them to.
+            plan.brokers = plan.brokers.max(2);
+            plan.clustered = true;
+            plan.credits = &[20, 100];
+            plan.only_cuts = true;
+        }
     }
 
     /// The answer to an operation that does not reach the store; `None`: it does.

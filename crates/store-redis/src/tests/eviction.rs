@@ -82,3 +82,31 @@ async fn a_promoted_replica_that_may_evict_gets_no_new_timers() {
     let answers = engine.pipeline([vec![second, settle(timer(1, NOW + DAY, None).id, Verdict::Ack)]]).await;
     assert_eq!(answers, [REFUSED, Answer::Done]);
 }
+
+/// Lets time pass until the next look at the servers, and waits until it has shown what it has to show.
+async fn after_the_next_look(shared: &Shared, address: &str, evicts: bool) {
+    tokio::time::pause();
+    tokio::time::advance(eviction::CHECK_EVERY).await;
+    // What the server answers takes real time.
+    tokio::time::resume();
+    let shown = async {
+        while shared.pool.evicting.has(address) != evicts {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    };
+    let shown = tokio::time::timeout(eviction::CHECK_EVERY / 2, shown).await;
+    assert!(shown.is_ok(), "{address} was not looked at again within {:?}", eviction::CHECK_EVERY);
+}
+
+#[tokio::test]
+async fn servers_in_use_are_looked_at_again_and_again() {
+    let server = Server::start();
+    let store = RedisStore::connect(Options::new([server.url()], "t")).await.unwrap();
+    let acquire =
+        Acquire { partition: PARTITION, expected: Epoch(0), nonce: Nonce(7), term: Term(1), version: 1 };
+    let engine = store.engine(acquire).await.unwrap();
+    for policy in ["allkeys-lru", "noeviction", "volatile-ttl"] {
+        server.call::<()>(&["CONFIG", "SET", "maxmemory-policy", policy]);
+        after_the_next_look(&engine.shared, &server.address(), policy != eviction::SAFE).await;
+    }
+}

@@ -98,3 +98,38 @@ fn what_clients_have_keeps_no_other_from_being_loaded() {
     let got = rig.take_deliveries();
     assert!(got.iter().any(|(session, d)| *session == SessionId(4) && d.id == other.id), "it was not loaded");
 }
+
+#[test]
+fn batches_of_all_partitions_together_take_a_part_of_the_budget() {
+    const PARTITIONS: u16 = 4;
+    let budget = 16 << 20;
+    let now = Now { time: Time::from_ms(START), mono_ms: 0 };
+    let options = EngineOptions { partitions: PARTITIONS, memory_bytes: budget, ..EngineOptions::default() };
+    let mut engine = Engine::new(options, now);
+    engine.handle(now, Input::Session(SessionId(1), SessionEvent::Opened { client: 1 }));
+    for partition in (0..PARTITIONS).map(PartitionId) {
+        let (epoch, prior_claim) = (Epoch(1), Time::ZERO);
+        engine.handle(now, Input::Acquired { partition, epoch, prior_claim, in_flight: vec![] });
+        let due = now.time + 3_600_000;
+        let schedule = |n| {
+            let id = TimerId::new(due, now.time, partition, n);
+            let payload = vec![7; 60_000].into();
+            let (dest, mode) = (dest("a"), Mode::AtLeastOnce);
+            let (key, deadline, retry, callback_timeout_ms) = (None, None, None, None);
+            let timer = Timer { id, dest, key, due, mode, deadline, callback_timeout_ms, retry, payload };
+            RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
+        };
+        let request = Request { corr: 1, first_sent: now.time, ops: (0..60).map(schedule).collect() };
+        engine.handle(now, Input::Session(SessionId(1), SessionEvent::Request(request)));
+    }
+    let mut effects = Vec::new();
+    engine.flush(now, &mut effects);
+    let mut bytes = 0;
+    for effect in effects {
+        let Effect::Call(_, Call::Apply(batch)) = effect else { continue };
+        bytes += 60_000 * batch.ops.len() as u64;
+    }
+    // A partition has three batches under way, each of a sixteenth of its share and up to one timer more.
+    let (least, most) = (budget * 3 / 16, budget * 3 / 16 + 3 * u64::from(PARTITIONS) * 60_000);
+    assert!((least..=most).contains(&bytes), "{bytes} bytes under way, of {budget}");
+}

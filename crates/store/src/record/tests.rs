@@ -1,0 +1,186 @@
+//! The bytes of records, and what a record counts.
+
+use mtimer_types::PartitionId;
+use proptest::prelude::*;
+
+use super::*;
+
+fn arb_record() -> impl Strategy<Value = Record> {
+    let timer = (
+        (0u64..1 << 40, any::<u64>()),
+        proptest::option::of("[a-z]{1,40}"),
+        any::<bool>(),
+        proptest::option::of(0u64..1 << 30),
+        proptest::option::of(any::<u32>()),
+        proptest::option::of(proptest::collection::vec(any::<u32>(), 0..5)),
+        proptest::collection::vec(any::<u8>(), 0..200),
+        proptest::option::of(0u64..1 << 40),
+    );
+    let progress = (
+        any::<u32>(),
+        any::<u32>(),
+        any::<bool>(),
+        proptest::option::of(1u64..),
+        proptest::option::of("[a-zé]{1,90}"),
+    );
+    (timer, progress).prop_map(|((id, key, amo, deadline, timeout, retry, payload, due), p)| {
+        let birth = Time::from_ms(id.0);
+        let timer = Timer {
+            id: TimerId::new(birth, Time::ZERO, PartitionId(3), id.1),
+            dest: Destination::new("g", "a").unwrap(),
+            key: key.map(|k| Key::new(&k).unwrap()),
+            due: due.map_or(birth, Time::from_ms),
+            mode: if amo { Mode::AtMostOnce } else { Mode::AtLeastOnce },
+            deadline: deadline.map(|d| birth + d),
+            callback_timeout_ms: timeout,
+            retry: retry.map(RetryTiers),
+            payload: payload.into(),
+        };
+        let progress = Progress {
+            failed: p.0,
+            budget_from: p.1,
+            stopped: p.2,
+            fresh: p.3.map(Epoch),
+            last_error: p.4.map(Into::into),
+        };
+        Record { timer: Arc::new(timer), progress }
+    })
+}
+
+proptest! {
+    #[test]
+    fn bytes_survive(record in arb_record(), dest: u32) {
+        let mut out = Vec::new();
+        record.encode(dest, &mut out);
+        let back = Record::decode(record.timer.id, &out.into(), |n| (n == dest).then(|| record.timer.dest.clone()));
+        prop_assert_eq!(back.unwrap(), record);
+    }
+
+    #[test]
+    fn any_bytes_decode_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..80), id: u128) {
+        let _ = Record::decode(TimerId::from_u128(id), &bytes.into(), |_| Destination::new("g", "a").ok());
+    }
+}
+
+fn plain() -> Timer {
+    Timer {
+        id: TimerId::new(Time::from_ms(5), Time::ZERO, PartitionId(0), 7),
+        dest: Destination::new("g", "a").unwrap(),
+        key: None,
+        due: Time::from_ms(5),
+        mode: Mode::AtLeastOnce,
+        deadline: None,
+        callback_timeout_ms: None,
+        retry: None,
+        payload: Bytes::from_static(b"hi"),
+    }
+}
+
+fn bytes_of(timer: Timer, progress: Progress) -> Vec<u8> {
+    let mut out = Vec::new();
+    Record { timer: Arc::new(timer), progress }.encode(9, &mut out);
+    out
+}
+
+fn decoded(bytes: Vec<u8>) -> Result<Record, RecordError> {
+    Record::decode(plain().id, &bytes.into(), |number| (number == 9).then(|| plain().dest))
+}
+
+#[test]
+fn a_plain_record_costs_two_bytes() {
+    assert_eq!(bytes_of(plain(), Progress::default()), [0, 9, b'h', b'i']);
+}
+
+#[test]
+fn a_full_record_has_the_bytes_of_the_table() {
+    let timer = Timer {
+        key: Key::new("k").ok(),
+        due: Time::from_ms(0x0102_0304_0506),
+        mode: Mode::AtMostOnce,
+        deadline: Some(Time::from_ms(5 + 300)),
+        callback_timeout_ms: Some(100),
+        retry: Some(RetryTiers(vec![1, 127, 128])),
+        ..plain()
+    };
+    let last_error = Some("no".into());
+    let progress =
+        Progress { failed: 3, budget_from: 2, stopped: true, fresh: Some(Epoch(0x0a0b)), last_error };
+    let fixed = [3, 0, 0, 0, 2, 0, 0, 0, 0x0b, 0x0a, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0];
+    let bytes = [
+        &[0b111_1111][..],
+        &fixed,
+        b"no",
+        &[9],
+        b"\x01k",
+        &[6, 5, 4, 3, 2, 1],
+        &[0xac, 2],
+        &[100],
+        &[3, 1, 0x7f, 0x80, 1],
+        b"hi",
+    ];
+    assert_eq!(bytes_of(timer.clone(), progress.clone()), bytes.concat());
+    assert_eq!(decoded(bytes.concat()), Ok(Record { timer: Arc::new(timer), progress }));
+}
+
+#[test]
+fn a_record_that_is_cut_off_is_refused() {
+    let timer = Timer {
+        key: Key::new("key").ok(),
+        due: Time::from_ms(9),
+        deadline: Some(Time::from_ms(500)),
+        callback_timeout_ms: Some(100),
+        retry: Some(RetryTiers(vec![5, 6])),
+        payload: Bytes::new(),
+        ..plain()
+    };
+    let progress = Progress { failed: 1, last_error: Some("error".into()), ..Progress::default() };
+    let bytes = bytes_of(timer, progress);
+    assert!(decoded(bytes.clone()).is_ok());
+    for end in 0..bytes.len() {
+        assert!(decoded(bytes[..end].to_vec()).is_err(), "the first {end} bytes");
+    }
+}
+
+#[test]
+fn a_record_may_end_with_its_key() {
+    let keyed = Timer { key: Key::new("key").ok(), payload: Bytes::new(), ..plain() };
+    assert_eq!(*decoded(bytes_of(keyed.clone(), Progress::default())).unwrap().timer, keyed);
+}
+
+#[test]
+fn a_record_has_as_many_retry_tiers_as_a_timer_may_bring() {
+    let with = |tiers| Timer { retry: Some(RetryTiers(vec![5; tiers])), ..plain() };
+    let read = |tiers| decoded(bytes_of(with(tiers), Progress::default()));
+    assert_eq!(*read(32).unwrap().timer, with(32));
+    assert_eq!(read(33).unwrap_err().what, "it has too many retry tiers");
+}
+
+#[test]
+fn a_claim_of_another_epoch_covers_what_fires_up_to_it() {
+    let mut record = Record::new(Arc::new(plain()));
+    let covered = |record: &Record| {
+        [4, 5, 6].map(|fire| record.covered(Time::from_ms(fire), Epoch(3), Time::from_ms(5)))
+    };
+    assert_eq!(covered(&record), [true, true, false]);
+    record.progress.fresh = Some(Epoch(2));
+    assert_eq!(covered(&record), [true, true, false]);
+    record.progress.fresh = Some(Epoch(3));
+    assert_eq!(covered(&record), [false; 3]);
+}
+
+#[test]
+fn attempts_count_failures_and_a_covered_delivery() {
+    let mut record = Record::new(Arc::new(plain()));
+    assert_eq!([false, true].map(|covered| record.attempt(covered)), [1, 2]);
+    record.progress.failed = 4;
+    assert_eq!([false, true].map(|covered| record.attempt(covered)), [5, 6]);
+    record.progress.failed = u32::MAX;
+    assert_eq!(record.attempt(true), u32::MAX);
+}
+
+#[test]
+fn errors_are_cut_at_a_character() {
+    let text = "é".repeat(400);
+    assert_eq!(cut_error(&text).len(), 512);
+    assert_eq!(cut_error(&format!("x{text}")).len(), 511);
+}
