@@ -373,8 +373,8 @@ mod tests {
         assert_eq!(edits(key.into()), [None; 2]);
 
         let fire = Time::from_ms(5);
-        let settle = Op::Settle { id, verdict: Verdict::Ack };
-        let moves = [Op::Take { id }, settle, Op::Park { id, failed: 0 }, Op::Unpark { id, fire }];
+        let settle = Op::settle(id, Verdict::Ack);
+        let moves = [Op::Take { id, failed: 0 }, settle, Op::Park { id, failed: 0 }, Op::Unpark { id, fire }];
         let ends = [Op::Replay { id, fire }, Op::Purge { id }];
         assert!(moves.iter().chain(&ends).all(|op| op.id() == Some(id)));
         assert_eq!(Op::Trim { of: Retained::Dead, before: fire, keep: 0, limit: 1 }.id(), None);
