@@ -30,7 +30,7 @@ mod topology;
 pub(crate) use self::access::{Access, Tls};
 pub(crate) use self::ask::{Failed, ask, check_server, explain, once};
 pub(crate) use self::backoff::Backoff;
-pub(crate) use self::confirm::{Confirmations, Confirmed};
+pub(crate) use self::confirm::{Confirmations, Replicas};
 pub(crate) use self::connection::{Connection, Use};
 pub(crate) use self::fault::{Remedy, remedy};
 pub(crate) use self::node::{Lost, Network, Node};
