@@ -94,12 +94,25 @@ impl Trimmer {
                 {
                     self.log.trim(stored, until);
                 }
+                if confirmed > replicas {
+                    // A replica has come since anybody looked: from now on it counts.
+                    self.look_again().await;
+                }
             }
             Err(Lost(why)) => {
                 tracing::debug!(partition = self.identity.partition.0, why, "the log is not trimmed");
-                // If nobody answers, the next round will tell.
-                let _ = self.shared.network.rediscover().await;
+                self.look_again().await;
             }
+        }
+    }
+
+    async fn look_again(&self) {
+        if let Err(Lost(why)) = self.shared.network.rediscover().await {
+            tracing::debug!(
+                partition = self.identity.partition.0,
+                why,
+                "no server tells which masters there are"
+            );
         }
     }
 
