@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::coordination::{LeaseKeys, RedisCoordination, URGENT};
 use crate::facts::{clocks, facts, raise_term};
-use crate::keyspace::keys::{hash_slot, leader, meta, term, topology};
+use crate::keyspace::keys::{check_cluster, hash_slot, leader, meta, term, topology};
 use crate::options::{Durability, Options};
 use crate::partition::acquire::{OWNER_FIELDS, Shared, acquire, owner_key, owner_record};
 use crate::partition::confirm::Quorum;
@@ -57,6 +57,7 @@ impl RedisStore {
     /// [`StoreError::Unavailable`]: try again. [`StoreError::Unusable`] says what to change.
     pub async fn connect(options: Options) -> Result<Self, StoreError> {
         let (addresses, access) = options.check()?;
+        check_cluster(&options.cluster)?;
         let tasks = TaskTracker::new();
         let how = Use { answer_within: options.answer_within, scripts: true };
         let pool = Pool::new(access, how, tasks.clone());

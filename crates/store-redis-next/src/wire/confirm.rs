@@ -16,7 +16,7 @@ use redis::{Cmd, Pipeline, Value};
 use tokio::sync::oneshot;
 
 use super::connection::Use;
-use super::node::{Lost, Network, Node};
+use super::node::{Lost, Network};
 use super::reply::Reply;
 use super::servers::Servers;
 
