@@ -26,4 +26,5 @@ pub mod test_support;
 mod wire;
 
 pub use options::{DEFAULT_PARTITIONS, Durability, Options, TlsFiles};
+pub use partition::log::LogStatus;
 pub use store::RedisStore;

@@ -65,11 +65,14 @@ pub struct Options {
     pub durability: Durability,
     /// A server that is silent for longer is taken for lost.
     pub answer_within: Duration,
+    /// Memory, in bytes, for the last writes of all partitions: what a failover of Redis, or a restart from its
+    /// append-only file, has lost is written again. 0: nothing is kept.
+    pub log_bytes: usize,
 }
 
 impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { urls, tls, cluster, partitions, durability, answer_within } = self;
+        let Self { urls, tls, cluster, partitions, durability, answer_within, log_bytes } = self;
         f.debug_struct("Options")
             .field("urls", &urls.iter().map(|url| shown(url)).collect::<Vec<_>>())
             .field("tls", tls)
@@ -77,6 +80,7 @@ impl std::fmt::Debug for Options {
             .field("partitions", partitions)
             .field("durability", durability)
             .field("answer_within", answer_within)
+            .field("log_bytes", log_bytes)
             .finish()
     }
 }
@@ -91,6 +95,7 @@ impl Options {
             partitions: None,
             durability: Durability::default(),
             answer_within: Duration::from_secs(5),
+            log_bytes: 64 << 20,
         }
     }
 

@@ -11,22 +11,27 @@ use mtimer_store::{
 };
 use mtimer_types::{Epoch, PartitionId, Term};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::coordination::{LeaseKeys, RedisCoordination, URGENT};
 use crate::facts::{clocks, facts, raise_term};
-use crate::keyspace::keys::{hash_slot, leader, meta, term, topology};
-use crate::options::Options;
+use crate::keyspace::keys::{check_cluster, hash_slot, leader, meta, term, topology};
+use crate::options::{Durability, Options};
 use crate::partition::acquire::{OWNER_FIELDS, Shared, acquire, owner_key, owner_record};
+use crate::partition::confirm::Quorum;
 use crate::partition::lane::RedisLane;
-use crate::partition::log::LogBudget;
-use crate::wire::{Pool, Reply, Servers, Use, ask, check_server, explain, watch as watch_settings};
+use crate::partition::log::{LogBudget, LogStatus};
+use crate::partition::trim::Trimming;
+use crate::wire::{
+    Confirmations, Pool, Reply, Servers, Use, ask, check_server, explain, watch as watch_settings,
+};
 
 /// How long an acquisition may take to read the partition's indexes.
 const REBUILD_WITHIN: Duration = Duration::from_secs(60);
-/// Bytes that the logs of all partitions of a broker may take.
-const LOG_BYTES: usize = 64 << 20;
+/// How long a log that is trimmed waits for replicas: one that lags by more holds it up.
+const TRIM_PATIENCE: Duration = Duration::from_secs(1);
 
 /// mtimer's store on Redis 7.0 or later, standalone or cluster.
 pub struct RedisStore {
@@ -52,6 +57,7 @@ impl RedisStore {
     /// [`StoreError::Unavailable`]: try again. [`StoreError::Unusable`] says what to change.
     pub async fn connect(options: Options) -> Result<Self, StoreError> {
         let (addresses, access) = options.check()?;
+        check_cluster(&options.cluster)?;
         let tasks = TaskTracker::new();
         let how = Use { answer_within: options.answer_within, scripts: true };
         let pool = Pool::new(access, how, tasks.clone());
@@ -75,13 +81,28 @@ impl RedisStore {
         let end = CancellationToken::new();
         let shared_servers = Arc::new(servers.clone());
         tasks.spawn(watch_settings(Arc::downgrade(&shared_servers), end.clone()));
+        let confirmations =
+            |patience| Arc::new(Confirmations::new(&servers, patience, options.answer_within));
+        let trimming = Trimming {
+            replicas: confirmations(TRIM_PATIENCE),
+            network: shared_servers.clone(),
+            began: Instant::now(),
+        };
+        let quorum = match options.durability {
+            Durability::Redis => None,
+            Durability::Replicated { replicas, timeout } => {
+                Some(Quorum { confirmations: confirmations(timeout), replicas })
+            }
+        };
         let kind = if servers.is_cluster() { "redis-cluster" } else { "redis" };
         Ok(Self {
             shared: Shared {
                 network: shared_servers,
                 cluster,
                 secret: facts.secret,
-                log_budget: Arc::new(LogBudget::new(LOG_BYTES)),
+                log_budget: Arc::new(LogBudget::new(options.log_bytes)),
+                trimming,
+                quorum,
             },
             servers,
             urgent,
@@ -91,6 +112,11 @@ impl RedisStore {
             tasks,
             _end: end.drop_guard(),
         })
+    }
+
+    /// What is kept to be written again after a failover of Redis, and whether that is everything.
+    pub fn log_status(&self) -> LogStatus {
+        self.shared.log_budget.status()
     }
 }
 

@@ -147,6 +147,7 @@ impl Catalog {
     }
 
     /// Whether there is such a slot.
+    #[cfg(test)]
     pub(crate) fn has(&self, slot: SlotKey) -> bool {
         self.slots.contains_key(&slot)
     }

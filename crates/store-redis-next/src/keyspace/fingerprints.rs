@@ -96,6 +96,7 @@ impl MovedFilter {
     }
 
     /// A shelf has these ids, and no others (HKEYS).
+    #[cfg(test)]
     pub(crate) fn read(&mut self, shelf: u8, ids: impl ExactSizeIterator<Item = Hash>) {
         if let Some(found) = self.shelves.get_mut(usize::from(shelf)) {
             *found = Shelf { entries: ids.len() as u64, ids: ids.collect() };

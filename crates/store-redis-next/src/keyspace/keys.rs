@@ -10,8 +10,6 @@ use mtimer_types::{PartitionId, SlotWidth, Time, limits};
 
 use super::place::siblings;
 
-/// The version of everything in this module, [`super::place`] and [`super::value`], kept in `meta`.
-pub(crate) const FORMAT: u32 = 4;
 /// Hashes over which moved timers, and application keys, are spread: bounds the size of one Redis
 /// key to migrate.
 pub(crate) const SHELVES: u8 = 16;

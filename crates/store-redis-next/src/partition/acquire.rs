@@ -8,11 +8,13 @@ use redis::{Pipeline, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::confirm::Quorum;
 use super::destinations::Destinations;
 use super::listing::index_keys;
 use super::log::{Log, LogBudget};
 use super::owner::Owner;
 use super::reply;
+use super::trim::{Trimmer, Trimming};
 use super::unreadable::Unreadable;
 use super::writer::{Identity, Writer};
 use crate::keyspace::catalog::Catalog;
@@ -34,6 +36,9 @@ pub(crate) struct Shared {
     pub(crate) cluster: Arc<str>,
     pub(crate) secret: Secret,
     pub(crate) log_budget: Arc<LogBudget>,
+    pub(crate) trimming: Trimming,
+    /// `None`: answers wait for no replicas.
+    pub(crate) quorum: Option<Quorum>,
 }
 
 /// The answer of the script acquire.
@@ -73,10 +78,13 @@ where
         epoch: granted.epoch,
         nonce: request.nonce,
     };
-    let log = Log::new(shared.log_budget.clone());
-    let writer = Writer::new(shared.network.clone(), identity, granted.seq, log, health, abandoned);
+    let log = Arc::new(Log::new(shared.log_budget.clone()));
+    let trimmer = Trimmer::new(shared.trimming.clone(), identity.clone(), log.clone());
+    let (network, quorum) = (shared.network.clone(), shared.quorum.clone());
+    let writer = Writer::new(network, identity, granted.seq, log, quorum, health, abandoned);
     let mut owner = Owner {
         writer,
+        trimmer: Arc::new(trimmer),
         space,
         secret: shared.secret,
         catalog: Catalog::new(shared.secret),

@@ -197,7 +197,12 @@ impl Lane for RedisLane {
 }
 
 async fn serve(mut owner: Owner, ending: Ending) {
-    let Err(why) = work(&mut owner, &ending.inbox).await else { return };
+    let trimming = owner.trimmer().clone().run();
+    let ended = tokio::select! {
+        ended = work(&mut owner, &ending.inbox) => ended,
+        never = trimming => match never {},
+    };
+    let Err(why) = ended else { return };
     if why != LaneError::Closed {
         tracing::warn!(partition = ending.partition.0, error = %why, "the lane has ended");
     }
@@ -206,6 +211,7 @@ async fn serve(mut owner: Owner, ending: Ending) {
 
 /// Works until the lane ends; returns well when the handle is gone and everything is done.
 async fn work(owner: &mut Owner, inbox: &Inbox) -> Result<(), LaneError> {
+    let log = owner.log().clone();
     loop {
         let call = inbox.queue().calls.pop_front();
         if let Some(call) = call {
@@ -217,6 +223,7 @@ async fn work(owner: &mut Owner, inbox: &Inbox) -> Result<(), LaneError> {
         }
         tokio::select! {
             () = inbox.arrived.notified() => {}
+            () = log.behind() => owner.check().await?,
             () = inbox.abandoned.cancelled() => {
                 if inbox.queue().calls.is_empty() {
                     return Ok(());

@@ -254,6 +254,7 @@ impl Owner {
         let fields = [b"f".to_vec(), in_flight, b"r".to_vec(), b"1".to_vec(), b"c".to_vec(), prior];
         writes.command("HSET", &self.writer.identity().owner_key, 2, &fields);
         self.write_anyway(writes).await?;
+        self.trimmer.secure().await;
         self.is_released = true;
         self.set_ended(&LaneError::Closed);
         Ok(())

@@ -59,6 +59,9 @@ impl Owner {
         if let Some(until) = claim {
             self.write_claim(until).await?;
         }
+        if load.claim.is_some() {
+            self.confirm_claim().await?;
+        }
         self.catalog.advance(load.until);
         // Whoever claims waits to deliver.
         if is_done && load.claim.is_none() {

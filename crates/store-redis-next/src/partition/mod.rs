@@ -10,9 +10,11 @@
 //! | `load` | loads slots into the wheel, splits dense ones |
 //! | `listing` | single timers, listings, counts, release |
 //! | `writer` | reads and writes exactly once, whatever happens on the way |
-//! | `log` | keeps the last writes, for a store that loses them |
+//! | `log`, `trim` | keep the last writes, for a store that loses them, until they are safe |
+//! | `confirm` | waits for replicas before answers |
 
 pub(crate) mod acquire;
+pub(crate) mod confirm;
 mod destinations;
 mod encode;
 mod facts;
@@ -22,6 +24,7 @@ mod load;
 pub(crate) mod log;
 mod owner;
 mod reply;
+pub(crate) mod trim;
 mod turn;
 mod unreadable;
 mod writer;

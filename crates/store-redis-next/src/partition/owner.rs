@@ -3,9 +3,15 @@
 //! Invariant: whenever no call is being worked off, this is true of what the store has under the owner's sequence
 //! number.
 
+use std::sync::Arc;
+
+use mtimer_store::LaneError;
 use mtimer_types::{Epoch, PartitionId, Time};
+use redis::Pipeline;
 
 use super::destinations::Destinations;
+use super::log::Log;
+use super::trim::Trimmer;
 use super::unreadable::Unreadable;
 use super::writer::Writer;
 use crate::keyspace::catalog::Catalog;
@@ -16,6 +22,7 @@ use crate::keyspace::secret::Secret;
 /// The owner of a partition.
 pub(crate) struct Owner {
     pub(super) writer: Writer,
+    pub(super) trimmer: Arc<Trimmer>,
     pub(super) space: Keyspace,
     pub(super) secret: Secret,
     pub(super) catalog: Catalog,
@@ -51,8 +58,27 @@ impl Owner {
         self.is_released
     }
 
+    /// Its last writes.
+    pub(crate) const fn log(&self) -> &Arc<Log> {
+        self.writer.log()
+    }
+
+    /// Trims its log.
+    pub(crate) const fn trimmer(&self) -> &Arc<Trimmer> {
+        &self.trimmer
+    }
+
+    /// Asks the store whether it has everything, and applies again what it has lost.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(crate) async fn check(&mut self) -> Result<(), LaneError> {
+        self.writer.read_as_owner(&Pipeline::new()).await.map(drop)
+    }
+
     /// Tells whoever watches the lane's health that it has ended.
-    pub(crate) fn set_ended(&self, why: &mtimer_store::LaneError) {
+    pub(crate) fn set_ended(&self, why: &LaneError) {
         self.writer.set_ended(why);
     }
 }

@@ -37,6 +37,7 @@ impl Owner {
     /// See [`mtimer_store::Lane::apply`].
     pub(crate) async fn apply(&mut self, batch: Batch) -> Result<Vec<Answer>, LaneError> {
         let Batch { now, mut claim, ops } = batch;
+        let claims = claim.is_some();
         let mut answers = Vec::with_capacity(ops.len());
         let mut rest = &ops[..];
         while !rest.is_empty() {
@@ -47,6 +48,11 @@ impl Owner {
         if ops.is_empty() {
             // The store is asked all the same: it tells whether the partition is still ours.
             self.turn(&[], now, claim).await?;
+        }
+        if claims {
+            self.confirm_claim().await?;
+        } else {
+            self.confirm(&ops, &mut answers).await?;
         }
         Ok(answers)
     }

@@ -33,10 +33,4 @@ impl Unreadable {
             );
         }
     }
-
-    /// How many were told of.
-    #[cfg(test)]
-    pub(crate) const fn found(&self) -> u64 {
-        self.found
-    }
 }

@@ -23,6 +23,7 @@ use redis::{Cmd, Pipeline, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::confirm::Quorum;
 use super::log::{Log, LogRecord};
 use super::reply;
 use super::writes::Writes;
@@ -37,6 +38,28 @@ pub(crate) struct Identity {
     pub(crate) hash_slot: u16,
     pub(crate) epoch: Epoch,
     pub(crate) nonce: Nonce,
+}
+
+impl Identity {
+    /// The command that reads whose the partition is, and the stored sequence number.
+    pub(crate) fn read(&self) -> Cmd {
+        redis::cmd("HMGET").arg(&self.owner_key).arg(&["e", "n", "s"]).to_owned()
+    }
+
+    /// The stored sequence number, from the answer to [`Self::read`].
+    ///
+    /// # Errors
+    ///
+    /// The partition is not ours there.
+    pub(crate) fn stored_seq(&self, record: &[Value]) -> Result<u64, LaneError> {
+        let Self { partition, epoch, nonce, .. } = *self;
+        let number = |i: usize| record.get(i).and_then(reply::number).unwrap_or_default();
+        match (Epoch(number(0)), Nonce(number(1))) {
+            owner if owner == (epoch, nonce) => Ok(number(2)),
+            (stored, _) if stored < epoch => Err(LaneError::RolledBack(partition)),
+            (stored, _) => Err(LaneError::Fenced { partition, stored, ours: epoch }),
+        }
+    }
 }
 
 /// What one command of [`Writes`] that takes members out of a collection has found.
@@ -68,7 +91,8 @@ pub(crate) struct Writer {
     /// The stored sequence number.
     seq: u64,
     node: Option<Arc<dyn Node>>,
-    log: Log,
+    log: Arc<Log>,
+    quorum: Option<Quorum>,
     health: watch::Sender<Health>,
     backoff: Backoff,
     /// Attempts since something worked.
@@ -94,12 +118,13 @@ impl Writer {
         network: Arc<dyn Network>,
         identity: Identity,
         seq: u64,
-        log: Log,
+        log: Arc<Log>,
+        quorum: Option<Quorum>,
         health: watch::Sender<Health>,
         abandoned: CancellationToken,
     ) -> Self {
         let backoff = Backoff::new(identity.nonce.0);
-        Self { network, identity, seq, node: None, log, health, backoff, failures: 0, abandoned }
+        Self { network, identity, seq, node: None, log, quorum, health, backoff, failures: 0, abandoned }
     }
 
     pub(crate) const fn identity(&self) -> &Identity {
@@ -111,9 +136,9 @@ impl Writer {
         self.network.may_evict(self.identity.hash_slot)
     }
 
-    /// Ends the partition's log for what every replica has.
-    pub(crate) fn trim_log(&mut self, seq: u64) {
-        self.log.trim(seq);
+    /// The partition's log.
+    pub(crate) const fn log(&self) -> &Arc<Log> {
+        &self.log
     }
 
     /// Tells whoever watches that the lane has ended.
@@ -129,7 +154,7 @@ impl Writer {
     pub(crate) async fn read(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
         loop {
             let mut commands = reads.clone();
-            commands.cmd("HMGET").arg(&self.identity.owner_key).arg(&["e", "n", "s"]);
+            commands.add_command(self.identity.read());
             let (mut values, why) = match self.send(commands).await {
                 Ok(values) => match self.first_error(&values).await? {
                     None => (values, None),
@@ -142,7 +167,7 @@ impl Writer {
                 continue;
             }
             let stored = reply::list(values.pop().unwrap_or_default());
-            match self.stored(&stored)? {
+            match self.stored_seq(&stored)? {
                 seq if seq == self.seq => {
                     self.is_up();
                     return Ok(values);
@@ -182,6 +207,26 @@ impl Writer {
                 }
             }
         }
+    }
+
+    /// Whether as many replicas as the durability level asks for have everything that the store has.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(crate) async fn is_confirmed(&mut self) -> Result<bool, LaneError> {
+        let Some(Quorum { confirmations, replicas }) = self.quorum.clone() else { return Ok(true) };
+        // A second time, if the first one went to a server that has lost something, or is not the master any more.
+        for _ in 0..2 {
+            let read = self.identity.read();
+            if let Ok(confirmed) = confirmations.confirm(self.identity.hash_slot, replicas, read).await
+                && self.identity.stored_seq(&reply::list(confirmed.read)) == Ok(self.seq)
+            {
+                return Ok(confirmed.replicas >= replicas);
+            }
+            self.read_as_owner(&Pipeline::new()).await?;
+        }
+        Ok(false)
     }
 
     /// Writes, exactly once. Nothing of it was written if it is refused.
@@ -257,12 +302,7 @@ impl Writer {
         let mut stored = stored;
         while stored != self.seq {
             let Some(records) = self.log.since(stored) else {
-                tracing::error!(
-                    partition = self.identity.partition.0,
-                    stored,
-                    ours = self.seq,
-                    "the store lost writes that the log does not have any more: what was answered since may be undone"
-                );
+                self.tell_of_loss(stored);
                 return Err(LaneError::RolledBack(self.identity.partition));
             };
             tracing::warn!(
@@ -277,7 +317,19 @@ impl Writer {
                 }
             }
         }
+        self.log.repeated();
         Ok(())
+    }
+
+    /// The store has fallen back to a number that the log does not reach, or to an owner before us.
+    fn tell_of_loss(&self, stored: u64) {
+        tracing::error!(
+            partition = self.identity.partition.0,
+            stored,
+            ours = self.seq,
+            "the store lost writes that the log does not have any more: schedules, cancels and settlements that were \
+             answered since may be undone"
+        );
     }
 
     /// Applies one record again. The number that is stored afterwards.
@@ -295,9 +347,7 @@ impl Writer {
 
     fn applied(&mut self, record: LogRecord) {
         self.seq = record.next;
-        if self.log.push(record) {
-            tracing::debug!(partition = self.identity.partition.0, "the log's memory is full");
-        }
+        self.log.push(record);
         self.is_up();
     }
 
@@ -330,20 +380,18 @@ impl Writer {
                 });
                 Ok(Attempt::Applied(taken_out.collect()))
             }
-            Some(b"SEQ") => self.stored(&numbers).map(Attempt::Stored),
+            Some(b"SEQ") => self.stored_seq(&numbers).map(Attempt::Stored),
             _ => Err(LaneError::Broken("the script apply gave an answer that cannot be read".into())),
         }
     }
 
     /// The stored sequence number, if the partition is still ours.
-    fn stored(&self, record: &[Value]) -> Result<u64, LaneError> {
-        let Identity { partition, epoch, nonce, .. } = self.identity;
-        let number = |i: usize| record.get(i).and_then(reply::number).unwrap_or_default();
-        match (Epoch(number(0)), Nonce(number(1))) {
-            owner if owner == (epoch, nonce) => Ok(number(2)),
-            (stored, _) if stored < epoch => Err(LaneError::RolledBack(partition)),
-            (stored, _) => Err(LaneError::Fenced { partition, stored, ours: epoch }),
+    fn stored_seq(&self, record: &[Value]) -> Result<u64, LaneError> {
+        let stored = self.identity.stored_seq(record);
+        if let Err(LaneError::RolledBack(_)) = stored {
+            self.tell_of_loss(0);
         }
+        stored
     }
 
     fn command(&self, record: &LogRecord, script: Script) -> Cmd {
@@ -432,7 +480,8 @@ impl Writer {
         Ok(self.node.insert(node).clone())
     }
 
-    fn is_up(&mut self) {
+    /// The store does what is asked.
+    pub(crate) fn is_up(&mut self) {
         self.backoff.reset();
         self.failures = 0;
         if *self.health.borrow() != Health::Up {
@@ -443,7 +492,7 @@ impl Writer {
 
     /// Waits before another attempt. The first one is made at once and quietly: a connection may have been idle for
     /// too long.
-    async fn pause(&mut self, why: &str) -> Result<(), LaneError> {
+    pub(crate) async fn pause(&mut self, why: &str) -> Result<(), LaneError> {
         if self.abandoned.is_cancelled() {
             return Err(LaneError::Closed);
         }

@@ -79,6 +79,23 @@ impl TestCluster {
         replica
     }
 
+    /// Waits until all masters list a replica among those that have data.
+    pub fn wait_until_listed(&self, replica: &Server) {
+        let deadline = Instant::now() + AGREE_WITHIN;
+        let port = redis::Value::Int(replica.port().into());
+        let lists = |node: &Server| {
+            let slots: Vec<Vec<redis::Value>> = node.call(&["CLUSTER", "SLOTS"]);
+            slots
+                .iter()
+                .flatten()
+                .any(|row| matches!(row, redis::Value::Array(row) if row.get(1) == Some(&port)))
+        };
+        while !self.nodes.iter().all(lists) {
+            assert!(Instant::now() < deadline, "no replica is listed within {AGREE_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     fn wait(&self, ready: impl Fn(&str) -> bool) {
         let deadline = Instant::now() + AGREE_WITHIN;
         while !self.nodes.iter().all(|n| ready(&n.call::<String>(&["CLUSTER", "INFO"]))) {

@@ -231,6 +231,42 @@ impl Server {
         format!("unix://{}", self.socket().display())
     }
 
+    /// Its append-only file, as long as it was not rewritten.
+    pub fn append_only_file(&self) -> PathBuf {
+        self.dir.path().join("appendonlydir/appendonly.aof.1.incr.aof")
+    }
+
+    /// Cuts the replicas off for good, as a master does that fails before it has sent them what it answered. They have
+    /// all that was answered before.
+    pub fn hold_replicas_back(&self, replica: &Self) {
+        let deadline = Instant::now() + START_WITHIN;
+        while self.digest() != replica.digest() {
+            assert!(Instant::now() < deadline, "the replica does not follow within {START_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.call::<()>(&["ACL", "SETUSER", "default", "-psync", "-sync"]);
+        self.call::<()>(&["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
+    /// Lets replicas follow again.
+    pub fn let_replicas_follow(&self) {
+        self.call::<()>(&["ACL", "SETUSER", "default", "+psync", "+sync"]);
+    }
+
+    /// Starts a replica and waits until it follows.
+    pub fn add_replica(&self) -> Self {
+        // How long it waits for an answer from a master that has cut it off.
+        let extra = vec!["--repl-timeout".to_owned(), "3".to_owned()];
+        let replica = Self::start_with(ServerOptions { extra, ..ServerOptions::default() });
+        replica.call::<()>(&["REPLICAOF", &self.host().to_string(), &self.port().to_string()]);
+        let deadline = Instant::now() + START_WITHIN;
+        while !self.call::<String>(&["INFO", "replication"]).contains("state=online") {
+            assert!(Instant::now() < deadline, "no replica within {START_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        replica
+    }
+
     /// Sends a command and returns its answer.
     pub fn call<T: redis::FromRedisValue>(&self, args: &[&str]) -> T {
         self.try_call(args).unwrap_or_else(|e| panic!("{args:?}: {e}"))

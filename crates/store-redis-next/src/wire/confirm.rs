@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::oneshot;
 
 use super::connection::Use;
-use super::node::{Lost, Network, Node};
+use super::node::{Lost, Network};
 use super::reply::Reply;
 use super::servers::Servers;
 
@@ -28,6 +28,23 @@ pub(crate) struct Confirmed {
     pub(crate) read: Value,
     /// So many replicas have everything that the server had carried out when it answered the read.
     pub(crate) replicas: u32,
+}
+
+/// Tells what replicas have.
+pub(crate) trait Replicas: Send + Sync {
+    /// How many replicas the master of a hash slot has, as far as is known.
+    fn replicas(&self, hash_slot: u16) -> u32;
+
+    /// Whether the master of a hash slot is known to keep an append-only file.
+    fn append_only(&self, hash_slot: u16) -> bool;
+
+    /// [`Confirmations::confirm`], of the master of a hash slot.
+    fn confirm(
+        &self,
+        hash_slot: u16,
+        replicas: u32,
+        read: Cmd,
+    ) -> BoxFuture<'static, Result<Confirmed, Lost>>;
 }
 
 /// See the module. Clones share its connections.
@@ -51,6 +68,28 @@ struct Request {
     read: Cmd,
     replicas: u32,
     to: oneshot::Sender<Result<Confirmed, Lost>>,
+}
+
+impl Replicas for Confirmations {
+    fn replicas(&self, hash_slot: u16) -> u32 {
+        self.servers.replicas(hash_slot)
+    }
+
+    fn append_only(&self, hash_slot: u16) -> bool {
+        self.servers.append_only(hash_slot)
+    }
+
+    fn confirm(
+        &self,
+        hash_slot: u16,
+        replicas: u32,
+        read: Cmd,
+    ) -> BoxFuture<'static, Result<Confirmed, Lost>> {
+        match self.servers.master_address(hash_slot) {
+            Some(address) => Self::confirm(self, &address, replicas, read),
+            None => ready(Err(Lost(format!("no server has hash slot {hash_slot}")))).boxed(),
+        }
+    }
 }
 
 impl Confirmations {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use redis::{Cmd, Pipeline, Value, cmd};
 use tokio_util::task::TaskTracker;
 
+use super::connection::Connection;
 use super::*;
 use crate::options::{Options, TlsFiles};
 use crate::test_support::*;

@@ -52,13 +52,14 @@ fn timers_of_about_the_same_time_share_siblings_and_those_of_one_millisecond_spr
 #[test]
 fn nothing_that_a_client_chooses_makes_a_slot_overflow() {
     // All ids have the same cohort and low bits; the times are one millisecond, one second or one day.
-    let choices: [(&str, fn(u64) -> u64); 3] =
+    type Choice = (&'static str, fn(u64) -> u64);
+    let choices: [Choice; 3] =
         [("ms", |_| 40 * HOUR), ("second", |n| 40 * HOUR + n % 1_000), ("day", |n| DAY + n * 863 % DAY)];
     for width in SlotWidth::ALL {
         for (name, due) in choices {
             let mut catalog = catalog();
             for n in 0..20_000u64 {
-                let id = id(due(n), width, n << 20 & (1 << 56) - 1);
+                let id = id(due(n), width, (n << 20) & ((1 << 56) - 1));
                 assert_eq!(id.cohort(), 0);
                 file(&mut catalog, id);
             }

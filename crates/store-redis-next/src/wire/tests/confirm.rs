@@ -3,6 +3,7 @@
 use futures_util::future::join_all;
 
 use super::*;
+use crate::wire::confirm::Confirmed;
 
 async fn with_replica() -> (Server, Server, Servers) {
     let (master, replica) = (Server::start(), Server::start());
