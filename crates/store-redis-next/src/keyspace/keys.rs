@@ -129,10 +129,33 @@ impl Keyspace {
     pub(crate) fn slot(&self, slot: SlotKey) -> String {
         format!("slot:{}:{slot}", self.tail)
     }
+
+    /// The name of a hash.
+    pub(crate) fn hash(&self, hash: HashKey) -> String {
+        match hash {
+            HashKey::Moved(shelf) => self.moved(shelf),
+            HashKey::Slot(slot) => self.slot(slot),
+            HashKey::AppKeys(shelf) => self.app_keys(shelf),
+            HashKey::Ended(bucket) => self.ended(bucket),
+        }
+    }
+}
+
+/// The hashes of timers, in the order in which a turn writes them: rows before keys.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) enum HashKey {
+    /// See [`Keyspace::moved`].
+    Moved(u8),
+    /// See [`Keyspace::slot`].
+    Slot(SlotKey),
+    /// See [`Keyspace::app_keys`].
+    AppKeys(u8),
+    /// See [`Keyspace::ended`].
+    Ended(Bucket),
 }
 
 /// A span of the cluster clock whose outcomes are remembered in one hash.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Bucket(pub(crate) u64);
 
 impl Bucket {
@@ -155,7 +178,7 @@ impl Bucket {
 }
 
 /// A sorted set of slot names by start.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum IndexKey {
     /// Slots of first deliveries that are not loaded.
     Zset,

@@ -16,7 +16,7 @@ use super::facts::{Locations, Lookup};
 use super::owner::Owner;
 use super::reply;
 use super::writes::Writes;
-use crate::keyspace::keys::{IndexKey, SHELVES, SlotKey};
+use crate::keyspace::keys::{HashKey, IndexKey, SHELVES, SlotKey};
 use crate::keyspace::value::{Location, MovedEntry, decode_id, decode_moved, encode_in_flight};
 
 /// Bytes of records after which a page of a listing ends.
@@ -99,7 +99,7 @@ impl Owner {
     async fn moved_rows(&mut self, ids: impl Iterator<Item = TimerId>) -> Result<Vec<Row>, LaneError> {
         let mut lookup = Lookup::default();
         let ticket =
-            |id: TimerId| (id, lookup.field(self.space.moved(self.secret.id(id).shelf()), &id.to_bytes()));
+            |id: TimerId| (id, lookup.field(HashKey::Moved(self.secret.id(id).shelf()), &id.to_bytes()));
         let tickets: Vec<_> = ids.map(ticket).collect();
         let found = self.look_up(&lookup).await?;
         let mut rows = Vec::new();

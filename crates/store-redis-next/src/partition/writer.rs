@@ -39,6 +39,20 @@ pub(crate) struct Identity {
     pub(crate) nonce: Nonce,
 }
 
+impl Identity {
+    /// The script that writes a record if this owner has written all before it.
+    fn command(&self, record: &LogRecord, script: Script) -> Cmd {
+        let (keys, args) = (record.writes.keys(), record.writes.args());
+        let names: usize = keys.iter().map(String::len).sum();
+        let mut command = Cmd::with_capacity(keys.len() + args.len() + 8, names + record.writes.bytes() + 256);
+        command.arg("EVALSHA").arg(script.sha1()).arg(keys.len() + 1).arg(&self.owner_key);
+        keys.iter().for_each(|key| _ = command.arg(key));
+        command.arg(self.epoch.0).arg(self.nonce.0).arg(record.seq).arg(record.next);
+        args.for_each(|argument| _ = command.arg(argument));
+        command
+    }
+}
+
 /// What one command of [`Writes`] that takes members out of a collection has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TakenOut {
@@ -64,7 +78,7 @@ pub(crate) enum Written {
 /// See the module.
 pub(crate) struct Writer {
     network: Arc<dyn Network>,
-    identity: Identity,
+    identity: Arc<Identity>,
     /// The stored sequence number.
     seq: u64,
     node: Option<Arc<dyn Node>>,
@@ -99,10 +113,11 @@ impl Writer {
         abandoned: CancellationToken,
     ) -> Self {
         let backoff = Backoff::new(identity.nonce.0);
+        let identity = Arc::new(identity);
         Self { network, identity, seq, node: None, log, health, backoff, failures: 0, abandoned }
     }
 
-    pub(crate) const fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &Identity {
         &self.identity
     }
 
@@ -128,8 +143,12 @@ impl Writer {
     /// The lane has ended.
     pub(crate) async fn read(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
         loop {
-            let mut commands = reads.clone();
-            commands.cmd("HMGET").arg(&self.identity.owner_key).arg(&["e", "n", "s"]);
+            let identity = self.identity.clone();
+            let commands = || {
+                let mut commands = reads.clone();
+                commands.cmd("HMGET").arg(&identity.owner_key).arg(&["e", "n", "s"]);
+                commands
+            };
             let (mut values, why) = match self.send(commands).await {
                 Ok(values) => match self.first_error(&values).await? {
                     None => (values, None),
@@ -160,9 +179,13 @@ impl Writer {
     /// The lane has ended.
     pub(crate) async fn read_as_owner(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
         loop {
-            let mut commands = reads.clone();
             let nothing = LogRecord { seq: self.seq, next: self.seq, writes: Arc::default() };
-            commands.add_command(self.command(&nothing, Script::ApplyFreeing));
+            let identity = self.identity.clone();
+            let commands = || {
+                let mut commands = reads.clone();
+                commands.add_command(identity.command(&nothing, Script::ApplyFreeing));
+                commands
+            };
             let mut values = match self.send(commands).await {
                 Ok(values) => values,
                 Err(Lost(why)) => {
@@ -302,8 +325,12 @@ impl Writer {
     }
 
     async fn attempt(&mut self, record: &LogRecord, script: Script) -> Result<Attempt, LaneError> {
-        let mut commands = Pipeline::new();
-        commands.add_command(self.command(record, script));
+        let identity = self.identity.clone();
+        let commands = || {
+            let mut commands = Pipeline::with_capacity(1);
+            commands.add_command(identity.command(record, script));
+            commands
+        };
         let answer = match self.send(commands).await {
             Ok(mut values) => values.pop().unwrap_or_default(),
             Err(Lost(why)) => return Ok(Attempt::Unknown(why)),
@@ -337,24 +364,13 @@ impl Writer {
 
     /// The stored sequence number, if the partition is still ours.
     fn stored(&self, record: &[Value]) -> Result<u64, LaneError> {
-        let Identity { partition, epoch, nonce, .. } = self.identity;
+        let Identity { partition, epoch, nonce, .. } = *self.identity;
         let number = |i: usize| record.get(i).and_then(reply::number).unwrap_or_default();
         match (Epoch(number(0)), Nonce(number(1))) {
             owner if owner == (epoch, nonce) => Ok(number(2)),
             (stored, _) if stored < epoch => Err(LaneError::RolledBack(partition)),
             (stored, _) => Err(LaneError::Fenced { partition, stored, ours: epoch }),
         }
-    }
-
-    fn command(&self, record: &LogRecord, script: Script) -> Cmd {
-        let Identity { owner_key, epoch, nonce, .. } = &self.identity;
-        let keys = record.writes.keys();
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(script.sha1()).arg(keys.len() + 1).arg(owner_key);
-        keys.iter().for_each(|key| _ = command.arg(key));
-        command.arg(epoch.0).arg(nonce.0).arg(record.seq).arg(record.next);
-        record.writes.args().for_each(|argument| _ = command.arg(argument));
-        command
     }
 
     /// Does something about the first command that was refused. Why, if there is one.
@@ -387,23 +403,24 @@ impl Writer {
         Ok(error.to_owned())
     }
 
-    /// Sends commands to the partition's master; follows `ASK` for those that were answered so.
-    async fn send(&mut self, commands: Pipeline) -> Result<Vec<Value>, Lost> {
+    /// Sends commands to the partition's master; follows `ASK` for those that were answered so, which is rare: the
+    /// commands are made a second time then.
+    async fn send(&mut self, commands: impl Fn() -> Pipeline + Send + Sync) -> Result<Vec<Value>, Lost> {
         let node = match &self.node {
             Some(node) => node.clone(),
             None => self.connect().await?,
         };
-        let answer = node.call(commands.clone()).await;
-        let mut values = match answer {
+        let mut values = match node.call(commands()).await {
             Ok(values) => values,
             Err(lost) => {
                 self.node = None;
                 return Err(lost);
             }
         };
-        for (value, command) in values.iter_mut().zip(commands.cmd_iter()) {
+        for (at, value) in values.iter_mut().enumerate() {
             if let Some(error) = reply::error(value)
                 && let Remedy::Ask(address) = remedy(&error, node.address())
+                && let Some(command) = commands().cmd_iter().nth(at)
             {
                 *value = self.ask(&address, command).await?;
             }
