@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! redis-server --port 7997 --save '' &
-//! cargo run --release -p mtimer-store-redis-next --example turns -- redis://127.0.0.1:7997
+//! cargo run --release -p mtimer-store-redis-next --example turns -- redis://127.0.0.1:7997 [KIND [BATCH]]
 //! ```
 //!
-//! One thread takes turns of 128 operations on eight partitions side by side, timers of 64 bytes. Printed: CPU time of this
+//! One thread takes turns of BATCH (128) operations on eight partitions side by side, timers of 64 bytes. Printed: CPU time of this
 //! process for each operation, µs, the connection included; the server's is not.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the measurement")]
@@ -22,13 +22,13 @@ use mtimer_types::{
 };
 
 const PARTITIONS: u16 = 8;
-const BATCH: usize = 128;
-const BATCHES: usize = 60;
+const TIMERS: usize = 7_680;
 
 struct Bench {
     lanes: Vec<Arc<dyn Lane>>,
     now: Time,
     next: u64,
+    batch: usize,
 }
 
 impl Bench {
@@ -59,12 +59,14 @@ impl Bench {
                 payload: vec![7; 64].into(),
             })
         };
-        (0..PARTITIONS).map(|p| (0..BATCH * BATCHES).map(|_| timer(p)).collect()).collect()
+        (0..PARTITIONS).map(|p| (0..TIMERS).map(|_| timer(p)).collect()).collect()
     }
 
     async fn measure(&mut self, name: &str, timers: &[Vec<Arc<Timer>>], op: impl Fn(&Arc<Timer>) -> Op) {
-        let ops: Vec<Vec<Vec<Op>>> =
-            timers.iter().map(|t| t.chunks(BATCH).map(|some| some.iter().map(&op).collect()).collect()).collect();
+        let ops: Vec<Vec<Vec<Op>>> = timers
+            .iter()
+            .map(|t| t.chunks(self.batch).map(|some| some.iter().map(&op).collect()).collect())
+            .collect();
         let count = timers.iter().map(Vec::len).sum::<usize>();
         let before = cpu_us();
         let now = self.now;
@@ -77,7 +79,11 @@ impl Bench {
             bad
         });
         let bad: usize = join_all(took).await.into_iter().sum();
-        println!("{name:24} {:6.2} µs{}", (cpu_us() - before) / count as f64, if bad > 0 { " BAD" } else { "" });
+        println!(
+            "{name:24} {:6.2} µs{}",
+            (cpu_us() - before) / count as f64,
+            if bad > 0 { " BAD" } else { "" }
+        );
     }
 }
 
@@ -106,6 +112,7 @@ fn cancel(target: Target, timer: &Timer) -> Op {
 async fn main() {
     let url = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:7997".into());
     let only = std::env::args().nth(2).unwrap_or_default();
+    let batch = std::env::args().nth(3).map_or(128, |n| n.parse().unwrap());
     let ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
     let options = Options { partitions: Some(PARTITIONS), ..Options::new([url], format!("turns{ms}")) };
     let store = RedisStore::connect(options).await.unwrap();
@@ -120,19 +127,19 @@ async fn main() {
         };
         lanes.push(store.acquire(acquire).await.unwrap().lane);
     }
-    let mut bench = Bench { lanes, now: Time::from_ms(ms + 100_000), next: ms };
+    let mut bench = Bench { lanes, now: Time::from_ms(ms + 100_000), next: ms, batch };
     let by_key = |t: &Arc<Timer>| cancel(Target::Key(t.dest.clone(), t.key.clone().unwrap()), t);
-    if only.is_empty() || only == "plain" {
+    if ["", "all"].contains(&&*only) || only == "plain" {
         let timers = bench.timers(false, Mode::AtLeastOnce);
         bench.measure("schedule", &timers, schedule).await;
         bench.measure("ack", &timers, ack).await;
     }
-    if only.is_empty() || only == "keyed" {
+    if ["", "all"].contains(&&*only) || only == "keyed" {
         let timers = bench.timers(true, Mode::AtLeastOnce);
         bench.measure("keyed schedule", &timers, schedule).await;
         bench.measure("keyed ack", &timers, ack).await;
     }
-    if only.is_empty() || only == "cancel" {
+    if ["", "all"].contains(&&*only) || only == "cancel" {
         let timers = bench.timers(false, Mode::AtLeastOnce);
         bench.measure("schedule", &timers, schedule).await;
         bench.measure("cancel by id", &timers, |t| cancel(Target::Id(t.id), t)).await;
@@ -140,7 +147,7 @@ async fn main() {
         bench.measure("keyed schedule", &timers, schedule).await;
         bench.measure("cancel by key", &timers, by_key).await;
     }
-    if only.is_empty() || only == "once" {
+    if ["", "all"].contains(&&*only) || only == "once" {
         let timers = bench.timers(false, Mode::AtMostOnce);
         bench.measure("schedule", &timers, schedule).await;
         bench.measure("take", &timers, |t| Op::Take { id: t.id, failed: 0 }).await;

@@ -12,9 +12,11 @@ use super::place::siblings;
 
 /// The version of everything in this module, [`super::place`] and [`super::value`], kept in `meta`.
 pub(crate) const FORMAT: u32 = 4;
-/// Hashes over which moved timers, and application keys, are spread: bounds the size of one Redis
-/// key to migrate.
+/// Hashes over which moved timers are spread: bounds the size of one Redis key to migrate, and of what is known of
+/// one.
 pub(crate) const SHELVES: u8 = 16;
+/// Hashes over which application keys are spread. A turn reads and writes each of them with one command.
+pub(crate) const KEY_SHELVES: u8 = 4;
 /// Length of an `ended` bucket: the present one and the one before it cover the repeat horizon.
 const BUCKET_MS: u64 = limits::REPEAT_HORIZON_MS;
 /// How much longer a bucket is kept than by the cluster clock, ms: the store's clock may differ.

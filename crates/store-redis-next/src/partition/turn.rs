@@ -81,7 +81,8 @@ impl Owner {
         let (position, blind) = (self.position, self.blind_acks(ops));
         let is_blind: HashSet<usize> = blind.iter().map(|ack| ack.at).collect();
         let others = || ops.iter().enumerate().filter(|(at, _)| !is_blind.contains(at));
-        let decided_ops = if blind.is_empty() { Cow::Borrowed(ops) } else { others().map(|(_, op)| op.clone()).collect() };
+        let decided_ops =
+            if blind.is_empty() { Cow::Borrowed(ops) } else { others().map(|(_, op)| op.clone()).collect() };
 
         let (mut view, mut locations) = (View::new(), Locations::new());
         self.learn(&mut view, &mut locations, decided_ops.iter().flat_map(first_needs), now).await?;

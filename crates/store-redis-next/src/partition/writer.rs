@@ -44,7 +44,8 @@ impl Identity {
     fn command(&self, record: &LogRecord, script: Script) -> Cmd {
         let (keys, args) = (record.writes.keys(), record.writes.args());
         let names: usize = keys.iter().map(String::len).sum();
-        let mut command = Cmd::with_capacity(keys.len() + args.len() + 8, names + record.writes.bytes() + 256);
+        let mut command =
+            Cmd::with_capacity(keys.len() + args.len() + 8, names + record.writes.bytes() + 256);
         command.arg("EVALSHA").arg(script.sha1()).arg(keys.len() + 1).arg(&self.owner_key);
         keys.iter().for_each(|key| _ = command.arg(key));
         command.arg(self.epoch.0).arg(self.nonce.0).arg(record.seq).arg(record.next);
