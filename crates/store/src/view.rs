@@ -25,6 +25,7 @@
 
 mod cells;
 mod changes;
+mod hasher;
 mod need;
 
 use mtimer_types::{Destination, Ended, Key, Time, TimerId};

@@ -10,9 +10,11 @@ use mtimer_types::{PartitionId, SlotWidth, Time, limits};
 
 use super::place::siblings;
 
-/// Hashes over which moved timers, and application keys, are spread: bounds the size of one Redis
-/// key to migrate.
+/// Hashes over which moved timers are spread: bounds the size of one Redis key to migrate, and of what is known of
+/// one.
 pub(crate) const SHELVES: u8 = 16;
+/// Hashes over which application keys are spread. A turn reads and writes each of them with one command.
+pub(crate) const KEY_SHELVES: u8 = 4;
 /// Length of an `ended` bucket: the present one and the one before it cover the repeat horizon.
 const BUCKET_MS: u64 = limits::REPEAT_HORIZON_MS;
 /// How much longer a bucket is kept than by the cluster clock, ms: the store's clock may differ.
@@ -127,10 +129,33 @@ impl Keyspace {
     pub(crate) fn slot(&self, slot: SlotKey) -> String {
         format!("slot:{}:{slot}", self.tail)
     }
+
+    /// The name of a hash.
+    pub(crate) fn hash(&self, hash: HashKey) -> String {
+        match hash {
+            HashKey::Moved(shelf) => self.moved(shelf),
+            HashKey::Slot(slot) => self.slot(slot),
+            HashKey::AppKeys(shelf) => self.app_keys(shelf),
+            HashKey::Ended(bucket) => self.ended(bucket),
+        }
+    }
+}
+
+/// The hashes of timers, in the order in which a turn writes them: rows before keys.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) enum HashKey {
+    /// See [`Keyspace::moved`].
+    Moved(u8),
+    /// See [`Keyspace::slot`].
+    Slot(SlotKey),
+    /// See [`Keyspace::app_keys`].
+    AppKeys(u8),
+    /// See [`Keyspace::ended`].
+    Ended(Bucket),
 }
 
 /// A span of the cluster clock whose outcomes are remembered in one hash.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Bucket(pub(crate) u64);
 
 impl Bucket {
@@ -153,7 +178,7 @@ impl Bucket {
 }
 
 /// A sorted set of slot names by start.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum IndexKey {
     /// Slots of first deliveries that are not loaded.
     Zset,

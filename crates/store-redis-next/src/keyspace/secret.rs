@@ -9,7 +9,7 @@ use std::fmt;
 use mtimer_types::{Destination, Key, TimerId};
 use siphasher::{sip, sip128};
 
-use super::keys::SHELVES;
+use super::keys::{KEY_SHELVES, SHELVES};
 
 /// Bits of a hash, from the lowest: 16 are the fingerprint, 8 choose a shelf or a shard, 8 are not
 /// used, 32 choose a sibling. So timers of one hash have independent fingerprints.
@@ -88,7 +88,7 @@ impl Secret {
         // None of the three has a control character in it.
         let text = [dest.group(), "\0", dest.app(), "\0", key.as_str()].concat();
         let field = self.long.hash(text.as_bytes()).as_bytes();
-        KeyField { shelf: field[0] % SHELVES, field }
+        KeyField { shelf: field[0] % KEY_SHELVES, field }
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
         let key = Key::new("c").unwrap();
         let places = [dest("a", "b"), dest("ab", "c"), dest("a", "bc")].map(|d| secret().key(&d, &key));
         assert_eq!(places.iter().map(|p| p.field).collect::<BTreeSet<_>>().len(), 3);
-        assert!(places.iter().all(|p| p.shelf < SHELVES));
+        assert!(places.iter().all(|p| p.shelf < KEY_SHELVES));
         let other = Secret::new([7; 16]).key(&dest("a", "b"), &key);
         assert_ne!(other.field, places[0].field);
     }

@@ -12,47 +12,43 @@ use mtimer_types::{SlotWidth, Time, TimerId};
 
 use super::facts::Locations;
 use super::owner::Owner;
-use super::writes::Writes;
+use super::writes::{Arguments, Writes};
 use crate::keyspace::catalog::Placements;
-use crate::keyspace::keys::{Bucket, SlotKey};
-use crate::keyspace::secret::KeyField;
+use crate::keyspace::keys::{Bucket, HashKey, SlotKey};
+use crate::keyspace::secret::{Hash, KeyField};
 use crate::keyspace::value::{
     Location, encode_answer, encode_destination, encode_ended, encode_moved, encode_moved_to, encode_pending,
     request_field,
 };
 
-/// Pairs of a hash or a sorted set, by key.
-type Pairs = BTreeMap<String, Vec<Vec<u8>>>;
+/// Arguments of commands, by key.
+type ByKey<K> = BTreeMap<K, Arguments>;
 
 /// Commands of one write, by what they do, until they are put into order.
 #[derive(Default)]
 pub(crate) struct Draft {
     /// Members of indexes: score, member.
-    index: Pairs,
+    index: ByKey<String>,
     /// Fields of hashes: field, value.
-    fields: Pairs,
-    /// Application keys: field, id.
-    keys: Pairs,
-    /// Outcomes: field, value; with when the hash expires.
-    ended: Pairs,
-    expires: BTreeMap<String, Time>,
+    fields: ByKey<HashKey>,
     /// Timers that leave a slot.
     leaving: BTreeMap<SlotKey, Vec<TimerId>>,
     /// Timers that leave a destination's park, by its number.
     unparked: BTreeMap<u32, Vec<TimerId>>,
     /// Members that leave a sorted set, fields that leave a hash.
-    unlisted: Pairs,
-    unmoved: Pairs,
-    /// Keys that become free if they still name the timer: field, id.
-    freed: Pairs,
+    unlisted: ByKey<String>,
+    /// By shelf.
+    unmoved: ByKey<u8>,
+    /// Keys that become free if they still name the timer: field, id; by shelf.
+    freed: ByKey<u8>,
     pub(crate) placements: Placements,
     /// Timers that are filed anew in the slot in which they are.
     refiled: Vec<(SlotKey, TimerId)>,
     /// Timers that get, or lose, an entry in `moved`.
     moved: Vec<TimerId>,
     moved_back: Vec<TimerId>,
-    /// Fields of outcomes.
-    remembered: Vec<Vec<u8>>,
+    /// Fields of outcomes, and the bucket into which they go.
+    remembered: Vec<Hash>,
     bucket: Option<Bucket>,
     /// The store holds more afterwards.
     pub(crate) adds: bool,
@@ -72,7 +68,7 @@ pub(crate) struct Note {
     refiled: Vec<(SlotKey, TimerId)>,
     moved: Vec<TimerId>,
     moved_back: Vec<TimerId>,
-    remembered: Vec<Vec<u8>>,
+    remembered: Vec<Hash>,
     bucket: Option<Bucket>,
     position: u64,
 }
@@ -84,8 +80,12 @@ impl Draft {
     }
 
     /// A key becomes free if it still names the timer.
-    pub(crate) fn free(&mut self, shelf: String, field: KeyField, id: TimerId) {
-        self.freed.entry(shelf).or_default().extend([field.field.to_vec(), id.to_bytes().to_vec()]);
+    pub(crate) fn free(&mut self, key: KeyField, id: TimerId) {
+        self.freed.entry(key.shelf).or_default().extend([&key.field, &id.to_bytes()]);
+    }
+
+    fn set(&mut self, hash: HashKey, field: &[u8], value: &[u8]) {
+        self.fields.entry(hash).or_default().extend([field, value]);
     }
 }
 
@@ -99,35 +99,28 @@ impl Owner {
         for key in &changes.keys {
             self.draft_key(draft, key);
         }
-        let ended =
-            changes.ended.iter().map(|(id, how)| (id.to_bytes().to_vec(), encode_ended(*how).to_vec()));
-        let answered = changes
-            .answered
-            .iter()
-            .filter_map(|(request, answer)| Some((request_field(*request).to_vec(), encode_answer(answer)?)));
-        let outcomes: Vec<_> = ended.chain(answered).collect();
-        if !outcomes.is_empty() {
-            let bucket = Bucket::of(now);
-            let key = self.space.ended(bucket);
-            draft.remembered.extend(outcomes.iter().map(|(field, _)| field.clone()));
-            draft.bucket = Some(bucket);
-            draft
-                .ended
-                .entry(key.clone())
-                .or_default()
-                .extend(outcomes.into_iter().flat_map(|(f, v)| [f, v]));
-            draft.expires.insert(key, bucket.expires());
+        let bucket = Bucket::of(now);
+        for (id, how) in &changes.ended {
+            self.remember(draft, bucket, &id.to_bytes(), &encode_ended(*how));
         }
+        for (request, answer) in &changes.answered {
+            if let Some(answer) = encode_answer(answer) {
+                self.remember(draft, bucket, &request_field(*request), &answer);
+            }
+        }
+    }
+
+    fn remember(&self, draft: &mut Draft, bucket: Bucket, field: &[u8], outcome: &[u8]) {
+        draft.set(HashKey::Ended(bucket), field, outcome);
+        draft.remembered.push(self.secret.bytes(field));
+        draft.bucket = Some(bucket);
     }
 
     fn draft_key(&self, draft: &mut Draft, key: &KeyChange) {
         let field = self.secret.key(&key.dest, &key.key);
-        let shelf = self.space.app_keys(field.shelf);
         match (key.after, key.before) {
-            (Some(id), _) => {
-                draft.keys.entry(shelf).or_default().extend([field.field.to_vec(), id.to_bytes().to_vec()]);
-            }
-            (None, Some(id)) => draft.free(shelf, field, id),
+            (Some(id), _) => draft.set(HashKey::AppKeys(field.shelf), &field.field, &id.to_bytes()),
+            (None, Some(id)) => draft.free(field, id),
             (None, None) => {}
         }
     }
@@ -149,8 +142,8 @@ impl Owner {
         let has_entry = |at: Location| !matches!(at, Location::Slot { is_birth: true, .. });
         match (from.is_some_and(has_entry), to.is_some_and(has_entry)) {
             (true, false) => {
-                let shelf = self.space.moved(self.secret.id(id).shelf());
-                draft.unmoved.entry(shelf).or_default().push(id.to_bytes().to_vec());
+                let shelf = self.secret.id(id).shelf();
+                draft.unmoved.entry(shelf).or_default().push(&id.to_bytes());
                 draft.moved_back.push(id);
             }
             (false, true) => draft.moved.push(id),
@@ -176,11 +169,10 @@ impl Owner {
         now: Time,
     ) -> Location {
         let dest = self.dests.intern(&row.record.timer.dest);
-        let field = id.to_bytes().to_vec();
-        let shelf = self.space.moved(self.secret.id(id).shelf());
+        let field = id.to_bytes();
         let At::Pending { fire, tier } = row.at else {
             let value = encode_moved(row, dest).unwrap_or_default();
-            draft.fields.entry(shelf).or_default().extend([field, value]);
+            draft.set(HashKey::Moved(self.secret.id(id).shelf()), &field, &value);
             return Location::Moved;
         };
         let location = stays.unwrap_or_else(|| {
@@ -193,9 +185,9 @@ impl Owner {
         });
         if let Location::Slot { slot, is_birth } = location {
             let value = encode_pending(&row.record, fire, tier, is_birth, dest);
-            draft.fields.entry(self.space.slot(slot)).or_default().extend([field.clone(), value]);
+            draft.set(HashKey::Slot(slot), &field, &value);
             if !is_birth && stays.is_none() {
-                draft.fields.entry(shelf).or_default().extend([field, encode_moved_to(slot)]);
+                draft.set(HashKey::Moved(self.secret.id(id).shelf()), &field, &encode_moved_to(slot));
             }
         }
         location
@@ -208,7 +200,7 @@ impl Owner {
             At::Parked => {
                 let number = self.dests.intern(&row.record.timer.dest);
                 let park = draft.index.entry(self.space.park()).or_default();
-                park.extend([b"0".to_vec(), number.to_string().into_bytes()]);
+                park.extend([b"0", number.to_string().as_bytes()]);
                 self.space.park_of(number)
             }
             At::Taken { .. } => self.space.taken(),
@@ -216,8 +208,8 @@ impl Owner {
             At::Dead { .. } => self.space.dead(),
         };
         self.position += 1;
-        let position = self.position.to_string().into_bytes();
-        draft.index.entry(listing).or_default().extend([position, row.id().to_bytes().to_vec()]);
+        let position = self.position.to_string();
+        draft.index.entry(listing).or_default().extend([position.as_bytes(), &row.id().to_bytes()]);
     }
 
     fn unlist(&mut self, draft: &mut Draft, row: &Row) {
@@ -231,7 +223,7 @@ impl Owner {
             At::Unconfirmed { .. } => self.space.unconfirmed(),
             At::Dead { .. } => self.space.dead(),
         };
-        draft.unlisted.entry(listing).or_default().push(row.id().to_bytes().to_vec());
+        draft.unlisted.entry(listing).or_default().push(&row.id().to_bytes());
     }
 
     /// Puts the commands into order.
@@ -252,12 +244,13 @@ impl Owner {
         let names = names.flat_map(|(number, dest)| [number.to_string(), encode_destination(dest)]);
         put(&mut writes, "HSET", &self.space.destinations(), &names.collect::<Vec<_>>());
         self.announce(&mut writes, &draft.placements);
-        draft.index.iter().for_each(|(key, pairs)| put(&mut writes, "ZADD", key, pairs));
-        for (key, pairs) in draft.fields.iter().chain(&draft.keys).chain(&draft.ended) {
-            put(&mut writes, "HSET", key, pairs);
+        draft.index.iter().for_each(|(key, pairs)| writes.command("ZADD", key, 2, pairs.iter()));
+        for (hash, pairs) in &draft.fields {
+            writes.command("HSET", &self.space.hash(*hash), 2, pairs.iter());
         }
-        for (key, at) in &draft.expires {
-            writes.command("PEXPIREAT", key, 1, &[at.as_ms().to_string()]);
+        if let Some(bucket) = draft.bucket {
+            let expires = bucket.expires().as_ms().to_string();
+            writes.command("PEXPIREAT", &self.space.ended(bucket), 1, [expires]);
         }
         let leaving = draft.leaving.into_iter().map(|(slot, ids)| {
             let (index, name) = (self.space.index(self.catalog.index(slot)), slot.to_string());
@@ -270,9 +263,13 @@ impl Owner {
             let park = self.space.park_of(number);
             writes.take_out_sorted(&park, &self.space.park(), &number.to_string(), &fields);
         }
-        draft.unlisted.iter().for_each(|(key, members)| writes.command("ZREM", key, 1, members));
-        draft.unmoved.iter().for_each(|(key, fields)| writes.command("HDEL", key, 1, fields));
-        draft.freed.iter().for_each(|(key, pairs)| writes.command("FREE", key, 2, pairs));
+        draft.unlisted.iter().for_each(|(key, members)| writes.command("ZREM", key, 1, members.iter()));
+        for (shelf, fields) in &draft.unmoved {
+            writes.command("HDEL", &self.space.moved(*shelf), 1, fields.iter());
+        }
+        for (shelf, pairs) in &draft.freed {
+            writes.command("FREE", &self.space.app_keys(*shelf), 2, pairs.iter());
+        }
         let note = Note {
             placements: draft.placements,
             leaving,
@@ -288,12 +285,14 @@ impl Owner {
 
     /// Enters slots that are new into their indexes.
     pub(crate) fn announce(&self, writes: &mut Writes, placements: &Placements) {
-        let mut indexes = Pairs::new();
+        let mut indexes = ByKey::new();
         for slot in placements.new_slots() {
-            let index = indexes.entry(self.space.index(self.catalog.index(*slot))).or_default();
-            index.extend([slot.start.to_string().into_bytes(), slot.to_string().into_bytes()]);
+            let index: &mut Arguments = indexes.entry(self.catalog.index(*slot)).or_default();
+            index.extend([slot.start.to_string().as_bytes(), slot.to_string().as_bytes()]);
         }
-        indexes.iter().for_each(|(key, pairs)| put(writes, "ZADD", key, pairs));
+        for (index, pairs) in indexes {
+            writes.command("ZADD", &self.space.index(index), 2, pairs.iter());
+        }
     }
 
     /// Takes note of what was applied. The timers that left slots are the caller's: see [`Note::leaving`].
@@ -303,7 +302,7 @@ impl Owner {
         note.moved.into_iter().for_each(|id| self.moved.add(self.secret.id(id)));
         note.moved_back.into_iter().for_each(|id| self.moved.remove(self.secret.id(id)));
         if let Some(bucket) = note.bucket {
-            note.remembered.iter().for_each(|field| self.ended.add(bucket, self.secret.bytes(field)));
+            note.remembered.iter().for_each(|field| self.ended.add(bucket, *field));
         }
         self.position = note.position;
         self.dests.set_stored();

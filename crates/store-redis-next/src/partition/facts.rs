@@ -3,7 +3,7 @@
 //! Much of it the owner knows without asking: an id that cannot be in any hash is not stored. The rest is read with one
 //! command a hash, in one round; a timer that is not at its birth position takes a second one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use mtimer_store::LaneError;
@@ -15,7 +15,8 @@ use redis::Pipeline;
 
 use super::owner::Owner;
 use super::reply;
-use crate::keyspace::keys::{Bucket, SlotKey};
+use super::writes::Arguments;
+use crate::keyspace::keys::{Bucket, HashKey, Keyspace, SlotKey};
 use crate::keyspace::value::{
     self, Location, MovedEntry, decode_answer, decode_ended, decode_id, decode_moved, decode_pending,
 };
@@ -26,8 +27,8 @@ pub(crate) type Locations = HashMap<TimerId, Location>;
 /// Fields of hashes to be read, one `HMGET` a hash.
 #[derive(Default)]
 pub(crate) struct Lookup {
-    hashes: HashMap<String, usize>,
-    fields: Vec<(String, Vec<Vec<u8>>)>,
+    hashes: BTreeMap<HashKey, usize>,
+    fields: Vec<(HashKey, Arguments)>,
 }
 
 /// Names a field of a [`Lookup`], and its value among what was read.
@@ -39,19 +40,23 @@ pub(crate) struct Ticket {
 
 impl Lookup {
     /// Adds a field.
-    pub(crate) fn field(&mut self, hash: String, field: &[u8]) -> Ticket {
-        let at = *self.hashes.entry(hash).or_insert_with_key(|hash| {
-            self.fields.push((hash.clone(), Vec::new()));
-            self.fields.len() - 1
-        });
+    pub(crate) fn field(&mut self, hash: HashKey, field: &[u8]) -> Ticket {
+        let next = self.fields.len();
+        let at = *self.hashes.entry(hash).or_insert(next);
+        if at == next {
+            self.fields.push((hash, Arguments::default()));
+        }
         let fields = &mut self.fields[at].1;
-        fields.push(field.to_vec());
-        Ticket { hash: at, field: fields.len() - 1 }
+        fields.push(field);
+        Ticket { hash: at, field: fields.iter().len() - 1 }
     }
 
-    fn commands(&self) -> Pipeline {
-        let mut commands = Pipeline::new();
-        self.fields.iter().for_each(|(hash, fields)| _ = commands.cmd("HMGET").arg(hash).arg(fields));
+    fn commands(&self, space: &Keyspace) -> Pipeline {
+        let mut commands = Pipeline::with_capacity(self.fields.len() + 1);
+        for (hash, fields) in &self.fields {
+            let command = commands.cmd("HMGET").arg(space.hash(*hash));
+            fields.iter().for_each(|field| _ = command.arg(field));
+        }
         commands
     }
 }
@@ -84,7 +89,7 @@ impl Owner {
         if lookup.fields.is_empty() {
             return Ok(Found(Vec::new()));
         }
-        let answers = self.writer.read(&lookup.commands()).await?;
+        let answers = self.writer.read(&lookup.commands(&self.space)).await?;
         let values = |answer| reply::list(answer).into_iter().map(reply::bytes).collect();
         Ok(Found(answers.into_iter().map(values).collect()))
     }
@@ -152,16 +157,15 @@ impl Owner {
 
     /// What to read for a need, or the fact if the owner knows it.
     fn query(&mut self, lookup: &mut Lookup, need: Need, now: Time) -> Result<Query, Fact> {
-        let space = &self.space;
         match need {
             Need::Row(id) => {
                 let hash = self.secret.id(id);
                 let field = id.to_bytes();
                 let moved = self.moved.may_have(hash);
-                let moved = moved.then(|| lookup.field(space.moved(hash.shelf()), &field));
+                let moved = moved.then(|| lookup.field(HashKey::Moved(hash.shelf()), &field));
                 let births = self.catalog.births(id).into_iter();
                 let births: Vec<_> =
-                    births.map(|slot| (slot, lookup.field(space.slot(slot), &field))).collect();
+                    births.map(|slot| (slot, lookup.field(HashKey::Slot(slot), &field))).collect();
                 if moved.is_none() && births.is_empty() {
                     return Err(Fact::Row(id, None));
                 }
@@ -172,7 +176,7 @@ impl Owner {
                     return Err(Fact::Key(dest, key, None));
                 }
                 let place = self.secret.key(&dest, &key);
-                let holder = lookup.field(space.app_keys(place.shelf), &place.field);
+                let holder = lookup.field(HashKey::AppKeys(place.shelf), &place.field);
                 Ok(Query::Key { dest, key, holder })
             }
             Need::Ended(id) => match self.outcome_of(lookup, &id.to_bytes(), now) {
@@ -190,7 +194,7 @@ impl Owner {
     fn outcome_of(&self, lookup: &mut Lookup, field: &[u8], now: Time) -> Vec<Ticket> {
         let hash = self.secret.bytes(field);
         let buckets = Bucket::around(now).into_iter().filter(|bucket| self.ended.may_have(*bucket, hash));
-        buckets.map(|bucket| lookup.field(self.space.ended(bucket), field)).collect()
+        buckets.map(|bucket| lookup.field(HashKey::Ended(bucket), field)).collect()
     }
 
     fn find_row(
@@ -225,7 +229,7 @@ impl Owner {
     ) -> Result<Vec<(TimerId, Option<Row>, Location)>, LaneError> {
         let mut lookup = Lookup::default();
         let tickets: Vec<_> =
-            timers.iter().map(|(id, slot)| lookup.field(self.space.slot(*slot), &id.to_bytes())).collect();
+            timers.iter().map(|(id, slot)| lookup.field(HashKey::Slot(*slot), &id.to_bytes())).collect();
         let found = self.look_up(&lookup).await?;
         let mut rows = Vec::with_capacity(timers.len());
         for ((id, slot), ticket) in timers.into_iter().zip(tickets) {

@@ -40,11 +40,11 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    pub(crate) const fn epoch(&self) -> Epoch {
+    pub(crate) fn epoch(&self) -> Epoch {
         self.writer.identity().epoch
     }
 
-    pub(crate) const fn partition(&self) -> PartitionId {
+    pub(crate) fn partition(&self) -> PartitionId {
         self.writer.identity().partition
     }
 

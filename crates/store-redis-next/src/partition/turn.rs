@@ -7,6 +7,7 @@
 //!
 //! Not in here: what decisions are ([`mtimer_store::decide`]), how a lost answer is dealt with ([`super::writer`]).
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use mtimer_store::decide::Context;
@@ -60,8 +61,10 @@ impl Owner {
     async fn turn(&mut self, ops: &[Op], now: Time, claim: Option<Time>) -> Result<Vec<Answer>, LaneError> {
         let mut refusal = self.writer.may_evict().then_some(Refusal::MayEvict);
         loop {
-            let admitted = |op: &&Op| refusal.is_none() || !op.adds();
-            let some: Vec<Op> = ops.iter().filter(admitted).cloned().collect();
+            let some = match refusal {
+                None => Cow::Borrowed(ops),
+                Some(_) => ops.iter().filter(|op| !op.adds()).cloned().collect(),
+            };
             match self.attempt(&some, now, claim, refusal).await? {
                 Ok(answers) => {
                     let mut answers = answers.into_iter();
@@ -84,7 +87,8 @@ impl Owner {
         let (position, blind) = (self.position, self.blind_acks(ops));
         let is_blind: HashSet<usize> = blind.iter().map(|ack| ack.at).collect();
         let others = || ops.iter().enumerate().filter(|(at, _)| !is_blind.contains(at));
-        let decided_ops: Vec<Op> = others().map(|(_, op)| op.clone()).collect();
+        let decided_ops =
+            if blind.is_empty() { Cow::Borrowed(ops) } else { others().map(|(_, op)| op.clone()).collect() };
 
         let (mut view, mut locations) = (View::new(), Locations::new());
         self.learn(&mut view, &mut locations, decided_ops.iter().flat_map(first_needs), now).await?;
@@ -108,7 +112,7 @@ impl Owner {
                 && let Some(key) = &timer.key
             {
                 let field = self.secret.key(&timer.dest, key);
-                draft.free(self.space.app_keys(field.shelf), field, ack.id);
+                draft.free(field, ack.id);
             }
         }
         let Drafted { writes, note } = self.finish(draft, claim);
@@ -151,6 +155,9 @@ impl Owner {
     /// The acknowledgements that may be written blind: of timers that can be in one slot only, and that no other
     /// operation of the turn is about.
     fn blind_acks(&self, ops: &[Op]) -> Vec<BlindAck> {
+        if !ops.iter().any(|op| matches!(op, Op::Settle { verdict: Verdict::Ack, timer: Some(_), .. })) {
+            return Vec::new();
+        }
         let mut named: HashMap<TimerId, u32> = HashMap::new();
         ops.iter().filter_map(Op::id).for_each(|id| *named.entry(id).or_default() += 1);
         let keys: HashSet<&Key> = ops.iter().filter_map(key_of).collect();

@@ -60,6 +60,19 @@ impl Identity {
             (stored, _) => Err(LaneError::Fenced { partition, stored, ours: epoch }),
         }
     }
+
+    /// The script that writes a record if this owner has written all before it.
+    fn command(&self, record: &LogRecord, script: Script) -> Cmd {
+        let (keys, args) = (record.writes.keys(), record.writes.args());
+        let names: usize = keys.iter().map(String::len).sum();
+        let mut command =
+            Cmd::with_capacity(keys.len() + args.len() + 8, names + record.writes.bytes() + 256);
+        command.arg("EVALSHA").arg(script.sha1()).arg(keys.len() + 1).arg(&self.owner_key);
+        keys.iter().for_each(|key| _ = command.arg(key));
+        command.arg(self.epoch.0).arg(self.nonce.0).arg(record.seq).arg(record.next);
+        args.for_each(|argument| _ = command.arg(argument));
+        command
+    }
 }
 
 /// What one command of [`Writes`] that takes members out of a collection has found.
@@ -87,7 +100,7 @@ pub(crate) enum Written {
 /// See the module.
 pub(crate) struct Writer {
     network: Arc<dyn Network>,
-    identity: Identity,
+    identity: Arc<Identity>,
     /// The stored sequence number.
     seq: u64,
     node: Option<Arc<dyn Node>>,
@@ -124,10 +137,11 @@ impl Writer {
         abandoned: CancellationToken,
     ) -> Self {
         let backoff = Backoff::new(identity.nonce.0);
+        let identity = Arc::new(identity);
         Self { network, identity, seq, node: None, log, quorum, health, backoff, failures: 0, abandoned }
     }
 
-    pub(crate) const fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &Identity {
         &self.identity
     }
 
@@ -153,8 +167,12 @@ impl Writer {
     /// The lane has ended.
     pub(crate) async fn read(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
         loop {
-            let mut commands = reads.clone();
-            commands.add_command(self.identity.read());
+            let identity = self.identity.clone();
+            let commands = || {
+                let mut commands = reads.clone();
+                commands.add_command(identity.read());
+                commands
+            };
             let (mut values, why) = match self.send(commands).await {
                 Ok(values) => match self.first_error(&values).await? {
                     None => (values, None),
@@ -185,9 +203,13 @@ impl Writer {
     /// The lane has ended.
     pub(crate) async fn read_as_owner(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
         loop {
-            let mut commands = reads.clone();
             let nothing = LogRecord { seq: self.seq, next: self.seq, writes: Arc::default() };
-            commands.add_command(self.command(&nothing, Script::ApplyFreeing));
+            let identity = self.identity.clone();
+            let commands = || {
+                let mut commands = reads.clone();
+                commands.add_command(identity.command(&nothing, Script::ApplyFreeing));
+                commands
+            };
             let mut values = match self.send(commands).await {
                 Ok(values) => values,
                 Err(Lost(why)) => {
@@ -352,8 +374,12 @@ impl Writer {
     }
 
     async fn attempt(&mut self, record: &LogRecord, script: Script) -> Result<Attempt, LaneError> {
-        let mut commands = Pipeline::new();
-        commands.add_command(self.command(record, script));
+        let identity = self.identity.clone();
+        let commands = || {
+            let mut commands = Pipeline::with_capacity(1);
+            commands.add_command(identity.command(record, script));
+            commands
+        };
         let answer = match self.send(commands).await {
             Ok(mut values) => values.pop().unwrap_or_default(),
             Err(Lost(why)) => return Ok(Attempt::Unknown(why)),
@@ -394,17 +420,6 @@ impl Writer {
         stored
     }
 
-    fn command(&self, record: &LogRecord, script: Script) -> Cmd {
-        let Identity { owner_key, epoch, nonce, .. } = &self.identity;
-        let keys = record.writes.keys();
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(script.sha1()).arg(keys.len() + 1).arg(owner_key);
-        keys.iter().for_each(|key| _ = command.arg(key));
-        command.arg(epoch.0).arg(nonce.0).arg(record.seq).arg(record.next);
-        record.writes.args().for_each(|argument| _ = command.arg(argument));
-        command
-    }
-
     /// Does something about the first command that was refused. Why, if there is one.
     async fn first_error(&mut self, values: &[Value]) -> Result<Option<String>, LaneError> {
         let Some(error) = values.iter().find_map(reply::error) else { return Ok(None) };
@@ -435,23 +450,24 @@ impl Writer {
         Ok(error.to_owned())
     }
 
-    /// Sends commands to the partition's master; follows `ASK` for those that were answered so.
-    async fn send(&mut self, commands: Pipeline) -> Result<Vec<Value>, Lost> {
+    /// Sends commands to the partition's master; follows `ASK` for those that were answered so, which is rare: the
+    /// commands are made a second time then.
+    async fn send(&mut self, commands: impl Fn() -> Pipeline + Send + Sync) -> Result<Vec<Value>, Lost> {
         let node = match &self.node {
             Some(node) => node.clone(),
             None => self.connect().await?,
         };
-        let answer = node.call(commands.clone()).await;
-        let mut values = match answer {
+        let mut values = match node.call(commands()).await {
             Ok(values) => values,
             Err(lost) => {
                 self.node = None;
                 return Err(lost);
             }
         };
-        for (value, command) in values.iter_mut().zip(commands.cmd_iter()) {
+        for (at, value) in values.iter_mut().enumerate() {
             if let Some(error) = reply::error(value)
                 && let Remedy::Ask(address) = remedy(&error, node.address())
+                && let Some(command) = commands().cmd_iter().nth(at)
             {
                 *value = self.ask(&address, command).await?;
             }

@@ -16,22 +16,28 @@ pub(crate) struct Writes {
     adds: bool,
 }
 
-/// Byte strings, one behind the other.
+/// Byte strings, one behind the other in one piece of memory.
 #[derive(Clone, Default, Debug)]
-struct Arguments {
+pub(crate) struct Arguments {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
 impl Arguments {
-    fn push(&mut self, argument: &[u8]) {
+    pub(crate) fn push(&mut self, argument: &[u8]) {
         self.bytes.extend_from_slice(argument);
         self.ends.push(self.bytes.len());
     }
 
-    fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts.zip(&self.ends).map(|(from, to)| &self.bytes[from..*to])
+    pub(crate) fn extend<const N: usize>(&mut self, arguments: [&[u8]; N]) {
+        arguments.into_iter().for_each(|argument| self.push(argument));
+    }
+
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        (0..self.ends.len()).map(|at| {
+            let from = if at == 0 { 0 } else { self.ends[at - 1] };
+            &self.bytes[from..self.ends[at]]
+        })
     }
 }
 
@@ -40,10 +46,14 @@ const MAX_ARGUMENTS: usize = 1_000;
 
 impl Writes {
     /// Adds a Redis command for a key. With more than 1,000 arguments it is repeated; `arity` of them stay together.
-    pub(crate) fn command<A: AsRef<[u8]>>(&mut self, name: &str, key: &str, arity: usize, args: &[A]) {
-        let key = self.key(key);
-        for part in args.chunks(MAX_ARGUMENTS / arity * arity) {
-            self.push(name, key, &[], part);
+    pub(crate) fn command<I>(&mut self, name: &str, key: &str, arity: usize, args: I)
+    where
+        I: IntoIterator<Item: AsRef<[u8]>, IntoIter: ExactSizeIterator>,
+    {
+        let (key, mut args) = (self.key(key), args.into_iter());
+        while args.len() > 0 {
+            let most = MAX_ARGUMENTS / arity * arity;
+            self.push(name, key, &[], args.by_ref().take(most));
         }
     }
 
@@ -79,7 +89,7 @@ impl Writes {
         ids: &[A],
     ) -> usize {
         let (key, index) = (self.key(key), self.key(index));
-        self.push(name, key, &[index.to_string().as_bytes(), member.as_bytes()], ids);
+        self.push(name, key, &[index.to_string().as_bytes(), member.as_bytes()], ids.iter());
         self.commands
     }
 
@@ -104,8 +114,13 @@ impl Writes {
     }
 
     /// The arguments behind the four numbers.
-    pub(crate) fn args(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn args(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.args.iter()
+    }
+
+    /// Bytes of the arguments.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.args.bytes.len()
     }
 
     /// What it takes to keep it, in bytes, about.
@@ -125,13 +140,17 @@ impl Writes {
         }
     }
 
-    fn push<A: AsRef<[u8]>>(&mut self, name: &str, key: usize, before: &[&[u8]], args: &[A]) {
+    fn push<A, I>(&mut self, name: &str, key: usize, before: &[&[u8]], args: I)
+    where
+        A: AsRef<[u8]>,
+        I: ExactSizeIterator<Item = A>,
+    {
         self.commands += 1;
         self.args.push((before.len() + args.len()).to_string().as_bytes());
         self.args.push(name.as_bytes());
         self.args.push(key.to_string().as_bytes());
         before.iter().for_each(|argument| self.args.push(argument));
-        args.iter().for_each(|argument| self.args.push(argument.as_ref()));
+        args.for_each(|argument| self.args.push(argument.as_ref()));
     }
 }
 

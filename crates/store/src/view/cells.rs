@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
+use super::hasher::BuildFolded;
+
 /// Values by key. A value may be written that was not read.
 #[derive(Debug)]
 pub(super) struct Cells<K, V> {
-    cells: HashMap<K, Cell<V>>,
+    cells: HashMap<K, Cell<V>, BuildFolded>,
     /// Keys of written cells, in the order of [`Self::commit`]. A key that has moved is in it more
     /// than once; its last place counts.
     order: Vec<K>,
@@ -21,7 +23,7 @@ struct Cell<V> {
 
 impl<K, V> Default for Cells<K, V> {
     fn default() -> Self {
-        Self { cells: HashMap::new(), order: Vec::new() }
+        Self { cells: HashMap::default(), order: Vec::new() }
     }
 }
 
