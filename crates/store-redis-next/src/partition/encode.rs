@@ -5,6 +5,7 @@
 //! access. A hash slot that is being migrated cuts scripts off so.
 
 use std::collections::BTreeMap;
+use std::mem::discriminant;
 
 use mtimer_store::decide::{At, Row};
 use mtimer_store::view::{Changes, KeyChange, RowChange};
@@ -20,6 +21,8 @@ use crate::keyspace::value::{
     Location, encode_answer, encode_destination, encode_ended, encode_moved, encode_moved_to, encode_pending,
     request_field,
 };
+#[cfg(test)]
+use crate::simulation::{Broken, broken};
 
 /// Pairs of a hash or a sorted set, by key.
 type Pairs = BTreeMap<String, Vec<Vec<u8>>>;
@@ -157,7 +160,11 @@ impl Owner {
             _ => {}
         }
         if !stays {
-            if let Some(row) = before {
+            // One that stays in its listing gets a new position there.
+            let is_listed_anew = before
+                .zip(after)
+                .is_some_and(|(before, after)| discriminant(&before.at) == discriminant(&after.at));
+            if let Some(row) = before.filter(|_| !is_listed_anew) {
                 self.unlist(draft, row);
             }
             if let Some(row) = after {
@@ -251,12 +258,22 @@ impl Owner {
         let names = self.dests.unstored();
         let names = names.flat_map(|(number, dest)| [number.to_string(), encode_destination(dest)]);
         put(&mut writes, "HSET", &self.space.destinations(), &names.collect::<Vec<_>>());
-        self.announce(&mut writes, &draft.placements);
+        #[cfg(test)]
+        let announces = !broken(Broken::IndexBehindContents);
+        #[cfg(not(test))]
+        let announces = true;
+        if announces {
+            self.announce(&mut writes, &draft.placements);
+        }
         draft.index.iter().for_each(|(key, pairs)| put(&mut writes, "ZADD", key, pairs));
         for (key, pairs) in draft.fields.iter().chain(&draft.keys).chain(&draft.ended) {
             put(&mut writes, "HSET", key, pairs);
         }
         for (key, at) in &draft.expires {
+            #[cfg(test)]
+            if broken(Broken::NoExpiry) {
+                continue;
+            }
             writes.command("PEXPIREAT", key, 1, &[at.as_ms().to_string()]);
         }
         let leaving = draft.leaving.into_iter().map(|(slot, ids)| {
@@ -272,7 +289,19 @@ impl Owner {
         }
         draft.unlisted.iter().for_each(|(key, members)| writes.command("ZREM", key, 1, members));
         draft.unmoved.iter().for_each(|(key, fields)| writes.command("HDEL", key, 1, fields));
-        draft.freed.iter().for_each(|(key, pairs)| writes.command("FREE", key, 2, pairs));
+        for (key, pairs) in &draft.freed {
+            #[cfg(test)]
+            if broken(Broken::FreedWithoutComparing) {
+                let fields: Vec<_> = pairs.iter().step_by(2).collect();
+                writes.command("HDEL", key, 1, &fields);
+                continue;
+            }
+            writes.command("FREE", key, 2, pairs);
+        }
+        #[cfg(test)]
+        if broken(Broken::IndexBehindContents) {
+            self.announce(&mut writes, &draft.placements);
+        }
         let note = Note {
             placements: draft.placements,
             leaving,

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use mtimer_store::LaneError;
-use mtimer_store::decide::Row;
+use mtimer_store::decide::{Row, Table};
 use mtimer_store::record::RecordError;
 use mtimer_store::view::{Fact, Need, View};
 use mtimer_types::{Destination, Key, Time, TimerId};
@@ -115,7 +115,7 @@ impl Owner {
             }
         }
         let found = self.look_up(&lookup).await?;
-        let mut elsewhere = Vec::new();
+        let (mut elsewhere, mut held) = (Vec::new(), Vec::new());
         for query in queries {
             match query {
                 Query::Row { id, moved, births } => match self.find_row(id, moved, &births, &found) {
@@ -126,10 +126,10 @@ impl Owner {
                     Sought::Nothing => view.learn(Fact::Row(id, None)),
                     Sought::In(slot) => elsewhere.push((id, slot)),
                 },
-                Query::Key { dest, key, holder } => {
-                    let holder = found.value(holder).and_then(|id| decode_id(id));
-                    view.learn(Fact::Key(dest, key, holder));
-                }
+                Query::Key { dest, key, holder } => match found.value(holder).and_then(|id| decode_id(id)) {
+                    Some(holder) => held.push((dest, key, holder)),
+                    None => view.learn(Fact::Key(dest, key, None)),
+                },
                 Query::Ended { id, buckets } => {
                     let value = buckets.into_iter().find_map(|ticket| found.value(ticket));
                     let how = value.and_then(|value| self.readable(decode_ended(id, value)));
@@ -146,6 +146,16 @@ impl Owner {
                 locations.insert(id, at);
             }
             view.learn(Fact::Row(id, row));
+        }
+        // A key outlives its timer, or what made it die, if an owner dies while its write is cut off half way: it is free.
+        let holders: Vec<_> = held.iter().map(|(.., holder)| Need::Row(*holder)).collect();
+        if holders.iter().any(|row| !view.knows(row)) {
+            Box::pin(self.learn(view, locations, holders, now)).await?;
+        }
+        for (dest, key, holder) in held {
+            let holds = |row: &Row| row.at.retained().is_none() && row.key() == Some((&dest, &key));
+            let is_held = view.row(holder).is_ok_and(|row| row.as_ref().is_some_and(holds));
+            view.learn(Fact::Key(dest, key, is_held.then_some(holder)));
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ pub(crate) mod lane;
 mod listing;
 mod load;
 pub(crate) mod log;
-mod owner;
+pub(crate) mod owner;
 mod reply;
 mod turn;
 mod unreadable;
