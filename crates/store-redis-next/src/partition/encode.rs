@@ -3,6 +3,10 @@
 //! The order of the commands is what makes a write that is cut off half way harmless until it is repeated: index entries
 //! before the contents they announce, rows before keys, what is new before what goes; and one removal a key, its last
 //! access. A hash slot that is being migrated cuts scripts off so.
+//!
+//! Where a timer is, its entry in `moved` says, and its birth position if there is none. So contents are written before
+//! entries: a timer that moves is at one of the two places at every moment, and what is at the other one is a leftover.
+//! If both places are in one slot, its contents change at once, and the entry comes first. Entries go before contents do.
 
 use std::collections::BTreeMap;
 use std::mem::discriminant;
@@ -32,8 +36,12 @@ type Pairs = BTreeMap<String, Vec<Vec<u8>>>;
 pub(crate) struct Draft {
     /// Members of indexes: score, member.
     index: Pairs,
-    /// Fields of hashes: field, value.
-    fields: Pairs,
+    /// Contents of slots: id, value.
+    contents: Pairs,
+    /// Entries in `moved`: id, value.
+    entries: Pairs,
+    /// The same of timers that stay in their slot.
+    entries_in_place: Pairs,
     /// Application keys: field, id.
     keys: Pairs,
     /// Outcomes: field, value; with when the hash expires.
@@ -139,7 +147,7 @@ impl Owner {
         let (id, before, after) = (change.id(), change.before.as_ref(), change.after.as_ref());
         let was = before.map(|row| row.at);
         let stays = was == after.map(|row| row.at);
-        let to = after.map(|row| self.draft_contents(draft, id, row, from.filter(|_| stays), now));
+        let to = after.map(|row| self.draft_contents(draft, row, from, stays, now));
         if let Some(Location::Slot { slot, .. }) = from
             && to.is_none_or(|to| !matches!(to, Location::Slot { slot: new, .. } if new == slot))
         {
@@ -173,24 +181,24 @@ impl Owner {
         }
     }
 
-    /// Writes a row to where it belongs; `stays`: where it is, if that does not change.
+    /// Writes a row to where it belongs; `stays`: that is where it is.
     fn draft_contents(
         &mut self,
         draft: &mut Draft,
-        id: TimerId,
         row: &Row,
-        stays: Option<Location>,
+        from: Option<Location>,
+        stays: bool,
         now: Time,
     ) -> Location {
         let dest = self.dests.intern(&row.record.timer.dest);
-        let field = id.to_bytes().to_vec();
+        let (id, field) = (row.id(), row.id().to_bytes().to_vec());
         let shelf = self.space.moved(self.secret.id(id).shelf());
         let At::Pending { fire, tier } = row.at else {
             let value = encode_moved(row, dest).unwrap_or_default();
-            draft.fields.entry(shelf).or_default().extend([field, value]);
+            draft.entries.entry(shelf).or_default().extend([field, value]);
             return Location::Moved;
         };
-        let location = stays.unwrap_or_else(|| {
+        let location = from.filter(|_| stays).unwrap_or_else(|| {
             let is_birth = tier == 0 && fire == id.birth_due();
             let width = SlotWidth::for_distance(fire.ms_since(now));
             let width = if is_birth { id.birth_width() } else { width };
@@ -200,9 +208,11 @@ impl Owner {
         });
         if let Location::Slot { slot, is_birth } = location {
             let value = encode_pending(&row.record, fire, tier, is_birth, dest);
-            draft.fields.entry(self.space.slot(slot)).or_default().extend([field.clone(), value]);
-            if !is_birth && stays.is_none() {
-                draft.fields.entry(shelf).or_default().extend([field, encode_moved_to(slot)]);
+            draft.contents.entry(self.space.slot(slot)).or_default().extend([field.clone(), value]);
+            if !is_birth && !(stays && from.is_some()) {
+                let is_in_place = matches!(from, Some(Location::Slot { slot: old, .. }) if old == slot);
+                let entries = if is_in_place { &mut draft.entries_in_place } else { &mut draft.entries };
+                entries.entry(shelf).or_default().extend([field, encode_moved_to(slot)]);
             }
         }
         location
@@ -266,7 +276,14 @@ impl Owner {
             self.announce(&mut writes, &draft.placements);
         }
         draft.index.iter().for_each(|(key, pairs)| put(&mut writes, "ZADD", key, pairs));
-        for (key, pairs) in draft.fields.iter().chain(&draft.keys).chain(&draft.ended) {
+        for (key, pairs) in draft
+            .entries_in_place
+            .iter()
+            .chain(&draft.contents)
+            .chain(&draft.entries)
+            .chain(&draft.keys)
+            .chain(&draft.ended)
+        {
             put(&mut writes, "HSET", key, pairs);
         }
         for (key, at) in &draft.expires {
@@ -276,6 +293,7 @@ impl Owner {
             }
             writes.command("PEXPIREAT", key, 1, &[at.as_ms().to_string()]);
         }
+        draft.unmoved.iter().for_each(|(key, fields)| writes.command("HDEL", key, 1, fields));
         let leaving = draft.leaving.into_iter().map(|(slot, ids)| {
             let (index, name) = (self.space.index(self.catalog.index(slot)), slot.to_string());
             let fields: Vec<_> = ids.iter().map(|id| id.to_bytes()).collect();
@@ -288,7 +306,6 @@ impl Owner {
             writes.take_out_sorted(&park, &self.space.park(), &number.to_string(), &fields);
         }
         draft.unlisted.iter().for_each(|(key, members)| writes.command("ZREM", key, 1, members));
-        draft.unmoved.iter().for_each(|(key, fields)| writes.command("HDEL", key, 1, fields));
         for (key, pairs) in &draft.freed {
             #[cfg(test)]
             if broken(Broken::FreedWithoutComparing) {

@@ -115,17 +115,19 @@ impl Owner {
             }
         }
         let found = self.look_up(&lookup).await?;
-        let (mut elsewhere, mut held) = (Vec::new(), Vec::new());
+        let (mut elsewhere, mut held, mut leftovers) = (Vec::new(), Vec::new(), Vec::new());
         for query in queries {
             match query {
-                Query::Row { id, moved, births } => match self.find_row(id, moved, &births, &found) {
-                    Sought::Row(row, at) => {
-                        locations.insert(id, at);
-                        view.learn(Fact::Row(id, Some(row)));
+                Query::Row { id, moved, births } => {
+                    match self.find_row(id, moved, &births, &found, &mut leftovers) {
+                        Sought::Row(row, at) => {
+                            locations.insert(id, at);
+                            view.learn(Fact::Row(id, Some(row)));
+                        }
+                        Sought::Nothing => view.learn(Fact::Row(id, None)),
+                        Sought::In(slot) => elsewhere.push((id, slot)),
                     }
-                    Sought::Nothing => view.learn(Fact::Row(id, None)),
-                    Sought::In(slot) => elsewhere.push((id, slot)),
-                },
+                }
                 Query::Key { dest, key, holder } => match found.value(holder).and_then(|id| decode_id(id)) {
                     Some(holder) => held.push((dest, key, holder)),
                     None => view.learn(Fact::Key(dest, key, None)),
@@ -141,6 +143,7 @@ impl Owner {
                 }
             }
         }
+        self.remove_leftovers(&leftovers).await?;
         for (id, row, at) in self.read_in_slots(elsewhere).await? {
             if row.is_some() {
                 locations.insert(id, at);
@@ -203,29 +206,38 @@ impl Owner {
         buckets.map(|bucket| lookup.field(self.space.ended(bucket), field)).collect()
     }
 
+    /// Finds a timer, and in which slots leftovers of it are.
     fn find_row(
         &mut self,
         id: TimerId,
         moved: Option<Ticket>,
         births: &[(SlotKey, Ticket)],
         found: &Found,
+        leftovers: &mut Vec<(SlotKey, TimerId)>,
     ) -> Sought {
-        if let Some(value) = moved.and_then(|ticket| found.value(ticket)) {
+        let entry = moved.and_then(|ticket| found.value(ticket)).map(|value| {
             let entry = decode_moved(id, value, |number| self.dests.name(number));
-            return match self.readable(entry) {
-                Some(MovedEntry::Row(row)) => Sought::Row(row, Location::Moved),
-                Some(MovedEntry::Slot(slot)) => Sought::In(slot),
-                None => Sought::Nothing,
-            };
-        }
-        let Some((slot, value)) =
-            births.iter().find_map(|(slot, ticket)| Some((*slot, found.value(*ticket)?)))
-        else {
-            return Sought::Nothing;
+            self.readable(entry)
+        });
+        let mut sought = match entry {
+            Some(Some(MovedEntry::Row(row))) => Sought::Row(row, Location::Moved),
+            Some(Some(MovedEntry::Slot(slot))) => Sought::In(slot),
+            Some(None) => return Sought::Nothing,
+            None => Sought::Nothing,
         };
-        let read = decode_pending(id, value, |number| self.dests.name(number));
-        self.readable(read)
-            .map_or(Sought::Nothing, |(row, is_birth)| Sought::Row(row, Location::Slot { slot, is_birth }))
+        for (slot, ticket) in births {
+            let Some(value) = found.value(*ticket) else { continue };
+            let read = decode_pending(id, value, |number| self.dests.name(number));
+            let Some((row, is_birth)) = self.readable(read) else { continue };
+            match &sought {
+                Sought::Nothing if is_birth => {
+                    sought = Sought::Row(row, Location::Slot { slot: *slot, is_birth });
+                }
+                Sought::In(of) if of == slot => {}
+                _ => leftovers.push((*slot, id)),
+            }
+        }
+        sought
     }
 
     /// Reads timers that `moved` says are in these slots.

@@ -226,7 +226,7 @@ impl Writer {
                     // It is completed now, also if the store is full.
                     script = Script::ApplyFreeing;
                     #[cfg(test)]
-                    if broken(Broken::RefusedAfterDoubt) {
+                    if broken(Broken::RefusedAfterDoubt) && record.writes.adds() {
                         script = Script::Apply;
                     }
                     why

@@ -26,7 +26,7 @@ use crate::partition::owner::Owner;
 use crate::wire::ask;
 
 /// Seeds that a test runs when the environment does not say otherwise.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 100;
 /// Calls of one run.
 const CALLS: usize = 60;
 /// Timers of one run, and how many a call can name: the window moves along.
@@ -369,7 +369,7 @@ impl Run {
     }
 
     /// Checks that nothing is left of any timer.
-    pub(super) async fn is_empty(&mut self) -> Check {
+    async fn is_empty(&mut self) -> Check {
         let census = alive(self.owner.census().await)?;
         same("the census of what was drained", &census, &Census::default())?;
         self.pass(FORGET);

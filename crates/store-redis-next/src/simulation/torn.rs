@@ -1,7 +1,7 @@
 //! An owner that dies while its last write is cut off half way: nobody completes that.
 //!
-//! Each timer is then as it was before the write or as it would be behind it, keys that are taken name a timer, and
-//! when all timers have ended nothing is left.
+//! Each timer is then as it was before the write or as it would be behind it, keys that are taken name a live timer, and
+//! when all timers have ended nothing is left of them but entries of listings.
 
 use std::time::Duration;
 
@@ -61,7 +61,12 @@ async fn survives(run: &mut Run, after: &Model) -> Check {
     let far = run.now + 4_000 * DAY;
     alive(run.owner.unload(Time::ZERO).await)?;
     same("what is loaded of timers that have ended", &run.load_all(far).await?, &Default::default())?;
-    run.is_empty().await
+    // An entry of a listing may be left of a timer that is elsewhere: listings pass it over.
+    let keys = run.server.state().data.keys();
+    let is_left = |key: &&String| {
+        ["slot:", "moved:", "key:", "zset:", "list:", "copy:", "retry"].iter().any(|of| key.starts_with(of))
+    };
+    same("what is left", &keys.iter().filter(is_left).collect::<Vec<_>>(), &Vec::new())
 }
 
 /// Schedules a timer with a key that may be taken: the timer, unless it is.
