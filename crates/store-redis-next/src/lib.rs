@@ -20,6 +20,8 @@ mod facts;
 mod keyspace;
 mod options;
 mod partition;
+#[cfg(test)]
+mod simulation;
 mod store;
 #[cfg(feature = "test-support")]
 pub mod test_support;

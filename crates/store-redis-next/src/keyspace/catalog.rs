@@ -137,6 +137,12 @@ impl Catalog {
             IndexKey::Copy => Room::Copy,
         };
         let (timers, bytes, ids) = (UNKNOWN, FULL_BYTES / 2, Fingerprints::UNKNOWN);
+        #[cfg(test)]
+        let ids = if crate::simulation::broken(crate::simulation::Broken::FoundSlotsTakenForEmpty) {
+            Fingerprints::EMPTY
+        } else {
+            ids
+        };
         self.slots.insert(slot, Slot { timers, bytes, ids, ..Slot::new(room) });
         self.set_need(slot, Some(slot.start.max(self.next)));
     }

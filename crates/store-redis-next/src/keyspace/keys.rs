@@ -141,13 +141,13 @@ impl Keyspace {
     }
 }
 
-/// The hashes of timers, in the order in which a turn writes them: rows before keys.
+/// The hashes of timers, in the order in which a turn writes them: contents before entries, rows before keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum HashKey {
-    /// See [`Keyspace::moved`].
-    Moved(u8),
     /// See [`Keyspace::slot`].
     Slot(SlotKey),
+    /// See [`Keyspace::moved`].
+    Moved(u8),
     /// See [`Keyspace::app_keys`].
     AppKeys(u8),
     /// See [`Keyspace::ended`].

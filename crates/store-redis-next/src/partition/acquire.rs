@@ -22,6 +22,8 @@ use crate::keyspace::fingerprints::{EndedFilter, MovedFilter};
 use crate::keyspace::keys::{Bucket, Keyspace, SHELVES, SlotKey, hash_slot};
 use crate::keyspace::secret::Secret;
 use crate::keyspace::value::{decode_destination, decode_in_flight};
+#[cfg(test)]
+use crate::simulation::{Broken, broken};
 use crate::wire::{Network, Script};
 
 /// Entries of each index that are read at a time.
@@ -69,6 +71,8 @@ where
     let slot = hash_slot(&owner_key);
     let mut command = redis::cmd("EVALSHA");
     command.arg(Script::Acquire.sha1()).arg(1).arg(&owner_key).arg(request.expected.0).arg(request.nonce.0);
+    #[cfg(test)]
+    let floor = if broken(Broken::NoFloor) { Epoch(0) } else { floor };
     command.arg(request.term.0).arg(request.version).arg(floor.0);
     let granted = granted(&request, &owner_key, ask(slot, command).await?)?;
     let identity = Identity {

@@ -3,8 +3,13 @@
 //! The order of the commands is what makes a write that is cut off half way harmless until it is repeated: index entries
 //! before the contents they announce, rows before keys, what is new before what goes; and one removal a key, its last
 //! access. A hash slot that is being migrated cuts scripts off so.
+//!
+//! Where a timer is, its entry in `moved` says, and its birth position if there is none. So contents are written before
+//! entries: a timer that moves is at one of the two places at every moment, and what is at the other one is a leftover.
+//! If both places are in one slot, its contents change at once, and the entry comes first. Entries go before contents do.
 
 use std::collections::BTreeMap;
+use std::mem::discriminant;
 
 use mtimer_store::decide::{At, Row};
 use mtimer_store::view::{Changes, KeyChange, RowChange};
@@ -20,6 +25,8 @@ use crate::keyspace::value::{
     Location, encode_answer, encode_destination, encode_ended, encode_moved, encode_moved_to, encode_pending,
     request_field,
 };
+#[cfg(test)]
+use crate::simulation::{Broken, broken};
 
 /// Arguments of commands, by key.
 type ByKey<K> = BTreeMap<K, Arguments>;
@@ -29,8 +36,10 @@ type ByKey<K> = BTreeMap<K, Arguments>;
 pub(crate) struct Draft {
     /// Members of indexes: score, member.
     index: ByKey<String>,
-    /// Fields of hashes: field, value.
+    /// Fields of hashes: field, value. In the order of [`HashKey`].
     fields: ByKey<HashKey>,
+    /// Entries in `moved` of timers that stay in their slot, by shelf: id, value.
+    entries_in_place: ByKey<u8>,
     /// Timers that leave a slot.
     leaving: BTreeMap<SlotKey, Vec<TimerId>>,
     /// Timers that leave a destination's park, by its number.
@@ -129,7 +138,7 @@ impl Owner {
         let (id, before, after) = (change.id(), change.before.as_ref(), change.after.as_ref());
         let was = before.map(|row| row.at);
         let stays = was == after.map(|row| row.at);
-        let to = after.map(|row| self.draft_contents(draft, id, row, from.filter(|_| stays), now));
+        let to = after.map(|row| self.draft_contents(draft, row, from, stays, now));
         if let Some(Location::Slot { slot, .. }) = from
             && to.is_none_or(|to| !matches!(to, Location::Slot { slot: new, .. } if new == slot))
         {
@@ -150,7 +159,11 @@ impl Owner {
             _ => {}
         }
         if !stays {
-            if let Some(row) = before {
+            // One that stays in its listing gets a new position there.
+            let is_listed_anew = before
+                .zip(after)
+                .is_some_and(|(before, after)| discriminant(&before.at) == discriminant(&after.at));
+            if let Some(row) = before.filter(|_| !is_listed_anew) {
                 self.unlist(draft, row);
             }
             if let Some(row) = after {
@@ -159,23 +172,23 @@ impl Owner {
         }
     }
 
-    /// Writes a row to where it belongs; `stays`: where it is, if that does not change.
+    /// Writes a row to where it belongs; `stays`: that is where it is.
     fn draft_contents(
         &mut self,
         draft: &mut Draft,
-        id: TimerId,
         row: &Row,
-        stays: Option<Location>,
+        from: Option<Location>,
+        stays: bool,
         now: Time,
     ) -> Location {
         let dest = self.dests.intern(&row.record.timer.dest);
-        let field = id.to_bytes();
+        let (id, field) = (row.id(), row.id().to_bytes());
         let At::Pending { fire, tier } = row.at else {
             let value = encode_moved(row, dest).unwrap_or_default();
             draft.set(HashKey::Moved(self.secret.id(id).shelf()), &field, &value);
             return Location::Moved;
         };
-        let location = stays.unwrap_or_else(|| {
+        let location = from.filter(|_| stays).unwrap_or_else(|| {
             let is_birth = tier == 0 && fire == id.birth_due();
             let width = SlotWidth::for_distance(fire.ms_since(now));
             let width = if is_birth { id.birth_width() } else { width };
@@ -186,8 +199,15 @@ impl Owner {
         if let Location::Slot { slot, is_birth } = location {
             let value = encode_pending(&row.record, fire, tier, is_birth, dest);
             draft.set(HashKey::Slot(slot), &field, &value);
-            if !is_birth && stays.is_none() {
-                draft.set(HashKey::Moved(self.secret.id(id).shelf()), &field, &encode_moved_to(slot));
+            if !is_birth && !(stays && from.is_some()) {
+                let shelf = self.secret.id(id).shelf();
+                let is_in_place = matches!(from, Some(Location::Slot { slot: old, .. }) if old == slot);
+                if is_in_place {
+                    let entries = draft.entries_in_place.entry(shelf).or_default();
+                    entries.extend([&field[..], &encode_moved_to(slot)]);
+                } else {
+                    draft.set(HashKey::Moved(shelf), &field, &encode_moved_to(slot));
+                }
             }
         }
         location
@@ -243,14 +263,30 @@ impl Owner {
         let names = self.dests.unstored();
         let names = names.flat_map(|(number, dest)| [number.to_string(), encode_destination(dest)]);
         put(&mut writes, "HSET", &self.space.destinations(), &names.collect::<Vec<_>>());
-        self.announce(&mut writes, &draft.placements);
+        #[cfg(test)]
+        let announces = !broken(Broken::IndexBehindContents);
+        #[cfg(not(test))]
+        let announces = true;
+        if announces {
+            self.announce(&mut writes, &draft.placements);
+        }
         draft.index.iter().for_each(|(key, pairs)| writes.command("ZADD", key, 2, pairs.iter()));
+        for (shelf, pairs) in &draft.entries_in_place {
+            writes.command("HSET", &self.space.moved(*shelf), 2, pairs.iter());
+        }
         for (hash, pairs) in &draft.fields {
             writes.command("HSET", &self.space.hash(*hash), 2, pairs.iter());
         }
-        if let Some(bucket) = draft.bucket {
+        #[cfg(test)]
+        let expiring = draft.bucket.filter(|_| !broken(Broken::NoExpiry));
+        #[cfg(not(test))]
+        let expiring = draft.bucket;
+        if let Some(bucket) = expiring {
             let expires = bucket.expires().as_ms().to_string();
             writes.command("PEXPIREAT", &self.space.ended(bucket), 1, [expires]);
+        }
+        for (shelf, fields) in &draft.unmoved {
+            writes.command("HDEL", &self.space.moved(*shelf), 1, fields.iter());
         }
         let leaving = draft.leaving.into_iter().map(|(slot, ids)| {
             let (index, name) = (self.space.index(self.catalog.index(slot)), slot.to_string());
@@ -264,11 +300,18 @@ impl Owner {
             writes.take_out_sorted(&park, &self.space.park(), &number.to_string(), &fields);
         }
         draft.unlisted.iter().for_each(|(key, members)| writes.command("ZREM", key, 1, members.iter()));
-        for (shelf, fields) in &draft.unmoved {
-            writes.command("HDEL", &self.space.moved(*shelf), 1, fields.iter());
-        }
         for (shelf, pairs) in &draft.freed {
-            writes.command("FREE", &self.space.app_keys(*shelf), 2, pairs.iter());
+            let key = self.space.app_keys(*shelf);
+            #[cfg(test)]
+            if broken(Broken::FreedWithoutComparing) {
+                writes.command("HDEL", &key, 1, pairs.iter().step_by(2));
+                continue;
+            }
+            writes.command("FREE", &key, 2, pairs.iter());
+        }
+        #[cfg(test)]
+        if broken(Broken::IndexBehindContents) {
+            self.announce(&mut writes, &draft.placements);
         }
         let note = Note {
             placements: draft.placements,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use mtimer_store::LaneError;
-use mtimer_store::decide::Row;
+use mtimer_store::decide::{Row, Table};
 use mtimer_store::record::RecordError;
 use mtimer_store::view::{Fact, Need, View};
 use mtimer_types::{Destination, Key, Time, TimerId};
@@ -120,21 +120,23 @@ impl Owner {
             }
         }
         let found = self.look_up(&lookup).await?;
-        let mut elsewhere = Vec::new();
+        let (mut elsewhere, mut held, mut leftovers) = (Vec::new(), Vec::new(), Vec::new());
         for query in queries {
             match query {
-                Query::Row { id, moved, births } => match self.find_row(id, moved, &births, &found) {
-                    Sought::Row(row, at) => {
-                        locations.insert(id, at);
-                        view.learn(Fact::Row(id, Some(row)));
+                Query::Row { id, moved, births } => {
+                    match self.find_row(id, moved, &births, &found, &mut leftovers) {
+                        Sought::Row(row, at) => {
+                            locations.insert(id, at);
+                            view.learn(Fact::Row(id, Some(row)));
+                        }
+                        Sought::Nothing => view.learn(Fact::Row(id, None)),
+                        Sought::In(slot) => elsewhere.push((id, slot)),
                     }
-                    Sought::Nothing => view.learn(Fact::Row(id, None)),
-                    Sought::In(slot) => elsewhere.push((id, slot)),
-                },
-                Query::Key { dest, key, holder } => {
-                    let holder = found.value(holder).and_then(|id| decode_id(id));
-                    view.learn(Fact::Key(dest, key, holder));
                 }
+                Query::Key { dest, key, holder } => match found.value(holder).and_then(|id| decode_id(id)) {
+                    Some(holder) => held.push((dest, key, holder)),
+                    None => view.learn(Fact::Key(dest, key, None)),
+                },
                 Query::Ended { id, buckets } => {
                     let value = buckets.into_iter().find_map(|ticket| found.value(ticket));
                     let how = value.and_then(|value| self.readable(decode_ended(id, value)));
@@ -146,11 +148,22 @@ impl Owner {
                 }
             }
         }
+        self.remove_leftovers(&leftovers).await?;
         for (id, row, at) in self.read_in_slots(elsewhere).await? {
             if row.is_some() {
                 locations.insert(id, at);
             }
             view.learn(Fact::Row(id, row));
+        }
+        // A key outlives its timer, or what made it die, if an owner dies while its write is cut off half way: it is free.
+        let holders: Vec<_> = held.iter().map(|(.., holder)| Need::Row(*holder)).collect();
+        if holders.iter().any(|row| !view.knows(row)) {
+            Box::pin(self.learn(view, locations, holders, now)).await?;
+        }
+        for (dest, key, holder) in held {
+            let holds = |row: &Row| row.at.retained().is_none() && row.key() == Some((&dest, &key));
+            let is_held = view.row(holder).is_ok_and(|row| row.as_ref().is_some_and(holds));
+            view.learn(Fact::Key(dest, key, is_held.then_some(holder)));
         }
         Ok(())
     }
@@ -197,29 +210,38 @@ impl Owner {
         buckets.map(|bucket| lookup.field(HashKey::Ended(bucket), field)).collect()
     }
 
+    /// Finds a timer, and in which slots leftovers of it are.
     fn find_row(
         &mut self,
         id: TimerId,
         moved: Option<Ticket>,
         births: &[(SlotKey, Ticket)],
         found: &Found,
+        leftovers: &mut Vec<(SlotKey, TimerId)>,
     ) -> Sought {
-        if let Some(value) = moved.and_then(|ticket| found.value(ticket)) {
+        let entry = moved.and_then(|ticket| found.value(ticket)).map(|value| {
             let entry = decode_moved(id, value, |number| self.dests.name(number));
-            return match self.readable(entry) {
-                Some(MovedEntry::Row(row)) => Sought::Row(row, Location::Moved),
-                Some(MovedEntry::Slot(slot)) => Sought::In(slot),
-                None => Sought::Nothing,
-            };
-        }
-        let Some((slot, value)) =
-            births.iter().find_map(|(slot, ticket)| Some((*slot, found.value(*ticket)?)))
-        else {
-            return Sought::Nothing;
+            self.readable(entry)
+        });
+        let mut sought = match entry {
+            Some(Some(MovedEntry::Row(row))) => Sought::Row(row, Location::Moved),
+            Some(Some(MovedEntry::Slot(slot))) => Sought::In(slot),
+            Some(None) => return Sought::Nothing,
+            None => Sought::Nothing,
         };
-        let read = decode_pending(id, value, |number| self.dests.name(number));
-        self.readable(read)
-            .map_or(Sought::Nothing, |(row, is_birth)| Sought::Row(row, Location::Slot { slot, is_birth }))
+        for (slot, ticket) in births {
+            let Some(value) = found.value(*ticket) else { continue };
+            let read = decode_pending(id, value, |number| self.dests.name(number));
+            let Some((row, is_birth)) = self.readable(read) else { continue };
+            match &sought {
+                Sought::Nothing if is_birth => {
+                    sought = Sought::Row(row, Location::Slot { slot: *slot, is_birth });
+                }
+                Sought::In(of) if of == slot => {}
+                _ => leftovers.push((*slot, id)),
+            }
+        }
+        sought
     }
 
     /// Reads timers that `moved` says are in these slots.

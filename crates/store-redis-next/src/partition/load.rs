@@ -3,18 +3,21 @@
 //! The next slots are read whole, in the order of need; dense wide slots are split into narrower ones first. How far
 //! everything is loaded is the catalog's business.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use mtimer_store::decide::{At, Row};
 use mtimer_store::{LaneError, Load, Loaded, LoadedTimer};
 use mtimer_types::{Time, TimerId};
 use redis::{Pipeline, Value};
 
+use super::facts::Lookup;
 use super::owner::Owner;
 use super::reply;
 use super::writer::Written;
 use super::writes::Writes;
 use crate::keyspace::catalog::{Placements, Step};
-use crate::keyspace::keys::{IndexKey, SlotKey};
+use crate::keyspace::keys::{HashKey, IndexKey, SlotKey};
 use crate::keyspace::value::{decode_id, decode_pending, encode_moved_to};
 
 /// Split steps (of up to five slots of about 128 timers) of one load.
@@ -111,15 +114,15 @@ impl Owner {
         claim: Option<Time>,
         timers: &mut Vec<LoadedTimer>,
     ) -> Result<usize, LaneError> {
-        let contents = self.read_slots(slots).await?;
+        let contents = self.read_stored(slots).await?;
         let mut writes = Writes::default();
         if let Some(until) = claim {
             self.claim(&mut writes, until);
         }
         let (mut entering, mut leaving) = (Vec::new(), Vec::new());
-        for (slot, pairs) in slots.iter().zip(&contents) {
+        for (slot, (_, is_empty)) in slots.iter().zip(&contents) {
             let index = self.catalog.index(*slot);
-            if pairs.is_empty() {
+            if *is_empty {
                 leaving.push((index, slot.to_string()));
             } else if index != IndexKey::Copy {
                 entering.extend([slot.start.to_string(), slot.to_string()]);
@@ -136,8 +139,7 @@ impl Owner {
             self.write_anyway(writes).await?;
         }
         let mut payload = 0;
-        for (slot, pairs) in slots.iter().zip(contents) {
-            let stored = self.stored(pairs);
+        for (slot, (stored, _)) in slots.iter().zip(contents) {
             let bytes = stored.iter().map(|timer| timer.value.len()).sum();
             self.catalog.read_whole(*slot, stored.iter().map(|timer| timer.id), bytes);
             for Stored { row, .. } in stored {
@@ -148,6 +150,60 @@ impl Owner {
             }
         }
         Ok(payload)
+    }
+
+    /// The timers of slots that can be read, and whether a slot is empty. Leftovers are removed first: what an owner has
+    /// left behind that died while its write was cut off half way.
+    async fn read_stored(&mut self, slots: &[SlotKey]) -> Result<Vec<(Vec<Stored>, bool)>, LaneError> {
+        let contents = self.read_slots(slots).await?;
+        let stored = |pairs: Vec<_>| (pairs.len(), self.stored(pairs));
+        let mut contents: Vec<_> = contents.into_iter().map(stored).collect();
+        let mut lookup = Lookup::default();
+        let mut doubtful = HashMap::new();
+        for (slot, (_, stored)) in slots.iter().zip(&contents) {
+            let is_own = self.catalog.knows_ids(*slot);
+            for Stored { id, is_birth, .. } in stored.iter().filter(|_| !is_own) {
+                let hash = self.secret.id(*id);
+                if !is_birth || self.moved.may_have(hash) {
+                    let entry = lookup.field(HashKey::Moved(hash.shelf()), &id.to_bytes());
+                    doubtful.insert((*slot, *id), entry);
+                }
+            }
+        }
+        let found = self.look_up(&lookup).await?;
+        let mut leftovers = Vec::new();
+        for (slot, (count, stored)) in slots.iter().zip(&mut contents) {
+            let is_leftover = |timer: &mut Stored| {
+                let Some(entry) = doubtful.get(&(*slot, timer.id)) else { return false };
+                let entry = found.value(*entry);
+                entry.map_or(!timer.is_birth, |entry| encode_moved_to(*slot) != entry[..])
+            };
+            let before = leftovers.len();
+            leftovers.extend(stored.extract_if(.., is_leftover).map(|timer| (*slot, timer.id)));
+            *count -= leftovers.len() - before;
+        }
+        self.remove_leftovers(&leftovers).await?;
+        Ok(contents.into_iter().map(|(count, stored)| (stored, count == 0)).collect())
+    }
+
+    /// Removes timers from slots in which they are not any more.
+    pub(crate) async fn remove_leftovers(&mut self, timers: &[(SlotKey, TimerId)]) -> Result<(), LaneError> {
+        if timers.is_empty() {
+            return Ok(());
+        }
+        let mut writes = Writes::default();
+        self.remove(&mut writes, timers);
+        self.write_anyway(writes).await?;
+        self.read_ids(timers.iter().map(|(slot, _)| *slot)).await
+    }
+
+    /// Removes timers from slots.
+    fn remove(&self, writes: &mut Writes, timers: &[(SlotKey, TimerId)]) {
+        for (slot, ids) in by_slot(timers.to_vec()) {
+            let (index, name) = (self.space.index(self.catalog.index(slot)), slot.to_string());
+            let fields: Vec<_> = ids.iter().map(|id| id.to_bytes()).collect();
+            writes.take_out(&self.space.slot(slot), &index, &name, &fields);
+        }
     }
 
     /// The timers of a slot that can be read.
@@ -163,10 +219,9 @@ impl Owner {
 
     /// Moves the timers of dense slots into narrower ones.
     async fn split(&mut self, slots: &[SlotKey]) -> Result<(), LaneError> {
-        let contents = self.read_slots(slots).await?;
+        let contents = self.read_stored(slots).await?;
         let mut timers = Vec::new();
-        for (from, pairs) in slots.iter().zip(contents) {
-            let stored = self.stored(pairs);
+        for (from, (stored, _)) in slots.iter().zip(contents) {
             if stored.is_empty() {
                 // Empty, or all damaged: reading it takes it out of its index.
                 self.load_slots(&[*from], None, &mut Vec::new()).await?;
@@ -218,18 +273,14 @@ impl Owner {
             let entry = [id.to_bytes().to_vec(), encode_moved_to(slot)];
             writes.command("HSET", &self.space.moved(self.secret.id(id).shelf()), 2, &entry);
         }
-        let leaving = by_slot(leaving);
-        for (slot, ids) in &leaving {
-            let (index, name) = (self.space.index(self.catalog.index(*slot)), slot.to_string());
-            let fields: Vec<_> = ids.iter().map(|id| id.to_bytes()).collect();
-            writes.take_out(&self.space.slot(*slot), &index, &name, &fields);
-        }
+        self.remove(&mut writes, &leaving);
         self.write_anyway(writes).await?;
-        leaving.into_iter().for_each(|(slot, ids)| self.catalog.removed(slot, ids));
+        by_slot(leaving).into_iter().for_each(|(slot, ids)| self.catalog.removed(slot, ids));
         Ok(())
     }
 
-    /// Reads which ids are in slots.
+    /// Reads which ids are in slots. Of those that this owner has neither read nor made, only whether they are empty:
+    /// leftovers may be in them.
     pub(crate) async fn read_ids(&mut self, slots: impl Iterator<Item = SlotKey>) -> Result<(), LaneError> {
         let slots: Vec<_> = slots.collect();
         let mut reads = Pipeline::new();
@@ -240,7 +291,7 @@ impl Owner {
             let ids: Vec<TimerId> = ids.collect();
             if ids.is_empty() {
                 self.catalog.emptied(slot);
-            } else {
+            } else if self.catalog.knows_ids(slot) {
                 self.catalog.read_ids(slot, ids.into_iter());
             }
         }

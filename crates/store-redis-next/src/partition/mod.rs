@@ -22,7 +22,7 @@ pub(crate) mod lane;
 mod listing;
 mod load;
 pub(crate) mod log;
-mod owner;
+pub(crate) mod owner;
 mod reply;
 pub(crate) mod trim;
 mod turn;

@@ -5,8 +5,8 @@
 //!
 //! - At most one write is under way, and its content never changes for as long as it may still arrive. So it is sent
 //!   again as it is, until the stored number says that it was applied, or the server says that it was not.
-//! - If the server refuses a write of which an earlier copy may still be on its way, the stored number is first raised
-//!   beyond both. After that the copy changes nothing, wherever it arrives.
+//! - A write of which a copy may still be on its way, or was cut off half way, is completed, also by a store that is
+//!   full: what is left of it would otherwise stay, or arrive behind the refusal.
 //! - A stored number below ours means that the store lost writes: a replica that lagged was promoted, or a server
 //!   restarted from an older file. The log applies them again. If it does not reach back so far the lane ends.
 //!
@@ -27,7 +27,9 @@ use super::confirm::Quorum;
 use super::log::{Log, LogRecord};
 use super::reply;
 use super::writes::Writes;
-use crate::wire::{Backoff, Lost, Network, Node, Remedy, Script, remedy};
+#[cfg(test)]
+use crate::simulation::{Broken, broken};
+use crate::wire::{Backoff, Lost, Network, Node, Remedy, Script, load_all, remedy};
 
 /// Who writes.
 #[derive(Clone, Debug)]
@@ -122,7 +124,7 @@ enum Attempt {
     Refused(Refusal),
     /// It was not applied; try again. Why.
     Again(String),
-    /// Nobody knows whether it was or will be applied. Why.
+    /// Nobody knows whether it was or will be applied, in whole or in part. Why.
     Unknown(String),
 }
 
@@ -190,6 +192,8 @@ impl Writer {
                     self.is_up();
                     return Ok(values);
                 }
+                #[cfg(test)]
+                _ if broken(Broken::UnguardedReads) => return Ok(values),
                 seq => self.catch_up(seq).await?,
             }
         }
@@ -257,17 +261,20 @@ impl Writer {
     ///
     /// The lane has ended.
     pub(crate) async fn write(&mut self, writes: Writes) -> Result<Written, LaneError> {
-        let script = if writes.adds() { Script::Apply } else { Script::ApplyFreeing };
+        let mut script = if writes.adds() { Script::Apply } else { Script::ApplyFreeing };
+        #[cfg(test)]
+        if broken(Broken::FreeingRefused) {
+            script = Script::Apply;
+        }
         let record = LogRecord { seq: self.seq, next: self.seq + 1, writes: Arc::new(writes) };
-        // A copy of it may still be on its way.
-        let mut outstanding = false;
+        let mut in_doubt = false;
         loop {
             let why = match self.attempt(&record, script).await? {
                 Attempt::Applied(taken_out) => {
                     self.applied(record);
                     return Ok(Written::Applied(taken_out));
                 }
-                Attempt::Stored(seq) if outstanding && seq == record.next => {
+                Attempt::Stored(seq) if in_doubt && seq == record.next => {
                     self.applied(record);
                     return Ok(Written::Unreported);
                 }
@@ -275,18 +282,20 @@ impl Writer {
                     self.catch_up(seq).await?;
                     continue;
                 }
-                Attempt::Refused(refusal) if !outstanding => return Ok(Written::Refused(refusal)),
-                Attempt::Refused(refusal) => {
-                    return Ok(if self.raise().await? {
-                        Written::Refused(refusal)
-                    } else {
-                        self.applied(record);
-                        Written::Unreported
-                    });
-                }
+                Attempt::Refused(refusal) => return Ok(Written::Refused(refusal)),
                 Attempt::Again(why) => why,
                 Attempt::Unknown(why) => {
-                    outstanding = true;
+                    #[cfg(test)]
+                    if broken(Broken::WriteGivenUp) {
+                        return Ok(Written::Refused(Refusal::ReadOnly));
+                    }
+                    in_doubt = true;
+                    // It is completed now, also if the store is full.
+                    script = Script::ApplyFreeing;
+                    #[cfg(test)]
+                    if broken(Broken::RefusedAfterDoubt) && record.writes.adds() {
+                        script = Script::Apply;
+                    }
                     why
                 }
             };
@@ -294,33 +303,12 @@ impl Writer {
         }
     }
 
-    /// Raises the stored number beyond everything that was sent. `false`: what was sent has been applied meanwhile.
-    async fn raise(&mut self) -> Result<bool, LaneError> {
-        let record = LogRecord { seq: self.seq, next: self.seq + 2, writes: Arc::default() };
-        loop {
-            let why = match self.attempt(&record, Script::ApplyFreeing).await? {
-                Attempt::Applied(_) => {
-                    self.applied(record);
-                    return Ok(true);
-                }
-                Attempt::Stored(seq) if seq == record.next => {
-                    self.applied(record);
-                    return Ok(true);
-                }
-                Attempt::Stored(seq) if seq == record.seq + 1 => return Ok(false),
-                Attempt::Stored(seq) => {
-                    self.catch_up(seq).await?;
-                    continue;
-                }
-                Attempt::Refused(refusal) => refusal.to_string(),
-                Attempt::Again(why) | Attempt::Unknown(why) => why,
-            };
-            self.pause(&why).await?;
-        }
-    }
-
     /// Applies again what the store has lost: everything above the number that it has.
     async fn catch_up(&mut self, stored: u64) -> Result<(), LaneError> {
+        #[cfg(test)]
+        if broken(Broken::NoLog) {
+            return Err(LaneError::RolledBack(self.identity.partition));
+        }
         let mut stored = stored;
         while stored != self.seq {
             let Some(records) = self.log.since(stored) else {
@@ -388,6 +376,8 @@ impl Writer {
         match remedy(&error, self.address()) {
             Remedy::OutOfMemory if script == Script::Apply => Ok(Attempt::Refused(Refusal::OutOfMemory)),
             Remedy::NoWrites(_) if script == Script::Apply => Ok(Attempt::Refused(Refusal::ReadOnly)),
+            // A hash slot that is being migrated may have cut the script off.
+            remedy @ Remedy::Wait(_) => self.heal(remedy, &error).await.map(Attempt::Unknown),
             remedy => self.heal(remedy, &error).await.map(Attempt::Again),
         }
     }
@@ -443,7 +433,13 @@ impl Writer {
                 // If this fails the next attempt tells.
                 let _ = self.network.rediscover().await;
             }
-            Remedy::LoadScripts => self.node = None,
+            Remedy::LoadScripts => {
+                if let Some(node) = &self.node
+                    && node.call(load_all()).await.is_err()
+                {
+                    self.node = None;
+                }
+            }
             Remedy::Broken(why) => return Err(LaneError::Broken(why)),
             Remedy::Ask(_) | Remedy::Wait(_) | Remedy::NoWrites(_) | Remedy::OutOfMemory => {}
         }

@@ -111,7 +111,8 @@ impl Data {
 
     /// Removes what has expired.
     pub(crate) fn expire(&mut self, now: u64) {
-        let gone: Vec<_> = self.expires.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()).collect();
+        let gone: Vec<_> =
+            self.expires.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()).collect();
         for key in gone {
             self.expires.remove(&key);
             self.hashes.remove(&key);
@@ -167,7 +168,7 @@ impl Data {
         Value::Array(found.flat_map(row).collect())
     }
 
-    /// `lua/apply_body.lua`. `fuel` is how many commands run before the script is cut off.
+    /// `lua/apply.lua`. `fuel` is how many commands run before the script is cut off.
     pub(crate) fn apply(&mut self, keys: Args<'_>, argv: Args<'_>, mut fuel: Fuel) -> Result<Value, Torn> {
         let fields: Vec<_> = ["e", "n", "s"].map(|f| self.field(&keys[0], f.as_bytes())).into();
         let expected: Vec<_> = argv[..3].iter().map(|argument| bulk(argument.clone())).collect();
@@ -192,7 +193,8 @@ impl Data {
             match text(name) {
                 kind @ ("TAKEOUT" | "ZTAKEOUT") => {
                     let [index, member, ids @ ..] = args else { panic!("{kind} without its index") };
-                    let (length, remove) = if kind == "TAKEOUT" { ("HLEN", "HDEL") } else { ("ZCARD", "ZREM") };
+                    let (length, remove) =
+                        if kind == "TAKEOUT" { ("HLEN", "HDEL") } else { ("ZCARD", "ZREM") };
                     let before = self.call(length, key, &[]);
                     let removed = self.call(remove, key, ids);
                     burn(&mut fuel)?;
@@ -212,7 +214,9 @@ impl Data {
             }
         }
         burn(&mut fuel)?;
-        self.call("HSET", &keys[0], &[b"s".to_vec(), argv[3].clone()]);
+        if argv[2] != argv[3] {
+            self.call("HSET", &keys[0], &[b"s".to_vec(), argv[3].clone()]);
+        }
         Ok(Value::Array(answer))
     }
 
@@ -227,7 +231,14 @@ impl Data {
         let (in_flight, order) = (or(read(self, "f"), ""), or(read(self, "o"), "0"));
         if read(self, "n").as_deref() == Some(&argv[1][..]) {
             let (prior, seq) = (or(read(self, "p"), "0"), or(read(self, "s"), "0"));
-            return Value::Array(vec![bulk("OK"), bulk(epoch), bulk(prior), bulk(seq), bulk(in_flight), bulk(order)]);
+            return Value::Array(vec![
+                bulk("OK"),
+                bulk(epoch),
+                bulk(prior),
+                bulk(seq),
+                bulk(in_flight),
+                bulk(order),
+            ]);
         }
         if epoch != argv[0] {
             return Value::Array(vec![bulk("EPOCH"), bulk(epoch)]);
@@ -247,7 +258,8 @@ impl Data {
     }
 
     fn call(&mut self, name: &str, key: &[u8], args: Args<'_>) -> i64 {
-        let command: Vec<_> = [name.as_bytes(), key].map(<[u8]>::to_vec).into_iter().chain(args.iter().cloned()).collect();
+        let command: Vec<_> =
+            [name.as_bytes(), key].map(<[u8]>::to_vec).into_iter().chain(args.iter().cloned()).collect();
         match self.run(&command) {
             Value::Int(n) => n,
             _ => 0,

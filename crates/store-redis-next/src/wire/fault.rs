@@ -2,7 +2,8 @@
 //!
 //! A pure function from an error's text to what the caller does. Not in here: doing it.
 
-/// What to do about an error reply. In every case the script has not run.
+/// What to do about an error reply. The script has not run; only of [`Remedy::Wait`] the first writes may have been kept, as a
+/// hash slot that is being migrated cuts scripts off.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Remedy {
     /// MOVED: the hash slot belongs to that node now.
@@ -39,6 +40,8 @@ pub(crate) fn remedy(error: &str, asked: &str) -> Remedy {
         "TRYAGAIN" | "LOADING" | "CLUSTERDOWN" | "MASTERDOWN" | "BUSY" => Remedy::Wait(said()),
         // An operator has ended a script that runs too long (SCRIPT KILL), which Redis allows of one that has written nothing.
         "ERR" if error.starts_with("ERR Script killed by user") => Remedy::Wait(said()),
+        // A script is cut off, as it has emptied a key of a hash slot that is being migrated and comes back to it.
+        "ERR" if error.starts_with("ERR Script attempted to access a non local key") => Remedy::Wait(said()),
         "READONLY" => Remedy::Rediscover(said()),
         "NOSCRIPT" => Remedy::LoadScripts,
         "OOM" => Remedy::OutOfMemory,
@@ -77,6 +80,8 @@ mod tests {
         // As Redis 7.0 says it.
         let killed = "ERR Script killed by user with SCRIPT KILL... script: 694a5fe1, on @user_script:1.";
         assert_eq!(of(killed), Remedy::Wait(killed.into()));
+        let cut_off = "ERR Script attempted to access a non local key in a cluster node script: a2b9d30b, on @user_script:2.";
+        assert_eq!(of(cut_off), Remedy::Wait(cut_off.into()));
         assert!(matches!(of("READONLY You can't write against a read only replica."), Remedy::Rediscover(_)));
         assert_eq!(of("NOSCRIPT No matching script."), Remedy::LoadScripts);
         assert_eq!(of("OOM allow-oom flag is not set on the script"), Remedy::OutOfMemory);

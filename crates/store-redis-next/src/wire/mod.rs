@@ -36,6 +36,6 @@ pub(crate) use self::fault::{Remedy, remedy};
 pub(crate) use self::node::{Lost, Network, Node};
 pub(crate) use self::pool::Pool;
 pub(crate) use self::reply::Reply;
-pub(crate) use self::script::Script;
+pub(crate) use self::script::{Script, load_all};
 pub(crate) use self::servers::Servers;
 pub(crate) use self::settings::watch;
