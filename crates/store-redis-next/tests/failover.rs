@@ -372,27 +372,6 @@ async fn below_the_log_the_lane_ends_and_a_line_says_what_may_be_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_promise_is_off_until_the_replica_has_what_was_dropped() {
-    let lines = Lines::collect();
-    let mut site = Site::failover();
-    let owner = owner(&site, LITTLE).await;
-    let plan = Plan::new();
-    plan.prepare(&owner).await;
-    site.begin_to_lose();
-    plan.carry_out(&owner).await;
-    site.let_trimming_fail().await;
-    assert!(owner.store.log_status().promise_off_since.is_some());
-    site.master().let_replicas_follow();
-    until("everything is safe", || {
-        let status = owner.store.log_status();
-        status.bytes == 0 && status.promise_off_since.is_none()
-    })
-    .await;
-    assert_eq!(site.master().digest(), site.successor().digest());
-    assert_eq!(lines.with("a failover of Redis loses nothing again"), 1);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_keeps_what_the_append_only_file_may_not_have() {
     let Site::Restart { server, .. } = Site::restart() else { unreachable!() };
     let owner = Owner::new(&server.url()).await;

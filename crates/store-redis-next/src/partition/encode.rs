@@ -199,7 +199,7 @@ impl Owner {
         if let Location::Slot { slot, is_birth } = location {
             let value = encode_pending(&row.record, fire, tier, is_birth, dest);
             draft.set(HashKey::Slot(slot), &field, &value);
-            if !is_birth && !(stays && from.is_some()) {
+            if !(is_birth || stays && from.is_some()) {
                 let shelf = self.secret.id(id).shelf();
                 let is_in_place = matches!(from, Some(Location::Slot { slot: old, .. }) if old == slot);
                 if is_in_place {

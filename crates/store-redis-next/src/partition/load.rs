@@ -267,7 +267,7 @@ impl Owner {
         self.announce(&mut writes, &placements);
         for (slot, pairs) in by_slot(fields) {
             let pairs = pairs.iter().flat_map(|timer| [timer.id.to_bytes().to_vec(), timer.value.to_vec()]);
-            writes.command("HSET", &self.space.slot(slot), 2, &pairs.collect::<Vec<_>>());
+            writes.command("HSET", &self.space.slot(slot), 2, pairs.collect::<Vec<_>>());
         }
         for (id, slot) in entries {
             let entry = [id.to_bytes().to_vec(), encode_moved_to(slot)];
@@ -305,8 +305,8 @@ impl Owner {
             let entries = slots.iter().flat_map(|slot| [slot.start.to_string(), slot.to_string()]);
             let names = slots.iter().map(SlotKey::to_string);
             let mut writes = Writes::default();
-            writes.command("ZADD", &self.space.index(IndexKey::List), 2, &entries.collect::<Vec<_>>());
-            writes.command("ZREM", &self.space.index(IndexKey::Copy), 1, &names.collect::<Vec<_>>());
+            writes.command("ZADD", &self.space.index(IndexKey::List), 2, entries.collect::<Vec<_>>());
+            writes.command("ZREM", &self.space.index(IndexKey::Copy), 1, names.collect::<Vec<_>>());
             self.write_anyway(writes).await?;
             slots.iter().for_each(|slot| self.catalog.listed(*slot));
         }

@@ -176,7 +176,7 @@ impl Data {
             let stored = fields.into_iter().map(|v| if v == Value::Nil { bulk("0") } else { v });
             return Ok(Value::Array(std::iter::once(bulk("SEQ")).chain(stored).collect()));
         }
-        let mut burn = |fuel: &mut Fuel| match fuel {
+        let burn = |fuel: &mut Fuel| match fuel {
             Some(0) => Err(Torn),
             Some(left) => {
                 *left -= 1;

@@ -138,9 +138,10 @@ fn forgetful_store() -> Check {
     block_on(async {
         let mut run = Run::new(1, 0).await?;
         let seen = run.owner.epoch();
-        let mut state = run.server.state();
-        (state.data, state.now) = (Default::default(), START - 1_000);
-        drop(state);
+        {
+            let mut state = run.server.state();
+            (state.data, state.now) = (Default::default(), START - 1_000);
+        }
         let next = acquire_next(&run.server, &run.shared, Epoch(0), seen, &mut run.random).await?;
         same("whether the epoch has risen", &(next.epoch() > seen), &true)
     })

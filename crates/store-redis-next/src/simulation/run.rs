@@ -16,6 +16,7 @@ use mtimer_types::{
     TimerId,
 };
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::server::{Random, Simulated};
@@ -23,6 +24,7 @@ use crate::keyspace::secret::Secret;
 use crate::partition::acquire::{Shared, acquire};
 use crate::partition::log::LogBudget;
 use crate::partition::owner::Owner;
+use crate::partition::trim::Trimming;
 use crate::wire::ask;
 
 /// Seeds that a test runs when the environment does not say otherwise.
@@ -103,6 +105,12 @@ impl Run {
             cluster: "c".into(),
             secret: Secret::new([7; Secret::BYTES]),
             log_budget: Arc::new(LogBudget::new(usize::MAX)),
+            trimming: Trimming {
+                replicas: Arc::new(server.clone()),
+                network: Arc::new(server.clone()),
+                began: Instant::now(),
+            },
+            quorum: None,
         };
         server.state().one_in = one_in;
         let owner = acquire_next(&server, &shared, Epoch(0), Epoch(0), &mut random).await?;

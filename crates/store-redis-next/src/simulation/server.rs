@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use redis::{Arg, Cmd, Pipeline, Value};
 
 use super::data::{Data, Fuel};
-use crate::wire::{Lost, Network, Node, Script};
+use crate::wire::{Confirmed, Lost, Network, Node, Replicas, Script};
 
 /// Snapshots that are kept: a server loses as many writes at most.
 const PAST: usize = 24;
@@ -164,6 +164,21 @@ impl Network for Simulated {
 
     fn may_evict(&self, _: u16) -> bool {
         false
+    }
+}
+
+/// A replica that never confirms: the owner keeps its whole log.
+impl Replicas for Simulated {
+    fn replicas(&self, _: u16) -> u32 {
+        1
+    }
+
+    fn append_only(&self, _: u16) -> bool {
+        false
+    }
+
+    fn confirm(&self, _: u16, _: u32, _: Cmd) -> BoxFuture<'static, Result<Confirmed, Lost>> {
+        async { Err(Lost("the replica does not confirm".into())) }.boxed()
     }
 }
 
