@@ -116,7 +116,7 @@ impl Client {
         let mut ops = Vec::with_capacity(schedules.len());
         let (now, mut spread) = (self.now(), self.shared().spread(schedules.len()));
         for schedule in schedules {
-            slots.push(match schedule.resolve(now, |dest, key| spread.partition(dest, key)) {
+            slots.push(match schedule.resolve(now, |dest, key, due| spread.id(dest, key, due, now)) {
                 Ok((timer, policy)) => {
                     let id = timer.id;
                     ops.push(RequestOp::Schedule { timer: Arc::new(timer), policy });
@@ -239,7 +239,8 @@ impl Client {
     }
 
     fn resolve(&self, schedule: Schedule) -> Result<(Timer, KeyPolicy), ScheduleError> {
-        Ok(schedule.resolve(self.now(), |dest, key| self.shared().spread(1).partition(dest, key))?)
+        let (now, mut spread) = (self.now(), self.shared().spread(1));
+        Ok(schedule.resolve(now, |dest, key, due| spread.id(dest, key, due, now))?)
     }
 
     async fn request(&self, op: RequestOp) -> Result<OpReply, RequestError> {

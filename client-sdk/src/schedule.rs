@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mtimer_types::timer::InvalidTimer;
-use mtimer_types::{Destination, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Time, Timer, TimerId};
+use mtimer_types::{Destination, Key, KeyPolicy, Mode, RetryTiers, Time, Timer, TimerId};
 use serde::Serialize;
 
 /// A point in time: named, or counted from the moment of the call by the cluster clock.
@@ -167,11 +167,11 @@ impl Schedule {
         }
     }
 
-    /// Fixes due time, deadline and id, and checks the limits.
+    /// Fixes due time, deadline and id, and checks the limits. `new_id` makes an id for a due time.
     pub(crate) fn resolve(
         mut self,
         now: Time,
-        partition: impl FnOnce(&Destination, Option<&Key>) -> PartitionId,
+        new_id: impl FnOnce(&Destination, Option<&Key>, Time) -> TimerId,
     ) -> Result<(Timer, KeyPolicy), InvalidTimer> {
         let due = match (self.when, self.id) {
             (When::After(_), Some(id)) => id.birth_due(),
@@ -179,7 +179,7 @@ impl Schedule {
         };
         let id = match self.id {
             Some(id) => id,
-            None => TimerId::new(due, now, partition(&self.dest, self.key.as_ref()), rand::random()),
+            None => new_id(&self.dest, self.key.as_ref(), due),
         };
         let timer = Timer {
             id,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mtimer_protocol::{SettleRefusal, Topology, Welcome};
-use mtimer_types::{Destination, Epoch, Key, PartitionId, TimerId};
+use mtimer_types::{Cohorts, Destination, Epoch, Key, PartitionId, Time, TimerId};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
@@ -52,6 +52,7 @@ pub(crate) struct Shared {
     partition: AtomicU64,
     /// The partitions whose owners are connected.
     reachable: Mutex<Arc<[PartitionId]>>,
+    cohorts: Cohorts,
 }
 
 /// See [`Stats`].
@@ -94,16 +95,23 @@ impl Counters {
     }
 }
 
-/// Spreads new timers over the partitions.
-pub(crate) struct Spread {
+/// Spreads new timers over the partitions, and their slots.
+pub(crate) struct Spread<'a> {
     next: u64,
     reachable: Arc<[PartitionId]>,
     partitions: u16,
+    cohorts: &'a Cohorts,
 }
 
-impl Spread {
-    /// Where the next one goes: by its key, or where the ones before it went, among those whose owner is connected.
-    pub(crate) fn partition(&mut self, dest: &Destination, key: Option<&Key>) -> PartitionId {
+impl Spread<'_> {
+    /// The id of the next one, born at `now`.
+    pub(crate) fn id(&mut self, dest: &Destination, key: Option<&Key>, due: Time, now: Time) -> TimerId {
+        let partition = self.partition(dest, key);
+        self.cohorts.assign(TimerId::new(due, now, partition, rand::random()))
+    }
+
+    /// Where it goes: by its key, or where the ones before it went, among those whose owner is connected.
+    fn partition(&mut self, dest: &Destination, key: Option<&Key>) -> PartitionId {
         if let Some(key) = key {
             return PartitionId::of_key(dest, key, self.partitions);
         }
@@ -139,6 +147,7 @@ impl Shared {
             closing: tokio::sync::Mutex::new(()),
             partition: AtomicU64::new(u64::from(rand::random::<u16>()) * PARTITION_RUN),
             reachable: Mutex::new(Arc::default()),
+            cohorts: Cohorts::new(rand::random()),
         }
     }
 
@@ -165,11 +174,12 @@ impl Shared {
     }
 
     /// Where so many new timers go.
-    pub(crate) fn spread(&self, timers: usize) -> Spread {
+    pub(crate) fn spread(&self, timers: usize) -> Spread<'_> {
         Spread {
             next: self.partition.fetch_add(timers as u64, Ordering::Relaxed),
             reachable: Arc::clone(&self.reachable.locked()),
             partitions: self.partitions,
+            cohorts: &self.cohorts,
         }
     }
 

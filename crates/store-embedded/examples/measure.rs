@@ -51,7 +51,7 @@ async fn main() -> Result<(), Failure> {
     report("load", loaded, at);
     let at = Clock::start();
     run(|p, n| match n % 2 {
-        0 => Op::Settle { id: timer(p, n).id, verdict: Verdict::Ack },
+        0 => Op::settle(timer(p, n).id, Verdict::Ack),
         _ => Op::Park { id: timer(p, n).id, failed: 0 },
     })
     .await;

@@ -255,11 +255,11 @@ impl<'a> Planner<'a> {
                 out.push(if *in_flight { "1" } else { "0" }).push(request.0.to_le_bytes());
                 out.number(due.as_ms()).number(slot as u64);
             }
-            Op::Take { id } | Op::Purge { id } => {
+            Op::Purge { id } => {
                 self.id(*id);
                 out.push(id.to_bytes());
             }
-            Op::Park { id, failed } => {
+            Op::Take { id, failed } | Op::Park { id, failed } => {
                 self.id(*id);
                 out.push(id.to_bytes()).number(u64::from(*failed));
             }
@@ -268,7 +268,7 @@ impl<'a> Planner<'a> {
                 let slot = self.file(*id, *fire, 0, now);
                 out.push(id.to_bytes()).number(fire.as_ms()).number(slot as u64);
             }
-            Op::Settle { id, verdict } => self.verdict(*id, verdict, now, out),
+            Op::Settle { id, verdict, .. } => self.verdict(*id, verdict, now, out),
             Op::Trim { of, before, keep, limit } => {
                 self.shelves = u16::MAX;
                 out.number(before.as_ms()).number(*keep).number(u64::from(*limit));

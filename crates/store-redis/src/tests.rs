@@ -58,7 +58,7 @@ fn schedule(timer: &Timer, policy: KeyPolicy) -> Op {
 }
 
 fn settle(id: TimerId, verdict: Verdict) -> Op {
-    Op::Settle { id, verdict }
+    Op::settle(id, verdict)
 }
 
 const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
@@ -146,14 +146,14 @@ async fn whatever_comes_to_nothing_leaves_no_slots_in_memory() {
     let ended = timer(1, NOW + DAY, None);
     let stays = timer(2, NOW + DAY, None);
     engine.pipeline([vec![schedule(&ended, KeyPolicy::Create), schedule(&stays, KeyPolicy::Create)]]).await;
-    let expired = Op::Settle { id: ended.id, verdict: Verdict::Expired };
+    let expired = Op::settle(ended.id, Verdict::Expired);
     engine.pipeline([vec![expired], vec![Op::Park { id: stays.id, failed: 0 }]]).await;
     let before = engine.known_slots();
     let other = Timer { payload: Bytes::from_static(b"other"), ..stays.clone() };
     let moves = (10..200).flat_map(|n| {
         let (id, fire) = (timer(n, NOW + n * DAY, None).id, NOW + n * DAY);
         let retry = Verdict::Retry { fire, tier: 1, failed: 1, error: "no".into() };
-        [Op::Unpark { id, fire }, Op::Replay { id, fire }, Op::Settle { id, verdict: retry }]
+        [Op::Unpark { id, fire }, Op::Replay { id, fire }, Op::settle(id, retry)]
     });
     let answers = engine.pipeline([moves.collect()]).await;
     assert!(answers.iter().all(|a| *a == Answer::Gone));
@@ -170,7 +170,7 @@ async fn whatever_comes_to_nothing_leaves_no_slots_in_memory() {
     server.call::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(engine.pipeline([all()]).await, vec![NEW; 100]);
     assert_eq!(engine.known_slots(), before + 100);
-    engine.pipeline([fresh.iter().map(|t| Op::Settle { id: t.id, verdict: Verdict::Ack }).collect()]).await;
+    engine.pipeline([fresh.iter().map(|t| Op::settle(t.id, Verdict::Ack)).collect()]).await;
     assert_eq!(engine.known_slots(), before);
 }
 
@@ -184,7 +184,7 @@ async fn a_slot_is_known_for_as_long_as_any_script_has_filled_it() {
     let before = engine.known_slots();
     let refused = |n, at| vec![schedule(&timer(n, at, Some("k")), KeyPolicy::Create)];
     let filed = |n, at| vec![schedule(&timer(n, at, None), KeyPolicy::Create)];
-    let ack = |n, at| vec![Op::Settle { id: timer(n, at, None).id, verdict: Verdict::Ack }];
+    let ack = |n, at| vec![Op::settle(timer(n, at, None).id, Verdict::Ack)];
     let at = |day: u64| NOW + day * DAY;
     engine.pipeline([refused(10, at(10)), filed(11, at(10))]).await;
     assert_eq!(engine.known_slots(), before + 1, "refused, filed");

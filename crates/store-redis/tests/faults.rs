@@ -20,7 +20,7 @@ const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, repl
 const MARK: &str = "owner:{2}";
 
 fn settle(id: TimerId, verdict: Verdict) -> Op {
-    Op::Settle { id, verdict }
+    Op::settle(id, verdict)
 }
 
 fn dead(id: TimerId) -> Op {
@@ -43,7 +43,7 @@ async fn prepared(owner: &Owner) -> Vec<(&'static str, Op, Answer)> {
     let id = |n: usize| timers[n].id;
     owner.one(Op::Park { id: id(1), failed: 0 }).await;
     owner.apply(vec![dead(id(2)), dead(id(3)), dead(id(4))]).await;
-    owner.one(Op::Take { id: taking[1].id }).await;
+    owner.one(Op::Take { id: taking[1].id, failed: 0 }).await;
     let fresh = timer(at, 5);
     let newer = keyed(at, "k");
     let (due, request) = (at + 90, RequestId(unique()));
@@ -57,7 +57,7 @@ async fn prepared(owner: &Owner) -> Vec<(&'static str, Op, Answer)> {
         ("replace", replace, Answer::Schedule(replaced)),
         ("cancel", cancel(id(6)), Answer::Cancel(CancelAnswer::Cancelled(id(6)))),
         ("reschedule", reschedule, Answer::Reschedule(RescheduleAnswer::Rescheduled(id(5)))),
-        ("take", Op::Take { id: taking[0].id }, Answer::Done),
+        ("take", Op::Take { id: taking[0].id, failed: 0 }, Answer::Done),
         ("unconfirmed", settle(taking[1].id, Verdict::Unconfirmed), Answer::Done),
         ("ack", ack(id(7)), Answer::Done),
         ("retry", settle(id(8), retry), Answer::Done),

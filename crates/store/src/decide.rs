@@ -1,7 +1,8 @@
 //! What every operation does, as pure decisions over a small table.
 //!
 //! Purpose: one implementation of [`crate::op`] for every store that can read before it writes (the in-memory model,
-//! the embedded store). A store brings a [`Table`]; [`apply`] reads and writes it and answers.
+//! the embedded store; one that has to be read remotely through a [`crate::view`]). A store brings a [`Table`];
+//! [`apply`] reads and writes it and answers.
 //!
 //! Invariant: a decision reads everything it needs before its first write, so an operation that fails to read
 //! changes nothing. A live key names a live timer; a timer that leaves takes its key along only if the key still
@@ -62,6 +63,15 @@ pub enum At {
 }
 
 impl At {
+    /// Which kind of retained timer this is; `None` if it is in any other place.
+    pub const fn retained(self) -> Option<Retained> {
+        match self {
+            Self::Dead { .. } => Some(Retained::Dead),
+            Self::Unconfirmed { .. } => Some(Retained::Unconfirmed),
+            Self::Pending { .. } | Self::Parked | Self::Taken { .. } => None,
+        }
+    }
+
     /// Since when a timer is retained (see [`Retained`]); `None` if it is in any other place.
     pub const fn retained_since(self) -> Option<Time> {
         match self {
@@ -185,8 +195,8 @@ pub fn apply<T: Table>(table: &mut T, ctx: &Context, op: &Op) -> Result<Answer, 
             table.set_answered(*request, &answer, ctx.now)?;
             Ok(answer)
         }
-        Op::Take { id } => settle::take(table, ctx, *id),
-        Op::Settle { id, verdict } => settle::settle(table, ctx, *id, verdict),
+        Op::Take { id, failed } => settle::take(table, ctx, *id, *failed),
+        Op::Settle { id, verdict, .. } => settle::settle(table, ctx, *id, verdict),
         Op::Park { id, failed } => settle::park(table, ctx, *id, *failed),
         Op::Unpark { id, fire } => settle::unpark(table, ctx, *id, *fire),
         Op::Replay { id, fire } => change::replay(table, ctx, *id, *fire),
@@ -268,9 +278,10 @@ fn end<T: Table>(table: &mut T, ctx: &Context, row: &Row, how: Option<Ended>) ->
     }
 }
 
-/// Frees a row's key if it still names the row.
+/// Frees a row's key if it still names the row. A retained timer has lost its key before.
 fn free_key<T: Table>(table: &mut T, row: &Row) -> Result<(), T::Error> {
-    if let Some((dest, key)) = row.key()
+    if row.at.retained().is_none()
+        && let Some((dest, key)) = row.key()
         && table.key(dest, key)? == Some(row.id())
     {
         table.set_key(dest, key, None)?;

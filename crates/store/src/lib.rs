@@ -20,6 +20,7 @@ pub mod lane;
 pub mod memory;
 pub mod op;
 pub mod record;
+pub mod view;
 
 pub use coordination::{Campaigned, Candidate, Coordination, Lease};
 pub use cursor::LoadCursor;

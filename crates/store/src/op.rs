@@ -99,7 +99,8 @@ pub enum Op {
     /// - Dead, unconfirmed, or taken in another epoch: nothing changes, too late.
     /// - A delivery is under way: too late. A pending or parked timer gets [`Progress::stopped`].
     /// - Attempt 1 (see above; covered counts) and not stopped: removed, leaves [`Ended::Cancelled`].
-    ///   So is a timer that this epoch has taken: without a delivery under way it was not sent.
+    ///   So is a timer that this epoch has taken: without a delivery under way it was not sent. (A covered
+    ///   attempt counts as failed once it is taken.)
     /// - Any other becomes a dead letter for [`DeadReason::Stopped`] (a covered attempt counts as
     ///   failed there), too late.
     Cancel {
@@ -129,6 +130,8 @@ pub enum Op {
     Take {
         /// Which.
         id: TimerId,
+        /// Becomes its [`Progress::failed`] (so that a covered attempt stays counted).
+        failed: u32,
     },
     /// Ends or continues a timer after a delivery, a missed deadline or a lost client. See [`Verdict`].
     Settle {
@@ -136,6 +139,9 @@ pub enum Op {
         id: TimerId,
         /// How.
         verdict: Verdict,
+        /// The timer, if the owner has it in memory. A store may remove it by this without reading it first: nearly all
+        /// timers end so.
+        timer: Option<Arc<Timer>>,
     },
     /// Moves a pending timer, or one this epoch has taken and not sent (nor unconfirmed), to its destination's park.
     /// Done also if it is parked; gone if it is anywhere else or nowhere.
@@ -182,13 +188,18 @@ pub enum Op {
 }
 
 impl Op {
+    /// An [`Op::Settle`] of a timer that is not in memory.
+    pub const fn settle(id: TimerId, verdict: Verdict) -> Self {
+        Self::Settle { id, verdict, timer: None }
+    }
+
     /// The timer that the operation names by its id: of one that names a key, only the partition knows which it is.
     pub fn id(&self) -> Option<TimerId> {
         match self {
             Self::Schedule { timer, .. } => Some(timer.id),
             Self::Cancel { target: Target::Id(id), .. }
             | Self::Reschedule { target: Target::Id(id), .. }
-            | Self::Take { id }
+            | Self::Take { id, .. }
             | Self::Settle { id, .. }
             | Self::Park { id, .. }
             | Self::Unpark { id, .. }
@@ -200,7 +211,7 @@ impl Op {
 }
 
 /// Timers that stay stored until a person replays or purges them, or [`Op::Trim`] removes them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Retained {
     /// Dead letters, oldest by time of death.
     Dead,
@@ -326,7 +337,8 @@ pub enum RescheduleAnswer {
 /// Why a store would not take a write. None of these is final.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Only for operations that add: schedule, reschedule, replay.
+    /// Only for operations that add: schedule, reschedule, replay; and for a cancel of what is not there, which would be
+    /// remembered.
     #[error("the store is out of memory: raise its limit or let timers drain")]
     OutOfMemory,
     /// The store takes no writes for now.
@@ -361,8 +373,8 @@ mod tests {
         assert_eq!(edits(key.into()), [None; 2]);
 
         let fire = Time::from_ms(5);
-        let settle = Op::Settle { id, verdict: Verdict::Ack };
-        let moves = [Op::Take { id }, settle, Op::Park { id, failed: 0 }, Op::Unpark { id, fire }];
+        let settle = Op::settle(id, Verdict::Ack);
+        let moves = [Op::Take { id, failed: 0 }, settle, Op::Park { id, failed: 0 }, Op::Unpark { id, fire }];
         let ends = [Op::Replay { id, fire }, Op::Purge { id }];
         assert!(moves.iter().chain(&ends).all(|op| op.id() == Some(id)));
         assert_eq!(Op::Trim { of: Retained::Dead, before: fire, keep: 0, limit: 1 }.id(), None);

@@ -128,17 +128,26 @@ impl SlotWidth {
 
 /// A timer's id: 128 bits, made by the client, so that a repeated schedule is the same schedule.
 ///
-/// From the top: birth due time (48 bits, ms), birth slot width (2 bits), partition (16 bits), random (62 bits).
-/// The text form is 26 digits of Crockford's base 32 in lower case and sorts like the number. An id stays valid
-/// after a reschedule; what it names is then recorded elsewhere, but the birth position is still in it.
+/// From the top: birth due time (48 bits, ms), birth slot width (2 bits), partition (16 bits), cohort (6 bits),
+/// random (56 bits). The text form is 26 digits of Crockford's base 32 in lower case and sorts like the number. An id
+/// stays valid after a reschedule; what it names is then recorded elsewhere, but the birth position is still in it.
+///
+/// Timers of one partition, slot width and slot that have one cohort may be stored together: a client gives one to
+/// about 128 ids in turn ([`crate::Cohorts`]). It is a hint, as the width is: any value is valid.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimerId(u128);
 
 impl TimerId {
-    /// Number of random bits.
+    /// Number of random bits, those of the cohort included.
     pub const RANDOM_BITS: u32 = 62;
+    /// Number of cohorts.
+    pub const COHORTS: u8 = 1 << Self::COHORT_BITS;
 
-    /// Makes an id for a timer due at `due`, born at `now`. Of `random` the low 62 bits are used.
+    const COHORT_BITS: u32 = 6;
+    const COHORT_SHIFT: u32 = Self::RANDOM_BITS - Self::COHORT_BITS;
+
+    /// Makes an id for a timer due at `due`, born at `now`. Of `random` the low 62 bits are used; the highest six of
+    /// them are the cohort ([`TimerId::with_cohort`] sets another).
     pub fn new(due: Time, now: Time, partition: PartitionId, random: u64) -> Self {
         Self::with_width(due, SlotWidth::for_distance(due.ms_since(now)), partition, random)
     }
@@ -169,7 +178,19 @@ impl TimerId {
         PartitionId((self.0 >> 62) as u16)
     }
 
-    /// The 62 random bits.
+    /// The same id in another cohort. Of `cohort` the low 6 bits are used.
+    #[must_use]
+    pub fn with_cohort(self, cohort: u8) -> Self {
+        let all = u128::from(Self::COHORTS - 1) << Self::COHORT_SHIFT;
+        Self(self.0 & !all | u128::from(cohort) << Self::COHORT_SHIFT & all)
+    }
+
+    /// The cohort; below [`TimerId::COHORTS`].
+    pub const fn cohort(self) -> u8 {
+        (self.random() >> Self::COHORT_SHIFT) as u8
+    }
+
+    /// The 62 random bits: cohort and random.
     pub const fn random(self) -> u64 {
         (self.0 as u64) & ((1 << Self::RANDOM_BITS) - 1)
     }
@@ -274,9 +295,19 @@ mod tests {
             prop_assert_eq!(id.birth_width(), width);
             prop_assert_eq!(id.partition(), PartitionId(p));
             prop_assert_eq!(id.random(), r & ((1 << 62) - 1));
+            prop_assert_eq!(u64::from(id.cohort()), r >> 56 & 63);
             prop_assert_eq!(id.to_string().parse::<TimerId>().unwrap(), id);
             prop_assert_eq!(TimerId::from_bytes(id.to_bytes()), id);
             prop_assert_eq!(TimerId::from_u128(id.as_u128()), id);
+        }
+
+        #[test]
+        fn a_cohort_changes_nothing_else(n: u128, cohort: u8) {
+            let (old, new) = (TimerId::from_u128(n), TimerId::from_u128(n).with_cohort(cohort));
+            prop_assert_eq!(new.cohort(), cohort & 63);
+            prop_assert_eq!(new.with_cohort(old.cohort()), old);
+            prop_assert_eq!((new.birth_due(), new.partition()), (old.birth_due(), old.partition()));
+            prop_assert_eq!(new.birth_width(), old.birth_width());
         }
 
         #[test]

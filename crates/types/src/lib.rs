@@ -6,6 +6,7 @@
 
 #![warn(missing_docs)]
 
+pub mod cohorts;
 pub mod id;
 pub mod limits;
 pub mod name;
@@ -13,6 +14,7 @@ pub mod outcome;
 pub mod time;
 pub mod timer;
 
+pub use cohorts::Cohorts;
 pub use id::{Epoch, Nonce, PartitionId, SlotWidth, Term, TimerId};
 pub use name::{Destination, Key, NameError};
 pub use outcome::{DeadReason, Ended, HandlerOutcome};

@@ -178,11 +178,12 @@ impl Engine {
     fn give(&mut self, now: Now, id: TimerId, member: MemberRef) {
         self.roster.charge(member);
         self.unsettled += 1;
-        let mode = self.partition(id.partition()).and_then(|p| p.table.get(id)).map(|e| e.record.timer.mode);
-        match mode {
-            Some(Mode::AtMostOnce) => {
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
+        match entry {
+            Some(entry) if entry.record.timer.mode == Mode::AtMostOnce => {
+                let failed = entry.attempt() - 1;
                 self.set_state(id, State::Taking { member });
-                self.enqueue(id.partition(), Op::Take { id }, OpCtx::Take { id });
+                self.enqueue(id.partition(), Op::Take { id, failed }, OpCtx::Take { id, failed });
             }
             _ => self.deliver(now, id, member),
         }

@@ -211,7 +211,7 @@ impl Engine {
                 Some(op) => self.put_off(at, op, ctx),
                 None => self.refused(at, ctx, refusal),
             },
-            (OpCtx::Take { id }, answer) => self.taken(now, id, &answer),
+            (OpCtx::Take { id, .. }, answer) => self.taken(now, id, &answer),
             (OpCtx::Settle { id, verdict, report, late }, answer) => {
                 self.settled(now, id, verdict, report, late, &answer)
             }

@@ -208,7 +208,7 @@ impl Engine {
             let failed = record.progress.failed;
             let error = record.progress.last_error.unwrap_or_default();
             let verdict = Verdict::Dead { reason: DeadReason::Stopped, failed, error };
-            let op = Op::Settle { id, verdict: verdict.clone() };
+            let op = Op::settle(id, verdict.clone());
             p.queue.push_own(op, OpCtx::Settle { id, verdict, report: None, late: false });
         }
     }
@@ -271,7 +271,7 @@ impl Engine {
             } else {
                 self.count(Counter::Unconfirmed, 1);
                 let verdict = Verdict::Unconfirmed;
-                let op = Op::Settle { id, verdict: verdict.clone() };
+                let op = Op::settle(id, verdict.clone());
                 self.enqueue(at, op, OpCtx::Settle { id, verdict, report: None, late: false });
             }
         }

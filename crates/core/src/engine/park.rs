@@ -321,7 +321,7 @@ impl Engine {
             match deadline {
                 Some(_) if record.timer.is_past_deadline(now.time) && !here => {
                     let verdict = Verdict::Expired;
-                    let op = Op::Settle { id, verdict: verdict.clone() };
+                    let op = Op::settle(id, verdict.clone());
                     self.enqueue(at, op, OpCtx::Settle { id, verdict, report: None, late: false });
                 }
                 Some(d) => earliest = Some(earliest.map_or(d, |e: Time| e.min(d))),

@@ -174,7 +174,9 @@ mod tests {
 
     fn numbers(batch: &[Queued]) -> Vec<u128> {
         let number = |op: &Op| match op {
-            Op::Take { id } | Op::Park { id, .. } | Op::Settle { id, .. } | Op::Purge { id } => id.as_u128(),
+            Op::Take { id, .. } | Op::Park { id, .. } | Op::Settle { id, .. } | Op::Purge { id } => {
+                id.as_u128()
+            }
             _ => unreachable!(),
         };
         batch.iter().map(|(op, _)| number(op)).collect()
@@ -194,7 +196,7 @@ mod tests {
 
     fn settle(q: &mut OpQueue, n: u128) {
         let ctx = OpCtx::Settle { id: id(n), verdict: Verdict::Ack, report: None, late: false };
-        q.push_own(Op::Settle { id: id(n), verdict: Verdict::Ack }, ctx);
+        q.push_own(Op::settle(id(n), Verdict::Ack), ctx);
     }
 
     #[test]

@@ -72,6 +72,7 @@ pub(super) enum OpCtx {
     },
     Take {
         id: TimerId,
+        failed: u32,
     },
     Settle {
         id: TimerId,
@@ -96,8 +97,8 @@ impl OpCtx {
     /// The operation anew, if it is one of the owner's own that must be done.
     pub(super) fn own_op(&self) -> Option<Op> {
         match self {
-            Self::Take { id } => Some(Op::Take { id: *id }),
-            Self::Settle { id, verdict, .. } => Some(Op::Settle { id: *id, verdict: verdict.clone() }),
+            Self::Take { id, failed } => Some(Op::Take { id: *id, failed: *failed }),
+            Self::Settle { id, verdict, .. } => Some(Op::settle(*id, verdict.clone())),
             Self::Park { id, failed } => Some(Op::Park { id: *id, failed: *failed }),
             // The time to fire is filled in when the batch is made.
             Self::Unpark { id } => Some(Op::Unpark { id: *id, fire: Time::ZERO }),

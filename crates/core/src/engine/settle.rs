@@ -71,7 +71,7 @@ impl Engine {
                 // Of what the predecessor left under way the store has no claim that would tell: the word of it does.
                 let left = self.was_left(id, attempt, client);
                 let verdict = if left { Verdict::Ack } else { Verdict::LateAck { attempt } };
-                let op = Op::Settle { id, verdict: verdict.clone() };
+                let op = Op::settle(id, verdict.clone());
                 let ctx = OpCtx::Settle { id, verdict, report: Some(report), late: true };
                 self.enqueue(id.partition(), op, ctx);
                 if let Some(p) = self.partition(id.partition()) {
@@ -207,11 +207,12 @@ impl Engine {
         let member = flight.and_then(|f| f.member);
         self.set_state(id, State::Settling { member, attempt: flight.map(|f| f.attempt) });
         let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
-        if let Some(dest) = entry.map(|e| e.dest).filter(|_| member.is_some()) {
+        let (dest, timer) = entry.map(|e| (e.dest, e.record.timer.clone())).unzip();
+        if let Some(dest) = dest.filter(|_| member.is_some()) {
             self.roster.dest_mut(dest).settling += 1;
         }
         let patient = verdict == Verdict::Ack && self.may_wait(id, member);
-        let op = Op::Settle { id, verdict: verdict.clone() };
+        let op = Op::Settle { id, verdict: verdict.clone(), timer };
         let ctx = OpCtx::Settle { id, verdict, report, late: false };
         match self.partition(id.partition()) {
             Some(p) if patient => p.queue.push_patient(op, ctx),

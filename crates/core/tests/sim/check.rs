@@ -74,11 +74,8 @@ impl History {
             // What it does in this window its clients refuse, or may see.
             return;
         }
-        // The number of an at-most-once delivery is not stored: what was sent as covered by a predecessor's claim, never
-        // confirmed and replayed has the same one again.
-        let again = life.mode == Mode::AtMostOnce && !life.replays.is_empty();
         if let Some(last) = before.last()
-            && (epoch, attempt + u32::from(again)) <= (last.epoch, last.attempt)
+            && (epoch, attempt) <= (last.epoch, last.attempt)
         {
             let text = format!("5: {epoch}/{attempt} is sent after {}/{}", last.epoch, last.attempt);
             return self.fail(ms, Some(id), &text);

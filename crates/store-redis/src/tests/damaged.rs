@@ -111,7 +111,7 @@ async fn operations_on_damaged_records_do_not_end_the_lane() {
                     vec![settle(id, retry)],
                     vec![Op::Park { id, failed: 0 }],
                     vec![Op::Unpark { id, fire }],
-                    vec![Op::Take { id }],
+                    vec![Op::Take { id, failed: 0 }],
                     vec![Op::Cancel { target, in_flight: None, request: RequestId(!t.id.random()) }],
                     vec![dead(id)],
                     vec![Op::Replay { id, fire }],

@@ -40,7 +40,7 @@ impl Dice {
             13 => settle(id, Verdict::Dead { reason: DeadReason::Failed, failed: 1, error }),
             14 => Op::Purge { id },
             _ if self.below(8) == 0 => Op::Trim { of: Retained::Dead, before: NOW, keep: 1, limit: 2 },
-            _ => Op::Take { id },
+            _ => Op::Take { id, failed: 0 },
         }
     }
 }

@@ -75,7 +75,7 @@ async fn unconfirmed_timers_of_an_earlier_version_become_unconfirmed_again() {
     let server = Server::start();
     let mut engine = engine(&server).await;
     let once = Timer { mode: Mode::AtMostOnce, ..timer(1, NOW + DAY, None) };
-    engine.pipeline([vec![schedule(&once, KeyPolicy::Create), Op::Take { id: once.id }]]).await;
+    engine.pipeline([vec![schedule(&once, KeyPolicy::Create), Op::Take { id: once.id, failed: 0 }]]).await;
     // As it was stored: among the taken, with a mark behind the epoch.
     let mark = "local k, id = KEYS[2 + string.byte(redis.call('ZRANGE', KEYS[1], 0, 0)[1], 16) % 16], \
         redis.call('ZRANGE', KEYS[1], 0, 0)[1] local m = redis.call('HGET', k, id) \

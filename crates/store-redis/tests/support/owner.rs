@@ -52,7 +52,7 @@ pub fn schedule(timer: &Timer) -> Op {
 }
 
 pub fn ack(id: TimerId) -> Op {
-    Op::Settle { id, verdict: Verdict::Ack }
+    Op::settle(id, Verdict::Ack)
 }
 
 pub struct Owner {

@@ -7,7 +7,7 @@ use super::owner::Owner;
 use crate::{Answer, CancelAnswer, DeadFilter, DeadLetter, Op, Place, Retained, ScheduleAnswer, Verdict};
 
 fn bury(id: TimerId, reason: DeadReason, failed: u32, error: &str) -> Op {
-    Op::Settle { id, verdict: Verdict::Dead { reason, failed, error: error.into() } }
+    Op::settle(id, Verdict::Dead { reason, failed, error: error.into() })
 }
 
 /// Schedules timers and buries them, one batch of death a minute.

@@ -16,7 +16,7 @@ use crate::{
 fn operations(kit: &Kit, timers: &[Timer], key: &Key) -> Vec<Op> {
     let id = |n: usize| timers[n].id;
     let request = || RequestId(unique());
-    let settle = |n, verdict| Op::Settle { id: id(n), verdict };
+    let settle = |n, verdict| Op::settle(id(n), verdict);
     let retry = Verdict::Retry { fire: kit.now + HOUR, tier: 2, failed: 1, error: "x".into() };
     let in_flight = false;
     vec![
@@ -27,7 +27,7 @@ fn operations(kit: &Kit, timers: &[Timer], key: &Key) -> Vec<Op> {
         Op::Cancel { target: Target::Id(kit.timer(kit.now).id), in_flight: None, request: request() },
         Op::Cancel { target: Target::Id(id(2)), in_flight: Some(1), request: request() },
         Op::Reschedule { target: Target::Id(id(3)), due: kit.now + SECOND, in_flight, request: request() },
-        Op::Take { id: id(4) },
+        Op::Take { id: id(4), failed: 0 },
         settle(4, Verdict::Unconfirmed),
         Op::Purge { id: id(4) },
         settle(5, retry),
@@ -235,9 +235,9 @@ pub(super) async fn without_room_a_batch_is_refused_in_part_only(mut kit: Kit) {
     let Some((owner, timers)) = full(&mut kit).await else { return };
     let new = kit.timer(kit.now);
     let ops = vec![
-        Op::Settle { id: timers[3].id, verdict: Verdict::Ack },
+        Op::settle(timers[3].id, Verdict::Ack),
         schedule_op(&new),
-        Op::Settle { id: timers[4].id, verdict: Verdict::Ack },
+        Op::settle(timers[4].id, Verdict::Ack),
     ];
     let batch = Batch { now: kit.now, claim: Some(kit.now + MINUTE), ops };
     let answers = owner.lane.apply(batch).await.unwrap();

@@ -71,7 +71,7 @@ impl Scene {
     fn operations(&self) -> Vec<Op> {
         let Self { kit, key, pending, pending_once, parked, taken, unconfirmed, dead, .. } = self;
         let request = || RequestId(unique());
-        let settle = |timer: &Timer, verdict| Op::Settle { id: timer.id, verdict };
+        let settle = |timer: &Timer, verdict| Op::settle(timer.id, verdict);
         let retry = Verdict::Retry { fire: kit.now + DAY, tier: 1, failed: 1, error: "x".into() };
         let by_key = || Target::Key(dest(), key.clone());
         let by_id = || Target::Id(pending.id);
@@ -85,7 +85,7 @@ impl Scene {
             Op::Cancel { target: Target::Id(kit.timer(kit.now).id), in_flight: None, request: request() },
             Op::Reschedule { target: by_id(), due: soon, in_flight, request: request() },
             Op::Reschedule { target: by_key(), due: soon, in_flight, request: request() },
-            Op::Take { id: pending_once.id },
+            Op::Take { id: pending_once.id, failed: 0 },
             settle(pending, Verdict::Ack),
             settle(taken, Verdict::LateAck { attempt: 1 }),
             settle(pending, retry),
@@ -229,7 +229,7 @@ pub(super) async fn an_owner_fenced_twice_is_refused(kit: Kit) {
     let (first, _) = scene.takeover().await;
     let (second, before) = scene.takeover().await;
     for old in [&first, &second] {
-        let answer = old.try_apply(vec![Op::Settle { id: scene.pending.id, verdict: Verdict::Ack }]).await;
+        let answer = old.try_apply(vec![Op::settle(scene.pending.id, Verdict::Ack)]).await;
         scene.assert_fenced("a call", &answer, old);
     }
     scene.assert_unchanged("calls of two former owners", &before).await;
@@ -285,7 +285,7 @@ pub(super) async fn the_new_owner_decides_alone(kit: Kit) {
     assert!(old.try_apply(vec![schedule_with(&late, KeyPolicy::Replace)]).await.is_err());
     let answer = scene.owner.schedule(&scene.kit.keyed(scene.kit.now, &scene.key)).await;
     assert_eq!(answer, ScheduleAnswer::KeyTaken(scene.pending.id));
-    assert!(old.try_apply(vec![Op::Settle { id: scene.taken.id, verdict: Verdict::Ack }]).await.is_err());
+    assert!(old.try_apply(vec![Op::settle(scene.taken.id, Verdict::Ack)]).await.is_err());
     assert_eq!(scene.owner.ack(scene.taken.id).await, Answer::Done);
     assert_eq!(scene.owner.ack(scene.pending.id).await, Answer::Done);
 }

@@ -130,6 +130,7 @@ macro_rules! conformance_list {
                 a_batch_of_takes,
                 an_at_least_once_timer_cannot_be_taken,
                 a_parked_one_can_be_taken,
+                taking_keeps_the_count_of_a_covered_attempt,
                 one_that_was_not_sent_can_be_parked,
                 ok_ends_it_and_is_remembered,
                 ok_of_an_earlier_epochs_delivery_ends_it,

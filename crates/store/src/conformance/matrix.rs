@@ -123,8 +123,8 @@ impl Spot {
             CoveredRetry => vec![schedule(), retry(id, due - 1, 1)],
             OldStopped => vec![schedule(), cancel(id, Some(1))],
             OldParked => vec![schedule(), Op::Park { id, failed: 0 }],
-            OldTaken => vec![schedule(), Op::Take { id }],
-            OldUnconfirmed => vec![schedule(), Op::Take { id }, settle(id, Verdict::Unconfirmed)],
+            OldTaken => vec![schedule(), Op::Take { id, failed: 0 }],
+            OldUnconfirmed => vec![schedule(), Op::Take { id, failed: 0 }, settle(id, Verdict::Unconfirmed)],
             OldDead => vec![schedule(), settle(id, dead_verdict(2))],
             _ => vec![schedule()],
         }
@@ -142,14 +142,18 @@ impl Spot {
             NewParked => vec![Op::Park { id, failed: 0 }],
             RetriedParked => vec![retry(id, due, 2), Op::Park { id, failed: 2 }],
             Unparked => vec![Op::Park { id, failed: 0 }, Op::Unpark { id, fire: now }],
-            NewTaken => vec![Op::Take { id }],
-            NewUnconfirmed => vec![Op::Take { id }, settle(id, Verdict::Unconfirmed)],
+            NewTaken => vec![Op::Take { id, failed: 0 }],
+            NewUnconfirmed => vec![Op::Take { id, failed: 0 }, settle(id, Verdict::Unconfirmed)],
             NewDead => vec![settle(id, dead_verdict(1))],
             Replayed => vec![settle(id, dead_verdict(3)), Op::Replay { id, fire: now }],
             ReplayedUnconfirmed => {
-                vec![Op::Take { id }, settle(id, Verdict::Unconfirmed), Op::Replay { id, fire: now }]
+                vec![
+                    Op::Take { id, failed: 0 },
+                    settle(id, Verdict::Unconfirmed),
+                    Op::Replay { id, fire: now },
+                ]
             }
-            Acknowledged => vec![Op::Take { id }, settle(id, Verdict::Ack)],
+            Acknowledged => vec![Op::Take { id, failed: 0 }, settle(id, Verdict::Ack)],
             Cancelled => vec![cancel(id, None)],
             Replaced => {
                 let next = Timer { id: TimerId::new(due, now, id.partition(), unique()), ..timer.clone() };
@@ -163,7 +167,7 @@ impl Spot {
 }
 
 fn settle(id: TimerId, verdict: Verdict) -> Op {
-    Op::Settle { id, verdict }
+    Op::settle(id, verdict)
 }
 
 fn retry(id: TimerId, fire: Time, failed: u32) -> Op {
@@ -298,7 +302,8 @@ pub(super) async fn reschedule_by_key(kit: Kit) {
 }
 
 pub(super) async fn take(kit: Kit) {
-    on_every_spot(kit, &[&|t, _| Op::Take { id: t.id }]).await;
+    on_every_spot(kit, &[&|t, _| Op::Take { id: t.id, failed: 0 }, &|t, _| Op::Take { id: t.id, failed: 2 }])
+        .await;
 }
 
 pub(super) async fn park(kit: Kit) {

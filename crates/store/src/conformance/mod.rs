@@ -34,7 +34,8 @@ mod lease;
 mod list;
 mod loading;
 mod matrix;
-mod model;
+#[doc(hidden)]
+pub mod model;
 mod once;
 mod order;
 mod owner;

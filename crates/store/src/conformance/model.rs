@@ -1,7 +1,7 @@
 //! The reference: what [`crate::op`] says, once more and as plainly as possible, so that a store has something to
 //! be compared with. Three maps and no cleverness; it shares no code with the stores.
 //!
-//! Not in here: loading (see [`super::pair`]), time limits of what is remembered, faults.
+//! Not in here: loading (see `pair`), time limits of what is remembered, faults.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use crate::{
 
 /// A timer, live or dead.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
-    pub(super) timer: Timer,
-    pub(super) progress: Progress,
-    pub(super) place: Place,
+pub struct Entry {
+    pub timer: Timer,
+    pub progress: Progress,
+    pub place: Place,
     /// Why and when, for a dead one.
     death: Option<(DeadReason, Time)>,
     /// Since when, for an unconfirmed one.
@@ -27,7 +27,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn record(&self) -> Record {
+    pub fn record(&self) -> Record {
         Record { timer: std::sync::Arc::new(self.timer.clone()), progress: self.progress.clone() }
     }
 
@@ -57,34 +57,40 @@ impl Entry {
 
 /// One partition.
 #[derive(Clone, Default)]
-pub(super) struct Model {
-    pub(super) timers: BTreeMap<TimerId, Entry>,
+pub struct Model {
+    pub timers: BTreeMap<TimerId, Entry>,
     ended: BTreeMap<TimerId, Ended>,
     requests: BTreeMap<u64, Answer>,
-    pub(super) epoch: Epoch,
-    pub(super) prior_claim: Time,
-    pub(super) claimed_until: Time,
-    pub(super) in_flight: Vec<InFlight>,
+    pub epoch: Epoch,
+    pub prior_claim: Time,
+    pub claimed_until: Time,
+    pub in_flight: Vec<InFlight>,
 }
 
 impl Model {
     /// A new owner.
-    pub(super) fn acquired(&mut self, epoch: Epoch) {
+    pub fn acquired(&mut self, epoch: Epoch) {
         self.epoch = epoch;
         self.prior_claim = self.claimed_until;
     }
 
-    pub(super) fn claim(&mut self, until: Option<Time>) {
+    pub fn claim(&mut self, until: Option<Time>) {
         self.claimed_until = self.claimed_until.max(until.unwrap_or(Time::ZERO));
     }
 
+    /// The repeat horizon has passed.
+    pub fn forget_ended(&mut self) {
+        self.ended.clear();
+        self.requests.clear();
+    }
+
     /// The live timer that a key names.
-    pub(super) fn holder(&self, dest: &Destination, key: &Key) -> Option<TimerId> {
+    pub fn holder(&self, dest: &Destination, key: &Key) -> Option<TimerId> {
         let names = |e: &Entry| e.timer.dest == *dest && e.timer.key.as_ref() == Some(key);
         self.timers.iter().find(|(_, e)| names(e) && e.holds_key()).map(|(id, _)| *id)
     }
 
-    pub(super) fn find(&self, target: &Target) -> Option<TimerId> {
+    pub fn find(&self, target: &Target) -> Option<TimerId> {
         match target {
             Target::Id(id) => self.timers.contains_key(id).then_some(*id),
             Target::Key(dest, key) => self.holder(dest, key),
@@ -111,7 +117,7 @@ impl Model {
         e.progress.fresh = fresh.then_some(epoch);
     }
 
-    pub(super) fn apply(&mut self, now: Time, op: &Op) -> Answer {
+    pub fn apply(&mut self, now: Time, op: &Op) -> Answer {
         match op {
             Op::Schedule { timer, policy } => Answer::Schedule(self.schedule(timer, *policy)),
             Op::Cancel { target, in_flight, request } => {
@@ -130,8 +136,8 @@ impl Model {
                 self.requests.insert(request.0, answer.clone());
                 answer
             }
-            Op::Take { id } => self.take(*id),
-            Op::Settle { id, verdict } => self.settle(now, *id, verdict),
+            Op::Take { id, failed } => self.take(*id, *failed),
+            Op::Settle { id, verdict, .. } => self.settle(now, *id, verdict),
             Op::Park { id, failed } => self.park(*id, *failed),
             Op::Unpark { id, fire } => match self.timers.get(id).map(|e| e.place) {
                 Some(Place::Parked) => {
@@ -231,11 +237,12 @@ impl Model {
         RescheduleAnswer::Rescheduled(id)
     }
 
-    fn take(&mut self, id: TimerId) -> Answer {
+    fn take(&mut self, id: TimerId, failed: u32) -> Answer {
         let taken = Place::Taken { epoch: self.epoch, unconfirmed: false };
         match self.timers.get_mut(&id) {
             Some(e) if e.waits() && e.timer.mode == Mode::AtMostOnce => {
                 e.place = taken;
+                e.progress.failed = failed;
                 Answer::Done
             }
             Some(e) if e.place == taken => Answer::Done,
@@ -350,7 +357,7 @@ impl Model {
         Answer::Trimmed { removed: removed as u32, more: removed < doomed.len() }
     }
 
-    pub(super) fn pending(&self) -> Vec<LoadedTimer> {
+    pub fn pending(&self) -> Vec<LoadedTimer> {
         let row = |e: &Entry| match e.place {
             Place::Pending { fire, tier } => {
                 Some(LoadedTimer { record: e.record(), fire, tier, covered: self.covered(e) })
@@ -360,11 +367,11 @@ impl Model {
         self.timers.values().filter_map(row).collect()
     }
 
-    pub(super) fn parked(&self) -> Vec<Record> {
+    pub fn parked(&self) -> Vec<Record> {
         self.timers.values().filter(|e| e.place == Place::Parked).map(Entry::record).collect()
     }
 
-    pub(super) fn taken(&self) -> Vec<Taken> {
+    pub fn taken(&self) -> Vec<Taken> {
         let row = |e: &Entry| match e.place {
             Place::Taken { epoch, unconfirmed: false } => Some(Taken { record: e.record(), epoch }),
             _ => None,
@@ -373,7 +380,7 @@ impl Model {
     }
 
     /// Oldest first; those that became unconfirmed at the same time in the order of ids.
-    pub(super) fn unconfirmed(&self) -> Vec<Unconfirmed> {
+    pub fn unconfirmed(&self) -> Vec<Unconfirmed> {
         let row = |e: &Entry| match (e.place, e.unconfirmed_since) {
             (Place::Taken { epoch, unconfirmed: true }, Some(since)) => {
                 Some(Unconfirmed { record: e.record(), epoch, since })
@@ -386,14 +393,14 @@ impl Model {
     }
 
     /// Oldest first; those that died at the same time in the order of ids.
-    pub(super) fn dead(&self) -> Vec<DeadLetter> {
+    pub fn dead(&self) -> Vec<DeadLetter> {
         let row = |e: &Entry| e.death.map(|(reason, died)| DeadLetter { record: e.record(), reason, died });
         let mut rows: Vec<_> = self.timers.values().filter_map(row).collect();
         rows.sort_by_key(|d| d.died);
         rows
     }
 
-    pub(super) fn census(&self) -> Census {
+    pub fn census(&self) -> Census {
         let mut census = Census::default();
         for e in self.timers.values() {
             match e.place {

@@ -20,16 +20,16 @@ pub(super) async fn answers_are_in_the_order_of_operations(mut kit: Kit) {
     let cancel = |id| Op::Cancel { target: Target::Id(id), in_flight: None, request: RequestId(unique()) };
     let ops = vec![
         schedule_op(&a),
-        Op::Take { id: b.id },
+        Op::Take { id: b.id, failed: 0 },
         schedule_op(&b),
-        Op::Take { id: b.id },
+        Op::Take { id: b.id, failed: 0 },
         cancel(a.id),
         schedule_op(&a),
         schedule_op(&c),
         schedule_op(&d),
         schedule_with(&d, KeyPolicy::Replace),
-        Op::Settle { id: b.id, verdict: Verdict::Ack },
-        Op::Settle { id: b.id, verdict: Verdict::Ack },
+        Op::settle(b.id, Verdict::Ack),
+        Op::settle(b.id, Verdict::Ack),
         schedule_op(&d),
     ];
     let expected = [
@@ -58,7 +58,7 @@ pub(super) async fn batches_take_effect_in_the_order_of_calls(mut kit: Kit) {
         .map(|n| {
             let error = format!("{n}").into();
             let verdict = Verdict::Retry { fire: kit.now + u64::from(n), tier: 1, failed: n, error };
-            let settle = Op::Settle { id: timer.id, verdict };
+            let settle = Op::settle(timer.id, verdict);
             owner.send(if n == 1 { vec![schedule_op(&timer), settle] } else { vec![settle] })
         })
         .collect();
@@ -104,7 +104,7 @@ pub(super) async fn reads_see_what_was_called_before_them(mut kit: Kit) {
         let timer = kit.timer(kit.now + n);
         let stored = owner.send(vec![schedule_op(&timer)]);
         let seen = owner.lane.get(Target::Id(timer.id));
-        let settled = owner.send(vec![Op::Settle { id: timer.id, verdict: Verdict::Ack }]);
+        let settled = owner.send(vec![Op::settle(timer.id, Verdict::Ack)]);
         let gone = owner.lane.get(Target::Id(timer.id));
         let census = owner.lane.census();
         assert!(seen.await.unwrap().is_some(), "a read sees the call before it");
@@ -122,10 +122,10 @@ pub(super) async fn a_batch_of_2000(mut kit: Kit) {
     assert!(answers.iter().all(|a| *a == Answer::Schedule(NEW)));
     // A second one does something else to each.
     let ops = (0..).zip(&timers).map(|(n, t)| match n % 5 {
-        0 => Op::Settle { id: t.id, verdict: Verdict::Ack },
+        0 => Op::settle(t.id, Verdict::Ack),
         1 => Op::Park { id: t.id, failed: 0 },
         2 => Op::Cancel { target: Target::Id(t.id), in_flight: None, request: RequestId(unique()) },
-        3 => Op::Settle { id: t.id, verdict: super::kit::dead_verdict(1) },
+        3 => Op::settle(t.id, super::kit::dead_verdict(1)),
         _ => schedule_op(t),
     });
     let answers = owner.apply(ops.collect()).await;

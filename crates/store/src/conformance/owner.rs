@@ -143,7 +143,7 @@ impl Owner {
     }
 
     pub(super) async fn take(&self, id: TimerId) -> Answer {
-        self.one(Op::Take { id }).await
+        self.one(Op::Take { id, failed: 0 }).await
     }
 
     pub(super) async fn park(&self, id: TimerId) -> Answer {
@@ -163,7 +163,7 @@ impl Owner {
     }
 
     pub(super) async fn settle(&self, id: TimerId, verdict: Verdict) -> Answer {
-        self.one(Op::Settle { id, verdict }).await
+        self.one(Op::settle(id, verdict)).await
     }
 
     pub(super) async fn ack(&self, id: TimerId) -> Answer {

@@ -141,7 +141,7 @@ impl Case {
         let now = self.pair.kit.now;
         let id = timer.id;
         let fire = arbitrary_time(r, now);
-        let settle = |verdict| Op::Settle { id, verdict };
+        let settle = |verdict| Op::settle(id, verdict);
         match kind {
             Kind::Schedule => {
                 schedule_with(&timer, r.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]))
@@ -164,7 +164,7 @@ impl Case {
                 let n = r.below(self.asked.len() as u64) as usize;
                 self.asked[n].clone()
             }
-            Kind::Again | Kind::Take => Op::Take { id },
+            Kind::Again | Kind::Take => Op::Take { id, failed: r.below(3) as u32 },
             Kind::Ack => settle(Verdict::Ack),
             Kind::LateAck => settle(Verdict::LateAck { attempt: r.below(4) as u32 }),
             Kind::Retry => settle(Verdict::Retry {

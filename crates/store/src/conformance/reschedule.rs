@@ -120,7 +120,7 @@ pub(super) async fn in_one_batch_with_its_schedule_and_end(mut kit: Kit) {
         Op::Reschedule { target: target(), due: kit.now, in_flight: false, request: request() },
         Op::Park { id: timer.id, failed: 0 },
         Op::Reschedule { target: target(), due: kit.now + HOUR, in_flight: false, request: request() },
-        Op::Settle { id: timer.id, verdict: Verdict::Ack },
+        Op::settle(timer.id, Verdict::Ack),
         Op::Reschedule { target: target(), due: kit.now, in_flight: false, request: request() },
     ];
     let moved = Answer::Reschedule(RescheduleAnswer::Rescheduled(timer.id));

@@ -94,7 +94,7 @@ pub(super) async fn many_tiers_side_by_side(mut kit: Kit) {
     let fire = |n: u64| now + (n % 5) * 13 * HOUR + n;
     let ops = (0..).zip(&timers).map(|(n, t)| {
         let verdict = retry(fire(n), 1 + (n % 32) as u8, 1, "again");
-        Op::Settle { id: t.id, verdict }
+        Op::settle(t.id, verdict)
     });
     assert!(owner.apply(ops.collect()).await.iter().all(|a| *a == Answer::Done));
     assert_eq!(owner.census().await.retrying, 640);

@@ -139,7 +139,7 @@ async fn crowd(
 pub(super) async fn three_thousand_in_one_second(kit: Kit) {
     let (owner, timers) = crowd(kit, |n| n % 1_000, 3_000, 100).await;
     for chunk in timers.chunks(1_000) {
-        let ops = chunk.iter().map(|t| Op::Settle { id: t.id, verdict: crate::Verdict::Ack }).collect();
+        let ops = chunk.iter().map(|t| Op::settle(t.id, crate::Verdict::Ack)).collect();
         assert!(owner.apply(ops).await.iter().all(|a| *a == Answer::Done));
     }
     assert_eq!(owner.census().await, Default::default());

@@ -6,12 +6,18 @@ use super::{At, Context, Row, Table, bury, end, file, free_key};
 use crate::op::{Answer, Verdict};
 use crate::record::{Progress, cut_error};
 
-pub(super) fn take<T: Table>(table: &mut T, ctx: &Context, id: TimerId) -> Result<Answer, T::Error> {
+pub(super) fn take<T: Table>(
+    table: &mut T,
+    ctx: &Context,
+    id: TimerId,
+    failed: u32,
+) -> Result<Answer, T::Error> {
     let Some(row) = table.row(id)? else { return Ok(Answer::Gone) };
     match row.at {
         At::Pending { .. } | At::Parked if row.record.timer.mode == Mode::AtMostOnce => {
-            let at = At::Taken { epoch: ctx.epoch };
-            table.put(Some(&row), Row { record: row.record.clone(), at })?;
+            let mut record = row.record.clone();
+            record.progress.failed = failed;
+            table.put(Some(&row), Row { record, at: At::Taken { epoch: ctx.epoch } })?;
             Ok(Answer::Done)
         }
         At::Taken { .. } if ctx.has_taken(&row) => Ok(Answer::Done),

@@ -128,7 +128,7 @@ impl MemoryTable {
         self.parked.iter().map(|(dest, ids)| (dest.clone(), ids.len() as u64)).collect()
     }
 
-    pub(super) fn parked(&self, dest: &Destination, cursor: u64, limit: u32) -> Page<Record> {
+    pub(crate) fn parked(&self, dest: &Destination, cursor: u64, limit: u32) -> Page<Record> {
         let empty = BTreeMap::new();
         let ids = self.parked.get(dest).unwrap_or(&empty);
         self.page(ids, cursor, limit, |row| Some(row.record.clone()))
@@ -143,7 +143,7 @@ impl MemoryTable {
         })
     }
 
-    pub(super) fn taken(&self, cursor: u64, limit: u32) -> Page<Taken> {
+    pub(crate) fn taken(&self, cursor: u64, limit: u32) -> Page<Taken> {
         self.page(&self.taken, cursor, limit, |row| match row.at {
             At::Taken { epoch } => Some(Taken { record: row.record.clone(), epoch }),
             _ => None,

@@ -165,7 +165,7 @@ fn a_full_store_still_lets_timers_leave() {
     let lane = acquire(&store, 1).lane;
     now(lane.apply(schedule(1, 60_000))).unwrap();
     store.faults().full(P, true);
-    let ack = Op::Settle { id: timer(1, 60_000).id, verdict: Verdict::Ack };
+    let ack = Op::settle(timer(1, 60_000).id, Verdict::Ack);
     let ops = vec![schedule(2, 60_000).ops.remove(0), ack];
     assert_eq!(now(lane.apply(batch(ops))), Ok(vec![Answer::Refused(Refusal::OutOfMemory), Answer::Done]));
 }

@@ -68,7 +68,7 @@ impl Ledger {
                     self.fates.entry(*id).or_default().moved = Some(*due);
                 }
                 (Op::Replay { id, .. }, Answer::Done) => self.replayed(*id),
-                (Op::Settle { id, verdict }, Answer::Done) => match verdict {
+                (Op::Settle { id, verdict, .. }, Answer::Done) => match verdict {
                     Verdict::Ack | Verdict::LateAck { .. } => self.end(*id, "acknowledged"),
                     Verdict::Expired => self.end(*id, "expired"),
                     _ => {}

@@ -348,9 +348,9 @@ fn store_with_unconfirmed(count: u64) -> (MemoryStore, TimerId) {
     let now = rig.now().time;
     for some in timers.chunks(1_000) {
         let ops = some.iter().flat_map(|t| {
-            let settle = Op::Settle { id: t.id, verdict: Verdict::Unconfirmed };
+            let settle = Op::settle(t.id, Verdict::Unconfirmed);
             let timer = t.clone().into();
-            [Op::Schedule { timer, policy: KeyPolicy::Create }, Op::Take { id: t.id }, settle]
+            [Op::Schedule { timer, policy: KeyPolicy::Create }, Op::Take { id: t.id, failed: 0 }, settle]
         });
         let mut ops: Vec<_> = ops.collect();
         if some.last().map(|t| t.id) == timers.last().map(|t| t.id) {
@@ -374,6 +374,27 @@ fn a_takeover_costs_the_same_however_many_timers_are_unconfirmed() {
         rig.taken_calls
     });
     assert_eq!(calls, [1, 1]);
+}
+
+#[test]
+fn a_replay_of_what_was_sent_as_covered_has_a_higher_attempt() {
+    let mut rig = Rig::new(EngineOptions::default());
+    let once = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 100) };
+    let ops = vec![Op::Schedule { timer: once.clone().into(), policy: KeyPolicy::Create }];
+    let batch = Batch { now: rig.now().time, claim: Some(once.due), ops };
+    rig.lane.apply(batch).now_or_never().unwrap().unwrap();
+    let mut next = Rig::on(rig.store, 2, 50, EngineOptions::default());
+    next.join(1, "a", 1);
+    let mut sent = Vec::new();
+    for _ in 0..2 {
+        next.run(100);
+        sent.extend(next.take_deliveries().into_iter().map(|(_, d)| (d.epoch, d.attempt)));
+        next.run(600);
+        assert!(matches!(next.place(once.id), Some(Place::Taken { unconfirmed: true, .. })));
+        next.ask(1, vec![RequestOp::Replay { id: once.id }]);
+    }
+    let epoch = next.lane.epoch();
+    assert_eq!(sent, [(epoch, 2), (epoch, 3)], "the first owner may have sent the first attempt");
 }
 
 #[test]

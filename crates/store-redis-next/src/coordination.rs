@@ -1,0 +1,228 @@
+//! The lease on Redis, and which masters answer.
+//!
+//! Campaign, renew, resign and publish are one script each, on three keys that share a hash slot. Every call ends within
+//! [`CALL`], whatever the servers do: a leader must know in time that it cannot renew. So these calls have connections of
+//! their own, on which nothing waits behind a partition's work. The lease is advice, and replicas are not waited for.
+//!
+//! Not in here: when to campaign, renew or resign.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use mtimer_store::{Campaigned, Candidate, Coordination, Lease, StoreError, StoreFuture};
+use mtimer_types::{PartitionId, Term};
+use redis::{Cmd, Value, cmd};
+use tokio::time::timeout;
+
+use crate::wire::{Backoff, Failed, Lost, Reply, Script, Servers, Use, once};
+
+/// How long a call is tried.
+const CALL: Duration = Duration::from_millis(700);
+/// How long one attempt of it may take: what is left is for a look at the map and another attempt.
+const ATTEMPT: Duration = Duration::from_millis(400);
+/// How long the masters may take to answer a PING.
+const PING: Duration = Duration::from_millis(400);
+/// How long a look at the map may take.
+const LOOK: Duration = Duration::from_millis(100);
+/// Bytes shown of a lease that mtimer has not written.
+const SHOWN: usize = 255;
+
+/// How connections for the lease and for clocks are used.
+pub(crate) const URGENT: Use = Use { answer_within: CALL, scripts: false };
+
+/// Where the lease is.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaseKeys {
+    pub(crate) leader: String,
+    pub(crate) term: String,
+    pub(crate) topology: String,
+    /// The hash slot of all three.
+    pub(crate) hash_slot: u16,
+}
+
+/// One broker's view of the lease. Clones share its connections.
+#[derive(Clone, Debug)]
+pub(crate) struct RedisCoordination(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    servers: Servers,
+    keys: LeaseKeys,
+    /// The hash slot of each partition.
+    partitions: Vec<u16>,
+}
+
+impl RedisCoordination {
+    /// `servers` have connections of their own, used as [`URGENT`]; `partitions` has the hash slot of each partition.
+    pub(crate) fn new(servers: Servers, keys: LeaseKeys, partitions: Vec<u16>) -> Self {
+        Self(Arc::new(Inner { servers, keys, partitions }))
+    }
+
+    fn call<T, F>(&self, act: impl FnOnce(Arc<Inner>) -> F) -> StoreFuture<T>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        act(self.0.clone()).boxed()
+    }
+}
+
+impl Coordination for RedisCoordination {
+    fn campaign(&self, candidate: Candidate) -> StoreFuture<Campaigned> {
+        self.call(|this| async move { this.campaign(candidate).await })
+    }
+
+    fn renew(&self, lease: Lease, ttl_ms: u64) -> StoreFuture<bool> {
+        self.call(|this| async move {
+            let command =
+                this.as_holder(Script::Renew, &[&this.keys.leader], &lease).arg(ttl_ms.max(1)).to_owned();
+            Ok(this.ask(command).await?.number() == Some(1))
+        })
+    }
+
+    fn resign(&self, lease: Lease) -> StoreFuture<bool> {
+        self.call(|this| async move {
+            let command = this.as_holder(Script::Resign, &[&this.keys.leader], &lease);
+            Ok(this.ask(command).await?.number() == Some(1))
+        })
+    }
+
+    fn publish(&self, lease: Lease, topology: Bytes) -> StoreFuture<bool> {
+        self.call(|this| async move {
+            let keys = [&this.keys.leader, &this.keys.topology];
+            let command = this.as_holder(Script::Publish, &keys, &lease).arg(&topology[..]).to_owned();
+            Ok(this.ask(command).await?.number() == Some(1))
+        })
+    }
+
+    fn unreachable(&self) -> StoreFuture<Vec<PartitionId>> {
+        self.call(|this| async move { Ok(this.unreachable().await) })
+    }
+}
+
+impl Inner {
+    /// A script that only the holder may run.
+    fn as_holder(&self, script: Script, keys: &[&String], lease: &Lease) -> Cmd {
+        let held = format!("{} {} {}", lease.address, lease.incarnation, lease.term.0);
+        script.command(keys).arg(held).to_owned()
+    }
+
+    async fn campaign(&self, candidate: Candidate) -> Result<Campaigned, StoreError> {
+        let Candidate { address, incarnation, ttl_ms, seen } = candidate;
+        let unusable = |text: String| Err(StoreError::Unusable(text));
+        if address.is_empty() || address.contains(|c: char| c.is_whitespace()) {
+            return unusable(format!("{address:?} is not an address: give host:port, without spaces"));
+        }
+        let keys = [&self.keys.leader, &self.keys.term, &self.keys.topology];
+        let mut command = Script::Campaign.command(&keys);
+        command.arg(&address).arg(incarnation).arg(ttl_ms.max(1)).arg(seen.0);
+        match campaigned(&self.ask(command).await?) {
+            Some(campaigned) => Ok(campaigned),
+            None => unusable(format!("{} is damaged: remove it", self.keys.term)),
+        }
+    }
+
+    /// Runs a command on the server that has the lease. Follows redirections; looks at the map when that server is lost.
+    async fn ask(&self, command: Cmd) -> Result<Value, StoreError> {
+        let slot = self.keys.hash_slot;
+        let mut last = "no server has answered".to_owned();
+        let mut backoff = Backoff::new(u64::from(slot) << 16 | 3);
+        let trying = async {
+            loop {
+                let asked = self.servers.master_address(slot);
+                let (why, look) = match timeout(ATTEMPT, once(&self.servers, slot, &command)).await {
+                    Ok(Ok(reply)) => return Ok(reply),
+                    Ok(Err(Failed::Passing(why))) => (why, false),
+                    Ok(Err(Failed::Lost(why))) => (why, true),
+                    Ok(Err(Failed::Lasting(error))) => return Err(error),
+                    Err(_) => (format!("{} does not answer", asked.as_deref().unwrap_or("nobody")), true),
+                };
+                last = why;
+                if look {
+                    self.look(asked.into_iter().collect()).await;
+                }
+                backoff.wait().await;
+            }
+        };
+        match timeout(CALL, trying).await {
+            Ok(answer) => answer,
+            Err(_) => Err(StoreError::Unavailable(format!("the lease's server: {last}"))),
+        }
+    }
+
+    /// Looks at the map, without those that have just failed. If nobody answers, the next attempt will tell.
+    async fn look(&self, without: HashSet<String>) {
+        let _ = timeout(LOOK, self.servers.look(&without)).await;
+    }
+
+    async fn unreachable(&self) -> Vec<PartitionId> {
+        let masters: Vec<_> = self.partitions.iter().map(|slot| self.servers.master_address(*slot)).collect();
+        let asked: HashSet<_> = masters.iter().flatten().cloned().collect();
+        let pings = asked.into_iter().map(|address| async {
+            let answers = matches!(timeout(PING, self.ping(&address)).await, Ok(Ok(())));
+            (!answers).then_some(address)
+        });
+        let silent: HashSet<_> = join_all(pings).await.into_iter().flatten().collect();
+        if !silent.is_empty() || masters.iter().any(Option::is_none) {
+            // Another server may have taken over: the next call goes there.
+            self.look(silent.clone()).await;
+        }
+        let lost = |master: &Option<String>| master.as_ref().is_none_or(|m| silent.contains(m));
+        let numbered = (0..).map(PartitionId).zip(masters);
+        numbered.filter(|(_, master)| lost(master)).map(|(p, _)| p).collect()
+    }
+
+    async fn ping(&self, address: &str) -> Result<(), Lost> {
+        let reply = self.servers.connection(address).await?.ask(cmd("PING")).await?;
+        match reply.text() {
+            Some("PONG") => Ok(()),
+            _ => Err(Lost(format!("{address}: {}", reply.refusal().unwrap_or_default()))),
+        }
+    }
+}
+
+/// Reads the answer of `campaign.lua`.
+fn campaigned(answer: &Value) -> Option<Campaigned> {
+    let [kind, second, third] = answer.items()? else { return None };
+    if kind.text()? == "WON" {
+        let published = third.bytes().map(Bytes::copy_from_slice);
+        return Some(Campaigned::Won { term: Term(second.number()?), published });
+    }
+    let remaining_ms = third.number();
+    let held = String::from_utf8_lossy(second.bytes()?);
+    let (address, term) = holder(&held).unwrap_or_else(|| (cut(&held), 0));
+    Some(Campaigned::Held { address: address.to_owned(), term: Term(term), remaining_ms })
+}
+
+/// Address and term of `address incarnation term`, if it is that.
+fn holder(held: &str) -> Option<(&str, u64)> {
+    let mut words = held.split(' ');
+    let (address, incarnation, term) = (words.next()?, words.next()?, words.next()?);
+    incarnation.parse::<u64>().ok()?;
+    let whole = words.next().is_none() && !address.is_empty() && address.len() <= SHOWN;
+    whole.then_some((address, term.parse().ok()?))
+}
+
+fn cut(text: &str) -> &str {
+    let end = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= SHOWN).last();
+    &text[..end.unwrap_or(0)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_mtimer_writes_has_a_holder() {
+        assert_eq!(holder("10.0.0.1:7400 7 1790000000000"), Some(("10.0.0.1:7400", 1_790_000_000_000)));
+        for other in
+            ["", "hello", "a b c", "a 1", "a 1 2 3", " 1 2", "a 1 99999999999999999999", &"x".repeat(300)]
+        {
+            assert_eq!(holder(other), None, "{other}");
+        }
+        assert_eq!(cut(&"\u{e4}".repeat(300)).len(), 254);
+    }
+}

@@ -1,0 +1,333 @@
+//! The names of all keys.
+//!
+//! Invariant: every key of a partition carries the partition in braces, so that Redis Cluster keeps
+//! them on one node; what belongs to the cluster carries the cluster's name there.
+
+use std::fmt;
+
+use mtimer_store::StoreError;
+use mtimer_types::{PartitionId, SlotWidth, Time, limits};
+
+use super::place::siblings;
+
+/// Hashes over which moved timers are spread: bounds the size of one Redis key to migrate, and of what is known of
+/// one.
+pub(crate) const SHELVES: u8 = 16;
+/// Hashes over which application keys are spread. A turn reads and writes each of them with one command.
+pub(crate) const KEY_SHELVES: u8 = 4;
+/// Length of an `ended` bucket: the present one and the one before it cover the repeat horizon.
+const BUCKET_MS: u64 = limits::REPEAT_HORIZON_MS;
+/// How much longer a bucket is kept than by the cluster clock, ms: the store's clock may differ.
+const EXPIRY_SLACK_MS: u64 = 40_000;
+/// Bytes of a cluster's name.
+const MAX_CLUSTER_BYTES: usize = 64;
+
+/// Checks that a cluster's name is safe to put in a key.
+pub(crate) fn check_cluster(name: &str) -> Result<(), StoreError> {
+    let fits = (1..=MAX_CLUSTER_BYTES).contains(&name.len());
+    if fits && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) {
+        return Ok(());
+    }
+    Err(StoreError::Unusable(format!(
+        "the cluster name {name:?} cannot be used: give 1 to {MAX_CLUSTER_BYTES} letters, digits, '-', '_' or '.'"
+    )))
+}
+
+/// `meta:{c}`: hash of the cluster's fixed facts.
+pub(crate) fn meta(cluster: &str) -> String {
+    format!("meta:{{{cluster}}}")
+}
+
+/// `term:{c}`: the highest term.
+pub(crate) fn term(cluster: &str) -> String {
+    format!("term:{{{cluster}}}")
+}
+
+/// `leader:{c}`: the leader's lease.
+pub(crate) fn leader(cluster: &str) -> String {
+    format!("leader:{{{cluster}}}")
+}
+
+/// `topology:{c}`: what the leader has published.
+pub(crate) fn topology(cluster: &str) -> String {
+    format!("topology:{{{cluster}}}")
+}
+
+/// The keys of one partition.
+#[derive(Clone, Debug)]
+pub(crate) struct Keyspace {
+    tail: String,
+}
+
+impl Keyspace {
+    /// The keys of a partition of a cluster whose name [`check_cluster`] has passed.
+    pub(crate) fn new(cluster: &str, partition: PartitionId) -> Self {
+        Self { tail: format!("{{{partition}}}:{cluster}") }
+    }
+
+    /// Hash: epoch, nonce, seq and claims of the owner.
+    pub(crate) fn owner(&self) -> String {
+        format!("owner:{}", self.tail)
+    }
+
+    /// Hash: number of a destination to its group and app.
+    pub(crate) fn destinations(&self) -> String {
+        format!("dest:{}", self.tail)
+    }
+
+    /// Sorted set: ids of dead letters in the order in which they died.
+    pub(crate) fn dead(&self) -> String {
+        format!("dead:{}", self.tail)
+    }
+
+    /// Sorted set: ids of taken timers in the order in which they were taken.
+    pub(crate) fn taken(&self) -> String {
+        format!("taken:{}", self.tail)
+    }
+
+    /// Sorted set: ids of unconfirmed timers in the order in which they became so.
+    pub(crate) fn unconfirmed(&self) -> String {
+        format!("unconfirmed:{}", self.tail)
+    }
+
+    /// Sorted set: numbers of the destinations that have parked timers.
+    pub(crate) fn park(&self) -> String {
+        format!("park:{}", self.tail)
+    }
+
+    /// Sorted set: ids of one destination's parked timers in the order in which they were parked.
+    pub(crate) fn park_of(&self, dest: u32) -> String {
+        format!("park:{}:{dest}", self.tail)
+    }
+
+    /// Hash: id of a timer that is not at its birth position to where it is.
+    pub(crate) fn moved(&self, shelf: u8) -> String {
+        format!("moved:{}:{shelf}", self.tail)
+    }
+
+    /// Hash: application key to the id that it names.
+    pub(crate) fn app_keys(&self, shelf: u8) -> String {
+        format!("key:{}:{shelf}", self.tail)
+    }
+
+    /// Hash: id, or request, to the outcome that is remembered of it.
+    pub(crate) fn ended(&self, bucket: Bucket) -> String {
+        format!("ended:{}:{}", self.tail, bucket.0)
+    }
+
+    /// Sorted set: names of slots by start.
+    pub(crate) fn index(&self, index: IndexKey) -> String {
+        match index {
+            IndexKey::Zset => format!("zset:{}", self.tail),
+            IndexKey::List => format!("list:{}", self.tail),
+            IndexKey::Copy => format!("copy:{}", self.tail),
+            IndexKey::Retry(tier) => format!("retry{tier}:{}", self.tail),
+        }
+    }
+
+    /// Hash: id of a timer to its record.
+    pub(crate) fn slot(&self, slot: SlotKey) -> String {
+        format!("slot:{}:{slot}", self.tail)
+    }
+
+    /// The name of a hash.
+    pub(crate) fn hash(&self, hash: HashKey) -> String {
+        match hash {
+            HashKey::Moved(shelf) => self.moved(shelf),
+            HashKey::Slot(slot) => self.slot(slot),
+            HashKey::AppKeys(shelf) => self.app_keys(shelf),
+            HashKey::Ended(bucket) => self.ended(bucket),
+        }
+    }
+}
+
+/// The hashes of timers, in the order in which a turn writes them: contents before entries, rows before keys.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) enum HashKey {
+    /// See [`Keyspace::slot`].
+    Slot(SlotKey),
+    /// See [`Keyspace::moved`].
+    Moved(u8),
+    /// See [`Keyspace::app_keys`].
+    AppKeys(u8),
+    /// See [`Keyspace::ended`].
+    Ended(Bucket),
+}
+
+/// A span of the cluster clock whose outcomes are remembered in one hash.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct Bucket(pub(crate) u64);
+
+impl Bucket {
+    /// The bucket into which an outcome of `now` is written.
+    pub(crate) const fn of(now: Time) -> Self {
+        Self(now.as_ms() / BUCKET_MS)
+    }
+
+    /// The buckets in which an outcome is looked for: the next one, too, as an earlier owner's clock
+    /// may have been ahead.
+    pub(crate) const fn around(now: Time) -> [Self; 3] {
+        let Self(n) = Self::of(now);
+        [Self(n), Self(n.saturating_sub(1)), Self(n + 1)]
+    }
+
+    /// When the hash expires (PEXPIREAT): it covers the repeat horizon of the bucket's last moment.
+    pub(crate) const fn expires(self) -> Time {
+        Time::from_ms((self.0 + 2) * BUCKET_MS + EXPIRY_SLACK_MS)
+    }
+}
+
+/// A sorted set of slot names by start.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) enum IndexKey {
+    /// Slots of first deliveries that are not loaded.
+    Zset,
+    /// Slots that have left the wheel.
+    List,
+    /// Slots that are in the wheel.
+    Copy,
+    /// Slots of a retry tier that are not loaded.
+    Retry(u8),
+}
+
+/// A slot: one hash. Its name is `<track>.<width>.<start>[.<sibling>]`, its start counted in its
+/// width: a lone timer's slot is named three times.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct SlotKey {
+    /// 0: first delivery, n: the n-th retry tier.
+    pub(crate) track: u8,
+    /// How much time it spans.
+    pub(crate) width: SlotWidth,
+    /// Milliseconds since the epoch; a multiple of the width.
+    pub(crate) start: u64,
+    /// Which of the slots of this track, width and start: see [`super::place`].
+    pub(crate) sibling: u32,
+}
+
+impl SlotKey {
+    /// The first millisecond behind it.
+    pub(crate) const fn end(self) -> u64 {
+        self.start.saturating_add(self.width.ms())
+    }
+
+    /// A slot from its name.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        let mut parts = name.split('.');
+        let track = parts.next()?.parse().ok()?;
+        let width = *SlotWidth::ALL.get(parts.next()?.parse::<usize>().ok()?)?;
+        let start = parts.next()?.parse::<u64>().ok()?.checked_mul(width.ms())?;
+        let of_name = |n: &str| n.parse().ok().filter(|n| (1..siblings(width)).contains(n));
+        let sibling = parts.next().map_or(Some(0), of_name)?;
+        parts.next().is_none().then_some(Self { track, width, start, sibling })
+    }
+}
+
+impl fmt::Display for SlotKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.track, self.width as u8, self.start / self.width.ms())?;
+        if self.sibling == 0 { Ok(()) } else { write!(f, ".{}", self.sibling) }
+    }
+}
+
+/// The Redis Cluster hash slot of a key: CRC16 (XMODEM) of what stands in its first braces, modulo
+/// 16384.
+pub(crate) fn hash_slot(key: &str) -> u16 {
+    let tag = key
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'))
+        .map_or(key, |(tag, _)| if tag.is_empty() { key } else { tag });
+    let mut crc: u16 = 0;
+    for b in tag.bytes() {
+        crc ^= u16::from(b) << 8;
+        for _ in 0..8 {
+            crc = if crc & 0x8000 != 0 { crc << 1 ^ 0x1021 } else { crc << 1 };
+        }
+    }
+    crc % 16_384
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_hashed_as_redis_does() {
+        // CLUSTER KEYSLOT says so.
+        assert_eq!(hash_slot("123456789"), 0x31c3);
+        assert_eq!(hash_slot("owner:{7}:c"), hash_slot("7"));
+        assert_ne!(hash_slot("foo{}{bar}"), hash_slot("bar"));
+    }
+
+    #[test]
+    fn all_keys_of_a_partition_have_its_hash_slot() {
+        let keys = Keyspace::new("c", PartitionId(7));
+        let slot = SlotKey { track: 0, width: SlotWidth::Minute, start: 60_000, sibling: 2 };
+        assert_eq!(keys.slot(slot), "slot:{7}:c:0.1.1.2");
+        assert_eq!(keys.index(IndexKey::Retry(3)), "retry3:{7}:c");
+        let all = [
+            keys.owner(),
+            keys.destinations(),
+            keys.dead(),
+            keys.taken(),
+            keys.park(),
+            keys.moved(3),
+            keys.app_keys(3),
+            keys.ended(Bucket(5)),
+            keys.index(IndexKey::Copy),
+            keys.slot(slot),
+        ];
+        assert!(all.iter().all(|key| hash_slot(key) == hash_slot("7")), "{all:?}");
+    }
+
+    #[test]
+    fn an_outcome_is_looked_for_where_it_was_written_as_long_as_it_counts() {
+        for written in [0, 1, 29_999, 30_000, 1_700_000_012_345] {
+            let bucket = Bucket::of(Time::from_ms(written));
+            for later in [0, 1, 15_000, 30_000] {
+                let now = Time::from_ms(written + later);
+                assert!(Bucket::around(now).contains(&bucket));
+                assert!(bucket.expires() > now);
+            }
+        }
+    }
+
+    #[test]
+    fn names_that_are_none_are_refused() {
+        for bad in [
+            "",
+            "3.2",
+            "3.4.0",
+            "3.2.1.0",
+            "3.2.1.1.1",
+            "x.2.1",
+            "3.2.1.",
+            "3.2.1.65",
+            "0.0.1.99999999",
+            "3.3.18446744073709551615",
+        ] {
+            assert_eq!(SlotKey::parse(bad), None, "{bad}");
+        }
+        let first = SlotKey { track: 3, width: SlotWidth::Hour, start: 7_200_000, sibling: 0 };
+        assert_eq!(first.to_string(), "3.2.2");
+    }
+
+    proptest! {
+        #[test]
+        fn slot_names_survive(track: u8, width in 0usize..4, start in 0u64..1 << 30, sibling: u32) {
+            let width = SlotWidth::ALL[width];
+            let sibling = sibling % siblings(width);
+            let slot = SlotKey { track, width, start: start * width.ms(), sibling };
+            prop_assert_eq!(SlotKey::parse(&slot.to_string()), Some(slot));
+        }
+    }
+
+    #[test]
+    fn a_cluster_name_cannot_break_out_of_its_braces() {
+        assert!(check_cluster("prod-1").is_ok());
+        for bad in ["", "a}b", "a b", &"x".repeat(65)] {
+            assert!(check_cluster(bad).is_err(), "{bad}");
+        }
+    }
+}

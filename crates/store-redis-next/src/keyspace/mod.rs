@@ -1,0 +1,19 @@
+//! Names of keys, places of timers, bytes of values, and what the owner knows of its keys.
+//!
+//! | module | what it answers |
+//! |---|---|
+//! | `keys` | what is this key called? |
+//! | `secret` | the keyed hash of an id, the field of an application key |
+//! | `place` | in which slots may a timer be filed? |
+//! | `fingerprints` | can a field be ruled out in a hash? |
+//! | `catalog` | which slots are there, where does a timer go, what is loaded next? |
+//! | `value` | what do these bytes mean? |
+//!
+//! Everything is pure: no I/O, no clock, no randomness.
+
+pub(crate) mod catalog;
+pub(crate) mod fingerprints;
+pub(crate) mod keys;
+pub(crate) mod place;
+pub(crate) mod secret;
+pub(crate) mod value;

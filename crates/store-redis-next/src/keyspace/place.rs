@@ -1,0 +1,136 @@
+//! Where a pending timer belongs, by its id and fire time alone.
+//!
+//! The slots of one track, width and start are *siblings*, in levels. A timer has one candidate in
+//! each level, and goes to the first that is not full; if a wide slot (a minute, an hour, a day) has
+//! none, to the next narrower width.
+//!
+//! | width | siblings of its levels | chosen by |
+//! |---|---|---|
+//! | day, hour, minute | 1, 64 | the id's cohort: 128 timers that a client files in turn share a hash |
+//! | second | 1, 4, 32, 256, ... | the time within the second, and the keyed hash of the id |
+//!
+//! So a client can choose in which of few wide slots its timers are, but not that they outgrow them;
+//! and in a second it can choose nothing but the time. Not in here: which slots are full.
+
+use mtimer_types::{SlotWidth, Time, TimerId};
+
+use super::keys::SlotKey;
+use super::secret::Hash;
+
+/// Levels of a slot of a second: the last one alone takes eight thousand million timers, and 260
+/// million of one millisecond.
+const SECOND_LEVELS: u32 = 10;
+/// Levels of a wide slot.
+const WIDE_LEVELS: u32 = 2;
+
+/// Levels of a slot.
+pub(crate) const fn levels(width: SlotWidth) -> u32 {
+    if matches!(width, SlotWidth::Second) { SECOND_LEVELS } else { WIDE_LEVELS }
+}
+
+/// Siblings of a slot: their numbers are below this.
+pub(crate) const fn siblings(width: SlotWidth) -> u32 {
+    if matches!(width, SlotWidth::Second) { first_of(SECOND_LEVELS) } else { 1 + TimerId::COHORTS as u32 }
+}
+
+/// The level of a sibling.
+pub(crate) const fn level(width: SlotWidth, sibling: u32) -> u32 {
+    let mut level = 0;
+    while level + 1 < levels(width) && sibling >= first_of(level + 1) {
+        level += 1;
+    }
+    level
+}
+
+/// A timer that has a place among the siblings of any slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed {
+    /// The timer.
+    pub(crate) id: TimerId,
+    /// Of its id.
+    pub(crate) hash: Hash,
+    /// When it fires.
+    pub(crate) fire: Time,
+}
+
+impl Placed {
+    /// The timer's candidates in one track and width, in the order in which they are filled.
+    pub(crate) fn candidates(self, track: u8, width: SlotWidth) -> impl Iterator<Item = SlotKey> {
+        let start = width.start_of(self.fire).as_ms();
+        let slot = move |level| SlotKey { track, width, start, sibling: self.sibling(width, level) };
+        (0..levels(width)).map(slot)
+    }
+
+    fn sibling(self, width: SlotWidth, level: u32) -> u32 {
+        match (width, level) {
+            (_, 0) => 0,
+            (SlotWidth::Second, _) => {
+                let (time, spread) = (time_bits(level), bits(level) - time_bits(level));
+                let part = ((self.fire.as_ms() % 1_000) << time) / 1_000;
+                first_of(level) + (part as u32) * (1 << spread) + self.hash.spread() % (1 << spread)
+            }
+            _ => 1 + u32::from(self.id.cohort()),
+        }
+    }
+}
+
+/// Bits that choose a sibling of a level of a second: few levels, so that an id has few candidates.
+const fn bits(level: u32) -> u32 {
+    if level == 0 { 0 } else { 3 * level - 1 }
+}
+
+/// The first sibling of a level: behind 1 + 4 + 32 + ... of the levels below.
+const fn first_of(level: u32) -> u32 {
+    // From the second level on each has eight times as many: a geometric sum.
+    if level == 0 { 0 } else { 1 + 4 * ((1 << (3 * (level - 1))) - 1) / 7 }
+}
+
+/// Of the bits that choose a sibling of a second, those that are taken from the fire time: timers of
+/// about the same time, which are mostly filed and settled together, share siblings. The others are
+/// the hash's: timers of the same millisecond spread.
+const fn time_bits(level: u32) -> u32 {
+    match level {
+        0 | 1 => 0,
+        2 => 2,
+        3 => 4,
+        _ => 5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mtimer_types::PartitionId;
+    use proptest::prelude::*;
+
+    use super::super::secret::Secret;
+    use super::*;
+
+    fn placed(fire: u64, random: u64) -> Placed {
+        let id = TimerId::with_width(Time::from_ms(fire), SlotWidth::Day, PartitionId(0), random);
+        Placed { id, hash: Secret::new([1; 16]).id(id), fire: Time::from_ms(fire) }
+    }
+
+    #[test]
+    fn the_levels_of_a_second_follow_each_other() {
+        assert_eq!([0, 1, 2, 3, 4].map(first_of), [0, 1, 5, 37, 293]);
+        for l in 0..SECOND_LEVELS {
+            assert_eq!(first_of(l + 1) - first_of(l), 1 << bits(l));
+            assert_eq!(level(SlotWidth::Second, first_of(l)), l);
+            assert_eq!(level(SlotWidth::Second, first_of(l + 1) - 1), l);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn candidates_have_one_sibling_a_level(fire in 0u64..1 << 44, random: u64, width in 0usize..4) {
+            let width = SlotWidth::ALL[width];
+            let slots: Vec<_> = placed(fire, random).candidates(3, width).collect();
+            prop_assert_eq!(slots.len() as u32, levels(width));
+            for (l, slot) in (0..).zip(slots) {
+                prop_assert_eq!(level(width, slot.sibling), l);
+                prop_assert!(slot.sibling < siblings(width));
+                prop_assert!(slot.start <= fire && fire < slot.end() && slot.track == 3);
+            }
+        }
+    }
+}

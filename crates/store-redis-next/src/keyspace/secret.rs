@@ -1,0 +1,130 @@
+//! Keyed hashes: of ids, and of application keys.
+//!
+//! Whatever spreads timers over hashes, and fingerprints, is derived from SipHash-2-4 (Aumasson and
+//! Bernstein 2012) under a secret of the cluster: no client can choose ids, or keys, that meet in one
+//! place. The secret is made when the cluster is, and never changes: places depend on it.
+
+use std::fmt;
+
+use mtimer_types::{Destination, Key, TimerId};
+use siphasher::{sip, sip128};
+
+use super::keys::{KEY_SHELVES, SHELVES};
+
+/// Bits of a hash, from the lowest: 16 are the fingerprint, 8 choose a shelf or a shard, 8 are not
+/// used, 32 choose a sibling. So timers of one hash have independent fingerprints.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Hash(u64);
+
+impl Hash {
+    /// What [`super::fingerprints`] keeps.
+    pub(crate) const fn fingerprint(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// Chooses one of at most 256 parts.
+    pub(crate) const fn part(self, parts: usize) -> usize {
+        (self.0 >> 16 & 0xff) as usize % parts
+    }
+
+    /// The `moved` shelf of a timer.
+    pub(crate) const fn shelf(self) -> u8 {
+        self.part(SHELVES as usize) as u8
+    }
+
+    /// Chooses a sibling.
+    pub(crate) const fn spread(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// The place of an application key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct KeyField {
+    /// Which hash.
+    pub(crate) shelf: u8,
+    /// The field in it. Two keys with the same field are possible, if hardly: whoever reads a timer
+    /// through it compares destination and key with the timer's own.
+    pub(crate) field: [u8; 16],
+}
+
+/// The cluster's secret.
+#[derive(Clone, Copy)]
+pub(crate) struct Secret {
+    short: sip::SipHasher24,
+    long: sip128::SipHasher24,
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Secret {
+    /// Bytes of a secret.
+    pub(crate) const BYTES: usize = 16;
+
+    /// A secret from its bytes.
+    pub(crate) fn new(bytes: [u8; Self::BYTES]) -> Self {
+        Self {
+            short: sip::SipHasher24::new_with_key(&bytes),
+            long: sip128::SipHasher24::new_with_key(&bytes),
+        }
+    }
+
+    /// The hash of an id.
+    pub(crate) fn id(&self, id: TimerId) -> Hash {
+        self.bytes(&id.to_bytes())
+    }
+
+    /// The hash of the field of an `ended` bucket.
+    pub(crate) fn bytes(&self, bytes: &[u8]) -> Hash {
+        Hash(self.short.hash(bytes))
+    }
+
+    /// The place of an application key.
+    pub(crate) fn key(&self, dest: &Destination, key: &Key) -> KeyField {
+        // None of the three has a control character in it.
+        let text = [dest.group(), "\0", dest.app(), "\0", key.as_str()].concat();
+        let field = self.long.hash(text.as_bytes()).as_bytes();
+        KeyField { shelf: field[0] % KEY_SHELVES, field }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn secret() -> Secret {
+        Secret::new(std::array::from_fn(|n| n as u8))
+    }
+
+    #[test]
+    fn it_is_siphash() {
+        // The reference implementation's vectors: key 00 01 .. 0f, message 00 01 .. 0e.
+        let message: [u8; 15] = std::array::from_fn(|n| n as u8);
+        assert_eq!(secret().short.hash(&message), 0xa129_ca61_49be_45e5);
+        let long: [u8; 16] =
+            [0x54, 0x93, 0xe9, 0x99, 0x33, 0xb0, 0xa8, 0x11, 0x7e, 0x08, 0xec, 0x0f, 0x97, 0xcf, 0xc3, 0xd9];
+        assert_eq!(secret().long.hash(&message).as_bytes(), long);
+    }
+
+    #[test]
+    fn keys_of_two_destinations_have_two_places() {
+        let dest = |g, a| Destination::new(g, a).unwrap();
+        let key = Key::new("c").unwrap();
+        let places = [dest("a", "b"), dest("ab", "c"), dest("a", "bc")].map(|d| secret().key(&d, &key));
+        assert_eq!(places.iter().map(|p| p.field).collect::<BTreeSet<_>>().len(), 3);
+        assert!(places.iter().all(|p| p.shelf < KEY_SHELVES));
+        let other = Secret::new([7; 16]).key(&dest("a", "b"), &key);
+        assert_ne!(other.field, places[0].field);
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        assert_eq!(format!("{:?}", secret()), "Secret(..)");
+    }
+}

@@ -1,0 +1,400 @@
+//! The bytes of values.
+//!
+//! | where | field | value |
+//! |---|---|---|
+//! | `slot` | id (16 bytes) | at its birth position: the record |
+//! | | | elsewhere: 128 + tier, fire time (6 bytes), the record |
+//! | `moved` | id | `s`, name of the slot in which it is |
+//! | | | `p`, record: parked |
+//! | | | `t`, epoch (8), record: taken |
+//! | | | `u`, epoch (8), since (6), record: unconfirmed |
+//! | | | `d`, reason (1), time of death (6), record: dead |
+//! | `ended` | id | [`Ended`] (1) |
+//! | | `r`, request id (8) | a letter, the timer's id (16) if there is one |
+//! | `key` | [`super::secret::KeyField`] | id |
+//! | `dest` | number | group, 0, app |
+//!
+//! Integers are little endian, times are milliseconds, records are [`Record::encode`]'s, whose first byte
+//! is below 128. Whatever is read may be damaged: that is an error, which says of which timer.
+
+use bytes::{Buf, BufMut, Bytes};
+use mtimer_store::decide::{At, Row};
+use mtimer_store::op::{Answer, CancelAnswer, RequestId, RescheduleAnswer};
+use mtimer_store::{InFlight, Record, RecordError};
+use mtimer_types::{DeadReason, Destination, Ended, Epoch, Time, TimerId};
+
+use super::keys::SlotKey;
+
+/// The first byte of a value that is not at its birth position, for tier 0.
+const MOVED: u8 = 128;
+/// Bytes of a time.
+const TIME: usize = 6;
+/// Bytes of a delivery under way.
+const IN_FLIGHT: usize = 44;
+
+/// Where the bytes of a timer are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Location {
+    /// In a slot, with an entry in `moved` unless it is at its birth position.
+    Slot {
+        /// Which.
+        slot: SlotKey,
+        /// See [`super::catalog::Place::is_birth`].
+        is_birth: bool,
+    },
+    /// In its entry in `moved`.
+    Moved,
+}
+
+/// An entry in `moved`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum MovedEntry {
+    /// The timer is in this slot.
+    Slot(SlotKey),
+    /// The timer.
+    Row(Row),
+}
+
+/// The value of a pending timer in its slot. `dest` is the number of its destination.
+pub(crate) fn encode_pending(record: &Record, fire: Time, tier: u8, is_birth: bool, dest: u32) -> Vec<u8> {
+    let mut out = Vec::with_capacity(record.timer.payload.len() + 32);
+    if !is_birth {
+        out.put_u8(MOVED | tier);
+        put_time(&mut out, fire);
+    }
+    record.encode(dest, &mut out);
+    out
+}
+
+/// A pending timer from its value in a slot. `dest` turns the number of a destination into the destination.
+pub(crate) fn decode_pending(
+    id: TimerId,
+    value: &Bytes,
+    dest: impl FnOnce(u32) -> Option<Destination>,
+) -> Result<(Row, bool), RecordError> {
+    let mut rest = value.clone();
+    let is_birth = value.first().is_none_or(|first| *first < MOVED);
+    let at = if is_birth {
+        At::Pending { fire: id.birth_due(), tier: 0 }
+    } else {
+        let tier = rest.get_u8() & !MOVED;
+        At::Pending { fire: time(id, &mut rest)?, tier }
+    };
+    Ok((Row { record: Record::decode(id, &rest, dest)?, at }, is_birth))
+}
+
+/// The entry in `moved` of a timer in a slot.
+pub(crate) fn encode_moved_to(slot: SlotKey) -> Vec<u8> {
+    format!("s{slot}").into_bytes()
+}
+
+/// The entry in `moved` of a timer that is in no slot. `None`: it is pending.
+pub(crate) fn encode_moved(row: &Row, dest: u32) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(row.record.timer.payload.len() + 48);
+    match row.at {
+        At::Pending { .. } => return None,
+        At::Parked => out.put_u8(b'p'),
+        At::Taken { epoch } => {
+            out.put_u8(b't');
+            out.put_u64_le(epoch.0);
+        }
+        At::Unconfirmed { epoch, since } => {
+            out.put_u8(b'u');
+            out.put_u64_le(epoch.0);
+            put_time(&mut out, since);
+        }
+        At::Dead { reason, died } => {
+            out.put_slice(&[b'd', reason as u8]);
+            put_time(&mut out, died);
+        }
+    }
+    row.record.encode(dest, &mut out);
+    Some(out)
+}
+
+/// What an entry in `moved` says. `dest` turns the number of a destination into the destination.
+pub(crate) fn decode_moved(
+    id: TimerId,
+    value: &Bytes,
+    dest: impl FnOnce(u32) -> Option<Destination>,
+) -> Result<MovedEntry, RecordError> {
+    let damaged = |what| move |_| RecordError { id, what };
+    let mut rest = value.clone();
+    let at = match rest.try_get_u8().map_err(damaged("its entry is empty"))? {
+        b's' => {
+            let slot = std::str::from_utf8(&rest).ok().and_then(SlotKey::parse);
+            let slot = slot.ok_or(RecordError { id, what: "it is in a slot of no known name" })?;
+            return Ok(MovedEntry::Slot(slot));
+        }
+        b'p' => At::Parked,
+        b't' => At::Taken { epoch: epoch(id, &mut rest)? },
+        b'u' => At::Unconfirmed { epoch: epoch(id, &mut rest)?, since: time(id, &mut rest)? },
+        b'd' => {
+            let reason = rest.try_get_u8().ok().and_then(DeadReason::from_u8);
+            let reason = reason.ok_or(RecordError { id, what: "it died for no known reason" })?;
+            At::Dead { reason, died: time(id, &mut rest)? }
+        }
+        _ => return Err(RecordError { id, what: "it is in no known place" }),
+    };
+    Ok(MovedEntry::Row(Row { record: Record::decode(id, &rest, dest)?, at }))
+}
+
+/// The value of an id in `key`, or its field anywhere. `None`: it is none.
+pub(crate) fn decode_id(bytes: &[u8]) -> Option<TimerId> {
+    <[u8; 16]>::try_from(bytes).ok().map(TimerId::from_bytes)
+}
+
+/// The field of a request in `ended`.
+pub(crate) fn request_field(request: RequestId) -> [u8; 9] {
+    let mut field = [b'r'; 9];
+    field[1..].copy_from_slice(&request.0.to_le_bytes());
+    field
+}
+
+/// The value of an id in `ended`.
+pub(crate) const fn encode_ended(how: Ended) -> [u8; 1] {
+    [how as u8]
+}
+
+/// How a timer ended, from its value in `ended`.
+pub(crate) fn decode_ended(id: TimerId, value: &[u8]) -> Result<Ended, RecordError> {
+    let how = if let [how] = value { Ended::from_u8(*how) } else { None };
+    how.ok_or(RecordError { id, what: "it ended in no known way" })
+}
+
+/// The value of a request in `ended`. `None`: it is no answer to a cancel or a reschedule.
+pub(crate) fn encode_answer(answer: &Answer) -> Option<Vec<u8>> {
+    let (letter, id) = match answer {
+        Answer::Cancel(CancelAnswer::Cancelled(id)) => (b'X', Some(id)),
+        Answer::Cancel(CancelAnswer::TooLate(id)) => (b'L', Some(id)),
+        Answer::Cancel(CancelAnswer::NotFound) => (b'F', None),
+        Answer::Reschedule(RescheduleAnswer::Rescheduled(id)) => (b'H', Some(id)),
+        Answer::Reschedule(RescheduleAnswer::TooLate(id)) => (b'M', Some(id)),
+        Answer::Reschedule(RescheduleAnswer::PastDeadline(id)) => (b'P', Some(id)),
+        Answer::Reschedule(RescheduleAnswer::NotFound) => (b'G', None),
+        _ => return None,
+    };
+    let mut out = vec![letter];
+    out.extend(id.iter().flat_map(|id| id.to_bytes()));
+    Some(out)
+}
+
+/// The answer to a cancel or a reschedule, from its value in `ended`. `None`: it is damaged.
+pub(crate) fn decode_answer(value: &[u8]) -> Option<Answer> {
+    let (letter, id) = value.split_first()?;
+    Some(match (letter, decode_id(id)) {
+        (b'X', Some(id)) => Answer::Cancel(CancelAnswer::Cancelled(id)),
+        (b'L', Some(id)) => Answer::Cancel(CancelAnswer::TooLate(id)),
+        (b'F', None) if id.is_empty() => Answer::Cancel(CancelAnswer::NotFound),
+        (b'H', Some(id)) => Answer::Reschedule(RescheduleAnswer::Rescheduled(id)),
+        (b'M', Some(id)) => Answer::Reschedule(RescheduleAnswer::TooLate(id)),
+        (b'P', Some(id)) => Answer::Reschedule(RescheduleAnswer::PastDeadline(id)),
+        (b'G', None) if id.is_empty() => Answer::Reschedule(RescheduleAnswer::NotFound),
+        _ => return None,
+    })
+}
+
+/// Deliveries under way, as the owner record keeps them.
+pub(crate) fn encode_in_flight(rows: &[InFlight]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(rows.len() * IN_FLIGHT);
+    for row in rows {
+        out.put_slice(&row.id.to_bytes());
+        out.put_u32_le(row.attempt);
+        out.put_u128_le(row.session);
+        out.put_u64_le(row.until.as_ms());
+    }
+    out
+}
+
+/// Deliveries under way, from what the owner record keeps. `None`: it is damaged.
+pub(crate) fn decode_in_flight(bytes: &[u8]) -> Option<Vec<InFlight>> {
+    let row = |mut row: &[u8]| {
+        Some(InFlight {
+            id: TimerId::from_u128(row.try_get_u128().ok()?),
+            attempt: row.try_get_u32_le().ok()?,
+            session: row.try_get_u128_le().ok()?,
+            until: Time::from_ms(row.try_get_u64_le().ok()?),
+        })
+    };
+    bytes.chunks(IN_FLIGHT).map(row).collect()
+}
+
+/// A destination's value in `dest`.
+pub(crate) fn encode_destination(dest: &Destination) -> String {
+    format!("{}\0{}", dest.group(), dest.app())
+}
+
+/// A destination, from its value in `dest`. `None`: it is damaged.
+pub(crate) fn decode_destination(text: &str) -> Option<Destination> {
+    let (group, app) = text.split_once('\0')?;
+    Destination::new(group, app).ok()
+}
+
+fn put_time(out: &mut Vec<u8>, time: Time) {
+    out.put_uint_le(time.as_ms(), TIME);
+}
+
+fn time(id: TimerId, rest: &mut Bytes) -> Result<Time, RecordError> {
+    let ms = rest.try_get_uint_le(TIME).map_err(|_| RecordError { id, what: "a time is cut off" })?;
+    Ok(Time::from_ms(ms))
+}
+
+fn epoch(id: TimerId, rest: &mut Bytes) -> Result<Epoch, RecordError> {
+    rest.try_get_u64_le().map(Epoch).map_err(|_| RecordError { id, what: "its epoch is cut off" })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mtimer_store::Progress;
+    use mtimer_types::{Mode, PartitionId, SlotWidth, Timer};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BIRTH: Time = Time::from_ms(7_000);
+
+    fn dest() -> Destination {
+        Destination::new("orders", "billing").unwrap()
+    }
+
+    fn known(number: u32) -> Option<Destination> {
+        (number == 300).then(dest)
+    }
+
+    fn id() -> TimerId {
+        TimerId::with_width(BIRTH, SlotWidth::Second, PartitionId(3), 5)
+    }
+
+    fn record(payload: Vec<u8>, failed: u32) -> Record {
+        let timer = Timer {
+            id: id(),
+            dest: dest(),
+            key: None,
+            due: BIRTH,
+            mode: Mode::AtLeastOnce,
+            deadline: None,
+            callback_timeout_ms: None,
+            retry: None,
+            payload: payload.into(),
+        };
+        Record { timer: Arc::new(timer), progress: Progress { failed, ..Progress::default() } }
+    }
+
+    fn at() -> impl Strategy<Value = At> {
+        let time = || (0u64..1 << 48).prop_map(Time::from_ms);
+        prop_oneof![
+            (time(), 0u8..33).prop_map(|(fire, tier)| At::Pending { fire, tier }),
+            Just(At::Pending { fire: BIRTH, tier: 0 }),
+            Just(At::Parked),
+            any::<u64>().prop_map(|e| At::Taken { epoch: Epoch(e) }),
+            (any::<u64>(), time()).prop_map(|(e, since)| At::Unconfirmed { epoch: Epoch(e), since }),
+            (0u8..4, time()).prop_map(|(n, died)| At::Dead { reason: DeadReason::from_u8(n).unwrap(), died }),
+        ]
+    }
+
+    fn answer() -> impl Strategy<Value = Answer> {
+        let id = any::<u128>().prop_map(TimerId::from_u128);
+        (0u8..7, id).prop_map(|(kind, id)| match kind {
+            0 => Answer::Cancel(CancelAnswer::Cancelled(id)),
+            1 => Answer::Cancel(CancelAnswer::TooLate(id)),
+            2 => Answer::Cancel(CancelAnswer::NotFound),
+            3 => Answer::Reschedule(RescheduleAnswer::Rescheduled(id)),
+            4 => Answer::Reschedule(RescheduleAnswer::TooLate(id)),
+            5 => Answer::Reschedule(RescheduleAnswer::PastDeadline(id)),
+            _ => Answer::Reschedule(RescheduleAnswer::NotFound),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn rows_survive(at in at(), payload in proptest::collection::vec(any::<u8>(), 0..80), failed: u32) {
+            let row = Row { record: record(payload, failed), at };
+            if let At::Pending { fire, tier } = at {
+                for is_birth in [false, true] {
+                    if is_birth && (fire, tier) != (BIRTH, 0) {
+                        continue;
+                    }
+                    let value = encode_pending(&row.record, fire, tier, is_birth, 300).into();
+                    prop_assert_eq!(decode_pending(id(), &value, known).unwrap(), (row.clone(), is_birth));
+                }
+                prop_assert_eq!(encode_moved(&row, 300), None);
+            } else {
+                let value = encode_moved(&row, 300).unwrap().into();
+                prop_assert_eq!(decode_moved(id(), &value, known).unwrap(), MovedEntry::Row(row));
+            }
+        }
+
+        #[test]
+        fn any_bytes_decode_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..90), first in "[sptud]?", n: u128) {
+            let bytes = Bytes::from([first.as_bytes(), &bytes].concat());
+            let id = TimerId::from_u128(n);
+            let any = |_| Some(dest());
+            let errors = [
+                decode_pending(id, &bytes, any).err(),
+                decode_moved(id, &bytes, any).err(),
+                decode_ended(id, &bytes).err(),
+            ];
+            prop_assert!(errors.iter().flatten().all(|error| error.id == id));
+            let _ = (decode_answer(&bytes), decode_in_flight(&bytes), decode_id(&bytes));
+            let _ = std::str::from_utf8(&bytes).map(decode_destination);
+        }
+
+        #[test]
+        fn answers_survive(answer in answer()) {
+            prop_assert_eq!(decode_answer(&encode_answer(&answer).unwrap()), Some(answer));
+        }
+
+        #[test]
+        fn deliveries_under_way_survive(rows in proptest::collection::vec(any::<(u128, u32, u128, u64)>(), 0..5)) {
+            let row = |(id, attempt, session, until): (u128, u32, u128, u64)| InFlight {
+                id: TimerId::from_u128(id),
+                attempt,
+                session,
+                until: Time::from_ms(until),
+            };
+            let rows: Vec<InFlight> = rows.into_iter().map(row).collect();
+            let bytes = encode_in_flight(&rows);
+            if let Some((_, cut)) = bytes.split_last() {
+                prop_assert_eq!(decode_in_flight(cut), None);
+            }
+            prop_assert_eq!(decode_in_flight(&bytes), Some(rows));
+        }
+    }
+
+    #[test]
+    fn a_plain_record_is_its_own_value() {
+        let (value, mut plain) = (encode_pending(&record(vec![1, 2], 0), BIRTH, 0, true, 300), Vec::new());
+        record(vec![1, 2], 0).encode(300, &mut plain);
+        assert_eq!(value, plain);
+    }
+
+    #[test]
+    fn names_of_slots_and_destinations_survive() {
+        let slot = SlotKey { track: 2, width: SlotWidth::Hour, start: 7_200_000, sibling: 9 };
+        let value = encode_moved_to(slot).into();
+        assert_eq!(decode_moved(id(), &value, known).unwrap(), MovedEntry::Slot(slot));
+        assert_eq!(decode_destination(&encode_destination(&dest())), Some(dest()));
+        assert_eq!(decode_destination("orders"), None);
+        assert_eq!(request_field(RequestId(0x0102)), *b"r\x02\x01\0\0\0\0\0\0");
+    }
+
+    #[test]
+    fn what_is_damaged_says_of_which_timer_and_how() {
+        let text = |error: RecordError| error.to_string();
+        let moved =
+            |value: &'static [u8]| text(decode_moved(id(), &Bytes::from_static(value), known).unwrap_err());
+        let damaged = format!("the stored record of timer {} is damaged: ", id());
+        assert_eq!(moved(b""), format!("{damaged}its entry is empty"));
+        assert_eq!(moved(b"s0.9.1"), format!("{damaged}it is in a slot of no known name"));
+        assert_eq!(moved(b"t1234567"), format!("{damaged}its epoch is cut off"));
+        assert_eq!(moved(b"u12345678"), format!("{damaged}a time is cut off"));
+        assert_eq!(moved(b"d\x09"), format!("{damaged}it died for no known reason"));
+        assert_eq!(moved(b"x"), format!("{damaged}it is in no known place"));
+        assert_eq!(text(decode_ended(id(), &[]).unwrap_err()), format!("{damaged}it ended in no known way"));
+        for how in (0..6).filter_map(Ended::from_u8) {
+            assert_eq!(decode_ended(id(), &encode_ended(how)), Ok(how));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Acquiring a partition: its owner record, then what an owner knows by heart.
+
+use std::sync::Arc;
+
+use mtimer_store::{Acquire, AcquireError, Health, InFlight, LaneError, StoreError};
+use mtimer_types::{Epoch, PartitionId, Term, Time};
+use redis::{Pipeline, Value};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::confirm::Quorum;
+use super::destinations::Destinations;
+use super::listing::index_keys;
+use super::log::{Log, LogBudget};
+use super::owner::Owner;
+use super::reply;
+use super::trim::{Trimmer, Trimming};
+use super::unreadable::Unreadable;
+use super::writer::{Identity, Writer};
+use crate::keyspace::catalog::Catalog;
+use crate::keyspace::fingerprints::{EndedFilter, MovedFilter};
+use crate::keyspace::keys::{Bucket, Keyspace, SHELVES, SlotKey, hash_slot};
+use crate::keyspace::secret::Secret;
+use crate::keyspace::value::{decode_destination, decode_in_flight};
+#[cfg(test)]
+use crate::simulation::{Broken, broken};
+use crate::wire::{Network, Script};
+
+/// Entries of each index that are read at a time.
+const INDEX_PAGE: usize = 300;
+/// Destinations that are read at a time.
+const DESTINATION_PAGE: u32 = 200;
+
+/// What all partitions of a store share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) network: Arc<dyn Network>,
+    pub(crate) cluster: Arc<str>,
+    pub(crate) secret: Secret,
+    pub(crate) log_budget: Arc<LogBudget>,
+    pub(crate) trimming: Trimming,
+    /// `None`: answers wait for no replicas.
+    pub(crate) quorum: Option<Quorum>,
+}
+
+/// The answer of the script acquire.
+struct Granted {
+    epoch: Epoch,
+    prior_claim: Time,
+    seq: u64,
+    in_flight: Vec<InFlight>,
+    position: u64,
+}
+
+/// Acquires a partition and reads its indexes. Also what was under way when it was released.
+///
+/// `ask` runs a command on the master of a hash slot, for some seconds.
+pub(crate) async fn acquire<A>(
+    shared: &Shared,
+    request: Acquire,
+    floor: Epoch,
+    health: watch::Sender<Health>,
+    abandoned: CancellationToken,
+    ask: impl FnOnce(u16, redis::Cmd) -> A,
+) -> Result<(Owner, Vec<InFlight>), AcquireError>
+where
+    A: Future<Output = Result<Value, StoreError>>,
+{
+    let space = Keyspace::new(&shared.cluster, request.partition);
+    let owner_key = space.owner();
+    let slot = hash_slot(&owner_key);
+    let mut command = redis::cmd("EVALSHA");
+    command.arg(Script::Acquire.sha1()).arg(1).arg(&owner_key).arg(request.expected.0).arg(request.nonce.0);
+    #[cfg(test)]
+    let floor = if broken(Broken::NoFloor) { Epoch(0) } else { floor };
+    command.arg(request.term.0).arg(request.version).arg(floor.0);
+    let granted = granted(&request, &owner_key, ask(slot, command).await?)?;
+    let identity = Identity {
+        partition: request.partition,
+        owner_key,
+        hash_slot: slot,
+        epoch: granted.epoch,
+        nonce: request.nonce,
+    };
+    let log = Arc::new(Log::new(shared.log_budget.clone()));
+    let trimmer = Trimmer::new(shared.trimming.clone(), identity.clone(), log.clone());
+    let (network, quorum) = (shared.network.clone(), shared.quorum.clone());
+    let writer = Writer::new(network, identity, granted.seq, log, quorum, health, abandoned);
+    let mut owner = Owner {
+        writer,
+        trimmer: Arc::new(trimmer),
+        space,
+        secret: shared.secret,
+        catalog: Catalog::new(shared.secret),
+        moved: MovedFilter::default(),
+        // The epoch is the store's clock, or above it.
+        ended: EndedFilter::new(Bucket::of(Time::from_ms(granted.epoch.0))),
+        dests: Destinations::default(),
+        unreadable: Unreadable::default(),
+        prior_claim: granted.prior_claim,
+        claimed: granted.prior_claim,
+        position: granted.position,
+        is_released: false,
+    };
+    owner.rebuild().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+    Ok((owner, granted.in_flight))
+}
+
+fn granted(request: &Acquire, key: &str, answer: Value) -> Result<Granted, AcquireError> {
+    let mut fields = reply::list(answer).into_iter();
+    let kind = fields.next().and_then(reply::bytes);
+    let fields: Vec<Value> = fields.collect();
+    let number = |i: usize| fields.get(i).and_then(reply::number).unwrap_or_default();
+    let partition = request.partition;
+    let unusable = |what: &str| AcquireError::Store(StoreError::Unusable(format!("{key} {what}")));
+    match kind.as_deref() {
+        Some(b"OK") => {
+            let in_flight = fields.get(3).cloned().and_then(reply::bytes).unwrap_or_default();
+            let in_flight = decode_in_flight(&in_flight)
+                .ok_or_else(|| unusable("is damaged: its deliveries under way cannot be read"))?;
+            let (epoch, prior_claim) = (Epoch(number(0)), Time::from_ms(number(1)));
+            Ok(Granted { epoch, prior_claim, seq: number(2), in_flight, position: number(4) })
+        }
+        Some(b"EPOCH") => {
+            Err(AcquireError::Epoch { partition, stored: Epoch(number(0)), expected: request.expected })
+        }
+        Some(b"ASSIGNMENT") => {
+            let (given, stored) = ((request.term, request.version), (Term(number(0)), number(1)));
+            Err(AcquireError::Assignment { given, stored })
+        }
+        _ => Err(unusable("is not mtimer's: choose another cluster name")),
+    }
+}
+
+impl Owner {
+    /// Reads destinations, slot indexes, and how many timers have moved.
+    async fn rebuild(&mut self) -> Result<(), LaneError> {
+        self.read_destinations().await?;
+        self.read_indexes().await?;
+        let mut reads = Pipeline::new();
+        (0..SHELVES).for_each(|shelf| _ = reads.cmd("HLEN").arg(self.space.moved(shelf)));
+        let lengths = self.writer.read(&reads).await?;
+        for (shelf, length) in (0..SHELVES).zip(&lengths) {
+            self.moved.found(shelf, reply::number(length).unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    async fn read_indexes(&mut self) -> Result<(), LaneError> {
+        let mut from = 0;
+        loop {
+            let mut reads = Pipeline::new();
+            for index in index_keys() {
+                reads.cmd("ZRANGE").arg(self.space.index(index)).arg(from).arg(from + INDEX_PAGE - 1);
+            }
+            let mut is_last = true;
+            for (index, names) in index_keys().zip(self.writer.read(&reads).await?) {
+                let names = reply::list(names);
+                is_last &= names.len() < INDEX_PAGE;
+                let names = names.into_iter().filter_map(reply::bytes);
+                for slot in names.filter_map(|name| SlotKey::parse(std::str::from_utf8(&name).ok()?)) {
+                    self.catalog.found(slot, index);
+                }
+            }
+            if is_last {
+                return Ok(());
+            }
+            from += INDEX_PAGE;
+        }
+    }
+
+    async fn read_destinations(&mut self) -> Result<(), LaneError> {
+        loop {
+            let first = self.dests.stored() as u32 + 1;
+            let mut reads = Pipeline::new();
+            let numbers: Vec<u32> = (first..first + DESTINATION_PAGE).collect();
+            reads.cmd("HMGET").arg(self.space.destinations()).arg(&numbers);
+            let answer = self.writer.read(&reads).await?.pop().unwrap_or_default();
+            for value in reply::list(answer) {
+                let Some(bytes) = reply::bytes(value) else { return Ok(()) };
+                let dest = std::str::from_utf8(&bytes).ok().and_then(decode_destination);
+                let damaged = || LaneError::Broken("the name of a destination is damaged".into());
+                self.dests.intern(&dest.ok_or_else(damaged)?);
+                self.dests.set_stored();
+            }
+        }
+    }
+}
+
+/// Who owns a partition, from the fields of its owner record ([`OWNER_FIELDS`]).
+pub(crate) fn owner_record(fields: &[Value]) -> mtimer_store::OwnerRecord {
+    let number = |i: usize| fields.get(i).and_then(reply::number).unwrap_or_default();
+    mtimer_store::OwnerRecord {
+        epoch: Epoch(number(0)),
+        nonce: mtimer_types::Nonce(number(1)),
+        term: Term(number(2)),
+        version: number(3),
+        claimed_until: Time::from_ms(number(4)),
+        released: number(5) == 1,
+    }
+}
+
+/// See [`owner_record`].
+pub(crate) const OWNER_FIELDS: [&str; 6] = ["e", "n", "t", "v", "c", "r"];
+
+/// The partition's keys, for calls that need no owner.
+pub(crate) fn owner_key(cluster: &str, partition: PartitionId) -> String {
+    Keyspace::new(cluster, partition).owner()
+}

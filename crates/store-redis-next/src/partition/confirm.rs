@@ -1,0 +1,56 @@
+//! Level `redis-replicated`: what is answered is on enough replicas, or the answer says that it is not.
+//!
+//! What adds, takes or cancels waits for them, also if it was written earlier (a repeat). Settlements do not: if a
+//! failover undoes one the timer is delivered again. A claim waits for as long as it takes: what it covers is delivered.
+//!
+//! Not in here: the other level, which waits for nothing.
+
+use std::sync::Arc;
+
+use mtimer_store::{Answer, LaneError, Op, Refusal};
+
+use super::owner::Owner;
+use crate::wire::Replicas;
+
+/// How many replicas must have a write.
+#[derive(Clone)]
+pub(crate) struct Quorum {
+    /// Waits for them as long as the level says.
+    pub(crate) confirmations: Arc<dyn Replicas>,
+    pub(crate) replicas: u32,
+}
+
+impl Owner {
+    /// Waits until the answers to a batch may be given, and refuses those that may not.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(super) async fn confirm(&mut self, ops: &[Op], answers: &mut [Answer]) -> Result<(), LaneError> {
+        if !ops.iter().any(waits) || self.writer.is_confirmed().await? {
+            return Ok(());
+        }
+        for (_, answer) in ops.iter().zip(answers).filter(|(op, _)| waits(op)) {
+            *answer = Answer::Refused(Refusal::NotReplicated);
+        }
+        Ok(())
+    }
+
+    /// Waits until a claim may be relied on, and everything before it.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(super) async fn confirm_claim(&mut self) -> Result<(), LaneError> {
+        while !self.writer.is_confirmed().await? {
+            self.writer.pause("too few replicas have confirmed what is claimed").await?;
+        }
+        self.writer.is_up();
+        Ok(())
+    }
+}
+
+/// Whether the answer to an operation waits for replicas.
+const fn waits(op: &Op) -> bool {
+    op.adds() || matches!(op, Op::Cancel { .. } | Op::Take { .. })
+}

@@ -1,0 +1,62 @@
+//! Destinations and their numbers within a partition: a record holds a number instead of two names.
+//!
+//! The owner gives the numbers, from 1 without gaps, and stores each with the first timer of its destination.
+
+use std::collections::HashMap;
+
+use mtimer_types::Destination;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Destinations {
+    names: Vec<Destination>,
+    numbers: HashMap<Destination, u32>,
+    /// So many of them are stored, the first ones.
+    stored: usize,
+}
+
+impl Destinations {
+    /// The destination of a number.
+    pub(crate) fn name(&self, number: u32) -> Option<Destination> {
+        self.names.get(number.checked_sub(1)? as usize).cloned()
+    }
+
+    /// The number of a destination, if it has one.
+    pub(crate) fn number(&self, dest: &Destination) -> Option<u32> {
+        self.numbers.get(dest).copied()
+    }
+
+    /// The number of a destination; the next one if it has none.
+    pub(crate) fn intern(&mut self, dest: &Destination) -> u32 {
+        if let Some(number) = self.numbers.get(dest) {
+            return *number;
+        }
+        self.names.push(dest.clone());
+        let number = self.names.len() as u32;
+        self.numbers.insert(dest.clone(), number);
+        number
+    }
+
+    /// The destinations that are not stored, with their numbers.
+    pub(crate) fn unstored(&self) -> impl Iterator<Item = (u32, &Destination)> {
+        let numbers = self.stored as u32 + 1..;
+        numbers.zip(&self.names[self.stored..])
+    }
+
+    /// How many are stored.
+    pub(crate) const fn stored(&self) -> usize {
+        self.stored
+    }
+
+    /// All of them are stored now.
+    pub(crate) const fn set_stored(&mut self) {
+        self.stored = self.names.len();
+    }
+
+    /// Those that are not stored lose their numbers: the write that was to store them was refused.
+    pub(crate) fn forget_unstored(&mut self) {
+        for dest in self.names.drain(self.stored..) {
+            self.numbers.remove(&dest);
+        }
+    }
+}

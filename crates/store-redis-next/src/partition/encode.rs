@@ -1,0 +1,360 @@
+//! From what was decided to what is written.
+//!
+//! The order of the commands is what makes a write that is cut off half way harmless until it is repeated: index entries
+//! before the contents they announce, rows before keys, what is new before what goes; and one removal a key, its last
+//! access. A hash slot that is being migrated cuts scripts off so.
+//!
+//! Where a timer is, its entry in `moved` says, and its birth position if there is none. So contents are written before
+//! entries: a timer that moves is at one of the two places at every moment, and what is at the other one is a leftover.
+//! If both places are in one slot, its contents change at once, and the entry comes first. Entries go before contents do.
+
+use std::collections::BTreeMap;
+use std::mem::discriminant;
+
+use mtimer_store::decide::{At, Row};
+use mtimer_store::view::{Changes, KeyChange, RowChange};
+use mtimer_types::{SlotWidth, Time, TimerId};
+
+use super::facts::Locations;
+use super::owner::Owner;
+use super::writes::{Arguments, Writes};
+use crate::keyspace::catalog::Placements;
+use crate::keyspace::keys::{Bucket, HashKey, SlotKey};
+use crate::keyspace::secret::{Hash, KeyField};
+use crate::keyspace::value::{
+    Location, encode_answer, encode_destination, encode_ended, encode_moved, encode_moved_to, encode_pending,
+    request_field,
+};
+#[cfg(test)]
+use crate::simulation::{Broken, broken};
+
+/// Arguments of commands, by key.
+type ByKey<K> = BTreeMap<K, Arguments>;
+
+/// Commands of one write, by what they do, until they are put into order.
+#[derive(Default)]
+pub(crate) struct Draft {
+    /// Members of indexes: score, member.
+    index: ByKey<String>,
+    /// Fields of hashes: field, value. In the order of [`HashKey`].
+    fields: ByKey<HashKey>,
+    /// Entries in `moved` of timers that stay in their slot, by shelf: id, value.
+    entries_in_place: ByKey<u8>,
+    /// Timers that leave a slot.
+    leaving: BTreeMap<SlotKey, Vec<TimerId>>,
+    /// Timers that leave a destination's park, by its number.
+    unparked: BTreeMap<u32, Vec<TimerId>>,
+    /// Members that leave a sorted set, fields that leave a hash.
+    unlisted: ByKey<String>,
+    /// By shelf.
+    unmoved: ByKey<u8>,
+    /// Keys that become free if they still name the timer: field, id; by shelf.
+    freed: ByKey<u8>,
+    pub(crate) placements: Placements,
+    /// Timers that are filed anew in the slot in which they are.
+    refiled: Vec<(SlotKey, TimerId)>,
+    /// Timers that get, or lose, an entry in `moved`.
+    moved: Vec<TimerId>,
+    moved_back: Vec<TimerId>,
+    /// Fields of outcomes, and the bucket into which they go.
+    remembered: Vec<Hash>,
+    bucket: Option<Bucket>,
+    /// The store holds more afterwards.
+    pub(crate) adds: bool,
+}
+
+/// A write, and what the owner has to take note of once it is applied.
+pub(crate) struct Drafted {
+    pub(crate) writes: Writes,
+    pub(crate) note: Note,
+}
+
+/// What is true once a write has been applied.
+pub(crate) struct Note {
+    pub(crate) placements: Placements,
+    /// By the number of the command: timers that left a slot.
+    pub(crate) leaving: Vec<(usize, SlotKey, Vec<TimerId>)>,
+    refiled: Vec<(SlotKey, TimerId)>,
+    moved: Vec<TimerId>,
+    moved_back: Vec<TimerId>,
+    remembered: Vec<Hash>,
+    bucket: Option<Bucket>,
+    position: u64,
+}
+
+impl Draft {
+    /// A timer leaves its slot.
+    pub(crate) fn leave(&mut self, slot: SlotKey, id: TimerId) {
+        self.leaving.entry(slot).or_default().push(id);
+    }
+
+    /// A key becomes free if it still names the timer.
+    pub(crate) fn free(&mut self, key: KeyField, id: TimerId) {
+        self.freed.entry(key.shelf).or_default().extend([&key.field, &id.to_bytes()]);
+    }
+
+    fn set(&mut self, hash: HashKey, field: &[u8], value: &[u8]) {
+        self.fields.entry(hash).or_default().extend([field, value]);
+    }
+}
+
+impl Owner {
+    /// Adds what a batch has decided.
+    pub(crate) fn draft(&mut self, draft: &mut Draft, changes: &Changes, locations: &Locations, now: Time) {
+        draft.adds |= changes.adds();
+        for row in &changes.rows {
+            self.draft_row(draft, row, locations.get(&row.id()).copied(), now);
+        }
+        for key in &changes.keys {
+            self.draft_key(draft, key);
+        }
+        let bucket = Bucket::of(now);
+        for (id, how) in &changes.ended {
+            self.remember(draft, bucket, &id.to_bytes(), &encode_ended(*how));
+        }
+        for (request, answer) in &changes.answered {
+            if let Some(answer) = encode_answer(answer) {
+                self.remember(draft, bucket, &request_field(*request), &answer);
+            }
+        }
+    }
+
+    fn remember(&self, draft: &mut Draft, bucket: Bucket, field: &[u8], outcome: &[u8]) {
+        draft.set(HashKey::Ended(bucket), field, outcome);
+        draft.remembered.push(self.secret.bytes(field));
+        draft.bucket = Some(bucket);
+    }
+
+    fn draft_key(&self, draft: &mut Draft, key: &KeyChange) {
+        let field = self.secret.key(&key.dest, &key.key);
+        match (key.after, key.before) {
+            (Some(id), _) => draft.set(HashKey::AppKeys(field.shelf), &field.field, &id.to_bytes()),
+            (None, Some(id)) => draft.free(field, id),
+            (None, None) => {}
+        }
+    }
+
+    fn draft_row(&mut self, draft: &mut Draft, change: &RowChange, from: Option<Location>, now: Time) {
+        let (id, before, after) = (change.id(), change.before.as_ref(), change.after.as_ref());
+        let was = before.map(|row| row.at);
+        let stays = was == after.map(|row| row.at);
+        let to = after.map(|row| self.draft_contents(draft, row, from, stays, now));
+        if let Some(Location::Slot { slot, .. }) = from
+            && to.is_none_or(|to| !matches!(to, Location::Slot { slot: new, .. } if new == slot))
+        {
+            draft.leave(slot, id);
+        } else if let Some(Location::Slot { slot, .. }) = from
+            && !stays
+        {
+            draft.refiled.push((slot, id));
+        }
+        let has_entry = |at: Location| !matches!(at, Location::Slot { is_birth: true, .. });
+        match (from.is_some_and(has_entry), to.is_some_and(has_entry)) {
+            (true, false) => {
+                let shelf = self.secret.id(id).shelf();
+                draft.unmoved.entry(shelf).or_default().push(&id.to_bytes());
+                draft.moved_back.push(id);
+            }
+            (false, true) => draft.moved.push(id),
+            _ => {}
+        }
+        if !stays {
+            // One that stays in its listing gets a new position there.
+            let is_listed_anew = before
+                .zip(after)
+                .is_some_and(|(before, after)| discriminant(&before.at) == discriminant(&after.at));
+            if let Some(row) = before.filter(|_| !is_listed_anew) {
+                self.unlist(draft, row);
+            }
+            if let Some(row) = after {
+                self.list(draft, row);
+            }
+        }
+    }
+
+    /// Writes a row to where it belongs; `stays`: that is where it is.
+    fn draft_contents(
+        &mut self,
+        draft: &mut Draft,
+        row: &Row,
+        from: Option<Location>,
+        stays: bool,
+        now: Time,
+    ) -> Location {
+        let dest = self.dests.intern(&row.record.timer.dest);
+        let (id, field) = (row.id(), row.id().to_bytes());
+        let At::Pending { fire, tier } = row.at else {
+            let value = encode_moved(row, dest).unwrap_or_default();
+            draft.set(HashKey::Moved(self.secret.id(id).shelf()), &field, &value);
+            return Location::Moved;
+        };
+        let location = from.filter(|_| stays).unwrap_or_else(|| {
+            let is_birth = tier == 0 && fire == id.birth_due();
+            let width = SlotWidth::for_distance(fire.ms_since(now));
+            let width = if is_birth { id.birth_width() } else { width };
+            let size = row.record.timer.payload.len() + 32;
+            let place = self.catalog.place(id, fire, tier, width, size, &mut draft.placements);
+            Location::Slot { slot: place.slot, is_birth: place.is_birth }
+        });
+        if let Location::Slot { slot, is_birth } = location {
+            let value = encode_pending(&row.record, fire, tier, is_birth, dest);
+            draft.set(HashKey::Slot(slot), &field, &value);
+            if !(is_birth || stays && from.is_some()) {
+                let shelf = self.secret.id(id).shelf();
+                let is_in_place = matches!(from, Some(Location::Slot { slot: old, .. }) if old == slot);
+                if is_in_place {
+                    let entries = draft.entries_in_place.entry(shelf).or_default();
+                    entries.extend([&field[..], &encode_moved_to(slot)]);
+                } else {
+                    draft.set(HashKey::Moved(shelf), &field, &encode_moved_to(slot));
+                }
+            }
+        }
+        location
+    }
+
+    /// Puts a timer at the end of the listing of its place.
+    fn list(&mut self, draft: &mut Draft, row: &Row) {
+        let listing = match row.at {
+            At::Pending { .. } => return,
+            At::Parked => {
+                let number = self.dests.intern(&row.record.timer.dest);
+                let park = draft.index.entry(self.space.park()).or_default();
+                park.extend([b"0", number.to_string().as_bytes()]);
+                self.space.park_of(number)
+            }
+            At::Taken { .. } => self.space.taken(),
+            At::Unconfirmed { .. } => self.space.unconfirmed(),
+            At::Dead { .. } => self.space.dead(),
+        };
+        self.position += 1;
+        let position = self.position.to_string();
+        draft.index.entry(listing).or_default().extend([position.as_bytes(), &row.id().to_bytes()]);
+    }
+
+    fn unlist(&mut self, draft: &mut Draft, row: &Row) {
+        let listing = match row.at {
+            At::Pending { .. } => return,
+            At::Parked => {
+                let number = self.dests.intern(&row.record.timer.dest);
+                return draft.unparked.entry(number).or_default().push(row.id());
+            }
+            At::Taken { .. } => self.space.taken(),
+            At::Unconfirmed { .. } => self.space.unconfirmed(),
+            At::Dead { .. } => self.space.dead(),
+        };
+        draft.unlisted.entry(listing).or_default().push(&row.id().to_bytes());
+    }
+
+    /// Puts the commands into order.
+    pub(crate) fn finish(&self, draft: Draft, claim: Option<Time>) -> Drafted {
+        let mut writes = Writes::default();
+        if draft.adds {
+            writes.set_adds();
+        }
+        let mut facts: Vec<Vec<u8>> = Vec::new();
+        if !draft.index.is_empty() {
+            facts.extend([b"o".to_vec(), self.position.to_string().into_bytes()]);
+        }
+        if let Some(until) = claim.filter(|until| *until > self.claimed) {
+            facts.extend([b"c".to_vec(), until.as_ms().to_string().into_bytes()]);
+        }
+        put(&mut writes, "HSET", &self.writer.identity().owner_key, &facts);
+        let names = self.dests.unstored();
+        let names = names.flat_map(|(number, dest)| [number.to_string(), encode_destination(dest)]);
+        put(&mut writes, "HSET", &self.space.destinations(), &names.collect::<Vec<_>>());
+        #[cfg(test)]
+        let announces = !broken(Broken::IndexBehindContents);
+        #[cfg(not(test))]
+        let announces = true;
+        if announces {
+            self.announce(&mut writes, &draft.placements);
+        }
+        draft.index.iter().for_each(|(key, pairs)| writes.command("ZADD", key, 2, pairs.iter()));
+        for (shelf, pairs) in &draft.entries_in_place {
+            writes.command("HSET", &self.space.moved(*shelf), 2, pairs.iter());
+        }
+        for (hash, pairs) in &draft.fields {
+            writes.command("HSET", &self.space.hash(*hash), 2, pairs.iter());
+        }
+        #[cfg(test)]
+        let expiring = draft.bucket.filter(|_| !broken(Broken::NoExpiry));
+        #[cfg(not(test))]
+        let expiring = draft.bucket;
+        if let Some(bucket) = expiring {
+            let expires = bucket.expires().as_ms().to_string();
+            writes.command("PEXPIREAT", &self.space.ended(bucket), 1, [expires]);
+        }
+        for (shelf, fields) in &draft.unmoved {
+            writes.command("HDEL", &self.space.moved(*shelf), 1, fields.iter());
+        }
+        let leaving = draft.leaving.into_iter().map(|(slot, ids)| {
+            let (index, name) = (self.space.index(self.catalog.index(slot)), slot.to_string());
+            let fields: Vec<_> = ids.iter().map(|id| id.to_bytes()).collect();
+            (writes.take_out(&self.space.slot(slot), &index, &name, &fields), slot, ids)
+        });
+        let leaving = leaving.collect();
+        for (number, ids) in draft.unparked {
+            let fields: Vec<_> = ids.iter().map(|id| id.to_bytes()).collect();
+            let park = self.space.park_of(number);
+            writes.take_out_sorted(&park, &self.space.park(), &number.to_string(), &fields);
+        }
+        draft.unlisted.iter().for_each(|(key, members)| writes.command("ZREM", key, 1, members.iter()));
+        for (shelf, pairs) in &draft.freed {
+            let key = self.space.app_keys(*shelf);
+            #[cfg(test)]
+            if broken(Broken::FreedWithoutComparing) {
+                writes.command("HDEL", &key, 1, pairs.iter().step_by(2));
+                continue;
+            }
+            writes.command("FREE", &key, 2, pairs.iter());
+        }
+        #[cfg(test)]
+        if broken(Broken::IndexBehindContents) {
+            self.announce(&mut writes, &draft.placements);
+        }
+        let note = Note {
+            placements: draft.placements,
+            leaving,
+            refiled: draft.refiled,
+            moved: draft.moved,
+            moved_back: draft.moved_back,
+            remembered: draft.remembered,
+            bucket: draft.bucket,
+            position: self.position,
+        };
+        Drafted { writes, note }
+    }
+
+    /// Enters slots that are new into their indexes.
+    pub(crate) fn announce(&self, writes: &mut Writes, placements: &Placements) {
+        let mut indexes = ByKey::new();
+        for slot in placements.new_slots() {
+            let index: &mut Arguments = indexes.entry(self.catalog.index(*slot)).or_default();
+            index.extend([slot.start.to_string().as_bytes(), slot.to_string().as_bytes()]);
+        }
+        for (index, pairs) in indexes {
+            writes.command("ZADD", &self.space.index(index), 2, pairs.iter());
+        }
+    }
+
+    /// Takes note of what was applied. The timers that left slots are the caller's: see [`Note::leaving`].
+    pub(crate) fn note(&mut self, note: Note) {
+        // They were counted a second time when they were placed.
+        note.refiled.into_iter().for_each(|(slot, id)| self.catalog.removed(slot, [id]));
+        note.moved.into_iter().for_each(|id| self.moved.add(self.secret.id(id)));
+        note.moved_back.into_iter().for_each(|id| self.moved.remove(self.secret.id(id)));
+        if let Some(bucket) = note.bucket {
+            note.remembered.iter().for_each(|field| self.ended.add(bucket, *field));
+        }
+        self.position = note.position;
+        self.dests.set_stored();
+    }
+}
+
+/// A command with pairs, if there are any.
+fn put<A: AsRef<[u8]>>(writes: &mut Writes, name: &str, key: &str, pairs: &[A]) {
+    if !pairs.is_empty() {
+        writes.command(name, key, 2, pairs);
+    }
+}

@@ -1,0 +1,277 @@
+//! Reading what decisions need.
+//!
+//! Much of it the owner knows without asking: an id that cannot be in any hash is not stored. The rest is read with one
+//! command a hash, in one round; a timer that is not at its birth position takes a second one.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use mtimer_store::LaneError;
+use mtimer_store::decide::{Row, Table};
+use mtimer_store::record::RecordError;
+use mtimer_store::view::{Fact, Need, View};
+use mtimer_types::{Destination, Key, Time, TimerId};
+use redis::Pipeline;
+
+use super::owner::Owner;
+use super::reply;
+use super::writes::Arguments;
+use crate::keyspace::keys::{Bucket, HashKey, Keyspace, SlotKey};
+use crate::keyspace::value::{
+    self, Location, MovedEntry, decode_answer, decode_ended, decode_id, decode_moved, decode_pending,
+};
+
+/// Where the rows are that were read.
+pub(crate) type Locations = HashMap<TimerId, Location>;
+
+/// Fields of hashes to be read, one `HMGET` a hash.
+#[derive(Default)]
+pub(crate) struct Lookup {
+    hashes: BTreeMap<HashKey, usize>,
+    fields: Vec<(HashKey, Arguments)>,
+}
+
+/// Names a field of a [`Lookup`], and its value among what was read.
+#[derive(Clone, Copy)]
+pub(crate) struct Ticket {
+    hash: usize,
+    field: usize,
+}
+
+impl Lookup {
+    /// Adds a field.
+    pub(crate) fn field(&mut self, hash: HashKey, field: &[u8]) -> Ticket {
+        let next = self.fields.len();
+        let at = *self.hashes.entry(hash).or_insert(next);
+        if at == next {
+            self.fields.push((hash, Arguments::default()));
+        }
+        let fields = &mut self.fields[at].1;
+        fields.push(field);
+        Ticket { hash: at, field: fields.iter().len() - 1 }
+    }
+
+    fn commands(&self, space: &Keyspace) -> Pipeline {
+        let mut commands = Pipeline::with_capacity(self.fields.len() + 1);
+        for (hash, fields) in &self.fields {
+            let command = commands.cmd("HMGET").arg(space.hash(*hash));
+            fields.iter().for_each(|field| _ = command.arg(field));
+        }
+        commands
+    }
+}
+
+/// What was read.
+pub(crate) struct Found(Vec<Vec<Option<Bytes>>>);
+
+impl Found {
+    /// The value of a field; `None`: it is not there.
+    pub(crate) fn value(&self, ticket: Ticket) -> Option<&Bytes> {
+        self.0.get(ticket.hash)?.get(ticket.field)?.as_ref()
+    }
+}
+
+/// What a need asks for.
+enum Query {
+    Row { id: TimerId, moved: Option<Ticket>, births: Vec<(SlotKey, Ticket)> },
+    Key { dest: Destination, key: Key, holder: Ticket },
+    Ended { id: TimerId, buckets: Vec<Ticket> },
+    Answered { request: mtimer_store::op::RequestId, buckets: Vec<Ticket> },
+}
+
+impl Owner {
+    /// Reads fields.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(crate) async fn look_up(&mut self, lookup: &Lookup) -> Result<Found, LaneError> {
+        if lookup.fields.is_empty() {
+            return Ok(Found(Vec::new()));
+        }
+        let answers = self.writer.read(&lookup.commands(&self.space)).await?;
+        let values = |answer| reply::list(answer).into_iter().map(reply::bytes).collect();
+        Ok(Found(answers.into_iter().map(values).collect()))
+    }
+
+    /// Finds out what is needed and tells it to the view. Where the rows are goes into `locations`.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(crate) async fn learn(
+        &mut self,
+        view: &mut View,
+        locations: &mut Locations,
+        needs: impl IntoIterator<Item = Need>,
+        now: Time,
+    ) -> Result<(), LaneError> {
+        let (mut lookup, mut queries) = (Lookup::default(), Vec::new());
+        for need in needs {
+            if view.knows(&need) {
+                continue;
+            }
+            match need {
+                Need::Retained { of, limit } => view.learn(self.read_retained(of, limit, locations).await?),
+                need => match self.query(&mut lookup, need, now) {
+                    Ok(query) => queries.push(query),
+                    Err(fact) => view.learn(fact),
+                },
+            }
+        }
+        let found = self.look_up(&lookup).await?;
+        let (mut elsewhere, mut held, mut leftovers) = (Vec::new(), Vec::new(), Vec::new());
+        for query in queries {
+            match query {
+                Query::Row { id, moved, births } => {
+                    match self.find_row(id, moved, &births, &found, &mut leftovers) {
+                        Sought::Row(row, at) => {
+                            locations.insert(id, at);
+                            view.learn(Fact::Row(id, Some(row)));
+                        }
+                        Sought::Nothing => view.learn(Fact::Row(id, None)),
+                        Sought::In(slot) => elsewhere.push((id, slot)),
+                    }
+                }
+                Query::Key { dest, key, holder } => match found.value(holder).and_then(|id| decode_id(id)) {
+                    Some(holder) => held.push((dest, key, holder)),
+                    None => view.learn(Fact::Key(dest, key, None)),
+                },
+                Query::Ended { id, buckets } => {
+                    let value = buckets.into_iter().find_map(|ticket| found.value(ticket));
+                    let how = value.and_then(|value| self.readable(decode_ended(id, value)));
+                    view.learn(Fact::Ended(id, how));
+                }
+                Query::Answered { request, buckets } => {
+                    let value = buckets.into_iter().find_map(|ticket| found.value(ticket));
+                    view.learn(Fact::Answered(request, value.and_then(|value| decode_answer(value))));
+                }
+            }
+        }
+        self.remove_leftovers(&leftovers).await?;
+        for (id, row, at) in self.read_in_slots(elsewhere).await? {
+            if row.is_some() {
+                locations.insert(id, at);
+            }
+            view.learn(Fact::Row(id, row));
+        }
+        // A key outlives its timer, or what made it die, if an owner dies while its write is cut off half way: it is free.
+        let holders: Vec<_> = held.iter().map(|(.., holder)| Need::Row(*holder)).collect();
+        if holders.iter().any(|row| !view.knows(row)) {
+            Box::pin(self.learn(view, locations, holders, now)).await?;
+        }
+        for (dest, key, holder) in held {
+            let holds = |row: &Row| row.at.retained().is_none() && row.key() == Some((&dest, &key));
+            let is_held = view.row(holder).is_ok_and(|row| row.as_ref().is_some_and(holds));
+            view.learn(Fact::Key(dest, key, is_held.then_some(holder)));
+        }
+        Ok(())
+    }
+
+    /// What to read for a need, or the fact if the owner knows it.
+    fn query(&mut self, lookup: &mut Lookup, need: Need, now: Time) -> Result<Query, Fact> {
+        match need {
+            Need::Row(id) => {
+                let hash = self.secret.id(id);
+                let field = id.to_bytes();
+                let moved = self.moved.may_have(hash);
+                let moved = moved.then(|| lookup.field(HashKey::Moved(hash.shelf()), &field));
+                let births = self.catalog.births(id).into_iter();
+                let births: Vec<_> =
+                    births.map(|slot| (slot, lookup.field(HashKey::Slot(slot), &field))).collect();
+                if moved.is_none() && births.is_empty() {
+                    return Err(Fact::Row(id, None));
+                }
+                Ok(Query::Row { id, moved, births })
+            }
+            Need::Key(dest, key) => {
+                if self.dests.number(&dest).is_none() {
+                    return Err(Fact::Key(dest, key, None));
+                }
+                let place = self.secret.key(&dest, &key);
+                let holder = lookup.field(HashKey::AppKeys(place.shelf), &place.field);
+                Ok(Query::Key { dest, key, holder })
+            }
+            Need::Ended(id) => match self.outcome_of(lookup, &id.to_bytes(), now) {
+                buckets if buckets.is_empty() => Err(Fact::Ended(id, None)),
+                buckets => Ok(Query::Ended { id, buckets }),
+            },
+            Need::Answered(request) => match self.outcome_of(lookup, &value::request_field(request), now) {
+                buckets if buckets.is_empty() => Err(Fact::Answered(request, None)),
+                buckets => Ok(Query::Answered { request, buckets }),
+            },
+            Need::Retained { of, limit } => Err(Fact::Retained { of, limit, count: 0, oldest: Vec::new() }),
+        }
+    }
+
+    fn outcome_of(&self, lookup: &mut Lookup, field: &[u8], now: Time) -> Vec<Ticket> {
+        let hash = self.secret.bytes(field);
+        let buckets = Bucket::around(now).into_iter().filter(|bucket| self.ended.may_have(*bucket, hash));
+        buckets.map(|bucket| lookup.field(HashKey::Ended(bucket), field)).collect()
+    }
+
+    /// Finds a timer, and in which slots leftovers of it are.
+    fn find_row(
+        &mut self,
+        id: TimerId,
+        moved: Option<Ticket>,
+        births: &[(SlotKey, Ticket)],
+        found: &Found,
+        leftovers: &mut Vec<(SlotKey, TimerId)>,
+    ) -> Sought {
+        let entry = moved.and_then(|ticket| found.value(ticket)).map(|value| {
+            let entry = decode_moved(id, value, |number| self.dests.name(number));
+            self.readable(entry)
+        });
+        let mut sought = match entry {
+            Some(Some(MovedEntry::Row(row))) => Sought::Row(row, Location::Moved),
+            Some(Some(MovedEntry::Slot(slot))) => Sought::In(slot),
+            Some(None) => return Sought::Nothing,
+            None => Sought::Nothing,
+        };
+        for (slot, ticket) in births {
+            let Some(value) = found.value(*ticket) else { continue };
+            let read = decode_pending(id, value, |number| self.dests.name(number));
+            let Some((row, is_birth)) = self.readable(read) else { continue };
+            match &sought {
+                Sought::Nothing if is_birth => {
+                    sought = Sought::Row(row, Location::Slot { slot: *slot, is_birth });
+                }
+                Sought::In(of) if of == slot => {}
+                _ => leftovers.push((*slot, id)),
+            }
+        }
+        sought
+    }
+
+    /// Reads timers that `moved` says are in these slots.
+    pub(crate) async fn read_in_slots(
+        &mut self,
+        timers: Vec<(TimerId, SlotKey)>,
+    ) -> Result<Vec<(TimerId, Option<Row>, Location)>, LaneError> {
+        let mut lookup = Lookup::default();
+        let tickets: Vec<_> =
+            timers.iter().map(|(id, slot)| lookup.field(HashKey::Slot(*slot), &id.to_bytes())).collect();
+        let found = self.look_up(&lookup).await?;
+        let mut rows = Vec::with_capacity(timers.len());
+        for ((id, slot), ticket) in timers.into_iter().zip(tickets) {
+            let row = found.value(ticket).map(|value| decode_pending(id, value, |n| self.dests.name(n)));
+            let row = row.and_then(|row| self.readable(row)).map(|(row, _)| row);
+            rows.push((id, row, Location::Slot { slot, is_birth: false }));
+        }
+        Ok(rows)
+    }
+
+    /// What was read; `None` for what is damaged, which is reported: it must not take others, or the lane, with it.
+    pub(crate) fn readable<T>(&mut self, read: Result<T, RecordError>) -> Option<T> {
+        read.inspect_err(|error| self.unreadable.report(self.partition(), error)).ok()
+    }
+}
+
+/// What was found of a timer.
+enum Sought {
+    Row(Row, Location),
+    Nothing,
+    /// It is in this slot, which is not its birth position.
+    In(SlotKey),
+}

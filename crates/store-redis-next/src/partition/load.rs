@@ -1,0 +1,327 @@
+//! Loading the wheel, and unloading it.
+//!
+//! The next slots are read whole, in the order of need; dense wide slots are split into narrower ones first. How far
+//! everything is loaded is the catalog's business.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use mtimer_store::decide::{At, Row};
+use mtimer_store::{LaneError, Load, Loaded, LoadedTimer};
+use mtimer_types::{Time, TimerId};
+use redis::{Pipeline, Value};
+
+use super::facts::Lookup;
+use super::owner::Owner;
+use super::reply;
+use super::writer::Written;
+use super::writes::Writes;
+use crate::keyspace::catalog::{Placements, Step};
+use crate::keyspace::keys::{HashKey, IndexKey, SlotKey};
+use crate::keyspace::value::{decode_id, decode_pending, encode_moved_to};
+
+/// Split steps (of up to five slots of about 128 timers) of one load.
+const SPLITS: u32 = 8;
+/// The same of one load that splits what is not needed yet: a few ms.
+const SPLITS_AHEAD: u32 = 2;
+/// Slots that one write moves from the copy to the list.
+const UNLOAD_STEP: usize = 200;
+/// Timers, and bytes, that one write moves out of wide slots.
+const SPLIT_STEP: usize = 128;
+const SPLIT_BYTES: usize = 64 << 10;
+
+/// A timer of a slot, as it is stored.
+struct Stored {
+    id: TimerId,
+    value: Bytes,
+    row: Row,
+    is_birth: bool,
+}
+
+impl Owner {
+    /// See [`mtimer_store::Lane::load`].
+    pub(crate) async fn load(&mut self, load: Load) -> Result<Loaded, LaneError> {
+        let (mut timers, mut bytes, mut splits, mut claim) = (Vec::new(), 0, 0, load.claim);
+        let mut is_done = false;
+        while timers.len() < load.max_timers.max(1) && bytes < load.max_bytes.max(1) {
+            match self.catalog.step(load.until) {
+                Step::Done => {
+                    is_done = true;
+                    break;
+                }
+                Step::Split(slots) => {
+                    splits += 1;
+                    if splits > SPLITS {
+                        break;
+                    }
+                    self.split(&slots).await?;
+                }
+                Step::Read(slots) => bytes += self.load_slots(&slots, claim.take(), &mut timers).await?,
+            }
+        }
+        if let Some(until) = claim {
+            self.write_claim(until).await?;
+        }
+        if load.claim.is_some() {
+            self.confirm_claim().await?;
+        }
+        self.catalog.advance(load.until);
+        // Whoever claims waits to deliver.
+        if is_done && load.claim.is_none() {
+            for _ in 0..SPLITS_AHEAD {
+                let slots = self.catalog.split_ahead(load.until);
+                if slots.is_empty() {
+                    break;
+                }
+                self.split(&slots).await?;
+            }
+        }
+        Ok(Loaded { timers, horizon: self.catalog.horizon() })
+    }
+
+    async fn write_claim(&mut self, until: Time) -> Result<(), LaneError> {
+        let mut writes = Writes::default();
+        self.claim(&mut writes, until);
+        self.write_anyway(writes).await
+    }
+
+    fn claim(&mut self, writes: &mut Writes, until: Time) {
+        self.claimed = self.claimed.max(until);
+        let claim = [b"c".to_vec(), self.claimed.as_ms().to_string().into_bytes()];
+        writes.command("HSET", &self.writer.identity().owner_key, 2, &claim);
+    }
+
+    /// Writes what adds nothing, which is never refused.
+    pub(crate) async fn write_anyway(&mut self, writes: Writes) -> Result<(), LaneError> {
+        match self.writer.write(writes).await? {
+            Written::Applied(_) | Written::Unreported => Ok(()),
+            Written::Refused(why) => Err(LaneError::Broken(format!("a write that frees was refused: {why}"))),
+        }
+    }
+
+    /// The contents of slots.
+    async fn read_slots(&mut self, slots: &[SlotKey]) -> Result<Vec<Vec<(Value, Value)>>, LaneError> {
+        let mut reads = Pipeline::new();
+        slots.iter().for_each(|slot| _ = reads.cmd("HGETALL").arg(self.space.slot(*slot)));
+        let contents = self.writer.read(&reads).await?;
+        Ok(contents.into_iter().map(reply::pairs).collect())
+    }
+
+    /// Reads slots and moves them to the copy. Bytes of payload.
+    async fn load_slots(
+        &mut self,
+        slots: &[SlotKey],
+        claim: Option<Time>,
+        timers: &mut Vec<LoadedTimer>,
+    ) -> Result<usize, LaneError> {
+        let contents = self.read_stored(slots).await?;
+        let mut writes = Writes::default();
+        if let Some(until) = claim {
+            self.claim(&mut writes, until);
+        }
+        let (mut entering, mut leaving) = (Vec::new(), Vec::new());
+        for (slot, (_, is_empty)) in slots.iter().zip(&contents) {
+            let index = self.catalog.index(*slot);
+            if *is_empty {
+                leaving.push((index, slot.to_string()));
+            } else if index != IndexKey::Copy {
+                entering.extend([slot.start.to_string(), slot.to_string()]);
+                leaving.push((index, slot.to_string()));
+            }
+        }
+        if !entering.is_empty() {
+            writes.command("ZADD", &self.space.index(IndexKey::Copy), 2, &entering);
+        }
+        for (index, name) in leaving {
+            writes.command("ZREM", &self.space.index(index), 1, &[name]);
+        }
+        if !writes.is_empty() {
+            self.write_anyway(writes).await?;
+        }
+        let mut payload = 0;
+        for (slot, (stored, _)) in slots.iter().zip(contents) {
+            let bytes = stored.iter().map(|timer| timer.value.len()).sum();
+            self.catalog.read_whole(*slot, stored.iter().map(|timer| timer.id), bytes);
+            for Stored { row, .. } in stored {
+                let At::Pending { fire, tier } = row.at else { continue };
+                payload += row.record.timer.payload.len();
+                let covered = row.record.covered(fire, self.epoch(), self.prior_claim);
+                timers.push(LoadedTimer { record: row.record, fire, tier, covered });
+            }
+        }
+        Ok(payload)
+    }
+
+    /// The timers of slots that can be read, and whether a slot is empty. Leftovers are removed first: what an owner has
+    /// left behind that died while its write was cut off half way.
+    async fn read_stored(&mut self, slots: &[SlotKey]) -> Result<Vec<(Vec<Stored>, bool)>, LaneError> {
+        let contents = self.read_slots(slots).await?;
+        let stored = |pairs: Vec<_>| (pairs.len(), self.stored(pairs));
+        let mut contents: Vec<_> = contents.into_iter().map(stored).collect();
+        let mut lookup = Lookup::default();
+        let mut doubtful = HashMap::new();
+        for (slot, (_, stored)) in slots.iter().zip(&contents) {
+            let is_own = self.catalog.knows_ids(*slot);
+            for Stored { id, is_birth, .. } in stored.iter().filter(|_| !is_own) {
+                let hash = self.secret.id(*id);
+                if !is_birth || self.moved.may_have(hash) {
+                    let entry = lookup.field(HashKey::Moved(hash.shelf()), &id.to_bytes());
+                    doubtful.insert((*slot, *id), entry);
+                }
+            }
+        }
+        let found = self.look_up(&lookup).await?;
+        let mut leftovers = Vec::new();
+        for (slot, (count, stored)) in slots.iter().zip(&mut contents) {
+            let is_leftover = |timer: &mut Stored| {
+                let Some(entry) = doubtful.get(&(*slot, timer.id)) else { return false };
+                let entry = found.value(*entry);
+                entry.map_or(!timer.is_birth, |entry| encode_moved_to(*slot) != entry[..])
+            };
+            let before = leftovers.len();
+            leftovers.extend(stored.extract_if(.., is_leftover).map(|timer| (*slot, timer.id)));
+            *count -= leftovers.len() - before;
+        }
+        self.remove_leftovers(&leftovers).await?;
+        Ok(contents.into_iter().map(|(count, stored)| (stored, count == 0)).collect())
+    }
+
+    /// Removes timers from slots in which they are not any more.
+    pub(crate) async fn remove_leftovers(&mut self, timers: &[(SlotKey, TimerId)]) -> Result<(), LaneError> {
+        if timers.is_empty() {
+            return Ok(());
+        }
+        let mut writes = Writes::default();
+        self.remove(&mut writes, timers);
+        self.write_anyway(writes).await?;
+        self.read_ids(timers.iter().map(|(slot, _)| *slot)).await
+    }
+
+    /// Removes timers from slots.
+    fn remove(&self, writes: &mut Writes, timers: &[(SlotKey, TimerId)]) {
+        for (slot, ids) in by_slot(timers.to_vec()) {
+            let (index, name) = (self.space.index(self.catalog.index(slot)), slot.to_string());
+            let fields: Vec<_> = ids.iter().map(|id| id.to_bytes()).collect();
+            writes.take_out(&self.space.slot(slot), &index, &name, &fields);
+        }
+    }
+
+    /// The timers of a slot that can be read.
+    fn stored(&mut self, pairs: Vec<(Value, Value)>) -> Vec<Stored> {
+        let timer = |(id, value): (Value, Value)| {
+            let (id, value) = (decode_id(&reply::bytes(id)?)?, reply::bytes(value)?);
+            let read = decode_pending(id, &value, |number| self.dests.name(number));
+            let (row, is_birth) = self.readable(read)?;
+            Some(Stored { id, value, row, is_birth })
+        };
+        pairs.into_iter().filter_map(timer).collect()
+    }
+
+    /// Moves the timers of dense slots into narrower ones.
+    async fn split(&mut self, slots: &[SlotKey]) -> Result<(), LaneError> {
+        let contents = self.read_stored(slots).await?;
+        let mut timers = Vec::new();
+        for (from, (stored, _)) in slots.iter().zip(contents) {
+            if stored.is_empty() {
+                // Empty, or all damaged: reading it takes it out of its index.
+                self.load_slots(&[*from], None, &mut Vec::new()).await?;
+            }
+            self.catalog.read_ids(*from, stored.iter().map(|timer| timer.id));
+            timers.extend(stored.into_iter().map(|timer| (*from, timer)));
+        }
+        // Those of one narrow slot go together, whichever wide ones they come from.
+        timers.sort_by_key(|(_, timer)| match timer.row.at {
+            At::Pending { fire, .. } => fire,
+            _ => Time::ZERO,
+        });
+        let mut rest = &timers[..];
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |(_, timer): &&(SlotKey, Stored)| {
+                bytes += timer.value.len();
+                bytes <= SPLIT_BYTES
+            };
+            let count = rest.iter().take(SPLIT_STEP).take_while(fits).count().max(1);
+            let (some, later) = rest.split_at(count);
+            self.split_some(some).await?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    async fn split_some(&mut self, timers: &[(SlotKey, Stored)]) -> Result<(), LaneError> {
+        let (mut placements, mut fields, mut entries, mut leaving) =
+            (Placements::default(), Vec::new(), Vec::new(), Vec::new());
+        for (from, timer) in timers {
+            let At::Pending { fire, .. } = timer.row.at else { continue };
+            let width = self.catalog.split_width(*from);
+            let size = timer.value.len();
+            let place = self.catalog.place(timer.id, fire, from.track, width, size, &mut placements);
+            fields.push((place.slot, timer));
+            if !timer.is_birth {
+                entries.push((timer.id, place.slot));
+            }
+            leaving.push((*from, timer.id));
+        }
+        let mut writes = Writes::default();
+        self.announce(&mut writes, &placements);
+        for (slot, pairs) in by_slot(fields) {
+            let pairs = pairs.iter().flat_map(|timer| [timer.id.to_bytes().to_vec(), timer.value.to_vec()]);
+            writes.command("HSET", &self.space.slot(slot), 2, pairs.collect::<Vec<_>>());
+        }
+        for (id, slot) in entries {
+            let entry = [id.to_bytes().to_vec(), encode_moved_to(slot)];
+            writes.command("HSET", &self.space.moved(self.secret.id(id).shelf()), 2, &entry);
+        }
+        self.remove(&mut writes, &leaving);
+        self.write_anyway(writes).await?;
+        by_slot(leaving).into_iter().for_each(|(slot, ids)| self.catalog.removed(slot, ids));
+        Ok(())
+    }
+
+    /// Reads which ids are in slots. Of those that this owner has neither read nor made, only whether they are empty:
+    /// leftovers may be in them.
+    pub(crate) async fn read_ids(&mut self, slots: impl Iterator<Item = SlotKey>) -> Result<(), LaneError> {
+        let slots: Vec<_> = slots.collect();
+        let mut reads = Pipeline::new();
+        slots.iter().for_each(|slot| _ = reads.cmd("HKEYS").arg(self.space.slot(*slot)));
+        let found = self.writer.read(&reads).await?;
+        for (slot, ids) in slots.into_iter().zip(found) {
+            let ids = reply::list(ids).into_iter().filter_map(|id| decode_id(&reply::bytes(id)?));
+            let ids: Vec<TimerId> = ids.collect();
+            if ids.is_empty() {
+                self.catalog.emptied(slot);
+            } else if self.catalog.knows_ids(slot) {
+                self.catalog.read_ids(slot, ids.into_iter());
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`mtimer_store::Lane::unload`].
+    pub(crate) async fn unload(&mut self, beyond: Time) -> Result<(), LaneError> {
+        let moving = self.catalog.unload(beyond);
+        for slots in moving.chunks(UNLOAD_STEP) {
+            let entries = slots.iter().flat_map(|slot| [slot.start.to_string(), slot.to_string()]);
+            let names = slots.iter().map(SlotKey::to_string);
+            let mut writes = Writes::default();
+            writes.command("ZADD", &self.space.index(IndexKey::List), 2, entries.collect::<Vec<_>>());
+            writes.command("ZREM", &self.space.index(IndexKey::Copy), 1, names.collect::<Vec<_>>());
+            self.write_anyway(writes).await?;
+            slots.iter().for_each(|slot| self.catalog.listed(*slot));
+        }
+        Ok(())
+    }
+}
+
+/// Groups by slot, in the order in which slots first come.
+fn by_slot<T>(pairs: Vec<(SlotKey, T)>) -> Vec<(SlotKey, Vec<T>)> {
+    let mut groups: Vec<(SlotKey, Vec<T>)> = Vec::new();
+    for (slot, value) in pairs {
+        match groups.iter_mut().rev().find(|(known, _)| *known == slot) {
+            Some((_, values)) => values.push(value),
+            None => groups.push((slot, vec![value])),
+        }
+    }
+    groups
+}

@@ -1,0 +1,84 @@
+//! What the owner of a partition knows of it.
+//!
+//! Invariant: whenever no call is being worked off, this is true of what the store has under the owner's sequence
+//! number.
+
+use std::sync::Arc;
+
+use mtimer_store::LaneError;
+use mtimer_types::{Epoch, PartitionId, Time};
+use redis::Pipeline;
+
+use super::destinations::Destinations;
+use super::log::Log;
+use super::trim::Trimmer;
+use super::unreadable::Unreadable;
+use super::writer::Writer;
+use crate::keyspace::catalog::Catalog;
+use crate::keyspace::fingerprints::{EndedFilter, MovedFilter};
+use crate::keyspace::keys::Keyspace;
+use crate::keyspace::secret::Secret;
+
+/// The owner of a partition.
+pub(crate) struct Owner {
+    pub(super) writer: Writer,
+    pub(super) trimmer: Arc<Trimmer>,
+    pub(super) space: Keyspace,
+    pub(super) secret: Secret,
+    pub(super) catalog: Catalog,
+    pub(super) moved: MovedFilter,
+    pub(super) ended: EndedFilter,
+    pub(super) dests: Destinations,
+    pub(super) unreadable: Unreadable,
+    /// The highest claim of the owners before.
+    pub(super) prior_claim: Time,
+    /// The highest claim that is stored.
+    pub(super) claimed: Time,
+    /// The highest position that was given in a listing (of dead letters, taken, unconfirmed, parked timers).
+    pub(super) position: u64,
+    pub(super) is_released: bool,
+}
+
+impl Owner {
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.writer.identity().epoch
+    }
+
+    pub(crate) fn partition(&self) -> PartitionId {
+        self.writer.identity().partition
+    }
+
+    /// The highest claim of the owners before.
+    pub(crate) const fn prior_claim(&self) -> Time {
+        self.prior_claim
+    }
+
+    /// Whether the partition was given up.
+    pub(crate) const fn is_released(&self) -> bool {
+        self.is_released
+    }
+
+    /// Its last writes.
+    pub(crate) const fn log(&self) -> &Arc<Log> {
+        self.writer.log()
+    }
+
+    /// Trims its log.
+    pub(crate) const fn trimmer(&self) -> &Arc<Trimmer> {
+        &self.trimmer
+    }
+
+    /// Asks the store whether it has everything, and applies again what it has lost.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(crate) async fn check(&mut self) -> Result<(), LaneError> {
+        self.writer.read_as_owner(&Pipeline::new()).await.map(drop)
+    }
+
+    /// Tells whoever watches the lane's health that it has ended.
+    pub(crate) fn set_ended(&self, why: &LaneError) {
+        self.writer.set_ended(why);
+    }
+}

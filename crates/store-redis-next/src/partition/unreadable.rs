@@ -1,0 +1,36 @@
+//! Records that cannot be read: told once each, and left where they are.
+//!
+//! Purpose: whoever looks after the store learns of each damaged record, and its log is not flooded by a row that is
+//! read again and again. Such a record is passed over by loads and listings; nothing removes it but a cancel, a purge
+//! or a trim that names it. Bounded: of more than [`MOST`] some are told again.
+
+use std::collections::HashSet;
+
+use mtimer_store::record::RecordError;
+use mtimer_types::{PartitionId, TimerId};
+
+/// Ids that are remembered.
+const MOST: usize = 4_096;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Unreadable {
+    told: HashSet<TimerId>,
+    found: u64,
+}
+
+impl Unreadable {
+    /// Tells of a record, unless it has been told of. `found` in the log counts them.
+    pub(crate) fn report(&mut self, partition: PartitionId, error: &RecordError) {
+        if self.told.len() >= MOST {
+            self.told.clear();
+        }
+        if self.told.insert(error.id) {
+            self.found += 1;
+            tracing::error!(
+                partition = partition.0, timer_id = %error.id, %error, found = self.found,
+                "a timer cannot be read: it is passed over and left where it is"
+            );
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Turns without Redis: an owner on a simulated server that fails as a seed says.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `data` | the keys, and what commands and scripts do to them |
+//! | `server` | connections to them, and everything that can go wrong on the way |
+//! | `run` | random calls, compared with the model of the conformance suite after each |
+//! | `rules` | each rule of the design, broken on purpose and found |
+//! | `torn` | an owner that dies while its last write is cut off half way |
+//!
+//! `MTIMER_SIM_SEED` repeats one seed, `MTIMER_SIM_SEEDS` says how many are run.
+
+mod data;
+mod rules;
+mod run;
+mod server;
+mod torn;
+
+use std::cell::Cell;
+
+/// A rule that the owner breaks on purpose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Broken {
+    /// A write whose answer was lost is given up, and its number used again.
+    WriteGivenUp,
+    /// A write that may have run half way is refused when the store is full.
+    RefusedAfterDoubt,
+    /// What was read counts, whatever the stored sequence number is.
+    UnguardedReads,
+    /// A full store refuses writes that free, too.
+    FreeingRefused,
+    /// Slots that were found at the acquisition are taken for empty.
+    FoundSlotsTakenForEmpty,
+    /// An acknowledgement that was written blind is done, whatever it has found.
+    MissesIgnored,
+    /// A key is freed, whatever it names by now.
+    FreedWithoutComparing,
+    /// Index entries are written behind the contents that they announce.
+    IndexBehindContents,
+    /// A store that lost writes ends the lane.
+    NoLog,
+    /// An acquisition knows nothing of the epochs that were seen.
+    NoFloor,
+    /// Remembered outcomes stay for ever.
+    NoExpiry,
+}
+
+thread_local! {
+    static BROKEN: Cell<Option<Broken>> = const { Cell::new(None) };
+}
+
+/// Whether the rule is broken in this thread.
+pub(crate) fn broken(rule: Broken) -> bool {
+    BROKEN.get() == Some(rule)
+}
+
+/// Runs `test` with a broken rule.
+fn with_broken<T>(rule: Broken, test: impl FnOnce() -> T) -> T {
+    BROKEN.set(Some(rule));
+    let result = test();
+    BROKEN.set(None);
+    result
+}

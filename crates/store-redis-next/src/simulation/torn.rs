@@ -1,0 +1,96 @@
+//! An owner that dies while its last write is cut off half way: nobody completes that.
+//!
+//! Each timer is then as it was before the write or as it would be behind it, keys that are taken name a live timer, and
+//! when all timers have ended nothing is left of them but entries of listings.
+
+use std::time::Duration;
+
+use mtimer_store::conformance::model::Model;
+use mtimer_store::{Answer, Batch, Op, Place, Record, ScheduleAnswer, Verdict};
+use mtimer_types::{KeyPolicy, Target, Time, Timer, TimerId};
+
+use super::run::{Check, DAY, PARTITION, Run, acquire_next, alive, block_on, pass, plain, same};
+
+/// Longer than a lane that lives takes for a batch.
+const DEAD_AFTER: Duration = Duration::from_secs(60);
+
+fn row(model: &Model, id: TimerId) -> Option<(Record, Place)> {
+    model.timers.get(&id).map(|entry| (plain(entry.record(), entry.place), entry.place))
+}
+
+/// One run.
+pub(super) fn dies(seed: u64) -> Check {
+    block_on(async {
+        let mut run = Run::new(seed, 0).await?;
+        run.calls(30).await?;
+        let ops: Vec<Op> = (0..3).map(|_| run.op(20)).collect();
+        let steps = run.random.below(12) as usize;
+        run.server.state().last_steps = Some(steps);
+        let mut after = run.model.clone();
+        ops.iter().for_each(|op| _ = after.apply(run.now, op));
+        let batch = Batch { now: run.now, claim: None, ops: ops.clone() };
+        let answer = tokio::time::timeout(DEAD_AFTER, run.owner.apply(batch)).await;
+        if !run.server.state().is_dead() {
+            return Ok(());
+        }
+        drop(answer);
+        let epoch = run.owner.epoch();
+        run.owner = acquire_next(&run.server, &run.shared, epoch, epoch, &mut run.random).await?;
+        survives(&mut run, &after).await.map_err(|why| format!("after {steps} steps of {ops:?}: {why}"))
+    })
+}
+
+async fn survives(run: &mut Run, after: &Model) -> Check {
+    let mut ids = Vec::new();
+    for timer in run.timers.clone() {
+        ids.push(timer.id);
+        let seen = alive(run.owner.get(Target::Id(timer.id)).await)?;
+        let seen = seen.map(|(record, place)| (plain(record, place), place));
+        let (before, behind) = (row(&run.model, timer.id), row(after, timer.id));
+        if seen != before {
+            same(&format!("{} if it is not as before: {before:?}", timer.id), &seen, &behind)?;
+        }
+        if timer.key.is_some() {
+            ids.extend(takes_its_key(run, timer).await?);
+        }
+    }
+    for id in ids {
+        let ops = vec![Op::settle(id, Verdict::Ack), Op::Purge { id }];
+        alive(run.owner.apply(Batch { now: run.now, claim: None, ops }).await)?;
+    }
+    let far = run.now + 4_000 * DAY;
+    alive(run.owner.unload(Time::ZERO).await)?;
+    same("what is loaded of timers that have ended", &run.load_all(far).await?, &Default::default())?;
+    // An entry of a listing may be left of a timer that is elsewhere: listings pass it over.
+    let keys = run.server.state().data.keys();
+    let is_left = |key: &&String| {
+        ["slot:", "moved:", "key:", "zset:", "list:", "copy:", "retry"].iter().any(|of| key.starts_with(of))
+    };
+    same("what is left", &keys.iter().filter(is_left).collect::<Vec<_>>(), &Vec::new())
+}
+
+/// Schedules a timer with a key that may be taken: the timer, unless it is.
+async fn takes_its_key(run: &mut Run, like: Timer) -> Check<Option<TimerId>> {
+    let id = TimerId::new(like.due, run.now, PARTITION, run.random.next());
+    let timer = Timer { id, ..like };
+    let op = Op::Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create };
+    let answers = alive(run.owner.apply(Batch { now: run.now, claim: None, ops: vec![op] }).await)?;
+    match answers[..] {
+        [Answer::Schedule(ScheduleAnswer::Scheduled { .. })] => Ok(Some(id)),
+        [Answer::Schedule(ScheduleAnswer::KeyTaken(holder))] => {
+            let holder = alive(run.owner.get(Target::Id(holder)).await)?;
+            let is_held = holder.as_ref().is_some_and(|(record, place)| {
+                record.timer.key == timer.key
+                    && !matches!(place, Place::Dead | Place::Taken { unconfirmed: true, .. })
+            });
+            same(&format!("whether {holder:?} holds the key {:?}", timer.key), &is_held, &true)?;
+            Ok(None)
+        }
+        _ => Err(format!("a schedule was answered {answers:?}")),
+    }
+}
+
+#[test]
+fn what_a_dying_owner_leaves_is_whole() {
+    pass("what_a_dying_owner_leaves_is_whole", dies);
+}

@@ -1,0 +1,189 @@
+//! The store: connecting, the checks at the start, acquisitions.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use mtimer_store::{
+    Acquire, AcquireError, Acquired, Coordination, Health, OwnerRecord, Store, StoreClock, StoreError,
+    StoreFuture, StoreInfo,
+};
+use mtimer_types::{Epoch, PartitionId, Term};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use crate::coordination::{LeaseKeys, RedisCoordination, URGENT};
+use crate::facts::{clocks, facts, raise_term};
+use crate::keyspace::keys::{check_cluster, hash_slot, leader, meta, term, topology};
+use crate::options::{Durability, Options};
+use crate::partition::acquire::{OWNER_FIELDS, Shared, acquire, owner_key, owner_record};
+use crate::partition::confirm::Quorum;
+use crate::partition::lane::RedisLane;
+use crate::partition::log::{LogBudget, LogStatus};
+use crate::partition::trim::Trimming;
+use crate::wire::{
+    Confirmations, Pool, Reply, Servers, Use, ask, check_server, explain, watch as watch_settings,
+};
+
+/// How long an acquisition may take to read the partition's indexes.
+const REBUILD_WITHIN: Duration = Duration::from_secs(60);
+/// How long a log that is trimmed waits for replicas: one that lags by more holds it up.
+const TRIM_PATIENCE: Duration = Duration::from_secs(1);
+
+/// mtimer's store on Redis 7.0 or later, standalone or cluster.
+pub struct RedisStore {
+    servers: Servers,
+    /// Connections on which nothing waits behind a partition's work.
+    urgent: Servers,
+    shared: Shared,
+    info: StoreInfo,
+    coordination: RedisCoordination,
+    /// The highest epoch that this broker has seen of each partition: a store that has forgotten one must not give it
+    /// again.
+    seen: Arc<Mutex<HashMap<PartitionId, Epoch>>>,
+    tasks: TaskTracker,
+    /// Ends the tasks that belong to the store alone.
+    _end: DropGuard,
+}
+
+impl RedisStore {
+    /// Connects and checks that the servers can be used.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unavailable`]: try again. [`StoreError::Unusable`] says what to change.
+    pub async fn connect(options: Options) -> Result<Self, StoreError> {
+        let (addresses, access) = options.check()?;
+        check_cluster(&options.cluster)?;
+        let tasks = TaskTracker::new();
+        let how = Use { answer_within: options.answer_within, scripts: true };
+        let pool = Pool::new(access, how, tasks.clone());
+        let servers = Servers::discover(addresses, pool).await.map_err(explain)?;
+        for address in servers.masters() {
+            let server = servers.connection(&address).await.map_err(explain)?;
+            check_server(&address, &server)?;
+        }
+        let urgent = servers.over(URGENT);
+        let cluster: Arc<str> = options.cluster.as_str().into();
+        let key = meta(&cluster);
+        let facts = facts(&servers, (&key, hash_slot(&key)), &cluster, options.partitions).await?;
+        let keys = LeaseKeys {
+            leader: leader(&cluster),
+            term: term(&cluster),
+            topology: topology(&cluster),
+            hash_slot: hash_slot(&leader(&cluster)),
+        };
+        let slots = (0..facts.partitions).map(|p| hash_slot(&owner_key(&cluster, PartitionId(p))));
+        let coordination = RedisCoordination::new(urgent.clone(), keys, slots.collect());
+        let end = CancellationToken::new();
+        let shared_servers = Arc::new(servers.clone());
+        tasks.spawn(watch_settings(Arc::downgrade(&shared_servers), end.clone()));
+        let confirmations =
+            |patience| Arc::new(Confirmations::new(&servers, patience, options.answer_within));
+        let trimming = Trimming {
+            replicas: confirmations(TRIM_PATIENCE),
+            network: shared_servers.clone(),
+            began: Instant::now(),
+        };
+        let quorum = match options.durability {
+            Durability::Redis => None,
+            Durability::Replicated { replicas, timeout } => {
+                Some(Quorum { confirmations: confirmations(timeout), replicas })
+            }
+        };
+        let kind = if servers.is_cluster() { "redis-cluster" } else { "redis" };
+        Ok(Self {
+            shared: Shared {
+                network: shared_servers,
+                cluster,
+                secret: facts.secret,
+                log_budget: Arc::new(LogBudget::new(options.log_bytes)),
+                trimming,
+                quorum,
+            },
+            servers,
+            urgent,
+            info: StoreInfo { kind, durability: options.durability.name(), partitions: facts.partitions },
+            coordination,
+            seen: Arc::default(),
+            tasks,
+            _end: end.drop_guard(),
+        })
+    }
+
+    /// What is kept to be written again after a failover of Redis, and whether that is everything.
+    pub fn log_status(&self) -> LogStatus {
+        self.shared.log_budget.status()
+    }
+}
+
+impl Store for RedisStore {
+    fn info(&self) -> StoreInfo {
+        self.info.clone()
+    }
+
+    fn owner(&self, partition: PartitionId) -> StoreFuture<OwnerRecord> {
+        let (servers, key) = (self.servers.clone(), owner_key(&self.shared.cluster, partition));
+        let seen = self.seen.clone();
+        async move {
+            let mut command = redis::cmd("HMGET");
+            command.arg(&key).arg(&OWNER_FIELDS);
+            let answer = ask(&servers, hash_slot(&key), &command).await?;
+            let record = owner_record(answer.items().unwrap_or_default());
+            note_epoch(&seen, partition, record.epoch);
+            Ok(record)
+        }
+        .boxed()
+    }
+
+    fn acquire(&self, request: Acquire) -> StoreFuture<Acquired, AcquireError> {
+        let (shared, servers, tasks) = (self.shared.clone(), self.servers.clone(), self.tasks.clone());
+        let seen = self.seen.clone();
+        async move {
+            let partition = request.partition;
+            let floor = note_epoch(&seen, partition, request.expected);
+            let (health, _) = watch::channel(Health::Up);
+            let abandoned = CancellationToken::new();
+            // Nobody waits for an acquisition that takes too long.
+            let guard = abandoned.clone().drop_guard();
+            let ask = async |slot, command| ask(&servers, slot, &command).await;
+            let acquiring = acquire(&shared, request, floor, health.clone(), abandoned.clone(), ask);
+            let (owner, in_flight) =
+                tokio::time::timeout(REBUILD_WITHIN, acquiring).await.map_err(|_| {
+                    let why = format!("partition {partition}: reading its indexes took too long");
+                    StoreError::Unavailable(why)
+                })??;
+            guard.disarm();
+            let (epoch, prior_claim) = (owner.epoch(), owner.prior_claim());
+            note_epoch(&seen, partition, epoch);
+            let (lane, task) = RedisLane::new(owner, health, abandoned);
+            tasks.spawn(task);
+            Ok(Acquired { lane: Arc::new(lane), epoch, prior_claim, in_flight })
+        }
+        .boxed()
+    }
+
+    fn raise_term(&self) -> StoreFuture<Term> {
+        let (servers, key) = (self.servers.clone(), term(&self.shared.cluster));
+        async move { raise_term(&servers, (&key, hash_slot(&key))).await }.boxed()
+    }
+
+    fn clocks(&self) -> Vec<StoreClock> {
+        clocks(&self.urgent)
+    }
+
+    fn coordination(&self) -> Option<Arc<dyn Coordination>> {
+        Some(Arc::new(self.coordination.clone()))
+    }
+}
+
+/// Notes an epoch that was seen; the highest one so far.
+fn note_epoch(seen: &Mutex<HashMap<PartitionId, Epoch>>, partition: PartitionId, epoch: Epoch) -> Epoch {
+    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    let highest = seen.entry(partition).or_default();
+    *highest = (*highest).max(epoch);
+    *highest
+}

@@ -1,0 +1,166 @@
+//! A Redis Cluster of three masters.
+
+use std::time::{Duration, Instant};
+
+use super::server::{Place, Server, ServerOptions};
+
+/// How long the nodes may take to agree.
+const AGREE_WITHIN: Duration = Duration::from_secs(60);
+/// Hash slots of a Redis Cluster.
+const SLOTS: u16 = 16_384;
+
+/// Masters with a third of the hash slots each. Killed on drop.
+#[derive(Debug)]
+pub struct TestCluster {
+    /// The masters.
+    pub nodes: Vec<Server>,
+}
+
+impl TestCluster {
+    /// Starts three masters and waits until the cluster is ok.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same, with more of each server's command line.
+    pub fn start_with(extra: &[&str]) -> Self {
+        let extra: Vec<String> = extra.iter().map(|s| (*s).to_owned()).collect();
+        Self::start_as(ServerOptions { extra, ..ServerOptions::default() })
+    }
+
+    /// The same, all in one place.
+    pub fn start_in(place: Place) -> Self {
+        Self::start_as(ServerOptions { place: Some(place), ..ServerOptions::default() })
+    }
+
+    fn start_as(options: ServerOptions) -> Self {
+        Self::start_each([options.clone(), options.clone(), options])
+    }
+
+    /// The same, each server in its own way.
+    pub fn start_each(options: [ServerOptions; 3]) -> Self {
+        let start = |options| Server::start_with(ServerOptions { cluster: true, ..options });
+        let nodes: Vec<_> = options.into_iter().map(start).collect();
+        let third = SLOTS / 3 + 1;
+        for (i, node) in nodes.iter().enumerate() {
+            let from = third * i as u16;
+            let to = (from + third - 1).min(SLOTS - 1);
+            node.call::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(i + 1).to_string()]);
+            node.call::<()>(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
+        }
+        for node in &nodes[1..] {
+            nodes[0].call::<()>(&["CLUSTER", "MEET", &node.host().to_string(), &node.port().to_string()]);
+        }
+        let this = Self { nodes };
+        this.wait(|info| info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3"));
+        this
+    }
+
+    /// Starts a replica of a master and waits until it has everything.
+    pub fn add_replica(&self, master: usize) -> Server {
+        let replica = Server::start_with(ServerOptions { cluster: true, ..ServerOptions::default() });
+        let (id, port) = (self.node_id(master), self.nodes[master].port().to_string());
+        replica.call::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+        let deadline = Instant::now() + AGREE_WITHIN;
+        let until = |ready: &dyn Fn() -> bool| {
+            while !ready() {
+                assert!(Instant::now() < deadline, "no replica within {AGREE_WITHIN:?}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        // Refused until it has heard of its master.
+        until(&|| replica.try_call::<()>(&["CLUSTER", "REPLICATE", &id]).is_ok());
+        until(&|| replica.call::<String>(&["INFO", "replication"]).contains("master_link_status:up"));
+        // Those who are to vote for it must know it.
+        let known =
+            |node: &Server| node.call::<String>(&["CLUSTER", "NODES"]).contains(&format!("slave {id}"));
+        until(&|| self.nodes.iter().all(known));
+        until(&|| replica.call::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok"));
+        replica
+    }
+
+    /// Waits until all masters list a replica among those that have data.
+    pub fn wait_until_listed(&self, replica: &Server) {
+        let deadline = Instant::now() + AGREE_WITHIN;
+        let port = redis::Value::Int(replica.port().into());
+        let lists = |node: &Server| {
+            let slots: Vec<Vec<redis::Value>> = node.call(&["CLUSTER", "SLOTS"]);
+            slots
+                .iter()
+                .flatten()
+                .any(|row| matches!(row, redis::Value::Array(row) if row.get(1) == Some(&port)))
+        };
+        while !self.nodes.iter().all(lists) {
+            assert!(Instant::now() < deadline, "no replica is listed within {AGREE_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn wait(&self, ready: impl Fn(&str) -> bool) {
+        let deadline = Instant::now() + AGREE_WITHIN;
+        while !self.nodes.iter().all(|n| ready(&n.call::<String>(&["CLUSTER", "INFO"]))) {
+            assert!(Instant::now() < deadline, "the cluster does not agree within {AGREE_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// As the store takes them.
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(Server::url).collect()
+    }
+
+    /// The hash slot of a key.
+    pub fn hash_slot(&self, key: &str) -> u16 {
+        self.nodes[0].call(&["CLUSTER", "KEYSLOT", key])
+    }
+
+    /// The number of the node that has a key's hash slot.
+    pub fn node_of(&self, key: &str) -> usize {
+        let slot = self.hash_slot(key);
+        (slot / (SLOTS / 3 + 1)) as usize
+    }
+
+    /// The name by which the cluster knows a node.
+    pub fn node_id(&self, node: usize) -> String {
+        self.nodes[node].call(&["CLUSTER", "MYID"])
+    }
+
+    /// Begins to move a key's hash slot: it stays half way until [`Self::finish_migration`].
+    pub fn begin_migration(&self, key: &str, from: usize, to: usize) {
+        let slot = self.hash_slot(key).to_string();
+        self.nodes[to].call::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.node_id(from)]);
+        self.nodes[from].call::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.node_id(to)]);
+    }
+
+    /// Moves all keys of a hash slot.
+    pub fn migrate_keys(&self, key: &str, from: usize, to: usize) {
+        let slot = self.hash_slot(key).to_string();
+        loop {
+            let keys: Vec<String> = self.nodes[from].call(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
+            if keys.is_empty() {
+                return;
+            }
+            let port = self.nodes[to].port().to_string();
+            let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            migrate.extend(keys.iter().map(String::as_str));
+            self.nodes[from].call::<()>(&migrate);
+        }
+    }
+
+    /// Ends a migration: the new node has the hash slot.
+    pub fn finish_migration(&self, key: &str, to: usize) {
+        let slot = self.hash_slot(key).to_string();
+        let id = self.node_id(to);
+        self.nodes[to].call::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
+        for node in &self.nodes {
+            node.call::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
+        }
+    }
+
+    /// All keys of all nodes, sorted.
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<_> = self.nodes.iter().flat_map(Server::keys).collect();
+        keys.sort_unstable();
+        keys
+    }
+}

@@ -1,0 +1,246 @@
+//! A TCP proxy in front of a server that loses what it is told to lose.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+/// The command that runs a script.
+const SCRIPT: &[u8] = b"EVALSHA";
+
+/// What to lose next.
+#[derive(Clone, Debug, Default)]
+enum Armed {
+    #[default]
+    Nothing,
+    /// Forward the next request that contains this, drop its answer and the connection.
+    Answer(Vec<u8>),
+    /// Drop the next request that contains this, and the connection.
+    Call(Vec<u8>),
+    /// Answer the next request that contains this with an error in place of the server.
+    Refuse(Vec<u8>, String),
+    /// Keep the next request that contains this, and so many scripts from there on, and close the
+    /// client's connection.
+    Delay(Vec<u8>, usize),
+    /// Send what was kept to the server, right before the next request that contains this.
+    Overtake(Vec<u8>),
+}
+
+#[derive(Debug)]
+struct State {
+    target: String,
+    armed: Mutex<Armed>,
+    /// Requests that were kept, with their connection to the server.
+    delayed: Mutex<Option<(Vec<u8>, TcpStream)>>,
+    /// What the server has answered to them.
+    late_answers: Mutex<String>,
+    lost: std::sync::atomic::AtomicUsize,
+    /// Cancelled to cut all connections; `None`: down.
+    up: Mutex<Option<CancellationToken>>,
+}
+
+/// See the module. Must be made inside a tokio runtime; ends with it.
+#[derive(Debug)]
+pub struct Proxy {
+    address: String,
+    state: Arc<State>,
+    end: CancellationToken,
+}
+
+impl Proxy {
+    /// A proxy to `target` (`host:port`).
+    pub async fn start(target: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let state = Arc::new(State {
+            target: target.to_owned(),
+            armed: Mutex::default(),
+            delayed: Mutex::default(),
+            late_answers: Mutex::default(),
+            lost: 0.into(),
+            up: Mutex::new(Some(CancellationToken::new())),
+        });
+        let end = CancellationToken::new();
+        let (accepting, ended) = (state.clone(), end.clone());
+        tokio::spawn(async move {
+            ended.run_until_cancelled(accept(listener, accepting)).await;
+        });
+        Self { address, state, end }
+    }
+
+    /// As the store takes it.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    /// The next request that contains `mark` reaches the server; its answer is lost, and the connection with it.
+    pub fn lose_answer(&self, mark: &str) {
+        *self.state.armed.lock().unwrap() = Armed::Answer(mark.as_bytes().to_vec());
+    }
+
+    /// The next request that contains `mark` is lost, and the connection with it.
+    pub fn lose_call(&self, mark: &str) {
+        *self.state.armed.lock().unwrap() = Armed::Call(mark.as_bytes().to_vec());
+    }
+
+    /// The next script that contains `mark` does not reach the server: its answer is this error.
+    pub fn refuse(&self, mark: &str, error: &str) {
+        *self.state.armed.lock().unwrap() = Armed::Refuse(mark.as_bytes().to_vec(), error.to_owned());
+    }
+
+    /// The next request that contains `mark` is delayed, and so many scripts from there on: the
+    /// client's connection is closed, and the server receives them right before the next request that
+    /// contains `mark`.
+    pub fn delay(&self, mark: &str, scripts: usize) {
+        *self.state.armed.lock().unwrap() = Armed::Delay(mark.as_bytes().to_vec(), scripts);
+    }
+
+    /// What the server has answered to delayed requests.
+    pub fn late_answers(&self) -> String {
+        self.state.late_answers.lock().unwrap().clone()
+    }
+
+    /// How much was lost so far.
+    pub fn lost(&self) -> usize {
+        self.state.lost.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    /// Cuts all connections and refuses new ones.
+    pub fn down(&self) {
+        if let Some(up) = self.state.up.lock().unwrap().take() {
+            up.cancel();
+        }
+    }
+
+    /// Cuts all connections; new ones are let through.
+    pub fn cut(&self) {
+        self.down();
+        self.up();
+    }
+
+    /// Lets connections through again.
+    pub fn up(&self) {
+        self.state.up.lock().unwrap().get_or_insert_with(CancellationToken::new);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.end.cancel();
+        self.down();
+    }
+}
+
+async fn accept(listener: TcpListener, state: Arc<State>) {
+    while let Ok((client, _)) = listener.accept().await {
+        let up = state.up.lock().unwrap().clone();
+        if let Some(up) = up {
+            let state = state.clone();
+            tokio::spawn(async move {
+                up.run_until_cancelled(forward(client, &state, &up)).await;
+            });
+        }
+    }
+}
+
+/// Forwards until either side closes or something is to be lost.
+async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
+    let Ok(mut server) = TcpStream::connect(&state.target).await else { return };
+    // What is sent must not wait for more.
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let (mut request, mut answer) = (vec![0; 256 << 10], vec![0; 256 << 10]);
+    loop {
+        tokio::select! {
+            read = client.read(&mut request) => {
+                let Ok(n @ 1..) = read else { return };
+                // It may have been working when the proxy went down: what was sent later must not slip through.
+                if up.is_cancelled() {
+                    return;
+                }
+                match state.take(&request[..n]) {
+                    Armed::Nothing => {
+                        if server.write_all(&request[..n]).await.is_err() {
+                            return;
+                        }
+                    }
+                    Armed::Call(_) => return,
+                    Armed::Delay(mark, scripts) => {
+                        let mut kept = request[..n].to_vec();
+                        while count_scripts(&kept) < scripts || !kept.ends_with(b"\r\n") {
+                            let Ok(n @ 1..) = client.read(&mut request).await else { return };
+                            kept.extend_from_slice(&request[..n]);
+                        }
+                        *state.delayed.lock().unwrap() = Some((kept, server));
+                        *state.armed.lock().unwrap() = Armed::Overtake(mark);
+                        return;
+                    }
+                    Armed::Overtake(_) => {
+                        state.send_delayed().await;
+                        if server.write_all(&request[..n]).await.is_err() {
+                            return;
+                        }
+                    }
+                    Armed::Refuse(_, error) => {
+                        // What was sent along with it is answered alike.
+                        let answers = format!("-{error}\r\n").repeat(count_scripts(&request[..n]));
+                        if client.write_all(answers.as_bytes()).await.is_err() {
+                            return;
+                        }
+                    }
+                    Armed::Answer(_) => {
+                        // The server has done it when it answers.
+                        if server.write_all(&request[..n]).await.is_ok() {
+                            let _ = server.read(&mut answer).await;
+                        }
+                        return;
+                    }
+                }
+            }
+            read = server.read(&mut answer) => {
+                let Ok(n @ 1..) = read else { return };
+                if client.write_all(&answer[..n]).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn count_scripts(requests: &[u8]) -> usize {
+    requests.windows(SCRIPT.len()).filter(|w| *w == SCRIPT).count()
+}
+
+impl State {
+    /// Sends what was delayed, and keeps the answers to it.
+    async fn send_delayed(&self) {
+        const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+        let Some((mut kept, mut server)) = self.delayed.lock().unwrap().take() else { return };
+        // Everything is answered when this is.
+        kept.extend_from_slice(PING);
+        server.write_all(&kept).await.expect("the server keeps the connection");
+        let (mut answers, mut part) = (Vec::new(), vec![0; 64 << 10]);
+        while !answers.ends_with(b"+PONG\r\n") {
+            let n = server.read(&mut part).await.expect("the server answers");
+            assert!(n > 0, "the server has closed the connection");
+            answers.extend_from_slice(&part[..n]);
+        }
+        *self.late_answers.lock().unwrap() = String::from_utf8_lossy(&answers).into_owned();
+    }
+
+    fn take(&self, request: &[u8]) -> Armed {
+        let mut armed = self.armed.lock().unwrap();
+        let has = |mark: &[u8]| request.windows(mark.len()).any(|w| w == mark);
+        let hit = match &*armed {
+            Armed::Nothing => false,
+            Armed::Answer(mark) | Armed::Call(mark) => has(mark),
+            Armed::Delay(mark, _) | Armed::Overtake(mark) => has(mark),
+            Armed::Refuse(mark, _) => has(mark) && has(SCRIPT),
+        };
+        if !hit {
+            return Armed::Nothing;
+        }
+        self.lost.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        std::mem::take(&mut *armed)
+    }
+}

@@ -1,0 +1,300 @@
+//! One redis-server process.
+
+use std::ffi::OsStr;
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::port::Port;
+use super::tls::Authority;
+
+/// How long a server may take to start: a loaded machine is slow.
+const START_WITHIN: Duration = Duration::from_secs(30);
+
+/// Where a process runs: in a network namespace, with an address of its own there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Its name, as `ip netns` has it.
+    pub netns: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+}
+
+impl Place {
+    /// A program there, or here if there is no such place. The process is the program's own in either case.
+    pub fn command(place: Option<&Self>, program: impl AsRef<OsStr>) -> Command {
+        let Some(place) = place else { return Command::new(program) };
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &place.netns]).arg(program);
+        command
+    }
+
+    /// The address there, or the loopback's if there is no such place.
+    pub fn host(place: Option<&Self>) -> Ipv4Addr {
+        place.map_or(Ipv4Addr::LOCALHOST, |place| place.address)
+    }
+}
+
+/// How a server is started.
+#[derive(Clone, Debug, Default)]
+pub struct ServerOptions {
+    /// Where; `None`: on the loopback.
+    pub place: Option<Place>,
+    /// Append-only file with fsync at every write.
+    pub append_only: bool,
+    /// Cluster mode.
+    pub cluster: bool,
+    /// A TLS port, next to the plain one; its certificate is made out to `127.0.0.1`.
+    pub tls: Option<TlsPort>,
+    /// A Unix socket, next to the port.
+    pub unix_socket: bool,
+    /// More of its command line, such as `--requirepass secret`.
+    pub extra: Vec<String>,
+    /// More of its environment.
+    pub env: Vec<(String, String)>,
+}
+
+/// How a server speaks TLS.
+#[derive(Clone, Debug)]
+pub struct TlsPort {
+    /// Signs the server's certificate, and those of clients.
+    pub authority: Arc<Authority>,
+    /// Clients must have a certificate.
+    pub clients_too: bool,
+}
+
+/// A running (or stopped) server. Killed on drop.
+#[derive(Debug)]
+pub struct Server {
+    options: ServerOptions,
+    port: Port,
+    tls_port: Option<Port>,
+    dir: TempDir,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// Starts a plain server: no persistence.
+    pub fn start() -> Self {
+        Self::start_with(ServerOptions::default())
+    }
+
+    /// Starts a server and waits until it answers.
+    pub fn start_with(options: ServerOptions) -> Self {
+        for _ in 0..20 {
+            let dir = tempfile::Builder::new().prefix("mtimer-redis-").tempdir().expect("a temporary folder");
+            let port = Port::of_a_redis(options.cluster);
+            let tls_port = options.tls.as_ref().map(|_| Port::of_a_redis(options.cluster));
+            let mut server = Self { options: options.clone(), port, tls_port, dir, child: None };
+            // If it fails, somebody else took the port in between.
+            if server.try_start() {
+                return server;
+            }
+        }
+        panic!("redis-server does not start: {options:?}");
+    }
+
+    fn try_start(&mut self) -> bool {
+        let yes_no = |on| if on { "yes" } else { "no" };
+        let mut command = Place::command(self.options.place.as_ref(), "redis-server");
+        command
+            .args(["--port", &self.port.number.to_string(), "--bind", &self.host().to_string(), "--save", ""])
+            .args(["--protected-mode", yes_no(self.options.place.is_none())])
+            .args(["--appendonly", yes_no(self.options.append_only), "--appendfsync", "always"])
+            .args(["--cluster-enabled", yes_no(self.options.cluster), "--cluster-node-timeout", "2000"])
+            .args(["--repl-diskless-sync-delay", "0"])
+            .args(["--loglevel", "warning", "--logfile", "redis.log", "--enable-debug-command", "local"])
+            .args(self.more_listeners())
+            .args(&self.options.extra)
+            .envs(self.options.env.iter().cloned())
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        self.child = Some(command.spawn().expect("redis-server is installed"));
+        let deadline = Instant::now() + START_WITHIN;
+        while Instant::now() < deadline {
+            if self.child.as_mut().is_some_and(|c| c.try_wait().expect("a child process").is_some()) {
+                return false;
+            }
+            if self.answers() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("redis-server on port {} did not answer within {START_WITHIN:?}", self.port.number);
+    }
+
+    /// Arguments for TLS and the Unix socket.
+    fn more_listeners(&self) -> Vec<String> {
+        let mut args = Vec::new();
+        let mut add = |name: &str, value: String| args.extend([format!("--{name}"), value]);
+        if self.options.unix_socket {
+            add("unixsocket", self.socket().display().to_string());
+        }
+        if let (Some(tls), Some(port)) = (&self.options.tls, &self.tls_port) {
+            let path = |path: PathBuf| path.display().to_string();
+            let (certificate, key) = tls.authority.issue("server");
+            add("tls-port", port.number.to_string());
+            add("tls-cert-file", path(certificate));
+            add("tls-key-file", path(key));
+            add("tls-ca-cert-file", path(tls.authority.certificate()));
+            add("tls-auth-clients", if tls.clients_too { "yes" } else { "no" }.to_owned());
+        }
+        args
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("redis.sock")
+    }
+
+    fn answers(&self) -> bool {
+        if TcpStream::connect((self.host(), self.port.number)).is_err() {
+            return false;
+        }
+        match self.try_call::<String>(&["PING"]) {
+            Ok(_) => true,
+            // It is there and wants a password.
+            Err(e) => e.to_string().contains("NOAUTH") || format!("{e:?}").contains("NOAUTH"),
+        }
+    }
+
+    /// Kills the process at once, as a crash would.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // It may be dead already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Stops the process from running, as an overloaded machine would: it neither answers nor closes anything.
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets a frozen process run again.
+    pub fn thaw(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.as_ref().expect("the server runs").id().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status().expect("kill is installed");
+        assert!(sent.success(), "kill {signal} {pid}");
+    }
+
+    /// Starts it again on the same port and folder, and waits until it answers.
+    pub fn restart(&mut self) {
+        self.kill();
+        for _ in 0..50 {
+            if self.try_start() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("redis-server does not start again on port {}", self.port.number);
+    }
+
+    /// Its port.
+    pub const fn port(&self) -> u16 {
+        self.port.number
+    }
+
+    /// Its address.
+    pub fn host(&self) -> Ipv4Addr {
+        Place::host(self.options.place.as_ref())
+    }
+
+    /// `host:port`.
+    pub fn address(&self) -> String {
+        format!("{}:{}", self.host(), self.port.number)
+    }
+
+    /// As the store takes it.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address())
+    }
+
+    /// As the store takes the TLS port.
+    pub fn tls_url(&self) -> String {
+        let port = self.tls_port.as_ref().expect("a server with a TLS port");
+        format!("rediss://{}:{}", self.host(), port.number)
+    }
+
+    /// As the store takes the Unix socket.
+    pub fn unix_url(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    /// Its append-only file, as long as it was not rewritten.
+    pub fn append_only_file(&self) -> PathBuf {
+        self.dir.path().join("appendonlydir/appendonly.aof.1.incr.aof")
+    }
+
+    /// Cuts the replicas off for good, as a master does that fails before it has sent them what it answered. They have
+    /// all that was answered before.
+    pub fn hold_replicas_back(&self, replica: &Self) {
+        let deadline = Instant::now() + START_WITHIN;
+        while self.digest() != replica.digest() {
+            assert!(Instant::now() < deadline, "the replica does not follow within {START_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.call::<()>(&["ACL", "SETUSER", "default", "-psync", "-sync"]);
+        self.call::<()>(&["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
+    /// Lets replicas follow again.
+    pub fn let_replicas_follow(&self) {
+        self.call::<()>(&["ACL", "SETUSER", "default", "+psync", "+sync"]);
+    }
+
+    /// Starts a replica and waits until it follows.
+    pub fn add_replica(&self) -> Self {
+        // How long it waits for an answer from a master that has cut it off.
+        let extra = vec!["--repl-timeout".to_owned(), "3".to_owned()];
+        let replica = Self::start_with(ServerOptions { extra, ..ServerOptions::default() });
+        replica.call::<()>(&["REPLICAOF", &self.host().to_string(), &self.port().to_string()]);
+        let deadline = Instant::now() + START_WITHIN;
+        while !self.call::<String>(&["INFO", "replication"]).contains("state=online") {
+            assert!(Instant::now() < deadline, "no replica within {START_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        replica
+    }
+
+    /// Sends a command and returns its answer.
+    pub fn call<T: redis::FromRedisValue>(&self, args: &[&str]) -> T {
+        self.try_call(args).unwrap_or_else(|e| panic!("{args:?}: {e}"))
+    }
+
+    /// Sends a command.
+    pub fn try_call<T: redis::FromRedisValue>(&self, args: &[&str]) -> redis::RedisResult<T> {
+        let client = redis::Client::open(self.url())?;
+        let mut connection = client.get_connection_with_timeout(Duration::from_secs(5))?;
+        let (name, rest) = args.split_first().expect("a command");
+        redis::cmd(name).arg(rest).query(&mut connection)
+    }
+
+    /// All keys, sorted.
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.call(&["KEYS", "*"]);
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Everything that is stored, as one checksum.
+    pub fn digest(&self) -> String {
+        self.call(&["DEBUG", "DIGEST"])
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

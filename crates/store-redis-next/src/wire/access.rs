@@ -1,0 +1,106 @@
+//! How to enter the servers: the same for all of them.
+//!
+//! Invariant: nothing in here is ever shown: neither a password nor a key is part of a message or of `Debug`.
+
+use std::fmt;
+
+use redis::{
+    Client, Cmd, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, TlsCertificates, cmd,
+};
+
+/// How to enter a server.
+#[derive(Clone, Default)]
+pub(crate) struct Access {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) db: i64,
+    /// Speak RESP3 instead of RESP2.
+    pub(crate) resp3: bool,
+    pub(crate) tls: Option<Tls>,
+}
+
+/// TLS: whom to trust, and who we are.
+#[derive(Clone, Default)]
+pub(crate) struct Tls {
+    /// PEM: the authorities to trust; `None`: those of the operating system.
+    pub(crate) authorities: Option<Vec<u8>>,
+    /// PEM: our certificate and its key.
+    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { user, password: _, db, resp3, tls } = self;
+        let mut shown = f.debug_struct("Access");
+        shown.field("user", user).field("db", db).field("resp3", resp3).field("tls", &tls.is_some());
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl Access {
+    /// A client of the server at an address: `host:port`, or the path of a Unix socket. Connects to nothing.
+    pub(crate) fn client(&self, address: &str) -> RedisResult<Client> {
+        let (host, port) = match split(address) {
+            Some((host, port)) => (host.to_owned(), port),
+            None => return Client::open(redis_info(ConnectionAddr::Unix(address.into()))?),
+        };
+        let Some(tls) = &self.tls else { return Client::open(redis_info(ConnectionAddr::Tcp(host, port))?) };
+        let info = redis_info(ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None })?;
+        let client_tls = tls.identity.clone();
+        let client_tls =
+            client_tls.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
+        Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: tls.authorities.clone() })
+    }
+
+    /// The commands that a new connection begins with. The crate's own would hide what the server says to them.
+    pub(crate) fn login(&self) -> Vec<Cmd> {
+        let mut login = Vec::new();
+        if let Some(password) = &self.password {
+            login.push(cmd("AUTH").arg(&self.user).arg(password).to_owned());
+        }
+        if self.resp3 {
+            login.push(cmd("HELLO").arg(3).to_owned());
+        }
+        if self.db != 0 {
+            login.push(cmd("SELECT").arg(self.db).to_owned());
+        }
+        login
+    }
+}
+
+fn redis_info(address: ConnectionAddr) -> RedisResult<redis::ConnectionInfo> {
+    let info = address.into_connection_info()?;
+    let tcp = info.tcp_settings().clone().set_nodelay(true);
+    Ok(info.set_tcp_settings(tcp).set_redis_settings(RedisConnectionInfo::default().set_skip_set_lib_name()))
+}
+
+/// Host and port; `None`: it is the path of a Unix socket.
+pub(crate) fn split(address: &str) -> Option<(&str, u16)> {
+    if address.starts_with('/') {
+        return None;
+    }
+    let (host, port) = address.rsplit_once(':')?;
+    Some((host.trim_start_matches('[').trim_end_matches(']'), port.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_apart() {
+        assert_eq!(split("10.0.0.1:7000"), Some(("10.0.0.1", 7000)));
+        assert_eq!(split("[::1]:7000"), Some(("::1", 7000)));
+        // As CLUSTER SLOTS names it.
+        assert_eq!(split("::1:7000"), Some(("::1", 7000)));
+        assert_eq!(split("/run/redis:1.sock"), None);
+    }
+
+    #[test]
+    fn nothing_secret_is_shown() {
+        let identity = Some((b"cert".to_vec(), b"hush".to_vec()));
+        let tls = Some(Tls { identity, ..Tls::default() });
+        let access = Access { password: Some("hush".into()), tls, ..Access::default() };
+        assert!(!format!("{access:?}").contains("hush"), "{access:?}");
+    }
+}

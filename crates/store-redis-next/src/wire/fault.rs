@@ -1,0 +1,101 @@
+//! One table of what to do about everything that Redis can say instead of an answer.
+//!
+//! A pure function from an error's text to what the caller does. Not in here: doing it.
+
+/// What to do about an error reply. The script has not run; only of [`Remedy::Wait`] the first writes may have been kept, as a
+/// hash slot that is being migrated cuts scripts off.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Remedy {
+    /// MOVED: the hash slot belongs to that node now.
+    Follow(String),
+    /// ASK: try that node with ASKING, for as long as the migration lasts.
+    Ask(String),
+    /// It passes: wait a little and send again.
+    Wait(String),
+    /// This node is no master (any more): look where the master is.
+    Rediscover(String),
+    /// NOSCRIPT: load the scripts and send again.
+    LoadScripts,
+    /// OOM: what adds is refused, everything else is let through by its flags.
+    OutOfMemory,
+    /// The store takes no writes for now: what adds is refused, everything else waits.
+    NoWrites(String),
+    /// Nothing that waiting could mend.
+    Broken(String),
+}
+
+/// The table. `asked` is the address of the node that said it: a redirection without a host means the same host.
+pub(crate) fn remedy(error: &str, asked: &str) -> Remedy {
+    let mut words = error.split(' ');
+    let code = words.next().unwrap_or_default();
+    let said = || error.chars().take(200).collect::<String>();
+    match code {
+        "MOVED" | "ASK" => match words.nth(1).filter(|a| a.contains(':')) {
+            Some(address) if code == "MOVED" => Remedy::Follow(with_host(address, asked)),
+            Some(address) => Remedy::Ask(with_host(address, asked)),
+            None => Remedy::Wait(said()),
+        },
+        // A multi-key script while its hash slot migrates; a node that reads its data; a cluster without a quorum; a
+        // replica that has lost its master; a foreign script that runs too long.
+        "TRYAGAIN" | "LOADING" | "CLUSTERDOWN" | "MASTERDOWN" | "BUSY" => Remedy::Wait(said()),
+        // An operator has ended a script that runs too long (SCRIPT KILL), which Redis allows of one that has written nothing.
+        "ERR" if error.starts_with("ERR Script killed by user") => Remedy::Wait(said()),
+        // A script is cut off, as it has emptied a key of a hash slot that is being migrated and comes back to it.
+        "ERR" if error.starts_with("ERR Script attempted to access a non local key") => Remedy::Wait(said()),
+        "READONLY" => Remedy::Rediscover(said()),
+        "NOSCRIPT" => Remedy::LoadScripts,
+        "OOM" => Remedy::OutOfMemory,
+        // Snapshots fail; too few replicas are connected.
+        "MISCONF" | "NOREPLICAS" => Remedy::NoWrites(said()),
+        _ => Remedy::Broken(said()),
+    }
+}
+
+/// `host:port`; a missing host is the one that was asked.
+pub(crate) fn with_host(address: &str, asked: &str) -> String {
+    match address.rsplit_once(':') {
+        Some(("" | "?", port)) => {
+            let host = asked.rsplit_once(':').map_or(asked, |(host, _)| host);
+            format!("{host}:{port}")
+        }
+        _ => address.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_has_its_remedy() {
+        let of = |e| remedy(e, "10.0.0.1:7000");
+        assert_eq!(of("MOVED 866 127.0.0.1:7001"), Remedy::Follow("127.0.0.1:7001".into()));
+        assert_eq!(of("MOVED 866 :7001"), Remedy::Follow("10.0.0.1:7001".into()));
+        assert_eq!(of("ASK 866 127.0.0.1:7002"), Remedy::Ask("127.0.0.1:7002".into()));
+        for passing in
+            ["TRYAGAIN Multiple keys", "LOADING Redis is", "CLUSTERDOWN The", "MASTERDOWN Link", "BUSY Redis"]
+        {
+            assert_eq!(of(passing), Remedy::Wait(passing.into()));
+        }
+        // As Redis 7.0 says it.
+        let killed = "ERR Script killed by user with SCRIPT KILL... script: 694a5fe1, on @user_script:1.";
+        assert_eq!(of(killed), Remedy::Wait(killed.into()));
+        let cut_off = "ERR Script attempted to access a non local key in a cluster node script: a2b9d30b, on @user_script:2.";
+        assert_eq!(of(cut_off), Remedy::Wait(cut_off.into()));
+        assert!(matches!(of("READONLY You can't write against a read only replica."), Remedy::Rediscover(_)));
+        assert_eq!(of("NOSCRIPT No matching script."), Remedy::LoadScripts);
+        assert_eq!(of("OOM allow-oom flag is not set on the script"), Remedy::OutOfMemory);
+        assert!(matches!(of("MISCONF Redis is configured to save RDB snapshots"), Remedy::NoWrites(_)));
+        assert!(matches!(of("NOREPLICAS Not enough good replicas to write."), Remedy::NoWrites(_)));
+        for lasting in [
+            "NOAUTH Authentication required.",
+            "WRONGTYPE Operation",
+            "ERR user_script:3: boo",
+            "ERR user_script:3: Script killed by user",
+            "",
+            "NOPERM no",
+        ] {
+            assert_eq!(of(lasting), Remedy::Broken(lasting.into()), "{lasting}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The way to the servers: connections, topology, errors, scripts.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `node` | what the rest of the store sees of a server |
+//! | `connection`, `access`, `reply` | one connection; how to enter a server; reading what it says |
+//! | `pool`, `servers`, `topology` | one connection a server; which server has which hash slot |
+//! | `fault`, `ask`, `backoff` | what to do about an error; one command to whatever server has a hash slot |
+//! | `confirm`, `settings` | what replicas have; what servers say of themselves |
+//! | `script` | the scripts |
+//!
+//! Not in here: timers, partitions, what a lost answer means to a partition.
+
+mod access;
+mod ask;
+mod backoff;
+mod confirm;
+mod connection;
+mod fault;
+mod node;
+mod pool;
+mod reply;
+mod script;
+mod servers;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod topology;
+
+pub(crate) use self::access::{Access, Tls};
+pub(crate) use self::ask::{Failed, ask, check_server, explain, once};
+pub(crate) use self::backoff::Backoff;
+#[cfg(test)]
+pub(crate) use self::confirm::Confirmed;
+pub(crate) use self::confirm::{Confirmations, Replicas};
+pub(crate) use self::connection::Use;
+pub(crate) use self::fault::{Remedy, remedy};
+pub(crate) use self::node::{Lost, Network, Node};
+pub(crate) use self::pool::Pool;
+pub(crate) use self::reply::Reply;
+pub(crate) use self::script::{Script, load_all};
+pub(crate) use self::servers::Servers;
+pub(crate) use self::settings::watch;

@@ -1,0 +1,40 @@
+//! What the rest of the store sees of a server.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use redis::{Pipeline, Value};
+
+/// The connection ended before the answer. Whether the commands were carried out is unknown.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Lost(pub(crate) String);
+
+/// A connection to one server. Once it has failed it stays failed: ask the [`Network`] for another.
+pub(crate) trait Node: Send + Sync {
+    /// `host:port`, or the path of a Unix socket.
+    fn address(&self) -> &str;
+
+    /// Sends commands in one piece, and returns one answer for each, in order; a command that the server refuses has
+    /// [`Value::ServerError`]. Pipelines reach the server in the order of the calls of this method. Dropping the
+    /// future abandons the answers, not the commands. Nothing is ever sent twice.
+    fn call(&self, commands: Pipeline) -> BoxFuture<'static, Result<Vec<Value>, Lost>>;
+}
+
+/// Finds servers.
+pub(crate) trait Network: Send + Sync {
+    /// A live connection to the master of a hash slot, as far as is known.
+    fn master(&self, hash_slot: u16) -> BoxFuture<'_, Result<Arc<dyn Node>, Lost>>;
+
+    /// A live connection to the server at an address, for one command after an `ASK` redirection.
+    fn at(&self, address: &str) -> BoxFuture<'_, Result<Arc<dyn Node>, Lost>>;
+
+    /// A server said `MOVED`.
+    fn moved(&self, hash_slot: u16, address: &str);
+
+    /// Looks for the masters again.
+    fn rediscover(&self) -> BoxFuture<'_, Result<(), Lost>>;
+
+    /// Whether the master of this hash slot may evict keys when its memory is full.
+    fn may_evict(&self, hash_slot: u16) -> bool;
+}

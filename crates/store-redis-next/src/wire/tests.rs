@@ -1,0 +1,71 @@
+//! The way to real servers.
+
+mod cluster;
+mod confirm;
+mod entering;
+mod order;
+mod watchdog;
+
+use std::time::Duration;
+
+use redis::{Cmd, Pipeline, Value, cmd};
+use tokio_util::task::TaskTracker;
+
+use super::connection::Connection;
+use super::*;
+use crate::options::{Options, TlsFiles};
+use crate::test_support::*;
+
+const PATIENT: Use = Use { answer_within: Duration::from_secs(20), scripts: true };
+
+fn pool(access: Access) -> Pool {
+    Pool::new(access, PATIENT, TaskTracker::new())
+}
+
+/// A connection as the store makes it of an address.
+async fn open(url: String) -> Result<Connection, Lost> {
+    open_with(Options::new([url], "t"), PATIENT).await
+}
+
+async fn open_with(options: Options, how: Use) -> Result<Connection, Lost> {
+    let (addresses, access) = options.check().expect("usable options");
+    Connection::open(&addresses[0], &access, how, &TaskTracker::new()).await
+}
+
+async fn discover(urls: Vec<String>) -> Servers {
+    let (addresses, access) = Options::new(urls, "t").check().expect("usable options");
+    Servers::discover(addresses, pool(access)).await.expect("servers")
+}
+
+fn pipeline<const N: usize>(commands: [Cmd; N]) -> Pipeline {
+    let mut pipeline = Pipeline::new();
+    for command in commands {
+        pipeline.add_command(command);
+    }
+    pipeline
+}
+
+fn set(key: &str, value: impl redis::ToRedisArgs) -> Cmd {
+    cmd("SET").arg(key).arg(value).to_owned()
+}
+
+fn get(key: &str) -> Cmd {
+    cmd("GET").arg(key).to_owned()
+}
+
+fn incr(key: &str) -> Cmd {
+    cmd("INCR").arg(key).to_owned()
+}
+
+fn bulk(text: &str) -> Value {
+    Value::BulkString(text.into())
+}
+
+/// Waits until it is so.
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(tokio::time::Instant::now() < deadline, "{what}: not within a minute");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,119 @@
+//! An owner for the Redis-specific tests.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use mtimer_store::{
+    Acquire, Acquired, Answer, Batch, Lane, LaneError, LaneFuture, Load, LoadedTimer, Op, Store, Verdict,
+};
+use mtimer_store_redis_next::{Options, RedisStore};
+use mtimer_types::{Destination, Key, KeyPolicy, Mode, Nonce, PartitionId, Term, Time, Timer, TimerId};
+
+pub const PARTITION: PartitionId = PartitionId(2);
+
+pub fn unique() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let mut z = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+pub fn now() -> Time {
+    Time::from_ms(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64)
+}
+
+pub fn dest() -> Destination {
+    Destination::new("orders", "billing").unwrap()
+}
+
+pub fn timer(due: Time, payload: usize) -> Timer {
+    Timer {
+        id: TimerId::new(due, now(), PARTITION, unique()),
+        dest: dest(),
+        key: None,
+        due,
+        mode: Mode::AtLeastOnce,
+        deadline: None,
+        callback_timeout_ms: None,
+        retry: None,
+        payload: Bytes::from(vec![b'x'; payload]),
+    }
+}
+
+pub fn keyed(due: Time, key: &str) -> Timer {
+    Timer { key: Some(Key::new(key).unwrap()), ..timer(due, 10) }
+}
+
+pub fn schedule(timer: &Timer) -> Op {
+    Op::Schedule { timer: Arc::new(timer.clone()), policy: KeyPolicy::Create }
+}
+
+pub fn ack(id: TimerId) -> Op {
+    Op::settle(id, Verdict::Ack)
+}
+
+pub struct Owner {
+    pub store: Arc<RedisStore>,
+    pub lane: Arc<dyn Lane>,
+}
+
+pub async fn connect(options: Options) -> Arc<RedisStore> {
+    Arc::new(RedisStore::connect(options).await.expect("the store can be used"))
+}
+
+impl Owner {
+    pub async fn new(url: &str) -> Self {
+        Self::of(connect(Options::new([url], "t")).await).await
+    }
+
+    pub async fn of(store: Arc<RedisStore>) -> Self {
+        let acquired = acquire(&*store).await;
+        Self { store, lane: acquired.lane }
+    }
+
+    pub fn send(&self, ops: Vec<Op>) -> LaneFuture<Vec<Answer>> {
+        self.lane.apply(Batch { now: now(), claim: None, ops })
+    }
+
+    pub async fn try_apply(&self, ops: Vec<Op>) -> Result<Vec<Answer>, LaneError> {
+        self.send(ops).await
+    }
+
+    pub async fn apply(&self, ops: Vec<Op>) -> Vec<Answer> {
+        self.try_apply(ops).await.expect("the lane is alive")
+    }
+
+    pub async fn one(&self, op: Op) -> Answer {
+        self.apply(vec![op]).await.remove(0)
+    }
+
+    pub async fn claim(&self, until: Time) {
+        self.lane
+            .apply(Batch { now: now(), claim: Some(until), ops: vec![] })
+            .await
+            .expect("the lane is alive");
+    }
+
+    pub async fn load(&self, until: Time) -> Vec<LoadedTimer> {
+        let mut all = Vec::new();
+        loop {
+            let load = Load { until, max_timers: 5_000, max_bytes: 16 << 20, claim: None };
+            let loaded = self.lane.load(load).await.expect("the lane is alive");
+            all.extend(loaded.timers);
+            if loaded.horizon >= until {
+                return all;
+            }
+        }
+    }
+}
+
+pub async fn acquire(store: &dyn Store) -> Acquired {
+    let stored = store.owner(PARTITION).await.expect("the store can be reached");
+    let (term, version) = (Term(stored.term.0.max(1)), stored.version + 1);
+    let acquire =
+        Acquire { partition: PARTITION, expected: stored.epoch, nonce: Nonce(unique()), term, version };
+    store.acquire(acquire).await.expect("the partition can be acquired")
+}

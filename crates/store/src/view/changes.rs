@@ -1,0 +1,84 @@
+//! What a decided batch changes.
+
+use mtimer_types::{Destination, Ended, Key, TimerId};
+
+use crate::decide::Row;
+use crate::op::{Answer, RequestId};
+
+/// The net effect of a batch. What ends as it began is not in it.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Changes {
+    /// Timers, in the order in which they came to the place where they are (or left for good). One
+    /// that has the same [`Row::at`] before and after keeps its position in listings; any other
+    /// goes to the end of those of its place.
+    pub rows: Vec<RowChange>,
+    /// Keys, in the order in which they were first changed.
+    pub keys: Vec<KeyChange>,
+    /// How timers ended, to be remembered from the batch's `now` on for the repeat horizon.
+    pub ended: Vec<(TimerId, Ended)>,
+    /// Answers to cancels and reschedules, to be remembered likewise.
+    pub answered: Vec<(RequestId, Answer)>,
+    /// See [`Self::adds`].
+    pub(super) adds: bool,
+}
+
+/// One timer's row, before and after. At least one of the two is there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RowChange {
+    id: TimerId,
+    /// As it was read; `None`: there was none.
+    pub before: Option<Row>,
+    /// What to store; `None`: removed.
+    pub after: Option<Row>,
+}
+
+/// Which timer a key names, before and after.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyChange {
+    /// The key is unique within this destination.
+    pub dest: Destination,
+    /// The key.
+    pub key: Key,
+    /// As it was read.
+    pub before: Option<TimerId>,
+    /// What to store; `None`: the key is free.
+    pub after: Option<TimerId>,
+}
+
+impl Changes {
+    /// Whether the batch has anything to write.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.keys.is_empty() && self.ended.is_empty() && self.answered.is_empty()
+    }
+
+    /// Whether an operation that adds ([`crate::Op::adds`]) has stored something: a full store
+    /// refuses that.
+    pub const fn adds(&self) -> bool {
+        self.adds
+    }
+}
+
+impl RowChange {
+    /// `None`: nothing changes.
+    pub(super) fn new(before: Option<Row>, after: Option<Row>) -> Option<Self> {
+        let id = after.as_ref().or(before.as_ref())?.id();
+        (before != after).then_some(Self { id, before, after })
+    }
+
+    /// Which timer.
+    pub const fn id(&self) -> TimerId {
+        self.id
+    }
+}
+
+impl KeyChange {
+    /// `None`: nothing changes.
+    pub(super) fn new(
+        dest: Destination,
+        key: Key,
+        before: Option<TimerId>,
+        after: Option<TimerId>,
+    ) -> Option<Self> {
+        (before != after).then_some(Self { dest, key, before, after })
+    }
+}

@@ -1,0 +1,145 @@
+//! What decisions read, by name and by value.
+
+use std::collections::HashSet;
+
+use mtimer_types::{Destination, Ended, Key, Target, TimerId};
+
+use crate::decide::Row;
+use crate::op::{Answer, Op, RequestId, Retained, Verdict};
+
+/// Something that a decision reads.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Need {
+    /// The timer of an id, wherever it is.
+    Row(TimerId),
+    /// Which timer a key names.
+    Key(Destination, Key),
+    /// How a timer ended, if that is remembered.
+    Ended(TimerId),
+    /// The answer to a cancel or reschedule, if it is remembered.
+    Answered(RequestId),
+    /// The count of one kind of retained timers, and the oldest `limit` of them.
+    Retained {
+        /// Which kind.
+        of: Retained,
+        /// How many.
+        limit: usize,
+    },
+}
+
+/// What was read: the answer to the [`Need`] of the same name.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Fact {
+    /// A timer, or none.
+    Row(TimerId, Option<Row>),
+    /// Which timer a key names, or none.
+    Key(Destination, Key, Option<TimerId>),
+    /// How a timer ended, if that was stored not more than the repeat horizon before the batch's
+    /// `now`.
+    Ended(TimerId, Option<Ended>),
+    /// An answer, if it was stored not more than the repeat horizon before the batch's `now`.
+    Answered(RequestId, Option<Answer>),
+    /// Retained timers.
+    Retained {
+        /// Which kind.
+        of: Retained,
+        /// How many were asked for.
+        limit: usize,
+        /// How many there are.
+        count: u64,
+        /// The oldest ones, oldest first: `limit`, or all of them.
+        oldest: Vec<Row>,
+    },
+}
+
+/// Lists what an operation reads, as far as its arguments tell. Most batches need nothing else.
+pub fn first_needs(op: &Op) -> impl Iterator<Item = Need> + use<> {
+    let target = |target: &Target| match target {
+        Target::Id(id) => Need::Row(*id),
+        Target::Key(dest, key) => Need::Key(dest.clone(), key.clone()),
+    };
+    let needs = match op {
+        Op::Schedule { timer, .. } => {
+            let key = timer.key.as_ref().map(|key| Need::Key(timer.dest.clone(), key.clone()));
+            [Some(Need::Row(timer.id)), Some(Need::Ended(timer.id)), key]
+        }
+        Op::Cancel { target: of, request, .. } | Op::Reschedule { target: of, request, .. } => {
+            [Some(Need::Answered(*request)), Some(target(of)), None]
+        }
+        Op::Take { id, .. }
+        | Op::Settle { id, .. }
+        | Op::Park { id, .. }
+        | Op::Unpark { id, .. }
+        | Op::Replay { id, .. }
+        | Op::Purge { id } => [Some(Need::Row(*id)), None, None],
+        // One more than may go: see `decide`.
+        Op::Trim { of, limit, .. } => {
+            [Some(Need::Retained { of: *of, limit: (*limit as usize).saturating_add(1) }), None, None]
+        }
+    };
+    needs.into_iter().flatten()
+}
+
+/// Needs, each once, in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct NeedSet {
+    seen: HashSet<Need>,
+    list: Vec<Need>,
+    /// Of retained timers the longest list that is needed. Indexed by [`Retained`].
+    retained: [Option<usize>; 2],
+}
+
+impl NeedSet {
+    pub(super) fn insert(&mut self, need: Need) {
+        if let Need::Retained { of, limit } = need {
+            let longest = &mut self.retained[of as usize];
+            *longest = (*longest).max(Some(limit));
+        } else if self.seen.insert(need.clone()) {
+            self.list.push(need);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty() && self.retained == [None; 2]
+    }
+
+    /// Takes everything out.
+    pub(super) fn take(&mut self) -> Vec<Need> {
+        let Self { mut list, retained, .. } = std::mem::take(self);
+        for of in [Retained::Dead, Retained::Unconfirmed] {
+            list.extend(retained[of as usize].map(|limit| Need::Retained { of, limit }));
+        }
+        list
+    }
+}
+
+/// The highest number of retained timers that the operations so far can have removed, by kind: so
+/// many more have to be read. It depends on the operations alone, not on what was read, so it is
+/// the same in every round.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Departures([usize; 2]);
+
+impl Departures {
+    pub(super) const fn count(&mut self, op: &Op) {
+        let [dead, unconfirmed] = match op {
+            Op::Purge { .. } | Op::Replay { .. } => [1, 1],
+            Op::Settle { verdict: Verdict::Ack | Verdict::LateAck { .. } | Verdict::Dead { .. }, .. } => {
+                [0, 1]
+            }
+            Op::Trim { of: Retained::Dead, limit, .. } => [*limit as usize, 0],
+            Op::Trim { of: Retained::Unconfirmed, limit, .. } => [0, *limit as usize],
+            _ => [0, 0],
+        };
+        self.0[0] = self.0[0].saturating_add(dead);
+        self.0[1] = self.0[1].saturating_add(unconfirmed);
+    }
+
+    pub(super) fn widen(self, need: Need) -> Need {
+        match need {
+            Need::Retained { of, limit } => {
+                Need::Retained { of, limit: limit.saturating_add(self.0[of as usize]) }
+            }
+            need => need,
+        }
+    }
+}
