@@ -232,7 +232,7 @@ impl Partition {
             match entry.state {
                 State::InFlight(_) => view.in_flight += 1,
                 State::Due | State::Held | State::Ready { .. } | State::Taking { .. } => view.overdue += 1,
-                State::Waiting | State::Settling { .. } | State::Parking | State::Unparking => {}
+                State::Waiting | State::Settling { .. } | State::Parking { .. } | State::Unparking => {}
             }
         }
         view

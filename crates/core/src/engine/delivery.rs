@@ -218,8 +218,6 @@ impl Engine {
         self.timeouts.add(until, id, attempt);
         self.roster.begin_flight(session, id, delivery.payload.len());
         self.roster.post(to, delivery);
-        self.count(Counter::Delivered, 1);
-        self.count(Counter::Redelivered, u64::from(attempt > 1));
     }
 
     /// An at-most-once timer was taken: now it may be sent, once. It is not if an edit or a late
@@ -258,6 +256,31 @@ impl Engine {
         }
     }
 
+    /// Takes back the deliveries that were given out while the answers of this turn were handled and
+    /// that may not be sent any more: the process may have been stopped since, for longer than the
+    /// deadline or the fence allows. [`Engine::taken`] decides on them as if they were answered now.
+    pub(super) fn take_back(&mut self, now: Now) {
+        for member in std::mem::take(&mut self.roster.outgoing) {
+            let Some(m) = self.roster.member(member) else { continue };
+            let session = m.session;
+            for delivery in std::mem::take(&mut m.outbox) {
+                let id = delivery.id;
+                let Some(p) = self.partition(id.partition()) else { continue };
+                let fenced = p.is_fenced(now.mono_ms);
+                let Some(entry) = p.table.get_mut(id) else { continue };
+                let State::InFlight(flight) = &entry.state else { continue };
+                let given_up = flight.until <= now.mono_ms;
+                if fenced && !given_up && !entry.record.timer.is_past_deadline(now.time) {
+                    self.roster.post(member, delivery);
+                    continue;
+                }
+                entry.state = State::Taking { member };
+                self.roster.end_flight(session, id);
+                self.taken(now, id, &Answer::Done);
+            }
+        }
+    }
+
     /// Sends this turn's deliveries, in frames of bounded size.
     pub(super) fn send(&mut self) {
         for member in std::mem::take(&mut self.roster.outgoing) {
@@ -265,7 +288,11 @@ impl Engine {
             let (session, registration) = (m.session, m.registration);
             let mut frame = Vec::new();
             let mut bytes = 0;
-            for delivery in std::mem::take(&mut m.outbox) {
+            let outbox = std::mem::take(&mut m.outbox);
+            let again = outbox.iter().filter(|d| d.attempt > 1).count();
+            self.count(Counter::Delivered, outbox.len() as u64);
+            self.count(Counter::Redelivered, again as u64);
+            for delivery in outbox {
                 bytes += delivery.payload.len();
                 frame.push(delivery);
                 if frame.len() >= FRAME_DELIVERIES || bytes >= FRAME_BYTES {

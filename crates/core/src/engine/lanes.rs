@@ -172,9 +172,10 @@ impl Engine {
                     return self.lane_ended(id, LaneError::Broken(text));
                 }
                 p.note_lag(begun, now.mono_ms);
-                // A store that is full or read-only refuses before it looks at the owner record.
-                let unseen =
-                    |a: &Answer| matches!(a, Answer::Refused(Refusal::OutOfMemory | Refusal::ReadOnly));
+                // A store may refuse before it looks at the owner record; one that lacks replicas has written.
+                let unseen = |a: &Answer| {
+                    matches!(a, Answer::Refused(Refusal::OutOfMemory | Refusal::ReadOnly | Refusal::MayEvict))
+                };
                 if claim.is_some() || !answers.iter().all(unseen) {
                     p.confirm(claim, begun);
                 }
@@ -261,6 +262,11 @@ impl Engine {
     /// An operation of the owner's own that the store would not take for now: again after a pause.
     fn put_off(&mut self, at: PartitionId, op: Op, ctx: OpCtx) {
         if let Some(p) = self.partition(at) {
+            if let Op::Park { id, .. } = &op
+                && let Some(State::Parking { sent }) = p.table.get_mut(*id).map(|e| &mut e.state)
+            {
+                *sent = false;
+            }
             p.put_off.push((op, ctx));
         }
     }
@@ -299,8 +305,8 @@ impl Engine {
                 ctx => self.not_applied(id, ctx, code, &text),
             }
         }
-        for (_, waiting) in key_edits {
-            self.drop_waiting_edits(waiting, code, &text);
+        for (_, edits) in key_edits {
+            self.drop_waiting_edits(edits.waiting, code, &text);
         }
         self.forget_parks(id);
         self.effects.push(Effect::LaneEnded(id, error));
@@ -362,7 +368,8 @@ impl Partition {
     /// Takes the operations of the next batch. Two kinds go to `overtaken` instead, with their
     /// answers: a schedule whose timer was acknowledged while it waited, since it is a repeat that
     /// would bring the timer back; and what a client first sent longer ago than outcomes are kept,
-    /// since it may be a repeat whose outcome is forgotten.
+    /// since it may be a repeat whose outcome is forgotten. The others leave for the store
+    /// ([`Self::leaves`]).
     fn take_batch(
         &mut self,
         now: Now,
@@ -389,6 +396,7 @@ impl Partition {
                 }
             }
         }
+        queued.retain_mut(|(op, ctx)| self.leaves(op, ctx));
         queued
     }
 

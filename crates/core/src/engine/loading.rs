@@ -322,7 +322,7 @@ impl Partition {
             let state = op.id().and_then(|id| self.table.get(id)).map(|e| &e.state);
             let moves = match &op {
                 Op::Take { .. } => matches!(state, Some(State::Taking { .. })),
-                Op::Park { .. } => matches!(state, Some(State::Parking)),
+                Op::Park { .. } => matches!(state, Some(State::Parking { .. })),
                 Op::Unpark { .. } => matches!(state, Some(State::Unparking)),
                 _ => {
                     self.queue.push_own(op, ctx);

@@ -9,8 +9,9 @@
 //! Invariants:
 //!
 //! - A timer is sent only if a stored claim covers it or (at most once) it is taken.
-//! - A timer is not sent while an edit of it (cancel, reschedule, replace) is under way, nor after
+//! - A timer is not sent while an edit (cancel, reschedule, replace) holds it, see `edits`, nor after
 //!   its deadline. Both are checked whenever a delivery is given out, not only when a timer is due.
+//!   A delivery that is given out while an answer is handled is checked again when the turn ends.
 //! - A credit is given back exactly once for each delivery; every operation gets one reply.
 //! - Answers of the store are matched with calls by their order alone. A call that waits for its
 //!   answer keeps names, or numbers that stay valid until then: a destination's number is valid
@@ -20,6 +21,7 @@
 
 mod counting;
 mod delivery;
+mod edits;
 mod handover;
 mod hash;
 mod lanes;
@@ -167,6 +169,7 @@ impl Engine {
     pub fn flush(&mut self, now: Now, out: &mut Vec<Effect>) {
         self.attended += now.mono_ms.saturating_sub(self.flushed_at).min(TURN_MS);
         self.flushed_at = now.mono_ms;
+        self.take_back(now);
         self.time_out(now);
         let used = self.memory().1;
         self.pressed = used > self.options.memory_bytes / 2;

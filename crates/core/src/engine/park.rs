@@ -135,7 +135,7 @@ impl Engine {
             entry.state = State::Held;
             return;
         }
-        entry.state = State::Parking;
+        entry.state = State::Parking { sent: false };
         let failed = entry.attempt() - 1;
         p.queue.push_own(Op::Park { id, failed }, OpCtx::Park { id, failed });
     }
@@ -143,7 +143,7 @@ impl Engine {
     pub(super) fn parked(&mut self, id: TimerId, answer: &Answer) {
         let at = id.partition();
         let entry = self.partition(at).and_then(|p| p.table.get(id));
-        let Some(entry) = entry.filter(|e| matches!(e.state, State::Parking)) else { return };
+        let Some(entry) = entry.filter(|e| matches!(e.state, State::Parking { .. })) else { return };
         let (dest, deadline) = (entry.dest, entry.record.timer.deadline);
         if matches!(answer, Answer::Done) {
             self.count(Counter::Parked, 1);
@@ -250,8 +250,17 @@ impl Engine {
     pub(super) fn unparked(&mut self, now: Now, id: TimerId, answer: &Answer) {
         let at = id.partition();
         let entry = self.partition(at).and_then(|p| p.table.get_mut(id));
-        // It may have been cancelled or moved meanwhile.
-        let Some(entry) = entry.filter(|e| matches!(e.state, State::Unparking)) else { return };
+        let Some(entry) = entry else {
+            if matches!(answer, Answer::Done) {
+                // It was taken out of memory meanwhile, to be read anew: what was read may have been parked still.
+                self.fetch(id);
+            }
+            return;
+        };
+        // It may have been moved meanwhile.
+        if !matches!(entry.state, State::Unparking) {
+            return;
+        }
         let dest = entry.dest;
         if matches!(answer, Answer::Done) {
             entry.state = State::Due;

@@ -7,11 +7,12 @@ use mtimer_store::{InFlight, Op};
 use mtimer_types::{Destination, Ended, Epoch, Key, PartitionId, Time, Timer, TimerId};
 
 use super::GATHER_MS;
+use super::edits::KeyEdits;
 use super::hash::{Map, Seeded};
 use super::queries::Questions;
 use super::queue::OpQueue;
 use super::recent::RecentIds;
-use super::requests::{Edit, OpCtx, QueryPart, failed};
+use super::requests::{OpCtx, QueryPart, failed};
 use super::table::Table;
 use crate::api::Now;
 
@@ -103,12 +104,12 @@ pub(super) struct Partition {
     pub(super) release_out: bool,
     /// Timers whose time has come, waiting for a claim.
     pub(super) due: Vec<TimerId>,
-    /// Edits under way by id: such a timer is not sent meanwhile.
+    /// Edits that hold their timer, by id: it is not sent until they are answered.
     pub(super) edits: Map<TimerId, u32>,
     /// Late acknowledgements under way by id: such a timer may have ended, which the next answer tells.
     pub(super) late_acks: Map<TimerId, u32>,
-    /// Edits under way by key, and those that wait for them.
-    pub(super) key_edits: Map<KeyName, VecDeque<Edit>>,
+    /// Operations under way by key.
+    pub(super) key_edits: Map<KeyName, KeyEdits>,
     /// How many wait so.
     pub(super) waiting: usize,
     /// Deliveries that the predecessor left under way and that have no outcome yet. They count as sent, also when their time
@@ -166,25 +167,6 @@ impl Partition {
     /// Whether as many operations wait as may.
     pub(super) fn is_full(&self) -> bool {
         self.queue.len() + self.waiting >= QUEUE_OPS
-    }
-
-    /// Whether an edit of this timer is under way.
-    pub(super) fn edited(&self, id: TimerId) -> bool {
-        if self.edits.is_empty() && self.key_edits.is_empty() {
-            return false;
-        }
-        let by_key = || {
-            let timer = &self.table.get(id)?.record.timer;
-            let key = timer.key.clone()?;
-            self.key_edits.get(&(timer.dest.clone(), key))
-        };
-        self.edits.contains_key(&id) || by_key().is_some()
-    }
-
-    /// Whether an edit or a late acknowledgement of this timer is under way: its answer decides whether
-    /// the timer is sent.
-    pub(super) fn is_undecided(&self, id: TimerId) -> bool {
-        self.late_acks.contains_key(&id) || self.edited(id)
     }
 
     /// The claim that a call begun now should carry, if any: up to [`Self::claim_span`] ahead, if something fires soon (or

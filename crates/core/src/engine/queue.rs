@@ -245,6 +245,45 @@ mod tests {
     }
 
     #[test]
+    fn each_line_has_its_share_and_what_another_line_does_not_need() {
+        for (waiting, taken) in [
+            ([1_000, 1_000, 1_000], [192, 32, 32]),
+            ([1_000, 1_000, 0], [192, 64, 0]),
+            ([1_000, 0, 1_000], [192, 0, 64]),
+            ([0, 1_000, 1_000], [0, 224, 32]),
+            ([0, 1_000, 0], [0, 256, 0]),
+            ([10, 10, 1_000], [10, 10, 236]),
+        ] {
+            let mut q = queue();
+            (0..waiting[0]).for_each(|n| settle(&mut q, n));
+            (0..waiting[1]).for_each(|n| park(&mut q, 1_000 + n));
+            (0..waiting[2]).for_each(|n| ask(&mut q, 1, 2_000 + n));
+            let batch = numbers(&q.take(256, u64::MAX));
+            let of_line = |line| batch.iter().filter(|n| **n / 1_000 == line).count();
+            assert_eq!([0, 1, 2].map(of_line), taken, "{waiting:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_wait_does_so_alone_and_until_it_has_had_its_turn() {
+        let mut q = queue();
+        let states = |q: &OpQueue| (q.may_wait(), q.has_patient());
+        assert_eq!(states(&q), (false, false));
+        for n in 0..2 {
+            let ctx = OpCtx::Settle { id: id(n), verdict: Verdict::Ack, report: None, late: false };
+            q.push_patient(Op::settle(id(n), Verdict::Ack), ctx);
+        }
+        assert_eq!(states(&q), (true, true));
+        ask(&mut q, 1, 2);
+        assert_eq!(states(&q), (false, true), "the other takes them along");
+        q.take(1, u64::MAX);
+        assert_eq!(states(&q), (false, false), "for want of room in the batch");
+        assert_eq!((q.len(), q.parks()), (2, 0));
+        park(&mut q, 3);
+        assert_eq!((q.len(), q.parks()), (3, 1));
+    }
+
+    #[test]
     fn bytes_bound_a_batch_but_one_goes_always() {
         let mut q = queue();
         (0..3).for_each(|n| ask(&mut q, 1, n));

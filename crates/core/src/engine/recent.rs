@@ -85,6 +85,25 @@ mod tests {
     }
 
     #[test]
+    fn many_ids_of_one_moment_are_remembered() {
+        let mut r = RecentIds::new(Seeded(1), at(0, 0));
+        let ids = || (0..1_000).map(TimerId::from_u128);
+        ids().for_each(|id| r.insert(at(5_000, 5_000), id));
+        assert!(ids().all(|id| r.contains(at(6_000, 6_000), id)));
+    }
+
+    #[test]
+    fn ids_that_differ_in_one_half_are_told_apart() {
+        let mut r = RecentIds::new(Seeded(1), at(0, 0));
+        let id = |high: u128, low: u128| TimerId::from_u128(high << 64 | low);
+        r.insert(at(0, 0), id(5, 3));
+        assert!(r.contains(at(0, 0), id(5, 3)));
+        for (high, low) in [(4, 3), (1, 3), (0, 3), (5, 2), (5, 1), (5, 0)] {
+            assert!(!r.contains(at(0, 0), id(high, low)), "{high}, {low}");
+        }
+    }
+
+    #[test]
     fn one_clock_that_goes_on_while_the_other_stands_still_makes_it_forget_nothing() {
         let id = TimerId::from_u128(7);
         for later in [|ms| at(1_000, ms), |ms| at(ms, 1_000)] {

@@ -11,9 +11,10 @@ use mtimer_store::{
 use mtimer_types::limits::{MAX_BATCH, MAX_SESSION_INFLIGHT, REPEAT_HORIZON_MS};
 use mtimer_types::{PartitionId, Target, Time, Timer, TimerId, timer::check_distance};
 
+use super::edits::KeyEdits;
 use super::partition::{KEY_OPS, KeyName, Partition, QUEUE_OPS};
 use super::queue::Line;
-use super::table::{Entry, State};
+use super::table::State;
 use super::{Engine, Phase};
 use crate::api::{Call, Counter, Effect, Now, SessionId};
 
@@ -54,11 +55,13 @@ pub(super) enum OpCtx {
     },
     Cancel {
         reply: ReplyRef,
+        /// The timer that it holds.
         id: Option<TimerId>,
         name: Option<KeyName>,
     },
     Reschedule {
         reply: ReplyRef,
+        /// The timer that it holds.
         id: Option<TimerId>,
         name: Option<KeyName>,
         due: Time,
@@ -196,19 +199,21 @@ impl Engine {
         }
         if let Some(name) = &name {
             match p.key_edits.entry(name.clone()) {
-                Slot::Occupied(waiting) if waiting.get().len() >= KEY_OPS => {
+                Slot::Occupied(edits) if edits.get().waiting.len() >= KEY_OPS => {
                     let key = name.1.as_str();
                     let text = format!("key {key} has {KEY_OPS} operations waiting: try again later");
                     return self.refuse(&op, reply, failed(ErrorCode::Overloaded, text));
                 }
-                Slot::Occupied(mut waiting) => {
+                Slot::Occupied(mut edits) => {
                     p.waiting += 1;
-                    return waiting.get_mut().push_back(Edit { op, reply });
+                    return edits.get_mut().waiting.push_back(Edit { op, reply });
                 }
-                Slot::Vacant(free) => _ = free.insert(VecDeque::new()),
+                Slot::Vacant(free) => _ = free.insert(KeyEdits::default()),
             }
         }
-        self.submit(at, op, reply, name);
+        // Behind a backlog it holds its timer only once it leaves for the store.
+        let soon = p.queue.len() < self.options.batch_ops;
+        self.submit(at, op, reply, name, soon);
     }
 
     /// Answers an operation that was not admitted.
@@ -264,58 +269,41 @@ impl Engine {
         Ok(())
     }
 
-    /// Queues a client's operation for the next batch. From here on no timer that it names is sent until it is answered.
-    fn submit(&mut self, at: PartitionId, op: RequestOp, reply: ReplyRef, name: Option<KeyName>) {
+    /// Queues a client's operation. If it goes `soon`, no timer that it can change is sent from here on
+    /// until it is answered; else from when it leaves for the store ([`Partition::leaves`]).
+    fn submit(&mut self, at: PartitionId, op: RequestOp, reply: ReplyRef, name: Option<KeyName>, soon: bool) {
         let session = self.requests.get(reply.request).map_or(SessionId(0), |r| r.session);
         let Some(p) = self.partition(at) else {
             let refusal = self.not_served(at);
             return self.reply(reply, refusal);
         };
-        let mut begin = |target: &Target| {
-            let id = match target {
-                Target::Id(id) => Some(*id),
-                Target::Key(dest, key) => p.table.by_key(&(dest.clone(), key.clone())),
-            };
-            if let Some(id) = id {
-                *p.edits.entry(id).or_default() += 1;
-            }
-            let entry = id.and_then(|id| p.table.get(id));
-            let attempt = entry.and_then(Entry::unsettled_attempt);
-            // The predecessor has sent it, and no claim in the store tells.
-            let left = || id.and_then(|id| p.inherited.get(&id)).map(|f| f.attempt);
-            let taking = entry.is_some_and(|e| matches!(e.state, State::Taking { .. }));
-            (id, attempt.or_else(left), taking)
+        let named = match &op {
+            RequestOp::Schedule { timer, .. } => Some(timer.id),
+            RequestOp::Cancel { target, .. } | RequestOp::Reschedule { target, .. } => p.named(target),
+            RequestOp::Replay { .. } | RequestOp::Purge { .. } => None,
         };
-        let mut named = None;
-        let (op, ctx) = match op {
+        // What they say of a delivery under way, and the time to fire, is filled in when the batch is made.
+        let (op, mut ctx) = match op {
             RequestOp::Schedule { timer, policy } => {
-                named = Some(timer.id);
                 (Op::Schedule { timer: timer.clone(), policy }, OpCtx::Schedule { reply, timer, name })
             }
             RequestOp::Cancel { target, request } => {
-                // What is being taken is not sent while this is under way.
-                let (id, in_flight, _) = begin(&target);
-                named = id;
                 let request = RequestId(request);
-                (Op::Cancel { target, in_flight, request }, OpCtx::Cancel { reply, id, name })
+                (Op::Cancel { target, in_flight: None, request }, OpCtx::Cancel { reply, id: None, name })
             }
             RequestOp::Reschedule { target, due, request } => {
-                // A take that the store refuses for now is asked for again, whatever the time is then.
-                let (id, attempt, taking) = begin(&target);
-                let in_flight = attempt.is_some() || taking;
-                named = id;
                 let request = RequestId(request);
                 (
-                    Op::Reschedule { target, due, in_flight, request },
-                    OpCtx::Reschedule { reply, id, name, due },
+                    Op::Reschedule { target, due, in_flight: false, request },
+                    OpCtx::Reschedule { reply, id: None, name, due },
                 )
             }
-            RequestOp::Replay { id } => {
-                // The time to fire is filled in when the batch is made.
-                (Op::Replay { id, fire: Time::ZERO }, OpCtx::Replay { reply, id })
-            }
+            RequestOp::Replay { id } => (Op::Replay { id, fire: Time::ZERO }, OpCtx::Replay { reply, id }),
             RequestOp::Purge { id } => (Op::Purge { id }, OpCtx::Purge { reply }),
         };
+        if soon {
+            p.hold(&op, &mut ctx);
+        }
         let line = p.line_behind(named, &ctx).unwrap_or(Line::Session(session));
         p.queue.push(line, op, ctx);
     }
@@ -352,28 +340,30 @@ impl Engine {
                 n.remove();
             }
         }
-        let mut held = id;
+        let mut holder = None;
         if let Some(name) = name {
-            held = held.or_else(|| p.table.by_key(&name));
+            holder = p.table.by_key(&name);
             let mut next = None;
-            if let Slot::Occupied(mut waiting) = p.key_edits.entry(name.clone()) {
-                next = waiting.get_mut().pop_front();
+            if let Slot::Occupied(mut edits) = p.key_edits.entry(name.clone()) {
+                edits.get_mut().holds = false;
+                next = edits.get_mut().waiting.pop_front();
                 if next.is_none() {
-                    waiting.remove();
+                    edits.remove();
                 }
             }
             if let Some(Edit { op, reply }) = next {
                 p.waiting -= 1;
-                self.submit(at, op, reply, Some(name));
+                // Between two of them a timer that is due is sent, however many there are.
+                self.submit(at, op, reply, Some(name), false);
             }
         }
-        if let Some(held) = held {
+        for held in [id, holder].into_iter().flatten() {
             self.unhold(held);
         }
     }
 
-    /// Goes on with a timer that was held, if neither an edit nor a late acknowledgement of it is under
-    /// way any more.
+    /// Goes on with a timer that was held, if no edit holds it and no late acknowledgement of it is
+    /// under way any more.
     pub(super) fn unhold(&mut self, id: TimerId) {
         let Some(p) = self.partition(id.partition()) else { return };
         if p.is_undecided(id) {
@@ -609,7 +599,7 @@ impl Partition {
             _ => None,
         };
         let of = |id: TimerId| match self.table.get(id).map(|e| &e.state) {
-            Some(State::Parking | State::Unparking) => Some(Line::Parks),
+            Some(State::Parking { .. } | State::Unparking) => Some(Line::Parks),
             Some(State::Settling { .. } | State::Taking { .. }) => Some(Line::Prompt),
             _ if self.late_acks.contains_key(&id) => Some(Line::Prompt),
             _ => None,

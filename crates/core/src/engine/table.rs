@@ -68,8 +68,8 @@ pub(super) enum State {
     /// An outcome is on its way to the store; this member's credit returns when it is there.
     /// `attempt`: of which delivery it is, if the timer was sent.
     Settling { member: Option<MemberRef>, attempt: Option<u32> },
-    /// On its way to the park.
-    Parking,
+    /// On its way to the park; `sent`: the store has been asked, and comes to it before any later edit.
+    Parking { sent: bool },
     /// On its way back from the park.
     Unparking,
 }
@@ -206,5 +206,97 @@ impl Table {
             ids.extend(bucket.into_iter().filter(waits));
         }
         ids
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mtimer_types::{Mode, PartitionId, Timer};
+
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time::from_ms(ms)
+    }
+
+    /// A table in which timers wait for these times.
+    fn waiting(times: &[u64]) -> (Table, Vec<TimerId>) {
+        let mut table = Table::new(Seeded(1));
+        let ids = times.iter().enumerate().map(|(n, ms)| {
+            let id = insert(&mut table, n as u64, *ms);
+            table.arm(at(*ms), id);
+            id
+        });
+        let ids = ids.collect();
+        (table, ids)
+    }
+
+    fn insert(table: &mut Table, random: u64, ms: u64) -> TimerId {
+        let timer = Timer {
+            id: TimerId::new(at(ms), at(0), PartitionId(0), random),
+            dest: Destination::new("test", "a").unwrap(),
+            key: Key::new("k").ok(),
+            due: at(ms),
+            mode: Mode::AtLeastOnce,
+            deadline: None,
+            callback_timeout_ms: None,
+            retry: None,
+            payload: vec![0; 10].into(),
+        };
+        let id = timer.id;
+        let record = Record::new(timer.into());
+        let (covered, taken, state) = (false, false, State::Waiting);
+        table.insert(Entry { record, dest: 0, fire: at(ms), covered, taken, state });
+        id
+    }
+
+    #[test]
+    fn the_first_timer_of_a_millisecond_is_told_from_the_others() {
+        let (mut table, ids) = waiting(&[]);
+        assert_eq!(ids, []);
+        let armed = [7, 7, 8, 7].map(|ms| table.arm(at(ms), TimerId::from_u128(u128::from(ms))));
+        assert_eq!(armed, [true, false, true, false]);
+    }
+
+    #[test]
+    fn the_wheel_knows_its_first_and_its_last_time_and_what_comes_after_another() {
+        let (table, _) = waiting(&[10, 12, 20]);
+        assert_eq!((table.next_fire(), table.last_fire()), (Some(at(10)), Some(at(20))));
+        let after = [9, 10, 11, 12, 20].map(|ms| table.next_fire_after(at(ms)).map(Time::as_ms));
+        assert_eq!(after, [Some(10), Some(12), Some(12), Some(20), None]);
+    }
+
+    #[test]
+    fn what_fires_at_the_bound_is_due_and_is_not_beyond_it() {
+        let (mut table, ids) = waiting(&[9, 10, 11]);
+        assert_eq!(table.take_beyond(at(10)), [ids[2]]);
+        assert!(table.take_due(at(8)).is_none());
+        assert_eq!(table.take_due(at(9)), Some((at(9), vec![ids[0]])));
+        assert_eq!(table.take_due(at(10)), Some((at(10), vec![ids[1]])));
+        assert!(table.take_due(at(100)).is_none());
+    }
+
+    #[test]
+    fn what_waits_for_another_time_or_not_at_all_is_not_taken_for_waiting() {
+        let (mut table, ids) = waiting(&[20, 20, 20]);
+        table.get_mut(ids[0]).unwrap().fire = at(15);
+        table.get_mut(ids[1]).unwrap().state = State::Due;
+        assert_eq!(table.take_beyond(at(10)), [ids[2]]);
+        let waits = |n: usize| table.get(ids[n]).unwrap().is_waiting_for(at(20));
+        assert_eq!([0, 1, 2].map(waits), [false, false, true]);
+    }
+
+    #[test]
+    fn a_key_names_its_present_holder_until_that_is_removed() {
+        let mut table = Table::new(Seeded(1));
+        let name = (Destination::new("test", "a").unwrap(), Key::new("k").unwrap());
+        let old = insert(&mut table, 1, 10);
+        let new = insert(&mut table, 2, 20);
+        assert_eq!((table.len(), table.bytes()), (2, 2 * (ENTRY_BYTES + 10)));
+        assert!(table.remove(old).is_some() && table.remove(old).is_none());
+        assert_eq!(table.by_key(&name), Some(new));
+        assert!(table.contains(new) && !table.contains(old));
+        table.remove(new);
+        assert_eq!((table.by_key(&name), table.len(), table.bytes()), (None, 0, 0));
     }
 }

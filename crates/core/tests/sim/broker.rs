@@ -32,6 +32,8 @@ pub(super) struct Process {
     inbox: Vec<Input>,
     pub(super) paused: bool,
     pub(super) stopping: bool,
+    /// It gives up what it has, and takes nothing any more.
+    pub(super) releasing: bool,
     /// Turns since something came from a client, or was due.
     idle_turns: u32,
 }
@@ -128,6 +130,7 @@ impl World {
             inbox: Vec::new(),
             paused: false,
             stopping: false,
+            releasing: false,
             idle_turns: 0,
         });
         if self.plan.clustered {

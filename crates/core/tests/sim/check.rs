@@ -16,6 +16,9 @@ const FENCE_MS: u64 = 1_000;
 /// How far a broker's time may be from the clock that decides, µs: what store clocks are apart, and the ways to them.
 pub(super) const CLOCK_BOUND_US: i64 = 60_000;
 
+/// By how much a predecessor's clock may be ahead for all that it has sent to be known, ms.
+const HANDOVER_MS: u64 = 1_000;
+
 /// A clock that goes ahead by more than this at once makes outcomes that were stored before it be forgotten too early to
 /// recognise repeats, ms.
 pub(super) const FORGETFUL_MS: u64 = REPEAT_HORIZON_MS / 3;
@@ -52,7 +55,7 @@ impl History {
             return self.fail(ms, Some(id), "2: sent, and was never scheduled");
         };
         let before = life.sent.clone();
-        life.sent.push(Sent { ms, epoch, attempt });
+        life.sent.push(Sent { ms, epoch, attempt, time: m.time });
         let life = life.clone();
         if life.mode == Mode::AtMostOnce && before.len() > life.replays.len() && !life.forgotten {
             return self.fail(ms, Some(id), "4: an at-most-once timer is sent again");
@@ -65,8 +68,8 @@ impl History {
             let late = m.time.ms_since(deadline);
             return self.fail(ms, Some(id), &format!("deadline: sent {late} ms after it"));
         }
-        if let Some(reign) = newer {
-            let since = m.mono_ms.saturating_sub(reign.monos.get(m.broker).copied().unwrap_or_default());
+        if let Some(ownership) = newer {
+            let since = m.mono_ms.saturating_sub(ownership.monos.get(m.broker).copied().unwrap_or_default());
             if since > FENCE_MS + HOP_MS {
                 let text = format!("10: sent by an owner that was succeeded {since} ms ago");
                 self.fail(ms, Some(id), &text);
@@ -166,14 +169,23 @@ impl History {
                 }
             }
             (RequestOp::Cancel { .. }, OpReply::Cancelled(id)) => {
-                let life = self.life(*id);
-                life.cancelled.get_or_insert(at);
-                if !life.sent.is_empty() {
+                self.life(*id).cancelled.get_or_insert(at);
+                if self.knows_of_sent(*id, epoch) {
                     self.fail(m.ms, Some(*id), "6: answered as cancelled, and was sent before");
                 }
             }
             _ => {}
         }
+    }
+
+    /// Whether the owner of this epoch can know of a delivery of the timer: not of one that a
+    /// predecessor has begun at a time that the owner's clock had not nearly reached when its ownership
+    /// began (see `docs/guarantees.md`, under "When partitions change hands").
+    fn knows_of_sent(&self, id: TimerId, epoch: Epoch) -> bool {
+        let ownerships = &self.owners[usize::from(id.partition().0)];
+        let begun = ownerships.iter().find(|r| r.epoch == epoch).and_then(|r| r.begun);
+        let known = |s: &Sent| s.epoch == epoch || begun.is_none_or(|begun| s.time <= begun + HANDOVER_MS);
+        self.lives[&id].sent.iter().any(known)
     }
 
     /// A live timer has ended in the store: for a reason that its clients know.

@@ -11,15 +11,23 @@ use super::load::dest;
 use super::owners::index;
 use super::{Event, START, World};
 
+/// After how long an outcome that was not stored, or may not have been, is sent again, ms.
+const AGAIN_MS: u64 = 10;
+
 /// A connection.
-#[derive(Clone, Debug)]
-pub(super) struct Session {
-    pub(super) client: usize,
-    pub(super) broker: usize,
+#[derive(Debug)]
+struct Session {
+    client: usize,
+    broker: usize,
     inc: u64,
     /// When the last frame arrives at either end, ms: frames keep their order.
     up: u64,
     down: u64,
+    /// Outcomes that are not known to be dealt with. A confirmation does not say which outcome it is
+    /// of, so they are kept until all of them are confirmed.
+    unconfirmed: Vec<Settlement>,
+    /// How many confirmations are missing.
+    open: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -30,13 +38,11 @@ pub(super) struct Client {
     pub(super) links: Vec<Option<SessionId>>,
     /// Does not connect before, ms.
     away_until: u64,
-    /// What was sent and not confirmed.
-    sent: Vec<Settlement>,
 }
 
 impl Client {
     pub(super) fn new(n: usize, brokers: usize) -> Self {
-        Self { durable: 100 + n as u128, links: vec![None; brokers], away_until: 0, sent: Vec::new() }
+        Self { durable: 100 + n as u128, links: vec![None; brokers], away_until: 0 }
     }
 }
 
@@ -55,7 +61,8 @@ impl World {
         }
         self.last_session += 1;
         let id = SessionId(self.last_session);
-        self.sessions.0.insert(id, Session { client: n, broker: b, inc, up: 0, down: 0 });
+        let session = Session { client: n, broker: b, inc, up: 0, down: 0, unconfirmed: Vec::new(), open: 0 };
+        self.sessions.0.insert(id, session);
         self.clients[n].links[b] = Some(id);
         let client = self.clients[n].durable;
         self.send_up(id, SessionEvent::Opened { client });
@@ -111,6 +118,11 @@ impl World {
         if *link == Some(session) {
             *link = None;
         }
+        // Whether the broker has dealt with these is unknown: they are sent again, to whoever owns
+        // their partitions.
+        for settlement in s.unconfirmed {
+            self.at(AGAIN_MS, Event::Handled(s.client, settlement));
+        }
         let after = self.rng.between(1, 50);
         self.at(after, Event::Connect(s.client, s.broker));
     }
@@ -140,7 +152,8 @@ impl World {
     }
 
     pub(super) fn receive(&mut self, session: SessionId, message: ServerMessage) {
-        let Some(s) = self.sessions.0.get(&session).cloned() else { return };
+        let Some(s) = self.sessions.0.get_mut(&session) else { return };
+        let (client, broker) = (s.client, s.broker);
         match message {
             ServerMessage::Reply { corr, replies } => {
                 if let Some(reply) = replies.into_iter().next() {
@@ -149,20 +162,22 @@ impl World {
             }
             ServerMessage::Deliver { deliveries, .. } => {
                 for d in deliveries {
-                    self.handle(session, &s, &d);
+                    self.handle(session, client, broker, &d);
                 }
             }
             ServerMessage::Settled { refused, .. } => {
-                let c = &mut self.clients[s.client];
+                s.open -= 1;
                 let mut again = Vec::new();
                 for (id, why) in refused {
-                    let at = c.sent.iter().rposition(|s| s.id == id).filter(|_| why == SettleRefusal::Moved);
-                    again.extend(at.map(|at| c.sent.remove(at)));
+                    let at = s.unconfirmed.iter().rposition(|s| s.id == id);
+                    let refused = at.map(|at| s.unconfirmed.remove(at));
+                    again.extend(refused.filter(|_| why == SettleRefusal::Moved));
                 }
-                let most = c.sent.len().min(1_000);
-                c.sent.drain(..c.sent.len() - most);
+                if s.open == 0 {
+                    s.unconfirmed.clear();
+                }
                 for settlement in again {
-                    self.at(10, Event::Handled(s.client, settlement));
+                    self.at(AGAIN_MS, Event::Handled(client, settlement));
                 }
             }
             _ => {}
@@ -170,10 +185,10 @@ impl World {
     }
 
     /// A handler takes a delivery, and will have an outcome after a while.
-    fn handle(&mut self, session: SessionId, s: &Session, d: &Delivery) {
+    fn handle(&mut self, session: SessionId, client: usize, broker: usize, d: &Delivery) {
         let us = self.us();
-        let deciding = deciding_us(us, &self.brokers[s.broker].host, &self.clocks).max(0) as u64 / 1_000;
-        let ahead = self.may_be_early_ms(s.broker);
+        let deciding = deciding_us(us, &self.brokers[broker].host, &self.clocks).max(0) as u64 / 1_000;
+        let ahead = self.may_be_early_ms(broker);
         self.history.received(self.ms, deciding, ahead, d);
         self.load.delivered(d.id);
         let faults = self.plan.has_faults();
@@ -201,7 +216,7 @@ impl World {
             self.send_up(session, SessionEvent::Extend { id, epoch, attempt, by_ms: 5_000 });
         }
         let settlement = Settlement { id: d.id, epoch: d.epoch, attempt: d.attempt, outcome };
-        self.at(1 + takes, Event::Handled(s.client, settlement));
+        self.at(1 + takes, Event::Handled(client, settlement));
     }
 
     /// An outcome goes to the broker that has the partition, if there is a connection to it.
@@ -213,7 +228,10 @@ impl World {
         };
         let Settlement { id, epoch, attempt, outcome } = &settlement;
         self.history.settled(self.ms, *id, *epoch, *attempt, outcome);
-        self.clients[n].sent.push(settlement.clone());
+        if let Some(s) = self.sessions.0.get_mut(&session) {
+            s.unconfirmed.push(settlement.clone());
+            s.open += 1;
+        }
         if let Some(sabotage) = self.plan.sabotage {
             sabotage.mishear_settlement(&mut settlement);
         }

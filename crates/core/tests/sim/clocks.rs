@@ -49,6 +49,8 @@ pub(crate) struct Host {
     misses_suspensions: bool,
     /// For how long the monotonic clock has stood still so far, µs.
     stood_us: i64,
+    /// Up to when it stands still, by reference time, µs.
+    stands_until_us: i64,
 }
 
 impl Host {
@@ -60,6 +62,7 @@ impl Host {
             suspension: Suspension::Pause,
             misses_suspensions: false,
             stood_us: 0,
+            stands_until_us: 0,
         }
     }
 
@@ -78,12 +81,13 @@ impl Host {
             },
             misses_suspensions: sabotage == Some(Sabotage::ClockMissesSuspensions),
             stood_us: 0,
+            stands_until_us: 0,
         }
     }
 
     /// The monotonic clock at reference time `us`, µs.
     pub(crate) fn mono_us(&self, us: i64) -> u64 {
-        let ran = us - self.stood_us;
+        let ran = us.max(self.stands_until_us) - self.stood_us;
         (UPTIME_US + ran + ran / 1_000 * self.mono_ppm / 1_000) as u64
     }
 
@@ -109,11 +113,12 @@ impl Host {
         self.wall.offset_us += by_us;
     }
 
-    /// The host stands still for so long. Returns whether it can tell.
-    pub(crate) fn suspend(&mut self, for_us: i64) -> bool {
+    /// The host stands still for so long from now on. Returns whether it can tell.
+    pub(crate) fn suspend(&mut self, us: i64, for_us: i64) -> bool {
         let unseen = self.suspension == Suspension::Unseen;
         if unseen || (self.suspension == Suspension::Seen && self.misses_suspensions) {
             self.stood_us += for_us;
+            self.stands_until_us = us + for_us;
         }
         !unseen
     }

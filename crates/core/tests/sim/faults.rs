@@ -78,6 +78,13 @@ impl World {
         self.reassign(b, None);
     }
 
+    pub(super) fn release(&mut self, b: usize, inc: u64) {
+        if let Some(p) = self.process(b, inc) {
+            p.releasing = true;
+            self.arrive(b, inc, Input::Release);
+        }
+    }
+
     /// What a broker has goes to others that run.
     fn reassign(&mut self, b: usize, deaf: Option<usize>) {
         let others: Vec<usize> = (0..self.brokers.len())
@@ -283,8 +290,9 @@ impl World {
         let Some(p) = self.brokers[b].process.as_ref().filter(|p| !p.paused) else { return };
         let inc = p.inc;
         self.pause(b, inc, for_ms);
+        let us = self.us();
         let broker = &mut self.brokers[b];
-        if !broker.host.suspend(for_ms as i64 * 1_000) {
+        if !broker.host.suspend(us, for_ms as i64 * 1_000) {
             broker.excuse_from(self.ms + for_ms, 0);
         }
     }

@@ -33,6 +33,8 @@ pub(super) struct Sent {
     pub(super) ms: u64,
     pub(super) epoch: Epoch,
     pub(super) attempt: u32,
+    /// By its broker's clock.
+    pub(super) time: Time,
 }
 
 /// When, and in which epoch, a broker gave an answer; and when the operation was applied.
@@ -63,6 +65,7 @@ pub(super) struct Life {
     /// When replays of it were applied.
     pub(super) replays: Vec<u64>,
     pub(super) ok_given: bool,
+    /// The latest delivery to which a handler has said ok.
     pub(super) last_ok: Option<(Epoch, u32)>,
     pub(super) final_given: bool,
     /// Deliveries after which a handler has asked for another one.
@@ -112,10 +115,12 @@ pub(super) struct By {
 
 /// Who has acquired a partition, and when.
 #[derive(Clone, Debug)]
-pub(super) struct Reign {
+pub(super) struct Ownership {
     pub(super) epoch: Epoch,
     /// What each broker's monotonic clock showed then, ms.
     pub(super) monos: Vec<u64>,
+    /// What the owner's clock showed when it heard of it.
+    pub(super) begun: Option<Time>,
 }
 
 /// All of it.
@@ -124,7 +129,7 @@ pub(crate) struct History {
     pub(super) plan: Plan,
     pub(super) lives: BTreeMap<TimerId, Life>,
     /// By partition.
-    pub(super) owners: Vec<Vec<Reign>>,
+    pub(super) owners: Vec<Vec<Ownership>>,
     /// When each cancel or reschedule was first applied.
     pub(super) applied: HashMap<u64, u64>,
     /// Keys by which timers were cancelled, whenever they came.
@@ -217,7 +222,7 @@ impl History {
         match outcome {
             HandlerOutcome::Ok => {
                 life.ok_given = true;
-                life.last_ok = Some((epoch, attempt));
+                life.last_ok = life.last_ok.max(Some((epoch, attempt)));
             }
             HandlerOutcome::Retry { .. } => _ = life.retries_given.insert((epoch, attempt)),
             HandlerOutcome::Fail { .. } => life.final_given = true,
@@ -227,11 +232,19 @@ impl History {
     /// A partition has a new owner (or nobody, if `epoch` was raised by a stranger).
     pub(super) fn acquired(&mut self, ms: u64, at: PartitionId, epoch: Epoch, monos: Vec<u64>) {
         self.note(ms, None, || format!("partition {at} is acquired, epoch {epoch}"));
-        let reigns = &mut self.owners[usize::from(at.0)];
-        if reigns.last().is_some_and(|r| r.epoch >= epoch) {
+        let ownerships = &mut self.owners[usize::from(at.0)];
+        if ownerships.last().is_some_and(|r| r.epoch >= epoch) {
             return self.fail(ms, None, "10: an epoch was given twice, or went back");
         }
-        reigns.push(Reign { epoch, monos });
+        ownerships.push(Ownership { epoch, monos, begun: None });
+    }
+
+    /// The new owner of a partition hears of it.
+    pub(super) fn begun(&mut self, at: PartitionId, epoch: Epoch, time: Time) {
+        let ownerships = &mut self.owners[usize::from(at.0)];
+        if let Some(ownership) = ownerships.iter_mut().find(|r| r.epoch == epoch) {
+            ownership.begun = Some(time);
+        }
     }
 
     /// The store has applied an operation to a timer.

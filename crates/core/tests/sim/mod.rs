@@ -253,7 +253,7 @@ impl World {
             Event::Acquired { broker, inc, lane, prior_claim, in_flight } => {
                 self.acquired(broker, inc, lane, prior_claim, in_flight);
             }
-            Event::Release(b, inc) => self.arrive(b, inc, Input::Release),
+            Event::Release(b, inc) => self.release(b, inc),
             Event::Connect(n, b) => self.connect(n, b),
             Event::Frame(session, message) => self.receive(session, message),
             Event::Hangup(session) => self.hung_up(session),

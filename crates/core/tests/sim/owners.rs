@@ -137,8 +137,15 @@ impl World {
             self.at(20, Event::Acquired { broker: b, inc, lane, prior_claim, in_flight });
             return;
         }
+        if process.releasing {
+            // As the broker's shell does: the engine is told of nothing that it would not give up.
+            return self.lanes.abandon(lane);
+        }
         process.lanes[usize::from(partition.0)] = Some(lane);
         process.epochs[usize::from(partition.0)] = epoch;
+        if let Some(now) = self.now_of(b) {
+            self.history.begun(partition, epoch, now.time);
+        }
         self.arrive(b, inc, Input::Acquired { partition, epoch, prior_claim, in_flight });
         if self.assigned(partition.0) != b {
             self.arrive(b, inc, Input::Disown(partition));

@@ -112,11 +112,11 @@ fn a_campaign_that_fails_is_followed_by_the_next_in_a_quarter_to_half_a_second()
 #[test]
 fn a_lease_that_is_won_again_goes_on_and_one_of_a_higher_term_is_another() {
     let mut lab = Lab::leading(7, None);
-    let reigns = |lab: &Lab| (lab.counter("terms_led_total"), lab.counter("stepped_down_total"));
+    let led_and_lost = |lab: &Lab| (lab.counter("terms_led_total"), lab.counter("stepped_down_total"));
     lab.win(7, None);
-    assert_eq!((lab.node.lease().map(|l| l.term), reigns(&lab)), (Some(Term(7)), (1, 0)));
+    assert_eq!((lab.node.lease().map(|l| l.term), led_and_lost(&lab)), (Some(Term(7)), (1, 0)));
     lab.win(8, None);
-    assert_eq!((lab.node.lease().map(|l| l.term), reigns(&lab)), (Some(Term(8)), (2, 1)));
+    assert_eq!((lab.node.lease().map(|l| l.term), led_and_lost(&lab)), (Some(Term(8)), (2, 1)));
 }
 
 #[test]

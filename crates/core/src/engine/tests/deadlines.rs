@@ -103,16 +103,22 @@ fn a_cancelled_timer_leaves_nothing_behind_among_the_deadlines() {
     assert_eq!(dest.next_deadline(), None);
 }
 
-#[test]
-fn what_is_taken_too_late_expires_and_is_not_sent() {
+/// A timer that is due in 5 ms, at most once, with 20 ms more to its deadline. The store's answers wait.
+fn about_to_be_taken() -> (Rig, Timer) {
     let mut rig = Rig::new(EngineOptions::default());
-    rig.join(1, "a", 10);
+    rig.join(1, "a", 1);
     let timer = with_deadline(&mut rig, 50, 20);
     let once = Timer { mode: Mode::AtMostOnce, ..timer };
     rig.schedule(1, once.clone());
     rig.run(45);
     rig.take_replies();
     rig.answers_wait = true;
+    (rig, once)
+}
+
+#[test]
+fn what_is_taken_too_late_expires_and_is_not_sent() {
+    let (mut rig, once) = about_to_be_taken();
     rig.run(30);
     // The take is answered after the deadline.
     rig.answers_wait = false;
@@ -121,6 +127,23 @@ fn what_is_taken_too_late_expires_and_is_not_sent() {
     assert_eq!(rig.place(once.id), None, "neither sent nor ended");
     assert_eq!((rig.engine.memory().0, rig.engine.unsettled()), (0, 0));
     assert_eq!(ended(&mut rig, &once), OpReply::Ended(Ended::Expired));
+    let other = rig.timer("a", 0);
+    rig.deliver(1, other);
+}
+
+#[test]
+fn a_process_that_stops_between_a_take_and_its_delivery_does_not_send_it_too_late() {
+    let (mut rig, once) = about_to_be_taken();
+    rig.run(10);
+    rig.hear_answers();
+    rig.ms += 30;
+    rig.answers_wait = false;
+    rig.turn();
+    assert_eq!(rig.take_deliveries(), []);
+    assert_eq!(rig.engine.counters[crate::api::Counter::Delivered as usize], 0);
+    assert_eq!((rig.engine.memory().0, rig.engine.unsettled()), (0, 0));
+    assert_eq!(ended(&mut rig, &once), OpReply::Ended(Ended::Expired));
+    // The credit is free again.
     let other = rig.timer("a", 0);
     rig.deliver(1, other);
 }

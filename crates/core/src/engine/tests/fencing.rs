@@ -71,6 +71,53 @@ fn what_was_taken_long_ago_is_not_sent_before_the_store_has_answered_again() {
 }
 
 #[test]
+fn a_process_that_stops_between_a_take_and_its_delivery_asks_the_store_again() {
+    for fenced in [true, false] {
+        let mut rig = Rig::new(EngineOptions::default());
+        rig.join(1, "a", 1);
+        let once = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 50) };
+        rig.schedule(1, once.clone());
+        rig.run(45);
+        rig.answers_wait = true;
+        rig.run(10);
+        rig.hear_answers();
+        rig.ms += 2_000;
+        if fenced {
+            rig.store.faults().fence(P);
+        }
+        rig.turn();
+        assert!(rig.take_deliveries().is_empty(), "sent without a recent fenced write");
+        rig.answers_wait = false;
+        rig.run(100);
+        let sent: Vec<_> = rig.take_deliveries().iter().map(|(_, d)| d.id).collect();
+        assert_eq!(sent, if fenced { vec![] } else { vec![once.id] });
+        assert_eq!(rig.ended.is_some(), fenced);
+    }
+}
+
+#[test]
+fn a_process_that_stops_between_a_take_and_its_delivery_sends_nothing_that_it_gives_up() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 1);
+    let mode = Mode::AtMostOnce;
+    let once = Timer { mode, callback_timeout_ms: Some(100), ..rig.timer("a", 50) };
+    rig.schedule(1, once.clone());
+    rig.run(45);
+    rig.answers_wait = true;
+    rig.run(10);
+    rig.hear_answers();
+    // Longer than its handler may take, shorter than a fenced write counts.
+    rig.ms += 300;
+    rig.answers_wait = false;
+    rig.turn();
+    let sent: Vec<_> = rig.take_deliveries().iter().map(|(_, d)| d.id).collect();
+    assert_eq!(sent, [once.id]);
+    assert_eq!(rig.place(once.id), Some(Place::Taken { epoch: rig.lane.epoch(), unconfirmed: false }));
+    rig.run(50);
+    assert_eq!(rig.place(once.id), Some(Place::Taken { epoch: rig.lane.epoch(), unconfirmed: false }));
+}
+
+#[test]
 fn a_fenced_write_counts_for_one_second() {
     let mut rig = Rig::new(EngineOptions::default());
     let p = rig.engine.partition(P).unwrap();

@@ -449,3 +449,24 @@ fn an_edit_by_key_right_after_a_takeover_waits_only_if_there_is_a_word() {
     rig.run(5);
     assert_eq!(rig.take_replies(), [OpReply::NotFound]);
 }
+
+#[test]
+fn each_session_of_a_broker_that_stops_is_told_once_whenever_it_opens() {
+    let mut rig = Rig::new(EngineOptions::default());
+    let told = |rig: &mut Rig| {
+        let closing = |(session, m): (SessionId, ServerMessage)| {
+            matches!(m, ServerMessage::Closing).then_some(session.0)
+        };
+        rig.sent.drain(..).filter_map(closing).collect::<Vec<u64>>()
+    };
+    rig.join(1, "a", 1);
+    rig.turn();
+    assert_eq!(told(&mut rig), []);
+    let now = rig.now();
+    rig.engine.handle(now, Input::Drain);
+    rig.turn();
+    assert_eq!(told(&mut rig), [1]);
+    rig.join(2, "a", 1);
+    rig.turn();
+    assert_eq!(told(&mut rig), [2]);
+}

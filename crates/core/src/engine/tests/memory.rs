@@ -1,6 +1,9 @@
 //! The memory budget: it is kept to, nothing is dropped, nothing is kept out by it for ever.
 
+use mtimer_store::Op;
+
 use super::*;
+use crate::engine::requests::OpCtx;
 
 #[test]
 fn little_memory_is_kept_to_and_nothing_is_dropped() {
@@ -182,4 +185,55 @@ fn nothing_is_left_of_a_destination_that_nobody_needs() {
     rig.session(1, SessionEvent::Closed);
     rig.run(100);
     assert_eq!(rig.engine.roster.dests().count(), 0);
+}
+
+#[test]
+fn nothing_is_loaded_while_very_much_is_on_its_way_to_the_park() {
+    let mut rig = Rig::new(EngineOptions::default());
+    let p = rig.engine.partition(P).unwrap();
+    p.applies_out += APPLIES_OUT;
+    for n in 0..20_001 {
+        let (id, failed) = (TimerId::from_u128(n), 0);
+        p.queue.push_own(Op::Park { id, failed }, OpCtx::Park { id, failed });
+    }
+    let horizon = p.horizon;
+    rig.run(6_000);
+    assert_eq!(rig.engine.partition(P).unwrap().horizon, horizon);
+    rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
+    rig.run(200);
+    let now = rig.now().time;
+    assert!(rig.engine.partition(P).unwrap().horizon > now);
+}
+
+#[test]
+fn memory_is_looked_over_often_while_there_is_something_to_look_for() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 0);
+    rig.run(200);
+    let pause = |rig: &Rig| rig.engine.next_tick().map(|at| at.saturating_sub(rig.ms));
+    assert!(pause(&rig).is_some_and(|ms| (900..=1_000).contains(&ms)), "{:?}", pause(&rig));
+    let far = rig.timer("a", 3_000);
+    rig.schedule(1, far.clone());
+    rig.run(60);
+    assert!(pause(&rig).is_some_and(|ms| ms <= 50), "a timer is in memory: {:?}", pause(&rig));
+    let (target, request) = (Target::Id(far.id), 9);
+    rig.ask(1, vec![RequestOp::Cancel { target, request }]);
+    rig.run(60);
+    assert!(pause(&rig).is_some_and(|ms| ms > 50), "{:?}", pause(&rig));
+    rig.store.faults().down(P, "test");
+    rig.run(60);
+    assert!(pause(&rig).is_some_and(|ms| ms <= 50), "the store is away: {:?}", pause(&rig));
+    rig.store.faults().heal(P);
+    rig.run(1);
+    let stuck = rig.timer("a", 0);
+    rig.schedule(1, stuck.clone());
+    rig.run(1_000);
+    assert_eq!((rig.place(stuck.id), rig.engine.memory().0), (Some(Place::Parked), 0));
+    assert!(pause(&rig).is_some_and(|ms| ms <= 50), "a timer is parked: {:?}", pause(&rig));
+}
+
+#[test]
+fn an_engine_that_owns_nothing_asks_for_no_tick() {
+    let now = Now { time: Time::from_ms(START), mono_ms: 0 };
+    assert_eq!(Engine::new(EngineOptions::default(), now).next_tick(), None);
 }

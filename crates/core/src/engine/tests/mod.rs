@@ -3,6 +3,7 @@
 mod crossing;
 mod deadlines;
 mod delivery;
+mod edits;
 mod fencing;
 mod gather;
 mod handover;
@@ -126,14 +127,8 @@ impl Rig {
 
     fn turn(&mut self) {
         loop {
-            while !self.answers_wait
-                && let Some(answer) = self.unanswered.front_mut().and_then(FutureExt::now_or_never)
-            {
-                self.unanswered.pop_front();
-                let answer = answer.unwrap_or_else(CallAnswer::Ended);
-                let epoch = self.lane.epoch();
-                let now = self.now();
-                self.engine.handle(now, Input::Answered { partition: P, epoch, answer });
+            if !self.answers_wait {
+                self.hear_answers();
             }
             let mut effects = Vec::new();
             let now = self.now();
@@ -142,6 +137,17 @@ impl Rig {
                 return;
             }
             effects.into_iter().for_each(|e| self.carry_out(e));
+        }
+    }
+
+    /// Hands the answers that are there to the engine; the turn does not end with it.
+    fn hear_answers(&mut self) {
+        while let Some(answer) = self.unanswered.front_mut().and_then(FutureExt::now_or_never) {
+            self.unanswered.pop_front();
+            let answer = answer.unwrap_or_else(CallAnswer::Ended);
+            let epoch = self.lane.epoch();
+            let now = self.now();
+            self.engine.handle(now, Input::Answered { partition: P, epoch, answer });
         }
     }
 

@@ -223,3 +223,27 @@ fn a_page_of_parked_timers_may_arrive_after_its_destination_was_forgotten() {
     next.run(50);
     assert_eq!(next.take_deliveries().iter().map(|(_, d)| d.id).collect::<Vec<_>>(), [timer.id]);
 }
+
+#[test]
+fn what_is_read_anew_while_it_returns_from_the_park_is_not_lost() {
+    let mut rig = Rig::new(EngineOptions { park_after_ms: 5, ..EngineOptions::default() });
+    rig.join(1, "b", 1);
+    let timer = rig.timer("a", 20);
+    let id = timer.id;
+    rig.schedule(1, timer);
+    rig.run(2);
+    let target = Target::Id(id);
+    let reschedule = RequestOp::Reschedule { target, due: rig.now().time + 20, request: 1 };
+    rig.ask(1, vec![reschedule.clone()]);
+    rig.run(150);
+    assert_eq!(rig.take_replies().last(), Some(&OpReply::Rescheduled(id)));
+    assert_eq!(rig.place(id), Some(Place::Parked));
+    // The page of parked timers and the answer to a repeat come together.
+    rig.answers_wait = true;
+    rig.session(1, SessionEvent::Register { registration: 2, dest: dest("a"), credit: 1 });
+    rig.ask(1, vec![reschedule]);
+    rig.turn();
+    rig.answers_wait = false;
+    rig.run(150);
+    assert_eq!(rig.take_deliveries().len(), 1, "it is {:?}", rig.place(id));
+}

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mtimer_protocol::{BrokerView, Status};
-use mtimer_store::Health;
+use mtimer_protocol::{BrokerView, Status, TimerState};
+use mtimer_store::{Census, Health};
 
 use super::*;
 
@@ -99,6 +99,27 @@ impl Rig {
         }
     }
 
+    /// Answers calls until there are none: counts with this, all others by the store.
+    fn turn_with(&mut self, census: impl Fn(u64) -> Census) {
+        self.flush();
+        while let Some(at) = self.unanswered.iter().position(|calls| !calls.is_empty()) {
+            self.answer_one(PartitionId(at as u16), &census);
+            self.flush();
+        }
+    }
+
+    /// Answers the oldest call of a partition: a count with this, any other by the store.
+    fn answer_one(&mut self, partition: PartitionId, census: impl Fn(u64) -> Census) {
+        let at = usize::from(partition.0);
+        let lane = &self.lanes[at];
+        let answer = match self.unanswered[at].pop_front().unwrap() {
+            Call::Census => CallAnswer::Census(census(at as u64)),
+            call => ask_lane(lane, call).now_or_never().unwrap().unwrap(),
+        };
+        let (now, epoch) = (self.now(), lane.epoch());
+        self.engine.handle(now, Input::Answered { partition, epoch, answer });
+    }
+
     fn run(&mut self, ms: u64) {
         for _ in 0..ms {
             self.ms += 1;
@@ -124,6 +145,9 @@ fn ask_lane(lane: &Arc<dyn Lane>, call: Call) -> LaneFuture<CallAnswer> {
             lane.dead(filter, from, limit).map(|a| a.map(CallAnswer::Dead)).boxed()
         }
         Call::Taken(from, limit) => lane.taken(from, limit).map(|a| a.map(CallAnswer::Taken)).boxed(),
+        Call::Unconfirmed(from, limit) => {
+            lane.unconfirmed(from, limit).map(|a| a.map(CallAnswer::Unconfirmed)).boxed()
+        }
         Call::ParkedDestinations => {
             lane.parked_destinations().map(|a| a.map(CallAnswer::ParkedDestinations)).boxed()
         }
@@ -228,6 +252,134 @@ fn a_partition_whose_store_goes_away_during_a_count_is_not_waited_for() {
     assert_eq!(rig.take_answers(), []);
 }
 
+/// The answers to questions that an engine with one partition gave.
+fn take_answers(rig: &mut super::Rig) -> Vec<QueryAnswer> {
+    let answer = |(_, message)| match message {
+        ServerMessage::Answer { answer, .. } => Some(answer),
+        _ => None,
+    };
+    rig.sent.drain(..).filter_map(answer).collect()
+}
+
+/// What a partition of this number has, in a test: no two counts are equal.
+fn census(at: u64) -> Census {
+    let n = at + 1;
+    Census {
+        pending: n,
+        retrying: 100 * n,
+        parked: 200 * n,
+        taken: 300 * n,
+        dead: 400 * n,
+        keys: 500 * n,
+        residue: 600 * n,
+    }
+}
+
+#[test]
+fn the_state_is_the_sum_of_all_partitions_and_the_view_has_each() {
+    let mut rig = Rig::new();
+    rig.ask(1, Query::Status);
+    rig.ask(2, Query::Broker);
+    rig.turn_with(census);
+    let answers = rig.take_answers();
+    let [(1, QueryAnswer::Status(status)), (2, QueryAnswer::Broker(view))] = &answers[..] else {
+        panic!("{answers:?}")
+    };
+    let all = u64::from(PARTITIONS * (PARTITIONS + 1) / 2);
+    let sums = [status.pending, status.retrying, status.parked, status.taken, status.dead];
+    assert_eq!(sums, [all, 100 * all, 200 * all, 300 * all, 400 * all]);
+    assert_eq!([status.keys, status.residue], [500 * all, 600 * all]);
+    for (row, c) in view.partitions.iter().zip((0..).map(census)) {
+        assert_eq!((row.epoch, row.reachable, row.loaded, row.in_flight), (Epoch(1), true, 0, 0));
+        assert_eq!(
+            [row.pending, row.retrying, row.parked, row.taken, row.dead],
+            [c.pending, c.retrying, c.parked, c.taken, c.dead]
+        );
+        assert_eq!(row.overdue, c.parked, "nothing in memory is due");
+    }
+}
+
+#[test]
+fn the_state_says_what_memory_has() {
+    let mut rig = super::Rig::new(EngineOptions { park_after_ms: 60_000, ..EngineOptions::default() });
+    rig.join(1, "a", 2);
+    let timers: Vec<Timer> = [1, 1, 1, 1, 1, 500].map(|due_in| rig.timer("a", due_in)).into();
+    timers.iter().for_each(|timer| rig.schedule(1, timer.clone()));
+    rig.run(5);
+    rig.session(2, SessionEvent::Opened { client: 2 });
+    rig.session(2, SessionEvent::Query { corr: 1, query: Query::Status });
+    rig.session(2, SessionEvent::Query { corr: 2, query: Query::Broker });
+    rig.turn();
+    let answers = take_answers(&mut rig);
+    let [QueryAnswer::Status(status), QueryAnswer::Broker(view)] = &answers[..] else {
+        panic!("{answers:?}")
+    };
+    assert_eq!((status.sessions, status.loaded, status.ready, status.in_flight), (2, 6, 3, 2));
+    assert!(status.loaded_bytes > 0 && status.loaded_bytes == view.loaded_bytes);
+    assert_eq!((rig.engine.in_memory(), rig.engine.unsettled()), (6, 2));
+    assert!(status.counters.contains(&("delivered_total".to_owned(), 2)), "{:?}", status.counters);
+    assert_eq!((view.load.sessions, view.load.loaded, view.load.in_flight), (2, 6, 2));
+    let row = &view.partitions[0];
+    assert_eq!((row.loaded, row.in_flight, row.overdue), (6, 2, 3));
+}
+
+#[test]
+fn a_late_answer_to_an_earlier_count_is_not_taken_for_one_to_the_next() {
+    let mut rig = Rig::new();
+    rig.ask(1, Query::Status);
+    rig.flush();
+    let health = |rig: &mut Rig, health| {
+        let now = rig.now();
+        rig.engine.handle(now, Input::Health { partition: P, health });
+    };
+    health(&mut rig, Health::Down("away".to_owned()));
+    let held = std::mem::take(&mut rig.unanswered[0]);
+    rig.turn();
+    assert_eq!(rig.take_answers().len(), 1);
+    health(&mut rig, Health::Up);
+    rig.unanswered[0] = held;
+    rig.ask(2, Query::Broker);
+    rig.ms += 100;
+    rig.flush();
+    assert_eq!(rig.unanswered[0].len(), 2, "the late one, and the one of this count");
+    rig.answer_one(P, |_| census(99));
+    rig.turn_with(census);
+    let answers = rig.take_answers();
+    let [(2, QueryAnswer::Broker(view))] = &answers[..] else { panic!("{answers:?}") };
+    let row = &view.partitions[0];
+    assert_eq!((row.pending, row.overdue), (census(0).pending, census(0).parked));
+}
+
+#[test]
+fn the_pause_after_a_count_is_nine_times_as_long_as_the_count() {
+    let mut rig = Rig::new();
+    rig.ask(1, Query::Status);
+    rig.flush();
+    rig.ms += 40;
+    rig.turn();
+    let once = rig.counts;
+    rig.ask(2, Query::Status);
+    rig.run(359);
+    assert_eq!(rig.counts, once);
+    rig.run(1);
+    assert_eq!((rig.counts, rig.take_answers().len()), (2 * once, 2));
+    rig.run(2_000);
+    assert_eq!(rig.counts, 2 * once, "nobody asks any more");
+}
+
+#[test]
+fn a_partition_whose_store_is_away_is_not_counted() {
+    let mut rig = Rig::new();
+    let now = rig.now();
+    rig.engine.handle(now, Input::Health { partition: P, health: Health::Down("away".to_owned()) });
+    rig.ask(1, Query::Broker);
+    rig.turn();
+    assert_eq!(rig.counts, usize::from(PARTITIONS) - 1);
+    let answers = rig.take_answers();
+    let [(1, QueryAnswer::Broker(view))] = &answers[..] else { panic!("{answers:?}") };
+    assert!(view.partitions.iter().all(|row| row.reachable == (row.partition != P)));
+}
+
 #[test]
 fn questions_to_one_partition_go_to_the_store_a_few_at_a_time() {
     let mut rig = Rig::new();
@@ -260,4 +412,74 @@ fn questions_that_wait_are_answered_when_the_lane_ends() {
     let answers = rig.take_answers();
     assert_eq!(answers.len(), 10);
     assert!(answers.iter().all(|(_, a)| matches!(a, QueryAnswer::Failed { .. })), "{answers:?}");
+}
+
+#[test]
+fn a_listing_goes_from_partition_to_partition_and_ends_with_the_last() {
+    for unconfirmed in [false, true] {
+        let mut rig = Rig::new();
+        let mut cursor = None;
+        for at in 0..PARTITIONS {
+            rig.ask(
+                1,
+                match unconfirmed {
+                    true => Query::Unconfirmed { cursor, limit: 10 },
+                    false => Query::Dead { group: None, app: None, cursor, limit: 10 },
+                },
+            );
+            rig.turn();
+            let answers = rig.take_answers();
+            let [(1, QueryAnswer::Dead { next, .. } | QueryAnswer::Unconfirmed { next, .. })] = &answers[..]
+            else {
+                panic!("{answers:?}")
+            };
+            cursor = *next;
+            assert_eq!(cursor, (at + 1 < PARTITIONS).then_some((at + 1, 0)));
+        }
+    }
+}
+
+#[test]
+fn it_is_told_where_a_timer_stands() {
+    let mut rig = super::Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    rig.join(2, "stuck", 0);
+    let state = |rig: &mut super::Rig, timer: &Timer| {
+        rig.sent.clear();
+        rig.session(2, SessionEvent::Query { corr: 1, query: Query::Get(Target::Id(timer.id)) });
+        rig.turn();
+        match &take_answers(rig)[..] {
+            [QueryAnswer::Timer(Some(view))] => (view.state, view.failed, view.last_error.clone()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let error = || Some("no".to_owned());
+    let pending = rig.timer("a", 60_000);
+    rig.schedule(1, pending.clone());
+    rig.run(5);
+    assert_eq!(state(&mut rig, &pending), (TimerState::Pending { fire: pending.due }, 0, None));
+    let retried = rig.timer("a", 0);
+    let d = rig.deliver(1, retried.clone());
+    let in_flight = |attempt| TimerState::InFlight { epoch: Epoch(1), attempt };
+    assert_eq!(state(&mut rig, &retried), (in_flight(1), 0, None));
+    rig.settle(1, &d, HandlerOutcome::Retry { after_ms: Some(2_000), error: "no".into() });
+    let fire = rig.now().time + 2_000;
+    rig.run(5);
+    assert_eq!(state(&mut rig, &retried), (TimerState::Retrying { fire, tier: 1 }, 1, error()));
+    rig.run(2_000);
+    assert_eq!(state(&mut rig, &retried), (in_flight(2), 1, error()));
+    let dead = rig.timer("a", 0);
+    let d = rig.deliver(1, dead.clone());
+    rig.settle(1, &d, HandlerOutcome::Fail { error: "no".into() });
+    rig.run(5);
+    assert_eq!(state(&mut rig, &dead), (TimerState::Dead, 1, error()));
+    let once = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 0) };
+    rig.deliver(1, once.clone());
+    assert_eq!(state(&mut rig, &once), (in_flight(1), 0, None));
+    rig.run(600);
+    assert_eq!(state(&mut rig, &once).0, TimerState::Unconfirmed);
+    let parked = rig.timer("stuck", 0);
+    rig.schedule(1, parked.clone());
+    rig.run(1_000);
+    assert_eq!(state(&mut rig, &parked), (TimerState::Parked, 0, None));
 }

@@ -1,0 +1,151 @@
+//! Edits (cancel, reschedule, replace) and the timers that they hold.
+//!
+//! A timer is not sent while it is open whether an edit of it is applied: from when the edit leaves
+//! for the store, or from when it comes if it leaves with the next batch, until it is answered.
+//!
+//! Invariants:
+//!
+//! - An edit says what is under way of its timer at the moment at which it leaves, because the
+//!   timer may have been sent while the edit was queued. A move to the park that has not left by
+//!   then is dropped, and decided anew after the edit.
+//! - No stream of edits holds a timer for ever. What cannot change the timer does not hold it; what
+//!   can decides about it when it is answered; behind a backlog, and between two operations on one
+//!   key, the timer goes first. Exceptions: an edit that the store refuses, because it is full or
+//!   may evict keys, decides nothing, so a stream of them holds a timer that has not been sent, or
+//!   not taken, for as long as the store refuses them; and repeats of edits whose answers are
+//!   remembered decide nothing either, but each of them is answered as too old 30 s after its first
+//!   sending (the repeat horizon).
+//!
+//! Not in here: the queue in which edits wait (`queue`), their answers (`requests`).
+
+use std::collections::VecDeque;
+
+use mtimer_store::Op;
+use mtimer_types::{KeyPolicy, Target, Time, TimerId};
+
+use super::partition::{KeyName, Partition};
+use super::requests::{Edit, OpCtx};
+use super::table::{Entry, State};
+
+/// The operations on one key: one is under way, the others wait for it.
+#[derive(Debug, Default)]
+pub(super) struct KeyEdits {
+    pub(super) waiting: VecDeque<Edit>,
+    /// The timer that has the key is not sent until the one under way is answered.
+    pub(super) holds: bool,
+}
+
+impl Partition {
+    /// Whether an edit holds this timer.
+    pub(super) fn edited(&self, id: TimerId) -> bool {
+        if self.edits.is_empty() && self.key_edits.is_empty() {
+            return false;
+        }
+        let by_key = || {
+            let timer = &self.table.get(id)?.record.timer;
+            let key = timer.key.clone()?;
+            self.key_edits.get(&(timer.dest.clone(), key))
+        };
+        self.edits.contains_key(&id) || by_key().is_some_and(|edits| edits.holds)
+    }
+
+    /// Whether an edit holds this timer or a late acknowledgement of it is under way: its answer
+    /// decides whether the timer is sent.
+    pub(super) fn is_undecided(&self, id: TimerId) -> bool {
+        self.late_acks.contains_key(&id) || self.edited(id)
+    }
+
+    /// An operation leaves for the store: says what is under way of the timer that it names, and
+    /// holds the one that it can change. False: it has become pointless.
+    pub(super) fn leaves(&mut self, op: &mut Op, ctx: &mut OpCtx) -> bool {
+        match op {
+            Op::Cancel { target, in_flight, .. } => {
+                // What is being taken is not sent while this is under way.
+                *in_flight = self.named(target).and_then(|id| self.sent_attempt(id));
+            }
+            Op::Reschedule { target, in_flight, .. } => {
+                *in_flight = self.named(target).is_some_and(|id| self.is_begun(id));
+            }
+            Op::Park { id, failed } => {
+                let Some(entry) = self.table.get_mut(*id) else { return false };
+                // An attempt may have failed while it was queued.
+                *failed = entry.attempt() - 1;
+                let State::Parking { sent: sent @ false } = &mut entry.state else { return false };
+                *sent = true;
+            }
+            _ => {}
+        }
+        self.hold(op, ctx);
+        true
+    }
+
+    /// Holds the timer that a client's operation can change, until it is answered. One that changes
+    /// nothing in any case holds nothing: however often a client repeats it, the timer is sent.
+    pub(super) fn hold(&mut self, op: &Op, ctx: &mut OpCtx) {
+        let (target, held, name) = match (op, ctx) {
+            (
+                Op::Schedule { timer, policy: KeyPolicy::Replace },
+                OpCtx::Schedule { name: Some(name), .. },
+            ) => {
+                if self.table.by_key(name) != Some(timer.id) {
+                    self.hold_key(name);
+                }
+                return;
+            }
+            (Op::Cancel { target, .. }, OpCtx::Cancel { id, name, .. }) => (target, id, name),
+            (Op::Reschedule { target, due, .. }, OpCtx::Reschedule { id, name, .. }) => {
+                if self.named(target).is_some_and(|id| self.is_unmovable(id, *due)) {
+                    return;
+                }
+                (target, id, name)
+            }
+            _ => return,
+        };
+        if let Some(name) = name {
+            self.hold_key(name);
+        }
+        let Some(id) = self.named(target).filter(|_| held.is_none()) else { return };
+        *held = Some(id);
+        *self.edits.entry(id).or_default() += 1;
+        let entry = self.table.get_mut(id).filter(|e| !e.taken);
+        if let Some(entry) = entry.filter(|e| matches!(e.state, State::Parking { sent: false })) {
+            // It would be parked after the edit, and come back before the time that it is moved to.
+            entry.state = State::Held;
+        }
+    }
+
+    fn hold_key(&mut self, name: &KeyName) {
+        if let Some(edits) = self.key_edits.get_mut(name) {
+            edits.holds = true;
+        }
+    }
+
+    /// The timer that a target names, as far as memory knows.
+    pub(super) fn named(&self, target: &Target) -> Option<TimerId> {
+        match target {
+            Target::Id(id) => Some(*id),
+            Target::Key(dest, key) => self.table.by_key(&(dest.clone(), key.clone())),
+        }
+    }
+
+    /// The attempt of a timer that was sent, here or by the predecessor, and has no outcome in the
+    /// store.
+    fn sent_attempt(&self, id: TimerId) -> Option<u32> {
+        let attempt = self.table.get(id).and_then(Entry::unsettled_attempt);
+        // The predecessor has sent it, and no claim in the store tells.
+        attempt.or_else(|| self.inherited.get(&id).map(|f| f.attempt))
+    }
+
+    /// Whether an attempt of a timer has begun: it cannot be moved any more.
+    fn is_begun(&self, id: TimerId) -> bool {
+        // A take that the store refuses for now is asked for again, whatever the time is then.
+        let begun = |e: &Entry| e.attempt() > 1 || e.taken || matches!(e.state, State::Taking { .. });
+        self.sent_attempt(id).is_some() || self.table.get(id).is_some_and(begun)
+    }
+
+    /// Whether the store is certain to refuse to move a timer to `due`.
+    fn is_unmovable(&self, id: TimerId, due: Time) -> bool {
+        let past = |e: &Entry| e.record.timer.is_past_deadline(due);
+        self.is_begun(id) || self.table.get(id).is_some_and(past)
+    }
+}

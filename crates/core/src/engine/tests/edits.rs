@@ -1,0 +1,196 @@
+//! Edits that come without an end, or wait behind a backlog: they hold no timer that they cannot
+//! change.
+
+use mtimer_store::Op;
+use mtimer_types::Key;
+
+use super::*;
+use crate::engine::requests::OpCtx;
+use crate::engine::table::State;
+
+impl Rig {
+    /// Lets a ms pass. What was on its way to the store before is answered after it: something
+    /// always is.
+    fn run_pipelined(&mut self) {
+        let before = self.unanswered.len();
+        self.answers_wait = true;
+        self.run(1);
+        let (now, epoch) = (self.now(), self.lane.epoch());
+        for answer in self.unanswered.drain(..before).filter_map(FutureExt::now_or_never) {
+            let answer = answer.unwrap_or_else(CallAnswer::Ended);
+            self.engine.handle(now, Input::Answered { partition: P, epoch, answer });
+        }
+    }
+
+    /// Asks for one thing every ms until the timer is delivered, or it is hopeless; returns how
+    /// many were asked.
+    fn flood(&mut self, mut op: impl FnMut(&mut Self, u64) -> RequestOp) -> Option<u64> {
+        (1..200).find(|n| {
+            let op = op(self, *n);
+            self.ask(1, vec![op]);
+            self.run_pipelined();
+            let delivered = |(_, m): &(SessionId, ServerMessage)| matches!(m, ServerMessage::Deliver { .. });
+            self.sent.iter().any(delivered)
+        })
+    }
+}
+
+fn reschedule(id: TimerId, due: Time, request: u64) -> RequestOp {
+    RequestOp::Reschedule { target: Target::Id(id), due, request }
+}
+
+/// A partition's next owner, after a crash in the moment before this timer was due.
+fn covered(change: impl FnOnce(&mut Timer)) -> (Rig, Timer) {
+    let store = MemoryStore::new(1);
+    let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
+    rig.join(1, "b", 1);
+    let mut timer = rig.timer("a", 50);
+    change(&mut timer);
+    rig.schedule(1, timer.clone());
+    rig.run(45);
+    let mut next = Rig::on(store, 2, rig.ms, EngineOptions::default());
+    next.join(1, "a", 10);
+    (next, timer)
+}
+
+#[test]
+fn a_due_timer_is_sent_however_often_its_reschedule_is_too_late() {
+    for mode in [Mode::AtMostOnce, Mode::AtLeastOnce] {
+        let (mut rig, timer) = covered(|t| {
+            t.mode = mode;
+            t.key = Some(Key::new("k").unwrap());
+        });
+        let id = timer.id;
+        let asked = rig.flood(|rig, n| reschedule(id, rig.now().time + 5_000, n));
+        assert!(asked.is_some(), "{mode:?}: held by reschedules that change nothing");
+        rig.answers_wait = false;
+        rig.run(20);
+        let late = rig.take_replies();
+        assert!(late.iter().all(|reply| *reply == OpReply::TooLate(id)), "{late:?}");
+        assert_eq!(late.len() as u64, asked.unwrap(), "each is answered");
+    }
+}
+
+#[test]
+fn a_due_timer_is_sent_however_often_it_is_to_be_moved_past_its_deadline() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let mut timer = rig.timer("a", 50);
+    timer.deadline = Some(timer.due + 5_000);
+    let id = timer.id;
+    rig.schedule(1, timer);
+    rig.run(5);
+    let asked = rig.flood(|rig, n| reschedule(id, rig.now().time + 60_000, n));
+    assert!(asked.is_some(), "held by reschedules that change nothing");
+}
+
+#[test]
+fn a_due_timer_is_sent_between_two_operations_on_its_key() {
+    let key = Some(Key::new("k").unwrap());
+    for policy in [KeyPolicy::Create, KeyPolicy::Keep, KeyPolicy::Replace] {
+        let mut rig = Rig::new(EngineOptions::default());
+        rig.join(1, "a", 10);
+        // It has ended: to schedule it again changes nothing, which only the store knows.
+        let mut ended = rig.timer("a", 50);
+        ended.key = key.clone();
+        rig.schedule(1, ended.clone());
+        rig.run(2);
+        rig.ask(1, vec![RequestOp::Cancel { target: Target::Id(ended.id), request: 1 }]);
+        rig.run(2);
+        let mut timer = rig.timer("a", 50);
+        timer.key = key.clone();
+        rig.schedule(1, timer);
+        rig.run(2);
+        let asked = rig.flood(|_, _| RequestOp::Schedule { timer: ended.clone().into(), policy });
+        assert!(asked.is_some(), "{policy:?}: held by schedules that change nothing");
+    }
+}
+
+#[test]
+fn an_edit_behind_a_backlog_holds_no_timer_and_learns_that_it_was_sent() {
+    for moves in [false, true] {
+        let mut rig = Rig::new(EngineOptions { batch_ops: 1, ..EngineOptions::default() });
+        rig.join(1, "a", 10);
+        let timer = rig.timer("a", 50);
+        let id = timer.id;
+        rig.schedule(1, timer);
+        rig.run(45);
+        rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
+        rig.ask(1, vec![RequestOp::Purge { id: TimerId::from_u128(0) }]);
+        rig.ask(
+            1,
+            vec![match moves {
+                true => reschedule(id, rig.now().time + 5_000, 1),
+                false => RequestOp::Cancel { target: Target::Id(id), request: 1 },
+            }],
+        );
+        rig.run(10);
+        let delivery = rig.take_deliveries().pop().expect("held by what waits in the broker").1;
+        rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
+        rig.take_replies();
+        rig.run(5);
+        let late = rig.take_replies();
+        assert_eq!(late.last(), Some(&OpReply::TooLate(id)), "moves: {moves}");
+        rig.settle(1, &delivery, HandlerOutcome::Ok);
+        rig.run(20);
+        assert_eq!((rig.refusals(), rig.place(id)), (vec![], None));
+    }
+}
+
+/// The move to the park was queued before the reschedule left, and would have come to the store
+/// after it.
+#[test]
+fn a_reschedule_overtakes_the_move_to_the_park() {
+    const BATCH: usize = 8;
+    let options = EngineOptions { batch_ops: BATCH, park_after_ms: 5, ..EngineOptions::default() };
+    let mut rig = Rig::new(options);
+    rig.join(1, "b", 10);
+    // More than a batch takes of what goes to the park. Nobody takes these; what is ready first is
+    // parked last.
+    let timers: Vec<Timer> = (0..BATCH).map(|_| rig.timer("a", 50)).collect();
+    let last = timers[0].id;
+    timers.into_iter().for_each(|timer| rig.schedule(1, timer));
+    rig.run(45);
+    rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
+    let unknown = |n: usize| RequestOp::Purge { id: TimerId::from_u128(n as u128) };
+    (0..BATCH).for_each(|n| rig.ask(1, vec![unknown(n)]));
+    let due = rig.now().time + 5_000;
+    rig.ask(1, vec![reschedule(last, due, 1)]);
+    // One batch leaves, with all that is before the reschedule.
+    rig.engine.partition(P).unwrap().applies_out -= 1;
+    rig.answers_wait = true;
+    rig.turn();
+    rig.engine.partition(P).unwrap().applies_out += 1;
+    rig.answers_wait = false;
+    rig.run(100);
+    let p = rig.engine.partition(P).unwrap();
+    assert_eq!((p.queue.parks(), p.queue.len()), (BATCH, BATCH + 1), "the reschedule waits with the moves");
+    p.applies_out = 0;
+    rig.run(20);
+    assert_eq!(rig.take_replies().last(), Some(&OpReply::Rescheduled(last)));
+    assert_eq!(rig.place(last), Some(Place::Pending { fire: due, tier: 0 }));
+}
+
+/// Of two moves to the park, one from before an attempt failed, the first to leave is the one that
+/// goes.
+#[test]
+fn a_move_to_the_park_takes_no_failed_attempt_back() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let timer = rig.timer("a", 50);
+    let id = timer.id;
+    rig.schedule(1, timer);
+    rig.run(45);
+    let p = rig.engine.partition(P).unwrap();
+    let entry = p.table.get_mut(id).unwrap();
+    entry.record.progress.failed = 1;
+    entry.state = State::Parking { sent: false };
+    // The count with which it leaves, if it does.
+    let mut leaves = |failed| {
+        let mut op = Op::Park { id, failed };
+        let leaves = p.leaves(&mut op, &mut OpCtx::Park { id, failed });
+        let Op::Park { failed, .. } = op else { return None };
+        leaves.then_some(failed)
+    };
+    assert_eq!([leaves(0), leaves(1)], [Some(1), None]);
+}
