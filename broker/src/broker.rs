@@ -323,6 +323,7 @@ fn assemble(
         clock: clock.clone(),
         wheel: Wheel::new(clock.clone()).map_err(StartError::Thread)?,
         lanes: Lanes::new(means),
+        store: store.clone(),
         counters: counters.clone(),
         inbox,
         control: controls,

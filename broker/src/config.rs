@@ -14,6 +14,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use mtimer_core::EngineOptions;
+use mtimer_store_redis::{DEFAULT_LOG_BYTES, TlsFiles};
 use mtimer_types::{Destination, RetryTiers};
 use serde::Deserialize;
 
@@ -80,6 +81,14 @@ settings! {
     cluster: String = "MTIMER_CLUSTER",
     /// Redis servers, separated by commas; without any the store is embedded
     redis: List<String> = "MTIMER_REDIS",
+    /// PEM file of the authorities that sign the certificates of Redis; without it the system's
+    redis_tls_ca: PathBuf = "MTIMER_REDIS_TLS_CA",
+    /// PEM file of the certificate to show to Redis, and its chain
+    redis_tls_cert: PathBuf = "MTIMER_REDIS_TLS_CERT",
+    /// PEM file of the key of that certificate
+    redis_tls_key: PathBuf = "MTIMER_REDIS_TLS_KEY",
+    /// Memory for the last writes, to repeat what Redis loses; 0: none [default: 64MiB]
+    redis_write_log: Size = "MTIMER_REDIS_WRITE_LOG",
     /// embedded-sync, embedded-fast, redis or redis-replicated
     durability: Durability = "MTIMER_DURABILITY",
     /// How many replicas have to confirm a write (redis-replicated)
@@ -171,6 +180,9 @@ const MAX_REPLICAS: u32 = 16;
 const MIN_REPLICAS_WITHIN: Duration = Duration::from_millis(10);
 const MAX_REPLICAS_WITHIN: Duration = Duration::from_secs(60);
 
+/// The least memory for the last writes, if there is to be any: a few turns of a partition.
+const MIN_WRITE_LOG: u64 = 1 << 20;
+
 /// What `redis-replicated` waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replication {
@@ -240,14 +252,23 @@ pub enum StoreConfig {
         partitions: Option<u16>,
     },
     /// In Redis or Redis Cluster.
-    Redis {
-        /// One server or several.
-        urls: Vec<String>,
-        /// Wait for replicas.
-        replication: Option<Replication>,
-        /// Partitions, if the cluster is new; otherwise it must have as many. `None`: as it has, or the store's default.
-        partitions: Option<u16>,
-    },
+    Redis(RedisConfig),
+}
+
+/// A store in Redis or Redis Cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RedisConfig {
+    /// One server or several.
+    pub urls: Vec<String>,
+    /// Files for TLS.
+    pub tls: TlsFiles,
+    /// Wait for replicas.
+    pub replication: Option<Replication>,
+    /// Memory, in bytes, for the last writes, which are repeated if Redis loses them. 0: none.
+    pub write_log_bytes: usize,
+    /// Partitions, if the cluster is new; otherwise it must have as many. `None`: as it has, or the
+    /// store's default.
+    pub partitions: Option<u16>,
 }
 
 /// The settings cannot be used.
@@ -378,6 +399,8 @@ impl PartialConfig {
     fn store(&self) -> Result<StoreConfig, ConfigError> {
         let partitions = self.partitions;
         let urls = self.redis.as_ref().map(|l| l.0.clone()).unwrap_or_default();
+        let tls = self.redis_tls(&urls)?;
+        let write_log_bytes = self.redis_write_log(&urls)?;
         let wrong =
             |message: &str| ConfigError::Setting { setting: "durability", message: message.to_owned() };
         if urls.is_empty() {
@@ -401,7 +424,54 @@ impl PartialConfig {
             Some(Durability::RedisReplicated) => Some(self.replication()?),
             Some(_) => return Err(wrong("the store is Redis: write redis or redis-replicated")),
         };
-        Ok(StoreConfig::Redis { urls, replication, partitions })
+        Ok(StoreConfig::Redis(RedisConfig { urls, tls, replication, write_log_bytes, partitions }))
+    }
+
+    fn redis_tls(&self, urls: &[String]) -> Result<TlsFiles, ConfigError> {
+        let Self { redis_tls_ca, redis_tls_cert, redis_tls_key, .. } = self;
+        let wrong = |setting, file: &Path, what| {
+            let message = format!("{} is given, but {what}", file.display());
+            Err(ConfigError::Setting { setting, message })
+        };
+        let given = [
+            ("redis-tls-ca", redis_tls_ca),
+            ("redis-tls-cert", redis_tls_cert),
+            ("redis-tls-key", redis_tls_key),
+        ];
+        for (setting, file) in given {
+            if let Some(file) = file
+                && !urls.iter().any(|url| url.starts_with("rediss://"))
+            {
+                return wrong(
+                    setting,
+                    file,
+                    "no server in redis begins with rediss://: write that, or leave it out",
+                );
+            }
+        }
+        match (redis_tls_cert, redis_tls_key) {
+            (Some(file), None) => wrong("redis-tls-cert", file, "not its key: give redis-tls-key, too"),
+            (None, Some(file)) => {
+                wrong("redis-tls-key", file, "not its certificate: give redis-tls-cert, too")
+            }
+            (certificate, key) => Ok(TlsFiles {
+                authorities: redis_tls_ca.clone(),
+                certificate: certificate.clone(),
+                key: key.clone(),
+            }),
+        }
+    }
+
+    fn redis_write_log(&self, urls: &[String]) -> Result<usize, ConfigError> {
+        let wrong = |message| Err(ConfigError::Setting { setting: "redis-write-log", message });
+        let Some(Size(bytes)) = self.redis_write_log else { return Ok(DEFAULT_LOG_BYTES) };
+        if urls.is_empty() {
+            return wrong("the store is embedded: give redis URLs, or leave it out".to_owned());
+        }
+        if (1..MIN_WRITE_LOG).contains(&bytes) {
+            return wrong(format!("{bytes} bytes: allowed are 0 (none), or 1MiB and more"));
+        }
+        Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
     fn replication(&self) -> Result<Replication, ConfigError> {

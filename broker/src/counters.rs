@@ -127,7 +127,7 @@ impl Counters {
         self.node.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts these counters among the engine's, in order of name.
+    /// Puts these counters among the engine's and the store's, in order of name.
     pub(crate) fn merge_into(&self, counters: &mut Vec<(String, u64)>) {
         let own =
             ALL.iter().map(|(c, name)| ((*name).to_owned(), self.shell[*c as usize].load(Ordering::Relaxed)));

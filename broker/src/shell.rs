@@ -16,7 +16,7 @@ use mtimer_core::{Effect, Engine, Input, SessionEvent, SessionId};
 use mtimer_protocol::{
     BrokerLoad, ErrorCode, Query, QueryAnswer, ServerMessage, Status, Topology, UNASKED_PONG,
 };
-use mtimer_store::Acquired;
+use mtimer_store::{Acquired, Store};
 use mtimer_types::PartitionId;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
@@ -100,6 +100,7 @@ pub(crate) struct Shell {
     clock: Arc<Clock>,
     wheel: Wheel,
     lanes: Lanes,
+    store: Arc<dyn Store>,
     counters: Arc<Counters>,
     inbox: mpsc::Receiver<FromSession>,
     control: mpsc::Receiver<Control>,
@@ -134,6 +135,7 @@ pub(crate) struct Parts {
     pub(crate) clock: Arc<Clock>,
     pub(crate) wheel: Wheel,
     pub(crate) lanes: Lanes,
+    pub(crate) store: Arc<dyn Store>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) inbox: mpsc::Receiver<FromSession>,
     pub(crate) control: mpsc::Receiver<Control>,
@@ -145,14 +147,15 @@ pub(crate) struct Parts {
 
 impl Shell {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { engine, clock, wheel, lanes, counters, inbox, control, drain_timeout, stopping, cluster } =
-            parts;
+        let Parts { engine, clock, wheel, lanes, store, counters, inbox, .. } = parts;
+        let Parts { control, drain_timeout, stopping, cluster, .. } = parts;
         let announced_offset = clock.offset_us();
         Self {
             engine,
             clock,
             wheel,
             lanes,
+            store,
             counters,
             inbox,
             control,
@@ -518,6 +521,8 @@ impl Shell {
 
     fn complete(&self, status: &mut Status) {
         status.sessions = self.sessions.len() as u64;
+        let stored = self.store.counters().into_iter().map(|(name, n)| (name.to_owned(), n));
+        status.counters.extend(stored);
         self.counters.merge_into(&mut status.counters);
     }
 }

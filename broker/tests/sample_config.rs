@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use mtimer_broker::config::{PartialConfig, StoreConfig};
+use mtimer_store_redis::DEFAULT_LOG_BYTES;
 
 fn sample() -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/mtimer.toml");
@@ -66,9 +67,13 @@ fn what_it_shows_is_valid_and_the_default() {
     // Redis servers and a folder are not given together.
     let on_redis = PartialConfig { data: None, ..all };
     let shown = on_redis.clone().resolve().unwrap();
-    assert!(matches!(shown.store, StoreConfig::Redis { replication: Some(_), .. }));
+    let StoreConfig::Redis(redis) = &shown.store else { panic!("not on Redis") };
+    assert!(redis.replication.is_some() && redis.tls.authorities.is_some());
+    assert_eq!(redis.write_log_bytes, DEFAULT_LOG_BYTES);
     // Those are examples: they have no default, or one that depends on the store.
     let plain = PartialConfig { advertise: None, redis: None, destination: Vec::new(), ..on_redis };
+    let plain = PartialConfig { redis_tls_ca: None, redis_tls_cert: None, redis_tls_key: None, ..plain };
+    let plain = PartialConfig { redis_write_log: None, ..plain };
     let plain =
         PartialConfig { durability: None, replicas: None, replicas_within: None, partitions: None, ..plain };
     let (shown, default) = (plain.resolve().unwrap(), PartialConfig::default().resolve().unwrap());

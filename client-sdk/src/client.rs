@@ -167,7 +167,8 @@ impl Client {
         self.shared().request_all(ops).await.into_iter().map(replayed).collect()
     }
 
-    /// Removes a dead or unconfirmed timer; false if there was none.
+    /// Removes a dead or unconfirmed timer; false if there was none (any more: a request that is
+    /// repeated because its answer was lost may have removed it the first time).
     pub async fn purge(&self, id: TimerId) -> Result<bool, RequestError> {
         purged(self.request(RequestOp::Purge { id }).await)
     }

@@ -35,8 +35,8 @@ fn build_if_needed() -> PathBuf {
     let binary = folder.join("mtimer");
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
     let built = binary.metadata().and_then(|m| m.modified()).ok();
-    let rooms = ["broker", "client-sdk", "crates", "lua"];
-    let newest = rooms.iter().filter_map(|room| newest(&sources.join(room))).max();
+    let folders = ["broker", "client-sdk", "crates"];
+    let newest = folders.iter().filter_map(|folder| newest(&sources.join(folder))).max();
     if built.is_none() || built < newest {
         build(sources, &folder);
     }

@@ -406,7 +406,12 @@ async fn keep(shared: Arc<Shared>) {
             let asked = host_ms();
             match rng.random_range(0..3) {
                 0 => shared.recorder.replayed(serial, asked, &client.replay(id).await),
-                1 => shared.recorder.purged(serial, asked, &client.purge(id).await),
+                1 => {
+                    let before = client.stats().repeated;
+                    let result = client.purge(id).await;
+                    let is_repeated = client.stats().repeated > before;
+                    shared.recorder.purged(serial, asked, &result, is_repeated);
+                }
                 _ => {}
             }
         }

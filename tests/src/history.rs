@@ -423,10 +423,11 @@ impl Recorder {
         self.add(serial, Event::Replay { asked, answered: host_ms(), said });
     }
 
-    /// What a purge returned.
-    pub fn purged(&self, serial: u64, asked: u64, result: &Result<bool, RequestError>) {
+    /// What a purge returned. One that was repeated may find nothing because its first sending has removed the timer.
+    pub fn purged(&self, serial: u64, asked: u64, result: &Result<bool, RequestError>, is_repeated: bool) {
         let said = match result {
             Ok(true) => Said::Done,
+            Ok(false) if is_repeated => Said::Unknown,
             Ok(false) => Said::NotFound,
             Err(error) => failed(error),
         };

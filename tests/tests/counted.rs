@@ -41,7 +41,7 @@ const MANY: u64 = 120_000;
 const PENDING_BYTES: u64 = 190;
 const PENDING_BYTES_TUNED: u64 = 120;
 /// Commands in a second of a broker that has 64 partitions and nothing to do, and for how long it is looked, s.
-const IDLE_COMMANDS: u64 = 17;
+const IDLE_COMMANDS: u64 = 21;
 const IDLE_SECONDS: u64 = 5;
 /// Bytes for each timer, from the client to the broker and back.
 const BYTES_THERE: u64 = 158;

@@ -163,7 +163,7 @@ async fn serve(
 fn welcome(out: Output, config: &Config, kept: bool, addr: SocketAddr) -> String {
     let data = match &config.store {
         StoreConfig::Embedded { data, .. } => data.display().to_string(),
-        StoreConfig::Redis { urls, .. } => urls.join(","),
+        StoreConfig::Redis(redis) => redis.urls.join(","),
     };
     let flag = match reachable(addr).to_string() {
         usual if usual == "127.0.0.1:7400" => String::new(),

@@ -8,13 +8,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use mtimer_broker::config::{Durability, List, PartialConfig, StoreConfig};
+use mtimer_broker::config::{Durability, PartialConfig, StoreConfig};
 use mtimer_broker::{Broker, BrokerOptions};
 use mtimer_client::Client;
 use mtimer_store::StoreInfo;
+use mtimer_store_redis::Options;
 use tempfile::TempDir;
 
 use super::exit::{Exit, Failure};
+use super::redis::TlsArgs;
 use super::store::Opened;
 use super::{output, redis};
 
@@ -27,6 +29,8 @@ pub(crate) struct StoreArgs {
     /// Use Redis (or a Redis Cluster: name some of its masters); the keys are removed afterwards
     #[arg(long, value_name = "URL", value_delimiter = ',', help_heading = "Store")]
     pub(crate) redis: Vec<String>,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
     /// Make the temporary folder of the embedded store in here [default: the system's]
     #[arg(long, value_name = "DIR", conflicts_with = "redis", help_heading = "Store")]
     pub(crate) dir: Option<PathBuf>,
@@ -57,7 +61,7 @@ pub(crate) struct Local {
 pub(crate) enum Rest {
     Nothing,
     Folder(TempDir),
-    Keys { urls: Vec<String>, cluster: String },
+    Keys(Options),
 }
 
 impl Local {
@@ -99,21 +103,17 @@ async fn open(args: &StoreArgs, cluster: &str) -> Result<(Opened, String, Rest),
     if args.memory {
         return Ok((Opened::memory(), "in memory".to_owned(), Rest::Nothing));
     }
-    let mut settings = PartialConfig {
-        durability: args.durability,
-        partitions: args.partitions,
-        ..PartialConfig::default()
-    };
+    let (durability, partitions) = (args.durability, args.partitions);
     if !args.redis.is_empty() {
-        settings.redis = Some(List(args.redis.clone()));
-        let config = settings.resolve()?;
+        let settings = args.tls.settings(&args.redis);
+        let config = PartialConfig { durability, partitions, ..settings }.resolve()?;
         let opened = Opened::open(&config.store, cluster, Some(STORE_PATIENCE)).await?;
-        let rest = Rest::Keys { urls: args.redis.clone(), cluster: cluster.to_owned() };
+        let rest = Rest::Keys(args.tls.options(&args.redis, cluster));
         return Ok((opened, format!("cluster {cluster}"), rest));
     }
     let folder = folder(args.dir.as_deref())?;
-    settings.data = Some(folder.path().join("data"));
-    let config = settings.resolve()?;
+    let data = Some(folder.path().join("data"));
+    let config = PartialConfig { durability, partitions, data, ..PartialConfig::default() }.resolve()?;
     let place = match &config.store {
         StoreConfig::Embedded { data, .. } => data.display().to_string(),
         StoreConfig::Redis { .. } => String::new(),
@@ -145,8 +145,9 @@ impl Rest {
                     ));
                 }
             }
-            Self::Keys { urls, cluster } => {
-                if let Err(failure) = redis::remove(&urls, &cluster).await {
+            Self::Keys(options) => {
+                if let Err(failure) = redis::remove(&options).await {
+                    let cluster = &options.cluster;
                     output::note(&format!("the keys of cluster {cluster} could not be removed: {failure}"));
                 }
             }

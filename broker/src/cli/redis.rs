@@ -1,13 +1,15 @@
 //! The Redis store: opening it, and removing the keys of a temporary cluster.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mtimer_broker::config::Replication;
+use clap::Args;
+use mtimer_broker::config::{List, PartialConfig, RedisConfig, Replication};
 use mtimer_store::StoreError;
-use mtimer_store_redis::{Durability, Options, RedisStore};
+use mtimer_store_redis::{Durability, Options, RedisStore, TlsFiles, connect_to_masters};
 use redis::aio::MultiplexedConnection;
-use redis::{Client, ConnectionAddr, IntoConnectionInfo, RedisError, Value, cmd, pipe};
+use redis::{RedisError, cmd, pipe};
 
 use super::exit::{Exit, Failure};
 use super::store::Opened;
@@ -18,19 +20,64 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Keys looked at and removed in one go.
 const KEYS: u64 = 1_000;
 
-/// Opens a store on Redis. While it is away it is tried again, for `patience` (`None`: for ever).
-pub(crate) async fn open(
-    urls: &[String],
-    replication: Option<Replication>,
-    partitions: Option<u16>,
-    cluster: &str,
-    patience: Option<Duration>,
-) -> Result<Opened, Failure> {
-    let durability = match replication {
+/// Files for addresses that begin with rediss://, for commands that have no other settings.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct TlsArgs {
+    /// PEM file of the authorities that sign the certificates of Redis [default: the system's]
+    #[arg(long, value_name = "FILE", requires = "redis", help_heading = "Store")]
+    pub(crate) redis_tls_ca: Option<PathBuf>,
+    /// PEM file of the certificate to show to Redis, and its chain
+    #[arg(long, value_name = "FILE", requires = "redis", help_heading = "Store")]
+    pub(crate) redis_tls_cert: Option<PathBuf>,
+    /// PEM file of the key of that certificate
+    #[arg(long, value_name = "FILE", requires = "redis", help_heading = "Store")]
+    pub(crate) redis_tls_key: Option<PathBuf>,
+}
+
+impl TlsArgs {
+    /// The settings of a broker on these servers.
+    pub(crate) fn settings(&self, urls: &[String]) -> PartialConfig {
+        let Self { redis_tls_ca, redis_tls_cert, redis_tls_key } = self.clone();
+        let redis = Some(List(urls.to_vec()));
+        PartialConfig { redis, redis_tls_ca, redis_tls_cert, redis_tls_key, ..PartialConfig::default() }
+    }
+
+    /// What it takes to enter these servers.
+    pub(crate) fn options(&self, urls: &[String], cluster: &str) -> Options {
+        let Self { redis_tls_ca, redis_tls_cert, redis_tls_key } = self.clone();
+        let tls = TlsFiles { authorities: redis_tls_ca, certificate: redis_tls_cert, key: redis_tls_key };
+        Options { tls, ..Options::new(urls.iter().cloned(), cluster) }
+    }
+
+    /// The flags that are given, each with its file.
+    pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let Self { redis_tls_ca, redis_tls_cert, redis_tls_key } = self;
+        let all = [
+            ("--redis-tls-ca", redis_tls_ca),
+            ("--redis-tls-cert", redis_tls_cert),
+            ("--redis-tls-key", redis_tls_key),
+        ];
+        all.into_iter().filter_map(|(name, file)| Some((name, file.as_deref()?)))
+    }
+}
+
+/// What the store is given.
+pub(crate) fn options(config: &RedisConfig, cluster: &str) -> Options {
+    let durability = match config.replication {
         None => Durability::Redis,
         Some(Replication { replicas, within }) => Durability::Replicated { replicas, timeout: within },
     };
-    let options = Options { partitions, durability, ..Options::new(urls.iter().cloned(), cluster) };
+    Options {
+        tls: config.tls.clone(),
+        partitions: config.partitions,
+        durability,
+        log_bytes: config.write_log_bytes,
+        ..Options::new(config.urls.iter().cloned(), cluster)
+    }
+}
+
+/// Opens a store on Redis. While it is away it is tried again, for `patience` (`None`: for ever).
+pub(crate) async fn open(options: Options, patience: Option<Duration>) -> Result<Opened, Failure> {
     let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
         let why = match RedisStore::connect(options.clone()).await {
@@ -55,13 +102,14 @@ pub(crate) async fn open(
 
 /// Removes every key of a cluster whose name is used for nothing else and is part of no other key: the random name of
 /// a temporary one. Returns how many there were.
-pub(crate) async fn remove(urls: &[String], cluster: &str) -> Result<u64, Failure> {
-    remove_keys(urls, cluster).await.map_err(|e| Failure::new(Exit::NotNow, e.to_string()))
+pub(crate) async fn remove(options: &Options) -> Result<u64, Failure> {
+    let masters = connect_to_masters(options).await?;
+    remove_keys(masters, &options.cluster).await.map_err(|e| Failure::new(Exit::NotNow, e.to_string()))
 }
 
-async fn remove_keys(urls: &[String], cluster: &str) -> Result<u64, RedisError> {
+async fn remove_keys(masters: Vec<MultiplexedConnection>, cluster: &str) -> Result<u64, RedisError> {
     let mut removed = 0;
-    for mut connection in masters(urls).await? {
+    for mut connection in masters {
         let mut cursor = 0_u64;
         loop {
             let mut scan = cmd("SCAN");
@@ -83,69 +131,4 @@ async fn remove_keys(urls: &[String], cluster: &str) -> Result<u64, RedisError> 
         }
     }
     Ok(removed)
-}
-
-/// A connection to every master that has keys.
-pub(super) async fn masters(urls: &[String]) -> Result<Vec<MultiplexedConnection>, RedisError> {
-    let mut all = Vec::new();
-    for url in urls {
-        let info = url.as_str().into_connection_info()?;
-        let mut connection = Client::open(info.clone())?.get_multiplexed_async_connection().await?;
-        let slots: Result<Value, RedisError> = cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await;
-        let Ok(slots) = slots else {
-            // No Redis Cluster: of several servers the others are replicas, or stand in for one another.
-            let role: Value = cmd("ROLE").query_async(&mut connection).await?;
-            if matches!(&role, Value::Array(parts) if parts.first().and_then(text).as_deref() == Some("master"))
-            {
-                all.push(connection);
-            }
-            continue;
-        };
-        let ConnectionAddr::Tcp(asked, _) = info.addr() else { continue };
-        for (host, port) in nodes(&slots, asked) {
-            let info = info.clone().set_addr(ConnectionAddr::Tcp(host, port));
-            all.push(Client::open(info)?.get_multiplexed_async_connection().await?);
-        }
-        return Ok(all);
-    }
-    Ok(all)
-}
-
-/// The masters in an answer to CLUSTER SLOTS, each once. A node that does not know its own name is where it was asked.
-fn nodes(slots: &Value, asked: &str) -> Vec<(String, u16)> {
-    let Value::Array(rows) = slots else { return Vec::new() };
-    let node = |row: &Value| {
-        let Value::Array(row) = row else { return None };
-        let Value::Array(master) = row.get(2)? else { return None };
-        let host = master.first().and_then(text).filter(|h| !h.is_empty() && h != "?");
-        let Value::Int(port) = master.get(1)? else { return None };
-        Some((host.unwrap_or_else(|| asked.to_owned()), u16::try_from(*port).ok()?))
-    };
-    let mut all: Vec<(String, u16)> = rows.iter().filter_map(node).collect();
-    all.sort();
-    all.dedup();
-    all
-}
-
-fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
-        Value::SimpleString(text) => Some(text.clone()),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_master_is_named_once() {
-        let text = |t: &str| Value::BulkString(t.as_bytes().to_vec());
-        let node = |host: &str, port| Value::Array(vec![text(host), Value::Int(port), text("id")]);
-        let row = |master| Value::Array(vec![Value::Int(0), Value::Int(1), master, node("replica", 1)]);
-        let slots = Value::Array(vec![row(node("b", 7001)), row(node("", 7000)), row(node("b", 7001))]);
-        assert_eq!(nodes(&slots, "a"), [("a".to_owned(), 7000), ("b".to_owned(), 7001)]);
-        assert!(nodes(&Value::Nil, "a").is_empty());
-    }
 }

@@ -110,6 +110,9 @@ impl Store for Broken {
     fn coordination(&self) -> Option<Arc<dyn Coordination>> {
         self.store.coordination()
     }
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.store.counters()
+    }
 }
 
 /// A schedule that was answered and is not stored yet.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use mtimer_broker::config::{Config, LogFormat, PartialConfig, StoreConfig};
+use mtimer_broker::config::{Config, LogFormat, PartialConfig, RedisConfig, StoreConfig};
 use serde_json::{Value, json};
 use toml::Table;
 
@@ -70,8 +70,19 @@ pub(crate) fn as_json(config: &Config) -> Value {
             all["durability"] = json!(if *sync { "embedded-sync" } else { "embedded-fast" });
             partitions
         }
-        StoreConfig::Redis { urls, replication, partitions } => {
+        StoreConfig::Redis(RedisConfig { urls, tls, replication, write_log_bytes, partitions }) => {
             all["redis"] = json!(urls);
+            let files = [
+                ("redis-tls-ca", &tls.authorities),
+                ("redis-tls-cert", &tls.certificate),
+                ("redis-tls-key", &tls.key),
+            ];
+            for (name, file) in files {
+                if let Some(file) = file {
+                    all[name] = json!(file);
+                }
+            }
+            all["redis-write-log"] = json!(size(*write_log_bytes as u64));
             all["durability"] = json!(if replication.is_some() { "redis-replicated" } else { "redis" });
             if let Some(replication) = replication {
                 all["replicas"] = json!(replication.replicas);
@@ -149,6 +160,9 @@ mod tests {
 
     use super::*;
 
+    const ON_TLS: &str = "redis = [\"rediss://a\"]\nredis-tls-ca = \"ca.pem\"\nredis-tls-cert = \"c.pem\"\n\
+                          redis-tls-key = \"c.key\"\n";
+
     fn resolve(text: &str) -> Config {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(text.as_bytes()).unwrap();
@@ -162,7 +176,9 @@ mod tests {
             "listen = \"127.0.0.1:1\"\nretry = [\"1s\", \"2m\"]\ndurability = \"embedded-fast\"\npartitions = 8\n\
              startup-timeout = \"3s\"\nmemory = \"64MiB\"\nadvertise = \"h:1\"\nlog-format = \"json\"\n\
              [[destination]]\ngroup = \"g\"\napp = \"a\"\nretry = []\n",
-            "redis = [\"redis://a\", \"redis://b\"]\ndurability = \"redis-replicated\"\nreplicas = 3\n",
+            "redis = [\"redis://a\", \"redis://b\"]\ndurability = \"redis-replicated\"\nreplicas = 3\n\
+             redis-write-log = \"8MiB\"\n",
+            ON_TLS,
         ] {
             let first = as_toml(&resolve(text)).unwrap();
             assert_eq!(as_toml(&resolve(&first)).unwrap(), first);
@@ -177,7 +193,7 @@ mod tests {
             other => panic!("{other}"),
         };
         let shown: BTreeSet<String> = keys(on_redis);
-        let shown = &shown | &keys("");
+        let shown = &(&shown | &keys("")) | &keys(ON_TLS);
         let flags = PartialConfig::augment_args(clap::Command::new("mtimer"));
         let known: BTreeSet<String> =
             flags.get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect();
@@ -192,6 +208,9 @@ mod tests {
             .filter(|arg| !arg.get_help().is_some_and(|help| help.to_string().contains("[default: ")))
             .filter_map(|arg| arg.get_long().map(str::to_owned))
             .collect();
-        assert_eq!(without, ["advertise", "redis", "replicas", "replicas-within", "partitions"]);
+        let tls = ["redis-tls-ca", "redis-tls-cert", "redis-tls-key"];
+        let without_default =
+            [&["advertise", "redis"], &tls[..], &["replicas", "replicas-within", "partitions"]];
+        assert_eq!(without, without_default.concat());
     }
 }

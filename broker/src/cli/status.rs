@@ -82,7 +82,8 @@ impl Status {
             table.row([name.to_owned(), grouped(value), meaning.to_owned()]);
         }
         for (name, value) in status.counters.into_iter().filter(|(_, n)| self.counters || *n > 0) {
-            table.row([name, grouped(value), "since start".to_owned()]);
+            let when = if name.ends_with("_total") { "since start" } else { "now" };
+            table.row([name, grouped(value), when.to_owned()]);
         }
         table.lines().try_for_each(|line| out.text(&line))
     }

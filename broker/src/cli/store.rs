@@ -50,8 +50,8 @@ impl Opened {
                 let embedded = Arc::new(opened?);
                 Ok(Self { store: Arc::clone(&embedded) as Arc<dyn Store>, embedded: Some(embedded) })
             }
-            StoreConfig::Redis { urls, replication, partitions } => {
-                super::redis::open(urls, *replication, *partitions, cluster, patience).await
+            StoreConfig::Redis(redis) => {
+                super::redis::open(super::redis::options(redis, cluster), patience).await
             }
         }
     }

@@ -82,8 +82,59 @@ fn redis_urls_choose_redis() {
     let urls = vec!["redis://a".to_owned(), "redis://b".to_owned()];
     assert_eq!(
         config.store,
-        StoreConfig::Redis { urls, replication: Some(Replication::default()), partitions: None }
+        StoreConfig::Redis(RedisConfig {
+            urls,
+            tls: TlsFiles::default(),
+            replication: Some(Replication::default()),
+            write_log_bytes: DEFAULT_LOG_BYTES,
+            partitions: None,
+        })
     );
+}
+
+#[test]
+fn files_for_tls_go_with_addresses_that_use_it() {
+    let with = |more: &[(&'static str, &'static str)]| PartialConfig::from_env(env(more)).unwrap().resolve();
+    let on_tls = ("MTIMER_REDIS", "redis://a,rediss://b");
+    let files = [
+        ("MTIMER_REDIS_TLS_CA", "/ca.pem"),
+        ("MTIMER_REDIS_TLS_CERT", "/c.pem"),
+        ("MTIMER_REDIS_TLS_KEY", "/c.key"),
+    ];
+    let all = [&[on_tls][..], &files].concat();
+    let StoreConfig::Redis(redis) = with(&all).unwrap().store else { panic!("not on Redis") };
+    let [authorities, certificate, key] = files.map(|(_, file)| Some(PathBuf::from(file)));
+    assert_eq!(redis.tls, TlsFiles { authorities, certificate, key });
+    let error = |more: &[(&'static str, &'static str)]| with(more).unwrap_err().to_string();
+    assert_eq!(
+        error(&[on_tls, files[1]]),
+        "redis-tls-cert: /c.pem is given, but not its key: give redis-tls-key, too"
+    );
+    assert_eq!(
+        error(&[on_tls, files[2]]),
+        "redis-tls-key: /c.key is given, but not its certificate: give redis-tls-cert, too"
+    );
+    let plain = "redis-tls-ca: /ca.pem is given, but no server in redis begins with rediss://: write that, or leave it \
+                 out";
+    assert_eq!(error(&[("MTIMER_REDIS", "redis://u:secret@a"), files[0]]), plain);
+    assert_eq!(error(&files[..1]), plain);
+}
+
+#[test]
+fn memory_for_the_last_writes_has_a_unit_and_is_enough_for_some() {
+    let with = |value: &'static str| {
+        let vars = env(&[("MTIMER_REDIS", "redis://a"), ("MTIMER_REDIS_WRITE_LOG", value)]);
+        PartialConfig::from_env(vars).unwrap().resolve()
+    };
+    let bytes = |value| match with(value).unwrap().store {
+        StoreConfig::Redis(redis) => redis.write_log_bytes,
+        StoreConfig::Embedded { .. } => panic!("not on Redis"),
+    };
+    assert_eq!((bytes("0"), bytes("1MiB"), bytes("2GiB")), (0, 1 << 20, 2 << 30));
+    let error = with("64").unwrap_err().to_string();
+    assert_eq!(error, "redis-write-log: 64 bytes: allowed are 0 (none), or 1MiB and more");
+    let embedded = PartialConfig::from_env(env(&[("MTIMER_REDIS_WRITE_LOG", "1MiB")])).unwrap();
+    assert!(embedded.resolve().unwrap_err().to_string().contains("give redis URLs, or leave it out"));
 }
 
 #[test]
@@ -95,7 +146,9 @@ fn replicas_are_counted_and_bounded() {
     let level = ("MTIMER_DURABILITY", "redis-replicated");
     let config = with(&[level, ("MTIMER_REPLICAS", "2"), ("MTIMER_REPLICAS_WITHIN", "500ms")]).unwrap();
     let replication = Some(Replication { replicas: 2, within: Duration::from_millis(500) });
-    assert!(matches!(config.store, StoreConfig::Redis { replication: r, .. } if r == replication));
+    assert!(
+        matches!(config.store, StoreConfig::Redis(RedisConfig { replication: r, .. }) if r == replication)
+    );
     for (more, fix) in [
         (&[level, ("MTIMER_REPLICAS", "0")][..], "allowed are 1 to 16"),
         (&[level, ("MTIMER_REPLICAS_WITHIN", "5m")][..], "allowed are 10ms to 60s"),

@@ -5,7 +5,7 @@ use std::path::Path;
 use mtimer_store_redis::test_support::Server;
 use serde_json::Value;
 
-use crate::harness::{Dev, Running, run, wait_for};
+use crate::harness::{Dev, Running, redis_over_tls, run, wait_for};
 
 /// Runs one that is exact; its report.
 fn bench(name: &str, args: &[&str]) -> Value {
@@ -231,6 +231,17 @@ fn on_redis_nothing_stays_behind() {
     assert!(report["over_ping_ms"].is_number() && report["ping_p50_ms"].is_number(), "{report}");
     let (_, value): (String, String) = redis.call(&["CONFIG", "GET", "hash-max-listpack-value"]);
     assert_eq!((redis.keys(), value.as_str()), (vec!["somebody-elses".to_owned()], "77"));
+}
+
+#[test]
+fn on_redis_over_tls_nothing_stays_behind() {
+    let (redis, flags) = redis_over_tls();
+    let files = flags.each_ref().map(String::as_str);
+    let single = ["--calls", "20", "--rounds", "1", "--warmup", "0", "--redis", &redis.tls_url()];
+    let report = bench("single", &[&single[..], &files].concat());
+    assert!(report["ping_p50_ms"].is_number(), "{report}");
+    assert!(report["cpu_us_per_timer"]["redis"].as_f64().unwrap() > 0.0, "{report}");
+    assert_eq!(redis.keys(), Vec::<String>::new());
 }
 
 #[cfg(target_os = "linux")]

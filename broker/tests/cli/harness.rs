@@ -3,8 +3,10 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mtimer_store_redis::test_support::{Authority, Server, ServerOptions, TlsPort};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -21,6 +23,18 @@ pub(crate) fn mtimer(args: &[&str]) -> Command {
     }
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// A Redis with a TLS port that asks clients for certificates, and the flags to enter it.
+pub(crate) fn redis_over_tls() -> (Server, [String; 6]) {
+    let authority = Arc::new(Authority::new());
+    let (certificate, key) = authority.issue("client");
+    let ca = authority.certificate();
+    let tls = Some(TlsPort { authority, clients_too: true });
+    let redis = Server::start_with(ServerOptions { tls, ..ServerOptions::default() });
+    let [ca, certificate, key] = [ca, certificate, key].map(|path| path.display().to_string());
+    let flag = |name: &str| format!("--redis-tls-{name}");
+    (redis, [flag("ca"), ca, flag("cert"), certificate, flag("key"), key])
 }
 
 /// What a command that has ended has left.

@@ -10,5 +10,6 @@ mod demo;
 mod file;
 mod harness;
 mod listen;
+mod redis;
 mod repair;
 mod usage;

@@ -1,65 +1,45 @@
-//! mtimer's store on Redis 7.0 or later, standalone or Redis Cluster.
+//! mtimer's store on Redis and Redis Cluster.
 //!
-//! Purpose: the store contract ([`mtimer_store`]) with slots, scripts and lanes: a timing wheel whose outer ring lives in
-//! Redis. A partition's pending timers are filed into slots by fire time; a slot is one hash. The owner keeps a picture
-//! of the slot indexes in memory, so it can declare every key that a script touches; it holds no timers.
+//! A partition has one writer, its owner, and Redis refuses every other. So the owner reads what a
+//! batch of operations needs, decides in Rust ([`mtimer_store::decide`]), and has one generic
+//! script write the result: a *turn*. Writes that Redis loses at a failover it applies again from
+//! its *log*. `docs/architecture.md` has pictures of both.
 //!
-//! Invariants: every script names its owner and its number and is applied once and in order; what a batch was answered
-//! happened; nothing here is proportional to the number of pending timers but the indexes of slots.
+//! A call goes through the modules from top to bottom:
 //!
-//! | module | what |
-//! |---|---|
-//! | `options`, `store` | what is given, checks at the start, acquisition |
-//! | `coordination` | the lease, and which masters answer |
-//! | `handle`, `lane`, `window`, `resolve`, `mend`, `recovery` | the ordered stream of one owner |
-//! | `plan`, `answer`, `script` | operations to script calls, and back |
-//! | `mirror`, `wide`, `ledger`, `prints`, `hints`, `dests`, `load`, `reads`, `unreadable` | where timers are |
-//! | `endings` | which may have ended lately |
-//! | `eviction` | which servers may evict keys |
-//! | `keys` | the keyspace |
-//! | `conn`, `resp`, `topology`, `fault`, `backoff` | servers |
+//! | module | what it does | what it must not know |
+//! |---|---|---|
+//! | `options` | checks what a store is given: addresses, files, limits | servers |
+//! | `store` | connects, checks the servers, acquires partitions ([`RedisStore`]) | timers |
+//! | `partition` | works the calls of one owner off: turns, loads, listings; recovers; keeps the log | sockets |
+//! | `keyspace` | names keys, places timers in slots, encodes values, remembers what is stored where | connections, turns |
+//! | `wire` | connects to servers, follows the topology, says what errors mean | timers |
+//! | `lua/` | scripts: `apply` for all writes to partitions, one each for owners and the lease | timers |
 //!
-//! Deliberately not in here: the wheel, sessions, retry policy, elections.
+//! Beside them: `clients` (connections for other programs), `coordination` (the leader's lease) and
+//! `facts` (what is fixed of a cluster; terms and clocks). For tests: `simulation` (an owner on a
+//! simulated Redis), `test_support` (real servers), `sabotage` (a store that is broken on purpose).
+//!
+//! Not in here: the wheel, sessions, retry policy, elections.
 
 #![warn(missing_docs)]
 
-mod answer;
-mod backoff;
-mod conn;
+mod clients;
 mod coordination;
-mod cut;
-mod dests;
-mod endings;
-mod eviction;
-mod fault;
-mod handle;
-mod hints;
-mod keys;
-mod lane;
-mod ledger;
-mod load;
-mod mend;
-mod mirror;
+mod facts;
+mod keyspace;
 mod options;
-mod plan;
-mod prints;
-mod reads;
-mod recovery;
-mod resolve;
-mod resp;
+mod partition;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
-mod script;
-mod siblings;
+#[cfg(test)]
+mod simulation;
 mod store;
 #[cfg(feature = "test-support")]
 pub mod test_support;
-#[cfg(test)]
-mod tests;
-mod topology;
-mod unreadable;
-mod wide;
-mod window;
+mod wire;
 
-pub use options::{DEFAULT_PARTITIONS, Durability, Options};
+pub use clients::connect_to_masters;
+pub use options::{DEFAULT_LOG_BYTES, DEFAULT_PARTITIONS, Durability, Options, TlsFiles};
+pub use partition::log::LogStatus;
 pub use store::RedisStore;

@@ -1,16 +1,18 @@
-//! What a store on Redis is given, and what it refuses to work with.
+//! What a store on Redis is given.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mtimer_store::StoreError;
 use mtimer_types::limits::MAX_PARTITIONS;
-use redis::{ConnectionAddr, IntoConnectionInfo};
+use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion};
 
-use crate::conn::{Login, Replication};
-use crate::keys::check_cluster;
+use crate::wire::{Access, Tls};
 
 /// Partitions of a new cluster when nobody says otherwise.
 pub const DEFAULT_PARTITIONS: u16 = 64;
+/// [`Options::log_bytes`] when nobody says otherwise.
+pub const DEFAULT_LOG_BYTES: usize = 64 << 20;
 
 /// How durable a write is before it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,12 +39,26 @@ impl Durability {
     }
 }
 
+/// Files for addresses that begin with `rediss://`. All are in PEM format, and read when the store connects.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TlsFiles {
+    /// The authorities that sign the servers' certificates; `None`: those that the operating system trusts.
+    pub authorities: Option<PathBuf>,
+    /// The client's own certificate, with the chain up to an authority that the servers trust.
+    pub certificate: Option<PathBuf>,
+    /// The key of the client's certificate, in PKCS #8, PKCS #1 or SEC1.
+    pub key: Option<PathBuf>,
+}
+
 /// What a store on Redis is given.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
-    /// `redis://[user:pass@]host:port[/db]`; of a Redis Cluster some of its nodes, otherwise the master (and replicas that
-    /// may take its place).
+    /// `redis://[user:password@]host:port[/db]`, `rediss://` with TLS, or `unix:///path[?db=1&user=u&pass=p]`, each with
+    /// `?protocol=resp3` if wanted. Of a Redis Cluster some of its nodes, otherwise the master (and replicas that may take
+    /// its place). All enter in the same way.
     pub urls: Vec<String>,
+    /// Files for TLS.
+    pub tls: TlsFiles,
     /// The cluster's name: part of every key.
     pub cluster: String,
     /// Partitions; `None`: as stored, or [`DEFAULT_PARTITIONS`] for a new cluster.
@@ -51,6 +67,24 @@ pub struct Options {
     pub durability: Durability,
     /// A server that is silent for longer is taken for lost.
     pub answer_within: Duration,
+    /// Memory, in bytes, for the last writes of all partitions: what a failover of Redis, or a restart from its
+    /// append-only file, has lost is written again. 0: nothing is kept.
+    pub log_bytes: usize,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { urls, tls, cluster, partitions, durability, answer_within, log_bytes } = self;
+        f.debug_struct("Options")
+            .field("urls", &urls.iter().map(|url| shown(url)).collect::<Vec<_>>())
+            .field("tls", tls)
+            .field("cluster", cluster)
+            .field("partitions", partitions)
+            .field("durability", durability)
+            .field("answer_within", answer_within)
+            .field("log_bytes", log_bytes)
+            .finish()
+    }
 }
 
 impl Options {
@@ -58,93 +92,197 @@ impl Options {
     pub fn new(urls: impl IntoIterator<Item = impl Into<String>>, cluster: impl Into<String>) -> Self {
         Self {
             urls: urls.into_iter().map(Into::into).collect(),
+            tls: TlsFiles::default(),
             cluster: cluster.into(),
             partitions: None,
             durability: Durability::default(),
             answer_within: Duration::from_secs(5),
+            log_bytes: DEFAULT_LOG_BYTES,
         }
     }
 
-    /// Checks everything that needs no server. Addresses (`host:port`) and the login they share.
-    pub(crate) fn check(&self) -> Result<(Vec<String>, Login), StoreError> {
-        check_cluster(&self.cluster)?;
+    /// Checks everything but the cluster's name, and reads the files for TLS. The servers' addresses, and how to enter
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unusable`] says what to change.
+    pub(crate) fn check(&self) -> Result<(Vec<String>, Access), StoreError> {
         if let Some(n) = self.partitions.filter(|n| !(1..=MAX_PARTITIONS).contains(n)) {
-            return Err(unusable(format!("{n} partitions are not possible: give 1 to {MAX_PARTITIONS}")));
+            return unusable(format!("{n} partitions are not possible: give 1 to {MAX_PARTITIONS}"));
         }
         if matches!(self.durability, Durability::Replicated { replicas: 0, .. }) {
-            return Err(unusable(
-                "redis-replicated needs at least 1 replica: give more, or use redis".into(),
+            return unusable("redis-replicated needs at least 1 replica: give more, or use redis".into());
+        }
+        let mut parsed = Vec::new();
+        for url in &self.urls {
+            parsed.push(Parsed::from(url)?);
+        }
+        let Some(first) = parsed.first() else {
+            return unusable("no Redis address was given: give one like redis://127.0.0.1:6379".into());
+        };
+        if let Some(at) = parsed.iter().position(|p| !p.enters_like(first)) {
+            return unusable(format!(
+                "{} and {} differ in more than the address: give the same scheme, user, password, database and \
+                 protocol in both",
+                shown(&self.urls[0]),
+                shown(&self.urls[at])
             ));
         }
-        let mut addresses = Vec::new();
-        let mut login = Login { answer_within: self.answer_within, ..Login::default() };
-        for url in &self.urls {
-            let (address, own) = parse(url)?;
-            addresses.push(address);
-            (login.user, login.password, login.db) = own;
+        let access = Access {
+            user: first.user.clone(),
+            password: first.password.clone(),
+            db: first.db,
+            resp3: first.resp3,
+            tls: first.tls.then(|| self.tls.read()).transpose()?,
+        };
+        if !first.tls && self.tls != TlsFiles::default() {
+            return unusable("files for TLS are given, but no address begins with rediss://".into());
         }
-        if addresses.is_empty() {
-            return Err(unusable("no Redis address was given: give one like redis://127.0.0.1:6379".into()));
-        }
-        Ok((addresses, login))
-    }
-
-    pub(crate) fn replication(&self) -> Option<Replication> {
-        match self.durability {
-            Durability::Redis => None,
-            Durability::Replicated { replicas, timeout } => Some(Replication { replicas, timeout }),
-        }
+        Ok((parsed.into_iter().map(|p| p.address).collect(), access))
     }
 }
 
-type Parsed = (String, (Option<String>, Option<String>, i64));
-
-fn parse(url: &str) -> Result<Parsed, StoreError> {
-    // Neither the message nor the error may show a password.
-    let shown = url.rsplit_once('@').map_or(url, |(_, rest)| rest);
-    if url.starts_with("rediss:") {
-        return Err(unusable(format!(
-            "{shown}: TLS to Redis is not supported: give redis://, or a local TLS proxy"
-        )));
+impl TlsFiles {
+    fn read(&self) -> Result<Tls, StoreError> {
+        let authorities = self.authorities.as_deref().map(read).transpose()?;
+        let identity = match (&self.certificate, &self.key) {
+            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+            (None, None) => None,
+            _ => return unusable("a client certificate and its key go together: give both, or none".into()),
+        };
+        Ok(Tls { authorities, identity })
     }
-    let bad =
-        || unusable(format!("{shown:?} is not a Redis address: give one like redis://user:pass@host:6379/0"));
-    let info = url.into_connection_info().map_err(|_| bad())?;
-    let ConnectionAddr::Tcp(host, port) = info.addr() else { return Err(bad()) };
-    let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let settings = info.redis_settings();
-    let own = |text: Option<&str>| text.filter(|t| !t.is_empty()).map(str::to_owned);
-    Ok((address, (own(settings.username()), own(settings.password()), settings.db())))
 }
 
-pub(crate) const fn unusable(text: String) -> StoreError {
-    StoreError::Unusable(text)
+fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
+    std::fs::read(path).map_err(|e| {
+        StoreError::Unusable(format!("{} cannot be read ({e}): give another file", path.display()))
+    })
+}
+
+/// An address, and what goes with it.
+struct Parsed {
+    address: String,
+    tls: bool,
+    user: Option<String>,
+    password: Option<String>,
+    db: i64,
+    resp3: bool,
+}
+
+impl Parsed {
+    fn from(url: &str) -> Result<Self, StoreError> {
+        let bad = || {
+            StoreError::Unusable(format!(
+                "{:?} is not a Redis address: give one like redis://user:password@host:6379/0",
+                shown(url)
+            ))
+        };
+        // The error might show a password.
+        let info = url.into_connection_info().map_err(|_| bad())?;
+        let of = |host: &str, port: u16| {
+            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        };
+        let (address, tls) = match info.addr() {
+            ConnectionAddr::Tcp(host, port) => (of(host, *port), false),
+            ConnectionAddr::TcpTls { insecure: true, .. } => {
+                return unusable(format!(
+                    "{}: a server whose certificate is not checked cannot be trusted: leave #insecure out, and give \
+                     the file of the authority that signed it",
+                    shown(url)
+                ));
+            }
+            ConnectionAddr::TcpTls { host, port, .. } => (of(host, *port), true),
+            ConnectionAddr::Unix(path) if path.is_absolute() => {
+                (path.to_str().ok_or_else(bad)?.to_owned(), false)
+            }
+            _ => return Err(bad()),
+        };
+        let settings = info.redis_settings();
+        let own = |text: Option<&str>| text.filter(|t| !t.is_empty()).map(str::to_owned);
+        Ok(Self {
+            address,
+            tls,
+            user: own(settings.username()),
+            password: own(settings.password()),
+            db: settings.db(),
+            resp3: settings.protocol() != ProtocolVersion::RESP2,
+        })
+    }
+
+    fn enters_like(&self, other: &Self) -> bool {
+        (self.tls, &self.user, &self.password, self.db, self.resp3)
+            == (other.tls, &other.user, &other.password, other.db, other.resp3)
+    }
+}
+
+/// An address without what may be secret.
+fn shown(url: &str) -> &str {
+    let behind = url.rsplit_once('@').map_or(url, |(_, rest)| rest);
+    behind.split_once('?').map_or(behind, |(address, _)| address)
+}
+
+const fn unusable<T>(text: String) -> Result<T, StoreError> {
+    Err(StoreError::Unusable(text))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn addresses_are_read() {
-        let options = Options::new(["redis://u:p@10.0.0.1:7000/3", "redis://10.0.0.2"], "c");
-        let (addresses, _) = options.check().unwrap();
-        assert_eq!(addresses, ["10.0.0.1:7000", "10.0.0.2:6379"]);
-        let (_, login) = Options::new(["redis://u:p@10.0.0.1:7000/3"], "c").check().unwrap();
-        assert_eq!((login.user.as_deref(), login.password.as_deref(), login.db), (Some("u"), Some("p"), 3));
+    fn why(options: &Options) -> String {
+        options.check().unwrap_err().to_string()
     }
 
     #[test]
-    fn what_cannot_work_is_refused_without_a_password_in_the_message() {
-        let why = |o: Options| o.check().unwrap_err().to_string();
-        assert!(why(Options::new(["rediss://u:secret@h:1"], "c")).contains("TLS"));
-        let bad = why(Options::new(["http://u:secret@h:1"], "c"));
-        assert!(bad.contains("redis://") && !bad.contains("secret"), "{bad}");
-        assert!(why(Options::new(Vec::<String>::new(), "c")).contains("no Redis address"));
-        assert!(
-            why(Options { partitions: Some(0), ..Options::new(["redis://h"], "c") }).contains("1 to 1024")
+    fn addresses_are_read() {
+        let options = Options::new(["redis://u:p@10.0.0.1:7000/3", "redis://u:p@[::1]/3"], "c");
+        let (addresses, access) = options.check().unwrap();
+        assert_eq!(addresses, ["10.0.0.1:7000", "[::1]:6379"]);
+        assert_eq!(
+            (access.user.as_deref(), access.password.as_deref(), access.db),
+            (Some("u"), Some("p"), 3)
         );
-        let none = Durability::Replicated { replicas: 0, timeout: Duration::from_secs(1) };
-        assert!(why(Options { durability: none, ..Options::new(["redis://h"], "c") }).contains("at least 1"));
+        assert!(!access.resp3 && access.tls.is_none());
+        let (addresses, access) = Options::new(["unix:///run/r.sock?db=2&pass=p"], "c").check().unwrap();
+        assert_eq!((addresses, access.db), (vec!["/run/r.sock".to_owned()], 2));
+        assert_eq!(access.password.as_deref(), Some("p"));
+        let (_, access) = Options::new(["rediss://h:1?protocol=resp3"], "c").check().unwrap();
+        assert!(access.resp3 && access.tls.is_some());
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_and_nothing_secret_is_shown() {
+        let urls = [
+            "http://u:secret@h:1",
+            "rediss://u:secret@h:1#insecure",
+            "unix://x?pass=secret",
+            "redis://u:secret@h:x",
+            "redis://u:secret@h:1/x",
+        ];
+        for url in urls {
+            let options = Options::new([url], "c");
+            assert!(!why(&options).contains("secret"), "{}", why(&options));
+            assert!(!format!("{options:?}").contains("secret"), "{options:?}");
+        }
+        let options = Options::new(["redis://:secret@h:1", "redis://:other@h:2"], "c");
+        assert!(why(&options).starts_with("h:1 and h:2 differ"), "{}", why(&options));
+        assert!(why(&Options::new(Vec::<String>::new(), "c")).contains("no Redis address"));
+        let partitions = Some(0);
+        assert!(why(&Options { partitions, ..Options::new(["redis://h"], "c") }).contains("1 to 1024"));
+        let durability = Durability::Replicated { replicas: 0, timeout: Duration::from_secs(1) };
+        assert!(why(&Options { durability, ..Options::new(["redis://h"], "c") }).contains("at least 1"));
+    }
+
+    #[test]
+    fn files_for_tls_are_complete_and_used() {
+        let with = |url: &str, tls| why(&Options { tls, ..Options::new([url], "c") });
+        let certificate = Some(PathBuf::from("/nowhere/c.pem"));
+        let tls = TlsFiles { certificate, ..TlsFiles::default() };
+        assert!(with("rediss://h", tls.clone()).contains("give both"));
+        assert!(with("redis://h", tls).contains("rediss://"));
+        let tls = TlsFiles { authorities: Some(PathBuf::from("/nowhere/ca.pem")), ..TlsFiles::default() };
+        assert!(with("rediss://h", tls).contains("/nowhere/ca.pem cannot be read"));
     }
 }

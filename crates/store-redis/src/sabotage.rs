@@ -1,25 +1,30 @@
-//! A way to break the store on purpose, in order to see the tests notice. Only in builds with the feature `sabotage`.
+//! A way to break the store on purpose, to see that tests notice. Only in builds with the feature `sabotage`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-static CUT: AtomicBool = AtomicBool::new(false);
+static FENCE_IS_CUT: AtomicBool = AtomicBool::new(false);
 
-/// The refusals of `fence` in `prelude.lua` begin with these.
-const REFUSALS: [&str; 2] = ["  if o[1] ~= ARGV[1]", "  if o[3] + step ~="];
-
-/// From now on scripts do what anybody asks, whoever the owner is. Comes before the first connection of the process.
+/// Makes every owner read and write a partition, whoever owns it by now. Call it before the first connection of the
+/// process.
 pub fn cut_the_fence() {
-    CUT.store(true, Ordering::Relaxed);
+    FENCE_IS_CUT.store(true, Ordering::Relaxed);
 }
 
-/// The prelude as it is to be sent.
-pub(crate) fn prelude(intact: &str) -> String {
-    if CUT.load(Ordering::Relaxed) { without_fence(intact) } else { intact.to_owned() }
+/// Whether [`cut_the_fence`] was called.
+pub(crate) fn fence_is_cut() -> bool {
+    FENCE_IS_CUT.load(Ordering::Relaxed)
 }
 
-fn without_fence(prelude: &str) -> String {
-    let refuses = |line: &&str| REFUSALS.iter().any(|refusal| line.starts_with(refusal));
-    prelude.lines().filter(|line| !refuses(line)).map(|line| format!("{line}\n")).collect()
+/// The text of `apply.lua` without the check of the owner record.
+pub(crate) fn without_fence(apply: &str) -> String {
+    let mut is_check = false;
+    let is_kept = |line: &&str| {
+        is_check |= line.starts_with("if owner[");
+        let kept = !is_check;
+        is_check &= *line != "end";
+        kept
+    };
+    apply.lines().filter(is_kept).flat_map(|line| [line, "\n"]).collect()
 }
 
 #[cfg(test)]
@@ -27,12 +32,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn just_the_refusals_are_cut() {
-        let intact = include_str!("../../../lua/prelude.lua");
+    fn the_check_is_cut_and_nothing_else() {
+        let intact = include_str!("../lua/apply.lua");
         let cut = without_fence(intact);
-        assert_eq!(cut.lines().count() + REFUSALS.len(), intact.lines().count());
-        let code = |text: &str| text.lines().filter(|l| !l.starts_with("--")).collect::<String>();
-        assert!(code(intact).contains("'FENCED'") && code(intact).contains("'SEQ'"));
-        assert!(!code(&cut).contains("'FENCED'") && !code(&cut).contains("'SEQ'"));
+        assert_eq!(cut.lines().count() + 3, intact.lines().count());
+        assert!(intact.contains("return {'SEQ'") && !cut.contains("return {'SEQ'"));
     }
 }

@@ -1,229 +1,129 @@
-//! The store: connecting, the checks at the start, acquisitions, clocks, terms.
+//! The store: connecting, the checks at the start, acquisitions.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use mtimer_store::{
-    Acquire, AcquireError, Acquired, Coordination, Health, InFlight, OwnerRecord, Store, StoreClock,
-    StoreError, StoreFuture, StoreInfo,
+    Acquire, AcquireError, Acquired, Coordination, Health, OwnerRecord, Store, StoreClock, StoreError,
+    StoreFuture, StoreInfo,
 };
-use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time, limits::MAX_PARTITIONS};
+use mtimer_types::{Epoch, PartitionId, Term};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::backoff::Backoff;
-use crate::conn::{Conn, Lost, Pool};
-use crate::coordination::{Handle, RedisCoordination};
-use crate::eviction;
-use crate::fault::{Remedy, remedy};
-use crate::handle::RedisLane;
-use crate::keys::{self, Keyspace, hash_slot};
-use crate::lane::{Engine, Shared};
-use crate::options::{DEFAULT_PARTITIONS, Options, unusable};
-use crate::plan::Facts;
-use crate::reads::decode_in_flight;
-use crate::resp::{Args, Reply};
-use crate::script::Script;
-use crate::topology::Topology;
+use crate::coordination::{LeaseKeys, RedisCoordination, URGENT};
+use crate::facts::{clocks, facts, raise_term};
+use crate::keyspace::keys::{check_cluster, hash_slot, leader, meta, term, topology};
+use crate::options::{Durability, Options};
+use crate::partition::acquire::{OWNER_FIELDS, Shared, acquire, owner_key, owner_record};
+use crate::partition::confirm::Quorum;
+use crate::partition::lane::RedisLane;
+use crate::partition::log::{LogBudget, LogStatus};
+use crate::partition::trim::Trimming;
+use crate::wire::{
+    Confirmations, Pool, Reply, Servers, Use, ask, check_server, explain, watch as watch_settings,
+};
 
-/// The layout of keys and values that this version writes.
-const FORMAT: u64 = 3;
-/// How long a request outside a lane is tried.
-const TRY_FOR: Duration = Duration::from_secs(5);
 /// How long an acquisition may take to read the partition's indexes.
 const REBUILD_WITHIN: Duration = Duration::from_secs(60);
+/// How long a log that is trimmed waits for replicas: one that lags by more holds it up.
+const TRIM_PATIENCE: Duration = Duration::from_secs(1);
+/// Metric: see [`LogStatus::bytes`].
+const LOG_BYTES: &str = "store_log_bytes";
+/// Metric: see [`LogStatus::dropped`].
+const LOG_DROPPED_RECORDS: &str = "store_log_dropped_records_total";
+/// Metric: 1 if a failover or a restart of Redis may lose what was answered, else 0 (see
+/// [`LogStatus::promise_off_since`]).
+const LOG_PROMISE_OFF: &str = "store_log_promise_off";
 
 /// mtimer's store on Redis 7.0 or later, standalone or cluster.
 pub struct RedisStore {
-    shared: Arc<Shared>,
-    cluster: Arc<str>,
+    servers: Servers,
+    /// Connections on which nothing waits behind a partition's work.
+    urgent: Servers,
+    shared: Shared,
     info: StoreInfo,
+    coordination: RedisCoordination,
+    /// The highest epoch that this broker has seen of each partition: a store that has forgotten one must not give it
+    /// again.
+    seen: Arc<Mutex<HashMap<PartitionId, Epoch>>>,
     tasks: TaskTracker,
-    /// Connections on which nothing waits behind a partition's work or its replicas.
-    urgent: Arc<Pool>,
-    coordination: Handle,
     /// Ends the tasks that belong to the store alone.
     _end: DropGuard,
 }
 
 impl RedisStore {
-    /// Connects and checks that the servers can be used. [`StoreError::Unavailable`]: try again;
-    /// [`StoreError::Unusable`] says what to change.
+    /// Connects and checks that the servers can be used.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unavailable`]: try again. [`StoreError::Unusable`] says what to change.
     pub async fn connect(options: Options) -> Result<Self, StoreError> {
-        let (addresses, login) = options.check()?;
+        let (addresses, access) = options.check()?;
+        check_cluster(&options.cluster)?;
         let tasks = TaskTracker::new();
-        let urgent = Arc::new(Pool::bare(&login, crate::coordination::ANSWER_WITHIN, tasks.clone()));
-        let pool = Pool::new(login, options.replication(), tasks.clone());
-        for address in &addresses {
-            // Those that cannot be reached are passed over: others may do.
-            if let Ok(conn) = pool.get(address).await {
-                check_server(&conn)?;
-            }
+        let how = Use { answer_within: options.answer_within, scripts: true };
+        let pool = Pool::new(access, how, tasks.clone());
+        let servers = Servers::discover(addresses, pool).await.map_err(explain)?;
+        for address in servers.masters() {
+            let server = servers.connection(&address).await.map_err(explain)?;
+            check_server(&address, &server)?;
         }
-        let topology = Topology::discover(addresses, &pool).await.map_err(explain)?;
-        let shared = Arc::new(Shared { pool, topology });
-        for address in shared.topology.masters() {
-            let conn = shared.pool.get(&address).await.map_err(explain)?;
-            check_server(&conn)?;
-        }
-        let kind = if shared.topology.is_cluster() { "redis-cluster" } else { "redis" };
+        let urgent = servers.over(URGENT);
         let cluster: Arc<str> = options.cluster.as_str().into();
-        let partitions = found(&shared, &cluster, options.partitions).await?;
-        let coordination =
-            RedisCoordination::new(shared.clone(), urgent.clone(), cluster.clone(), partitions);
-        let over = CancellationToken::new();
-        tasks.spawn(eviction::watch(Arc::downgrade(&shared), over.clone()));
+        let key = meta(&cluster);
+        let facts = facts(&servers, (&key, hash_slot(&key)), &cluster, options.partitions).await?;
+        let keys = LeaseKeys {
+            leader: leader(&cluster),
+            term: term(&cluster),
+            topology: topology(&cluster),
+            hash_slot: hash_slot(&leader(&cluster)),
+        };
+        let slots = (0..facts.partitions).map(|p| hash_slot(&owner_key(&cluster, PartitionId(p))));
+        let coordination = RedisCoordination::new(urgent.clone(), keys, slots.collect());
+        let end = CancellationToken::new();
+        let shared_servers = Arc::new(servers.clone());
+        tasks.spawn(watch_settings(Arc::downgrade(&shared_servers), end.clone()));
+        let confirmations =
+            |patience| Arc::new(Confirmations::new(&servers, patience, options.answer_within));
+        let trimming = Trimming {
+            replicas: confirmations(TRIM_PATIENCE),
+            network: shared_servers.clone(),
+            began: Instant::now(),
+        };
+        let quorum = match options.durability {
+            Durability::Redis => None,
+            Durability::Replicated { replicas, timeout } => {
+                Some(Quorum { confirmations: confirmations(timeout), replicas })
+            }
+        };
+        let kind = if servers.is_cluster() { "redis-cluster" } else { "redis" };
         Ok(Self {
-            shared,
-            cluster,
-            info: StoreInfo { kind, durability: options.durability.name(), partitions },
-            tasks,
+            shared: Shared {
+                network: shared_servers,
+                cluster,
+                secret: facts.secret,
+                log_budget: Arc::new(LogBudget::new(options.log_bytes)),
+                trimming,
+                quorum,
+            },
+            servers,
             urgent,
-            coordination: Handle(Arc::new(coordination)),
-            _end: over.drop_guard(),
+            info: StoreInfo { kind, durability: options.durability.name(), partitions: facts.partitions },
+            coordination,
+            seen: Arc::default(),
+            tasks,
+            _end: end.drop_guard(),
         })
     }
 
-    /// The engine of a lane, for tests that look inside.
-    #[cfg(test)]
-    pub(crate) async fn engine(&self, acquire: Acquire) -> Result<Engine, AcquireError> {
-        acquire_partition(self.shared.clone(), &self.cluster, acquire).await.map(|(engine, ..)| engine)
-    }
-}
-
-/// Reads the cluster's fixed facts, or fixes them.
-async fn found(shared: &Shared, cluster: &str, wanted: Option<u16>) -> Result<u16, StoreError> {
-    let key = keys::meta(cluster);
-    let mut args = Args::of(["EVALSHA", Script::Found.sha(), "1", &key]);
-    args.push(wanted.map_or_else(String::new, |n| n.to_string()));
-    args.number(u64::from(DEFAULT_PARTITIONS)).number(FORMAT);
-    let answer = ask(shared, &key, &args).await?;
-    let number = |i: usize| answer.array().and_then(|a| a.get(i)).and_then(Reply::number);
-    let (Some(stored), Some(format)) = (number(0), number(1)) else {
-        return Err(unusable(format!("{key} is not mtimer's: choose another cluster name")));
-    };
-    if format != FORMAT {
-        return Err(unusable(format!(
-            "cluster {cluster} is stored in format {format}, this version reads format {FORMAT}: use the version that \
-             wrote it"
-        )));
-    }
-    let partitions = u16::try_from(stored).ok().filter(|n| (1..=MAX_PARTITIONS).contains(n));
-    let partitions =
-        partitions.ok_or_else(|| unusable(format!("{key} says {stored} partitions: it is damaged")))?;
-    match wanted {
-        Some(wanted) if wanted != partitions => Err(unusable(format!(
-            "cluster {cluster} has {partitions} partitions, configured are {wanted}: configure {partitions}, or use \
-             another cluster name (the number is fixed when a cluster is created)"
-        ))),
-        _ => Ok(partitions),
-    }
-}
-
-/// Refuses a server that mtimer cannot keep its promises on.
-fn check_server(conn: &Conn) -> Result<(), StoreError> {
-    let (address, info) = (&conn.address, &conn.info);
-    let version = info.get("redis_version").map_or("unknown", String::as_str);
-    let major: u32 = version.split('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
-    if major < 7 {
-        return Err(unusable(format!(
-            "{address} runs Redis {version}: mtimer needs Redis 7.0 or later, upgrade it"
-        )));
-    }
-    match info.get("maxmemory_policy").map(String::as_str) {
-        Some(eviction::SAFE) => Ok(()),
-        Some(policy) => Err(unusable(format!(
-            "{address} may evict keys (maxmemory-policy {policy}), and timers would vanish: set maxmemory-policy noeviction"
-        ))),
-        None => {
-            Err(unusable(format!("{address} does not tell its maxmemory_policy in INFO memory: allow INFO")))
-        }
-    }
-}
-
-/// Tells what will never work from what may work later.
-fn explain(lost: Lost) -> StoreError {
-    let text = lost.0;
-    let advice = if text.contains("NOAUTH") || text.contains("WRONGPASS") {
-        "give user and password in the address, as in redis://user:pass@host:6379"
-    } else if text.contains("does not speak the Redis protocol") {
-        "it is not Redis, or it expects TLS: give the address of a plain Redis port"
-    } else if text.contains("DENIED") || text.contains("NOPERM") {
-        "allow this host and user in Redis"
-    } else if text.contains("ERR Client sent AUTH") || text.contains("ERR AUTH") {
-        "this Redis has no password: leave it out of the address"
-    } else if text.contains("DB index") || text.contains("SELECT is not allowed") {
-        "leave the database number out of the address"
-    } else {
-        return StoreError::Unavailable(text);
-    };
-    unusable(format!("{text}: {advice}"))
-}
-
-/// Asks the node that has `key`; follows redirections and waits out what passes, for some seconds.
-async fn ask(shared: &Shared, key: &str, args: &Args) -> Result<Reply, StoreError> {
-    let slot = hash_slot(key);
-    let mut backoff = Backoff::new(u64::from(slot) << 16 | 1);
-    let deadline = tokio::time::Instant::now() + TRY_FOR;
-    loop {
-        let why = match once(&shared.pool, &shared.topology, slot, args).await {
-            Ok(Ok(reply)) => return Ok(reply),
-            Ok(Err(why)) => why,
-            Err(error @ StoreError::Unusable(_)) => return Err(error),
-            Err(StoreError::Unavailable(why)) => {
-                // A look at the map costs little; if it fails, the next attempt will tell.
-                let _ = shared.topology.refresh(&shared.pool).await;
-                why
-            }
-        };
-        if tokio::time::Instant::now() >= deadline {
-            return Err(StoreError::Unavailable(why));
-        }
-        backoff.wait().await;
-    }
-}
-
-/// One attempt. The inner error: try again.
-pub(crate) async fn once(
-    pool: &Pool,
-    topology: &Topology,
-    slot: u16,
-    args: &Args,
-) -> Result<Result<Reply, String>, StoreError> {
-    let unavailable = |lost: Lost| StoreError::Unavailable(lost.0);
-    let Some(address) = topology.master(slot) else {
-        return Err(StoreError::Unavailable(format!("no node has hash slot {slot}")));
-    };
-    let conn = pool.get(&address).await.map_err(unavailable)?;
-    let error = match conn.ask(args).await.map_err(unavailable)? {
-        Reply::Error(error) => error,
-        reply => return Ok(Ok(reply)),
-    };
-    match remedy(&error, &address) {
-        Remedy::Follow(address) => topology.moved(slot, &address),
-        Remedy::Ask(address) => {
-            let conn = pool.get(&address).await.map_err(unavailable)?;
-            let mut waiting = conn.send(args.command(), true, false).await;
-            match waiting.answer().await.map_err(unavailable)?.reply {
-                Reply::Error(error) => return Ok(Err(error)),
-                reply => return Ok(Ok(reply)),
-            }
-        }
-        Remedy::LoadScripts => conn.load_scripts().await.map_err(unavailable)?,
-        Remedy::Broken(why) => return Err(explain_broken(&why)),
-        Remedy::Rediscover(why) => return Err(StoreError::Unavailable(why)),
-        Remedy::Wait(_) | Remedy::OutOfMemory | Remedy::NoWrites(_) => {}
-    }
-    Ok(Err(error))
-}
-
-fn explain_broken(why: &str) -> StoreError {
-    match explain(Lost(why.to_owned())) {
-        StoreError::Unavailable(why) => unusable(format!("Redis refuses mtimer's commands: {why}")),
-        unusable => unusable,
+    /// What is kept to be written again after a failover of Redis, and whether that is everything.
+    pub fn log_status(&self) -> LogStatus {
+        self.shared.log_budget.status()
     }
 }
 
@@ -233,29 +133,40 @@ impl Store for RedisStore {
     }
 
     fn owner(&self, partition: PartitionId) -> StoreFuture<OwnerRecord> {
-        let (shared, key) = (self.shared.clone(), Keyspace::new(&self.cluster, partition).owner());
+        let (servers, key) = (self.servers.clone(), owner_key(&self.shared.cluster, partition));
+        let seen = self.seen.clone();
         async move {
-            let reply = ask(&shared, &key, &Args::of(["HMGET", &key, "e", "n", "t", "v", "c", "r"])).await?;
-            let fields = reply.array().unwrap_or_default();
-            let number = |i: usize| fields.get(i).and_then(Reply::number).unwrap_or_default();
-            Ok(OwnerRecord {
-                epoch: Epoch(number(0)),
-                nonce: Nonce(number(1)),
-                term: Term(number(2)),
-                version: number(3),
-                claimed_until: Time::from_ms(number(4)),
-                released: number(5) == 1,
-            })
+            let mut command = redis::cmd("HMGET");
+            command.arg(&key).arg(&OWNER_FIELDS);
+            let answer = ask(&servers, hash_slot(&key), &command).await?;
+            let record = owner_record(answer.items().unwrap_or_default());
+            note_epoch(&seen, partition, record.epoch);
+            Ok(record)
         }
         .boxed()
     }
 
-    fn acquire(&self, acquire: Acquire) -> StoreFuture<Acquired, AcquireError> {
-        let (shared, cluster, tasks) = (self.shared.clone(), self.cluster.clone(), self.tasks.clone());
+    fn acquire(&self, request: Acquire) -> StoreFuture<Acquired, AcquireError> {
+        let (shared, servers, tasks) = (self.shared.clone(), self.servers.clone(), self.tasks.clone());
+        let seen = self.seen.clone();
         async move {
-            let (engine, health, in_flight) = acquire_partition(shared, &cluster, acquire).await?;
-            let (epoch, prior_claim) = (engine.facts.epoch, engine.facts.prior_claim);
-            let (lane, task) = RedisLane::new(engine, health);
+            let partition = request.partition;
+            let floor = note_epoch(&seen, partition, request.expected);
+            let (health, _) = watch::channel(Health::Up);
+            let abandoned = CancellationToken::new();
+            // Nobody waits for an acquisition that takes too long.
+            let guard = abandoned.clone().drop_guard();
+            let ask = async |slot, command| ask(&servers, slot, &command).await;
+            let acquiring = acquire(&shared, request, floor, health.clone(), abandoned.clone(), ask);
+            let (owner, in_flight) =
+                tokio::time::timeout(REBUILD_WITHIN, acquiring).await.map_err(|_| {
+                    let why = format!("partition {partition}: reading its indexes took too long");
+                    StoreError::Unavailable(why)
+                })??;
+            guard.disarm();
+            let (epoch, prior_claim) = (owner.epoch(), owner.prior_claim());
+            note_epoch(&seen, partition, epoch);
+            let (lane, task) = RedisLane::new(owner, health, abandoned);
             tasks.spawn(task);
             Ok(Acquired { lane: Arc::new(lane), epoch, prior_claim, in_flight })
         }
@@ -263,80 +174,32 @@ impl Store for RedisStore {
     }
 
     fn raise_term(&self) -> StoreFuture<Term> {
-        let (shared, key) = (self.shared.clone(), keys::term(&self.cluster));
-        async move {
-            let args = Args::of(["EVALSHA", Script::RaiseTerm.sha(), "1", &key]);
-            let reply = ask(&shared, &key, &args).await?;
-            reply.number().map(Term).ok_or_else(|| unusable(format!("{key} is not a number: it is damaged")))
-        }
-        .boxed()
+        let (servers, key) = (self.servers.clone(), term(&self.shared.cluster));
+        async move { raise_term(&servers, (&key, hash_slot(&key))).await }.boxed()
     }
 
     fn clocks(&self) -> Vec<StoreClock> {
-        let clock = |name: String| {
-            let (pool, address) = (self.urgent.clone(), name.clone());
-            let reading =
-                async move { clock(&pool, &address).await.map_err(|lost| StoreError::Unavailable(lost.0)) };
-            StoreClock { name, reading: reading.boxed() }
-        };
-        self.shared.topology.masters().into_iter().map(clock).collect()
+        clocks(&self.urgent)
     }
 
     fn coordination(&self) -> Option<Arc<dyn Coordination>> {
         Some(Arc::new(self.coordination.clone()))
     }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let LogStatus { bytes, dropped, promise_off_since } = self.log_status();
+        vec![
+            (LOG_BYTES, bytes as u64),
+            (LOG_DROPPED_RECORDS, dropped),
+            (LOG_PROMISE_OFF, promise_off_since.is_some().into()),
+        ]
+    }
 }
 
-async fn clock(pool: &Pool, address: &str) -> Result<u64, Lost> {
-    let reply = pool.get(address).await?.ask(&Args::of(["TIME"])).await?;
-    let part = |i: usize| reply.array().and_then(|a| a.get(i)).and_then(Reply::number);
-    match (part(0), part(1)) {
-        (Some(seconds), Some(micros)) => Ok(seconds.saturating_mul(1_000_000).saturating_add(micros)),
-        _ => Err(Lost(format!("{address} does not tell its time"))),
-    }
-}
-
-/// Acquires a partition and reads its indexes. What was under way when it was released.
-async fn acquire_partition(
-    shared: Arc<Shared>,
-    cluster: &str,
-    acquire: Acquire,
-) -> Result<(Engine, watch::Receiver<Health>, Vec<InFlight>), AcquireError> {
-    let partition = acquire.partition;
-    let keys = Keyspace::new(cluster, partition);
-    let key = keys.owner();
-    let slot = hash_slot(&key);
-    let mut args = Args::of(["EVALSHA", Script::Acquire.sha(), "1", &key]);
-    args.number(acquire.expected.0).number(acquire.nonce.0).number(acquire.term.0).number(acquire.version);
-    let answer = ask(&shared, &key, &args).await?;
-    let fields = answer.array().unwrap_or_default();
-    let number = |i: usize| fields.get(i).and_then(Reply::number).unwrap_or_default();
-    match fields.first().and_then(Reply::text) {
-        Some("OK") => {}
-        Some("EPOCH") => {
-            let (stored, expected) = (Epoch(number(1)), acquire.expected);
-            return Err(AcquireError::Epoch { partition, stored, expected });
-        }
-        Some("ASSIGNMENT") => {
-            let (given, stored) = ((acquire.term, acquire.version), (Term(number(1)), number(2)));
-            return Err(AcquireError::Assignment { given, stored });
-        }
-        _ => return Err(unusable(format!("{key} is not mtimer's: choose another cluster name")).into()),
-    }
-    let (epoch, prior_claim, seq) = (Epoch(number(1)), Time::from_ms(number(2)), number(3));
-    let in_flight = fields.get(4).and_then(Reply::bytes).cloned().unwrap_or_else(Bytes::new);
-    let facts = Facts { keys, epoch, nonce: acquire.nonce, prior_claim };
-    let unavailable = |why: String| AcquireError::Store(StoreError::Unavailable(why));
-    let address = shared.topology.master(slot).ok_or_else(|| unavailable(format!("no node has {key}")))?;
-    let conn = shared.pool.get(&address).await.map_err(|lost| unavailable(lost.0))?;
-    let (health_to, health) = watch::channel(Health::Up);
-    let mut engine = Engine::new(shared, partition, facts, slot, seq, conn, health_to, acquire.nonce.0);
-    match tokio::time::timeout(REBUILD_WITHIN, engine.rebuild()).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => return Err(unavailable(error.to_string())),
-        Err(_) => {
-            return Err(unavailable(format!("partition {partition}: reading its indexes took too long")));
-        }
-    }
-    Ok((engine, health, decode_in_flight(in_flight)))
+/// Notes an epoch that was seen; the highest one so far.
+fn note_epoch(seen: &Mutex<HashMap<PartitionId, Epoch>>, partition: PartitionId, epoch: Epoch) -> Epoch {
+    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    let highest = seen.entry(partition).or_default();
+    *highest = (*highest).max(epoch);
+    *highest
 }

@@ -5,7 +5,7 @@ mod support;
 use mtimer_store::{Answer, Health, LaneError, ScheduleAnswer, Store};
 use mtimer_store_redis::test_support::TestCluster;
 use mtimer_store_redis::{Options, RedisStore};
-use mtimer_types::{Target, Timer};
+use mtimer_types::{Target, Time, Timer};
 use support::owner::{Owner, PARTITION, ack, acquire, connect, dest, keyed, now, schedule, timer};
 
 const KEY: &str = "owner:{2}:t";
@@ -15,10 +15,12 @@ async fn owner(cluster: &TestCluster) -> Owner {
     Owner::of(connect(Options::new(cluster.urls()[..1].to_vec(), "t")).await).await
 }
 
-fn timers(name: &str, n: u64) -> Vec<Timer> {
+/// Timers that are due from `first` on, one every 700 ms, every fifth of them with a key.
+fn timers(name: &str, first: Time, n: u64) -> Vec<Timer> {
     (0..n)
         .map(|n| {
-            if n % 5 == 0 { keyed(now() + n * 700, &format!("{name}{n}")) } else { timer(now() + n * 700, 5) }
+            let due = first + n * 700;
+            if n % 5 == 0 { keyed(due, &format!("{name}{n}")) } else { timer(due, 5) }
         })
         .collect()
 }
@@ -55,13 +57,13 @@ async fn a_master_that_hangs_costs_its_own_clock_only() {
 async fn a_lane_survives_the_migration_of_its_hash_slot() {
     let cluster = TestCluster::start();
     let owner = owner(&cluster).await;
-    let before = timers("a", 200);
+    let before = timers("a", now(), 200);
     assert!(owner.apply(before.iter().map(schedule).collect()).await.iter().all(|a| *a == NEW));
     let from = cluster.node_of(KEY);
     let to = (from + 1) % 3;
-    // Half way, with everything still at the old node: what needs a key that is not there has to wait.
+    // Half way, with everything still at the old node: a timer of a second that has no slot yet has to wait.
     cluster.begin_migration(KEY, from, to);
-    let during = timers("b", 50);
+    let during = timers("b", now() + 600_000, 50);
     let sent: Vec<_> = during.chunks(10).map(|c| owner.send(c.iter().map(schedule).collect())).collect();
     let acks: Vec<_> = before[..20].iter().map(|t| owner.send(vec![ack(t.id)])).collect();
     let mut health = owner.lane.health();
@@ -93,7 +95,7 @@ async fn a_lane_survives_the_migration_of_its_hash_slot() {
 async fn while_half_of_the_keys_have_migrated_nothing_is_torn() {
     let cluster = TestCluster::start();
     let owner = owner(&cluster).await;
-    let before = timers("a", 300);
+    let before = timers("a", now(), 300);
     owner.apply(before.iter().map(schedule).collect()).await;
     let from = cluster.node_of(KEY);
     let to = (from + 1) % 3;

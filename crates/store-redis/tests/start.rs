@@ -9,6 +9,9 @@ use mtimer_store_redis::test_support::{Server, ServerOptions};
 use mtimer_store_redis::{DEFAULT_PARTITIONS, Options, RedisStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+/// What a master without replicas answers to ROLE.
+const MASTER: &str = "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n";
+
 async fn refusal(options: Options) -> String {
     match RedisStore::connect(options).await {
         Err(StoreError::Unusable(why)) => why,
@@ -61,15 +64,19 @@ async fn a_database_is_selected() {
     assert!(info.contains("db3:keys=1"), "{info}");
 }
 
-/// A server that says `answer` to everything.
+/// A server that says `answer` to every command, and that it is a master.
 async fn fake(answer: String) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut buf = [0; 1024];
-            while let Ok(1..) = stream.read(&mut buf).await {
-                if stream.write_all(answer.as_bytes()).await.is_err() {
+            while let Ok(n @ 1..) = stream.read(&mut buf).await {
+                let request = String::from_utf8_lossy(&buf[..n]);
+                let said =
+                    |command: &str| if command.contains("ROLE") { MASTER } else { &*answer }.to_owned();
+                let answers: String = request.split('*').skip(1).map(said).collect();
+                if stream.write_all(answers.as_bytes()).await.is_err() {
                     break;
                 }
             }
@@ -82,7 +89,8 @@ async fn fake(answer: String) -> String {
 async fn what_is_not_redis_is_refused() {
     let url = fake("HTTP/1.1 400 Bad Request\r\n\r\n".into()).await;
     let why = refusal(Options::new([url], "c")).await;
-    assert!(why.contains("does not speak the Redis protocol") && why.contains("plain Redis port"), "{why}");
+    assert!(why.contains("it is not Redis") && why.contains("give the address of a Redis port"), "{why}");
+    assert!(!why.contains('\n'), "{why}");
 }
 
 #[tokio::test]

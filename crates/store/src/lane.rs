@@ -45,6 +45,13 @@ pub trait Store: Send + Sync + 'static {
     fn coordination(&self) -> Option<Arc<dyn Coordination>> {
         None
     }
+
+    /// Reads what the store counts, for status and metrics: names and numbers. A name that ends in
+    /// `_total` counts up since the store was opened, any other says how it is now. The numbers of
+    /// several brokers can be added up.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 }
 
 /// One clock of a store, to be read once.

@@ -119,7 +119,7 @@ pub enum Op {
         target: Target,
         /// The new due time.
         due: Time,
-        /// The owner has an unsettled delivery of it.
+        /// The owner has an unsettled delivery of it, or knows of an earlier one.
         in_flight: bool,
         /// For repeats.
         request: RequestId,

@@ -14,8 +14,6 @@
 //! | callback timeout | varint | bit 3: ms |
 //! | retry tiers | varint, varints | bit 4: count, then ms each |
 //! | payload | rest | always |
-//!
-//! Progress stands first and has a fixed size, so that a script can read and write it without parsing the rest.
 
 use std::sync::Arc;
 

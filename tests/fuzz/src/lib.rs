@@ -12,7 +12,6 @@ mod lines;
 mod names;
 mod planted;
 mod record;
-mod resp;
 mod wire;
 
 /// A function that takes any bytes and panics if something is wrong.
@@ -26,7 +25,6 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("hello", wire::hello),
     ("record", record::record),
     ("layout", mtimer_store_embedded::fuzzing::layout),
-    ("resp", resp::resp),
     ("settings", config::settings),
     ("environment", config::environment),
     ("ndjson", lines::ndjson),

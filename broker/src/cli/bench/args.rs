@@ -12,6 +12,7 @@ use super::steady::Plan;
 use super::volley::Volley;
 use crate::cli::logging::LogArgs;
 use crate::cli::moment::span;
+use crate::cli::redis::TlsArgs;
 
 /// How many timers a second can be scheduled
 ///
@@ -288,6 +289,8 @@ pub(crate) struct Common {
     /// Put the broker on this Redis (or Redis Cluster: name some of its masters); its keys are removed afterwards
     #[arg(long, value_name = "URL", value_delimiter = ',', help_heading = "Store")]
     pub(super) redis: Vec<String>,
+    #[command(flatten)]
+    pub(super) tls: TlsArgs,
     /// Give Redis the recommended list-pack settings meanwhile: hash-max-listpack-entries 512, -value 1024,
     /// zset-max-listpack-entries 512
     #[arg(long, requires = "redis", help_heading = "Store")]

@@ -63,7 +63,7 @@ impl Bed {
     pub(super) async fn new(common: &Common, partitions: Option<u16>, mix: Mix) -> Result<Self, Failure> {
         common.log.start()?;
         let stop = Stop::on_signals("stopping")?;
-        let mut meter = Meter::new(common.broker_pid.clone(), &common.redis).await?;
+        let mut meter = Meter::new(common.broker_pid.clone(), &common.tls.options(&common.redis, "")).await?;
         let tuned = if common.tune_redis { Some(meter.tune().await?) } else { None };
         let (own, client) = match begin(common, partitions).await {
             Ok(begun) => begun,

@@ -3,12 +3,12 @@
 //! Invariant: what cannot be known (another machine, another system, no Redis named) is `None`, never 0.
 //! Units: microseconds of processor time, bytes.
 
+use mtimer_store_redis::{Options, connect_to_masters};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, cmd};
 use serde::Serialize;
 
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::redis::masters;
 
 /// The settings that are recommended for a Redis that holds timers: slots stay list-packs, and so do indexes of few slots.
 const RECOMMENDED: [(&str, &str); 3] = [
@@ -83,11 +83,9 @@ impl Reading {
 }
 
 impl Meter {
-    pub(super) async fn new(pids: Vec<u32>, redis: &[String]) -> Result<Self, Failure> {
-        let redis = match redis {
-            [] => Vec::new(),
-            urls => masters(urls).await.map_err(|e| away(&e))?,
-        };
+    /// Processes of brokers, and how to enter Redis; without addresses there is none.
+    pub(super) async fn new(pids: Vec<u32>, redis: &Options) -> Result<Self, Failure> {
+        let redis = if redis.urls.is_empty() { Vec::new() } else { connect_to_masters(redis).await? };
         Ok(Self { pids, redis })
     }
 

@@ -57,7 +57,8 @@ impl Own {
             }
             urls => {
                 flag("--redis", urls.join(","));
-                Rest::Keys { urls: urls.to_vec(), cluster }
+                common.tls.given().for_each(|(name, file)| flag(name, file.display().to_string()));
+                Rest::Keys(common.tls.options(urls, &cluster))
             }
         };
         if let Some(durability) = common.durability {

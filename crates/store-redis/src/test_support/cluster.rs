@@ -79,6 +79,23 @@ impl TestCluster {
         replica
     }
 
+    /// Waits until all masters list a replica among those that have data.
+    pub fn wait_until_listed(&self, replica: &Server) {
+        let deadline = Instant::now() + AGREE_WITHIN;
+        let port = redis::Value::Int(replica.port().into());
+        let lists = |node: &Server| {
+            let slots: Vec<Vec<redis::Value>> = node.call(&["CLUSTER", "SLOTS"]);
+            slots
+                .iter()
+                .flatten()
+                .any(|row| matches!(row, redis::Value::Array(row) if row.get(1) == Some(&port)))
+        };
+        while !self.nodes.iter().all(lists) {
+            assert!(Instant::now() < deadline, "no replica is listed within {AGREE_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     fn wait(&self, ready: impl Fn(&str) -> bool) {
         let deadline = Instant::now() + AGREE_WITHIN;
         while !self.nodes.iter().all(|n| ready(&n.call::<String>(&["CLUSTER", "INFO"]))) {
@@ -92,9 +109,14 @@ impl TestCluster {
         self.nodes.iter().map(Server::url).collect()
     }
 
+    /// The hash slot of a key.
+    pub fn hash_slot(&self, key: &str) -> u16 {
+        self.nodes[0].call(&["CLUSTER", "KEYSLOT", key])
+    }
+
     /// The number of the node that has a key's hash slot.
     pub fn node_of(&self, key: &str) -> usize {
-        let slot = crate::keys::hash_slot(key);
+        let slot = self.hash_slot(key);
         (slot / (SLOTS / 3 + 1)) as usize
     }
 
@@ -105,14 +127,14 @@ impl TestCluster {
 
     /// Begins to move a key's hash slot: it stays half way until [`Self::finish_migration`].
     pub fn begin_migration(&self, key: &str, from: usize, to: usize) {
-        let slot = crate::keys::hash_slot(key).to_string();
+        let slot = self.hash_slot(key).to_string();
         self.nodes[to].call::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.node_id(from)]);
         self.nodes[from].call::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.node_id(to)]);
     }
 
     /// Moves all keys of a hash slot.
     pub fn migrate_keys(&self, key: &str, from: usize, to: usize) {
-        let slot = crate::keys::hash_slot(key).to_string();
+        let slot = self.hash_slot(key).to_string();
         loop {
             let keys: Vec<String> = self.nodes[from].call(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
             if keys.is_empty() {
@@ -127,7 +149,7 @@ impl TestCluster {
 
     /// Ends a migration: the new node has the hash slot.
     pub fn finish_migration(&self, key: &str, to: usize) {
-        let slot = crate::keys::hash_slot(key).to_string();
+        let slot = self.hash_slot(key).to_string();
         let id = self.node_id(to);
         self.nodes[to].call::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
         for node in &self.nodes {

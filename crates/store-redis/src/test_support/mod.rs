@@ -1,19 +1,22 @@
 //! Real Redis servers for tests: standalone, cluster, and a proxy that cuts connections.
 //!
-//! Behind the feature `test-support`. Everything runs on free loopback ports, or in
-//! a [`Place`], and in temporary folders, and is killed on
-//! drop. It panics where a test would: there is nothing to recover.
+//! Behind the feature `test-support`. Everything runs on free loopback ports, or in a [`Place`], and in temporary folders,
+//! and is killed on drop. It panics where a test would: there is nothing to recover.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
 
 mod cluster;
 mod port;
 mod proxy;
+mod rights;
 mod server;
 mod slowlog;
+mod tls;
 
 pub use cluster::TestCluster;
 pub use port::Port;
 pub use proxy::Proxy;
-pub use server::{Place, Server, ServerOptions};
+pub use rights::{as_user, documented_rights, user_with};
+pub use server::{Place, Server, ServerOptions, TlsPort};
 pub use slowlog::{Durations, print_durations};
+pub use tls::Authority;

@@ -14,8 +14,8 @@ const SCRIPT: &[u8] = b"EVALSHA";
 enum Armed {
     #[default]
     Nothing,
-    /// Forward the next request that contains this, drop its answer and the connection.
-    Answer(Vec<u8>),
+    /// Forward the next request that contains this, behind so many others, drop its answer and the connection.
+    Answer(Vec<u8>, usize),
     /// Drop the next request that contains this, and the connection.
     Call(Vec<u8>),
     /// Answer the next request that contains this with an error in place of the server.
@@ -76,7 +76,12 @@ impl Proxy {
 
     /// The next request that contains `mark` reaches the server; its answer is lost, and the connection with it.
     pub fn lose_answer(&self, mark: &str) {
-        *self.state.armed.lock().unwrap() = Armed::Answer(mark.as_bytes().to_vec());
+        self.lose_answer_after(mark, 0);
+    }
+
+    /// The same for a later request, behind so many others that contain `mark`.
+    pub fn lose_answer_after(&self, mark: &str, others: usize) {
+        *self.state.armed.lock().unwrap() = Armed::Answer(mark.as_bytes().to_vec(), others);
     }
 
     /// The next request that contains `mark` is lost, and the connection with it.
@@ -188,7 +193,7 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
                             return;
                         }
                     }
-                    Armed::Answer(_) => {
+                    Armed::Answer(..) => {
                         // The server has done it when it answers.
                         if server.write_all(&request[..n]).await.is_ok() {
                             let _ = server.read(&mut answer).await;
@@ -231,9 +236,13 @@ impl State {
     fn take(&self, request: &[u8]) -> Armed {
         let mut armed = self.armed.lock().unwrap();
         let has = |mark: &[u8]| request.windows(mark.len()).any(|w| w == mark);
-        let hit = match &*armed {
+        let hit = match &mut *armed {
             Armed::Nothing => false,
-            Armed::Answer(mark) | Armed::Call(mark) => has(mark),
+            Armed::Answer(mark, others @ 1..) => {
+                *others -= usize::from(has(mark));
+                false
+            }
+            Armed::Answer(mark, 0) | Armed::Call(mark) => has(mark),
             Armed::Delay(mark, _) | Armed::Overtake(mark) => has(mark),
             Armed::Refuse(mark, _) => has(mark) && has(SCRIPT),
         };

@@ -2,12 +2,15 @@
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use super::port::Port;
+use super::tls::Authority;
 
 /// How long a server may take to start: a loaded machine is slow.
 const START_WITHIN: Duration = Duration::from_secs(30);
@@ -45,10 +48,23 @@ pub struct ServerOptions {
     pub append_only: bool,
     /// Cluster mode.
     pub cluster: bool,
+    /// A TLS port, next to the plain one; its certificate is made out to `127.0.0.1`.
+    pub tls: Option<TlsPort>,
+    /// A Unix socket, next to the port.
+    pub unix_socket: bool,
     /// More of its command line, such as `--requirepass secret`.
     pub extra: Vec<String>,
     /// More of its environment.
     pub env: Vec<(String, String)>,
+}
+
+/// How a server speaks TLS.
+#[derive(Clone, Debug)]
+pub struct TlsPort {
+    /// Signs the server's certificate, and those of clients.
+    pub authority: Arc<Authority>,
+    /// Clients must have a certificate.
+    pub clients_too: bool,
 }
 
 /// A running (or stopped) server. Killed on drop.
@@ -56,6 +72,7 @@ pub struct ServerOptions {
 pub struct Server {
     options: ServerOptions,
     port: Port,
+    tls_port: Option<Port>,
     dir: TempDir,
     child: Option<Child>,
 }
@@ -70,8 +87,9 @@ impl Server {
     pub fn start_with(options: ServerOptions) -> Self {
         for _ in 0..20 {
             let dir = tempfile::Builder::new().prefix("mtimer-redis-").tempdir().expect("a temporary folder");
-            let mut server =
-                Self { options: options.clone(), port: Port::of_a_redis(options.cluster), dir, child: None };
+            let port = Port::of_a_redis(options.cluster);
+            let tls_port = options.tls.as_ref().map(|_| Port::of_a_redis(options.cluster));
+            let mut server = Self { options: options.clone(), port, tls_port, dir, child: None };
             // If it fails, somebody else took the port in between.
             if server.try_start() {
                 return server;
@@ -90,6 +108,7 @@ impl Server {
             .args(["--cluster-enabled", yes_no(self.options.cluster), "--cluster-node-timeout", "2000"])
             .args(["--repl-diskless-sync-delay", "0"])
             .args(["--loglevel", "warning", "--logfile", "redis.log", "--enable-debug-command", "local"])
+            .args(self.more_listeners())
             .args(&self.options.extra)
             .envs(self.options.env.iter().cloned())
             .current_dir(self.dir.path())
@@ -108,6 +127,29 @@ impl Server {
             std::thread::sleep(Duration::from_millis(5));
         }
         panic!("redis-server on port {} did not answer within {START_WITHIN:?}", self.port.number);
+    }
+
+    /// Arguments for TLS and the Unix socket.
+    fn more_listeners(&self) -> Vec<String> {
+        let mut args = Vec::new();
+        let mut add = |name: &str, value: String| args.extend([format!("--{name}"), value]);
+        if self.options.unix_socket {
+            add("unixsocket", self.socket().display().to_string());
+        }
+        if let (Some(tls), Some(port)) = (&self.options.tls, &self.tls_port) {
+            let path = |path: PathBuf| path.display().to_string();
+            let (certificate, key) = tls.authority.issue("server");
+            add("tls-port", port.number.to_string());
+            add("tls-cert-file", path(certificate));
+            add("tls-key-file", path(key));
+            add("tls-ca-cert-file", path(tls.authority.certificate()));
+            add("tls-auth-clients", if tls.clients_too { "yes" } else { "no" }.to_owned());
+        }
+        args
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("redis.sock")
     }
 
     fn answers(&self) -> bool {
@@ -176,6 +218,56 @@ impl Server {
     /// As the store takes it.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address())
+    }
+
+    /// As the store takes the TLS port.
+    pub fn tls_url(&self) -> String {
+        let port = self.tls_port.as_ref().expect("a server with a TLS port");
+        format!("rediss://{}:{}", self.host(), port.number)
+    }
+
+    /// As the store takes the Unix socket.
+    pub fn unix_url(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    /// Its append-only file, as long as it was not rewritten.
+    pub fn append_only_file(&self) -> PathBuf {
+        self.dir.path().join("appendonlydir/appendonly.aof.1.incr.aof")
+    }
+
+    /// Cuts the replicas off for good, as a master does that fails before it has sent them what it answered. They have
+    /// all that was answered before.
+    pub fn hold_replicas_back(&self, replica: &Self) {
+        let deadline = Instant::now() + START_WITHIN;
+        while self.digest() != replica.digest() {
+            assert!(Instant::now() < deadline, "the replica does not follow within {START_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.call::<()>(&["ACL", "SETUSER", "default", "-psync", "-sync"]);
+        self.call::<()>(&["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
+    /// Lets replicas follow again.
+    ///
+    /// Only by `PSYNC`: a replica whose `PSYNC` was just refused falls back to `SYNC`, after which it
+    /// counts its offset from another beginning and `WAIT` never confirms anything.
+    pub fn let_replicas_follow(&self) {
+        self.call::<()>(&["ACL", "SETUSER", "default", "+psync"]);
+    }
+
+    /// Starts a replica and waits until it follows.
+    pub fn add_replica(&self) -> Self {
+        // How long it waits for an answer from a master that has cut it off.
+        let extra = vec!["--repl-timeout".to_owned(), "3".to_owned()];
+        let replica = Self::start_with(ServerOptions { extra, ..ServerOptions::default() });
+        replica.call::<()>(&["REPLICAOF", &self.host().to_string(), &self.port().to_string()]);
+        let deadline = Instant::now() + START_WITHIN;
+        while !self.call::<String>(&["INFO", "replication"]).contains("state=online") {
+            assert!(Instant::now() < deadline, "no replica within {START_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        replica
     }
 
     /// Sends a command and returns its answer.

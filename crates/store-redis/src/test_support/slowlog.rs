@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::server::Server;
-use crate::script::Script;
+use crate::wire::Script;
 
 /// Durations of one script in microseconds, sorted.
 pub type Durations = BTreeMap<String, Vec<u64>>;
@@ -44,7 +44,7 @@ impl Server {
     /// The SHA-1 under which a script is called, by its file's name.
     pub fn script_sha(&self, name: &str) -> String {
         let script = Script::ALL.iter().find(|s| s.name() == name);
-        script.map(|s| s.sha().to_owned()).expect("a script of this name")
+        script.map(|s| s.sha1().to_owned()).expect("a script of this name")
     }
 
     /// What was noted, by script.
@@ -62,7 +62,7 @@ impl Server {
                 Some(redis::Value::BulkString(text)) => String::from_utf8_lossy(text).into_owned(),
                 _ => String::new(),
             };
-            let script = Script::ALL.iter().find(|s| s.sha() == arg(1));
+            let script = Script::ALL.iter().find(|s| s.sha1() == arg(1));
             let name = script.map_or_else(|| arg(0).to_lowercase(), |s| format!("{}.lua", s.name()));
             found.entry(name).or_default().push(u64::try_from(*micros).unwrap_or(0));
         }

@@ -12,10 +12,16 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mtimer_store::Store;
 use mtimer_store::conformance::{Fault, Harness, Site, Unsupported};
-use mtimer_store_redis::test_support::{Proxy, Server, ServerOptions, TestCluster};
+use mtimer_store_redis::test_support::{
+    Proxy, Server, ServerOptions, TestCluster, as_user, documented_rights, user_with,
+};
 use mtimer_store_redis::{Options, RedisStore};
 
-/// A server for each site, behind a proxy. They live as long as the harness: lanes may outlive their site.
+/// The cluster of each site that has a server of its own.
+const CONFORMANCE: &str = "conformance";
+
+/// A server for each site, behind a proxy. They live as long as the harness: lanes may outlive their
+/// site. The store has the rights that operators are told to give it, and no others.
 #[derive(Default)]
 pub struct Standalone {
     sites: Mutex<Vec<Arc<Inner>>>,
@@ -32,7 +38,9 @@ struct StandaloneSite(Arc<Inner>);
 impl Harness for Standalone {
     fn fresh(&self, partitions: u16) -> BoxFuture<'_, Box<dyn Site>> {
         async move {
-            let server = Server::start_with(ServerOptions { append_only: true, ..ServerOptions::default() });
+            let extra = user_with(&documented_rights(CONFORMANCE));
+            let server =
+                Server::start_with(ServerOptions { append_only: true, extra, ..ServerOptions::default() });
             let proxy = Proxy::start(&server.address()).await;
             let site = Arc::new(Inner { server: Mutex::new(server), proxy, partitions });
             self.sites.lock().unwrap().push(site.clone());
@@ -44,7 +52,7 @@ impl Harness for Standalone {
 
 impl Site for StandaloneSite {
     fn open(&mut self) -> BoxFuture<'_, Arc<dyn Store>> {
-        open(vec![self.0.proxy.url()], "conformance".into(), self.0.partitions).boxed()
+        open(vec![as_user(&self.0.proxy.url())], CONFORMANCE.into(), self.0.partitions).boxed()
     }
 
     fn restart(&mut self) -> BoxFuture<'_, Result<(), Unsupported>> {
@@ -69,9 +77,17 @@ impl Site for StandaloneSite {
     }
 }
 
-/// One cluster of three masters for all sites, each with a name of its own.
+/// One cluster of three masters for all sites, each with a name of its own. Rights are as above.
 pub struct Clustered {
-    pub cluster: Arc<TestCluster>,
+    cluster: Arc<TestCluster>,
+}
+
+impl Clustered {
+    pub fn start() -> Self {
+        let user = user_with(&documented_rights("site*"));
+        let user: Vec<&str> = user.iter().map(String::as_str).collect();
+        Self { cluster: Arc::new(TestCluster::start_with(&user)) }
+    }
 }
 
 struct ClusterSite {
@@ -92,7 +108,7 @@ impl Harness for Clustered {
 impl Site for ClusterSite {
     fn open(&mut self) -> BoxFuture<'_, Arc<dyn Store>> {
         // One address is enough: the rest is found.
-        open(self.cluster.urls()[..1].to_vec(), self.name.clone(), self.partitions).boxed()
+        open(vec![as_user(&self.cluster.urls()[0])], self.name.clone(), self.partitions).boxed()
     }
 
     fn fault(&mut self, fault: Fault) -> BoxFuture<'_, Result<(), Unsupported>> {

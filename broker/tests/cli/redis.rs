@@ -1,0 +1,82 @@
+//! What a broker says of its store on Redis.
+
+use std::fmt::Write as _;
+
+use mtimer_store_redis::test_support::Server;
+use serde_json::Value;
+
+use crate::harness::{Running, run, wait_for};
+
+/// What some timers take in the store, at least.
+const BATCH: u64 = 8 * 60_000;
+
+/// A broker that keeps what its frozen replica does not have.
+struct Keeping {
+    replica: Server,
+    _master: Server,
+    _broker: Running,
+    addr: String,
+}
+
+impl Keeping {
+    /// Starts one, and schedules three batches of timers.
+    fn start(flags: &[&str]) -> Self {
+        let master = Server::start();
+        let replica = master.add_replica();
+        let url = master.url();
+        let args = ["broker", "--json", "--listen", "127.0.0.1:0", "--partitions", "1", "--redis", &url];
+        let mut broker = Running::start(&[&args[..], flags].concat());
+        let ready: Value = serde_json::from_str(&broker.line()).unwrap();
+        let addr = ready["listening"].as_str().unwrap().to_owned();
+        let this = Self { replica, _master: master, _broker: broker, addr };
+        this.replica.freeze();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("timers.ndjson");
+        let payload = "x".repeat(60_000);
+        let mut lines = String::new();
+        for _ in 0..8 {
+            writeln!(lines, r#"{{"in":"1h","group":"g","app":"a","payload":"{payload}"}}"#).unwrap();
+        }
+        std::fs::write(&file, lines).unwrap();
+        for _ in 0..3 {
+            run(&["schedule", "--broker", &this.addr, "--file", file.to_str().unwrap()]).ok();
+        }
+        this
+    }
+
+    /// Bytes kept, records dropped, whether the promise is off.
+    fn log(&self) -> [u64; 3] {
+        let status = run(&["status", "--json", "--broker", &self.addr]).ok().json();
+        ["store_log_bytes", "store_log_dropped_records_total", "store_log_promise_off"]
+            .map(|name| status["counters"][name].as_u64().unwrap_or_else(|| panic!("{name}: {status}")))
+    }
+}
+
+#[test]
+fn status_says_how_much_of_the_last_writes_is_kept() {
+    let broker = Keeping::start(&[]);
+    let [bytes, dropped, promise_off] = broker.log();
+    assert!(bytes >= 3 * BATCH, "{bytes}");
+    assert_eq!((dropped, promise_off), (0, 0));
+    let text = run(&["status", "--broker", &broker.addr]).ok().out;
+    let line = text.lines().find(|line| line.starts_with("store_log_bytes")).unwrap();
+    assert!(line.ends_with("now"), "{line}");
+    broker.replica.thaw();
+    wait_for("trimmed", || (broker.log() == [0, 0, 0]).then_some(()));
+}
+
+#[test]
+fn status_says_when_what_was_answered_may_be_lost_and_when_no_more() {
+    let broker = Keeping::start(&["--redis-write-log", "1MiB"]);
+    let [bytes, dropped, promise_off] = broker.log();
+    assert!((1..=1 << 20).contains(&bytes) && dropped > 0, "{bytes} bytes, {dropped} dropped");
+    assert_eq!(promise_off, 1);
+    broker.replica.thaw();
+    wait_for("safe", || (broker.log() == [0, dropped, 0]).then_some(()));
+}
+
+#[test]
+fn without_memory_nothing_is_kept_or_promised() {
+    let broker = Keeping::start(&["--redis-write-log", "0"]);
+    assert_eq!(broker.log(), [0, 0, 0]);
+}

@@ -1,0 +1,40 @@
+//! Connections of the `redis` crate to the servers, for programs that measure them or clear up.
+//!
+//! Not in here: anything a store does.
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisError};
+use tokio_util::task::TaskTracker;
+
+use mtimer_store::StoreError;
+
+use crate::options::Options;
+use crate::wire::{Access, Lost, Pool, Servers, Use, explain};
+
+/// Connects to every master, entering it as the store does. The connections speak RESP2, whatever
+/// the addresses say.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`]: try again. [`StoreError::Unusable`] says what to change.
+pub async fn connect_to_masters(options: &Options) -> Result<Vec<MultiplexedConnection>, StoreError> {
+    let (addresses, access) = options.check()?;
+    let access = Access { resp3: false, ..access };
+    let how = Use { answer_within: options.answer_within, scripts: false };
+    let pool = Pool::new(access.clone(), how, TaskTracker::new());
+    let servers = Servers::discover(addresses, pool).await.map_err(explain)?;
+    let mut all = Vec::new();
+    for address in servers.masters() {
+        let lost = |error: RedisError| explain(Lost(format!("{address}: {error}")));
+        all.push(connect(&address, &access).await.map_err(lost)?);
+    }
+    Ok(all)
+}
+
+async fn connect(address: &str, access: &Access) -> Result<MultiplexedConnection, RedisError> {
+    let mut connection = access.client(address)?.get_multiplexed_async_connection().await?;
+    for command in access.login() {
+        let () = Cmd::query_async(&command, &mut connection).await?;
+    }
+    Ok(connection)
+}

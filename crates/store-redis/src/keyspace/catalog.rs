@@ -1,0 +1,464 @@
+//! The owner's picture of the slots of its partition.
+//!
+//! Purpose: which slots there are, in which index, how full, and what is in them; from that the slots
+//! in which an id may be, the place of a timer, what to load next and how far everything is loaded.
+//!
+//! Invariants, whenever no write is under way:
+//! - Every slot that has contents is in the picture, in the index in which it is.
+//! - `need` of a slot is at or below the fire time of everything in it that the owner has not loaded or
+//!   filed; nothing is needed before `next`. So the horizon is exact: see [`mtimer_store::Loaded`].
+//!
+//! A wide slot that has too much in it to be loaded at once is *dense*: it takes in nothing from
+//! [`LEAD_MS`] before it begins, and its timers are moved to narrower slots, a few at a time. Those are
+//! candidates of the same ids, so a timer at its birth position stays there.
+//!
+//! Not in here: timers, Redis, moved timers ([`super::fingerprints`]).
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use mtimer_types::{SlotWidth, Time, TimerId};
+
+use super::fingerprints::Fingerprints;
+use super::keys::{IndexKey, SlotKey};
+use super::place::{Placed, level};
+use super::secret::{Hash, Secret};
+
+/// Timers after which a slot is full: the listpack's sweet spot.
+pub(crate) const FULL: u32 = 128;
+/// Bytes after which a slot is full: reading one stays below a millisecond.
+const FULL_BYTES: u32 = 64 << 10;
+/// What a slot is taken to hold whose length is not known yet.
+const UNKNOWN: u32 = FULL / 2;
+/// A wide slot with more than so many full siblings' contents is dense.
+const DENSE: u64 = 5;
+/// How long before a dense slot begins its splitting does, ms: the largest takes thirteen steps, and
+/// loads come every few seconds if they do not reach farther than usual.
+const LEAD_MS: u64 = 120_000;
+/// Timers a narrower slot should get at least when a wide one is split.
+const SPLIT_DENSITY: u64 = 32;
+/// Tracks: first deliveries and the retry tiers.
+const TRACKS: u8 = mtimer_types::limits::MAX_RETRY_TIERS as u8 + 1;
+
+/// Slots, timers and bytes of one step of a load, about.
+const STEP_SLOTS: usize = 32;
+const STEP_TIMERS: u32 = 384;
+const STEP_BYTES: u32 = 256 << 10;
+
+/// What a load does next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Read these slots whole and move them to the copy; then [`Catalog::read_whole`].
+    Read(Vec<SlotKey>),
+    /// Move the timers of these slots, siblings, to slots of [`Catalog::split_width`] or narrower.
+    Split(Vec<SlotKey>),
+    /// Everything that was asked for is loaded.
+    Done,
+}
+
+/// Where a timer is filed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// In this slot. It may be the one in which the timer is already.
+    pub(crate) slot: SlotKey,
+    /// It is one of those in which the timer is looked for, at the fire time that is in its id: it needs
+    /// no entry in `moved`.
+    pub(crate) is_birth: bool,
+}
+
+/// What one apply files, until its outcome is known: then it is dropped, or goes to
+/// [`Catalog::abandon`].
+#[derive(Debug, Default)]
+pub(crate) struct Placements {
+    placed: Vec<(SlotKey, Hash, u32)>,
+    new: Vec<SlotKey>,
+}
+
+impl Placements {
+    /// Slots that are in no index yet: their entries ([`Catalog::index`], with the slot's start as score)
+    /// are written before their contents.
+    pub(crate) fn new_slots(&self) -> &[SlotKey] {
+        &self.new
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SlotState {
+    /// In `zset`, or `retry<n>` for a retry tier.
+    Waiting,
+    /// In `list`.
+    List,
+    /// In `copy`.
+    Copy,
+}
+
+#[derive(Debug)]
+struct Slot {
+    state: SlotState,
+    timers: u32,
+    bytes: u32,
+    /// Before this time nothing in it needs loading; `None`: nothing in it does.
+    need: Option<u64>,
+    ids: Fingerprints,
+}
+
+impl Slot {
+    const fn new(state: SlotState) -> Self {
+        Self { state, timers: 0, bytes: 0, need: None, ids: Fingerprints::EMPTY }
+    }
+
+    const fn is_full(&self) -> bool {
+        self.timers >= FULL || self.bytes >= FULL_BYTES
+    }
+}
+
+/// See the module. Of a partition without timers to begin with.
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    secret: Secret,
+    slots: BTreeMap<SlotKey, Slot>,
+    needs: BTreeSet<(u64, SlotKey)>,
+    /// The first millisecond that is not loaded.
+    next: u64,
+    /// Dense slots that start up to here are being split.
+    splitting: u64,
+}
+
+impl Catalog {
+    pub(crate) const fn new(secret: Secret) -> Self {
+        Self { secret, slots: BTreeMap::new(), needs: BTreeSet::new(), next: 0, splitting: 0 }
+    }
+
+    /// A slot was found in an index when the partition was acquired: any id may be in it.
+    pub(crate) fn found(&mut self, slot: SlotKey, index: IndexKey) {
+        let state = match index {
+            IndexKey::Zset | IndexKey::Retry(_) => SlotState::Waiting,
+            IndexKey::List => SlotState::List,
+            IndexKey::Copy => SlotState::Copy,
+        };
+        let (timers, bytes, ids) = (UNKNOWN, FULL_BYTES / 2, Fingerprints::UNKNOWN);
+        #[cfg(test)]
+        let ids = if crate::simulation::broken(crate::simulation::Broken::FoundSlotsTakenForEmpty) {
+            Fingerprints::EMPTY
+        } else {
+            ids
+        };
+        self.slots.insert(slot, Slot { timers, bytes, ids, ..Slot::new(state) });
+        self.set_need(slot, Some(slot.start.max(self.next)));
+    }
+
+    /// All slots, in order.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = SlotKey> {
+        self.slots.keys().copied()
+    }
+
+    /// Whether there is such a slot.
+    #[cfg(test)]
+    pub(crate) fn has(&self, slot: SlotKey) -> bool {
+        self.slots.contains_key(&slot)
+    }
+
+    /// The index in which a slot is, or is to be.
+    pub(crate) fn index(&self, slot: SlotKey) -> IndexKey {
+        match self.slots.get(&slot).map_or(self.new_state(slot), |entry| entry.state) {
+            SlotState::List => IndexKey::List,
+            SlotState::Copy => IndexKey::Copy,
+            SlotState::Waiting if slot.track == 0 => IndexKey::Zset,
+            SlotState::Waiting => IndexKey::Retry(slot.track),
+        }
+    }
+
+    const fn new_state(&self, slot: SlotKey) -> SlotState {
+        if slot.start < self.next { SlotState::Copy } else { SlotState::Waiting }
+    }
+
+    /// Whether [`Catalog::births`] rules out for this slot whatever is not in it.
+    pub(crate) fn knows_ids(&self, slot: SlotKey) -> bool {
+        self.slots.get(&slot).is_none_or(|entry| entry.ids.is_known())
+    }
+
+    /// The slots in which a timer may be that has no entry in `moved`, those first that almost certainly
+    /// have it. Mostly none of a new timer, and one of a stored one.
+    pub(crate) fn births(&self, id: TimerId) -> Vec<SlotKey> {
+        let timer = Placed { id, hash: self.secret.id(id), fire: id.birth_due() };
+        let (mut likely, mut unknown) = (Vec::new(), Vec::new());
+        for width in SlotWidth::ALL.into_iter().rev().filter(|width| *width <= id.birth_width()) {
+            let levels = self.levels_in_use(timer, width);
+            for slot in timer.candidates(0, width).take(levels) {
+                match self.slots.get(&slot).map(|entry| &entry.ids) {
+                    Some(ids) if !ids.is_known() => unknown.push(slot),
+                    Some(ids) if ids.may_have(timer.hash) => likely.push(slot),
+                    _ => {}
+                }
+            }
+        }
+        likely.append(&mut unknown);
+        likely
+    }
+
+    /// Up to which level there are slots among a timer's candidates.
+    fn levels_in_use(&self, timer: Placed, width: SlotWidth) -> usize {
+        let start = width.start_of(timer.fire).as_ms();
+        let last = self.group((0, width, start)).next_back();
+        last.map_or(0, |(slot, _)| level(width, slot.sibling) as usize + 1)
+    }
+
+    /// The place for a timer that is to fire at `fire`, in `width` at most. It counts from now on, unless
+    /// it is abandoned. A timer that is in a slot already is counted there until [`Catalog::removed`], also
+    /// if that is the same slot. `size`: bytes of its value.
+    pub(crate) fn place(
+        &mut self,
+        id: TimerId,
+        fire: Time,
+        track: u8,
+        width: SlotWidth,
+        size: usize,
+        turn: &mut Placements,
+    ) -> Place {
+        let timer = Placed { id, hash: self.secret.id(id), fire };
+        let slot = self.choose(timer, track, width);
+        let size = u32::try_from(size).unwrap_or(u32::MAX);
+        if !self.slots.contains_key(&slot) {
+            self.slots.insert(slot, Slot::new(self.new_state(slot)));
+            turn.new.push(slot);
+        }
+        turn.placed.push((slot, timer.hash, size));
+        self.add(slot, timer.hash, fire.as_ms(), size);
+        let is_birth = track == 0 && fire == id.birth_due() && slot.width <= id.birth_width();
+        Place { slot, is_birth }
+    }
+
+    fn choose(&self, timer: Placed, track: u8, width: SlotWidth) -> SlotKey {
+        let mut width = width;
+        loop {
+            let mut candidates = timer.candidates(track, width);
+            let has_room = |slot: &SlotKey| self.slots.get(slot).is_none_or(|entry| !entry.is_full());
+            let Some(narrower) = width.narrower() else {
+                // The last level of a second takes in everything that is left.
+                let mut last = SlotKey { track, width, start: 0, sibling: 0 };
+                return candidates.inspect(|slot| last = *slot).find(has_room).unwrap_or(last);
+            };
+            if self.takes_in(track, width, timer.fire)
+                && let Some(slot) = candidates.find(has_room)
+            {
+                return slot;
+            }
+            width = narrower;
+        }
+    }
+
+    /// Whether a wide slot does: not if it is loaded, or being split.
+    fn takes_in(&self, track: u8, width: SlotWidth, fire: Time) -> bool {
+        let start = width.start_of(fire).as_ms();
+        start >= self.next && (start > self.splitting || !self.is_dense((track, width, start)))
+    }
+
+    fn add(&mut self, slot: SlotKey, id: Hash, fire: u64, size: u32) {
+        let next = self.next;
+        let Some(entry) = self.slots.get_mut(&slot) else { return };
+        entry.timers += 1;
+        entry.bytes = entry.bytes.saturating_add(size);
+        entry.ids.add(id);
+        let need = match entry.state {
+            // The owner remembers what it files before the horizon.
+            SlotState::Copy if fire < next => entry.need,
+            SlotState::Copy => Some(entry.need.map_or(fire, |need| need.min(fire))),
+            SlotState::Waiting | SlotState::List => Some(slot.start.max(next)),
+        };
+        self.set_need(slot, need);
+    }
+
+    /// The apply of these placements has not, and will not, put anything anywhere.
+    pub(crate) fn abandon(&mut self, turn: Placements) {
+        for (slot, id, size) in turn.placed {
+            self.take_out(slot, [id], Some(size));
+        }
+        for slot in turn.new {
+            if self.slots.get(&slot).is_some_and(|entry| entry.timers == 0) {
+                self.emptied(slot);
+            }
+        }
+    }
+
+    /// These timers, which were in a slot, are not any more. A slot is forgotten with the last of what it
+    /// was known to have; its index entry has gone with its contents.
+    pub(crate) fn removed(&mut self, slot: SlotKey, ids: impl IntoIterator<Item = TimerId>) {
+        let secret = self.secret;
+        self.take_out(slot, ids.into_iter().map(|id| secret.id(id)), None);
+        if self.slots.get(&slot).is_some_and(|entry| entry.timers == 0 && entry.ids.is_known()) {
+            self.emptied(slot);
+        }
+    }
+
+    /// `size`: of each; `None`: the average.
+    fn take_out(&mut self, slot: SlotKey, ids: impl IntoIterator<Item = Hash>, size: Option<u32>) {
+        let Some(entry) = self.slots.get_mut(&slot) else { return };
+        for id in ids {
+            let size = size.unwrap_or(entry.bytes / entry.timers.max(1));
+            entry.timers = entry.timers.saturating_sub(1);
+            entry.bytes = entry.bytes.saturating_sub(size);
+            entry.ids.remove(id);
+        }
+    }
+
+    /// A slot is empty and in no index.
+    pub(crate) fn emptied(&mut self, slot: SlotKey) {
+        self.set_need(slot, None);
+        self.slots.remove(&slot);
+    }
+
+    /// A slot has these ids, and no others (HKEYS).
+    pub(crate) fn read_ids(&mut self, slot: SlotKey, ids: impl ExactSizeIterator<Item = TimerId>) {
+        let secret = self.secret;
+        if let Some(entry) = self.slots.get_mut(&slot) {
+            entry.timers = ids.len() as u32;
+            entry.ids = ids.map(|id| secret.id(id)).collect();
+        }
+    }
+
+    /// A slot was read, has these ids and so many bytes of values, and is in the copy. One without ids is
+    /// in no index.
+    pub(crate) fn read_whole(
+        &mut self,
+        slot: SlotKey,
+        ids: impl ExactSizeIterator<Item = TimerId>,
+        bytes: usize,
+    ) {
+        if ids.len() == 0 {
+            return self.emptied(slot);
+        }
+        self.read_ids(slot, ids);
+        if let Some(entry) = self.slots.get_mut(&slot) {
+            (entry.state, entry.bytes) = (SlotState::Copy, u32::try_from(bytes).unwrap_or(u32::MAX));
+            self.set_need(slot, None);
+        }
+    }
+
+    /// What to load next, up to `until`: a bounded number of timers and bytes.
+    pub(crate) fn step(&self, until: Time) -> Step {
+        let mut read: Vec<SlotKey> = Vec::new();
+        let (mut timers, mut bytes) = (0, 0);
+        for (_, slot) in self.needs.iter().take_while(|(need, _)| *need <= until.as_ms()) {
+            if self.is_dense(window(*slot)) {
+                if read.is_empty() {
+                    return Step::Split(self.to_split(window(*slot)));
+                }
+                break;
+            }
+            let size = self.slots.get(slot).map_or((0, 0), |entry| (entry.timers, entry.bytes));
+            (timers, bytes) = (timers + size.0, bytes + size.1);
+            let is_enough = timers > STEP_TIMERS || bytes > STEP_BYTES || read.len() >= STEP_SLOTS;
+            if is_enough && !read.is_empty() {
+                break;
+            }
+            read.push(*slot);
+        }
+        if read.is_empty() { Step::Done } else { Step::Read(read) }
+    }
+
+    /// Siblings of a dense slot that begins soon behind `until`, to be split next, so that little is left
+    /// of it when it is needed; none if there is no such slot.
+    pub(crate) fn split_ahead(&mut self, until: Time) -> Vec<SlotKey> {
+        self.splitting = self.splitting.max(until.as_ms().saturating_add(LEAD_MS));
+        let soon = self.wide_windows(self.splitting).filter(|window| self.is_dense(*window));
+        let parts = soon.map(|window| self.to_split(window)).filter(|parts| !parts.is_empty());
+        // A day that begins goes into its hours before they are split in turn.
+        parts.min_by_key(|parts| (parts[0].start, Reverse(parts[0].width))).unwrap_or_default()
+    }
+
+    /// Wide slots that start at `start` or before.
+    fn wide_windows(&self, start: u64) -> impl Iterator<Item = Window> {
+        let wide = SlotWidth::ALL.into_iter().filter(|width| *width != SlotWidth::Second);
+        let all = wide.flat_map(|width| (0..TRACKS).map(move |track| (track, width)));
+        let slots = all.flat_map(move |(track, width)| {
+            let at = |start, sibling| SlotKey { track, width, start, sibling };
+            self.slots.range(at(0, 0)..=at(start, u32::MAX)).map(|(slot, _)| window(*slot))
+        });
+        let mut last = None;
+        slots.filter(move |window| last.replace(*window) != Some(*window))
+    }
+
+    fn to_split(&self, window: Window) -> Vec<SlotKey> {
+        // Not those that are loaded: what could not be moved out of them stays there.
+        let needed = self.group(window).filter(|(_, entry)| entry.need.is_some());
+        needed.map(|(slot, _)| slot).take(DENSE as usize).collect()
+    }
+
+    /// The width into which the timers of a dense slot go, at most.
+    pub(crate) fn split_width(&self, slot: SlotKey) -> SlotWidth {
+        let (timers, _) = self.contents(window(slot));
+        let is_dense = |w: &SlotWidth| timers / (slot.width.ms() / w.ms()) >= SPLIT_DENSITY;
+        let narrower = SlotWidth::ALL.into_iter().filter(|w| *w < slot.width);
+        narrower.clone().find(is_dense).or_else(|| slot.width.narrower()).unwrap_or(SlotWidth::Second)
+    }
+
+    /// A load up to `until` has done what it could.
+    pub(crate) fn advance(&mut self, until: Time) {
+        let needed = self.needs.first().map_or(u64::MAX, |(need, _)| *need);
+        self.next = self.next.max(needed.min(until.as_ms().saturating_add(1)));
+    }
+
+    /// Everything up to here is loaded.
+    pub(crate) const fn horizon(&self) -> Time {
+        Time::from_ms(self.next.saturating_sub(1))
+    }
+
+    /// The owner has forgotten what fires after `beyond`. Slots to move from the copy to the list; then
+    /// [`Catalog::listed`].
+    pub(crate) fn unload(&mut self, beyond: Time) -> Vec<SlotKey> {
+        self.next = self.next.min(beyond.as_ms().saturating_add(1));
+        let next = self.next;
+        let affected =
+            self.slots.iter().filter(|(slot, entry)| entry.state == SlotState::Copy && slot.end() > next);
+        let affected: Vec<SlotKey> = affected.map(|(slot, _)| *slot).collect();
+        affected.iter().for_each(|slot| self.set_need(*slot, Some(slot.start.max(next))));
+        affected.into_iter().filter(|slot| slot.start >= next).collect()
+    }
+
+    /// A slot was moved to the list.
+    pub(crate) fn listed(&mut self, slot: SlotKey) {
+        if let Some(entry) = self.slots.get_mut(&slot) {
+            entry.state = SlotState::List;
+        }
+    }
+
+    fn set_need(&mut self, slot: SlotKey, need: Option<u64>) {
+        let Some(entry) = self.slots.get_mut(&slot).filter(|entry| entry.need != need) else { return };
+        if let Some(old) = std::mem::replace(&mut entry.need, need) {
+            self.needs.remove(&(old, slot));
+        }
+        if let Some(need) = need {
+            self.needs.insert((need, slot));
+        }
+    }
+
+    fn group(&self, of: Window) -> impl DoubleEndedIterator<Item = (SlotKey, &Slot)> {
+        let at = |sibling| SlotKey { track: of.0, width: of.1, start: of.2, sibling };
+        self.slots.range(at(0)..=at(u32::MAX)).map(|(slot, entry)| (*slot, entry))
+    }
+
+    /// Timers and bytes of all siblings.
+    fn contents(&self, of: Window) -> (u64, u64) {
+        let add =
+            |sum: (u64, u64), entry: &Slot| (sum.0 + u64::from(entry.timers), sum.1 + u64::from(entry.bytes));
+        self.group(of).fold((0, 0), |sum, (_, entry)| add(sum, entry))
+    }
+
+    fn is_dense(&self, of: Window) -> bool {
+        if of.1 == SlotWidth::Second {
+            return false;
+        }
+        let (timers, bytes) = self.contents(of);
+        timers > DENSE * u64::from(FULL) || bytes > DENSE * u64::from(FULL_BYTES)
+    }
+}
+
+/// Track, width and start: what siblings have in common.
+type Window = (u8, SlotWidth, u64);
+
+const fn window(slot: SlotKey) -> Window {
+    (slot.track, slot.width, slot.start)
+}
+
+#[cfg(test)]
+mod tests;

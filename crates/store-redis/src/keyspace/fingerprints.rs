@@ -1,0 +1,318 @@
+//! What the owner knows of the fields of a hash: that one is certainly not there, or nothing.
+//!
+//! Only the owner writes, so it knows the fields of every hash that it has seen from the first one on,
+//! or has read whole. It keeps 16 bits of each. One that is not there is taken for one that is with a
+//! probability of n/65,536 for n fields: 0.2 % in a full slot, 1.6 % at most.
+
+use super::keys::{Bucket, SHELVES};
+use super::secret::Hash;
+
+/// Fields of a hash that are remembered; of one that has more nothing is known.
+const MOST: usize = 1_024;
+
+/// Fingerprints of the fields of one hash, one for each; of an empty hash to begin with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Fingerprints(Option<Vec<u16>>);
+
+impl Default for Fingerprints {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+impl Fingerprints {
+    /// Of an empty hash.
+    pub(crate) const EMPTY: Self = Self(Some(Vec::new()));
+    /// Of a hash of which nothing is known.
+    pub(crate) const UNKNOWN: Self = Self(None);
+
+    /// Whether it is known which fields are not there.
+    pub(crate) const fn is_known(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Whether the field may be there. Always true if nothing is known.
+    pub(crate) fn may_have(&self, hash: Hash) -> bool {
+        // Without a branch for each of them: vector instructions compare many at a time.
+        let has = |some: &[u16]| some.iter().fold(false, |has, other| has | (*other == hash.fingerprint()));
+        self.0.as_ref().is_none_or(|all| all.chunks(64).any(has))
+    }
+
+    /// A field is, or is about to be, there that was not.
+    pub(crate) fn add(&mut self, hash: Hash) {
+        match &mut self.0 {
+            Some(all) if all.len() < MOST => all.push(hash.fingerprint()),
+            _ => self.0 = None,
+        }
+    }
+
+    /// A field that was there is not any more.
+    pub(crate) fn remove(&mut self, hash: Hash) {
+        let Some(all) = &mut self.0 else { return };
+        match all.iter().position(|other| *other == hash.fingerprint()) {
+            Some(at) => _ = all.swap_remove(at),
+            // It was never added: whatever is known is wrong.
+            None => self.0 = None,
+        }
+    }
+}
+
+impl FromIterator<Hash> for Fingerprints {
+    fn from_iter<I: IntoIterator<Item = Hash>>(fields: I) -> Self {
+        let mut all = Self::default();
+        fields.into_iter().for_each(|hash| all.add(hash));
+        all
+    }
+}
+
+/// Which timers may have an entry in `moved`; of a partition without any to begin with.
+///
+/// At most 32 KiB. A shelf that has had more than 1,024 entries, or was found with some, is known again
+/// once it was read whole or is empty.
+#[derive(Debug, Default)]
+pub(crate) struct MovedFilter {
+    shelves: [Shelf; SHELVES as usize],
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    entries: u64,
+    ids: Fingerprints,
+}
+
+impl MovedFilter {
+    /// A shelf was found, with so many entries (HLEN).
+    pub(crate) fn found(&mut self, shelf: u8, entries: u64) {
+        let ids = if entries == 0 { Fingerprints::default() } else { Fingerprints::UNKNOWN };
+        if let Some(found) = self.shelves.get_mut(usize::from(shelf)) {
+            *found = Shelf { entries, ids };
+        }
+    }
+
+    /// A shelf has these ids, and no others (HKEYS).
+    #[cfg(test)]
+    pub(crate) fn read(&mut self, shelf: u8, ids: impl ExactSizeIterator<Item = Hash>) {
+        if let Some(found) = self.shelves.get_mut(usize::from(shelf)) {
+            *found = Shelf { entries: ids.len() as u64, ids: ids.collect() };
+        }
+    }
+
+    /// A timer has, or is about to have, an entry that had none.
+    pub(crate) fn add(&mut self, id: Hash) {
+        let shelf = &mut self.shelves[usize::from(id.shelf())];
+        shelf.entries += 1;
+        shelf.ids.add(id);
+    }
+
+    /// A timer that had an entry has none any more.
+    pub(crate) fn remove(&mut self, id: Hash) {
+        let shelf = &mut self.shelves[usize::from(id.shelf())];
+        shelf.entries = shelf.entries.saturating_sub(1);
+        shelf.ids.remove(id);
+        if shelf.entries == 0 {
+            shelf.ids = Fingerprints::default();
+        }
+    }
+
+    /// Whether the timer may have an entry.
+    pub(crate) fn may_have(&self, id: Hash) -> bool {
+        self.shelves[usize::from(id.shelf())].ids.may_have(id)
+    }
+}
+
+/// Parts of an `ended` bucket that are filtered by themselves.
+const PARTS: usize = 64;
+/// Buckets that are remembered: those around the present one.
+const BUCKETS: usize = 4;
+
+/// Which timers and requests may have a remembered outcome in an `ended` bucket. At most 130 KiB a
+/// bucket, and four buckets; nothing is known of a 64th of a bucket in which there are more than 1,024.
+///
+/// Nobody but the owner writes outcomes, and only into the bucket of its clock: so buckets that begin
+/// behind its acquisition are known from their first outcome on.
+#[derive(Debug)]
+pub(crate) struct EndedFilter {
+    /// By bucket, ascending: those with outcomes.
+    buckets: Vec<(Bucket, Box<[Fingerprints; PARTS]>)>,
+    /// The first bucket that is known.
+    known_from: Bucket,
+    /// The owner has said what its clock shows.
+    is_begun: bool,
+}
+
+impl EndedFilter {
+    /// Of an owner that acquires its partition in this bucket, by the store's clock. The clock of the
+    /// owner before it was not ahead by more than a bucket of that, or of this owner's ([`Self::begin`]).
+    pub(crate) const fn new(acquired: Bucket) -> Self {
+        Self { buckets: Vec::new(), known_from: Bucket(acquired.0 + 2), is_begun: false }
+    }
+
+    /// Takes in the bucket of the owner's clock at its first turn; later calls change nothing.
+    pub(crate) fn begin(&mut self, first: Bucket) {
+        if !std::mem::replace(&mut self.is_begun, true) {
+            self.known_from = self.known_from.max(Bucket(first.0 + 2));
+        }
+    }
+
+    /// An outcome is, or is about to be, in a bucket.
+    pub(crate) fn add(&mut self, bucket: Bucket, field: Hash) {
+        if bucket < self.known_from {
+            return;
+        }
+        let at = match self.buckets.binary_search_by_key(&bucket, |(b, _)| *b) {
+            Ok(at) => at,
+            Err(at) => {
+                self.buckets.insert(at, (bucket, Box::new(std::array::from_fn(|_| Fingerprints::default()))));
+                at
+            }
+        };
+        let part = &mut self.buckets[at].1[field.part(PARTS)];
+        if !part.may_have(field) {
+            part.add(field);
+        }
+        if self.buckets.len() > BUCKETS {
+            let (oldest, _) = self.buckets.remove(0);
+            self.known_from = Bucket(oldest.0 + 1);
+        }
+    }
+
+    /// Whether an outcome may be in a bucket.
+    pub(crate) fn may_have(&self, bucket: Bucket, field: Hash) -> bool {
+        let has = |(b, parts): &(Bucket, Box<[Fingerprints; PARTS]>)| {
+            *b == bucket && parts[field.part(PARTS)].may_have(field)
+        };
+        bucket < self.known_from || self.buckets.iter().any(has)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mtimer_types::{PartitionId, SlotWidth, Time, TimerId};
+    use proptest::prelude::*;
+
+    use super::super::secret::Secret;
+    use super::*;
+
+    fn hash(n: u64) -> Hash {
+        let id = TimerId::with_width(Time::from_ms(7_000), SlotWidth::Second, PartitionId(0), n);
+        Secret::new([3; 16]).id(id)
+    }
+
+    #[test]
+    fn what_was_added_may_be_there_and_little_else() {
+        let all: Fingerprints = (0..128).map(hash).collect();
+        let mistaken = (128..50_128).filter(|n| all.may_have(hash(*n))).count();
+        assert!(all.is_known() && (0..128).all(|n| all.may_have(hash(n))));
+        // 50,000 x 128 / 65,536 = 98.
+        assert!((60..140).contains(&mistaken), "{mistaken}");
+    }
+
+    #[test]
+    fn of_too_many_nothing_is_known() {
+        let mut all: Fingerprints = (0..MOST as u64).map(hash).collect();
+        assert!(all.is_known());
+        all.add(hash(MOST as u64));
+        assert!(!all.is_known() && all.may_have(hash(1 << 40)));
+        all.remove(hash(0));
+        assert!(!all.is_known());
+    }
+
+    #[test]
+    fn one_that_was_never_added_cannot_be_removed() {
+        let mut all: Fingerprints = [hash(1)].into_iter().collect();
+        all.remove(hash(2));
+        assert_eq!(all, Fingerprints::UNKNOWN);
+    }
+
+    proptest! {
+        #[test]
+        fn none_that_is_there_is_ruled_out(acts in proptest::collection::vec((0u64..300, any::<bool>()), 0..2_000)) {
+            let (mut all, mut there) = (Fingerprints::default(), std::collections::BTreeSet::new());
+            for (n, adds) in acts {
+                match adds {
+                    true if there.insert(n) => all.add(hash(n)),
+                    false if there.remove(&n) => all.remove(hash(n)),
+                    _ => {}
+                }
+            }
+            prop_assert!(all.is_known() && there.iter().all(|n| all.may_have(hash(*n))));
+            there.iter().for_each(|n| all.remove(hash(*n)));
+            prop_assert_eq!(all, Fingerprints::EMPTY);
+        }
+    }
+
+    #[test]
+    fn a_shelf_is_known_if_it_was_seen_from_its_first_entry_on_or_read_or_is_empty() {
+        let mut moved = MovedFilter::default();
+        let [one, other] = [1, 2].map(hash);
+        assert!(!moved.may_have(one));
+        moved.add(one);
+        assert!(moved.may_have(one) && !moved.may_have(other));
+        moved.remove(one);
+        assert!(!moved.may_have(one));
+        (0..SHELVES).for_each(|shelf| moved.found(shelf, u64::from(shelf == one.shelf())));
+        let elsewhere = (3..).map(hash).find(|hash| hash.shelf() != one.shelf()).unwrap();
+        let beside = (3..).map(hash).find(|hash| hash.shelf() == one.shelf()).unwrap();
+        assert!(moved.may_have(one) && moved.may_have(beside) && !moved.may_have(elsewhere));
+        moved.read(one.shelf(), [one].into_iter());
+        assert!(moved.may_have(one) && !moved.may_have(beside));
+        moved.found(one.shelf(), 2);
+        moved.remove(beside);
+        assert!(moved.may_have(beside));
+        moved.remove(one);
+        assert!(!moved.may_have(one) && !moved.may_have(beside));
+    }
+
+    #[test]
+    fn a_shelf_that_had_too_many_is_known_when_it_is_empty() {
+        let mut moved = MovedFilter::default();
+        let many = || (0..20_000).map(hash);
+        many().for_each(|id| moved.add(id));
+        assert!(moved.may_have(hash(1 << 30)));
+        many().for_each(|id| moved.remove(id));
+        assert!(!moved.may_have(hash(1 << 30)));
+    }
+
+    #[test]
+    fn buckets_that_began_before_the_acquisition_are_unknown() {
+        let mut ended = EndedFilter::new(Bucket(100));
+        assert!((98..102).all(|b| ended.may_have(Bucket(b), hash(1))));
+        ended.add(Bucket(100), hash(2));
+        ended.add(Bucket(102), hash(2));
+        assert!(ended.may_have(Bucket(101), hash(1)) && ended.may_have(Bucket(102), hash(2)));
+        assert!(!ended.may_have(Bucket(102), hash(1)) && !ended.may_have(Bucket(103), hash(2)));
+        // What is forgotten is unknown, also to a clock that goes back.
+        (103..107).for_each(|b| ended.add(Bucket(b), hash(b)));
+        assert!(ended.may_have(Bucket(102), hash(1)) && !ended.may_have(Bucket(103), hash(1)));
+        assert!((103..107).all(|b| ended.may_have(Bucket(b), hash(b))));
+        ended.add(Bucket(102), hash(7));
+        assert_eq!(ended.buckets.len(), BUCKETS);
+    }
+
+    #[test]
+    fn an_owner_whose_clock_is_ahead_of_the_stores_knows_only_what_begins_behind_it() {
+        let mut ended = EndedFilter::new(Bucket(100));
+        ended.begin(Bucket(107));
+        ended.begin(Bucket(300));
+        assert!(ended.may_have(Bucket(108), hash(1)) && !ended.may_have(Bucket(109), hash(1)));
+        let mut ended = EndedFilter::new(Bucket(100));
+        ended.begin(Bucket(90));
+        assert!(ended.may_have(Bucket(101), hash(1)) && !ended.may_have(Bucket(102), hash(1)));
+    }
+
+    #[test]
+    fn a_bucket_is_bounded() {
+        let mut ended = EndedFilter::new(Bucket(0));
+        let add = |ended: &mut EndedFilter, n| ended.add(Bucket(5), hash(n));
+        (0..30_000).for_each(|n| add(&mut ended, n));
+        // The same again costs nothing.
+        (0..30_000).for_each(|n| add(&mut ended, n));
+        let mistaken = |ended: &EndedFilter| {
+            (1 << 20..(1 << 20) + 10_000).filter(|n| ended.may_have(Bucket(5), hash(*n))).count()
+        };
+        assert!(mistaken(&ended) < 150, "{}", mistaken(&ended));
+        (30_000..200_000).for_each(|n| add(&mut ended, n));
+        assert_eq!(mistaken(&ended), 10_000);
+        assert!(ended.buckets.iter().flat_map(|(_, parts)| parts.iter()).all(|part| !part.is_known()));
+    }
+}

@@ -1,0 +1,287 @@
+//! Looking into a partition: single timers, listings, counts.
+//!
+//! A listing is a sorted set of ids by position, whose timers are in `moved`. Positions rise for as long as the partition
+//! lives, so a cursor is a position.
+
+use std::collections::HashSet;
+
+use mtimer_store::decide::{At, Row, Table};
+use mtimer_store::op::Retained;
+use mtimer_store::view::{Fact, Need, View};
+use mtimer_store::{
+    Census, DeadFilter, DeadLetter, InFlight, LaneError, Page, Place, Record, Taken, Unconfirmed,
+};
+use mtimer_types::{Destination, Target, Time, TimerId, limits};
+use redis::Pipeline;
+
+use super::facts::{Locations, Lookup};
+use super::owner::Owner;
+use super::reply;
+use super::writes::Writes;
+use crate::keyspace::keys::{HashKey, IndexKey, KEY_SHELVES, SHELVES, SlotKey};
+use crate::keyspace::value::{Location, MovedEntry, decode_id, decode_moved, encode_in_flight};
+
+/// Bytes of records after which a page of a listing ends.
+const PAGE_BYTES: u64 = 256 << 10;
+/// Slots that are counted at a time.
+const COUNT_STEP: usize = 500;
+
+/// An entry of a listing.
+struct Entry {
+    position: u64,
+    id: TimerId,
+}
+
+impl Owner {
+    /// See [`mtimer_store::Lane::get`].
+    pub(crate) async fn get(&mut self, target: Target) -> Result<Option<(Record, Place)>, LaneError> {
+        let (mut view, mut locations) = (View::new(), Locations::new());
+        let id = match target {
+            Target::Id(id) => Some(id),
+            Target::Key(dest, key) => {
+                let need = Need::Key(dest.clone(), key.clone());
+                self.learn(&mut view, &mut locations, [need], Time::ZERO).await?;
+                view.key(&dest, &key).ok().flatten()
+            }
+        };
+        if let Some(id) = id {
+            self.learn(&mut view, &mut locations, [Need::Row(id)], Time::ZERO).await?;
+        }
+        self.writer.read_as_owner(&Pipeline::new()).await?;
+        let row = id.and_then(|id| view.row(id).ok().flatten());
+        Ok(row.map(|row| (row.record, row.at.place())))
+    }
+
+    /// The entries of a listing from a position on, at most `limit`.
+    async fn entries(&mut self, listing: &str, from: u64, limit: usize) -> Result<Vec<Entry>, LaneError> {
+        let mut reads = Pipeline::new();
+        let range = reads.cmd("ZRANGE").arg(listing).arg(from).arg("+inf").arg("BYSCORE");
+        range.arg("LIMIT").arg(0).arg(limit).arg("WITHSCORES");
+        let answer = self.writer.read_as_owner(&reads).await?.into_iter().next().unwrap_or_default();
+        let entry = |(id, position)| {
+            Some(Entry { id: decode_id(&reply::bytes(id)?)?, position: reply::number(&position)? })
+        };
+        Ok(reply::pairs(answer).into_iter().filter_map(entry).collect())
+    }
+
+    /// The rows of a listing from a position on: at most `limit`, and about [`PAGE_BYTES`]. What cannot be read is left
+    /// out. With where to go on.
+    async fn rows(
+        &mut self,
+        listing: &str,
+        from: u64,
+        limit: u32,
+    ) -> Result<(Vec<Row>, Option<u64>), LaneError> {
+        let limit = limit.clamp(1, limits::MAX_PAGE) as usize;
+        let mut entries = self.entries(listing, from, limit + 1).await?;
+        let fits = self.how_many_fit(&entries).await?.min(limit);
+        let next = entries.get(fits).map(|entry| entry.position);
+        entries.truncate(fits);
+        let rows = self.moved_rows(entries.into_iter().map(|entry| entry.id)).await?;
+        Ok((rows, next))
+    }
+
+    async fn how_many_fit(&mut self, entries: &[Entry]) -> Result<usize, LaneError> {
+        let mut reads = Pipeline::new();
+        for entry in entries {
+            let shelf = self.space.moved(self.secret.id(entry.id).shelf());
+            reads.cmd("HSTRLEN").arg(shelf).arg(&entry.id.to_bytes());
+        }
+        let mut bytes = 0;
+        let fits = |length: &u64| {
+            bytes += length;
+            bytes <= PAGE_BYTES
+        };
+        let lengths = self.writer.read(&reads).await?;
+        let lengths = lengths.iter().map(|length| reply::number(length).unwrap_or_default());
+        Ok(lengths.take_while(fits).count().max(1))
+    }
+
+    /// The rows of timers in `moved` that can be read.
+    async fn moved_rows(&mut self, ids: impl Iterator<Item = TimerId>) -> Result<Vec<Row>, LaneError> {
+        let mut lookup = Lookup::default();
+        let ticket =
+            |id: TimerId| (id, lookup.field(HashKey::Moved(self.secret.id(id).shelf()), &id.to_bytes()));
+        let tickets: Vec<_> = ids.map(ticket).collect();
+        let found = self.look_up(&lookup).await?;
+        let mut rows = Vec::new();
+        for (id, ticket) in tickets {
+            let entry = found.value(ticket).map(|value| decode_moved(id, value, |n| self.dests.name(n)));
+            if let Some(MovedEntry::Row(row)) = entry.and_then(|entry| self.readable(entry)) {
+                rows.push(row);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// See [`mtimer_store::Lane::parked_destinations`].
+    pub(crate) async fn parked_destinations(&mut self) -> Result<Vec<(Destination, u64)>, LaneError> {
+        let mut reads = Pipeline::new();
+        reads.cmd("ZRANGE").arg(self.space.park()).arg(0).arg(-1);
+        let answer = self.writer.read_as_owner(&reads).await?.into_iter().next().unwrap_or_default();
+        let number = |value| reply::number(&value).and_then(|number| u32::try_from(number).ok());
+        let numbers: Vec<u32> = reply::list(answer).into_iter().filter_map(number).collect();
+        let mut reads = Pipeline::new();
+        numbers.iter().for_each(|number| _ = reads.cmd("ZCARD").arg(self.space.park_of(*number)));
+        let counts = self.writer.read(&reads).await?;
+        let parked = numbers.into_iter().zip(counts).filter_map(|(number, count)| {
+            Some((self.dests.name(number)?, reply::number(&count).filter(|count| *count > 0)?))
+        });
+        Ok(parked.collect())
+    }
+
+    /// See [`mtimer_store::Lane::parked`].
+    pub(crate) async fn parked(
+        &mut self,
+        dest: Destination,
+        cursor: u64,
+        limit: u32,
+    ) -> Result<Page<Record>, LaneError> {
+        let Some(number) = self.dests.number(&dest) else { return Ok(Page { rows: Vec::new(), next: None }) };
+        let (park, mut from) = (self.space.park_of(number), cursor);
+        loop {
+            let (rows, next) = self.rows(&park, from, limit).await?;
+            let rows: Vec<_> =
+                rows.into_iter().filter(|row| row.at == At::Parked).map(|r| r.record).collect();
+            match next {
+                // Whoever asks for one page only must get past rows that cannot be read, however many there are.
+                Some(next) if rows.is_empty() => from = next,
+                next => return Ok(Page { rows, next }),
+            }
+        }
+    }
+
+    /// See [`mtimer_store::Lane::dead`].
+    pub(crate) async fn dead(
+        &mut self,
+        filter: DeadFilter,
+        cursor: u64,
+        limit: u32,
+    ) -> Result<Page<DeadLetter>, LaneError> {
+        let (rows, next) = self.rows(&self.space.dead(), cursor, limit).await?;
+        let letter = |row: Row| match row.at {
+            At::Dead { reason, died } if filter.accepts(&row.record.timer.dest) => {
+                Some(DeadLetter { record: row.record, reason, died })
+            }
+            _ => None,
+        };
+        Ok(Page { rows: rows.into_iter().filter_map(letter).collect(), next })
+    }
+
+    /// See [`mtimer_store::Lane::taken`].
+    pub(crate) async fn taken(&mut self, cursor: u64, limit: u32) -> Result<Page<Taken>, LaneError> {
+        let (rows, next) = self.rows(&self.space.taken(), cursor, limit).await?;
+        let taken = |row: Row| match row.at {
+            At::Taken { epoch } => Some(Taken { record: row.record, epoch }),
+            _ => None,
+        };
+        Ok(Page { rows: rows.into_iter().filter_map(taken).collect(), next })
+    }
+
+    /// See [`mtimer_store::Lane::unconfirmed`].
+    pub(crate) async fn unconfirmed(
+        &mut self,
+        cursor: u64,
+        limit: u32,
+    ) -> Result<Page<Unconfirmed>, LaneError> {
+        let (rows, next) = self.rows(&self.space.unconfirmed(), cursor, limit).await?;
+        let unconfirmed = |row: Row| match row.at {
+            At::Unconfirmed { epoch, since } => Some(Unconfirmed { record: row.record, epoch, since }),
+            _ => None,
+        };
+        Ok(Page { rows: rows.into_iter().filter_map(unconfirmed).collect(), next })
+    }
+
+    /// The count of one kind of retained timers, and the oldest ones.
+    pub(crate) async fn read_retained(
+        &mut self,
+        of: Retained,
+        limit: usize,
+        locations: &mut Locations,
+    ) -> Result<Fact, LaneError> {
+        let listing = match of {
+            Retained::Dead => self.space.dead(),
+            Retained::Unconfirmed => self.space.unconfirmed(),
+        };
+        loop {
+            let mut reads = Pipeline::new();
+            reads.cmd("ZCARD").arg(&listing);
+            let count = self.writer.read(&reads).await?.first().and_then(reply::number).unwrap_or_default();
+            let entries = self.entries(&listing, 0, limit).await?;
+            let mut oldest = self.moved_rows(entries.iter().map(|entry| entry.id)).await?;
+            oldest.retain(|row| row.at.retained() == Some(of));
+            let is_row: HashSet<TimerId> = oldest.iter().map(Row::id).collect();
+            let without: Vec<_> = entries
+                .iter()
+                .map(|e| e.id)
+                .filter(|id| !is_row.contains(id))
+                .map(TimerId::to_bytes)
+                .collect();
+            if without.is_empty() {
+                locations.extend(oldest.iter().map(|row| (row.id(), Location::Moved)));
+                return Ok(Fact::Retained { of, limit, count, oldest });
+            }
+            // Leftovers of a write that was cut off, or damaged: they would hold up what is behind
+            // them for ever. A damaged record itself stays in `moved`.
+            let mut writes = Writes::default();
+            writes.command("ZREM", &listing, 1, &without);
+            self.write_anyway(writes).await?;
+        }
+    }
+
+    /// See [`mtimer_store::Lane::census`].
+    pub(crate) async fn census(&mut self) -> Result<Census, LaneError> {
+        let mut census = Census::default();
+        let slots: Vec<SlotKey> = self.catalog.slots().collect();
+        for some in slots.chunks(COUNT_STEP) {
+            let mut reads = Pipeline::new();
+            some.iter().for_each(|slot| _ = reads.cmd("HLEN").arg(self.space.slot(*slot)));
+            let counts = self.writer.read(&reads).await?;
+            for (slot, count) in some.iter().zip(&counts) {
+                let field = if slot.track == 0 { &mut census.pending } else { &mut census.retrying };
+                *field += reply::number(count).unwrap_or_default();
+            }
+        }
+        let parked = self.parked_destinations().await?;
+        census.parked = parked.iter().map(|(_, count)| count).sum();
+        let space = self.space.clone();
+        census.taken = self.total("ZCARD", [space.taken(), space.unconfirmed()]).await?;
+        census.dead = self.total("ZCARD", [space.dead()]).await?;
+        census.keys = self.total("HLEN", (0..KEY_SHELVES).map(|shelf| space.app_keys(shelf))).await?;
+        let moved = self.total("HLEN", (0..SHELVES).map(|shelf| space.moved(shelf))).await?;
+        let indexes = index_keys().map(|index| space.index(index)).chain([space.park()]);
+        let indexed = self.total("ZCARD", indexes).await?;
+        // Entries for moved ids beyond those that hold a parked, taken or dead timer, and entries of indexes.
+        census.residue = moved.saturating_sub(census.parked + census.taken + census.dead) + indexed;
+        Ok(census)
+    }
+
+    /// What a command counts, over some keys.
+    async fn total(&mut self, count: &str, keys: impl IntoIterator<Item = String>) -> Result<u64, LaneError> {
+        let mut reads = Pipeline::new();
+        keys.into_iter().for_each(|key| _ = reads.cmd(count).arg(key));
+        let counts = self.writer.read(&reads).await?;
+        Ok(counts.iter().filter_map(reply::number).sum())
+    }
+
+    /// See [`mtimer_store::Lane::release`].
+    pub(crate) async fn release(&mut self, in_flight: Vec<InFlight>) -> Result<(), LaneError> {
+        let mut writes = Writes::default();
+        // What was claimed beside the deliveries under way was not sent.
+        let prior = self.prior_claim.as_ms().to_string().into_bytes();
+        let in_flight = encode_in_flight(&in_flight);
+        let fields = [b"f".to_vec(), in_flight, b"r".to_vec(), b"1".to_vec(), b"c".to_vec(), prior];
+        writes.command("HSET", &self.writer.identity().owner_key, 2, &fields);
+        self.write_anyway(writes).await?;
+        self.trimmer.secure().await;
+        self.is_released = true;
+        self.set_ended(&LaneError::Closed);
+        Ok(())
+    }
+}
+
+/// All indexes of slots that there can be.
+pub(crate) fn index_keys() -> impl Iterator<Item = IndexKey> {
+    let tiers = (1..=limits::MAX_RETRY_TIERS as u8).map(IndexKey::Retry);
+    [IndexKey::Copy, IndexKey::List, IndexKey::Zset].into_iter().chain(tiers)
+}

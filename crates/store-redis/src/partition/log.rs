@@ -1,0 +1,319 @@
+//! The owner's log: the last writes, in order, to be applied again if the store loses them.
+//!
+//! Every apply is a log record: it belongs to the sequence number that it raises the owner record to. A failover of
+//! Redis, or a restart from its append-only file, loses a suffix of what was applied and nothing else, so the records
+//! above the stored number are what was lost.
+//!
+//! Invariant: the records follow one another: each starts at the sequence number to which the one before it leads.
+//!
+//! Not in here: applying them; when they are safe ([`super::trim`]).
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::writes::Writes;
+
+/// One apply: what was written when the owner record's sequence number went from `seq` to `next`.
+#[derive(Clone, Debug)]
+pub(crate) struct LogRecord {
+    /// The number that must be stored before.
+    pub(crate) seq: u64,
+    /// The number that is stored afterwards.
+    pub(crate) next: u64,
+    /// What is written. Its content never changes.
+    pub(crate) writes: Arc<Writes>,
+}
+
+/// What a store keeps to apply again after a failover or a restart of Redis, and whether that is everything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogStatus {
+    /// Bytes that the logs of all partitions hold.
+    pub bytes: usize,
+    /// Writes that were dropped for want of memory before they were safe, since the store was opened.
+    pub dropped: u64,
+    /// Since when some of the dropped writes are not known to be safe: a failover or a restart of Redis may lose them.
+    pub promise_off_since: Option<SystemTime>,
+}
+
+/// The memory that the logs of all partitions of a store share.
+#[derive(Debug)]
+pub(crate) struct LogBudget {
+    limit: usize,
+    used: AtomicUsize,
+    gaps: Mutex<Gaps>,
+}
+
+/// What was dropped for want of memory.
+#[derive(Default, Debug)]
+struct Gaps {
+    /// Records.
+    dropped: u64,
+    /// Logs of which a dropped record is not known to be safe.
+    open: usize,
+    /// Since when there are any.
+    since: Option<SystemTime>,
+}
+
+impl LogBudget {
+    /// `limit` in bytes; 0: nothing is kept.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit, used: AtomicUsize::new(0), gaps: Mutex::default() }
+    }
+
+    /// See [`LogStatus`].
+    pub(crate) fn status(&self) -> LogStatus {
+        let gaps = self.gaps();
+        let bytes = self.used.load(Ordering::Relaxed);
+        LogStatus { bytes, dropped: gaps.dropped, promise_off_since: gaps.since }
+    }
+
+    fn gaps(&self) -> MutexGuard<'_, Gaps> {
+        self.gaps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_exceeded(&self) -> bool {
+        self.used.load(Ordering::Relaxed) > self.limit
+    }
+
+    /// A record was dropped; `opens`: the first of its log.
+    fn dropped(&self, opens: bool) {
+        let mut gaps = self.gaps();
+        gaps.dropped += 1;
+        gaps.open += usize::from(opens);
+        if gaps.since.is_none() {
+            gaps.since = Some(SystemTime::now());
+            tracing::error!(
+                limit = self.limit,
+                "the log is full and drops writes that replicas or the append-only file may not have yet: a failover \
+                 of Redis can lose what was answered (raise redis-write-log, or see why replicas lag)"
+            );
+        }
+    }
+
+    /// What a log has dropped is safe, or its partition is not ours any more.
+    fn closed(&self) {
+        let mut gaps = self.gaps();
+        gaps.open -= 1;
+        if gaps.open == 0 {
+            gaps.since = None;
+            tracing::info!(
+                "all writes that the log dropped are safe: a failover of Redis loses nothing again"
+            );
+        }
+    }
+}
+
+/// See the module. Shared by the writer, which appends, and whoever finds out what is safe.
+#[derive(Debug)]
+pub(crate) struct Log {
+    budget: Arc<LogBudget>,
+    records: Mutex<Records>,
+    grown: Notify,
+    behind: Notify,
+}
+
+#[derive(Default, Debug)]
+struct Records {
+    queue: VecDeque<Kept>,
+    bytes: usize,
+    /// The last record that was dropped for want of memory, until it is safe: where it led to, and when.
+    gap: Option<(u64, Instant)>,
+    /// Records are being applied again: how old they are says nothing.
+    is_repeating: bool,
+}
+
+#[derive(Debug)]
+struct Kept {
+    record: LogRecord,
+    /// When it was last applied.
+    applied: Instant,
+}
+
+impl Log {
+    pub(crate) fn new(budget: Arc<LogBudget>) -> Self {
+        let (records, grown, behind) = Default::default();
+        Self { budget, records, grown, behind }
+    }
+
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends what was applied. Beyond the budget the oldest records of this log go.
+    pub(crate) fn push(&self, record: LogRecord) {
+        if self.budget.limit == 0 {
+            return;
+        }
+        let mut records = self.records();
+        let size = record.writes.size();
+        records.bytes += size;
+        self.budget.used.fetch_add(size, Ordering::Relaxed);
+        records.queue.push_back(Kept { record, applied: Instant::now() });
+        while self.budget.is_exceeded()
+            && let Some(Kept { record, applied }) = self.pop(&mut records)
+        {
+            let before = records.gap.replace((record.next, applied));
+            self.budget.dropped(before.is_none());
+        }
+        drop(records);
+        self.grown.notify_one();
+    }
+
+    /// Drops the records up to and including the one that led to `seq`, if they were applied at `until` or before: no
+    /// failover can lose them any more.
+    pub(crate) fn trim(&self, seq: u64, until: Instant) {
+        let mut records = self.records();
+        if records.is_repeating {
+            return;
+        }
+        let is_safe = |next: u64, applied: Instant| next <= seq && applied <= until;
+        if records.gap.is_some_and(|(next, dropped)| is_safe(next, dropped)) {
+            records.gap = None;
+            self.budget.closed();
+        }
+        while records.queue.front().is_some_and(|kept| is_safe(kept.record.next, kept.applied)) {
+            self.pop(&mut records);
+        }
+    }
+
+    /// Whether a failover could lose nothing: everything that was applied is safe.
+    pub(crate) fn is_empty(&self) -> bool {
+        let records = self.records();
+        records.queue.is_empty() && records.gap.is_none()
+    }
+
+    /// Waits until there is something that is not safe.
+    pub(crate) async fn grown(&self) {
+        while self.is_empty() {
+            self.grown.notified().await;
+        }
+    }
+
+    /// The number to which the last record led. `None`: it is safe.
+    pub(crate) fn last(&self) -> Option<u64> {
+        self.records().queue.back().map(|kept| kept.record.next)
+    }
+
+    /// Tells the owner that the store has lost records.
+    pub(crate) fn set_behind(&self) {
+        self.behind.notify_one();
+    }
+
+    /// Waits until the store is found to have lost records.
+    pub(crate) async fn behind(&self) {
+        self.behind.notified().await;
+    }
+
+    /// The records to apply again to a store that has fallen back to `seq`. `None`: the log does not reach back so far.
+    /// Nothing is trimmed until they are applied ([`Self::repeated`]).
+    pub(crate) fn since(&self, seq: u64) -> Option<Vec<LogRecord>> {
+        let mut records = self.records();
+        let from = records.queue.iter().position(|kept| kept.record.seq == seq)?;
+        records.is_repeating = true;
+        Some(records.queue.range(from..).map(|kept| kept.record.clone()).collect())
+    }
+
+    /// The store has everything again, since now.
+    pub(crate) fn repeated(&self) {
+        let mut records = self.records();
+        records.is_repeating = false;
+        let now = Instant::now();
+        records.queue.iter_mut().for_each(|kept| kept.applied = now);
+    }
+
+    fn pop(&self, records: &mut Records) -> Option<Kept> {
+        let kept = records.queue.pop_front()?;
+        let size = kept.record.writes.size();
+        records.bytes -= size;
+        self.budget.used.fetch_sub(size, Ordering::Relaxed);
+        Some(kept)
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let records = self.records.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.budget.used.fetch_sub(records.bytes, Ordering::Relaxed);
+        if records.gap.is_some() {
+            self.budget.closed();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn record(seq: u64) -> LogRecord {
+        LogRecord { seq, next: seq + 1, writes: Arc::default() }
+    }
+
+    fn log(records: usize) -> Log {
+        let size = Writes::default().size();
+        let log = Log::new(Arc::new(LogBudget::new(records * size)));
+        (1..=4).for_each(|seq| log.push(record(seq)));
+        log
+    }
+
+    fn numbers(log: &Log, seq: u64) -> Option<Vec<u64>> {
+        let numbers = log.since(seq).map(|records| records.iter().map(|record| record.seq).collect());
+        log.repeated();
+        numbers
+    }
+
+    #[test]
+    fn what_was_lost_is_what_follows_the_stored_number() {
+        let log = log(10);
+        assert_eq!(numbers(&log, 3), Some(vec![3, 4]));
+        log.trim(3, Instant::now());
+        assert_eq!((numbers(&log, 2), numbers(&log, 3)), (None, Some(vec![3, 4])));
+        log.trim(5, Instant::now());
+        assert!(log.is_empty());
+    }
+
+    #[test]
+    fn the_promise_is_off_until_what_was_dropped_for_want_of_memory_is_safe() {
+        let log = log(2);
+        assert_eq!((numbers(&log, 2), numbers(&log, 3)), (None, Some(vec![3, 4])));
+        let budget = log.budget.clone();
+        let status = budget.status();
+        assert!(status.dropped == 2 && status.promise_off_since.is_some() && status.bytes > 0, "{status:?}");
+        log.trim(2, Instant::now());
+        assert_eq!(budget.status(), status, "3 was dropped, too");
+        log.trim(3, Instant::now());
+        assert_eq!(budget.status(), LogStatus { promise_off_since: None, ..status });
+        log.push(record(5));
+        assert!(budget.status().promise_off_since.is_some());
+        drop(log);
+        assert_eq!(budget.status(), LogStatus { bytes: 0, dropped: 3, promise_off_since: None });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn age_counts_from_when_a_record_was_last_applied() {
+        let log = log(10);
+        let applied = Instant::now();
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(log.since(2).map(|records| records.len()), Some(3));
+        log.trim(5, applied);
+        assert_eq!(log.last(), Some(5), "trimmed while its records are applied again");
+        log.repeated();
+        log.trim(5, applied);
+        assert_eq!(log.last(), Some(5), "trimmed for its age before the store lost it");
+        log.trim(5, Instant::now());
+        assert!(log.is_empty());
+    }
+
+    #[test]
+    fn without_memory_nothing_is_kept_or_promised() {
+        let log = log(0);
+        assert!(log.is_empty());
+        assert_eq!(log.budget.status(), LogStatus { bytes: 0, dropped: 0, promise_off_since: None });
+    }
+}

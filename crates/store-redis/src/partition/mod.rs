@@ -1,0 +1,39 @@
+//! One partition, as its owner works on it.
+//!
+//! Calls wait in `lane` and are worked off one at a time. Whatever they read or write goes through
+//! `writer`, so nothing else has to know that answers can be lost.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `acquire` | becomes the owner, and reads the indexes |
+//! | `owner` | holds what the owner knows of the partition |
+//! | `lane` | queues calls, and runs the task that works them off |
+//! | `turn` | works a batch off: reads, decides, writes, answers |
+//! | `facts` | reads what decisions need, unless the owner knows it |
+//! | `encode` | turns what was decided into commands, in an order that may be cut off anywhere |
+//! | `writes` | holds the commands of one write, as the script `apply` takes them |
+//! | `load` | reads slots into the wheel; splits dense ones before |
+//! | `listing` | finds single timers, lists, counts, releases |
+//! | `writer` | reads and writes exactly once, whatever happens on the way |
+//! | `log` | keeps the last writes, to be applied again to a store that has lost them |
+//! | `trim` | finds out which of them are safe |
+//! | `confirm` | holds answers back until replicas have the write (`redis-replicated`) |
+//! | `destinations` | numbers destinations, so that a record holds a number instead of two names |
+//! | `reply`, `unreadable` | read what Redis answers; report damaged records |
+
+pub(crate) mod acquire;
+pub(crate) mod confirm;
+mod destinations;
+mod encode;
+mod facts;
+pub(crate) mod lane;
+mod listing;
+mod load;
+pub(crate) mod log;
+pub(crate) mod owner;
+mod reply;
+pub(crate) mod trim;
+mod turn;
+mod unreadable;
+mod writer;
+mod writes;

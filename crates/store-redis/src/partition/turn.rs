@@ -1,0 +1,268 @@
+//! A turn: read what a batch needs, decide, write the result, answer.
+//!
+//! A plain acknowledgement of a timer that can only be at one place is written without reading it first: nearly all
+//! timers end so. If it was not there after all it goes through a second turn, which looks for it.
+//!
+//! What would make a full store fuller is refused, and the rest decided anew without it.
+//!
+//! Not in here: what decisions are ([`mtimer_store::decide`]), how a lost answer is dealt with ([`super::writer`]).
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use mtimer_store::decide::Context;
+use mtimer_store::op::{CancelAnswer, RescheduleAnswer};
+use mtimer_store::view::{Changes, View, first_needs};
+use mtimer_store::{Answer, Batch, LaneError, Op, Refusal, Verdict};
+use mtimer_types::{Ended, Key, Mode, Target, Time, TimerId};
+
+use super::encode::{Draft, Drafted, Note};
+use super::facts::Locations;
+use super::owner::Owner;
+use super::writer::{TakenOut, Written};
+use crate::keyspace::keys::{Bucket, SlotKey};
+
+/// Operations of one turn: its write takes the server less than a millisecond.
+const TURN_OPS: usize = 256;
+/// Payload bytes of one turn.
+const TURN_BYTES: usize = 256 << 10;
+
+/// An acknowledgement that is written blind: the operation's place in the batch, the timer, its slot.
+struct BlindAck {
+    at: usize,
+    id: TimerId,
+    slot: SlotKey,
+}
+
+impl Owner {
+    /// See [`mtimer_store::Lane::apply`].
+    pub(crate) async fn apply(&mut self, batch: Batch) -> Result<Vec<Answer>, LaneError> {
+        let Batch { now, mut claim, ops } = batch;
+        self.ended.begin(Bucket::of(now));
+        let claims = claim.is_some();
+        let mut answers = Vec::with_capacity(ops.len());
+        let mut rest = &ops[..];
+        while !rest.is_empty() {
+            let (some, later) = rest.split_at(turn_length(rest));
+            answers.extend(self.turn(some, now, claim.take()).await?);
+            rest = later;
+        }
+        if ops.is_empty() {
+            // The store is asked all the same: it tells whether the partition is still ours.
+            self.turn(&[], now, claim).await?;
+        }
+        if claims {
+            self.confirm_claim().await?;
+        } else {
+            self.confirm(&ops, &mut answers).await?;
+        }
+        Ok(answers)
+    }
+
+    async fn turn(&mut self, ops: &[Op], now: Time, claim: Option<Time>) -> Result<Vec<Answer>, LaneError> {
+        let mut refusal = self.writer.may_evict().then_some(Refusal::MayEvict);
+        loop {
+            if let Some(why) = &refusal
+                && claim.is_none()
+                && !ops.is_empty()
+                && ops.iter().all(Op::adds)
+            {
+                // Nothing is left to write, so there is nothing for which the store has to take writes again.
+                return Ok(vec![Answer::Refused(*why); ops.len()]);
+            }
+            let some = match refusal {
+                None => Cow::Borrowed(ops),
+                Some(_) => ops.iter().filter(|op| !op.adds()).cloned().collect(),
+            };
+            match self.attempt(&some, now, claim, refusal).await? {
+                Ok(answers) => {
+                    let mut answers = answers.into_iter();
+                    let refused = |op: &Op| refusal.filter(|_| op.adds()).map(Answer::Refused);
+                    return Ok(ops.iter().filter_map(|op| refused(op).or_else(|| answers.next())).collect());
+                }
+                Err(why) => refusal = Some(why),
+            }
+        }
+    }
+
+    /// One attempt at a turn. The inner error: the store would not take it, and nothing was written.
+    async fn attempt(
+        &mut self,
+        ops: &[Op],
+        now: Time,
+        claim: Option<Time>,
+        refusal: Option<Refusal>,
+    ) -> Result<Result<Vec<Answer>, Refusal>, LaneError> {
+        let (position, blind) = (self.position, self.blind_acks(ops));
+        let is_blind: HashSet<usize> = blind.iter().map(|ack| ack.at).collect();
+        let others = || ops.iter().enumerate().filter(|(at, _)| !is_blind.contains(at));
+        let decided_ops =
+            if blind.is_empty() { Cow::Borrowed(ops) } else { others().map(|(_, op)| op.clone()).collect() };
+
+        let (mut view, mut locations) = (View::new(), Locations::new());
+        self.learn(&mut view, &mut locations, decided_ops.iter().flat_map(first_needs), now).await?;
+        let context = Context { epoch: self.epoch(), prior_claim: self.prior_claim, now };
+        let mut decided = loop {
+            match view.decide(&context, &decided_ops) {
+                Ok(decided) => break decided,
+                Err(needs) => self.learn(&mut view, &mut locations, needs, now).await?,
+            }
+        };
+        if let Some(why @ (Refusal::OutOfMemory | Refusal::ReadOnly)) = refusal {
+            refuse_unseen(why, &decided_ops, &mut decided.answers, &mut decided.changes);
+        }
+
+        let mut draft = Draft::default();
+        draft.adds = decided.answers.iter().any(is_unseen);
+        self.draft(&mut draft, &decided.changes, &locations, now);
+        for ack in &blind {
+            draft.leave(ack.slot, ack.id);
+            if let Op::Settle { timer: Some(timer), .. } = &ops[ack.at]
+                && let Some(key) = &timer.key
+            {
+                let field = self.secret.key(&timer.dest, key);
+                draft.free(field, ack.id);
+            }
+        }
+        let Drafted { writes, note } = self.finish(draft, claim);
+        let is_refused = |answer: &Answer| matches!(answer, Answer::Refused(_));
+        let missed = if writes.is_empty() {
+            // A refusal is true whoever the owner is.
+            if ops.is_empty() || !decided.answers.iter().all(is_refused) {
+                self.writer.read_as_owner(&redis::Pipeline::new()).await?;
+            }
+            HashSet::new()
+        } else {
+            match self.writer.write(writes).await? {
+                Written::Refused(why) => {
+                    self.catalog.abandon(note.placements);
+                    self.dests.forget_unstored();
+                    self.position = position;
+                    return Ok(Err(why));
+                }
+                Written::Applied(taken_out) => self.settle(note, &taken_out),
+                Written::Unreported => self.settle_unreported(note).await?,
+            }
+        };
+        self.claimed = self.claimed.max(claim.unwrap_or_default());
+
+        let mut answers: Vec<Option<Answer>> = vec![None; ops.len()];
+        others().map(|(at, _)| at).zip(decided.answers).for_each(|(at, answer)| answers[at] = Some(answer));
+        let mut again = Vec::new();
+        for ack in blind {
+            if missed.contains(&ack.id) {
+                again.push(ack.at);
+            } else {
+                answers[ack.at] = Some(Answer::Done);
+            }
+        }
+        if !again.is_empty() {
+            let ack = |at: &usize| ops[*at].id().map(|id| Op::settle(id, Verdict::Ack));
+            let acks: Vec<Op> = again.iter().filter_map(ack).collect();
+            let late = Box::pin(self.turn(&acks, now, None)).await?;
+            again.into_iter().zip(late).for_each(|(at, answer)| answers[at] = Some(answer));
+        }
+        Ok(Ok(answers.into_iter().flatten().collect()))
+    }
+
+    /// The acknowledgements that may be written blind: of timers that can be in one slot only, and that no other
+    /// operation of the turn is about.
+    fn blind_acks(&self, ops: &[Op]) -> Vec<BlindAck> {
+        if !ops.iter().any(|op| matches!(op, Op::Settle { verdict: Verdict::Ack, timer: Some(_), .. })) {
+            return Vec::new();
+        }
+        let mut named: HashMap<TimerId, u32> = HashMap::new();
+        ops.iter().filter_map(Op::id).for_each(|id| *named.entry(id).or_default() += 1);
+        let keys: HashSet<&Key> = ops.iter().filter_map(key_of).collect();
+        // Only the store knows which key a replayed timer takes.
+        let any_key = ops.iter().any(|op| matches!(op, Op::Replay { .. }));
+        let ack = |(at, op): (usize, &Op)| {
+            let Op::Settle { id, verdict: Verdict::Ack, timer: Some(timer) } = op else { return None };
+            let id = *id;
+            let is_plain = timer.mode == Mode::AtLeastOnce
+                && named.get(&id) == Some(&1)
+                && timer.key.as_ref().is_none_or(|key| !any_key && !keys.contains(key))
+                && !self.moved.may_have(self.secret.id(id));
+            match self.catalog.births(id)[..] {
+                [slot] if is_plain && self.catalog.knows_ids(slot) => Some(BlindAck { at, id, slot }),
+                _ => None,
+            }
+        };
+        ops.iter().enumerate().filter_map(ack).collect()
+    }
+
+    /// Takes note of a write. The timers of slots in which not all were found that were to leave.
+    fn settle(&mut self, mut note: Note, taken_out: &[TakenOut]) -> HashSet<TimerId> {
+        let mut missed = HashSet::new();
+        for (command, slot, ids) in std::mem::take(&mut note.leaving) {
+            let found = taken_out.iter().find(|taken| taken.command == command);
+            match found {
+                Some(taken) if taken.left == 0 => self.catalog.emptied(slot),
+                Some(taken) if taken.removed == ids.len() as u64 => {
+                    self.catalog.removed(slot, ids.iter().copied());
+                }
+                _ => {}
+            }
+            if found.is_none_or(|taken| taken.removed < ids.len() as u64) {
+                missed.extend(ids);
+            }
+        }
+        self.note(note);
+        #[cfg(test)]
+        if crate::simulation::broken(crate::simulation::Broken::MissesIgnored) {
+            missed.clear();
+        }
+        missed
+    }
+
+    /// The same for a write that was applied and whose answer was lost: its slots are looked at anew.
+    async fn settle_unreported(&mut self, mut note: Note) -> Result<HashSet<TimerId>, LaneError> {
+        let leaving = std::mem::take(&mut note.leaving);
+        self.note(note);
+        self.read_ids(leaving.iter().map(|(_, slot, _)| *slot)).await?;
+        Ok(leaving.into_iter().flat_map(|(.., ids)| ids).collect())
+    }
+}
+
+/// How many operations of a batch one turn takes.
+fn turn_length(ops: &[Op]) -> usize {
+    let mut bytes = 0;
+    let fits = |op: &&Op| {
+        if let Op::Schedule { timer, .. } = op {
+            bytes += timer.payload.len();
+        }
+        bytes <= TURN_BYTES
+    };
+    ops.iter().take(TURN_OPS).take_while(fits).count().max(1)
+}
+
+/// The key that an operation other than an acknowledgement may be about.
+fn key_of(op: &Op) -> Option<&Key> {
+    match op {
+        Op::Schedule { timer, .. } => timer.key.as_ref(),
+        Op::Cancel { target: Target::Key(_, key), .. }
+        | Op::Reschedule { target: Target::Key(_, key), .. } => Some(key),
+        _ => None,
+    }
+}
+
+/// An answer about a timer that does not exist, which is remembered like others.
+const fn is_unseen(answer: &Answer) -> bool {
+    matches!(answer, Answer::Cancel(CancelAnswer::NotFound) | Answer::Reschedule(RescheduleAnswer::NotFound))
+}
+
+/// While the store is full, or takes no writes, it remembers no cancels of timers that do not exist: anybody can send them
+/// without end.
+fn refuse_unseen(why: Refusal, ops: &[Op], answers: &mut [Answer], changes: &mut Changes) {
+    for (op, answer) in ops.iter().zip(answers) {
+        if let Op::Cancel { target, request, .. } = op
+            && is_unseen(answer)
+        {
+            *answer = Answer::Refused(why);
+            changes.answered.retain(|(answered, _)| answered != request);
+            if let Target::Id(id) = target {
+                changes.ended.retain(|ended| *ended != (*id, Ended::CancelledUnseen));
+            }
+        }
+    }
+}

@@ -1,0 +1,526 @@
+//! How an owner reads and writes its partition: each write exactly once and in order, whatever happens on the way.
+//!
+//! Every write carries the owner's epoch and nonce, the sequence number that must be stored before it, and the one that
+//! is stored with it. What is done about a lost answer rests on this:
+//!
+//! - At most one write is under way, and its content never changes for as long as it may still arrive. So it is sent
+//!   again as it is, until the stored number says that it was applied, or the server says that it was not.
+//! - A write of which a copy may still be on its way, or was cut off half way, is completed, also by a store that is
+//!   full: what is left of it would otherwise stay, or arrive behind the refusal.
+//! - A stored number below ours means that the store lost writes: a replica that lagged was promoted, or a server
+//!   restarted from an older file. The log applies them again. If it does not reach back so far the lane ends.
+//!
+//! Reads carry the numbers, too: what was read counts only if they are the stored ones, so decisions never rest on what
+//! a server has lost.
+//!
+//! Not in here: what is read and written ([`super::turn`]).
+
+use std::sync::Arc;
+
+use mtimer_store::{Health, LaneError, Refusal};
+use mtimer_types::{Epoch, Nonce, PartitionId};
+use redis::{Cmd, Pipeline, Value};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::confirm::Quorum;
+use super::log::{Log, LogRecord};
+use super::reply;
+use super::writes::Writes;
+#[cfg(test)]
+use crate::simulation::{Broken, broken};
+use crate::wire::{Backoff, Lost, Network, Node, Remedy, Script, load_all, remedy};
+
+/// Who writes.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) partition: PartitionId,
+    /// The key of the owner record.
+    pub(crate) owner_key: String,
+    pub(crate) hash_slot: u16,
+    pub(crate) epoch: Epoch,
+    pub(crate) nonce: Nonce,
+}
+
+impl Identity {
+    /// The command that reads whose the partition is, and the stored sequence number.
+    pub(crate) fn read(&self) -> Cmd {
+        redis::cmd("HMGET").arg(&self.owner_key).arg(&["e", "n", "s"]).to_owned()
+    }
+
+    /// The stored sequence number, from the answer to [`Self::read`].
+    ///
+    /// # Errors
+    ///
+    /// The partition is not ours there.
+    pub(crate) fn stored_seq(&self, record: &[Value]) -> Result<u64, LaneError> {
+        let Self { partition, epoch, nonce, .. } = *self;
+        let number = |i: usize| record.get(i).and_then(reply::number).unwrap_or_default();
+        match (Epoch(number(0)), Nonce(number(1))) {
+            owner if owner == (epoch, nonce) => Ok(number(2)),
+            #[cfg(feature = "sabotage")]
+            _ if crate::sabotage::fence_is_cut() => Ok(number(2)),
+            (stored, _) if stored < epoch => Err(LaneError::RolledBack(partition)),
+            (stored, _) => Err(LaneError::Fenced { partition, stored, ours: epoch }),
+        }
+    }
+
+    /// The script that writes a record if this owner has written all before it.
+    fn command(&self, record: &LogRecord, script: Script) -> Cmd {
+        let (keys, args) = (record.writes.keys(), record.writes.args());
+        let names: usize = keys.iter().map(String::len).sum();
+        let mut command =
+            Cmd::with_capacity(keys.len() + args.len() + 8, names + record.writes.bytes() + 256);
+        command.arg("EVALSHA").arg(script.sha1()).arg(keys.len() + 1).arg(&self.owner_key);
+        keys.iter().for_each(|key| _ = command.arg(key));
+        command.arg(self.epoch.0).arg(self.nonce.0).arg(record.seq).arg(record.next);
+        args.for_each(|argument| _ = command.arg(argument));
+        command
+    }
+}
+
+/// What one command of [`Writes`] that takes members out of a collection has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TakenOut {
+    /// The number that [`Writes::take_out`] returned.
+    pub(crate) command: usize,
+    /// Members that were there.
+    pub(crate) removed: u64,
+    /// Members that are left.
+    pub(crate) left: u64,
+}
+
+/// What became of a write.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Written {
+    /// It was applied.
+    Applied(Vec<TakenOut>),
+    /// It was applied, and the answer was lost.
+    Unreported,
+    /// It was not applied and will not be.
+    Refused(Refusal),
+}
+
+/// See the module.
+pub(crate) struct Writer {
+    network: Arc<dyn Network>,
+    identity: Arc<Identity>,
+    /// The stored sequence number.
+    seq: u64,
+    node: Option<Arc<dyn Node>>,
+    log: Arc<Log>,
+    quorum: Option<Quorum>,
+    health: watch::Sender<Health>,
+    backoff: Backoff,
+    /// Attempts since something worked.
+    failures: u32,
+    /// Cancelled when nobody waits for an answer any more.
+    abandoned: CancellationToken,
+}
+
+/// The answer to one attempt to write.
+enum Attempt {
+    Applied(Vec<TakenOut>),
+    /// This number is stored, and nothing was written.
+    Stored(u64),
+    Refused(Refusal),
+    /// It was not applied; try again. Why.
+    Again(String),
+    /// Nobody knows whether it was or will be applied, in whole or in part. Why.
+    Unknown(String),
+}
+
+impl Writer {
+    pub(crate) fn new(
+        network: Arc<dyn Network>,
+        identity: Identity,
+        seq: u64,
+        log: Arc<Log>,
+        quorum: Option<Quorum>,
+        health: watch::Sender<Health>,
+        abandoned: CancellationToken,
+    ) -> Self {
+        let backoff = Backoff::new(identity.nonce.0);
+        let identity = Arc::new(identity);
+        Self { network, identity, seq, node: None, log, quorum, health, backoff, failures: 0, abandoned }
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Whether the partition's server may evict keys.
+    pub(crate) fn may_evict(&self) -> bool {
+        self.network.may_evict(self.identity.hash_slot)
+    }
+
+    /// The partition's log.
+    pub(crate) const fn log(&self) -> &Arc<Log> {
+        &self.log
+    }
+
+    /// Tells whoever watches that the lane has ended.
+    pub(crate) fn set_ended(&self, why: &LaneError) {
+        self.health.send_replace(Health::Ended(why.clone()));
+    }
+
+    /// Reads. The answers were true of the partition when nothing else was under way.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(crate) async fn read(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
+        loop {
+            let identity = self.identity.clone();
+            let commands = || {
+                let mut commands = reads.clone();
+                commands.add_command(identity.read());
+                commands
+            };
+            let (mut values, why) = match self.send(commands).await {
+                Ok(values) => match self.first_error(&values).await? {
+                    None => (values, None),
+                    Some(why) => (values, Some(why)),
+                },
+                Err(Lost(why)) => (Vec::new(), Some(why)),
+            };
+            if let Some(why) = why {
+                self.pause(&why).await?;
+                continue;
+            }
+            let stored = reply::list(values.pop().unwrap_or_default());
+            match self.stored_seq(&stored)? {
+                seq if seq == self.seq => {
+                    self.is_up();
+                    return Ok(values);
+                }
+                #[cfg(feature = "sabotage")]
+                _ if crate::sabotage::fence_is_cut() => return Ok(values),
+                #[cfg(test)]
+                _ if broken(Broken::UnguardedReads) => return Ok(values),
+                seq => self.catch_up(seq).await?,
+            }
+        }
+    }
+
+    /// Reads, and has the master confirm that the partition is still ours: for answers that rest on nothing that is
+    /// written.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(crate) async fn read_as_owner(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
+        loop {
+            let nothing = LogRecord { seq: self.seq, next: self.seq, writes: Arc::default() };
+            let identity = self.identity.clone();
+            let commands = || {
+                let mut commands = reads.clone();
+                commands.add_command(identity.command(&nothing, Script::ApplyFreeing));
+                commands
+            };
+            let mut values = match self.send(commands).await {
+                Ok(values) => values,
+                Err(Lost(why)) => {
+                    self.pause(&why).await?;
+                    continue;
+                }
+            };
+            if let Some(why) = self.first_error(&values).await? {
+                self.pause(&why).await?;
+                continue;
+            }
+            match self.outcome(values.pop().unwrap_or_default())? {
+                Attempt::Stored(seq) => self.catch_up(seq).await?,
+                _ => {
+                    self.is_up();
+                    return Ok(values);
+                }
+            }
+        }
+    }
+
+    /// Whether as many replicas as the durability level asks for have everything that the store has.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(crate) async fn is_confirmed(&mut self) -> Result<bool, LaneError> {
+        let Some(Quorum { confirmations, replicas }) = self.quorum.clone() else { return Ok(true) };
+        // A second time, if the first one went to a server that has lost something, or is not the master any more.
+        for _ in 0..2 {
+            let read = self.identity.read();
+            if let Ok(confirmed) = confirmations.confirm(self.identity.hash_slot, replicas, read).await
+                && self.identity.stored_seq(&reply::list(confirmed.read)) == Ok(self.seq)
+            {
+                return Ok(confirmed.replicas >= replicas);
+            }
+            self.read_as_owner(&Pipeline::new()).await?;
+        }
+        Ok(false)
+    }
+
+    /// Writes, exactly once. Nothing of it was written if it is refused.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(crate) async fn write(&mut self, writes: Writes) -> Result<Written, LaneError> {
+        let mut script = if writes.adds() { Script::Apply } else { Script::ApplyFreeing };
+        #[cfg(test)]
+        if broken(Broken::FreeingRefused) {
+            script = Script::Apply;
+        }
+        let record = LogRecord { seq: self.seq, next: self.seq + 1, writes: Arc::new(writes) };
+        let mut in_doubt = false;
+        loop {
+            let why = match self.attempt(&record, script).await? {
+                Attempt::Applied(taken_out) => {
+                    self.applied(record);
+                    return Ok(Written::Applied(taken_out));
+                }
+                Attempt::Stored(seq) if in_doubt && seq == record.next => {
+                    self.applied(record);
+                    return Ok(Written::Unreported);
+                }
+                Attempt::Stored(seq) => {
+                    self.catch_up(seq).await?;
+                    continue;
+                }
+                Attempt::Refused(refusal) => return Ok(Written::Refused(refusal)),
+                Attempt::Again(why) => why,
+                Attempt::Unknown(why) => {
+                    #[cfg(test)]
+                    if broken(Broken::WriteGivenUp) {
+                        return Ok(Written::Refused(Refusal::ReadOnly));
+                    }
+                    in_doubt = true;
+                    // It is completed now, also if the store is full.
+                    script = Script::ApplyFreeing;
+                    #[cfg(test)]
+                    if broken(Broken::RefusedAfterDoubt) && record.writes.adds() {
+                        script = Script::Apply;
+                    }
+                    why
+                }
+            };
+            self.pause(&why).await?;
+        }
+    }
+
+    /// Applies again what the store has lost: everything above the number that it has.
+    async fn catch_up(&mut self, stored: u64) -> Result<(), LaneError> {
+        #[cfg(test)]
+        if broken(Broken::NoLog) {
+            return Err(LaneError::RolledBack(self.identity.partition));
+        }
+        let mut stored = stored;
+        while stored != self.seq {
+            let Some(records) = self.log.since(stored) else {
+                self.tell_of_loss(stored);
+                return Err(LaneError::RolledBack(self.identity.partition));
+            };
+            tracing::warn!(
+                partition = self.identity.partition.0,
+                records = records.len(),
+                "the store lost writes; they are applied again"
+            );
+            for record in records {
+                stored = self.repeat(&record).await?;
+                if stored != record.next {
+                    break;
+                }
+            }
+        }
+        self.log.repeated();
+        Ok(())
+    }
+
+    /// The store has fallen back to a number that the log does not reach, or to an owner before us.
+    fn tell_of_loss(&self, stored: u64) {
+        tracing::error!(
+            partition = self.identity.partition.0,
+            stored,
+            ours = self.seq,
+            "the store lost writes that the log does not have any more: schedules, cancels and settlements that were \
+             answered since may be undone"
+        );
+    }
+
+    /// Applies one record again. The number that is stored afterwards.
+    async fn repeat(&mut self, record: &LogRecord) -> Result<u64, LaneError> {
+        loop {
+            let why = match self.attempt(record, Script::ApplyFreeing).await? {
+                Attempt::Applied(_) => return Ok(record.next),
+                Attempt::Stored(seq) => return Ok(seq),
+                Attempt::Refused(refusal) => refusal.to_string(),
+                Attempt::Again(why) | Attempt::Unknown(why) => why,
+            };
+            self.pause(&why).await?;
+        }
+    }
+
+    fn applied(&mut self, record: LogRecord) {
+        self.seq = record.next;
+        self.log.push(record);
+        self.is_up();
+    }
+
+    async fn attempt(&mut self, record: &LogRecord, script: Script) -> Result<Attempt, LaneError> {
+        let identity = self.identity.clone();
+        let commands = || {
+            let mut commands = Pipeline::with_capacity(1);
+            commands.add_command(identity.command(record, script));
+            commands
+        };
+        let answer = match self.send(commands).await {
+            Ok(mut values) => values.pop().unwrap_or_default(),
+            Err(Lost(why)) => return Ok(Attempt::Unknown(why)),
+        };
+        let Some(error) = reply::error(&answer) else { return self.outcome(answer) };
+        match remedy(&error, self.address()) {
+            Remedy::OutOfMemory if script == Script::Apply => Ok(Attempt::Refused(Refusal::OutOfMemory)),
+            Remedy::NoWrites(_) if script == Script::Apply => Ok(Attempt::Refused(Refusal::ReadOnly)),
+            // A hash slot that is being migrated may have cut the script off.
+            remedy @ Remedy::Wait(_) => self.heal(remedy, &error).await.map(Attempt::Unknown),
+            remedy => self.heal(remedy, &error).await.map(Attempt::Again),
+        }
+    }
+
+    /// What the script answered.
+    fn outcome(&self, answer: Value) -> Result<Attempt, LaneError> {
+        let mut fields = reply::list(answer);
+        let numbers = fields.split_off(fields.len().min(1));
+        match fields.pop().and_then(reply::bytes).as_deref() {
+            Some(b"OK") => {
+                let number = |i: usize| numbers.get(i).and_then(reply::number).unwrap_or_default();
+                let taken_out = (0..numbers.len() / 3).map(|i| TakenOut {
+                    command: number(3 * i) as usize,
+                    removed: number(3 * i + 1),
+                    left: number(3 * i + 2),
+                });
+                Ok(Attempt::Applied(taken_out.collect()))
+            }
+            Some(b"SEQ") => self.stored_seq(&numbers).map(Attempt::Stored),
+            _ => Err(LaneError::Broken("the script apply gave an answer that cannot be read".into())),
+        }
+    }
+
+    /// The stored sequence number, if the partition is still ours.
+    fn stored_seq(&self, record: &[Value]) -> Result<u64, LaneError> {
+        let stored = self.identity.stored_seq(record);
+        if let Err(LaneError::RolledBack(_)) = stored {
+            self.tell_of_loss(0);
+        }
+        stored
+    }
+
+    /// Does something about the first command that was refused. Why, if there is one.
+    async fn first_error(&mut self, values: &[Value]) -> Result<Option<String>, LaneError> {
+        let Some(error) = values.iter().find_map(reply::error) else { return Ok(None) };
+        let remedy = remedy(&error, self.address());
+        self.heal(remedy, &error).await.map(Some)
+    }
+
+    fn address(&self) -> &str {
+        self.node.as_ref().map_or("", |node| node.address())
+    }
+
+    /// Prepares another attempt after a refusal.
+    async fn heal(&mut self, remedy: Remedy, error: &str) -> Result<String, LaneError> {
+        match remedy {
+            Remedy::Follow(address) => {
+                self.network.moved(self.identity.hash_slot, &address);
+                self.node = None;
+            }
+            Remedy::Rediscover(_) => {
+                self.node = None;
+                // If this fails the next attempt tells.
+                let _ = self.network.rediscover().await;
+            }
+            Remedy::LoadScripts => {
+                if let Some(node) = &self.node
+                    && node.call(load_all()).await.is_err()
+                {
+                    self.node = None;
+                }
+            }
+            Remedy::Broken(why) => return Err(LaneError::Broken(why)),
+            Remedy::Ask(_) | Remedy::Wait(_) | Remedy::NoWrites(_) | Remedy::OutOfMemory => {}
+        }
+        Ok(error.to_owned())
+    }
+
+    /// Sends commands to the partition's master; follows `ASK` for those that were answered so, which is rare: the
+    /// commands are made a second time then.
+    async fn send(&mut self, commands: impl Fn() -> Pipeline + Send + Sync) -> Result<Vec<Value>, Lost> {
+        let node = match &self.node {
+            Some(node) => node.clone(),
+            None => self.connect().await?,
+        };
+        let mut values = match node.call(commands()).await {
+            Ok(values) => values,
+            Err(lost) => {
+                self.node = None;
+                return Err(lost);
+            }
+        };
+        for (at, value) in values.iter_mut().enumerate() {
+            if let Some(error) = reply::error(value)
+                && let Remedy::Ask(address) = remedy(&error, node.address())
+                && let Some(command) = commands().cmd_iter().nth(at)
+            {
+                *value = self.ask(&address, command).await?;
+            }
+        }
+        Ok(values)
+    }
+
+    /// Sends one command to the node to which a hash slot is on its way.
+    async fn ask(&self, address: &str, command: &Cmd) -> Result<Value, Lost> {
+        let mut commands = Pipeline::new();
+        commands.cmd("ASKING");
+        commands.add_command(command.clone());
+        let mut values = self.network.at(address).await?.call(commands).await?;
+        Ok(values.pop().unwrap_or_default())
+    }
+
+    async fn connect(&mut self) -> Result<Arc<dyn Node>, Lost> {
+        let slot = self.identity.hash_slot;
+        let node = match self.network.master(slot).await {
+            Ok(node) => node,
+            Err(_) => {
+                self.network.rediscover().await?;
+                self.network.master(slot).await?
+            }
+        };
+        Ok(self.node.insert(node).clone())
+    }
+
+    /// The store does what is asked.
+    pub(crate) fn is_up(&mut self) {
+        self.backoff.reset();
+        self.failures = 0;
+        if *self.health.borrow() != Health::Up {
+            tracing::info!(partition = self.identity.partition.0, "the store answers again");
+            self.health.send_replace(Health::Up);
+        }
+    }
+
+    /// Waits before another attempt. The first one is made at once and quietly: a connection may have been idle for
+    /// too long.
+    pub(crate) async fn pause(&mut self, why: &str) -> Result<(), LaneError> {
+        if self.abandoned.is_cancelled() {
+            return Err(LaneError::Closed);
+        }
+        self.failures += 1;
+        if self.failures == 1 {
+            return Ok(());
+        }
+        if *self.health.borrow() == Health::Up {
+            tracing::warn!(partition = self.identity.partition.0, why, "the store does not answer");
+            self.health.send_replace(Health::Down(why.to_owned()));
+        }
+        self.backoff.wait().await;
+        Ok(())
+    }
+}

@@ -1,0 +1,366 @@
+//! A simulated server, and the connections to it.
+//!
+//! Everything that goes wrong comes from one seed. A frame of a lost connection may arrive later, behind other writes:
+//! but not at a server that has lost writes, which is another process.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use redis::{Arg, Cmd, Pipeline, Value};
+
+use super::data::{Data, Fuel};
+use crate::wire::{Confirmed, Lost, Network, Node, Replicas, Script};
+
+/// Snapshots that are kept: a server loses as many writes at most.
+const PAST: usize = 24;
+/// Calls for which a full, or read-only, server stays so, at most.
+const LASTING: u64 = 6;
+/// Error replies of a server that passes, to whole pipelines.
+const PASSING: [&str; 6] = [
+    "TRYAGAIN Multiple keys request during rehashing of slot",
+    "LOADING Redis is loading the dataset in memory",
+    "CLUSTERDOWN The cluster is down",
+    "MOVED 1 sim:2",
+    "ASK 1 sim:3",
+    "READONLY You can't write against a read only replica.",
+];
+const NO_SCRIPT: &str = "NOSCRIPT No matching script.";
+/// As Redis 7.0 says it.
+const CUT_OFF: &str =
+    "ERR Script attempted to access a non local key in a cluster node script: 0, on @user_script:1.";
+const FULL: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+const READ_ONLY: &str =
+    "MISCONF Redis is configured to save RDB snapshots, but it's unable to persist to disk.";
+
+/// SplitMix64 (Steele, Lea and Flood, 2014).
+#[derive(Clone, Debug)]
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}
+
+/// What went wrong so far.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Happened {
+    /// Connections lost, and scripts cut off.
+    pub(super) doubts: u64,
+    /// Writes refused for want of memory, or because the server takes none.
+    pub(super) refusals: u64,
+    pub(super) rollbacks: u64,
+    pub(super) late: u64,
+    pub(super) tears: u64,
+}
+
+/// The server.
+pub(super) struct State {
+    pub(super) data: Data,
+    /// As it was after each write since the acquisition.
+    past: Vec<Data>,
+    /// Frames of lost connections that may yet arrive.
+    late: Vec<Pipeline>,
+    /// Lost connections have lower numbers.
+    connection: u64,
+    /// `SCRIPT FLUSH` makes it false. Who connects loads them.
+    has_scripts: bool,
+    random: Random,
+    /// One call in so many goes wrong; 0: none.
+    pub(super) one_in: u64,
+    /// The next script is cut off after so many steps, and then every call gets lost: the owner is dying.
+    pub(super) last_steps: Option<usize>,
+    is_dead: bool,
+    full: u64,
+    read_only: u64,
+    /// The clock, ms.
+    pub(super) now: u64,
+    pub(super) happened: Happened,
+}
+
+/// The way to the server.
+#[derive(Clone)]
+pub(super) struct Simulated(Arc<Mutex<State>>);
+
+struct Connection {
+    server: Simulated,
+    address: &'static str,
+    number: u64,
+}
+
+impl Simulated {
+    pub(super) fn new(seed: u64, now: u64) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            data: Data::default(),
+            past: Vec::new(),
+            late: Vec::new(),
+            connection: 0,
+            has_scripts: true,
+            random: Random(seed),
+            one_in: 0,
+            last_steps: None,
+            is_dead: false,
+            full: 0,
+            read_only: 0,
+            now,
+            happened: Happened::default(),
+        })))
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connect(&self, address: &'static str) -> Arc<dyn Node> {
+        Arc::new(Connection { server: self.clone(), address, number: self.state().connection })
+    }
+}
+
+impl Node for Connection {
+    fn address(&self) -> &str {
+        self.address
+    }
+
+    fn call(&self, commands: Pipeline) -> BoxFuture<'static, Result<Vec<Value>, Lost>> {
+        let answer = self.server.state().call(self.number, &commands);
+        async move {
+            tokio::task::yield_now().await;
+            answer
+        }
+        .boxed()
+    }
+}
+
+impl Network for Simulated {
+    fn master(&self, _: u16) -> BoxFuture<'_, Result<Arc<dyn Node>, Lost>> {
+        async { Ok(self.connect("sim:1")) }.boxed()
+    }
+
+    fn at(&self, _: &str) -> BoxFuture<'_, Result<Arc<dyn Node>, Lost>> {
+        async { Ok(self.connect("sim:3")) }.boxed()
+    }
+
+    fn moved(&self, _: u16, _: &str) {}
+
+    fn rediscover(&self) -> BoxFuture<'_, Result<(), Lost>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn may_evict(&self, _: u16) -> bool {
+        false
+    }
+}
+
+/// A replica that never confirms: the owner keeps its whole log.
+impl Replicas for Simulated {
+    fn replicas(&self, _: u16) -> Option<u32> {
+        Some(1)
+    }
+
+    fn append_only(&self, _: u16) -> bool {
+        false
+    }
+
+    fn confirm(&self, _: u16, _: u32, _: Cmd) -> BoxFuture<'static, Result<Confirmed, Lost>> {
+        async { Err(Lost("the replica does not confirm".into())) }.boxed()
+    }
+}
+
+impl State {
+    /// Forgets what was before: a partition was acquired just now.
+    pub(super) fn acquired(&mut self) {
+        self.past = vec![self.data.clone()];
+        self.late.clear();
+        (self.is_dead, self.full, self.read_only) = (false, 0, 0);
+    }
+
+    /// Whether the owner could not finish its last write.
+    pub(super) const fn is_dead(&self) -> bool {
+        self.is_dead
+    }
+
+    /// Falls back to an earlier state.
+    pub(super) fn roll_back(&mut self, to: Data) {
+        self.data = to;
+        self.disconnect();
+        // What is on its way goes to the server that has failed.
+        self.late.clear();
+        self.happened.rollbacks += 1;
+    }
+
+    fn lose(&mut self) -> Result<Vec<Value>, Lost> {
+        self.disconnect();
+        Err(Lost("the connection was lost".into()))
+    }
+
+    fn disconnect(&mut self) {
+        self.connection += 1;
+        self.has_scripts = true;
+        self.happened.doubts += 1;
+    }
+
+    fn call(&mut self, connection: u64, commands: &Pipeline) -> Result<Vec<Value>, Lost> {
+        if connection != self.connection || self.is_dead {
+            return Err(Lost("the connection was lost before".into()));
+        }
+        self.data.expire(self.now);
+        if let Some(steps) = self.last_steps
+            && is_write(commands)
+        {
+            self.last_steps = None;
+            self.run(commands, usize::MAX, Some(steps));
+            self.is_dead = true;
+            return self.lose();
+        }
+        self.deliver_late();
+        (self.full, self.read_only) = (self.full.saturating_sub(1), self.read_only.saturating_sub(1));
+        if self.one_in == 0 || !self.random.one_in(self.one_in) {
+            return Ok(self.run(commands, usize::MAX, None));
+        }
+        let tear = self.random.below(12) as usize;
+        match self.random.below(12) {
+            0 => {
+                self.late.push(commands.clone());
+                self.lose()
+            }
+            1 => self.lose(),
+            2 => {
+                self.run(commands, usize::MAX, None);
+                self.late.push(commands.clone());
+                self.lose()
+            }
+            3 => {
+                let some = self.random.below(commands.len() as u64 + 1) as usize;
+                self.run(commands, some, None);
+                self.lose()
+            }
+            4 => {
+                self.run(commands, usize::MAX, Some(tear));
+                self.lose()
+            }
+            5 | 6 => Ok(self.run(commands, usize::MAX, Some(tear))),
+            7 => {
+                self.full = 1 + self.random.below(LASTING);
+                Ok(self.run(commands, usize::MAX, None))
+            }
+            8 => {
+                self.read_only = 1 + self.random.below(LASTING);
+                Ok(self.run(commands, usize::MAX, None))
+            }
+            9 => {
+                let text = self.random.pick(&PASSING);
+                Ok(commands.cmd_iter().map(|_| error(text)).collect())
+            }
+            10 => {
+                self.has_scripts = false;
+                Ok(self.run(commands, usize::MAX, None))
+            }
+            _ => self.fail_over(),
+        }
+    }
+
+    fn fail_over(&mut self) -> Result<Vec<Value>, Lost> {
+        let at = self.random.below(self.past.len() as u64) as usize;
+        self.past.truncate(at + 1);
+        self.roll_back(self.past[at].clone());
+        self.lose()
+    }
+
+    fn deliver_late(&mut self) {
+        let late = std::mem::take(&mut self.late);
+        for commands in late {
+            if self.random.one_in(3) {
+                self.happened.late += 1;
+                self.run(&commands, usize::MAX, None);
+            } else if !self.random.one_in(8) {
+                self.late.push(commands);
+            }
+        }
+    }
+
+    /// Carries out the first `some` commands; scripts with so much fuel.
+    fn run(&mut self, commands: &Pipeline, some: usize, fuel: Fuel) -> Vec<Value> {
+        let commands: Vec<_> = commands.cmd_iter().take(some).map(words).collect();
+        commands.iter().map(|command| self.command(command, fuel)).collect()
+    }
+
+    fn command(&mut self, command: &[Vec<u8>], fuel: Fuel) -> Value {
+        match &command[0][..] {
+            b"ASKING" => return Value::Okay,
+            b"SCRIPT" => {
+                self.has_scripts = true;
+                return Value::Okay;
+            }
+            _ => {}
+        }
+        let Some(script) = script(command) else { return self.data.run(command) };
+        if !self.has_scripts {
+            return error(NO_SCRIPT);
+        }
+        let count: usize = String::from_utf8_lossy(&command[2]).parse().unwrap();
+        let (keys, argv) = command[3..].split_at(count);
+        if script == Script::Acquire {
+            return self.data.acquire(&keys[0], argv, self.now);
+        }
+        // A script that writes nothing is no exception.
+        if self.read_only > 0 {
+            self.happened.refusals += 1;
+            return error(READ_ONLY);
+        }
+        if self.full > 0 && script == Script::Apply {
+            self.happened.refusals += 1;
+            return error(FULL);
+        }
+        let before = self.data.clone();
+        let answer = self.data.apply(keys, argv, fuel).unwrap_or_else(|_| {
+            self.happened.doubts += 1;
+            self.happened.tears += 1;
+            error(CUT_OFF)
+        });
+        if self.data != before {
+            self.past.push(self.data.clone());
+            let surplus = self.past.len().saturating_sub(PAST);
+            self.past.drain(..surplus);
+        }
+        answer
+    }
+}
+
+fn words(command: &Cmd) -> Vec<Vec<u8>> {
+    let word = |arg| match arg {
+        Arg::Simple(bytes) => <[u8]>::to_vec(bytes),
+        _ => panic!("no command scans"),
+    };
+    command.args_iter().map(word).collect()
+}
+
+fn script(command: &[Vec<u8>]) -> Option<Script> {
+    let is_script = command[0] == b"EVALSHA";
+    let named = |script: &&Script| script.sha1().as_bytes() == command[1];
+    is_script.then(|| *Script::ALL.iter().find(named).expect("a script of this store"))
+}
+
+fn is_write(commands: &Pipeline) -> bool {
+    // An apply with commands, not a confirmation.
+    commands.cmd_iter().map(words).any(|command| script(&command).is_some() && command.len() > 8)
+}
+
+fn error(text: &str) -> Value {
+    redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap()
+}

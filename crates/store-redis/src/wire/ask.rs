@@ -1,0 +1,181 @@
+//! One command to whatever server has a hash slot, and what its errors mean to an operator.
+//!
+//! Not in here: the turns of a partition, which know more about what a lost answer means.
+
+use std::time::Duration;
+
+use mtimer_store::StoreError;
+use redis::{Cmd, Pipeline, Value};
+use tokio::time::Instant;
+
+use super::backoff::Backoff;
+use super::connection::{Connection, ask as ask_node};
+use super::fault::{Remedy, remedy};
+use super::node::{Lost, Network};
+use super::reply::Reply;
+use super::script;
+use super::settings::{NO_EVICTION, POLICY};
+
+/// How long a command is tried.
+const TRY_FOR: Duration = Duration::from_secs(5);
+
+/// Why an attempt has no answer.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// It passes: try again.
+    Passing(String),
+    /// The server is lost, or no master any more: look at the map, and try again.
+    Lost(String),
+    /// Trying again is of no use.
+    Lasting(StoreError),
+}
+
+/// Asks the master of a hash slot; follows redirections and waits out what passes, for some seconds. The command may be
+/// carried out more than once.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`]: try again later. [`StoreError::Unusable`] says what to change.
+pub(crate) async fn ask(network: &dyn Network, hash_slot: u16, command: &Cmd) -> Result<Value, StoreError> {
+    let mut backoff = Backoff::new(u64::from(hash_slot) << 16 | 1);
+    let deadline = Instant::now() + TRY_FOR;
+    loop {
+        let why = match once(network, hash_slot, command).await {
+            Ok(reply) => return Ok(reply),
+            Err(Failed::Lasting(error)) => return Err(error),
+            Err(Failed::Passing(why)) => why,
+            Err(Failed::Lost(why)) => {
+                // If nobody answers, the next attempt will tell.
+                let _ = network.rediscover().await;
+                why
+            }
+        };
+        if Instant::now() >= deadline {
+            return Err(StoreError::Unavailable(why));
+        }
+        backoff.wait().await;
+    }
+}
+
+/// One attempt. Takes in redirections, and follows `ASK` for this command only.
+///
+/// # Errors
+///
+/// [`Failed`] says what to do next.
+pub(crate) async fn once(network: &dyn Network, hash_slot: u16, command: &Cmd) -> Result<Value, Failed> {
+    let lost = |lost: Lost| Failed::Lost(lost.0);
+    let server = network.master(hash_slot).await.map_err(lost)?;
+    let reply = ask_node(&*server, command.clone()).await.map_err(lost)?;
+    let Some(refusal) = reply.refusal() else { return Ok(reply) };
+    match remedy(&refusal, server.address()) {
+        Remedy::Follow(address) => network.moved(hash_slot, &address),
+        Remedy::Ask(address) => {
+            let reply = asking(network, &address, command).await.map_err(lost)?;
+            return reply.refusal().map_or(Ok(reply), |refusal| Err(Failed::Passing(refusal)));
+        }
+        Remedy::LoadScripts => drop(server.call(script::load_all()).await.map_err(lost)?),
+        Remedy::Broken(why) => return Err(Failed::Lasting(refused(&why))),
+        Remedy::Rediscover(why) => return Err(Failed::Lost(why)),
+        Remedy::Wait(_) | Remedy::OutOfMemory | Remedy::NoWrites(_) => {}
+    }
+    Err(Failed::Passing(refusal))
+}
+
+/// Asks the server that takes a hash slot over. It may not have the scripts yet: they go along.
+async fn asking(network: &dyn Network, address: &str, command: &Cmd) -> Result<Value, Lost> {
+    let server = network.at(address).await?;
+    let mut commands = Pipeline::with_capacity(2);
+    commands.cmd("ASKING").add_command(command.clone());
+    let mut answers = server.call(commands.clone()).await?;
+    if answers.last().and_then(Reply::refusal).is_some_and(|r| remedy(&r, address) == Remedy::LoadScripts) {
+        server.call(script::load_all()).await?;
+        answers = server.call(commands).await?;
+    }
+    Ok(answers.pop().unwrap_or(Value::Nil))
+}
+
+fn refused(why: &str) -> StoreError {
+    match explain(Lost(why.to_owned())) {
+        StoreError::Unavailable(why) => {
+            StoreError::Unusable(format!("Redis refuses mtimer's commands: {why}"))
+        }
+        unusable => unusable,
+    }
+}
+
+/// What a server's or a connection's error text means to an operator, for those that waiting does not mend.
+const ADVICE: &[(&[&str], &str)] = &[
+    (&["NOAUTH", "WRONGPASS"], "give user and password in the address, as in redis://user:pass@host:6379"),
+    (&["without any password configured"], "this Redis has no password: leave it out of the address"),
+    (
+        &["invalid peer certificate"],
+        "mtimer does not trust the server's certificate: give the file of the authority that signed it, and a host \
+      name that it is made out to",
+    ),
+    (
+        &["CertificateRequired", "HandshakeFailure", "UnknownCA", "BadCertificate", "CertificateUnknown"],
+        "the server does not trust mtimer: give the client certificate, and its key, that it expects",
+    ),
+    (
+        &["InvalidContentType", "corrupt message"],
+        "the server does not speak TLS there: give its TLS port, or redis://",
+    ),
+    (
+        &[
+            "client certificate",
+            "private key",
+            "root certificate",
+            "trust anchors",
+            "client with TLS parameters",
+        ],
+        "give files in PEM format",
+    ),
+    (&["NOPERM"], "allow this user mtimer's commands and keys (ACL SETUSER)"),
+    (&["DENIED"], "allow connections from this host in Redis"),
+    (&["DB index", "SELECT is not allowed"], "leave the database number out of the address"),
+    (
+        &["unknown command 'HELLO'", "unknown command `HELLO`", "NOPROTO"],
+        "leave protocol=resp3 out of the address",
+    ),
+    (
+        &["is not an array", "Parse", "parse error", "Unexpected"],
+        "it is not Redis, or it expects TLS: give the address of a Redis port, or rediss://",
+    ),
+];
+
+/// Tells what will never work, with advice, from what may work later.
+pub(crate) fn explain(lost: Lost) -> StoreError {
+    let says = |words: &&(&[&str], &str)| words.0.iter().any(|word| lost.0.contains(word));
+    match ADVICE.iter().find(says) {
+        // What was not understood fills several lines.
+        Some((_, advice)) => {
+            StoreError::Unusable(format!("{}: {advice}", lost.0.lines().next().unwrap_or_default()))
+        }
+        None => StoreError::Unavailable(lost.0),
+    }
+}
+
+/// Refuses a server that mtimer cannot keep its promises on.
+///
+/// # Errors
+///
+/// [`StoreError::Unusable`] says what to change.
+pub(crate) fn check_server(address: &str, server: &Connection) -> Result<(), StoreError> {
+    let info = server.info();
+    let unusable = |text| Err(StoreError::Unusable(text));
+    let version = info.get("redis_version").map_or("unknown", String::as_str);
+    let major: u32 = version.split('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+    if major < 7 {
+        return unusable(format!(
+            "{address} runs Redis {version}: mtimer needs Redis 7.0 or later, upgrade it"
+        ));
+    }
+    match info.get(POLICY).map(String::as_str) {
+        Some(NO_EVICTION) => Ok(()),
+        Some(policy) => unusable(format!(
+            "{address} may evict keys (maxmemory-policy {policy}), and timers would vanish: set maxmemory-policy \
+             noeviction"
+        )),
+        None => unusable(format!("{address} does not tell its {POLICY} in INFO memory: allow INFO")),
+    }
+}

@@ -1,0 +1,174 @@
+//! How many replicas have what a server has carried out.
+//!
+//! `WAIT` holds back everything behind it on its connection, and it confirms what was carried out up to the last command
+//! of that same connection; on a fresh one that is nothing. So it has connections of its own, and a read goes before it: the
+//! server carries out one command after the other, hence whatever it answered anywhere before the read is covered.
+//!
+//! One `WAIT` a server at a time: those who ask meanwhile share the next one (group commit).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
+use redis::{Cmd, Pipeline, Value};
+use tokio::sync::oneshot;
+
+use super::connection::Use;
+use super::node::{Lost, Network};
+use super::reply::Reply;
+use super::servers::Servers;
+
+/// What a server and its replicas have.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Confirmed {
+    /// The reply to the read. Only if it says what the caller expects does the rest count: the server may have been
+    /// restarted, or have handed the hash slot over.
+    pub(crate) read: Value,
+    /// So many replicas have everything that the server had carried out when it answered the read.
+    pub(crate) replicas: u32,
+}
+
+/// Tells what replicas have.
+pub(crate) trait Replicas: Send + Sync {
+    /// How many replicas the master of a hash slot has, if that is known.
+    fn replicas(&self, hash_slot: u16) -> Option<u32>;
+
+    /// Whether the master of a hash slot is known to keep an append-only file.
+    fn append_only(&self, hash_slot: u16) -> bool;
+
+    /// [`Confirmations::confirm`], of the master of a hash slot.
+    fn confirm(
+        &self,
+        hash_slot: u16,
+        replicas: u32,
+        read: Cmd,
+    ) -> BoxFuture<'static, Result<Confirmed, Lost>>;
+}
+
+/// See the module. Clones share its connections.
+#[derive(Clone, Debug)]
+pub(crate) struct Confirmations {
+    servers: Servers,
+    patience: Duration,
+    groups: Arc<Mutex<HashMap<String, Group>>>,
+}
+
+/// Those who wait for the next `WAIT` of a server.
+#[derive(Debug, Default)]
+struct Group {
+    waiting: Vec<Request>,
+    /// A task serves the group.
+    is_served: bool,
+}
+
+#[derive(Debug)]
+struct Request {
+    read: Cmd,
+    replicas: u32,
+    to: oneshot::Sender<Result<Confirmed, Lost>>,
+}
+
+impl Replicas for Confirmations {
+    fn replicas(&self, hash_slot: u16) -> Option<u32> {
+        self.servers.replicas(hash_slot)
+    }
+
+    fn append_only(&self, hash_slot: u16) -> bool {
+        self.servers.append_only(hash_slot)
+    }
+
+    fn confirm(
+        &self,
+        hash_slot: u16,
+        replicas: u32,
+        read: Cmd,
+    ) -> BoxFuture<'static, Result<Confirmed, Lost>> {
+        match self.servers.master_address(hash_slot) {
+            Some(address) => Self::confirm(self, &address, replicas, read),
+            None => ready(Err(Lost(format!("no server has hash slot {hash_slot}")))).boxed(),
+        }
+    }
+}
+
+impl Confirmations {
+    /// Replicas are waited for no longer than `patience`. `answer_within` is as in [`Use`].
+    pub(crate) fn new(servers: &Servers, patience: Duration, answer_within: Duration) -> Self {
+        // For WAIT 0 is forever.
+        let patience = patience.max(Duration::from_millis(1));
+        let servers = servers.over(Use { answer_within: answer_within + patience, scripts: false });
+        Self { servers, patience, groups: Arc::default() }
+    }
+
+    /// Waits until so many replicas of the server at an address have everything that it had carried out when this was
+    /// called, or until patience ends. `read` is a command that writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`] if the server did not answer, or is no master.
+    pub(crate) fn confirm(
+        &self,
+        address: &str,
+        replicas: u32,
+        read: Cmd,
+    ) -> BoxFuture<'static, Result<Confirmed, Lost>> {
+        let (to, confirmed) = oneshot::channel();
+        let mut groups = self.groups();
+        let group = groups.entry(address.to_owned()).or_default();
+        group.waiting.push(Request { read, replicas, to });
+        if !std::mem::replace(&mut group.is_served, true) {
+            self.servers.tasks().spawn(self.clone().serve(address.to_owned()));
+        }
+        drop(groups);
+        async move { confirmed.await.unwrap_or_else(|_| Err(Lost("confirmations have ended".into()))) }
+            .boxed()
+    }
+
+    fn groups(&self) -> MutexGuard<'_, HashMap<String, Group>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those who wait by now; `None`: nobody, and the group is served no more.
+    fn next_group(&self, address: &str) -> Option<Vec<Request>> {
+        let mut groups = self.groups();
+        let group = groups.entry(address.to_owned()).or_default();
+        group.waiting.retain(|request| !request.to.is_closed());
+        group.is_served = !group.waiting.is_empty();
+        group.is_served.then(|| std::mem::take(&mut group.waiting))
+    }
+
+    async fn serve(self, address: String) {
+        while let Some(group) = self.next_group(&address) {
+            let confirmed = self.wait(&address, &group).await;
+            match confirmed {
+                Ok((reads, replicas)) => {
+                    for (request, read) in group.into_iter().zip(reads) {
+                        // The caller may have dropped its future.
+                        let _ = request.to.send(Ok(Confirmed { read, replicas }));
+                    }
+                }
+                Err(lost) => group.into_iter().for_each(|request| drop(request.to.send(Err(lost.clone())))),
+            }
+        }
+    }
+
+    /// One `WAIT` behind the reads of a group.
+    async fn wait(&self, address: &str, group: &[Request]) -> Result<(Vec<Value>, u32), Lost> {
+        let server = self.servers.at(address).await?;
+        let mut commands = Pipeline::with_capacity(group.len() + 1);
+        for request in group {
+            commands.add_command(request.read.clone());
+        }
+        let replicas = group.iter().map(|request| request.replicas).max().unwrap_or(0);
+        commands.cmd("WAIT").arg(replicas).arg(self.patience.as_millis() as u64);
+        let mut reads = server.call(commands).await?;
+        let waited = reads.pop().unwrap_or(Value::Nil);
+        let confirmed = waited.number().and_then(|n| u32::try_from(n).ok());
+        let refused = || {
+            let said = waited.refusal().unwrap_or_else(|| "no number of replicas".into());
+            Lost(format!("{}: WAIT: {said}", server.address()))
+        };
+        Ok((reads, confirmed.ok_or_else(refused)?))
+    }
+}

@@ -1,0 +1,123 @@
+//! Settings of the servers on which promises rest: noted when a connection is opened, and every [`CHECK_EVERY`].
+//!
+//! The store does not start on a server that may evict keys. One that does so later (its configuration was changed, or a
+//! replica with another configuration became master) is reported and gets no new timers; what it holds is served.
+//!
+//! Not in here: what a partition does about it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use redis::cmd;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::parse_info;
+use super::node::Network;
+use super::reply::Reply;
+use super::servers::Servers;
+
+/// How often the servers in use are asked.
+pub(super) const CHECK_EVERY: Duration = Duration::from_secs(30);
+/// The only eviction policy that loses no timers.
+pub(crate) const NO_EVICTION: &str = "noeviction";
+/// The field of INFO that has the policy.
+pub(crate) const POLICY: &str = "maxmemory_policy";
+
+/// What servers have said of themselves, by address.
+#[derive(Debug, Default)]
+pub(crate) struct Settings(Mutex<HashMap<String, Noted>>);
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Noted {
+    may_evict: bool,
+    append_only: bool,
+}
+
+impl Settings {
+    fn noted(&self) -> MutexGuard<'_, HashMap<String, Noted>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a server is known to evict keys when its memory is full.
+    pub(crate) fn may_evict(&self, address: &str) -> bool {
+        self.noted().get(address).is_some_and(|noted| noted.may_evict)
+    }
+
+    /// Whether a server is known to keep an append-only file.
+    pub(crate) fn append_only(&self, address: &str) -> bool {
+        self.noted().get(address).is_some_and(|noted| noted.append_only)
+    }
+
+    /// Takes in what a server says in INFO. What it does not say stays as it was.
+    pub(crate) fn note(&self, address: &str, info: &HashMap<String, String>) {
+        let mut all = self.noted();
+        let noted = all.entry(address.to_owned()).or_default();
+        let before = *noted;
+        if let Some(on) = info.get("aof_enabled") {
+            noted.append_only = on == "1";
+        }
+        let Some(policy) = info.get(POLICY) else { return };
+        noted.may_evict = policy != NO_EVICTION;
+        let may_evict = noted.may_evict;
+        drop(all);
+        if may_evict {
+            tracing::error!(
+                address,
+                policy,
+                "the server may evict keys, and timers would vanish: new timers are refused there until its \
+                 maxmemory-policy is noeviction"
+            );
+        } else if before.may_evict {
+            tracing::info!(address, "the server does not evict keys any more: new timers are accepted");
+        }
+    }
+}
+
+/// Asks every master again, and which masters there are. One that does not answer is asked the next time.
+pub(crate) async fn check(servers: &Servers) {
+    if let Err(lost) = servers.rediscover().await {
+        tracing::debug!(%lost, "no server tells which masters there are");
+    }
+    for address in servers.masters() {
+        let Ok(server) = servers.connection(&address).await else { continue };
+        // Servers before 7.0 take one section only.
+        let Ok(info) = server.ask(cmd("INFO").arg("everything").to_owned()).await else { continue };
+        if let Some(text) = info.text() {
+            servers.settings().note(&address, &parse_info(text));
+        }
+    }
+}
+
+/// Checks for as long as the store is in use.
+pub(crate) async fn watch(servers: Weak<Servers>, over: CancellationToken) {
+    let rounds = async {
+        loop {
+            tokio::time::sleep(CHECK_EVERY).await;
+            match servers.upgrade() {
+                Some(servers) => check(&servers).await,
+                None => return,
+            }
+        }
+    };
+    over.run_until_cancelled(rounds).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_counts_as_evicting_until_it_says_otherwise() {
+        let settings = Settings::default();
+        let note = |text: &str| settings.note("a:1", &parse_info(text));
+        note("# Memory\r\nmaxmemory_policy:noeviction\r\n");
+        assert!(!settings.may_evict("a:1"));
+        note("maxmemory_policy:allkeys-lru\r\naof_enabled:1\r\n");
+        assert!(settings.may_evict("a:1") && !settings.may_evict("b:1"));
+        note("used_memory:1\r\n");
+        assert!(settings.may_evict("a:1") && settings.append_only("a:1"));
+        note("maxmemory_policy:noeviction\r\naof_enabled:0\r\n");
+        assert!(!settings.may_evict("a:1") && !settings.append_only("a:1"));
+    }
+}

@@ -1,0 +1,464 @@
+//! Nothing that was answered is lost by a failover or a restart of Redis while its owner lives.
+//!
+//! A store without a log loses it in each of these cases: the tests show that, too.
+
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use mtimer_store::op::{CancelAnswer, RequestId, RescheduleAnswer, ScheduleAnswer};
+use mtimer_store::{Answer, Batch, Health, Lane, LaneError, Op, Place, Record, Refusal, Store, Verdict};
+use mtimer_store_redis::test_support::{Server, ServerOptions, TestCluster};
+use mtimer_store_redis::{Durability, LogStatus, Options, RedisStore};
+use mtimer_types::{DeadReason, Mode, Target, Timer, TimerId};
+use support::owner::{Owner, PARTITION, ack, connect, keyed, now, schedule, timer, unique};
+
+const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
+const UNCONFIRMED: Answer = Answer::Refused(Refusal::NotReplicated);
+const OWNER: &str = "owner:{2}:t";
+/// Timers of each kind of a [`Plan`].
+const EACH: u64 = 60;
+/// Memory for some of a plan's writes.
+const LITTLE: usize = 48 << 10;
+const WITHIN: Duration = Duration::from_secs(60);
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + WITHIN;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}: not within {WITHIN:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Where a store loses the last writes.
+enum Site {
+    Failover {
+        master: Server,
+        replica: Server,
+    },
+    ClusterFailover {
+        cluster: TestCluster,
+        replica: Server,
+    },
+    /// Restarted from an append-only file without its end.
+    Restart {
+        server: Server,
+        kept: u64,
+    },
+}
+
+impl Site {
+    fn failover() -> Self {
+        let master = Server::start();
+        Self::Failover { replica: master.add_replica(), master }
+    }
+
+    fn cluster_failover() -> Self {
+        let cluster = TestCluster::start();
+        let replica = cluster.add_replica(cluster.node_of(OWNER));
+        cluster.wait_until_listed(&replica);
+        Self::ClusterFailover { cluster, replica }
+    }
+
+    fn restart() -> Self {
+        let extra = vec!["--appendfsync".to_owned(), "no".to_owned()];
+        let options = ServerOptions { append_only: true, extra, ..ServerOptions::default() };
+        Self::Restart { server: Server::start_with(options), kept: 0 }
+    }
+
+    fn urls(&self) -> Vec<String> {
+        match self {
+            Self::Failover { master, replica } => vec![master.url(), replica.url()],
+            Self::ClusterFailover { cluster, .. } => cluster.urls(),
+            Self::Restart { server, .. } => vec![server.url()],
+        }
+    }
+
+    /// The server that has the partition before the failure.
+    fn master(&self) -> &Server {
+        match self {
+            Self::Failover { master, .. } => master,
+            Self::ClusterFailover { cluster, .. } => &cluster.nodes[cluster.node_of(OWNER)],
+            Self::Restart { server, .. } => server,
+        }
+    }
+
+    /// The server that has it afterwards.
+    fn successor(&self) -> &Server {
+        match self {
+            Self::Failover { replica, .. } | Self::ClusterFailover { replica, .. } => replica,
+            Self::Restart { server, .. } => server,
+        }
+    }
+
+    fn length(server: &Server) -> u64 {
+        server.append_only_file().metadata().unwrap().len()
+    }
+
+    /// What is written from here on is going to be lost.
+    fn begin_to_lose(&mut self) {
+        match self {
+            Self::Restart { server, kept } => *kept = Self::length(server),
+            Self::Failover { .. } | Self::ClusterFailover { .. } => {
+                self.master().hold_replicas_back(self.successor());
+            }
+        }
+    }
+
+    /// Waits until the store has asked in vain whether the replica has everything.
+    async fn let_trimming_fail(&self) {
+        if let Self::Restart { .. } = self {
+            return;
+        }
+        let waits = || self.master().calls_of("wait");
+        let before = waits();
+        until("the replica is asked for twice", || waits() >= before + 2).await;
+    }
+
+    fn fail(&mut self) {
+        match self {
+            Self::Failover { master, replica } => {
+                master.kill();
+                replica.call::<()>(&["REPLICAOF", "NO", "ONE"]);
+            }
+            Self::ClusterFailover { cluster, replica } => {
+                let master = cluster.node_of(OWNER);
+                cluster.nodes[master].kill();
+                replica.call::<()>(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+            }
+            Self::Restart { server, kept } => {
+                server.kill();
+                // The first bytes of a transaction that is not complete.
+                let file = std::fs::File::options().write(true).open(server.append_only_file()).unwrap();
+                file.set_len(*kept + 10).unwrap();
+                server.restart();
+            }
+        }
+    }
+}
+
+/// Timers, by what is answered about them before the failure.
+struct Plan {
+    scheduled: Vec<Timer>,
+    cancelled: Vec<Timer>,
+    rescheduled: Vec<Timer>,
+    taken: Vec<Timer>,
+    acknowledged: Vec<Timer>,
+    retried: Vec<Timer>,
+    dead: Vec<Timer>,
+}
+
+impl Plan {
+    fn new() -> Self {
+        let at = now() + 600_000;
+        let some = || (0..EACH).map(|n| timer(at + n * 1_000, 20)).collect::<Vec<_>>();
+        let with_keys = || (0..EACH).map(|n| keyed(at + n * 1_000, &format!("k{}", unique()))).collect();
+        let taken = some().into_iter().map(|timer| Timer { mode: Mode::AtMostOnce, ..timer });
+        Self {
+            scheduled: with_keys(),
+            cancelled: with_keys(),
+            rescheduled: some(),
+            taken: taken.collect(),
+            acknowledged: some(),
+            retried: some(),
+            dead: some(),
+        }
+    }
+
+    fn kinds(&self) -> [(&'static str, &Vec<Timer>); 7] {
+        [
+            ("scheduled", &self.scheduled),
+            ("cancelled", &self.cancelled),
+            ("rescheduled", &self.rescheduled),
+            ("taken", &self.taken),
+            ("acknowledged", &self.acknowledged),
+            ("retried", &self.retried),
+            ("dead", &self.dead),
+        ]
+    }
+
+    /// Stores what must be there before.
+    async fn prepare(&self, owner: &Owner) {
+        for (kind, timers) in self.kinds().into_iter().filter(|(kind, _)| *kind != "scheduled") {
+            let answers = owner.apply(timers.iter().map(schedule).collect()).await;
+            assert!(answers.iter().all(|answer| *answer == NEW), "{kind}: {answers:?}");
+        }
+    }
+
+    /// What is done to a timer of a kind, and what the answer is.
+    fn step(kind: &str, timer: &Timer) -> (Op, Answer) {
+        let (id, request) = (timer.id, RequestId(unique()));
+        let (due, target) = (timer.due + 90_000, Target::Id(id));
+        let reschedule = Op::Reschedule { target: target.clone(), due, in_flight: false, request };
+        let retry = Verdict::Retry { fire: due, tier: 1, failed: 1, error: "later".into() };
+        let dead = Verdict::Dead { reason: DeadReason::Failed, failed: 1, error: "no".into() };
+        match kind {
+            "scheduled" => (schedule(timer), NEW),
+            "cancelled" => {
+                (Op::Cancel { target, in_flight: None, request }, Answer::Cancel(CancelAnswer::Cancelled(id)))
+            }
+            "rescheduled" => (reschedule, Answer::Reschedule(RescheduleAnswer::Rescheduled(id))),
+            "taken" => (Op::Take { id, failed: 0 }, Answer::Done),
+            "acknowledged" => (ack(id), Answer::Done),
+            "retried" => (Op::settle(id, retry), Answer::Done),
+            _ => (Op::settle(id, dead), Answer::Done),
+        }
+    }
+
+    /// Does what is going to be lost. All of it is answered.
+    async fn carry_out(&self, owner: &Owner) {
+        for (kind, timers) in self.kinds() {
+            let (ops, expected): (Vec<_>, Vec<_>) =
+                timers.iter().map(|timer| Self::step(kind, timer)).unzip();
+            assert_eq!(owner.apply(ops).await, expected, "{kind}");
+        }
+    }
+
+    /// What the store has of the timers of each kind.
+    async fn stored(&self, lane: &dyn Lane) -> Vec<(&'static str, Vec<Option<(Record, Place)>>)> {
+        let mut stored = Vec::new();
+        for (kind, timers) in self.kinds() {
+            let gets = timers.iter().map(|timer| lane.get(Target::Id(timer.id)));
+            stored.push((kind, futures_util::future::try_join_all(gets).await.expect("the lane is alive")));
+        }
+        stored
+    }
+
+    /// The timers that are still to be delivered.
+    fn pending(&self) -> BTreeSet<TimerId> {
+        let of = |timers: &[Timer]| timers.iter().map(|timer| timer.id).collect::<Vec<_>>();
+        [of(&self.scheduled), of(&self.rescheduled), of(&self.retried)].concat().into_iter().collect()
+    }
+}
+
+async fn owner(site: &Site, log_bytes: usize) -> Owner {
+    Owner::of(connect(Options { log_bytes, ..Options::new(site.urls(), "t") }).await).await
+}
+
+/// Redis loses everything since a moment, and the owner writes it again.
+async fn survives(mut site: Site) {
+    let owner = owner(&site, 64 << 20).await;
+    let plan = Plan::new();
+    plan.prepare(&owner).await;
+    site.begin_to_lose();
+    plan.carry_out(&owner).await;
+    let digest = site.master().digest();
+    site.let_trimming_fail().await;
+    let (expected, census) = (plan.stored(&*owner.lane).await, owner.lane.census().await.unwrap());
+    assert!(expected.iter().all(|(kind, all)| {
+        all.iter().all(|timer| timer.is_none() == ["cancelled", "acknowledged"].contains(kind))
+    }));
+    site.fail();
+    assert_ne!(site.successor().digest(), digest, "nothing was lost");
+
+    // Without being asked for anything.
+    until("what was lost is written again", || {
+        site.successor().try_call::<String>(&["DEBUG", "DIGEST"]).is_ok_and(|now| now == digest)
+    })
+    .await;
+    assert_eq!(plan.stored(&*owner.lane).await, expected);
+    assert_eq!(owner.lane.census().await.unwrap(), census);
+    plan.repeat(&owner).await;
+    owner.lane.release(Vec::new()).await.unwrap();
+    let next = Owner::of(owner.store.clone()).await;
+    let loaded: Vec<_> = next.load(now() + 3_600_000).await.iter().map(|t| t.record.timer.id).collect();
+    assert_eq!(loaded.len(), plan.pending().len(), "nothing is there twice");
+    assert_eq!(loaded.into_iter().collect::<BTreeSet<_>>(), plan.pending());
+}
+
+impl Plan {
+    /// Repeats of what was answered find it done.
+    async fn repeat(&self, owner: &Owner) {
+        let old = Answer::Schedule(ScheduleAnswer::Scheduled { new: false, replaced: None });
+        let answers = owner.apply(self.scheduled.iter().map(schedule).collect()).await;
+        assert!(answers.iter().all(|answer| *answer == old), "{answers:?}");
+        let answers = owner.apply(self.acknowledged.iter().map(|timer| ack(timer.id)).collect()).await;
+        assert!(answers.iter().all(|answer| *answer == Answer::Gone), "{answers:?}");
+    }
+}
+
+/// The same with a log that does not reach back: the lane ends, and of each kind something is lost.
+async fn loses(mut site: Site, log_bytes: usize) -> LogStatus {
+    let owner = owner(&site, log_bytes).await;
+    let plan = Plan::new();
+    plan.prepare(&owner).await;
+    site.begin_to_lose();
+    plan.carry_out(&owner).await;
+    let expected = plan.stored(&*owner.lane).await;
+    let status = owner.store.log_status();
+    site.fail();
+    assert_eq!(owner.try_apply(Vec::new()).await, Err(LaneError::RolledBack(PARTITION)));
+    let next = Owner::of(owner.store.clone()).await;
+    for ((kind, before), (_, after)) in expected.iter().zip(plan.stored(&*next.lane).await) {
+        assert_ne!(*before, after, "{kind}: nothing was lost");
+    }
+    status
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_loses_nothing() {
+    survives(Site::failover()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_in_a_cluster_loses_nothing() {
+    survives(Site::cluster_failover()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_from_a_cut_append_only_file_loses_nothing() {
+    survives(Site::restart()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_log_a_failover_loses_what_was_answered() {
+    loses(Site::failover(), 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_log_a_failover_in_a_cluster_loses_what_was_answered() {
+    loses(Site::cluster_failover(), 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_log_a_restart_loses_what_was_answered() {
+    loses(Site::restart(), 0).await;
+}
+
+/// Lines that were logged.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    /// Of the whole process: nextest gives each test its own.
+    fn collect() -> Self {
+        let lines = Self::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+        // Another test of this process may have been first, with `cargo test`.
+        let _ = subscriber.try_init();
+        lines
+    }
+
+    fn with(&self, text: &str) -> usize {
+        let all = String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned();
+        all.lines().filter(|line| line.contains(text)).count()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn below_the_log_the_lane_ends_and_a_line_says_what_may_be_lost() {
+    let lines = Lines::collect();
+    let status = loses(Site::failover(), LITTLE).await;
+    assert!(status.dropped > 0 && status.promise_off_since.is_some(), "{status:?}");
+    assert!((1..=LITTLE).contains(&status.bytes), "{status:?}");
+    assert_eq!(lines.with("the log is full"), 1);
+    assert_eq!(lines.with("writes that the log does not have any more"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_keeps_what_the_append_only_file_may_not_have() {
+    let Site::Restart { server, .. } = Site::restart() else { unreachable!() };
+    let owner = Owner::new(&server.url()).await;
+    let began = Instant::now();
+    owner.one(schedule(&timer(now() + 60_000, 5))).await;
+    assert!(owner.store.log_status().bytes > 0);
+    until("it is on disk", || owner.store.log_status().bytes == 0).await;
+    assert!(began.elapsed() >= Duration::from_secs(5), "trimmed after {:?}", began.elapsed());
+    // Without it nothing is kept: a restart ends the lane anyway.
+    let server = Server::start();
+    let owner = Owner::new(&server.url()).await;
+    let began = Instant::now();
+    owner.one(schedule(&timer(now() + 60_000, 5))).await;
+    until("nothing is kept", || owner.store.log_status().bytes == 0).await;
+    assert!(began.elapsed() < Duration::from_secs(5), "trimmed after {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_is_given_up_when_replicas_have_it_or_after_a_second() {
+    let mut site = Site::failover();
+    let store = owner(&site, 64 << 20).await.store;
+    let first = Owner::of(store.clone()).await;
+    first.one(schedule(&timer(now() + 60_000, 5))).await;
+    first.lane.release(Vec::new()).await.unwrap();
+    let released: Option<u8> = site.successor().call(&["HGET", OWNER, "r"]);
+    assert_eq!(released, Some(1), "the replica has the release");
+    let second = Owner::of(store).await;
+    site.begin_to_lose();
+    second.one(schedule(&timer(now() + 60_000, 5))).await;
+    let began = Instant::now();
+    second.lane.release(Vec::new()).await.unwrap();
+    assert!((1..10).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+}
+
+async fn replicated(site: &Site) -> Owner {
+    let durability = Durability::Replicated { replicas: 1, timeout: Duration::from_millis(200) };
+    let store: Arc<RedisStore> = connect(Options { durability, ..Options::new(site.urls(), "t") }).await;
+    assert_eq!(store.info().durability, "redis-replicated");
+    Owner::of(store).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicated_answers_wait_for_replicas() {
+    let mut site = Site::failover();
+    let owner = replicated(&site).await;
+    let timers: Vec<_> = (0..4).map(|n| timer(now() + 60_000 + n, 5)).collect();
+    // A replica that is online may yet be reading what it was sent.
+    while owner.one(schedule(&timer(now() + 60_000, 5))).await == UNCONFIRMED {}
+    let answers = owner.apply(timers.iter().map(schedule).collect()).await;
+    assert!(answers.iter().all(|answer| *answer == NEW), "{answers:?}");
+    assert_eq!(site.master().digest(), site.successor().digest());
+    site.begin_to_lose();
+    let fresh = timer(now() + 60_000, 5);
+    assert_eq!(owner.one(schedule(&fresh)).await, UNCONFIRMED);
+    assert_eq!(owner.one(schedule(&fresh)).await, UNCONFIRMED, "a repeat rests on what was written before");
+    let (cancel, _) = Plan::step("cancelled", &timers[0]);
+    assert_eq!(owner.one(cancel).await, UNCONFIRMED);
+    assert_eq!(owner.one(ack(timers[1].id)).await, Answer::Done, "settling does not wait");
+    site.master().let_replicas_follow();
+    let deadline = Instant::now() + WITHIN;
+    let old = Answer::Schedule(ScheduleAnswer::Scheduled { new: false, replaced: None });
+    loop {
+        let answer = owner.one(schedule(&fresh)).await;
+        assert!(Instant::now() < deadline && (answer == UNCONFIRMED || answer == old), "{answer:?}");
+        if answer == old {
+            break;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unconfirmed_claim_holds_the_lane_and_does_not_end_it() {
+    let mut site = Site::failover();
+    let owner = replicated(&site).await;
+    site.begin_to_lose();
+    let claim = now() + 1_000;
+    let ops = vec![schedule(&timer(now() + 60_000, 5))];
+    let mut first = owner.lane.apply(Batch { now: now(), claim: Some(claim), ops });
+    let mut health = owner.lane.health();
+    let down = health.wait_for(|h| matches!(h, Health::Down(why) if why.contains("replicas")));
+    tokio::select! {
+        answers = &mut first => panic!("the claim is not confirmed: {answers:?}"),
+        down = down => drop(down.unwrap()),
+    }
+    site.master().let_replicas_follow();
+    assert_eq!(first.await.unwrap(), vec![NEW]);
+    assert_eq!(site.master().digest(), site.successor().digest());
+    assert!(owner.store.owner(PARTITION).await.unwrap().claimed_until >= claim);
+    assert_eq!(*owner.lane.health().borrow(), Health::Up);
+}

@@ -1,0 +1,130 @@
+//! Level `redis-replicated` on real servers: what waits for replicas, and what a cut does to it.
+
+mod support;
+
+use std::time::Duration;
+
+use mtimer_store::{Answer, Batch, Health, Op, Refusal, RequestId, ScheduleAnswer, Store};
+use mtimer_store_redis::test_support::{Proxy, Server, ServerOptions};
+use mtimer_store_redis::{Durability, Options};
+use mtimer_types::{Target, TimerId};
+use support::owner::{Owner, PARTITION, ack, connect, now, schedule, timer, unique};
+
+const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
+
+/// What a proxy is to wait for: requests of the partition's lane carry this.
+const MARK: &str = "owner:{2}";
+
+fn cancel(id: TimerId) -> Op {
+    Op::Cancel { target: Target::Id(id), in_flight: None, request: RequestId(unique()) }
+}
+
+/// A replica of a server.
+fn replica_of(server: &Server) -> Server {
+    let extra = vec!["--replicaof".into(), format!("127.0.0.1 {}", server.port())];
+    Server::start_with(ServerOptions { extra, ..ServerOptions::default() })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicated_writes_wait_for_replicas() {
+    let server = Server::start();
+    let replica = replica_of(&server);
+    // The handshake of a replica takes a while.
+    while !server.call::<String>(&["INFO", "replication"]).contains("state=online") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let timeout = Duration::from_millis(300);
+    let durability = Durability::Replicated { replicas: 1, timeout };
+    let store = connect(Options { durability, ..Options::new([server.url()], "t") }).await;
+    assert_eq!(store.info().durability, "redis-replicated");
+    let owner = Owner::of(store).await;
+    // A replica that is online may yet be reading what it was sent.
+    let unsettled = Answer::Refused(Refusal::NotReplicated);
+    while owner.one(schedule(&timer(now() + 60_000, 5))).await == unsettled {}
+    let timers: Vec<_> = (0..4).map(|n| timer(now() + 60_000 + n, 5)).collect();
+    let answers = owner.apply(timers.iter().map(schedule).collect()).await;
+    assert!(answers.iter().all(|a| *a == NEW));
+    let stored: u64 = replica.call(&["EXISTS", "owner:{2}:t"]);
+    assert_eq!(stored, 1);
+    drop(replica);
+    let fresh = timer(now() + 60_000, 5);
+    assert_eq!(owner.one(schedule(&fresh)).await, Answer::Refused(Refusal::NotReplicated));
+    assert_eq!(owner.one(cancel(timers[0].id)).await, Answer::Refused(Refusal::NotReplicated));
+    assert_eq!(owner.one(ack(timers[1].id)).await, Answer::Done, "settling does not wait");
+    // It is stored and may stay: a repeat says so, once there are replicas again.
+    let _replica = replica_of(&server);
+    loop {
+        match owner.one(schedule(&fresh)).await {
+            Answer::Refused(Refusal::NotReplicated) => {}
+            answer => {
+                let old = ScheduleAnswer::Scheduled { new: false, replaced: None };
+                assert_eq!(answer, Answer::Schedule(old));
+                break;
+            }
+        }
+    }
+}
+
+/// The answer to a write with a claim is lost, others wait behind it, and no replica confirms the claim.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unconfirmed_claim_that_was_recovered_holds_the_lane_and_does_not_end_it() {
+    let server = Server::start();
+    let proxy = Proxy::start(&server.address()).await;
+    let durability = Durability::Replicated { replicas: 1, timeout: Duration::from_millis(100) };
+    let replica = replica_of(&server);
+    let store = connect(Options { durability, ..Options::new([proxy.url()], "t") }).await;
+    let owner = Owner::of(store).await;
+    let unsettled = Answer::Refused(Refusal::NotReplicated);
+    while owner.one(schedule(&timer(now() + 60_000, 5))).await == unsettled {}
+    drop(replica);
+    proxy.lose_answer(MARK);
+    let timers: Vec<_> = (0..4).map(|n| timer(now() + 60_000 + n, 5)).collect();
+    let claim = now() + 1_000;
+    let first = Batch { now: now(), claim: Some(claim), ops: vec![schedule(&timers[0])] };
+    let first = owner.lane.apply(first);
+    let others: Vec<_> = timers[1..].iter().map(|t| owner.send(vec![schedule(t)])).collect();
+    let mut health = owner.lane.health();
+    health.wait_for(|h| matches!(h, Health::Down(why) if why.contains("replica"))).await.unwrap();
+    let _replica = replica_of(&server);
+    // It was answered when a replica had it.
+    assert_eq!(first.await.unwrap(), vec![NEW]);
+    for answers in others {
+        let answers = answers.await.unwrap();
+        assert!(answers == [unsettled.clone()] || answers == [NEW], "{answers:?}");
+    }
+    assert!(proxy.lost() > 0, "nothing was lost");
+    assert!(owner.store.owner(PARTITION).await.unwrap().claimed_until >= claim);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_filed_behind_an_unconfirmed_claim_is_loaded_after_a_cut() {
+    let server = Server::start();
+    let proxy = Proxy::start(&server.address()).await;
+    let durability = Durability::Replicated { replicas: 1, timeout: Duration::from_millis(100) };
+    let replica = replica_of(&server);
+    let store = connect(Options { durability, ..Options::new([proxy.url()], "t") }).await;
+    let owner = Owner::of(store).await;
+    let unsettled = Answer::Refused(Refusal::NotReplicated);
+    while owner.one(schedule(&timer(now() + 30_000, 5))).await == unsettled {}
+    drop(replica);
+    // Each in a slot of its own.
+    let timers: Vec<_> = (1..=32).map(|n| timer(now() + n * 120_000, 5)).collect();
+    let claim = now() + 1_000;
+    let ops = vec![schedule(&timers[0])];
+    let first = owner.lane.apply(Batch { now: now(), claim: Some(claim), ops });
+    let others: Vec<_> = timers[1..].iter().map(|t| owner.send(vec![schedule(t)])).collect();
+    let mut health = owner.lane.health();
+    health.wait_for(|h| matches!(h, Health::Down(why) if why.contains("replica"))).await.unwrap();
+    proxy.cut();
+    let _replica = replica_of(&server);
+    assert_eq!(first.await.expect("the lane is alive"), vec![NEW]);
+    for answers in others {
+        let answers = answers.await.expect("the lane is alive");
+        assert!(answers == [unsettled.clone()] || answers == [NEW], "{answers:?}");
+    }
+    let stored = owner.store.owner(PARTITION).await.expect("the store can be reached");
+    assert!(stored.claimed_until >= claim);
+    let loaded: Vec<_> = owner.load(now() + 33 * 120_000).await.iter().map(|t| t.record.timer.id).collect();
+    let lost = timers.iter().filter(|t| !loaded.contains(&t.id)).count();
+    assert_eq!(lost, 0, "{lost} timers are stored and not loaded");
+}
