@@ -141,6 +141,9 @@ impl Engine {
             let waiting = self.roster.dest(dest).ready.len();
             let Some((member, share)) = self.roster.least_loaded(dest, waiting) else { break };
             for _ in 0..share {
+                if self.roster.is_full(member) {
+                    break;
+                }
                 let Some(id) = self.next_ready(now, dest) else { return sent };
                 self.give(now, id, member);
                 sent += 1;

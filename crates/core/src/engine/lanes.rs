@@ -5,7 +5,7 @@ use mtimer_store::{Answer, Batch, Health, InFlight, LaneError, Op, Refusal, Reta
 use mtimer_types::{Epoch, PartitionId, Time, TimerId};
 use slab::Slab;
 
-use super::partition::{APPLIES_OUT, Partition, Pending};
+use super::partition::{Partition, Pending};
 use super::queue::Queued;
 use super::recent::RecentIds;
 use super::requests::{OpCtx, OpenRequest, too_old};
@@ -88,7 +88,7 @@ impl Engine {
         let mut overtaken = Vec::new();
         for p in self.partitions.iter_mut().flatten().filter(|p| !p.release_out) {
             let all = all || p.missed;
-            while p.applies_out < APPLIES_OUT {
+            while p.applies_out == 0 {
                 // A claim waits while the store is away: what it is for is asked anew when it is back.
                 let waits = p.queue.may_wait() && !(all || p.leaving || p.queue.len() >= size.0);
                 let idle = p.queue.is_empty() || waits;
@@ -104,7 +104,7 @@ impl Engine {
                 }
                 self.effects.push(Effect::Call(p.id, Call::Apply(p.batch_of(now, claim, queued))));
             }
-            p.missed = all && (p.applies_out >= APPLIES_OUT || p.down.is_some());
+            p.missed = all && (!p.queue.is_empty() || p.down.is_some());
         }
         let next = now.mono_ms + GATHER_MS - now.time.as_ms() % GATHER_MS;
         self.held_until = held.then(|| self.held_until.unwrap_or(next));
@@ -112,14 +112,13 @@ impl Engine {
     }
 
     /// Sends the acknowledgements of a partition that may wait for others, with all that would go in a batch with them, so
-    /// that what is asked of the store next finds them done. Only those are overtaken for which there is no room: in a
+    /// that what is asked of the store next finds them done. Only those are overtaken for which there is no room in a
     /// batch, or among the batches under way.
     pub(super) fn let_go(&mut self, now: Now, at: PartitionId) {
         let size = self.batch_size();
         let mut overtaken = Vec::new();
         let p = self.partitions.get_mut(usize::from(at.0)).and_then(Option::as_deref_mut);
-        let ready =
-            |p: &&mut Partition| p.queue.has_patient() && !p.release_out && p.applies_out < APPLIES_OUT;
+        let ready = |p: &&mut Partition| p.queue.has_patient() && !p.release_out && p.applies_out == 0;
         let Some(p) = p.filter(ready) else { return };
         let queued = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
         if !queued.is_empty() {

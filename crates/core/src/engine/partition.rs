@@ -29,8 +29,6 @@ const CLAIM_SPAN_MS: u64 = 60 + GATHER_MS;
 const MAX_LAG_MS: u64 = 250;
 /// Nothing is sent unless a fenced write that was begun within this time was answered, ms.
 pub(super) const FENCE_MS: u64 = 1_000;
-/// Batches of one partition under way: while one is, the next gathers.
-pub(super) const APPLIES_OUT: usize = 3;
 /// Operations that wait for a batch, or for their turn at a key; beyond it clients are told that it is too much.
 pub(super) const QUEUE_OPS: usize = 50_000;
 /// Of these, operations that wait for an earlier one on the same key: they go to the store one by one.
@@ -80,6 +78,7 @@ pub(super) struct Partition {
     pub(super) put_off: Vec<(Op, OpCtx)>,
     /// Calls under way, oldest first.
     pub(super) calls: VecDeque<Pending>,
+    /// Batches under way. While one is, the next gathers; only a partition that is given up sends all at once.
     pub(super) applies_out: usize,
     /// Questions of clients.
     pub(super) questions: Questions,

@@ -352,9 +352,17 @@ impl Roster {
 
     /// Free credit of a member; none while its session has too many bytes to settle.
     fn free_of(&self, m: &Member) -> u32 {
-        let full =
-            self.sessions.get(&m.session).is_none_or(|s| s.flight_bytes >= MAX_SESSION_UNSETTLED_BYTES);
-        if full { 0 } else { m.free() }
+        if self.is_session_full(m.session) { 0 } else { m.free() }
+    }
+
+    /// Whether a member's session has as many bytes to settle as it may, so that it takes nothing more.
+    pub(super) fn is_full(&mut self, member: MemberRef) -> bool {
+        let session = self.member(member).map(|m| m.session);
+        session.is_none_or(|session| self.is_session_full(session))
+    }
+
+    fn is_session_full(&self, session: SessionId) -> bool {
+        self.sessions.get(&session).is_none_or(|s| s.flight_bytes >= MAX_SESSION_UNSETTLED_BYTES)
     }
 
     /// The least loaded member of a destination with credit, and how many deliveries it should take in one go, so that a

@@ -1,7 +1,6 @@
 //! What need not be at once goes to the store together: plain acknowledgements and claims.
 
 use super::*;
-use crate::engine::partition::APPLIES_OUT;
 
 /// A broker that has so many deliveries under way, just behind a time at which everything goes.
 fn under_way(count: usize, credit: u32) -> (Rig, Vec<Delivery>) {
@@ -143,7 +142,7 @@ fn a_question_does_not_overtake_them_when_others_have_joined_them() {
 fn a_question_that_sends_them_brings_nothing_back() {
     let (mut rig, d) = overtaken_repeat(EngineOptions::default());
     rig.turn();
-    rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
+    rig.engine.partition(P).unwrap().applies_out -= 1;
     assert!(is_gone(&mut rig, d.id), "{:?}", rig.sent);
     assert_eq!(rig.take_replies(), [OpReply::Scheduled { new: false, replaced: None }]);
     rig.run(100);
@@ -254,7 +253,7 @@ fn acknowledgements_that_go_early_keep_the_bound_on_batches() {
     let now = rig.now();
     let p = rig.engine.partition(P).unwrap();
     assert!(p.queue.has_patient());
-    p.applies_out = APPLIES_OUT;
+    p.applies_out = 1;
     rig.engine.let_go(now, P);
     assert!(!rig.engine.effects.iter().any(|e| matches!(e, Effect::Call(_, Call::Apply(_)))));
 }

@@ -4,7 +4,6 @@ use mtimer_store::{CancelAnswer, Op, Page, RequestId};
 use mtimer_types::{Epoch, Target};
 
 use super::*;
-use crate::engine::partition::APPLIES_OUT;
 
 #[test]
 fn a_stuck_destination_leaves_memory_and_holds_up_nobody() {
@@ -75,11 +74,11 @@ fn what_comes_back_from_the_park_is_not_sent_before_a_claim_covers_it() {
     let other = rig.timer("b", 10);
     rig.schedule(2, other);
     rig.run(12);
-    rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
+    rig.engine.partition(P).unwrap().applies_out += 1;
     rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 10 });
     rig.turn();
     rig.ms += 200;
-    rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
+    rig.engine.partition(P).unwrap().applies_out -= 1;
     rig.turn();
     let sent = rig.take_deliveries().iter().any(|(_, d)| d.id == t.id);
     assert!(sent);

@@ -4,7 +4,6 @@
 use mtimer_types::{DeadReason, Key};
 
 use super::*;
-use crate::engine::partition::APPLIES_OUT;
 
 const A_MONTH: u32 = 2_592_000_000;
 
@@ -205,7 +204,7 @@ fn a_handover_waits_for_a_take_and_leaves_word_of_its_delivery() {
         rig.read_only = way == "refused for now";
         rig.answers_wait = way == "asked";
         if way == "queued" {
-            rig.engine.partition(P).unwrap().applies_out += APPLIES_OUT;
+            rig.engine.partition(P).unwrap().applies_out += 1;
         }
         rig.run(10);
         let now = rig.now();
@@ -213,7 +212,7 @@ fn a_handover_waits_for_a_take_and_leaves_word_of_its_delivery() {
         rig.run(5);
         (rig.read_only, rig.answers_wait) = (false, false);
         if way == "queued" {
-            rig.engine.partition(P).unwrap().applies_out -= APPLIES_OUT;
+            rig.engine.partition(P).unwrap().applies_out -= 1;
         }
         rig.run(100);
         assert_eq!(rig.take_deliveries().len(), 1, "{way}");
