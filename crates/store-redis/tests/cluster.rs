@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use mtimer_store::{Answer, Health, LaneError, ScheduleAnswer, Store};
 use mtimer_store_redis::test_support::TestCluster;
 use mtimer_store_redis::{Options, RedisStore};
@@ -9,6 +11,7 @@ use mtimer_types::{Target, Time, Timer};
 use support::owner::{Owner, PARTITION, ack, acquire, connect, dest, keyed, now, schedule, timer};
 
 const KEY: &str = "owner:{2}:t";
+const WITHIN: Duration = Duration::from_secs(60);
 const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
 
 async fn owner(cluster: &TestCluster) -> Owner {
@@ -120,5 +123,68 @@ async fn while_half_of_the_keys_have_migrated_nothing_is_torn() {
     let next = acquire(&*owner.store).await;
     let refused = owner.try_apply(vec![schedule(&timer(now(), 1))]).await;
     assert!(matches!(refused, Err(LaneError::Fenced { partition: PARTITION, .. })));
+    assert_eq!(next.lane.census().await.unwrap(), mtimer_store::Census::default());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_scripts_that_takes_a_hash_slot_over_is_given_them() {
+    let cluster = TestCluster::start();
+    let owner = owner(&cluster).await;
+    let timers = timers("a", now(), 2);
+    owner.apply(timers.iter().map(schedule).collect()).await;
+    let from = cluster.node_of(KEY);
+    let to = (from + 1) % 3;
+    cluster.begin_migration(KEY, from, to);
+    cluster.migrate_keys(KEY, from, to);
+    cluster.nodes[to].call::<()>(&["SCRIPT", "FLUSH"]);
+    // The old node answers ASK to everything, and goes on doing so.
+    let answered = tokio::time::timeout(WITHIN, owner.apply(vec![ack(timers[1].id)])).await;
+    assert_eq!(answered, Ok(vec![Answer::Done]));
+    cluster.finish_migration(KEY, to);
+    assert_eq!(owner.one(ack(timers[0].id)).await, Answer::Done);
+}
+
+/// The last timer of a slot leaves, and with it the slot: the script must not come back to a key that is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_is_emptied_while_its_hash_slot_migrates_holds_nobody_up() {
+    let cluster = TestCluster::start();
+    let owner = owner(&cluster).await;
+    let timers = [timer(now() + 600_000, 5), timer(now() + 7_200_000, 5)];
+    owner.apply(timers.iter().map(schedule).collect()).await;
+    let from = cluster.node_of(KEY);
+    let to = (from + 1) % 3;
+    let slots = || cluster.keys().into_iter().filter(|key| key.starts_with("slot:")).count();
+    assert_eq!(slots(), 2);
+    cluster.begin_migration(KEY, from, to);
+    let answered = tokio::time::timeout(WITHIN, owner.apply(vec![ack(timers[0].id)])).await;
+    assert_eq!(answered, Ok(vec![Answer::Done]));
+    assert_eq!(slots(), 1);
+    let index: Vec<String> = cluster.nodes[from].call(&["ZRANGE", "zset:{2}:t", "0", "-1"]);
+    assert_eq!(index.len(), 1, "the empty slot has left its index");
+    cluster.migrate_keys(KEY, from, to);
+    cluster.finish_migration(KEY, to);
+    assert_eq!(owner.one(ack(timers[1].id)).await, Answer::Done);
+}
+
+/// The old master has forgotten the other nodes and answers `CLUSTERDOWN`, for good: it does not hear that its replica was
+/// promoted, and names itself the master.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lane_leaves_a_master_that_is_cut_off_from_its_cluster() {
+    let cluster = TestCluster::start();
+    let old = cluster.node_of(KEY);
+    let replica = cluster.add_replica(old);
+    cluster.wait_until_listed(&replica);
+    let owner = Owner::of(connect(Options::new(cluster.urls(), "t")).await).await;
+    let timers = timers("a", now(), 20);
+    owner.apply(timers.iter().map(schedule).collect()).await;
+    cluster.isolate(old);
+    replica.call::<()>(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+    let acks = timers.iter().map(|t| ack(t.id)).collect();
+    let answers = tokio::time::timeout(WITHIN, owner.apply(acks)).await.expect("the replica is found");
+    assert!(answers.iter().all(|a| *a == Answer::Done), "{answers:?}");
+    assert_eq!(*owner.lane.health().borrow(), Health::Up);
+    assert!(cluster.is_down(old), "the old master has come back");
+    // So does whoever acquires the partition.
+    let next = acquire(&*owner.store).await;
     assert_eq!(next.lane.census().await.unwrap(), mtimer_store::Census::default());
 }

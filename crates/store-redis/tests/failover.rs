@@ -406,6 +406,32 @@ async fn a_partition_is_given_up_when_replicas_have_it_or_after_a_second() {
     assert!((1..10).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
 }
 
+/// A master that is none any more serves reads as before. At its successor another owner has cancelled the timer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_demoted_master_says_is_answered_to_nobody() {
+    for call in ["get", "a repeat", "nothing to do", "a listing"] {
+        let site = Site::failover();
+        let (master, successor) = (site.master(), site.successor());
+        let owner = owner(&site, 64 << 20).await;
+        let t = timer(now() + 60_000, 5);
+        owner.one(schedule(&t)).await;
+        until("the replica has everything", || master.digest() == successor.digest()).await;
+        successor.call::<()>(&["REPLICAOF", "NO", "ONE"]);
+        // Nobody listens there, so it never hears what has happened since.
+        master.call::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+        let next = Owner::new(&successor.url()).await;
+        let (cancel, cancelled) = Plan::step("cancelled", &t);
+        assert_eq!(next.one(cancel).await, cancelled);
+        let answered = match call {
+            "get" => owner.lane.get(Target::Id(t.id)).await.map(drop),
+            "a repeat" => owner.try_apply(vec![schedule(&t)]).await.map(drop),
+            "nothing to do" => owner.try_apply(Vec::new()).await.map(drop),
+            _ => owner.lane.parked_destinations().await.map(drop),
+        };
+        assert!(matches!(answered, Err(LaneError::Fenced { .. })), "{call}: {answered:?}");
+    }
+}
+
 async fn replicated(site: &Site) -> Owner {
     let durability = Durability::Replicated { replicas: 1, timeout: Duration::from_millis(200) };
     let store: Arc<RedisStore> = connect(Options { durability, ..Options::new(site.urls(), "t") }).await;

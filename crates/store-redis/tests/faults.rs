@@ -326,6 +326,25 @@ async fn a_cancel_that_a_full_store_refuses_takes_no_outcome_with_it() {
     assert_eq!(owner.one(schedule(&once)).await, Answer::Schedule(ended));
 }
 
+/// By a clock that is far behind the server's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_clock_is_ahead_remembers_outcomes_for_as_long() {
+    let server = Server::start();
+    let owner = Owner::new(&server.url()).await;
+    let (t, behind) = (timer(now() + 60_000, 5), now() - 200_000);
+    let apply = async |op| {
+        let batch = Batch { now: behind, claim: None, ops: vec![op] };
+        owner.lane.apply(batch).await.unwrap().remove(0)
+    };
+    assert_eq!(apply(schedule(&t)).await, NEW);
+    assert_eq!(apply(cancel(t.id)).await, Answer::Cancel(CancelAnswer::Cancelled(t.id)));
+    let ended = ScheduleAnswer::Ended(mtimer_types::Ended::Cancelled);
+    assert_eq!(apply(schedule(&t)).await, Answer::Schedule(ended));
+    let buckets: Vec<_> = server.keys().into_iter().filter(|key| key.starts_with("ended:")).collect();
+    let lives: Vec<u64> = buckets.iter().map(|bucket| server.call(&["PTTL", bucket])).collect();
+    assert!(lives.len() == 1 && (1..=100_000).contains(&lives[0]), "{lives:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn too_few_replicas_to_write_refuses_what_adds_and_holds_the_rest() {
     let server = Server::start();

@@ -128,3 +128,16 @@ async fn what_was_filed_behind_an_unconfirmed_claim_is_loaded_after_a_cut() {
     let lost = timers.iter().filter(|t| !loaded.contains(&t.id)).count();
     assert_eq!(lost, 0, "{lost} timers are stored and not loaded");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_full_store_refuses_does_not_count_as_stored() {
+    let server = Server::start();
+    let durability = Durability::Replicated { replicas: 1, timeout: Duration::from_millis(50) };
+    let owner = Owner::of(connect(Options { durability, ..Options::new([server.url()], "t") }).await).await;
+    let [stored, refused] = [1, 2].map(|n| timer(now() + 60_000 + n, 5));
+    let not_replicated = Answer::Refused(Refusal::NotReplicated);
+    assert_eq!(owner.one(schedule(&stored)).await, not_replicated);
+    server.call::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let answers = owner.apply(vec![schedule(&refused), cancel(stored.id)]).await;
+    assert_eq!(answers, [Answer::Refused(Refusal::OutOfMemory), not_replicated]);
+}

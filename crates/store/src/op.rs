@@ -341,8 +341,8 @@ pub enum Refusal {
     /// remembered.
     #[error("the store is out of memory: raise its limit or let timers drain")]
     OutOfMemory,
-    /// The store takes no writes for now.
-    #[error("the store is read-only for now")]
+    /// The store takes no writes for now, or took none for so long that it may have forgotten whether this is a repeat.
+    #[error("the store takes no writes for now")]
     ReadOnly,
     /// Only for operations that add: the store may drop what it holds when its memory is full.
     #[error(

@@ -17,8 +17,11 @@ pub(crate) const SHELVES: u8 = 16;
 pub(crate) const KEY_SHELVES: u8 = 4;
 /// Length of an `ended` bucket: the present one and the one before it cover the repeat horizon.
 const BUCKET_MS: u64 = limits::REPEAT_HORIZON_MS;
-/// How much longer a bucket is kept than by the cluster clock, ms: the store's clock may differ.
-const EXPIRY_SLACK_MS: u64 = 40_000;
+/// A client's request is decided by what was read at most so long after it was handed to the lane, ms.
+pub(crate) const LOOKED_UP_WITHIN_MS: u64 = 30_000;
+/// How much longer a bucket is kept than the repeat horizon, ms: a repeat that was in time may wait before it is looked up,
+/// and clocks do not run alike.
+const EXPIRY_SLACK_MS: u64 = LOOKED_UP_WITHIN_MS + 10_000;
 /// Bytes of a cluster's name.
 const MAX_CLUSTER_BYTES: usize = 64;
 
@@ -171,7 +174,7 @@ impl Bucket {
         [Self(n), Self(n.saturating_sub(1)), Self(n + 1)]
     }
 
-    /// When the hash expires (PEXPIREAT): it covers the repeat horizon of the bucket's last moment.
+    /// When the hash expires, by the owner's clock: it covers the repeat horizon of the bucket's last moment.
     pub(crate) const fn expires(self) -> Time {
         Time::from_ms((self.0 + 2) * BUCKET_MS + EXPIRY_SLACK_MS)
     }

@@ -27,10 +27,12 @@ impl Owner {
     ///
     /// The lane has ended.
     pub(super) async fn confirm(&mut self, ops: &[Op], answers: &mut [Answer]) -> Result<(), LaneError> {
-        if !ops.iter().any(waits) || self.writer.is_confirmed().await? {
+        let waiting = ops.iter().zip(answers).filter(|(op, answer)| waits(op) && !is_refusal(answer));
+        let waiting: Vec<_> = waiting.map(|(_, answer)| answer).collect();
+        if waiting.is_empty() || self.writer.is_confirmed().await? {
             return Ok(());
         }
-        for (_, answer) in ops.iter().zip(answers).filter(|(op, _)| waits(op)) {
+        for answer in waiting {
             *answer = Answer::Refused(Refusal::NotReplicated);
         }
         Ok(())
@@ -48,6 +50,11 @@ impl Owner {
         self.writer.is_up();
         Ok(())
     }
+}
+
+/// Whether nothing was done, for a reason of its own.
+const fn is_refusal(answer: &Answer) -> bool {
+    matches!(answer, Answer::Refused(_))
 }
 
 /// Whether the answer to an operation waits for replicas.

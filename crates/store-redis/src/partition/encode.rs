@@ -246,8 +246,8 @@ impl Owner {
         draft.unlisted.entry(listing).or_default().push(&row.id().to_bytes());
     }
 
-    /// Puts the commands into order.
-    pub(crate) fn finish(&self, draft: Draft, claim: Option<Time>) -> Drafted {
+    /// Puts the commands into order. `now` is the time of the batch.
+    pub(crate) fn finish(&self, draft: Draft, claim: Option<Time>, now: Time) -> Drafted {
         let mut writes = Writes::default();
         if draft.adds {
             writes.set_adds();
@@ -274,16 +274,24 @@ impl Owner {
         for (shelf, pairs) in &draft.entries_in_place {
             writes.command("HSET", &self.space.moved(*shelf), 2, pairs.iter());
         }
-        for (hash, pairs) in &draft.fields {
-            writes.command("HSET", &self.space.hash(*hash), 2, pairs.iter());
+        #[cfg(test)]
+        if broken(Broken::KeysBeforeRows) {
+            self.set_fields(
+                &mut writes,
+                draft.fields.iter().filter(|(hash, _)| matches!(hash, HashKey::AppKeys(_))),
+            );
         }
+        self.set_fields(&mut writes, draft.fields.iter());
         #[cfg(test)]
         let expiring = draft.bucket.filter(|_| !broken(Broken::NoExpiry));
         #[cfg(not(test))]
         let expiring = draft.bucket;
         if let Some(bucket) = expiring {
-            let expires = bucket.expires().as_ms().to_string();
-            writes.command("PEXPIREAT", &self.space.ended(bucket), 1, [expires]);
+            // Counted from the moment at which it is applied, since the server's clock may be any other. It is never less
+            // than outcomes are remembered for, and more if a write is applied later, or again. Nothing stands between a
+            // bucket and its expiry: hash fields are in the order of `HashKey`, in which it is the last one.
+            let lives = bucket.expires().ms_since(now).to_string();
+            writes.command("PEXPIRE", &self.space.ended(bucket), 1, [lives]);
         }
         for (shelf, fields) in &draft.unmoved {
             writes.command("HDEL", &self.space.moved(*shelf), 1, fields.iter());
@@ -324,6 +332,16 @@ impl Owner {
             position: self.position,
         };
         Drafted { writes, note }
+    }
+
+    fn set_fields<'a>(
+        &self,
+        writes: &mut Writes,
+        fields: impl Iterator<Item = (&'a HashKey, &'a Arguments)>,
+    ) {
+        for (hash, pairs) in fields {
+            writes.command("HSET", &self.space.hash(*hash), 2, pairs.iter());
+        }
     }
 
     /// Enters slots that are new into their indexes.

@@ -16,6 +16,7 @@ use mtimer_types::{Destination, Epoch, PartitionId, Target, Time};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::handed::HandedOver;
 use super::owner::Owner;
 
 /// A call that waits for its turn. It answers its caller, and fails if the lane ends.
@@ -148,7 +149,8 @@ impl Lane for RedisLane {
     }
 
     fn apply(&self, batch: Batch) -> LaneFuture<Vec<Answer>> {
-        self.call(move |owner| owner.apply(batch).boxed())
+        let handed = HandedOver::now();
+        self.call(move |owner| owner.apply(batch, handed).boxed())
     }
 
     fn load(&self, load: Load) -> LaneFuture<Loaded> {

@@ -8,6 +8,7 @@
 //! | `acquire` | becomes the owner, and reads the indexes |
 //! | `owner` | holds what the owner knows of the partition |
 //! | `lane` | queues calls, and runs the task that works them off |
+//! | `handed` | how long a call has waited |
 //! | `turn` | works a batch off: reads, decides, writes, answers |
 //! | `facts` | reads what decisions need, unless the owner knows it |
 //! | `encode` | turns what was decided into commands, in an order that may be cut off anywhere |
@@ -26,6 +27,7 @@ pub(crate) mod confirm;
 mod destinations;
 mod encode;
 mod facts;
+pub(crate) mod handed;
 pub(crate) mod lane;
 mod listing;
 mod load;

@@ -109,7 +109,7 @@ impl Trimmer {
     }
 
     async fn look_again(&self) {
-        if let Err(Lost(why)) = self.shared.network.rediscover().await {
+        if let Err(Lost(why)) = self.shared.network.rediscover(None).await {
             tracing::debug!(
                 partition = self.identity.partition.0,
                 why,

@@ -3,12 +3,14 @@
 //! A plain acknowledgement of a timer that can only be at one place is written without reading it first: nearly all
 //! timers end so. If it was not there after all it goes through a second turn, which looks for it.
 //!
-//! What would make a full store fuller is refused, and the rest decided anew without it.
+//! What would make a full store fuller is refused, and the rest decided anew without it. So is what clients ask for, if
+//! too long has passed since it was handed over: it may be a repeat of what the store has forgotten by now.
 //!
 //! Not in here: what decisions are ([`mtimer_store::decide`]), how a lost answer is dealt with ([`super::writer`]).
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use mtimer_store::decide::Context;
 use mtimer_store::op::{CancelAnswer, RescheduleAnswer};
@@ -18,9 +20,10 @@ use mtimer_types::{Ended, Key, Mode, Target, Time, TimerId};
 
 use super::encode::{Draft, Drafted, Note};
 use super::facts::Locations;
+use super::handed::HandedOver;
 use super::owner::Owner;
 use super::writer::{TakenOut, Written};
-use crate::keyspace::keys::{Bucket, SlotKey};
+use crate::keyspace::keys::{Bucket, LOOKED_UP_WITHIN_MS, SlotKey};
 
 /// Operations of one turn: its write takes the server less than a millisecond.
 const TURN_OPS: usize = 256;
@@ -34,9 +37,28 @@ struct BlindAck {
     slot: SlotKey,
 }
 
+/// What is refused of a turn.
+#[derive(Clone, Copy)]
+struct Refused {
+    /// Why the store takes nothing that makes it hold more; `None`: it does.
+    adding: Option<Refusal>,
+    /// What clients ask for comes too late.
+    is_late: bool,
+}
+
+impl Refused {
+    /// Why an operation is refused, if it is.
+    fn why(self, op: &Op) -> Option<Refusal> {
+        if self.is_late && is_request(op) {
+            return Some(Refusal::ReadOnly);
+        }
+        self.adding.filter(|_| op.adds())
+    }
+}
+
 impl Owner {
     /// See [`mtimer_store::Lane::apply`].
-    pub(crate) async fn apply(&mut self, batch: Batch) -> Result<Vec<Answer>, LaneError> {
+    pub(crate) async fn apply(&mut self, batch: Batch, handed: HandedOver) -> Result<Vec<Answer>, LaneError> {
         let Batch { now, mut claim, ops } = batch;
         self.ended.begin(Bucket::of(now));
         let claims = claim.is_some();
@@ -44,12 +66,12 @@ impl Owner {
         let mut rest = &ops[..];
         while !rest.is_empty() {
             let (some, later) = rest.split_at(turn_length(rest));
-            answers.extend(self.turn(some, now, claim.take()).await?);
+            answers.extend(self.turn(some, (now, handed), claim.take()).await?);
             rest = later;
         }
         if ops.is_empty() {
             // The store is asked all the same: it tells whether the partition is still ours.
-            self.turn(&[], now, claim).await?;
+            self.turn(&[], (now, handed), claim).await?;
         }
         if claims {
             self.confirm_claim().await?;
@@ -59,40 +81,44 @@ impl Owner {
         Ok(answers)
     }
 
-    async fn turn(&mut self, ops: &[Op], now: Time, claim: Option<Time>) -> Result<Vec<Answer>, LaneError> {
-        let mut refusal = self.writer.may_evict().then_some(Refusal::MayEvict);
+    async fn turn(
+        &mut self,
+        ops: &[Op],
+        when: (Time, HandedOver),
+        claim: Option<Time>,
+    ) -> Result<Vec<Answer>, LaneError> {
+        let adding = self.writer.may_evict().then_some(Refusal::MayEvict);
+        let mut refused = Refused { adding, is_late: false };
         loop {
-            if let Some(why) = &refusal
-                && claim.is_none()
-                && !ops.is_empty()
-                && ops.iter().all(Op::adds)
-            {
+            let is_refused = |op: &Op| refused.why(op).is_some();
+            if claim.is_none() && !ops.is_empty() && ops.iter().all(is_refused) {
                 // Nothing is left to write, so there is nothing for which the store has to take writes again.
-                return Ok(vec![Answer::Refused(*why); ops.len()]);
+                return Ok(ops.iter().filter_map(|op| refused.why(op)).map(Answer::Refused).collect());
             }
-            let some = match refusal {
-                None => Cow::Borrowed(ops),
-                Some(_) => ops.iter().filter(|op| !op.adds()).cloned().collect(),
+            let some = if ops.iter().any(is_refused) {
+                ops.iter().filter(|op| !is_refused(op)).cloned().collect()
+            } else {
+                Cow::Borrowed(ops)
             };
-            match self.attempt(&some, now, claim, refusal).await? {
+            match self.attempt(&some, when, claim, refused).await? {
                 Ok(answers) => {
                     let mut answers = answers.into_iter();
-                    let refused = |op: &Op| refusal.filter(|_| op.adds()).map(Answer::Refused);
-                    return Ok(ops.iter().filter_map(|op| refused(op).or_else(|| answers.next())).collect());
+                    let answer = |op: &Op| refused.why(op).map(Answer::Refused).or_else(|| answers.next());
+                    return Ok(ops.iter().filter_map(answer).collect());
                 }
-                Err(why) => refusal = Some(why),
+                Err(more) => refused = more,
             }
         }
     }
 
-    /// One attempt at a turn. The inner error: the store would not take it, and nothing was written.
+    /// One attempt at a turn. The inner error: so much is refused, and nothing was written.
     async fn attempt(
         &mut self,
         ops: &[Op],
-        now: Time,
+        (now, handed): (Time, HandedOver),
         claim: Option<Time>,
-        refusal: Option<Refusal>,
-    ) -> Result<Result<Vec<Answer>, Refusal>, LaneError> {
+        refused: Refused,
+    ) -> Result<Result<Vec<Answer>, Refused>, LaneError> {
         let (position, blind) = (self.position, self.blind_acks(ops));
         let is_blind: HashSet<usize> = blind.iter().map(|ack| ack.at).collect();
         let others = || ops.iter().enumerate().filter(|(at, _)| !is_blind.contains(at));
@@ -108,7 +134,10 @@ impl Owner {
                 Err(needs) => self.learn(&mut view, &mut locations, needs, now).await?,
             }
         };
-        if let Some(why @ (Refusal::OutOfMemory | Refusal::ReadOnly)) = refusal {
+        if decided_ops.iter().any(is_request) && is_late(handed) {
+            return Ok(Err(Refused { is_late: true, ..refused }));
+        }
+        if let Some(why @ (Refusal::OutOfMemory | Refusal::ReadOnly)) = refused.adding {
             refuse_unseen(why, &decided_ops, &mut decided.answers, &mut decided.changes);
         }
 
@@ -124,7 +153,7 @@ impl Owner {
                 draft.free(field, ack.id);
             }
         }
-        let Drafted { writes, note } = self.finish(draft, claim);
+        let Drafted { writes, note } = self.finish(draft, claim, now);
         let is_refused = |answer: &Answer| matches!(answer, Answer::Refused(_));
         let missed = if writes.is_empty() {
             // A refusal is true whoever the owner is.
@@ -138,7 +167,7 @@ impl Owner {
                     self.catalog.abandon(note.placements);
                     self.dests.forget_unstored();
                     self.position = position;
-                    return Ok(Err(why));
+                    return Ok(Err(Refused { adding: Some(why), ..refused }));
                 }
                 Written::Applied(taken_out) => self.settle(note, &taken_out),
                 Written::Unreported => self.settle_unreported(note).await?,
@@ -159,7 +188,7 @@ impl Owner {
         if !again.is_empty() {
             let ack = |at: &usize| ops[*at].id().map(|id| Op::settle(id, Verdict::Ack));
             let acks: Vec<Op> = again.iter().filter_map(ack).collect();
-            let late = Box::pin(self.turn(&acks, now, None)).await?;
+            let late = Box::pin(self.turn(&acks, (now, handed), None)).await?;
             again.into_iter().zip(late).for_each(|(at, answer)| answers[at] = Some(answer));
         }
         Ok(Ok(answers.into_iter().flatten().collect()))
@@ -222,6 +251,20 @@ impl Owner {
         self.read_ids(leaving.iter().map(|(_, slot, _)| *slot)).await?;
         Ok(leaving.into_iter().flat_map(|(.., ids)| ids).collect())
     }
+}
+
+/// Whether a client asks for it and may have done so before: how that ended is remembered for a while.
+const fn is_request(op: &Op) -> bool {
+    matches!(op, Op::Schedule { .. } | Op::Cancel { .. } | Op::Reschedule { .. })
+}
+
+/// Whether what was read by now may lack outcomes that repeats ask for.
+fn is_late(handed: HandedOver) -> bool {
+    #[cfg(test)]
+    if crate::simulation::broken(crate::simulation::Broken::LateRequestsDecided) {
+        return false;
+    }
+    handed.age() > Duration::from_millis(LOOKED_UP_WITHIN_MS)
 }
 
 /// How many operations of a batch one turn takes.

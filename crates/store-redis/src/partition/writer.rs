@@ -29,7 +29,7 @@ use super::reply;
 use super::writes::Writes;
 #[cfg(test)]
 use crate::simulation::{Broken, broken};
-use crate::wire::{Backoff, Lost, Network, Node, Remedy, Script, load_all, remedy};
+use crate::wire::{Backoff, Lost, Network, Node, Remedy, Script, asking, load_all, remedy};
 
 /// Who writes.
 #[derive(Clone, Debug)]
@@ -433,9 +433,9 @@ impl Writer {
                 self.node = None;
             }
             Remedy::Rediscover(_) => {
-                self.node = None;
+                let node = self.node.take();
                 // If this fails the next attempt tells.
-                let _ = self.network.rediscover().await;
+                let _ = self.network.rediscover(node.as_ref().map(|node| node.address())).await;
             }
             Remedy::LoadScripts => {
                 if let Some(node) = &self.node
@@ -469,19 +469,10 @@ impl Writer {
                 && let Remedy::Ask(address) = remedy(&error, node.address())
                 && let Some(command) = commands().cmd_iter().nth(at)
             {
-                *value = self.ask(&address, command).await?;
+                *value = asking(&*self.network, &address, command).await?;
             }
         }
         Ok(values)
-    }
-
-    /// Sends one command to the node to which a hash slot is on its way.
-    async fn ask(&self, address: &str, command: &Cmd) -> Result<Value, Lost> {
-        let mut commands = Pipeline::new();
-        commands.cmd("ASKING");
-        commands.add_command(command.clone());
-        let mut values = self.network.at(address).await?.call(commands).await?;
-        Ok(values.pop().unwrap_or_default())
     }
 
     async fn connect(&mut self) -> Result<Arc<dyn Node>, Lost> {
@@ -489,7 +480,7 @@ impl Writer {
         let node = match self.network.master(slot).await {
             Ok(node) => node,
             Err(_) => {
-                self.network.rediscover().await?;
+                self.network.rediscover(None).await?;
                 self.network.master(slot).await?
             }
         };

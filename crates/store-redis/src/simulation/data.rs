@@ -17,6 +17,8 @@ pub(crate) struct Data {
     sorted: HashMap<Vec<u8>, BTreeMap<Vec<u8>, u64>>,
     /// Unix time in ms at which a key goes.
     expires: HashMap<Vec<u8>, u64>,
+    /// The server's clock, ms, when [`Self::expire`] was last called.
+    now: u64,
 }
 
 /// What a running script may still do before it is cut off; `None`: everything.
@@ -98,10 +100,10 @@ impl Data {
                 score.map_or(Value::Nil, |score| bulk(score.to_string()))
             }
             ("ZRANGE", [key, from, to, options @ ..]) => self.range(key, from, to, options),
-            ("PEXPIREAT", [key, at]) => {
+            ("PEXPIRE", [key, ms]) => {
                 let exists = self.hashes.contains_key(key);
                 if exists {
-                    self.expires.insert(key.clone(), int(at));
+                    self.expires.insert(key.clone(), self.now + int(ms));
                 }
                 Value::Int(exists.into())
             }
@@ -111,6 +113,7 @@ impl Data {
 
     /// Removes what has expired.
     pub(crate) fn expire(&mut self, now: u64) {
+        self.now = now;
         let gone: Vec<_> =
             self.expires.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()).collect();
         for key in gone {

@@ -43,6 +43,10 @@ pub(crate) enum Broken {
     NoFloor,
     /// Remembered outcomes stay for ever.
     NoExpiry,
+    /// What clients ask for is decided, however long ago it was handed over.
+    LateRequestsDecided,
+    /// Keys name timers before these are written.
+    KeysBeforeRows,
 }
 
 thread_local! {

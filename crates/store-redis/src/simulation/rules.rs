@@ -1,10 +1,20 @@
 //! Each rule of the design, broken on purpose: the simulation, or a test of its own, finds it.
 
-use mtimer_store::{Answer, Batch, CancelAnswer, LaneError, Op, RequestId, Verdict};
+use std::time::Duration;
+
+use mtimer_store::{
+    Answer, Batch, CancelAnswer, Health, Lane, LaneError, Op, Refusal, RequestId, ScheduleAnswer, Verdict,
+};
 use mtimer_types::{Destination, Epoch, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::run::{Check, PARTITION, Run, START, acquire_next, alive, block_on, run, same};
 use super::{Broken, torn, with_broken};
+use crate::keyspace::keys::Keyspace;
+use crate::partition::handed::HandedOver;
+use crate::partition::lane::RedisLane;
 
 /// Seeds within which a broken rule is found.
 const WITHIN: u64 = 300;
@@ -28,6 +38,12 @@ fn a_write_that_may_have_run_is_not_refused() {
 #[test]
 fn index_entries_are_written_before_contents() {
     is_found_by(Broken::IndexBehindContents, torn::dies);
+}
+
+#[test]
+fn rows_are_written_before_keys() {
+    assert_eq!(torn_replacement(), Ok(()));
+    assert!(with_broken(Broken::KeysBeforeRows, torn_replacement).is_err());
 }
 
 #[test]
@@ -68,6 +84,23 @@ fn a_key_is_freed_only_if_it_still_names_the_timer() {
 }
 
 #[test]
+fn what_is_asked_for_is_refused_once_the_store_may_have_forgotten_how_it_ended() {
+    assert_eq!(slow_store(), Ok(()));
+    assert!(with_broken(Broken::LateRequestsDecided, slow_store).is_err());
+}
+
+#[test]
+fn what_is_asked_for_grows_old_in_the_queue() {
+    assert_eq!(queued_repeat(), Ok(()));
+    assert!(with_broken(Broken::LateRequestsDecided, queued_repeat).is_err());
+}
+
+#[test]
+fn a_key_finds_a_timer_only_if_that_has_the_key() {
+    assert_eq!(alike_keys(), Ok(()));
+}
+
+#[test]
 fn an_epoch_is_not_given_twice() {
     assert_eq!(forgetful_store(), Ok(()));
     assert!(with_broken(Broken::NoFloor, forgetful_store).is_err());
@@ -81,7 +114,11 @@ fn a_store_that_has_lost_the_acquisition_ends_the_lane() {
         run.take_over().await?;
         run.calls(5).await?;
         run.server.state().roll_back(before);
-        same("an apply", &run.owner.apply(empty()).await, &Err(LaneError::RolledBack(PARTITION)))
+        same(
+            "an apply",
+            &run.owner.apply(empty(), HandedOver::now()).await,
+            &Err(LaneError::RolledBack(PARTITION)),
+        )
     })
     .unwrap();
 }
@@ -121,15 +158,126 @@ fn stale_acknowledgement() -> Check {
         let alike = alike.unwrap();
         let cancel = Op::Cancel { target: Target::Id(gone.id), in_flight: None, request: RequestId(1) };
         let batch = |op| Batch { ops: vec![op], ..empty() };
-        alive(run.owner.apply(batch(schedule(&gone))).await)?;
-        alive(run.owner.apply(batch(schedule(&alike))).await)?;
-        let cancelled = alive(run.owner.apply(batch(cancel)).await)?;
+        alive(run.owner.apply(batch(schedule(&gone)), HandedOver::now()).await)?;
+        alive(run.owner.apply(batch(schedule(&alike)), HandedOver::now()).await)?;
+        let cancelled = alive(run.owner.apply(batch(cancel), HandedOver::now()).await)?;
         same("the cancel", &cancelled, &vec![Answer::Cancel(CancelAnswer::Cancelled(gone.id))])?;
-        alive(run.owner.apply(batch(schedule(&heir))).await)?;
+        alive(run.owner.apply(batch(schedule(&heir)), HandedOver::now()).await)?;
         let ack = Op::Settle { id: gone.id, verdict: Verdict::Ack, timer: Some(gone.clone().into()) };
-        same("the acknowledgement", &alive(run.owner.apply(batch(ack)).await)?, &vec![Answer::Gone])?;
+        same(
+            "the acknowledgement",
+            &alive(run.owner.apply(batch(ack), HandedOver::now()).await)?,
+            &vec![Answer::Gone],
+        )?;
         let named = alive(run.owner.get(Target::Key(heir.dest.clone(), heir.key.clone().unwrap())).await)?;
         same("what the key names", &named.map(|(record, _)| record.timer.id), &Some(heir.id))
+    })
+}
+
+/// An owner that dies while a timer takes the key of another one. The key finds one of them, however far that has got.
+fn torn_replacement() -> Check {
+    let dies_after = |steps| async move {
+        let mut run = Run::new(1, 0).await?;
+        let batch = |op| Batch { ops: vec![op], ..empty() };
+        let (old, new) = (timer(1, Some("a")), timer(2, Some("a")));
+        alive(run.owner.apply(batch(schedule(&old)), HandedOver::now()).await)?;
+        run.server.state().last_steps = Some(steps);
+        let replace = Op::Schedule { timer: new.clone().into(), policy: KeyPolicy::Replace };
+        let replaced = run.owner.apply(batch(replace), HandedOver::now());
+        let unanswered = tokio::time::timeout(torn::DEAD_AFTER, replaced).await.is_err();
+        same("whether the owner has died", &unanswered, &true)?;
+        let epoch = run.owner.epoch();
+        let mut next = acquire_next(&run.server, &run.shared, epoch, epoch, &mut run.random).await?;
+        let found = alive(next.get(Target::Key(old.dest, old.key.unwrap())).await)?;
+        let found = found.map(|(record, _)| record.timer.id);
+        let is_one = found == Some(old.id) || found == Some(new.id);
+        same(&format!("whether the key finds one of them after {steps} steps"), &is_one, &true)
+    };
+    (0..12).try_for_each(|steps| block_on(dies_after(steps)))
+}
+
+/// A store that stands still while it has repeats before it, for longer than it remembers outcomes.
+fn slow_store() -> Check {
+    block_on(async {
+        let mut run = Run::new(1, 0).await?;
+        let batch = |ops| Batch { ops, ..empty() };
+        let timers = [timer(1, None), timer(2, Some("a")), timer(3, None)];
+        let [cancelled, keyed, other] = &timers;
+        let cancel = |target, request| Op::Cancel { target, in_flight: None, request: RequestId(request) };
+        let reschedule = |request| Op::Reschedule {
+            target: Target::Id(other.id),
+            due: other.due + 60_000,
+            in_flight: false,
+            request: RequestId(request),
+        };
+        alive(run.owner.apply(batch(timers.iter().map(schedule).collect()), HandedOver::now()).await)?;
+        let by_key = Target::Key(keyed.dest.clone(), keyed.key.clone().unwrap());
+        let first = vec![cancel(Target::Id(cancelled.id), 1), cancel(by_key.clone(), 2), reschedule(3)];
+        alive(run.owner.apply(batch(first.clone()), HandedOver::now()).await)?;
+        // The key is another timer's by now.
+        let heir = timer(4, Some("a"));
+        alive(run.owner.apply(batch(vec![schedule(&heir)]), HandedOver::now()).await)?;
+
+        run.server.state().stands_still = Duration::from_secs(200);
+        let repeats = [vec![schedule(cancelled)], first, vec![Op::settle(other.id, Verdict::Ack)]].concat();
+        let late = alive(run.owner.apply(batch(repeats), HandedOver::now()).await)?;
+        let refused = Answer::Refused(Refusal::ReadOnly);
+        let expected = vec![refused.clone(), refused.clone(), refused.clone(), refused, Answer::Done];
+        same("repeats that come late, and an acknowledgement", &late, &expected)?;
+        let brought_back = alive(run.owner.get(Target::Id(cancelled.id)).await)?.is_some();
+        same("whether a cancelled timer is back", &brought_back, &false)?;
+        let held = alive(run.owner.get(by_key).await)?.map(|(record, _)| record.timer.id);
+        same("what the key names", &held, &Some(heir.id))
+    })
+}
+
+/// A repeat that waits behind a call before which the store stands still.
+fn queued_repeat() -> Check {
+    block_on(async {
+        let run = Run::new(1, 0).await?;
+        let (server, timers) = (run.server, [timer(1, None), timer(2, None)]);
+        let (health, _) = watch::channel(Health::Up);
+        let (lane, task) = RedisLane::new(run.owner, health, CancellationToken::new());
+        let batch = |ops| Batch { ops, ..empty() };
+        let calls = async {
+            let id = timers[0].id;
+            alive(lane.apply(batch(timers.iter().map(schedule).collect())).await)?;
+            let cancel = Op::Cancel { target: Target::Id(id), in_flight: None, request: RequestId(1) };
+            alive(lane.apply(batch(vec![cancel])).await)?;
+            server.state().stands_still = Duration::from_secs(200);
+            let first = lane.apply(batch(vec![Op::settle(timers[1].id, Verdict::Ack)]));
+            let repeat = lane.apply(batch(vec![schedule(&timers[0])]));
+            same("the acknowledgement", &alive(first.await)?, &vec![Answer::Done])?;
+            same("the repeat", &alive(repeat.await)?, &vec![Answer::Refused(Refusal::ReadOnly)])
+        };
+        tokio::select! {
+            checked = calls => checked,
+            () = task => Err("the lane has ended".into()),
+        }
+    })
+}
+
+/// Two keys of which the store knows the same hash.
+fn alike_keys() -> Check {
+    block_on(async {
+        let mut run = Run::new(1, 0).await?;
+        let (one, other) = (timer(1, Some("a")), timer(2, Some("b")));
+        let batch = |op| Batch { ops: vec![op], ..empty() };
+        alive(run.owner.apply(batch(schedule(&one)), HandedOver::now()).await)?;
+        let key = |timer: &Timer| run.shared.secret.key(&timer.dest, timer.key.as_ref().unwrap());
+        let field = key(&other);
+        let hash = Keyspace::new(&run.shared.cluster, PARTITION).app_keys(field.shelf);
+        let named = [b"HSET", hash.as_bytes(), &field.field, &one.id.to_bytes()].map(<[u8]>::to_vec);
+        run.server.state().data.run(&named);
+        let by_key = Target::Key(other.dest.clone(), other.key.clone().unwrap());
+        let found = alive(run.owner.get(by_key.clone()).await)?.map(|(record, _)| record.timer.id);
+        same("what the other key finds", &found, &None)?;
+        let cancel = Op::Cancel { target: by_key, in_flight: None, request: RequestId(1) };
+        let cancelled = alive(run.owner.apply(batch(cancel), HandedOver::now()).await)?;
+        same("a cancel by the other key", &cancelled, &vec![Answer::Cancel(CancelAnswer::NotFound)])?;
+        let scheduled = alive(run.owner.apply(batch(schedule(&other)), HandedOver::now()).await)?;
+        let new = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
+        same("a timer with the other key", &scheduled, &vec![new])
     })
 }
 
@@ -140,7 +288,8 @@ fn forgetful_store() -> Check {
         let seen = run.owner.epoch();
         {
             let mut state = run.server.state();
-            (state.data, state.now) = (Default::default(), START - 1_000);
+            state.data = Default::default();
+            state.now -= 1_000;
         }
         let next = acquire_next(&run.server, &run.shared, Epoch(0), seen, &mut run.random).await?;
         same("whether the epoch has risen", &(next.epoch() > seen), &true)

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::server::{Random, Simulated};
 use crate::keyspace::secret::Secret;
 use crate::partition::acquire::{Shared, acquire};
+use crate::partition::handed::HandedOver;
 use crate::partition::log::LogBudget;
 use crate::partition::owner::Owner;
 use crate::partition::trim::Trimming;
@@ -41,6 +42,8 @@ const HOUR: u64 = 3_600 * SECOND;
 pub(super) const DAY: u64 = 24 * HOUR;
 /// Longer than outcomes are remembered.
 const FORGET: u64 = 150 * SECOND;
+/// How far the server's clock may be off, ms: further than outcomes are remembered.
+const AHEAD: u64 = 200 * SECOND;
 /// One call to the server in so many goes wrong.
 const ONE_IN: u64 = 4;
 
@@ -99,7 +102,8 @@ pub(super) async fn acquire_next(
 impl Run {
     pub(super) async fn new(seed: u64, one_in: u64) -> Check<Self> {
         let mut random = Random(seed);
-        let server = Simulated::new(random.next(), START);
+        // The owner goes by another clock than its server's.
+        let server = Simulated::new(random.next(), random.pick(&[START, START + AHEAD, START - AHEAD]));
         let shared = Shared {
             network: Arc::new(server.clone()),
             cluster: "c".into(),
@@ -125,7 +129,7 @@ impl Run {
 
     pub(super) fn pass(&mut self, ms: u64) {
         self.now = self.now + ms;
-        self.server.state().now = self.now.as_ms();
+        self.server.state().now += ms;
     }
 
     /// Random calls.
@@ -179,7 +183,7 @@ impl Run {
         self.log.push(format!("now {}, claim {claim:?}, apply {ops:?}", self.now));
         let before = self.server.state().happened;
         let batch = Batch { now: self.now, claim, ops: ops.clone() };
-        let answers = alive(self.owner.apply(batch).await)?;
+        let answers = alive(self.owner.apply(batch, HandedOver::now()).await)?;
         let after = self.server.state().happened;
         self.log.push(format!("{answers:?}, {after:?}"));
         self.model.claim(claim);
@@ -279,7 +283,7 @@ impl Run {
             in_flight: None,
             request: RequestId(self.random.next()),
         };
-        let late = fenced.apply(Batch { now: self.now, claim: None, ops: vec![op] }).await;
+        let late = fenced.apply(Batch { now: self.now, claim: None, ops: vec![op] }, HandedOver::now()).await;
         if !matches!(late, Err(LaneError::Fenced { .. })) {
             return Err(format!("a fenced owner was answered {late:?}"));
         }

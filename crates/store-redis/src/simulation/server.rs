@@ -4,6 +4,7 @@
 //! but not at a server that has lost writes, which is another process.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -91,6 +92,8 @@ pub(super) struct State {
     read_only: u64,
     /// The clock, ms.
     pub(super) now: u64,
+    /// The server stands still for so long before it carries out the next call.
+    pub(super) stands_still: Duration,
     pub(super) happened: Happened,
 }
 
@@ -119,6 +122,7 @@ impl Simulated {
             full: 0,
             read_only: 0,
             now,
+            stands_still: Duration::ZERO,
             happened: Happened::default(),
         })))
     }
@@ -138,9 +142,13 @@ impl Node for Connection {
     }
 
     fn call(&self, commands: Pipeline) -> BoxFuture<'static, Result<Vec<Value>, Lost>> {
-        let answer = self.server.state().call(self.number, &commands);
+        let mut state = self.server.state();
+        let stands_still = std::mem::take(&mut state.stands_still);
+        state.now += stands_still.as_millis() as u64;
+        let answer = state.call(self.number, &commands);
         async move {
             tokio::task::yield_now().await;
+            tokio::time::sleep(stands_still).await;
             answer
         }
         .boxed()
@@ -158,7 +166,7 @@ impl Network for Simulated {
 
     fn moved(&self, _: u16, _: &str) {}
 
-    fn rediscover(&self) -> BoxFuture<'_, Result<(), Lost>> {
+    fn rediscover<'a>(&'a self, _: Option<&'a str>) -> BoxFuture<'a, Result<(), Lost>> {
         async { Ok(()) }.boxed()
     }
 

@@ -1,7 +1,8 @@
 //! An owner that dies while its last write is cut off half way: nobody completes that.
 //!
-//! Each timer is then as it was before the write or as it would be behind it, keys that are taken name a live timer, and
-//! when all timers have ended nothing is left of them but entries of listings.
+//! Each timer is then as it was before the write or as it would be behind it, a key finds what it found before or behind one
+//! of the operations, keys that are taken name a live timer, and when all timers have ended nothing is left of them but
+//! entries of listings.
 
 use std::time::Duration;
 
@@ -10,9 +11,10 @@ use mtimer_store::{Answer, Batch, Op, Place, Record, ScheduleAnswer, Verdict};
 use mtimer_types::{KeyPolicy, Target, Time, Timer, TimerId};
 
 use super::run::{Check, DAY, PARTITION, Run, acquire_next, alive, block_on, pass, plain, same};
+use crate::partition::handed::HandedOver;
 
 /// Longer than a lane that lives takes for a batch.
-const DEAD_AFTER: Duration = Duration::from_secs(60);
+pub(super) const DEAD_AFTER: Duration = Duration::from_secs(60);
 
 fn row(model: &Model, id: TimerId) -> Option<(Record, Place)> {
     model.timers.get(&id).map(|entry| (plain(entry.record(), entry.place), entry.place))
@@ -26,27 +28,44 @@ pub(super) fn dies(seed: u64) -> Check {
         let ops: Vec<Op> = (0..3).map(|_| run.op(20)).collect();
         let steps = run.random.below(12) as usize;
         run.server.state().last_steps = Some(steps);
-        let mut after = run.model.clone();
-        ops.iter().for_each(|op| _ = after.apply(run.now, op));
+        let mut states = vec![run.model.clone()];
+        for op in &ops {
+            let mut next = states[states.len() - 1].clone();
+            next.apply(run.now, op);
+            states.push(next);
+        }
         let batch = Batch { now: run.now, claim: None, ops: ops.clone() };
-        let answer = tokio::time::timeout(DEAD_AFTER, run.owner.apply(batch)).await;
+        let answer = tokio::time::timeout(DEAD_AFTER, run.owner.apply(batch, HandedOver::now())).await;
         if !run.server.state().is_dead() {
             return Ok(());
         }
         drop(answer);
         let epoch = run.owner.epoch();
         run.owner = acquire_next(&run.server, &run.shared, epoch, epoch, &mut run.random).await?;
-        survives(&mut run, &after).await.map_err(|why| format!("after {steps} steps of {ops:?}: {why}"))
+        survives(&mut run, &states).await.map_err(|why| format!("after {steps} steps of {ops:?}: {why}"))
     })
 }
 
-async fn survives(run: &mut Run, after: &Model) -> Check {
+/// `states`: the model before the write, and behind each operation.
+async fn survives(run: &mut Run, states: &[Model]) -> Check {
+    let after = &states[states.len() - 1];
+    for timer in run.timers.clone() {
+        let Some(key) = timer.key else { continue };
+        let holders: Vec<_> = states.iter().map(|state| state.holder(&timer.dest, &key)).collect();
+        let found = alive(run.owner.get(Target::Key(timer.dest, key.clone())).await)?;
+        let found = found.map(|(record, _)| record.timer.id);
+        same(
+            &format!("whether {found:?} of {key:?} is one of {holders:?}"),
+            &holders.contains(&found),
+            &true,
+        )?;
+    }
     let mut ids = Vec::new();
     for timer in run.timers.clone() {
         ids.push(timer.id);
         let seen = alive(run.owner.get(Target::Id(timer.id)).await)?;
         let seen = seen.map(|(record, place)| (plain(record, place), place));
-        let (before, behind) = (row(&run.model, timer.id), row(after, timer.id));
+        let (before, behind) = (row(&states[0], timer.id), row(after, timer.id));
         if seen != before {
             same(&format!("{} if it is not as before: {before:?}", timer.id), &seen, &behind)?;
         }
@@ -56,7 +75,7 @@ async fn survives(run: &mut Run, after: &Model) -> Check {
     }
     for id in ids {
         let ops = vec![Op::settle(id, Verdict::Ack), Op::Purge { id }];
-        alive(run.owner.apply(Batch { now: run.now, claim: None, ops }).await)?;
+        alive(run.owner.apply(Batch { now: run.now, claim: None, ops }, HandedOver::now()).await)?;
     }
     let far = run.now + 4_000 * DAY;
     alive(run.owner.unload(Time::ZERO).await)?;
@@ -74,7 +93,8 @@ async fn takes_its_key(run: &mut Run, like: Timer) -> Check<Option<TimerId>> {
     let id = TimerId::new(like.due, run.now, PARTITION, run.random.next());
     let timer = Timer { id, ..like };
     let op = Op::Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create };
-    let answers = alive(run.owner.apply(Batch { now: run.now, claim: None, ops: vec![op] }).await)?;
+    let answers =
+        alive(run.owner.apply(Batch { now: run.now, claim: None, ops: vec![op] }, HandedOver::now()).await)?;
     match answers[..] {
         [Answer::Schedule(ScheduleAnswer::Scheduled { .. })] => Ok(Some(id)),
         [Answer::Schedule(ScheduleAnswer::KeyTaken(holder))] => {

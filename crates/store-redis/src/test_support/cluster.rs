@@ -157,6 +157,26 @@ impl TestCluster {
         }
     }
 
+    /// Cuts a master off from the others, though not from clients: it forgets them, and hears nothing from nodes that it
+    /// does not know. For a minute, and longer. Waits until it answers `CLUSTERDOWN`.
+    pub fn isolate(&self, node: usize) {
+        let nodes: String = self.nodes[node].call(&["CLUSTER", "NODES"]);
+        for line in nodes.lines().filter(|line| !line.contains("myself")) {
+            let id = line.split(' ').next().expect("an id");
+            self.nodes[node].call::<()>(&["CLUSTER", "FORGET", id]);
+        }
+        let deadline = Instant::now() + AGREE_WITHIN;
+        while !self.is_down(node) {
+            assert!(Instant::now() < deadline, "the master is not cut off within {AGREE_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Whether a node knows of no quorum.
+    pub fn is_down(&self, node: usize) -> bool {
+        self.nodes[node].call::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:fail")
+    }
+
     /// All keys of all nodes, sorted.
     pub fn keys(&self) -> Vec<String> {
         let mut keys: Vec<_> = self.nodes.iter().flat_map(Server::keys).collect();

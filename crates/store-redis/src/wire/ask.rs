@@ -24,8 +24,10 @@ const TRY_FOR: Duration = Duration::from_secs(5);
 pub(crate) enum Failed {
     /// It passes: try again.
     Passing(String),
-    /// The server is lost, or no master any more: look at the map, and try again.
+    /// The server is lost: look at the map, and try again.
     Lost(String),
+    /// The server at this address is no master (any more), or cannot serve as one for now: the same, without asking it.
+    NoMaster { address: String, why: String },
     /// Trying again is of no use.
     Lasting(StoreError),
 }
@@ -46,7 +48,11 @@ pub(crate) async fn ask(network: &dyn Network, hash_slot: u16, command: &Cmd) ->
             Err(Failed::Passing(why)) => why,
             Err(Failed::Lost(why)) => {
                 // If nobody answers, the next attempt will tell.
-                let _ = network.rediscover().await;
+                let _ = network.rediscover(None).await;
+                why
+            }
+            Err(Failed::NoMaster { address, why }) => {
+                let _ = network.rediscover(Some(&address)).await;
                 why
             }
         };
@@ -75,14 +81,16 @@ pub(crate) async fn once(network: &dyn Network, hash_slot: u16, command: &Cmd) -
         }
         Remedy::LoadScripts => drop(server.call(script::load_all()).await.map_err(lost)?),
         Remedy::Broken(why) => return Err(Failed::Lasting(refused(&why))),
-        Remedy::Rediscover(why) => return Err(Failed::Lost(why)),
+        Remedy::Rediscover(why) => {
+            return Err(Failed::NoMaster { address: server.address().to_owned(), why });
+        }
         Remedy::Wait(_) | Remedy::OutOfMemory | Remedy::NoWrites(_) => {}
     }
     Err(Failed::Passing(refusal))
 }
 
 /// Asks the server that takes a hash slot over. It may not have the scripts yet: they go along.
-async fn asking(network: &dyn Network, address: &str, command: &Cmd) -> Result<Value, Lost> {
+pub(crate) async fn asking(network: &dyn Network, address: &str, command: &Cmd) -> Result<Value, Lost> {
     let server = network.at(address).await?;
     let mut commands = Pipeline::with_capacity(2);
     commands.cmd("ASKING").add_command(command.clone());

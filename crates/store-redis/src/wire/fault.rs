@@ -12,7 +12,7 @@ pub(crate) enum Remedy {
     Ask(String),
     /// It passes: wait a little and send again.
     Wait(String),
-    /// This node is no master (any more): look where the master is.
+    /// This node is no master (any more), or cannot serve as one for now: look where the master is, and ask others.
     Rediscover(String),
     /// NOSCRIPT: load the scripts and send again.
     LoadScripts,
@@ -35,14 +35,15 @@ pub(crate) fn remedy(error: &str, asked: &str) -> Remedy {
             Some(address) => Remedy::Ask(with_host(address, asked)),
             None => Remedy::Wait(said()),
         },
-        // A multi-key script while its hash slot migrates; a node that reads its data; a cluster without a quorum; a
-        // replica that has lost its master; a foreign script that runs too long.
-        "TRYAGAIN" | "LOADING" | "CLUSTERDOWN" | "MASTERDOWN" | "BUSY" => Remedy::Wait(said()),
+        // A multi-key script while its hash slot migrates; a foreign script that runs too long.
+        "TRYAGAIN" | "BUSY" => Remedy::Wait(said()),
         // An operator has ended a script that runs too long (SCRIPT KILL), which Redis allows of one that has written nothing.
         "ERR" if error.starts_with("ERR Script killed by user") => Remedy::Wait(said()),
         // A script is cut off, as it has emptied a key of a hash slot that is being migrated and comes back to it.
         "ERR" if error.starts_with("ERR Script attempted to access a non local key") => Remedy::Wait(said()),
-        "READONLY" => Remedy::Rediscover(said()),
+        // A replica; one that has lost its master; a node that reads its data; one that knows of no quorum. Of the last two
+        // another may have taken the place meanwhile.
+        "READONLY" | "MASTERDOWN" | "LOADING" | "CLUSTERDOWN" => Remedy::Rediscover(said()),
         "NOSCRIPT" => Remedy::LoadScripts,
         "OOM" => Remedy::OutOfMemory,
         // Snapshots fail; too few replicas are connected.
@@ -72,10 +73,11 @@ mod tests {
         assert_eq!(of("MOVED 866 127.0.0.1:7001"), Remedy::Follow("127.0.0.1:7001".into()));
         assert_eq!(of("MOVED 866 :7001"), Remedy::Follow("10.0.0.1:7001".into()));
         assert_eq!(of("ASK 866 127.0.0.1:7002"), Remedy::Ask("127.0.0.1:7002".into()));
-        for passing in
-            ["TRYAGAIN Multiple keys", "LOADING Redis is", "CLUSTERDOWN The", "MASTERDOWN Link", "BUSY Redis"]
-        {
+        for passing in ["TRYAGAIN Multiple keys", "BUSY Redis"] {
             assert_eq!(of(passing), Remedy::Wait(passing.into()));
+        }
+        for elsewhere in ["LOADING Redis is", "CLUSTERDOWN The", "MASTERDOWN Link"] {
+            assert_eq!(of(elsewhere), Remedy::Rediscover(elsewhere.into()));
         }
         // As Redis 7.0 says it.
         let killed = "ERR Script killed by user with SCRIPT KILL... script: 694a5fe1, on @user_script:1.";

@@ -28,7 +28,7 @@ mod tests;
 mod topology;
 
 pub(crate) use self::access::{Access, Tls};
-pub(crate) use self::ask::{Failed, ask, check_server, explain, once};
+pub(crate) use self::ask::{Failed, ask, asking, check_server, explain, once};
 pub(crate) use self::backoff::Backoff;
 #[cfg(test)]
 pub(crate) use self::confirm::Confirmed;

@@ -32,8 +32,9 @@ pub(crate) trait Network: Send + Sync {
     /// A server said `MOVED`.
     fn moved(&self, hash_slot: u16, address: &str);
 
-    /// Looks for the masters again.
-    fn rediscover(&self) -> BoxFuture<'_, Result<(), Lost>>;
+    /// Looks for the masters again. `without`: asks other servers than this one, and in its place takes any that says that
+    /// it is the master. If nobody else answers, everything stays as it is known.
+    fn rediscover<'a>(&'a self, without: Option<&'a str>) -> BoxFuture<'a, Result<(), Lost>>;
 
     /// Whether the master of this hash slot may evict keys when its memory is full.
     fn may_evict(&self, hash_slot: u16) -> bool;

@@ -36,8 +36,16 @@ struct Known {
     seeds: Vec<String>,
     cluster: bool,
     topology: Topology,
-    /// When the last look at the map began, and how it ended. Held while looking.
-    look: Mutex<Option<(Instant, Result<(), Lost>)>>,
+    /// The last look at the map. Held while looking.
+    look: Mutex<Option<Look>>,
+}
+
+#[derive(Debug)]
+struct Look {
+    began: Instant,
+    /// The server that was not asked.
+    without: Option<String>,
+    ended: Result<(), Lost>,
 }
 
 impl Servers {
@@ -61,7 +69,7 @@ impl Servers {
         let (topology, look) = Default::default();
         let known = Arc::new(Known { seeds, cluster, topology, look });
         let this = Self { known, pool: Arc::new(pool) };
-        this.rediscover().await?;
+        this.rediscover(None).await?;
         Ok(this)
     }
 
@@ -183,20 +191,21 @@ impl Network for Servers {
         self.known.topology.moved(hash_slot, address);
     }
 
-    fn rediscover(&self) -> BoxFuture<'_, Result<(), Lost>> {
+    fn rediscover<'a>(&'a self, without: Option<&'a str>) -> BoxFuture<'a, Result<(), Lost>> {
         let asked = Instant::now();
         async move {
-            // One look serves all who asked before it began.
+            // One look serves all who asked for the same before it began.
             let mut last = self.known.look.lock().await;
-            if let Some((began, looked)) = &*last
-                && *began >= asked
+            if let Some(last) = &*last
+                && last.began >= asked
+                && last.without.as_deref() == without
             {
-                return looked.clone();
+                return last.ended.clone();
             }
-            let began = Instant::now();
-            let looked = self.look(&HashSet::new()).await;
-            *last = Some((began, looked.clone()));
-            looked
+            let (began, without) = (Instant::now(), without.map(str::to_owned));
+            let ended = self.look(&without.iter().cloned().collect()).await;
+            *last = Some(Look { began, without, ended: ended.clone() });
+            ended
         }
         .boxed()
     }

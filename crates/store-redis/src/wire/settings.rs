@@ -76,7 +76,7 @@ impl Settings {
 
 /// Asks every master again, and which masters there are. One that does not answer is asked the next time.
 pub(crate) async fn check(servers: &Servers) {
-    if let Err(lost) = servers.rediscover().await {
+    if let Err(lost) = servers.rediscover(None).await {
         tracing::debug!(%lost, "no server tells which masters there are");
     }
     for address in servers.masters() {

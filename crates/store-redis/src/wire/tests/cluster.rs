@@ -13,16 +13,24 @@ async fn of_several_standalone_servers_the_master_is_used() {
     assert!(!servers.is_cluster());
     assert_eq!(servers.master(99).await.unwrap().address(), master.address());
     assert_eq!((servers.masters(), servers.replicas(99)), (vec![master.address()], Some(1)));
+    // While there is no other, it is the master whatever it answers.
+    let lost = servers.rediscover(Some(&master.address())).await.unwrap_err();
+    assert!(lost.0.contains("not a master"), "{lost}");
+    assert_eq!(servers.masters(), [master.address()]);
     // A second master changes nothing while the first is one.
     replica.call::<()>(&["REPLICAOF", "NO", "ONE"]);
-    servers.rediscover().await.unwrap();
+    servers.rediscover(None).await.unwrap();
     assert_eq!(servers.masters(), [master.address()]);
+    // Unless the first one does not serve, as it reads its data.
+    servers.rediscover(Some(&master.address())).await.unwrap();
+    assert_eq!(servers.masters(), [replica.address()]);
+    servers.rediscover(Some(&replica.address())).await.unwrap();
     master.kill();
-    servers.rediscover().await.unwrap();
+    servers.rediscover(None).await.unwrap();
     assert_eq!(servers.masters(), [replica.address()]);
     assert_eq!(ask(&servers, 99, &incr("n")).await.unwrap(), Value::Int(1));
     replica.kill();
-    let lost = servers.rediscover().await.unwrap_err();
+    let lost = servers.rediscover(None).await.unwrap_err();
     assert!(lost.0.contains(&master.address()) && lost.0.contains(&replica.address()), "{lost}");
 }
 
@@ -66,7 +74,7 @@ async fn a_cluster_is_found_and_a_failover_followed() {
     assert_eq!(servers.master_address(slot), Some(replica.address()));
     cluster.nodes[0].kill();
     cluster.nodes[1].kill();
-    servers.rediscover().await.unwrap();
+    servers.rediscover(None).await.unwrap();
     assert_eq!(servers.master_address(slot), Some(replica.address()));
 }
 
