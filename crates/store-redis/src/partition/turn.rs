@@ -41,11 +41,14 @@ impl Owner {
         self.ended.begin(Bucket::of(now));
         let claims = claim.is_some();
         let mut answers = Vec::with_capacity(ops.len());
-        let mut rest = &ops[..];
+        let (mut rest, mut most) = (&ops[..], TURN_OPS);
         while !rest.is_empty() {
-            let (some, later) = rest.split_at(turn_length(rest));
-            answers.extend(self.turn(some, now, claim.take()).await?);
-            rest = later;
+            let length = turn_length(rest).min(most);
+            let some = self.turn(&rest[..length], now, claim.take()).await?;
+            // If the rows are large, little is read in vain.
+            most = if some.len() < length { 2 * some.len() } else { TURN_OPS.min(2 * most) };
+            rest = &rest[some.len()..];
+            answers.extend(some);
         }
         if ops.is_empty() {
             // The store is asked all the same: it tells whether the partition is still ours.
@@ -59,6 +62,7 @@ impl Owner {
         Ok(answers)
     }
 
+    /// Answers the first operations, one at least: all, unless they write too many bytes.
     async fn turn(&mut self, ops: &[Op], now: Time, claim: Option<Time>) -> Result<Vec<Answer>, LaneError> {
         let mut refusal = self.writer.may_evict().then_some(Refusal::MayEvict);
         loop {
@@ -78,14 +82,15 @@ impl Owner {
                 Ok(answers) => {
                     let mut answers = answers.into_iter();
                     let refused = |op: &Op| refusal.filter(|_| op.adds()).map(Answer::Refused);
-                    return Ok(ops.iter().filter_map(|op| refused(op).or_else(|| answers.next())).collect());
+                    return Ok(ops.iter().map_while(|op| refused(op).or_else(|| answers.next())).collect());
                 }
                 Err(why) => refusal = Some(why),
             }
         }
     }
 
-    /// One attempt at a turn. The inner error: the store would not take it, and nothing was written.
+    /// One attempt at a turn, or at half of it if it writes too many bytes. The inner error: the store
+    /// would not take it, and nothing was written.
     async fn attempt(
         &mut self,
         ops: &[Op],
@@ -108,6 +113,10 @@ impl Owner {
                 Err(needs) => self.learn(&mut view, &mut locations, needs, now).await?,
             }
         };
+        let rows = decided.changes.rows.iter().filter_map(|row| row.after.as_ref());
+        if rows.map(|row| row.record.timer.payload.len()).sum::<usize>() > TURN_BYTES && ops.len() > 1 {
+            return Box::pin(self.attempt(&ops[..ops.len() / 2], now, claim, refusal)).await;
+        }
         if let Some(why @ (Refusal::OutOfMemory | Refusal::ReadOnly)) = refusal {
             refuse_unseen(why, &decided_ops, &mut decided.answers, &mut decided.changes);
         }
@@ -224,7 +233,8 @@ impl Owner {
     }
 }
 
-/// How many operations of a batch one turn takes.
+/// How many operations of a batch one turn takes, as far as their arguments tell: the other rows that
+/// they write are not read yet.
 fn turn_length(ops: &[Op]) -> usize {
     let mut bytes = 0;
     let fits = |op: &&Op| {
