@@ -316,6 +316,26 @@ async fn large_timers_go_through_in_scripts_of_bounded_size() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn takeovers_neither_overfill_slots_nor_waste_them() {
+    let server = Server::start();
+    let mut owner = Owner::new(&server.url()).await;
+    // Of one cohort, at one time.
+    let due = SlotWidth::Day.start_of(now() + 3 * 86_400_000);
+    for takeover in 0..10 {
+        let timers: Vec<_> = (0..100).map(|n| of_width(SlotWidth::Day, due, takeover * 100 + n)).collect();
+        owner.apply(timers.iter().map(schedule).collect()).await;
+        owner = Owner::of(owner.store.clone()).await;
+    }
+    let lengths =
+        slots(&server).into_iter().map(|slot| server.call(&["HLEN", &format!("slot:{{2}}:t:{slot}")]));
+    let lengths: Vec<u64> = lengths.collect();
+    assert_eq!(lengths.iter().sum::<u64>(), 1_000);
+    assert!(lengths.iter().all(|length| *length <= 128), "{lengths:?}");
+    // Seven are full, and the rest is in the siblings of a second: as if one owner had filed them.
+    assert!(lengths.len() <= 11, "{lengths:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dense_wide_slot_is_split_and_every_id_is_still_found() {
     let server = Server::start();
     let owner = Owner::new(&server.url()).await;
