@@ -6,7 +6,7 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use mtimer_store::{Answer, DeadFilter, Op, RequestId, Retained, ScheduleAnswer, Verdict};
+use mtimer_store::{Answer, DeadFilter, Op, Place, RequestId, Retained, ScheduleAnswer, Verdict};
 use mtimer_store_redis::test_support::Server;
 use mtimer_types::{DeadReason, SlotWidth, Target, Timer, TimerId};
 use support::owner::{Owner, PARTITION, dest, now, schedule, timer, unique};
@@ -24,9 +24,18 @@ const DAMAGE_LISTED: &str = "local n = 0 for _, id in ipairs(redis.call('ZRANGE'
     for i = 2, #KEYS do if redis.call('HEXISTS', KEYS[i], id) == 1 then \
     redis.call('HSET', KEYS[i], id, ARGV[1]) n = n + 1 end end end return n";
 
+/// Gives every timer that has moved this entry.
+const DAMAGE_MOVED: &str = "local n = 0 for _, shelf in ipairs(KEYS) do for _, id in ipairs(redis.call('HKEYS', shelf)) do \
+    redis.call('HSET', shelf, id, ARGV[1]) n = n + 1 end end return n";
+
+/// The hashes of timers that have moved.
+fn shelves(server: &Server) -> Vec<String> {
+    server.keys().into_iter().filter(|key| key.starts_with("moved:")).collect()
+}
+
 /// Damages the records of the first `count` ids of a listing.
 fn damage_listed(server: &Server, listing: &str, count: usize, value: &str) {
-    let shelves: Vec<_> = server.keys().into_iter().filter(|key| key.starts_with("moved:")).collect();
+    let shelves = shelves(server);
     let keys = (shelves.len() + 1).to_string();
     let mut call = vec!["EVAL", DAMAGE_LISTED, &keys, listing];
     call.extend(shelves.iter().map(String::as_str));
@@ -129,5 +138,46 @@ async fn operations_on_damaged_records_do_not_end_the_lane() {
         owner.one(Op::Trim { of: Retained::Dead, before: now() + 9 * DAY, keep: 0, limit: 1_000 }).await;
         assert_eq!(owner.lane.census().await.unwrap().dead, 0, "{value:?}");
         assert_eq!(owner.one(schedule(&timer(now() + DAY, 5))).await, NEW, "{value:?}");
+    }
+}
+
+/// Who schedules a timer again whose entry is damaged gets a timer that lasts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_timer_that_is_scheduled_over_a_damaged_entry_is_there_for_the_next_owner() {
+    let server = Server::start();
+    // No entry at all, one of no known place, one that names a slot in which it is not, a record that is cut off.
+    for value in ["", "\x20", "s0.0.1", "p\x20"] {
+        server.call::<()>(&["FLUSHALL"]);
+        let owner = Owner::new(&server.url()).await;
+        let timers: Vec<_> = (0..3).map(|n| timer(now() + DAY + n, 5)).collect();
+        owner.apply(timers.iter().map(schedule).collect()).await;
+        owner.one(Op::Park { id: timers[0].id, failed: 0 }).await;
+        for (target, due) in timers[1..].iter().map(|t| (Target::Id(t.id), t.due + DAY)) {
+            owner.one(Op::Reschedule { target, due, in_flight: false, request: RequestId(unique()) }).await;
+        }
+        let shelves = shelves(&server);
+        let mut call = vec!["EVAL", DAMAGE_MOVED];
+        let count = shelves.len().to_string();
+        call.push(&count);
+        call.extend(shelves.iter().map(String::as_str));
+        call.push(value);
+        assert_eq!(server.call::<usize>(&call), 3);
+        // By the owner that has made the entries, and by two that have not.
+        assert_eq!(owner.one(schedule(&timers[0])).await, NEW, "{value:?}");
+        let next = Owner::of(owner.store.clone()).await;
+        assert_eq!(next.one(schedule(&timers[1])).await, NEW, "{value:?}");
+        let third = Owner::of(owner.store.clone()).await;
+        assert_eq!(third.one(schedule(&timers[2])).await, NEW, "{value:?}");
+        let fourth = Owner::of(owner.store.clone()).await;
+        let mut loaded: Vec<_> =
+            fourth.load(now() + 3 * DAY).await.iter().map(|t| t.record.timer.id).collect();
+        loaded.sort_unstable();
+        let mut expected: Vec<_> = timers.iter().map(|t| t.id).collect();
+        expected.sort_unstable();
+        assert_eq!(loaded, expected, "{value:?}");
+        for t in &timers {
+            let place = fourth.lane.get(Target::Id(t.id)).await.unwrap().map(|(_, place)| place);
+            assert_eq!(place, Some(Place::Pending { fire: t.due, tier: 0 }), "{value:?}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mtimer_store::{Answer, CancelAnswer, Op, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_store_redis::test_support::{Server, print_durations};
-use mtimer_types::{Mode, SlotWidth, Target, Time, Timer, TimerId};
+use mtimer_types::{DeadReason, Mode, SlotWidth, Target, Time, Timer, TimerId};
 use support::owner::{Owner, PARTITION, ack, keyed, now, schedule, timer, unique};
 
 fn slots(server: &Server) -> Vec<String> {
@@ -265,6 +265,74 @@ async fn a_full_slot_gets_siblings_and_every_id_is_found() {
         assert!(answers.iter().all(|a| *a == Answer::Done));
     }
     assert_empty(&server);
+}
+
+/// Whatever is done to timers with large payloads: a script writes 256 KiB of them at most, about.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_timers_go_through_in_scripts_of_bounded_size() {
+    const BYTES: usize = 60_000;
+    let server = Server::start();
+    let owner = Owner::new(&server.url()).await;
+    let due = now() + 86_400_000;
+    let timers: Vec<_> = (0..100).map(|_| Timer { mode: Mode::AtMostOnce, ..timer(due, BYTES) }).collect();
+    type MakeOp = Box<dyn Fn(&Timer) -> Op>;
+    let steps: [(&str, MakeOp); 8] = [
+        ("schedule", Box::new(schedule)),
+        (
+            "reschedule",
+            Box::new(move |t| {
+                let (target, request) = (Target::Id(t.id), RequestId(unique()));
+                Op::Reschedule { target, due: due + 86_400_000, in_flight: false, request }
+            }),
+        ),
+        (
+            "retry",
+            Box::new(move |t| {
+                let (fire, error) = (due + 1_000, "no".into());
+                Op::settle(t.id, Verdict::Retry { fire, tier: 1, failed: 1, error })
+            }),
+        ),
+        ("park", Box::new(|t| Op::Park { id: t.id, failed: 1 })),
+        ("unpark", Box::new(move |t| Op::Unpark { id: t.id, fire: due })),
+        ("take", Box::new(|t| Op::Take { id: t.id, failed: 1 })),
+        (
+            "bury",
+            Box::new(|t| {
+                let (reason, error) = (DeadReason::Failed, "no".into());
+                Op::settle(t.id, Verdict::Dead { reason, failed: 1, error })
+            }),
+        ),
+        ("replay", Box::new(move |t| Op::Replay { id: t.id, fire: due })),
+    ];
+    for (step, op) in &steps {
+        let before = server.calls_of("evalsha");
+        let answers = owner.apply(timers.iter().map(op).collect()).await;
+        assert!(!answers.contains(&Answer::Gone) && answers.len() == timers.len(), "{step}: {answers:?}");
+        let scripts = (server.calls_of("evalsha") - before) as usize;
+        assert!(scripts >= timers.len() * BYTES / (256 << 10), "{step}: {scripts} scripts");
+    }
+    carry_out(&owner, &timers, |t| ack(t.id), |_| Answer::Done).await;
+    assert_empty(&server);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn takeovers_neither_overfill_slots_nor_waste_them() {
+    let server = Server::start();
+    let mut owner = Owner::new(&server.url()).await;
+    // Of one cohort, at one time.
+    let due = SlotWidth::Day.start_of(now() + 3 * 86_400_000);
+    for takeover in 0..10 {
+        let timers: Vec<_> = (0..100).map(|n| of_width(SlotWidth::Day, due, takeover * 100 + n)).collect();
+        owner.apply(timers.iter().map(schedule).collect()).await;
+        owner = Owner::of(owner.store.clone()).await;
+    }
+    let lengths =
+        slots(&server).into_iter().map(|slot| server.call(&["HLEN", &format!("slot:{{2}}:t:{slot}")]));
+    let lengths: Vec<u64> = lengths.collect();
+    assert_eq!(lengths.iter().sum::<u64>(), 1_000);
+    assert!(lengths.iter().all(|length| *length <= 128), "{lengths:?}");
+    // Seven are full, and the rest is in the siblings of a second: as if one owner had filed them.
+    assert!(lengths.len() <= 11, "{lengths:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -262,6 +262,7 @@ impl Engine {
     /// Takes back the deliveries that were given out while the answers of this turn were handled and
     /// that may not be sent any more: the process may have been stopped since, for longer than the
     /// deadline or the fence allows. [`Engine::taken`] decides on them as if they were answered now.
+    /// Called before edits leave for the store: they say which deliveries are under way.
     pub(super) fn take_back(&mut self, now: Now) {
         for member in std::mem::take(&mut self.roster.outgoing) {
             let Some(m) = self.roster.member(member) else { continue };

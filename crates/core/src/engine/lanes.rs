@@ -112,8 +112,8 @@ impl Engine {
     }
 
     /// Sends the acknowledgements of a partition that may wait for others, with all that would go in a batch with them, so
-    /// that what is asked of the store next finds them done. Only those are overtaken for which there is no room in a
-    /// batch, or among the batches under way.
+    /// that what is asked of the store next finds them done. Only those are overtaken that the batch cannot take, or that come
+    /// while another one is under way. Called when the turn ends, see [`Engine::take_back`].
     pub(super) fn let_go(&mut self, now: Now, at: PartitionId) {
         let size = self.batch_size();
         let mut overtaken = Vec::new();
@@ -195,7 +195,7 @@ impl Engine {
             (Pending::Parked { dest }, CallAnswer::Parked(page)) => self.parked_page(now, id, &dest, page),
             (Pending::Sweep { dest }, CallAnswer::Parked(page)) => self.swept(now, id, &dest, page),
             (Pending::Taken, CallAnswer::Taken(page)) => self.taken_page(now, id, page),
-            (Pending::Query(part), answer) => self.query_answered(now, id, part, answer),
+            (Pending::Query(part), answer) => self.query_answered(id, part, answer),
             // Whoever still waits for something behind it is told.
             (Pending::Release, CallAnswer::Release) => self.lane_ended(id, LaneError::Closed),
             (pending, _) => {
@@ -365,9 +365,9 @@ pub(super) fn together_by(now: Time, at: Time) -> Time {
 
 impl Partition {
     /// Takes the operations of the next batch. Two kinds go to `overtaken` instead, with their
-    /// answers: a schedule whose timer was acknowledged while it waited, since it is a repeat that
-    /// would bring the timer back; and what a client first sent longer ago than outcomes are kept,
-    /// since it may be a repeat whose outcome is forgotten. The others leave for the store
+    /// answers: a schedule that must not be asked of the store any more ([`Self::known`]), and what a
+    /// client first sent longer ago than outcomes are kept, since it may be a repeat whose outcome is
+    /// forgotten. The others leave for the store, but for those that have become pointless
     /// ([`Self::leaves`]).
     fn take_batch(
         &mut self,

@@ -314,9 +314,10 @@ impl Engine {
 impl Partition {
     /// Queues again what the store would not take for now.
     ///
-    /// A move (take, park, unpark) waits until no edit of its timer is under way, which might be
-    /// applied before it, and is dropped if the edit has put the timer elsewhere. An outcome does not
-    /// wait: edits name the attempt that it is of.
+    /// A move (take, park, unpark) is dropped if its timer has left the state of that move meanwhile,
+    /// and waits on while an edit of the timer is under way, which may put it elsewhere. Anything else
+    /// does not wait: an edit is told of a delivery whose outcome the store does not have, and of a
+    /// timer that the edit has ended an outcome changes nothing.
     pub(super) fn queue_put_off(&mut self) {
         for (op, ctx) in std::mem::take(&mut self.put_off) {
             let state = op.id().and_then(|id| self.table.get(id)).map(|e| &e.state);

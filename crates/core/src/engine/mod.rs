@@ -11,7 +11,9 @@
 //! - A timer is sent only if a stored claim covers it or (at most once) it is taken.
 //! - A timer is not sent while an edit (cancel, reschedule, replace) holds it, see `edits`, nor after
 //!   its deadline. Both are checked whenever a delivery is given out, not only when a timer is due.
-//!   A delivery that is given out while an answer is handled is checked again when the turn ends.
+//!   What is given out while an answer is handled is checked again for its deadline, and for a
+//!   recent fenced write, when the turn ends. That is before edits leave for the store, so they
+//!   count only what is sent as under way.
 //! - A credit is given back exactly once for each delivery; every operation gets one reply.
 //! - Answers of the store are matched with calls by their order alone. A call that waits for its
 //!   answer keeps names, or numbers that stay valid until then: a destination's number is valid
@@ -182,6 +184,7 @@ impl Engine {
         self.dispatch(now);
         self.load_more(now);
         self.commit(now);
+        self.ask_waiting(now);
         self.hand_over(now);
         self.count_partitions(now);
         self.send();
@@ -239,7 +242,7 @@ impl Engine {
             SessionEvent::Extend { id, epoch, attempt, by_ms } => {
                 self.extend(now, session, id, epoch, attempt, by_ms)
             }
-            SessionEvent::Query { corr, query } => self.query(now, session, corr, query),
+            SessionEvent::Query { corr, query } => self.query(session, corr, query),
             SessionEvent::Goodbye => self.roster.leave_all(session),
             SessionEvent::Closed => self.session_closed(now, session),
         }

@@ -71,24 +71,24 @@ impl Questions {
 }
 
 impl Engine {
-    pub(super) fn query(&mut self, now: Now, session: SessionId, corr: u64, query: Query) {
+    pub(super) fn query(&mut self, session: SessionId, corr: u64, query: Query) {
         match query {
             Query::Get(target) => {
                 let at = match &target {
                     Target::Id(id) => id.partition(),
                     Target::Key(dest, key) => PartitionId::of_key(dest, key, self.options.partitions),
                 };
-                self.ask(now, at, QueryPart::Get { session, corr }, Call::Get(target));
+                self.ask(at, QueryPart::Get { session, corr }, Call::Get(target));
             }
             Query::Dead { group, app, cursor, limit } => {
                 let (at, cursor) = cursor.unwrap_or_default();
                 let call = Call::Dead(DeadFilter { group, app }, cursor, limit.clamp(1, PAGE_ROWS));
-                self.ask(now, PartitionId(at), QueryPart::Dead { session, corr }, call);
+                self.ask(PartitionId(at), QueryPart::Dead { session, corr }, call);
             }
             Query::Unconfirmed { cursor, limit } => {
                 let (at, cursor) = cursor.unwrap_or_default();
                 let call = Call::Unconfirmed(cursor, limit.clamp(1, PAGE_ROWS));
-                self.ask(now, PartitionId(at), QueryPart::Unconfirmed { session, corr }, call);
+                self.ask(PartitionId(at), QueryPart::Unconfirmed { session, corr }, call);
             }
             Query::Status => self.ask_for_count(session, corr, About::Status),
             Query::Broker => self.ask_for_count(session, corr, About::Broker),
@@ -100,7 +100,7 @@ impl Engine {
         }
     }
 
-    fn ask(&mut self, now: Now, at: PartitionId, part: QueryPart, call: Call) {
+    fn ask(&mut self, at: PartitionId, part: QueryPart, call: Call) {
         if !self.serves(at) {
             let (Some((session, corr)), answer) = (part.asker(), self.not_asked(at)) else { return };
             return self.answer(session, corr, answer);
@@ -112,23 +112,23 @@ impl Engine {
                     let text = format!("the store is away: {why}");
                     self.query_failed(at, part, ErrorCode::Unavailable, &text);
                 }
-                None => {
-                    p.questions.waiting.push_back((part, call));
-                    self.ask_waiting(now, at);
-                }
+                None => p.questions.waiting.push_back((part, call)),
             },
         }
     }
 
     /// Asks the store what waits, as far as it may.
-    fn ask_waiting(&mut self, now: Now, at: PartitionId) {
-        while let Some(p) = self.partition(at)
-            && p.questions.out < QUESTIONS_OUT
-            && !p.release_out
-            && let Some((part, call)) = p.questions.waiting.pop_front()
-        {
-            p.questions.out += 1;
-            self.ask_store(now, at, part, call);
+    pub(super) fn ask_waiting(&mut self, now: Now) {
+        for ix in 0..self.partitions.len() {
+            while let Some(p) = self.partitions[ix].as_deref_mut()
+                && p.questions.out < QUESTIONS_OUT
+                && !p.release_out
+                && let Some((part, call)) = p.questions.waiting.pop_front()
+            {
+                p.questions.out += 1;
+                let at = p.id;
+                self.ask_store(now, at, part, call);
+            }
         }
     }
 
@@ -138,12 +138,11 @@ impl Engine {
         self.call(at, Pending::Query(part), call);
     }
 
-    pub(super) fn query_answered(&mut self, now: Now, at: PartitionId, part: QueryPart, answer: CallAnswer) {
+    pub(super) fn query_answered(&mut self, at: PartitionId, part: QueryPart, answer: CallAnswer) {
         if part.asker().is_some()
             && let Some(p) = self.partition(at)
         {
             p.questions.out -= 1;
-            self.ask_waiting(now, at);
         }
         let next_partition = |next: Option<u64>, partitions: u16| match next {
             Some(cursor) => Some((at.0, cursor)),

@@ -4,8 +4,9 @@
 //! goes first; then what leaves memory for the park or returns from it; then what clients ask for, the sessions taking
 //! turns. Nobody waits for ever: each lower line has a share of every batch. That parks go before schedules is what
 //! bounds memory when overdue timers are scheduled faster than they can be parked.
-//! Invariant: each line is first in, first out. What is about a timer of which something waits in one of the owner's
-//! lines is queued behind that ([`Line`]); a client's own requests keep their order.
+//! Invariant: each line is first in, first out. What a client asks about a timer of which something waits in one of the
+//! owner's lines is queued there, behind that ([`Line`]). So operations of one client on different timers may change
+//! places.
 //! Not in here: which line an operation belongs to (`requests`), how many batches are under way (`lanes`).
 
 use std::collections::VecDeque;

@@ -591,8 +591,9 @@ impl Engine {
 }
 
 impl Partition {
-    /// The owner's line in which something waits, or has waited a moment ago, of the timer that an operation names by its id
-    /// or its key: the operation has to come after that.
+    /// The owner's line in which something of the timer that an operation names, or of the one that has its key, waits or
+    /// has waited until its batch was made: the operation comes after it there. What the store would not take for now is
+    /// in no line, so the operation may come before it ([`Partition::queue_put_off`]).
     fn line_behind(&self, id: Option<TimerId>, ctx: &OpCtx) -> Option<Line> {
         let holder = match ctx {
             OpCtx::Schedule { name: Some(name), .. } => self.table.by_key(name),

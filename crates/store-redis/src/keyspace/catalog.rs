@@ -28,8 +28,9 @@ use super::secret::{Hash, Secret};
 pub(crate) const FULL: u32 = 128;
 /// Bytes after which a slot is full: reading one stays below a millisecond.
 const FULL_BYTES: u32 = 64 << 10;
-/// What a slot is taken to hold whose length is not known yet.
-const UNKNOWN: u32 = FULL / 2;
+/// Bytes that a slot is taken to hold that a former owner has filled: each takeover may add as many to
+/// it, until it has [`FULL`] timers.
+const FOUND_BYTES: u32 = FULL_BYTES / 2;
 /// A wide slot with more than so many full siblings' contents is dense.
 const DENSE: u64 = 5;
 /// How long before a dense slot begins its splitting does, ms: the largest takes thirteen steps, and
@@ -129,14 +130,15 @@ impl Catalog {
         Self { secret, slots: BTreeMap::new(), needs: BTreeSet::new(), next: 0, splitting: 0 }
     }
 
-    /// A slot was found in an index when the partition was acquired: any id may be in it.
-    pub(crate) fn found(&mut self, slot: SlotKey, index: IndexKey) {
+    /// A slot was found in an index when the partition was acquired, with so many timers: any id may be
+    /// in it.
+    pub(crate) fn found(&mut self, slot: SlotKey, index: IndexKey, timers: u32) {
         let state = match index {
             IndexKey::Zset | IndexKey::Retry(_) => SlotState::Waiting,
             IndexKey::List => SlotState::List,
             IndexKey::Copy => SlotState::Copy,
         };
-        let (timers, bytes, ids) = (UNKNOWN, FULL_BYTES / 2, Fingerprints::UNKNOWN);
+        let (bytes, ids) = (FOUND_BYTES, Fingerprints::UNKNOWN);
         #[cfg(test)]
         let ids = if crate::simulation::broken(crate::simulation::Broken::FoundSlotsTakenForEmpty) {
             Fingerprints::EMPTY

@@ -19,7 +19,7 @@ use super::unreadable::Unreadable;
 use super::writer::{Identity, Writer};
 use crate::keyspace::catalog::Catalog;
 use crate::keyspace::fingerprints::{EndedFilter, MovedFilter};
-use crate::keyspace::keys::{Bucket, Keyspace, SHELVES, SlotKey, hash_slot};
+use crate::keyspace::keys::{Bucket, IndexKey, Keyspace, SHELVES, SlotKey, hash_slot};
 use crate::keyspace::secret::Secret;
 use crate::keyspace::value::{decode_destination, decode_in_flight};
 #[cfg(test)]
@@ -158,15 +158,27 @@ impl Owner {
                 let names = reply::list(names);
                 is_last &= names.len() < INDEX_PAGE;
                 let names = names.into_iter().filter_map(reply::bytes);
-                for slot in names.filter_map(|name| SlotKey::parse(std::str::from_utf8(&name).ok()?)) {
-                    self.catalog.found(slot, index);
-                }
+                let slots = names.filter_map(|name| SlotKey::parse(std::str::from_utf8(&name).ok()?));
+                self.read_lengths(index, slots.collect()).await?;
             }
             if is_last {
                 return Ok(());
             }
             from += INDEX_PAGE;
         }
+    }
+
+    async fn read_lengths(&mut self, index: IndexKey, slots: Vec<SlotKey>) -> Result<(), LaneError> {
+        if slots.is_empty() {
+            return Ok(());
+        }
+        let mut reads = Pipeline::new();
+        slots.iter().for_each(|slot| _ = reads.cmd("HLEN").arg(self.space.slot(*slot)));
+        for (slot, length) in slots.into_iter().zip(self.writer.read(&reads).await?) {
+            let timers = reply::number(&length).and_then(|n| u32::try_from(n).ok());
+            self.catalog.found(slot, index, timers.unwrap_or_default());
+        }
+        Ok(())
     }
 
     async fn read_destinations(&mut self) -> Result<(), LaneError> {

@@ -21,7 +21,8 @@ use crate::keyspace::value::{
     self, Location, MovedEntry, decode_answer, decode_ended, decode_id, decode_moved, decode_pending,
 };
 
-/// Where the rows are that were read.
+/// Where the rows are that were read. Of a timer whose entry in `moved` leads to no row: the entry, so
+/// that it goes when a timer is filed under the id again.
 pub(crate) type Locations = HashMap<TimerId, Location>;
 
 /// Fields of hashes to be read, one `HMGET` a hash.
@@ -130,6 +131,10 @@ impl Owner {
                             view.learn(Fact::Row(id, Some(row)));
                         }
                         Sought::Nothing => view.learn(Fact::Row(id, None)),
+                        Sought::Damaged => {
+                            locations.insert(id, Location::Moved);
+                            view.learn(Fact::Row(id, None));
+                        }
                         Sought::In(slot) => elsewhere.push((id, slot)),
                     }
                 }
@@ -150,9 +155,7 @@ impl Owner {
         }
         self.remove_leftovers(&leftovers).await?;
         for (id, row, at) in self.read_in_slots(elsewhere).await? {
-            if row.is_some() {
-                locations.insert(id, at);
-            }
+            locations.insert(id, if row.is_some() { at } else { Location::Moved });
             view.learn(Fact::Row(id, row));
         }
         // A key outlives its timer, or what made it die, if an owner dies while its write is cut off half way: it is free.
@@ -226,7 +229,7 @@ impl Owner {
         let mut sought = match entry {
             Some(Some(MovedEntry::Row(row))) => Sought::Row(row, Location::Moved),
             Some(Some(MovedEntry::Slot(slot))) => Sought::In(slot),
-            Some(None) => return Sought::Nothing,
+            Some(None) => return Sought::Damaged,
             None => Sought::Nothing,
         };
         for (slot, ticket) in births {
@@ -272,6 +275,8 @@ impl Owner {
 enum Sought {
     Row(Row, Location),
     Nothing,
+    /// Its entry in `moved` cannot be read.
+    Damaged,
     /// It is in this slot, which is not its birth position.
     In(SlotKey),
 }

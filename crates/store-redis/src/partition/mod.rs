@@ -34,6 +34,8 @@ mod load;
 pub(crate) mod log;
 pub(crate) mod owner;
 mod reply;
+#[cfg(test)]
+mod stale;
 pub(crate) mod trim;
 mod turn;
 mod unreadable;

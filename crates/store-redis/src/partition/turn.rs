@@ -63,11 +63,14 @@ impl Owner {
         self.ended.begin(Bucket::of(now));
         let claims = claim.is_some();
         let mut answers = Vec::with_capacity(ops.len());
-        let mut rest = &ops[..];
+        let (mut rest, mut most) = (&ops[..], TURN_OPS);
         while !rest.is_empty() {
-            let (some, later) = rest.split_at(turn_length(rest));
-            answers.extend(self.turn(some, (now, handed), claim.take()).await?);
-            rest = later;
+            let length = turn_length(rest).min(most);
+            let some = self.turn(&rest[..length], (now, handed), claim.take()).await?;
+            // If the rows are large, little is read in vain.
+            most = if some.len() < length { 2 * some.len() } else { TURN_OPS.min(2 * most) };
+            rest = &rest[some.len()..];
+            answers.extend(some);
         }
         if ops.is_empty() {
             // The store is asked all the same: it tells whether the partition is still ours.
@@ -81,6 +84,7 @@ impl Owner {
         Ok(answers)
     }
 
+    /// Answers the first operations, one at least: all, unless they write too many bytes.
     async fn turn(
         &mut self,
         ops: &[Op],
@@ -104,14 +108,15 @@ impl Owner {
                 Ok(answers) => {
                     let mut answers = answers.into_iter();
                     let answer = |op: &Op| refused.why(op).map(Answer::Refused).or_else(|| answers.next());
-                    return Ok(ops.iter().filter_map(answer).collect());
+                    return Ok(ops.iter().map_while(answer).collect());
                 }
                 Err(more) => refused = more,
             }
         }
     }
 
-    /// One attempt at a turn. The inner error: so much is refused, and nothing was written.
+    /// One attempt at a turn, or at half of it if it writes too many bytes. The inner error: so much is
+    /// refused, and nothing was written.
     async fn attempt(
         &mut self,
         ops: &[Op],
@@ -136,6 +141,10 @@ impl Owner {
         };
         if decided_ops.iter().any(is_request) && is_late(handed) {
             return Ok(Err(Refused { is_late: true, ..refused }));
+        }
+        let rows = decided.changes.rows.iter().filter_map(|row| row.after.as_ref());
+        if rows.map(|row| row.record.timer.payload.len()).sum::<usize>() > TURN_BYTES && ops.len() > 1 {
+            return Box::pin(self.attempt(&ops[..ops.len() / 2], (now, handed), claim, refused)).await;
         }
         if let Some(why @ (Refusal::OutOfMemory | Refusal::ReadOnly)) = refused.adding {
             refuse_unseen(why, &decided_ops, &mut decided.answers, &mut decided.changes);
@@ -267,7 +276,8 @@ fn is_late(handed: HandedOver) -> bool {
     handed.age() > Duration::from_millis(LOOKED_UP_WITHIN_MS)
 }
 
-/// How many operations of a batch one turn takes.
+/// How many operations of a batch one turn takes, as far as their arguments tell: the other rows that
+/// they write are not read yet.
 fn turn_length(ops: &[Op]) -> usize {
     let mut bytes = 0;
     let fits = |op: &&Op| {

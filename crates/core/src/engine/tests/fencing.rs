@@ -50,6 +50,34 @@ fn a_refusal_by_a_full_store_says_nothing_about_the_owner() {
 }
 
 #[test]
+fn a_refusal_that_looked_at_no_owner_record_says_nothing_about_the_owner() {
+    use Refusal::{MayEvict, NotReplicated, OutOfMemory, ReadOnly};
+    for (refusal, is_fenced) in
+        [(OutOfMemory, false), (ReadOnly, false), (MayEvict, false), (NotReplicated, true)]
+    {
+        let mut rig = Rig::new(EngineOptions::default());
+        rig.join(1, "a", 10);
+        rig.run(2_000);
+        let t = rig.timer("a", 60_000);
+        rig.schedule(1, t);
+        let (mut effects, now) = (Vec::new(), rig.now());
+        rig.engine.flush(now, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Call(_, Call::Apply(batch)) => {
+                    let refused = CallAnswer::Apply(vec![Answer::Refused(refusal); batch.ops.len()]);
+                    rig.unanswered.push_back(futures_util::future::ready(Ok(refused)).boxed());
+                }
+                effect => rig.carry_out(effect),
+            }
+        }
+        rig.hear_answers();
+        let mono_ms = rig.ms;
+        assert_eq!(rig.engine.partition(P).unwrap().is_fenced(mono_ms), is_fenced, "{refusal:?}");
+    }
+}
+
+#[test]
 fn what_was_taken_long_ago_is_not_sent_before_the_store_has_answered_again() {
     let mut rig = Rig::new(EngineOptions::default());
     rig.join(1, "a", 10);

@@ -127,6 +127,34 @@ fn a_cancel_beside_a_take_that_is_answered_late_is_not_followed_by_a_delivery() 
     }
 }
 
+/// A process stops between the answer to a take and a cancel, both heard in one turn: the delivery is
+/// taken back, because the fence or its handler's time is over. A question that makes an
+/// acknowledgement go is heard in the same turn.
+#[test]
+fn a_cancel_of_a_delivery_that_is_taken_back_in_the_same_turn_is_final() {
+    for (stopped_ms, n) in [(2_000, 0), (2_000, 1), (600, 0), (600, 1)] {
+        let (mut rig, other, d) = delivered();
+        let once = Timer { mode: Mode::AtMostOnce, key: Key::new("order-2").ok(), ..rig.timer("a", 50) };
+        rig.schedule(1, once.clone());
+        rig.run(45);
+        rig.take_replies();
+        rig.answers_wait = true;
+        rig.run(10);
+        rig.hear_answers();
+        rig.ms += stopped_ms;
+        rig.settle(1, &d, HandlerOutcome::Ok);
+        let target = [Target::Id(once.id), Target::Key(dest("a"), once.key.clone().unwrap())][n].clone();
+        cancel(&mut rig, &target);
+        rig.session(2, SessionEvent::Query { corr: 1, query: Query::Get(Target::Id(other.id)) });
+        rig.turn();
+        answers_arrive(&mut rig);
+        rig.run(30_000);
+        assert_eq!(rig.take_deliveries(), [], "stopped for {stopped_ms} ms; {:?}", rig.take_replies());
+        assert_eq!(rig.take_replies(), [OpReply::Cancelled(once.id)]);
+        assert_eq!((rig.place(once.id), rig.engine.unsettled()), (None, 0));
+    }
+}
+
 #[test]
 fn a_replayed_timer_that_was_taken_and_not_sent_is_stopped_for_good() {
     let mut rig = rig();
