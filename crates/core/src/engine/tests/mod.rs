@@ -7,6 +7,7 @@ mod edits;
 mod fencing;
 mod gather;
 mod handover;
+mod loading;
 mod memory;
 mod park;
 mod queries;
