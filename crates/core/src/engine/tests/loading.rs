@@ -122,7 +122,7 @@ fn fewer_timers_on_their_way_to_the_park_stop_loads_while_memory_is_full() {
         rig.run(5);
         rig.engine.options.memory_bytes = memory_bytes;
         let p = rig.engine.partition(P).unwrap();
-        p.applies_out += APPLIES_OUT;
+        p.applies_out += 1;
         p.unload_out = false;
         p.horizon = Time::ZERO;
         for n in 0..parks {
