@@ -84,7 +84,7 @@ pub(super) struct Partition {
     pub(super) questions: Questions,
     /// When all partitions last sent what may wait, this one could not send everything.
     pub(super) missed: bool,
-    /// How long the store has taken for a batch lately, at most, ms.
+    /// How long it takes until the store has answered what is asked for, by the slowest batch lately, ms.
     lag: u64,
     /// Stored: everything that fires up to here may be sent.
     pub(super) claimed: Time,
@@ -195,7 +195,8 @@ impl Partition {
 
     /// A batch was answered that was begun at `begun`, monotonic ms.
     pub(super) fn note_lag(&mut self, begun: u64, mono_ms: u64) {
-        let took = mono_ms.saturating_sub(begun).min(MAX_LAG_MS);
+        // What is asked for while a batch is under way has to wait for that one first.
+        let took = mono_ms.saturating_sub(begun).saturating_mul(2).min(MAX_LAG_MS);
         // A slow answer is reckoned with at once, and forgotten over some twenty quick ones.
         self.lag = took.max(self.lag - self.lag.div_ceil(8));
     }
@@ -233,12 +234,12 @@ mod tests {
     fn claims_are_asked_for_earlier_while_the_store_is_slow() {
         let mut p = Partition::new(PartitionId(0), Epoch(1), Time::ZERO, Time::ZERO, Seeded(1));
         assert_eq!((p.claim_lead(), p.claim_span()), (20, 70));
-        p.note_lag(1_000, 1_080);
+        p.note_lag(1_000, 1_040);
         assert_eq!((p.claim_lead(), p.claim_span()), (100, 150));
         p.note_lag(1_000, 61_000);
         assert_eq!(p.claim_lead(), 20 + MAX_LAG_MS, "a store that was away is no measure");
         (0..50).for_each(|_| p.note_lag(2_000, 2_001));
-        assert_eq!(p.claim_lead(), 21);
+        assert_eq!(p.claim_lead(), 22);
     }
 
     #[test]

@@ -278,7 +278,7 @@ mod tests {
         ask(&mut q, 1, 2);
         assert_eq!(states(&q), (false, true), "the other takes them along");
         q.take(1, u64::MAX);
-        assert_eq!(states(&q), (false, false), "for want of room in the batch");
+        assert_eq!(states(&q), (false, false), "the batch could not take it");
         assert_eq!((q.len(), q.parks()), (2, 0));
         park(&mut q, 3);
         assert_eq!((q.len(), q.parks()), (3, 1));

@@ -247,6 +247,34 @@ fn claims_are_asked_for_at_the_same_times_and_never_later_than_before() {
 }
 
 #[test]
+fn a_claim_is_stored_in_time_although_a_batch_is_under_way() {
+    const ANSWER_MS: u64 = 80;
+    // The batch leaves just before the claim would be asked for if it were answered in that time, and in twice that.
+    for before in [ANSWER_MS + 35, 2 * ANSWER_MS + 35] {
+        let mut rig = Rig::new(EngineOptions::default());
+        rig.join(1, "a", 10);
+        rig.run(100);
+        let wait_for_answers = |rig: &mut Rig| {
+            rig.answers_wait = true;
+            rig.run(ANSWER_MS);
+            rig.hear_answers();
+            rig.turn();
+        };
+        let timer = rig.timer("a", 1_000);
+        let due = timer.due;
+        rig.schedule(1, timer);
+        wait_for_answers(&mut rig);
+        rig.answers_wait = false;
+        rig.run(due.ms_since(rig.now().time) - before);
+        let other = rig.timer("a", 60_000);
+        rig.schedule(1, other);
+        (0..before / ANSWER_MS).for_each(|_| wait_for_answers(&mut rig));
+        rig.run(due.ms_since(rig.now().time) + 2);
+        assert_eq!(rig.take_deliveries().len(), 1, "{before} ms before");
+    }
+}
+
+#[test]
 fn acknowledgements_that_go_early_keep_the_bound_on_batches() {
     let (mut rig, d) = under_way(1, 100);
     rig.settle(1, &d[0], HandlerOutcome::Ok);
