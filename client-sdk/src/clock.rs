@@ -109,6 +109,14 @@ impl Clock {
         Time::from_ms((state.at_origin + self.elapsed(instant)) / 1_000)
     }
 
+    /// What the broker of connection `session` shows at `instant`, for a time that this broker compares with its own.
+    pub(crate) fn at_broker(&self, session: u64, instant: Instant) -> Time {
+        let mut state = self.state.locked();
+        state.look(self.ahead_us);
+        let at_origin = state.sources.get(&session).copied().unwrap_or(state.at_origin);
+        Time::from_ms((at_origin + self.elapsed(instant)) / 1_000)
+    }
+
     /// By the runtime's clock, µs.
     fn elapsed(&self, instant: Instant) -> u64 {
         micros(instant.saturating_duration_since(self.origin))
@@ -216,5 +224,17 @@ mod tests {
         assert_eq!(clock.at(at(700)), Time::from_ms(9_000));
         clock.stepped(3, Time::from_ms(8_000), at(800));
         assert_eq!(clock.at(at(800)), Time::from_ms(9_100));
+    }
+
+    #[test]
+    fn a_request_bears_the_time_of_the_broker_that_it_goes_to() {
+        let start = Instant::now();
+        let clock = Clock::new(Time::from_ms(1_000_000), start, start);
+        // This broker started after the deciding clock had stepped back.
+        clock.observe(2, Time::from_ms(1_000), start, start);
+        let later = start + Duration::from_millis(10);
+        assert_eq!(clock.at(later), Time::from_ms(1_000_010));
+        assert_eq!(clock.at_broker(2, later), Time::from_ms(1_010));
+        assert_eq!(clock.at_broker(3, later), clock.at(later), "of this one nothing is known");
     }
 }

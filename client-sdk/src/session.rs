@@ -228,7 +228,8 @@ impl Writer {
                         return LinkError::Protocol("it answers no pings");
                     }
                 }
-                router.gather(self.line.session, self.shared.clock.at(now), now, &mut gathered);
+                let time = self.shared.clock.at_broker(self.line.session, now);
+                router.gather(self.line.session, time, now, &mut gathered);
                 if gathered.is_empty() && router.may_leave(self.line.session) {
                     return LinkError::Left;
                 }

@@ -8,7 +8,7 @@ use slab::Slab;
 use super::partition::{Partition, Pending};
 use super::queue::Queued;
 use super::recent::RecentIds;
-use super::requests::{OpCtx, OpenRequest, too_old};
+use super::requests::{OpCtx, OpenRequest, check_age};
 use super::table::{Entry, State};
 use super::{Engine, GATHER_MS, Phase};
 use crate::api::{Call, CallAnswer, Counter, Effect, Now};
@@ -382,11 +382,11 @@ impl Partition {
             OpCtx::Schedule { timer, .. } => self.known(recent, now, timer),
             _ => None,
         };
-        let too_old = |ctx: &OpCtx| {
+        let refused = |ctx: &OpCtx| {
             let request = requests.get(ctx.reply()?.request)?;
-            too_old(now.time, request.first_sent)
+            check_age(now.time, request.first_sent)
         };
-        let mut answer = |ctx: &OpCtx| known(recent, ctx).or_else(|| too_old(ctx));
+        let mut answer = |ctx: &OpCtx| known(recent, ctx).or_else(|| refused(ctx));
         if queued.iter().any(|(_, ctx)| answer(ctx).is_some()) {
             for (op, ctx) in std::mem::take(&mut queued) {
                 match answer(&ctx) {

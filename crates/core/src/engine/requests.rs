@@ -8,7 +8,7 @@ use mtimer_protocol::{ErrorCode, OpReply, Request, RequestOp, ServerMessage};
 use mtimer_store::{
     CancelAnswer, Op, Refusal, RequestId, RescheduleAnswer, Retained, ScheduleAnswer, Verdict,
 };
-use mtimer_types::limits::{MAX_BATCH, MAX_SESSION_INFLIGHT, REPEAT_HORIZON_MS};
+use mtimer_types::limits::{MAX_BATCH, MAX_SENT_AHEAD_MS, MAX_SESSION_INFLIGHT, REPEAT_HORIZON_MS};
 use mtimer_types::{PartitionId, Target, Time, Timer, TimerId, timer::check_distance};
 
 use super::edits::KeyEdits;
@@ -123,12 +123,23 @@ impl OpCtx {
 }
 
 /// Refuses what was first sent longer ago than outcomes are kept: whether a repeat was applied
-/// before cannot be told any more.
-pub(super) fn too_old(now: Time, first_sent: Time) -> Option<OpReply> {
+/// before cannot be told any more. Refuses also what bears a time that this broker's clock has not
+/// reached: its age is not known. The deciding clock may have stepped back since it was sent.
+pub(super) fn check_age(now: Time, first_sent: Time) -> Option<OpReply> {
     let age = now.ms_since(first_sent);
-    let text =
-        || format!("first sent {age} ms ago; outcomes are kept for {REPEAT_HORIZON_MS} ms: ask with get");
-    (age > REPEAT_HORIZON_MS).then(|| failed(ErrorCode::Unknown, text()))
+    if age > REPEAT_HORIZON_MS {
+        let text =
+            format!("first sent {age} ms ago; outcomes are kept for {REPEAT_HORIZON_MS} ms: ask with get");
+        return Some(failed(ErrorCode::Unknown, text));
+    }
+    let ahead = first_sent.ms_since(now);
+    (ahead > MAX_SENT_AHEAD_MS).then(|| {
+        let text = format!(
+            "first sent {ahead} ms ahead of this broker's clock, at most {MAX_SENT_AHEAD_MS} ms are allowed: \
+             try again later"
+        );
+        failed(ErrorCode::Unavailable, text)
+    })
 }
 
 pub(super) fn failed(code: ErrorCode, message: impl Into<String>) -> OpReply {
@@ -155,7 +166,7 @@ impl Engine {
             let text = format!("more than {MAX_SESSION_INFLIGHT} operations unanswered: wait for answers");
             Some(failed(ErrorCode::Overloaded, text))
         } else {
-            too_old(now.time, first_sent)
+            check_age(now.time, first_sent)
         };
         for (index, op) in ops.into_iter().enumerate() {
             let reply = ReplyRef { request: open, index };

@@ -1,7 +1,7 @@
 //! Schedules, cancels and reschedules: refusals, repeats, and edits of what is on its way elsewhere.
 
 use mtimer_types::Key;
-use mtimer_types::limits::{MAX_AHEAD_MS, MAX_BATCH, MAX_SESSION_INFLIGHT};
+use mtimer_types::limits::{MAX_AHEAD_MS, MAX_BATCH, MAX_SENT_AHEAD_MS, MAX_SESSION_INFLIGHT};
 
 use super::*;
 use crate::engine::partition::{KEY_OPS, QUEUE_OPS};
@@ -21,6 +21,22 @@ fn requests_that_are_too_old_or_not_ours_are_refused() {
     rig.run(1);
     let codes: Vec<_> = rig.take_replies().iter().map(code).collect();
     assert_eq!(codes, [Some(ErrorCode::Unknown), Some(ErrorCode::Invalid), Some(ErrorCode::Invalid)]);
+}
+
+#[test]
+fn a_request_from_the_future_is_refused_until_its_age_can_be_told() {
+    let mut rig = Rig::new(EngineOptions { partitions: 1, ..EngineOptions::default() });
+    rig.join(1, "a", 0);
+    let first_sent = rig.now().time + MAX_SENT_AHEAD_MS + 1;
+    let timer = rig.timer("a", 60_000);
+    let mut ask = |rig: &mut Rig| {
+        let ops = vec![RequestOp::Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create }];
+        rig.session(1, SessionEvent::Request(Request { corr: 1, first_sent, ops }));
+        rig.run(1);
+        rig.take_replies().pop().unwrap()
+    };
+    assert_eq!(code(&ask(&mut rig)), Some(ErrorCode::Unavailable));
+    assert!(matches!(ask(&mut rig), OpReply::Scheduled { .. }), "the clock is a millisecond further");
 }
 
 fn unknown_timers(count: usize) -> Vec<RequestOp> {
