@@ -44,6 +44,8 @@ pub struct Plan {
     pub replaces: bool,
     /// Whether its destination may be without credit or without clients for seconds.
     pub crowded: bool,
+    /// Bytes of its payload behind the serial number.
+    pub filler_bytes: usize,
 }
 
 impl Plan {
@@ -61,13 +63,14 @@ impl Plan {
             timeout_ms,
             replaces: false,
             crowded: false,
+            filler_bytes: (serial % 100) as usize,
         }
     }
 
-    /// Its payload: the serial number and some bytes that depend on it.
+    /// Its payload: the serial number and some bytes.
     pub fn payload(&self) -> Bytes {
-        let filler = "abcdefghijklmnopqrstuvwxyz".repeat(4);
-        format!("{}:{}", self.serial, &filler[..(self.serial % 100) as usize]).into()
+        let filler: String = ('a'..='z').cycle().take(self.filler_bytes).collect();
+        format!("{}:{filler}", self.serial).into()
     }
 
     /// As the SDK takes it, without retry tiers and callback timeout.

@@ -67,6 +67,8 @@ pub struct Load {
     pub flaky_per_mille: u32,
     /// Of a thousand timers, so many have slow handlers.
     pub slow_per_mille: u32,
+    /// Bytes of each payload, beyond the few that tell timers apart.
+    pub payload_bytes: usize,
     /// For random choices.
     pub seed: u64,
 }
@@ -91,6 +93,7 @@ impl Load {
             slow: Duration::from_secs(4),
             flaky_per_mille: 100,
             slow_per_mille: 4,
+            payload_bytes: 0,
             seed,
         }
     }
@@ -296,6 +299,7 @@ impl Shared {
             _ => OTHER,
         };
         let mut plan = Plan::new(serial, &dest(app), due, ATTEMPTS, timeout_ms(app));
+        plan.filler_bytes += load.payload_bytes;
         if rng.random_range(0..10) == 0 && app != SLOW {
             plan.mode = Mode::AtMostOnce;
         }

@@ -15,6 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub enum RedisKind {
     /// One server.
     One,
+    /// One server with an append-only file that is synced every second.
+    AppendOnly,
     /// Three masters.
     Masters,
     /// Three masters with a replica each.
@@ -45,6 +47,16 @@ impl Redis {
     pub fn start(kind: RedisKind) -> Self {
         match kind {
             RedisKind::One => Self::One(Server::start_with(ServerOptions::default())),
+            RedisKind::AppendOnly => {
+                // Never rewritten, so that tests can cut it.
+                let extra = ["--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0"];
+                let extra = extra.map(str::to_owned).to_vec();
+                Self::One(Server::start_with(ServerOptions {
+                    append_only: true,
+                    extra,
+                    ..ServerOptions::default()
+                }))
+            }
             RedisKind::Masters => Self::Many { masters: TestCluster::start(), replicas: Vec::new() },
             RedisKind::Replicated => {
                 let masters = TestCluster::start();
@@ -59,6 +71,14 @@ impl Redis {
         match self {
             Self::One(server) => server.url(),
             Self::Many { masters, .. } => masters.urls().join(","),
+        }
+    }
+
+    /// The one server, to be killed and started again.
+    pub fn one_mut(&mut self) -> &mut Server {
+        match self {
+            Self::One(server) => server,
+            Self::Many { .. } => panic!("this Redis is a cluster"),
         }
     }
 

@@ -8,6 +8,7 @@
 
 mod cuts;
 mod kills;
+mod lost_writes;
 mod members;
 mod net;
 mod pauses;

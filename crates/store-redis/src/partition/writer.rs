@@ -351,7 +351,10 @@ impl Writer {
     async fn repeat(&mut self, record: &LogRecord) -> Result<u64, LaneError> {
         loop {
             let why = match self.attempt(record, Script::ApplyFreeing).await? {
-                Attempt::Applied(_) => return Ok(record.next),
+                Attempt::Applied(_) => {
+                    self.log.replayed();
+                    return Ok(record.next);
+                }
                 Attempt::Stored(seq) => return Ok(seq),
                 Attempt::Refused(refusal) => refusal.to_string(),
                 Attempt::Again(why) | Attempt::Unknown(why) => why,

@@ -236,14 +236,18 @@ impl Server {
         self.dir.path().join("appendonlydir/appendonly.aof.1.incr.aof")
     }
 
-    /// Cuts the replicas off for good, as a master does that fails before it has sent them what it answered. They have
-    /// all that was answered before.
+    /// Cuts the replicas off once they have all that was answered before.
     pub fn hold_replicas_back(&self, replica: &Self) {
         let deadline = Instant::now() + START_WITHIN;
         while self.digest() != replica.digest() {
             assert!(Instant::now() < deadline, "the replica does not follow within {START_WITHIN:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
+        self.cut_replicas_off();
+    }
+
+    /// Sends the replicas nothing from now on, as a master does that is about to fail.
+    pub fn cut_replicas_off(&self) {
         self.call::<()>(&["ACL", "SETUSER", "default", "-psync", "-sync"]);
         self.call::<()>(&["CLIENT", "KILL", "TYPE", "replica"]);
     }
