@@ -364,6 +364,33 @@ async fn too_few_replicas_to_write_refuses_what_adds_and_holds_the_rest() {
     assert_eq!(*owner.lane.health().borrow(), Health::Up);
 }
 
+/// The old master does not hear that its replica was promoted. It has no replica any more and takes no writes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_takes_no_writes_is_left_once_its_replica_was_promoted() {
+    let master = Server::start();
+    let replica = master.add_replica();
+    let owner = Owner::of(connect(Options::new([master.url(), replica.url()], "t")).await).await;
+    let first = timer(now() + 60_000, 5);
+    assert_eq!(owner.one(schedule(&first)).await, NEW);
+    master.call::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    replica.call::<()>(&["REPLICAOF", "NO", "ONE"]);
+    // The old one may take some more until it notices.
+    let mut stored = vec![first.id];
+    let refused = loop {
+        let next = timer(now() + 60_000, 5);
+        match owner.one(schedule(&next)).await {
+            NEW => stored.push(next.id),
+            answer => break (next, answer),
+        }
+    };
+    assert_eq!(refused.1, Answer::Refused(Refusal::ReadOnly));
+    // The promoted one has the partition now, and what only the old one had.
+    assert_eq!(owner.one(schedule(&refused.0)).await, NEW);
+    let answers = owner.apply(stored.iter().map(|id| ack(*id)).collect()).await;
+    assert!(answers.iter().all(|answer| *answer == Answer::Done), "{answers:?}");
+    assert_eq!(replica.call::<u64>(&["EXISTS", "owner:{2}:t"]), 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_that_were_flushed_are_loaded_again() {
     let server = Server::start();

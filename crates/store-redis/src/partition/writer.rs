@@ -383,7 +383,10 @@ impl Writer {
         let Some(error) = reply::error(&answer) else { return self.outcome(answer) };
         match remedy(&error, self.address()) {
             Remedy::OutOfMemory if script == Script::Apply => Ok(Attempt::Refused(Refusal::OutOfMemory)),
-            Remedy::NoWrites(_) if script == Script::Apply => Ok(Attempt::Refused(Refusal::ReadOnly)),
+            remedy @ Remedy::NoWrites(_) if script == Script::Apply => {
+                self.heal(remedy, &error).await?;
+                Ok(Attempt::Refused(Refusal::ReadOnly))
+            }
             // A hash slot that is being migrated may have cut the script off.
             remedy @ Remedy::Wait(_) => self.heal(remedy, &error).await.map(Attempt::Unknown),
             remedy => self.heal(remedy, &error).await.map(Attempt::Again),
@@ -436,7 +439,8 @@ impl Writer {
                 self.network.moved(self.identity.hash_slot, &address);
                 self.node = None;
             }
-            Remedy::Rediscover(_) => {
+            // A master that has lost its replicas may have been replaced by one of them.
+            Remedy::Rediscover(_) | Remedy::NoWrites(_) => {
                 let node = self.node.take();
                 // If this fails the next attempt tells.
                 let _ = self.network.rediscover(node.as_ref().map(|node| node.address())).await;
@@ -449,7 +453,7 @@ impl Writer {
                 }
             }
             Remedy::Broken(why) => return Err(LaneError::Broken(why)),
-            Remedy::Ask(_) | Remedy::Wait(_) | Remedy::NoWrites(_) | Remedy::OutOfMemory => {}
+            Remedy::Ask(_) | Remedy::Wait(_) | Remedy::OutOfMemory => {}
         }
         Ok(error.to_owned())
     }

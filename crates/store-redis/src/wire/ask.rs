@@ -81,10 +81,10 @@ pub(crate) async fn once(network: &dyn Network, hash_slot: u16, command: &Cmd) -
         }
         Remedy::LoadScripts => drop(server.call(script::load_all()).await.map_err(lost)?),
         Remedy::Broken(why) => return Err(Failed::Lasting(refused(&why))),
-        Remedy::Rediscover(why) => {
+        Remedy::Rediscover(why) | Remedy::NoWrites(why) => {
             return Err(Failed::NoMaster { address: server.address().to_owned(), why });
         }
-        Remedy::Wait(_) | Remedy::OutOfMemory | Remedy::NoWrites(_) => {}
+        Remedy::Wait(_) | Remedy::OutOfMemory => {}
     }
     Err(Failed::Passing(refusal))
 }

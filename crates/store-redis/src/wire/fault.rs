@@ -18,7 +18,7 @@ pub(crate) enum Remedy {
     LoadScripts,
     /// OOM: what adds is refused, everything else is let through by its flags.
     OutOfMemory,
-    /// The store takes no writes for now: what adds is refused, everything else waits.
+    /// This node takes no writes for now: what adds is refused, everything else waits. Another may have taken its place.
     NoWrites(String),
     /// Nothing that waiting could mend.
     Broken(String),
