@@ -22,8 +22,10 @@ mod program;
 
 /// How long one block may take, seconds. `timeout` ends it then, with all that it has started.
 const BLOCK_SECONDS: u64 = 60;
-/// The ports that documents use: brokers, and Redis.
-const PORTS: [u16; 5] = [7400, 7401, 7402, 7403, 6379];
+/// The ports of brokers that documents use.
+const BROKERS: [u16; 4] = [7400, 7401, 7402, 7403];
+/// The port of Redis that documents use.
+const REDIS: u16 = 6379;
 /// Folders of the repository whose files documents name.
 const FOLDERS: [&str; 6] = ["crates/", "broker/", "client-sdk/", "tests/", "docs/", "deploy/"];
 /// Pages that come with other changes.
@@ -91,6 +93,7 @@ fn run(document: &str, least: usize) {
             "sh background" => {
                 let terminal = Shell::start(&place, &block);
                 terminal.until_it_prints();
+                place.until_ready(&block);
                 terminals.push(terminal);
             }
             "sh run" => {
@@ -114,7 +117,8 @@ struct Place {
 impl Place {
     fn new() -> Self {
         let folder = TempDir::with_prefix("mtimer-docs-").unwrap();
-        Self { folder, ports: PORTS.map(|port| (port, Port::of_a_broker())).into() }
+        let ports = BROKERS.into_iter().chain([REDIS]).map(|port| (port, Port::of_a_broker())).collect();
+        Self { folder, ports }
     }
 
     /// The text with ports of this place, and with the built program in place of `cargo run`.
@@ -126,8 +130,22 @@ impl Place {
         text
     }
 
-    fn broker(&self) -> String {
-        format!("127.0.0.1:{}", self.ports[&PORTS[0]].number)
+    fn broker(&self, shown: u16) -> String {
+        format!("127.0.0.1:{}", self.ports[&shown].number)
+    }
+
+    /// Waits until the brokers whose ports a block names have joined their cluster.
+    fn until_ready(&self, block: &Block) {
+        let began = Instant::now();
+        for shown in BROKERS.into_iter().filter(|port| block.text.contains(&port.to_string())) {
+            let mut ping = Command::new(mtimer());
+            ping.args(["ping", "--ready", "--broker", &self.broker(shown)]);
+            while !ping.output().unwrap().status.success() {
+                let printed = || self.everything_printed();
+                assert!(began.elapsed().as_secs() < BLOCK_SECONDS, "{shown} is not ready:\n{}", printed());
+                sleep(Duration::from_millis(20));
+            }
+        }
     }
 
     fn everything_printed(&self) -> String {
@@ -161,8 +179,9 @@ impl Shell {
             command.env_remove(name);
         }
         command.env("PATH", path).env("TMPDIR", place.folder.path()).current_dir(place.folder.path());
-        // Commands that name no broker use port 7400.
-        command.env("MTIMER_LISTEN", place.broker()).env("MTIMER_BROKER", place.broker());
+        // Commands that name no broker mean this one.
+        let usual = place.broker(BROKERS[0]);
+        command.env("MTIMER_LISTEN", &usual).env("MTIMER_BROKER", &usual);
         command.stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);
         Self { child: command.spawn().unwrap(), log }
     }
