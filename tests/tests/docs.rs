@@ -281,7 +281,7 @@ fn literal_part(message: &str) -> String {
         word.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
     };
     let words: Vec<&str> = message.split_whitespace().collect();
-    let parts = words.split(|word| stands_for_something(&word)).map(|part| part.join(" "));
+    let parts = words.split(stands_for_something).map(|part| part.join(" "));
     let longest = parts.max_by_key(String::len).unwrap();
     longest.trim_matches([':', ';', ',', '.']).to_owned()
 }
