@@ -1,7 +1,9 @@
-//! The documents say what is: their commands run, their links lead somewhere, the paths that they name exist.
+//! The documents are true where a program can tell: their commands run, their links lead somewhere, and the paths and
+//! messages that they name exist.
 //!
-//! In [`RUN`] a block that is marked `sh run` is run and has to succeed. One that is marked `sh background` is a
-//! terminal of its own: it runs until the end of the document. Ports and `cargo run` are replaced, see [`Place::adapt`].
+//! In the README and in the quick start a block that is marked `sh run` is run and has to succeed. One that is marked
+//! `sh background` is a terminal of its own: it runs until the end of the document. Ports and `cargo run` are replaced,
+//! see [`Place::adapt`].
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -22,6 +24,8 @@ mod program;
 
 /// How long one block may take, seconds. `timeout` ends it then, with all that it has started.
 const BLOCK_SECONDS: u64 = 60;
+/// The same for one that runs until the end of its document.
+const TERMINAL_SECONDS: u64 = 600;
 /// The ports of brokers that documents use.
 const BROKERS: [u16; 4] = [7400, 7401, 7402, 7403];
 /// The port of Redis that documents use.
@@ -91,13 +95,13 @@ fn run(document: &str, least: usize) {
     for block in blocks(&read(document)) {
         match block.info.as_str() {
             "sh background" => {
-                let terminal = Shell::start(&place, &block);
+                let terminal = Shell::start(&place, &block, TERMINAL_SECONDS);
                 terminal.until_it_prints();
                 place.until_ready(&block);
                 terminals.push(terminal);
             }
             "sh run" => {
-                let status = Shell::start(&place, &block).wait();
+                let status = Shell::start(&place, &block, BLOCK_SECONDS).wait();
                 let at = format!("{document}, line {}: {status}", block.line);
                 assert!(status.success(), "{at}\n{}\n{}", block.text, place.everything_printed());
                 ran += 1;
@@ -123,11 +127,12 @@ impl Place {
 
     /// The text with ports of this place, and with the built program in place of `cargo run`.
     fn adapt(&self, text: &str) -> String {
-        let mut text = text.replace("cargo run --release --", "mtimer");
-        for (shown, own) in &self.ports {
-            text = text.replace(&shown.to_string(), &own.number.to_string());
-        }
-        text
+        let text = text.replace("cargo run --release --", "mtimer");
+        let own = |word: &str| Some(self.ports.get(&word.parse().ok()?)?.number.to_string());
+        // Digits and what is between them, in turn.
+        let words = text.as_bytes().chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit());
+        let words = words.map(|word| std::str::from_utf8(word).unwrap());
+        words.map(|word| own(word).unwrap_or_else(|| word.to_owned())).collect()
     }
 
     fn broker(&self, shown: u16) -> String {
@@ -165,13 +170,13 @@ struct Shell {
 }
 
 impl Shell {
-    fn start(place: &Place, block: &Block) -> Self {
+    fn start(place: &Place, block: &Block, seconds: u64) -> Self {
         let log = place.folder.path().join(format!("line-{:04}.log", block.line));
         let out = File::create(&log).unwrap();
         let path = format!("{}:{}", mtimer().parent().unwrap().display(), std::env::var("PATH").unwrap());
         // `timeout` is the leader of a process group, and passes signals on to all of it.
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", &BLOCK_SECONDS.to_string(), "bash", "-euo", "pipefail", "-c"]);
+        command.args(["--kill-after=5", &seconds.to_string(), "bash", "-euo", "pipefail", "-c"]);
         command.arg(place.adapt(&block.text));
         for (name, _) in
             std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"MTIMER_"))
