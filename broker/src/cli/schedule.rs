@@ -1,5 +1,7 @@
 //! `mtimer schedule`: one timer from flags, or many from a file.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -164,15 +166,19 @@ impl ScheduleCommand {
         let Some(path) = &self.payload_file else {
             return Ok(self.payload.clone().unwrap_or_default().into_bytes());
         };
-        let size = std::fs::metadata(path).map_err(|e| Failure::file("read", path, &e))?.len();
-        if size > limits::MAX_PAYLOAD_BYTES as u64 {
-            let limit = limits::MAX_PAYLOAD_BYTES;
+        let limit = limits::MAX_PAYLOAD_BYTES;
+        // A device or a pipe does not say how long it is.
+        let mut payload = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(limit as u64 + 1).read_to_end(&mut payload));
+        read.map_err(|e| Failure::file("read", path, &e))?;
+        if payload.len() > limit {
             let text = format!(
-                "{} has {size} bytes, the limit of a payload is {limit}: send a reference",
-                path.display()
+                "{} has at least {} bytes, the limit of a payload is {limit}: send a reference",
+                path.display(),
+                payload.len()
             );
             return Err(Failure::new(Exit::Refused, text));
         }
-        std::fs::read(path).map_err(|e| Failure::file("read", path, &e))
+        Ok(payload)
     }
 }

@@ -90,6 +90,9 @@ fn payloads_come_from_files_and_have_a_limit() {
     let args = ["schedule", "--group", "g", "--app", "a", "--in", "1h", "--payload-file", name];
     let refused = dev.run(&args).code(4);
     assert!(refused.err.contains("65537 bytes, the limit of a payload is 65536"), "{refused:?}");
+    let endless = ["schedule", "--group", "g", "--app", "a", "--in", "1h", "--payload-file", "/dev/zero"];
+    let refused = dev.run(&endless);
+    assert!(refused.err.contains("the limit of a payload is 65536"), "{refused:?}");
     std::fs::remove_file(&file).unwrap();
     assert!(dev.run(&args).code(1).err.contains("cannot read"));
 }

@@ -3,7 +3,7 @@
 //! A partition has one writer, its owner, and Redis refuses every other. So the owner reads what a
 //! batch of operations needs, decides in Rust ([`mtimer_store::decide`]), and has one generic
 //! script write the result: a *turn*. Writes that Redis loses at a failover it applies again from
-//! its *log*. `docs/architecture.md` has pictures of both.
+//! its *log*. `docs/redis-store.md` has pictures of both.
 //!
 //! A call goes through the modules from top to bottom:
 //!
