@@ -198,7 +198,7 @@ impl Client {
     }
 
     /// Takes a destination's callbacks, with the default settings of [`Client::register`].
-    pub fn on<H, F, O>(&self, dest: Destination, handler: H) -> Result<Registration, RegisterError>
+    pub fn on<H, F, O>(&self, dest: impl Into<Destination>, handler: H) -> Result<Registration, RegisterError>
     where
         H: Fn(Callback) -> F + Send + Sync + 'static,
         F: Future<Output = O> + Send + 'static,
@@ -220,8 +220,8 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn register(&self, dest: Destination) -> Register {
-        Register::new(Arc::clone(&self.inner), dest)
+    pub fn register(&self, dest: impl Into<Destination>) -> Register {
+        Register::new(Arc::clone(&self.inner), dest.into())
     }
 
     /// Takes no more callbacks, finishes those that were delivered, waits for the answers to what is on its way, and

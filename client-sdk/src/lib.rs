@@ -58,6 +58,7 @@ mod outbox;
 mod pool;
 mod probe;
 mod queries;
+mod register;
 mod registering;
 mod requests;
 mod router;
@@ -74,8 +75,8 @@ pub use builder::ClientBuilder;
 pub use callback::{Callback, Outcome};
 pub use client::Client;
 pub use error::{CloseError, ConnectError, RegisterError, RequestError, ScheduleError};
-pub use handler::{Register, Registration};
 pub use probe::Probe;
+pub use register::{Register, Registration};
 pub use schedule::{Schedule, When};
 
 pub use mtimer_protocol::{
