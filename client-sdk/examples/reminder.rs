@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let dest = Destination::new(&group, "mail")?;
 
     let (tell, mut seen) = mpsc::channel(64);
-    let _registration = client.on(dest.clone(), move |callback: Callback| {
+    let _registration = client.on(&dest, move |callback: Callback| {
         let tell = tell.clone();
         async move {
             let to = String::from_utf8_lossy(&callback.payload).into_owned();
@@ -32,7 +32,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     })?;
 
     for to in ["ada@example.org", "busy@example.org", "nobody", "down@example.org"] {
-        let schedule = Schedule::after(dest.clone(), Duration::from_millis(500))
+        let schedule = Schedule::after(&dest, Duration::from_millis(500))
             .retry([Duration::from_millis(300), Duration::from_millis(600)])
             .payload(to);
         client.schedule(schedule).await?;

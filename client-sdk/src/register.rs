@@ -33,7 +33,7 @@ use crate::{Callback, Outcome, RegisterError};
 /// Handlers run on the client's runtime. The future is first polled where the callbacks arrive; one that is not ready at once
 /// goes on in a task of its own. A handler that blocks its thread holds up the callbacks behind it: use
 /// `tokio::task::spawn_blocking` there. The client does not end a handler at its timeout: the broker counts the attempt as
-/// failed by then, but an outcome of ok still settles the timer if no later attempt has begun.
+/// failed by then, but a late ok still settles a timer that lives.
 ///
 /// A handler's failure is logged once, at level warn by `tracing`, with group, app, id, attempt and error, and never with
 /// the payload. A panic is caught, and is a failed attempt with the panic's text as the error.
@@ -122,8 +122,6 @@ impl Register {
     }
 
     /// Starts taking callbacks with a handler of the [`Callback`].
-    ///
-    /// Must not be called outside of a tokio runtime's life: handlers run on the one that the client connected on.
     ///
     /// # Errors
     ///

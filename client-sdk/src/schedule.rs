@@ -125,7 +125,7 @@ impl Schedule {
         }
     }
 
-    /// Uses this id instead of a new one, so that a repeat is recognised. The id carries the due time: with
+    /// Sets the id instead of a new one, so that a repeat is recognised. The id carries the due time: with
     /// [`Schedule::after`] the id's counts, with [`Schedule::at`] both must be equal.
     pub fn id(mut self, id: TimerId) -> Self {
         self.id = Some(id);

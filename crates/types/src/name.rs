@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::Target;
 use crate::limits::{MAX_KEY_BYTES, MAX_NAME_BYTES};
 
-/// Why a name was refused.
+/// Says why a name was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Nothing in it.

@@ -47,17 +47,17 @@ impl Time {
     /// The latest time that can be named.
     pub const MAX: Self = Self((1 << 48) - 1);
 
-    /// From milliseconds since the Unix epoch; values beyond [`Time::MAX`] become [`Time::MAX`].
+    /// Makes a time of milliseconds since the Unix epoch; values beyond [`Time::MAX`] become [`Time::MAX`].
     pub const fn from_ms(ms: u64) -> Self {
         if ms > Self::MAX.0 { Self::MAX } else { Self(ms) }
     }
 
-    /// Milliseconds since the Unix epoch.
+    /// Returns milliseconds since the Unix epoch.
     pub const fn as_ms(self) -> u64 {
         self.0
     }
 
-    /// How many milliseconds `self` is after `earlier`; 0 if it is not.
+    /// Returns how many milliseconds `self` is after `earlier`; 0 if it is not.
     pub const fn ms_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
