@@ -215,6 +215,7 @@ struct Attempted {
 }
 
 impl Attempted {
+    /// Logs a failure under this module's name, by which it can be left out.
     fn log(&self, what: &'static str, error: impl Display) {
         let (group, app, id, attempt) = (self.dest.group(), self.dest.app(), self.id, self.attempt);
         tracing::warn!(group, app, %id, attempt, %error, "{what}");

@@ -234,7 +234,30 @@ impl Schedule {
     }
 }
 
-/// Returns whole milliseconds, rounded up as everywhere, at most [`u32::MAX`].
+/// Returns whole milliseconds, rounded up as [`Time`] does, at most [`u32::MAX`].
 pub(crate) fn ms_u32(duration: Duration) -> u32 {
     u32::try_from((Time::ZERO + duration).as_ms()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_time_is_the_same_time() {
+        let now = Time::from_ms(1_000);
+        let at = |when: When| when.time(now).as_ms();
+        assert_eq!(at(Time::from_ms(5_000).into()), 5_000);
+        assert_eq!(at((SystemTime::UNIX_EPOCH + Duration::from_micros(4_999_001)).into()), 5_000);
+        assert_eq!(at(Duration::from_micros(3_999_001).into()), 5_000);
+        assert_eq!((at(Duration::MAX.into()), at(Duration::ZERO.into())), (Time::MAX.as_ms(), 1_000));
+        #[cfg(feature = "jiff")]
+        assert_eq!(at(jiff::Timestamp::from_microsecond(4_999_001).unwrap().into()), 5_000);
+    }
+
+    #[test]
+    fn milliseconds_stop_at_the_most_there_are() {
+        let given = [Duration::ZERO, Duration::from_nanos(1), Duration::from_millis(7), Duration::MAX];
+        assert_eq!(given.map(ms_u32), [0, 1, 7, u32::MAX]);
+    }
 }

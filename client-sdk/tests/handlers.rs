@@ -1,5 +1,7 @@
 //! Handlers with state and typed payloads: payloads that cannot be read, and what is logged of a failure.
 
+#![allow(clippy::unwrap_used)]
+
 mod fake;
 
 use std::io::{self, Write};
