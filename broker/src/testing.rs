@@ -1,7 +1,7 @@
 //! A broker in the process of an application's tests.
 //!
-//! Invariant: it keeps its timers in memory and listens on a free port of 127.0.0.1, so tests run at the same time and leave
-//! nothing behind.
+//! Invariant: it keeps its timers in memory and listens on a free port of 127.0.0.1, so tests run
+//! at the same time and leave nothing behind.
 //!
 //! Not in here: durability. Timers end with the broker; everything else of the contract holds.
 
@@ -65,8 +65,8 @@ impl TestBroker {
         Self::start_with(BrokerOptions::default()).await
     }
 
-    /// Starts a broker with other options, such as retry delays that a test can wait for. [`BrokerOptions::listen`] is not
-    /// looked at.
+    /// Starts a broker with other options, such as retry delays that a test can wait for.
+    /// [`BrokerOptions::listen`] is not looked at.
     ///
     /// # Errors
     ///
@@ -87,8 +87,8 @@ impl TestBroker {
         self.broker.local_addr().to_string()
     }
 
-    /// Stops it, and waits until it has ended: for settlements up to [`BrokerOptions::drain_timeout`], 10 s unless set
-    /// otherwise, so close the clients first.
+    /// Stops it, and waits until it has ended: for settlements up to
+    /// [`BrokerOptions::drain_timeout`], 10 s unless set otherwise, so close the clients first.
     ///
     /// # Errors
     ///

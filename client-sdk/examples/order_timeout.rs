@@ -1,6 +1,7 @@
 //! An order that is not paid in time is cancelled; paying it cancels the timer.
 //!
-//! The timer's key is the order's number, so whoever takes the payment need not know the timer's id.
+//! The timer's key is the order's number, so whoever takes the payment need not know the timer's
+//! id.
 //!
 //! Start a broker with `mtimer dev`, then
 //! `cargo run -p mtimer-client --example order_timeout`. The addresses of other brokers,
@@ -28,8 +29,8 @@ struct Shop {
     expired: mpsc::Sender<u32>,
 }
 
-/// An error would be a failed attempt: the callback comes again, by the retry delays. A payload that is not an `Order` does
-/// not get here; its timer is a dead letter.
+/// An error would be a failed attempt: the callback comes again, by the retry delays. A payload
+/// that is not an `Order` does not get here; its timer is a dead letter.
 async fn on_unpaid(shop: Arc<Shop>, order: Order, _: Callback) -> Result<(), mpsc::error::SendError<u32>> {
     println!("order {} was not paid: cancelled, {} cents", order.number, order.total_cents);
     shop.expired.send(order.number).await

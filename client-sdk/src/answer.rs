@@ -7,7 +7,8 @@ use mtimer_types::TimerId;
 
 use crate::{Client, RequestError};
 
-/// Answers a schedule: the timer is stored, at the durability level that [`Info::durability`] names.
+/// Answers a schedule: the timer is stored, at the durability level that [`Info::durability`]
+/// names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scheduled {
     /// The timer's id. With [`Scheduled::kept`] it is the id of the timer that was there before.
@@ -66,7 +67,8 @@ pub struct Info {
     pub software: String,
     /// Kind of store.
     pub store: String,
-    /// What an answered schedule means: `embedded-sync`, `embedded-fast`, `redis` or `redis-replicated`.
+    /// What an answered schedule means: `embedded-sync`, `embedded-fast`, `redis` or
+    /// `redis-replicated`.
     pub durability: String,
     /// Partitions of the cluster; fixed for its life.
     pub partitions: u16,
@@ -87,22 +89,26 @@ pub struct Stats {
     pub connections: u64,
     /// Requests repeated over another connection than the one that was lost, in operations.
     pub repeated: u64,
-    /// Operations sent again because a broker could not do them yet, or sent elsewhere because it does not own them.
+    /// Operations sent again because a broker could not do them yet, or sent elsewhere because it
+    /// does not own them.
     pub retried: u64,
     /// Callbacks received.
     pub received: u64,
-    /// Callbacks refused because they came from an older epoch than one seen before for their partition.
+    /// Callbacks refused because they came from an older epoch than one seen before for their
+    /// partition.
     pub stale: u64,
-    /// Callbacks dropped unstarted because their connection was lost; the broker delivers them again.
+    /// Callbacks dropped unstarted because their connection was lost; the broker delivers them
+    /// again.
     pub dropped: u64,
-    /// Callbacks not run because they had been handled already ([`Register::dedupe`](crate::Register::dedupe)).
+    /// Callbacks not run because they had been handled already
+    /// ([`Register::dedupe`](crate::Register::dedupe)).
     pub deduplicated: u64,
     /// Handlers that panicked.
     pub panics: u64,
     /// Settlements that the broker stored.
     pub settled: u64,
-    /// Settlements that the broker refused (too late, or not this client's), or that became pointless with their
-    /// connection.
+    /// Settlements that the broker refused (too late, or not this client's), or that became
+    /// pointless with their connection.
     pub settle_refused: u64,
 }
 
@@ -151,7 +157,8 @@ impl Row for UnconfirmedRow {
 
 /// Lists rows, fetched page by page as they are read.
 ///
-/// Rows that come or go while it is read may or may not be in it; all others are in it exactly once.
+/// Rows that come or go while it is read may or may not be in it; all others are in it exactly
+/// once.
 #[derive(Debug)]
 pub struct Listing<T> {
     client: Client,

@@ -44,7 +44,8 @@ pub struct Callback {
     pub timeout: Duration,
     /// What was scheduled with it.
     pub payload: Bytes,
-    /// When it arrived, by this client's view of the cluster clock ([`Client::now`](crate::Client::now)).
+    /// When it arrived, by this client's view of the cluster clock
+    /// ([`Client::now`](crate::Client::now)).
     pub received: Time,
     pub(crate) line: Arc<Line>,
     pub(crate) shared: Arc<Shared>,
@@ -63,16 +64,17 @@ impl Callback {
         serde_json::from_slice(&self.payload)
     }
 
-    /// Returns how many ms after its due time it arrived, by the cluster clock as this client sees it.
+    /// Returns how many ms after its due time it arrived, by the cluster clock as this client sees
+    /// it.
     pub fn lateness_ms(&self) -> u64 {
         self.received.ms_since(self.due)
     }
 
-    /// Asks for more time: the broker waits for the outcome this long from now, rounded up to ms and at most 24 h, instead
-    /// of what was left.
+    /// Asks for more time: the broker waits for the outcome this long from now, rounded up to ms
+    /// and at most 24 h, instead of what was left.
     ///
-    /// Returns at once. The broker does not answer. If the timer's partition has moved to another broker, that one is asked;
-    /// if the connection breaks, the delivery is lost.
+    /// Returns at once. The broker does not answer. If the timer's partition has moved to another
+    /// broker, that one is asked; if the connection breaks, the delivery is lost.
     pub fn extend(&self, by: Duration) {
         self.shared.extend(
             &self.line,
@@ -86,7 +88,8 @@ impl Callback {
 
 /// Says what came of one delivery.
 ///
-/// A handler can return `()` and `Result<(), E>` in its place: `Err` is a [retry](Outcome::retry) with the error's text.
+/// A handler can return `()` and `Result<(), E>` in its place: `Err` is a [retry](Outcome::retry)
+/// with the error's text.
 ///
 /// ```
 /// use mtimer_client::Outcome;
@@ -110,16 +113,16 @@ impl Outcome {
         Self(HandlerOutcome::Ok)
     }
 
-    /// Asks for another attempt, after the timer's next retry delay. When there is none left, the timer is a dead letter;
-    /// at-most-once timers are at once.
+    /// Asks for another attempt, after the timer's next retry delay. When there is none left, the
+    /// timer is a dead letter; at-most-once timers are at once.
     ///
     /// Of the error's text 512 bytes are kept with the timer, as its last error.
     pub fn retry(error: impl Display) -> Self {
         Self(HandlerOutcome::Retry { after_ms: None, error: cut(error) })
     }
 
-    /// Asks for another attempt after `delay`, rounded up to ms and at most 30 days, if the retry delays leave another
-    /// attempt; otherwise as [`Outcome::retry`].
+    /// Asks for another attempt after `delay`, rounded up to ms and at most 30 days, if the retry
+    /// delays leave another attempt; otherwise as [`Outcome::retry`].
     pub fn retry_after(delay: Duration, error: impl Display) -> Self {
         let after_ms = Some(ms_u32(delay).min(crate::limits::MAX_RETRY_DELAY_MS));
         Self(HandlerOutcome::Retry { after_ms, error: cut(error) })

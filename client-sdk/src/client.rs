@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use mtimer_protocol::{DeadRow, OpReply, Query, QueryAnswer, RequestOp, TimerView, UnconfirmedRow};
+use mtimer_protocol::{OpReply, Query, QueryAnswer, RequestOp, TimerView};
 use mtimer_types::{Destination, KeyPolicy, Target, Time, Timer, TimerId};
 use tokio::sync::watch;
 
-use crate::answer::{Cancelled, DeadFilter, Info, Listing, Replayed, Rescheduled, Scheduled, Stats};
+use crate::answer::{Cancelled, Info, Rescheduled, Scheduled, Stats};
 use crate::clock::Clock;
 use crate::link::Link;
 use crate::pool;
@@ -19,17 +19,18 @@ use crate::{
     RequestError, Schedule, ScheduleError, When,
 };
 
-/// How long [`Client::connect`] waits for a cluster's other brokers once it has one: they are not needed to begin with.
+/// How long [`Client::connect`] waits for a cluster's other brokers once it has one: they are not
+/// needed to begin with.
 const OTHERS: Duration = Duration::from_secs(1);
 
 /// Holds the connections to an mtimer cluster. Cheap to clone; all clones share them.
 ///
 /// A lost connection is made again in the background. Calls wait for it meanwhile, up to
-/// [`ClientBuilder::request_timeout`], and a request whose answer was lost is repeated as the same request, so that it is
-/// never done twice.
+/// [`ClientBuilder::request_timeout`], and a request whose answer was lost is repeated as the same
+/// request, so that it is never done twice.
 ///
-/// When the last clone and the last [`Registration`] are dropped, everything stops at once; [`Client::close`] ends it in
-/// good order.
+/// When the last clone and the last [`Registration`] are dropped, everything stops at once;
+/// [`Client::close`] ends it in good order.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -69,7 +70,8 @@ impl Client {
         run(Box::pin(pool::keep(Arc::clone(&shared), link, first, line)));
         run(Box::pin(Arc::clone(&shared).keep_time()));
         let client = Self { inner: Arc::new(Inner { shared }) };
-        // In a cluster, the other brokers have a chance to be there from the beginning; it works without them, too.
+        // In a cluster, the other brokers have a chance to be there from the beginning; it works
+        // without them, too.
         if !alone {
             let _ = tokio::time::timeout(patience, ready.wait_for(|ready| *ready)).await;
         }
@@ -78,9 +80,10 @@ impl Client {
 
     /// Returns the time by the cluster clock, to the millisecond.
     ///
-    /// It is learned in the handshake, carried on by this machine's monotonic clock and the time for which it was
-    /// suspended, and corrected by every heartbeat. It is never behind the cluster's clock, and ahead of it by a round trip
-    /// and a millisecond at most. This machine's wall clock has no part in it.
+    /// It is learned in the handshake, carried on by this machine's monotonic clock and the time
+    /// for which it was suspended, and corrected by every heartbeat. It is never behind the
+    /// cluster's clock, and ahead of it by a round trip and a millisecond at most. This machine's
+    /// wall clock has no part in it.
     pub fn now(&self) -> Time {
         self.shared().clock.now()
     }
@@ -102,8 +105,8 @@ impl Client {
 
     /// Fixes the due time and the id and checks the limits, without sending anything.
     ///
-    /// Scheduling the result, also repeatedly, schedules the one timer of that id: keep it, and a failed call of
-    /// [`Client::schedule`] can be repeated without a second timer.
+    /// Scheduling the result, also repeatedly, schedules the one timer of that id: keep it, and a
+    /// failed call of [`Client::schedule`] can be repeated without a second timer.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -129,15 +132,17 @@ impl Client {
         Ok((timer.id, Schedule::fixed(timer, policy)))
     }
 
-    /// Schedules one timer, and waits until it is stored at the durability level of the cluster ([`Info::durability`]).
+    /// Schedules one timer, and waits until it is stored at the durability level of the cluster
+    /// ([`Info::durability`]).
     ///
     /// Calls at the same time are sent together; a lone one is not delayed by that.
     ///
     /// # Errors
     ///
     /// [`ScheduleError`]; [`ScheduleError::is_retryable`] says whether another try can help. After
-    /// [`ScheduleError::Request`] the timer may be stored, unless [`ScheduleError::has_no_side_effects`]: schedule it again
-    /// with the same id ([`Client::prepare`]), or ask [`Client::get`].
+    /// [`ScheduleError::Request`] the timer may be stored, unless
+    /// [`ScheduleError::has_no_side_effects`]: schedule it again with the same id
+    /// ([`Client::prepare`]), or ask [`Client::get`].
     ///
     /// # Cancel safety
     ///
@@ -148,10 +153,11 @@ impl Client {
         scheduled(id, self.request(RequestOp::Schedule { timer: Arc::new(timer), policy }).await)
     }
 
-    /// Schedules many timers in as few frames as possible; returns one answer for each, in the same order.
+    /// Schedules many timers in as few frames as possible; returns one answer for each, in the same
+    /// order.
     ///
-    /// Each is stored or refused on its own. Thousands at a time are fine; more than [`ClientBuilder::max_in_flight`] wait
-    /// for their turn.
+    /// Each is stored or refused on its own. Thousands at a time are fine; more than
+    /// [`ClientBuilder::max_in_flight`] wait for their turn.
     ///
     /// # Cancel safety
     ///
@@ -191,8 +197,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`RequestError`]. A cancel can always be repeated. If the first one had worked, a repeat by id answers `Cancelled`
-    /// for 30 s, and one by key answers `NotFound`.
+    /// [`RequestError`]. A cancel can always be repeated. If the first one had worked, a repeat by
+    /// id answers `Cancelled` for 30 s, and one by key answers `NotFound`.
     ///
     /// # Cancel safety
     ///
@@ -221,8 +227,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`RequestError`]; [`RequestError::Refused`] also if the new time is more than ten years ahead or after the timer's
-    /// own deadline. A reschedule can be repeated.
+    /// [`RequestError`]; [`RequestError::Refused`] also if the new time is more than ten years
+    /// ahead or after the timer's own deadline. A reschedule can be repeated.
     ///
     /// # Cancel safety
     ///
@@ -242,56 +248,11 @@ impl Client {
         }
     }
 
-    /// Delivers a dead or unconfirmed timer anew, now, with all its retries.
+    /// Returns one timer, live or dead, by id or by key ([`Destination::key`]); `None` if there is
+    /// none.
     ///
-    /// # Errors
-    ///
-    /// [`RequestError`]. After an unknown outcome [`Client::get`] tells whether it is dead still.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future breaks nothing; a request that was sent may be done all the same.
-    pub async fn replay(&self, id: TimerId) -> Result<Replayed, RequestError> {
-        replayed(self.request(RequestOp::Replay { id }).await)
-    }
-
-    /// Replays many timers; returns one answer for each, in the same order.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future breaks nothing; a request that was sent may be done all the same.
-    pub async fn replay_all(&self, ids: Vec<TimerId>) -> Vec<Result<Replayed, RequestError>> {
-        let ops = ids.into_iter().map(|id| RequestOp::Replay { id });
-        self.shared().request_all(ops).await.into_iter().map(replayed).collect()
-    }
-
-    /// Removes a dead or unconfirmed timer; false if there was none (any more: a request that is
-    /// repeated because its answer was lost may have removed it the first time).
-    ///
-    /// # Errors
-    ///
-    /// [`RequestError`]. A purge can be repeated.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future breaks nothing; a request that was sent may be done all the same.
-    pub async fn purge(&self, id: TimerId) -> Result<bool, RequestError> {
-        purged(self.request(RequestOp::Purge { id }).await)
-    }
-
-    /// Purges many timers; returns one answer for each, in the same order.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future breaks nothing; a request that was sent may be done all the same.
-    pub async fn purge_all(&self, ids: Vec<TimerId>) -> Vec<Result<bool, RequestError>> {
-        let ops = ids.into_iter().map(|id| RequestOp::Purge { id });
-        self.shared().request_all(ops).await.into_iter().map(purged).collect()
-    }
-
-    /// Returns one timer, live or dead, by id or by key ([`Destination::key`]); `None` if there is none.
-    ///
-    /// A timer that was acknowledged or cancelled is gone. A key names live timers only; a dead letter is found by its id.
+    /// A timer that was acknowledged or cancelled is gone. A key names live timers only; a dead
+    /// letter is found by its id.
     ///
     /// # Errors
     ///
@@ -305,29 +266,6 @@ impl Client {
             QueryAnswer::Timer(view) => Ok(view),
             _ => Err(RequestError::Mismatched),
         }
-    }
-
-    /// Lists the dead letters that pass the filter, oldest first in each partition.
-    ///
-    /// ```no_run
-    /// # use mtimer_client::{Client, DeadFilter, RequestError};
-    /// # async fn example(client: &Client) -> Result<(), RequestError> {
-    /// let mut dead = client.dead(DeadFilter { group: Some("shop".into()), app: None });
-    /// while let Some(row) = dead.next().await? {
-    ///     println!("{}: {:?}, {:?}", row.timer.id, row.reason, row.last_error);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn dead(&self, filter: DeadFilter) -> Listing<DeadRow> {
-        Listing::new(self.clone(), filter)
-    }
-
-    /// Lists the at-most-once timers that were claimed for delivery and never confirmed.
-    ///
-    /// Each was delivered or was not; [`Client::replay`] delivers it anew, [`Client::purge`] removes it.
-    pub fn unconfirmed(&self) -> Listing<UnconfirmedRow> {
-        Listing::new(self.clone(), DeadFilter::default())
     }
 
     /// Takes a destination's callbacks, with the default settings of [`Client::register`].
@@ -364,17 +302,18 @@ impl Client {
         Register::new(Arc::clone(&self.inner), dest.into())
     }
 
-    /// Takes no more callbacks, finishes those that were delivered, waits for the answers to what is on its way, and
-    /// closes the connections.
+    /// Takes no more callbacks, finishes those that were delivered, waits for the answers to what
+    /// is on its way, and closes the connections.
     ///
-    /// Handlers may still make requests meanwhile; later ones fail with [`RequestError::Closed`]. It waits for handlers
-    /// without a limit, and for the brokers as long as a request may take ([`ClientBuilder::request_timeout`]): to say that
-    /// nothing more comes, and after the last handler once more, for the answers. Never call it from a handler, which it would
-    /// wait for.
+    /// Handlers may still make requests meanwhile; later ones fail with [`RequestError::Closed`].
+    /// It waits for handlers without a limit, and for the brokers as long as a request may take
+    /// ([`ClientBuilder::request_timeout`]): to say that nothing more comes, and after the last
+    /// handler once more, for the answers. Never call it from a handler, which it would wait for.
     ///
     /// # Errors
     ///
-    /// [`CloseError::Unsettled`] if outcomes of handlers were not confirmed in time. The client is closed all the same.
+    /// [`CloseError::Unsettled`] if outcomes of handlers were not confirmed in time. The client is
+    /// closed all the same.
     ///
     /// # Cancel safety
     ///
@@ -392,29 +331,12 @@ impl Client {
         Ok(schedule.resolve(now, |dest, key, due| spread.id(dest, key, due, now))?)
     }
 
-    async fn request(&self, op: RequestOp) -> Result<OpReply, RequestError> {
+    pub(crate) async fn request(&self, op: RequestOp) -> Result<OpReply, RequestError> {
         self.shared().request(op).await
     }
 
     pub(crate) async fn query(&self, query: Query) -> Result<QueryAnswer, RequestError> {
         self.shared().query(query).await
-    }
-}
-
-fn replayed(reply: Result<OpReply, RequestError>) -> Result<Replayed, RequestError> {
-    match reply? {
-        OpReply::Done => Ok(Replayed::Replayed),
-        OpReply::KeyTaken(id) => Ok(Replayed::KeyTaken(id)),
-        OpReply::NotFound => Ok(Replayed::NotFound),
-        _ => Err(RequestError::Mismatched),
-    }
-}
-
-fn purged(reply: Result<OpReply, RequestError>) -> Result<bool, RequestError> {
-    match reply? {
-        OpReply::Done => Ok(true),
-        OpReply::NotFound => Ok(false),
-        _ => Err(RequestError::Mismatched),
     }
 }
 

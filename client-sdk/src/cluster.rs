@@ -12,10 +12,12 @@ use crate::sync::Locked;
 use crate::{Client, RequestError};
 
 impl Client {
-    /// Returns the brokers' state in numbers: the sum over all that are connected, counters by their names.
+    /// Returns the brokers' state in numbers: the sum over all that are connected, counters by
+    /// their names.
     ///
-    /// Every broker counts over its partitions in the store for it. While partitions are between two owners, what is in them
-    /// is not counted; a client is counted by every broker that it is connected to.
+    /// Every broker counts over its partitions in the store for it. While partitions are between
+    /// two owners, what is in them is not counted; a client is counted by every broker that it is
+    /// connected to.
     ///
     /// # Errors
     ///
@@ -44,13 +46,14 @@ impl Client {
         }
     }
 
-    /// Returns the newest topology: which broker is to own which partition. `None`: the broker has no cluster around it.
+    /// Returns the newest topology: which broker is to own which partition. `None`: the broker has
+    /// no cluster around it.
     pub fn topology(&self) -> Option<Arc<Topology>> {
         self.shared().router.locked().routes.topology().cloned()
     }
 
-    /// Returns the cluster as its leader sees it, or as another broker does if the leader is not connected (then without the
-    /// members).
+    /// Returns the cluster as its leader sees it, or as another broker does if the leader is not
+    /// connected (then without the members).
     ///
     /// # Errors
     ///
@@ -66,8 +69,9 @@ impl Client {
         }
     }
 
-    /// Returns what every broker of the topology says of itself, by address. One that is not connected is an error that says
-    /// so; a broker without a cluster around it goes by the address that the client has dialled.
+    /// Returns what every broker of the topology says of itself, by address. One that is not
+    /// connected is an error that says so; a broker without a cluster around it goes by the address
+    /// that the client has dialled.
     ///
     /// # Cancel safety
     ///
@@ -93,8 +97,9 @@ impl Client {
         join_all(ask).await
     }
 
-    /// Has the leader empty a broker for maintenance, or give it partitions again. `broker` is its address in the
-    /// topology. Returns when the leader has taken note; the topology shows how far it is.
+    /// Has the leader empty a broker for maintenance, or give it partitions again. `broker` is its
+    /// address in the topology. Returns when the leader has taken note; the topology shows how far
+    /// it is.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! What can go wrong, one type per kind of call. Each says whether a retry can help and whether anything was done.
+//! What can go wrong, one type per kind of call. Each says whether a retry can help and whether
+//! anything was done.
 
 use mtimer_protocol::{DecodeError, ErrorCode};
 use mtimer_types::timer::InvalidTimer;
@@ -111,8 +112,9 @@ impl ConnectError {
 
 /// Says why a request was not answered as hoped.
 ///
-/// [`RequestError::is_retryable`] says whether asking again can help, [`RequestError::has_no_side_effects`] whether it is
-/// certain that nothing was done. The client has repeated by itself what it could by then.
+/// [`RequestError::is_retryable`] says whether asking again can help,
+/// [`RequestError::has_no_side_effects`] whether it is certain that nothing was done. The client
+/// has repeated by itself what it could by then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// The broker said no, after repeats where they could help.
@@ -157,7 +159,8 @@ pub enum RequestError {
     /// The client is closed. Nothing was done.
     #[error("the client is closed")]
     Closed,
-    /// The client was built to look on ([`ClientBuilder::observer`](crate::ClientBuilder::observer)). Nothing was done.
+    /// The client was built to look on
+    /// ([`ClientBuilder::observer`](crate::ClientBuilder::observer)). Nothing was done.
     #[error("this client only looks on: build one that is no observer")]
     Observer,
 }
@@ -220,8 +223,8 @@ pub enum ScheduleError {
 }
 
 impl ScheduleError {
-    /// Says whether scheduling the same timer again (with the same id, see [`Client::prepare`](crate::Client::prepare)) can
-    /// help.
+    /// Says whether scheduling the same timer again (with the same id, see
+    /// [`Client::prepare`](crate::Client::prepare)) can help.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Request { error, .. } if error.is_retryable())
     }
@@ -258,7 +261,8 @@ pub enum RegisterError {
     /// The client is closed.
     #[error("the client is closed")]
     Closed,
-    /// The client was built to look on ([`ClientBuilder::observer`](crate::ClientBuilder::observer)).
+    /// The client was built to look on
+    /// ([`ClientBuilder::observer`](crate::ClientBuilder::observer)).
     #[error("this client only looks on: build one that is no observer")]
     Observer,
 }

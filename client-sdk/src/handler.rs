@@ -1,8 +1,8 @@
 //! Running handlers, and logging what fails.
 //!
-//! A registration has one dispatcher. It begins handlers in the order of arrival, as many at once as were asked for; it
-//! polls each one once where it stands, and only one that is not ready then gets a task of its own. Outcomes of what
-//! came together are handed over together.
+//! A registration has one dispatcher. It begins handlers in the order of arrival, as many at once
+//! as were asked for; it polls each one once where it stands, and only one that is not ready then
+//! gets a task of its own. Outcomes of what came together are handed over together.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -243,7 +243,8 @@ fn conclude(
             outcome
         }
         Ok(Err(error)) => {
-            // The full text may quote the payload: it goes where the payload is, into the dead letter.
+            // The full text may quote the payload: it goes where the payload is, into the dead
+            // letter.
             let (kind, line, column) = (error.classify(), error.line(), error.column());
             attempted.log(
                 "the payload cannot be read as what the handler takes, it was not called",

@@ -1,7 +1,8 @@
 //! Whether a broker is there: one connection to it alone, for health checks.
 //!
-//! Invariant: nothing that is asked here reaches the broker's store or another broker, so that the answer costs the same
-//! however many timers there are, and a fault elsewhere is not taken for one of this broker.
+//! Invariant: nothing that is asked here reaches the broker's store or another broker, so that the
+//! answer costs the same however many timers there are, and a fault elsewhere is not taken for one
+//! of this broker.
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use crate::link::{Connection, Link};
 use crate::shared::info;
 use crate::{ClientBuilder, ConnectError, Info, RequestError};
 
-/// Asks one broker whether it is there: a connection past its handshake; made by [`ClientBuilder::probe`]. It is closed
-/// when it is dropped.
+/// Asks one broker whether it is there: a connection past its handshake; made by
+/// [`ClientBuilder::probe`]. It is closed when it is dropped.
 ///
 /// It is not kept alive between two questions: ask, and drop it.
 ///
@@ -32,8 +33,8 @@ pub struct Probe {
 }
 
 impl ClientBuilder {
-    /// Connects, as an [observer](Self::observer), to the first of the given brokers that answers, and to no other broker of
-    /// its cluster.
+    /// Connects, as an [observer](Self::observer), to the first of the given brokers that answers,
+    /// and to no other broker of its cluster.
     ///
     /// # Errors
     ///
@@ -59,7 +60,8 @@ impl Probe {
     ///
     /// # Errors
     ///
-    /// [`RequestError::Unanswered`] after [`ClientBuilder::request_timeout`], or if the connection is gone: drop the probe.
+    /// [`RequestError::Unanswered`] after [`ClientBuilder::request_timeout`], or if the connection
+    /// is gone: drop the probe.
     ///
     /// # Cancel safety
     ///
@@ -73,15 +75,17 @@ impl Probe {
         Ok(sent.elapsed())
     }
 
-    /// Says whether the broker is a part of its cluster: a leader has answered it and named it in the topology that it last
-    /// heard of.
+    /// Says whether the broker is a part of its cluster: a leader has answered it and named it in
+    /// the topology that it last heard of.
     ///
-    /// It stays so when it loses the leader later: others may have its partitions then, and it sends clients there as soon
-    /// as it hears of that. One without a cluster around it owns everything before it takes a connection.
+    /// It stays so when it loses the leader later: others may have its partitions then, and it
+    /// sends clients there as soon as it hears of that. One without a cluster around it owns
+    /// everything before it takes a connection.
     ///
     /// # Errors
     ///
-    /// [`RequestError::Unanswered`] as [`Probe::ping`]; [`RequestError::Refused`] if the broker does not tell.
+    /// [`RequestError::Unanswered`] as [`Probe::ping`]; [`RequestError::Refused`] if the broker
+    /// does not tell.
     ///
     /// # Cancel safety
     ///

@@ -1,4 +1,5 @@
-//! Registering handlers: what can be set, the shapes that a handler may have, and ending a registration.
+//! Registering handlers: what can be set, the shapes that a handler may have, and ending a
+//! registration.
 //!
 //! Not in here: running handlers (see [`crate::handler`]).
 
@@ -17,7 +18,8 @@ use crate::inbox::Inbox;
 use crate::sync::Locked;
 use crate::{Callback, Outcome, RegisterError};
 
-/// Settings for taking a destination's callbacks; made by [`Client::register`](crate::Client::register).
+/// Settings for taking a destination's callbacks; made by
+/// [`Client::register`](crate::Client::register).
 ///
 /// A handler is a function or a closure that returns a future. Four shapes are taken:
 ///
@@ -28,15 +30,18 @@ use crate::{Callback, Outcome, RegisterError};
 /// | `register(dest).state(state).on(..)` | `Arc<S>`, [`Callback`] |
 /// | `register(dest).state(state).on_json(..)` | `Arc<S>`, payload, [`Callback`] |
 ///
-/// It returns an [`Outcome`], `()` for done, or `Result<(), E>`, where an error means another attempt.
+/// It returns an [`Outcome`], `()` for done, or `Result<(), E>`, where an error means another
+/// attempt.
 ///
-/// Handlers run on the client's runtime. The future is first polled where the callbacks arrive; one that is not ready at once
-/// goes on in a task of its own. A handler that blocks its thread holds up the callbacks behind it: use
-/// `tokio::task::spawn_blocking` there. The client does not end a handler at its timeout: the broker counts the attempt as
-/// failed by then, but a late ok still settles a timer that lives.
+/// Handlers run on the client's runtime. The future is first polled where the callbacks arrive; one
+/// that is not ready at once goes on in a task of its own. A handler that blocks its thread holds
+/// up the callbacks behind it: use `tokio::task::spawn_blocking` there. The client does not end a
+/// handler at its timeout: the broker counts the attempt as failed by then, but a late ok still
+/// settles a timer that lives.
 ///
-/// A handler's failure is logged once, at level warn by `tracing`, with group, app, id, attempt and error, and never with
-/// the payload. A panic is caught, and is a failed attempt with the panic's text as the error.
+/// A handler's failure is logged once, at level warn by `tracing`, with group, app, id, attempt and
+/// error, and never with the payload. A panic is caught, and is a failed attempt with the panic's
+/// text as the error.
 #[derive(Debug)]
 #[must_use = "nothing is registered until a handler is given with on or on_json"]
 pub struct Register<S = ()> {
@@ -48,16 +53,17 @@ pub struct Register<S = ()> {
 }
 
 impl<S> Register<S> {
-    /// Sets how many handlers may run at once, and so how many unsettled callbacks the brokers may send: 1 to 10,000, default
-    /// [`Register::DEFAULT_CONCURRENCY`]. Each of n brokers of a cluster is given an n-th of it, rounded up, so that together
-    /// they send little more than can run.
+    /// Sets how many handlers may run at once, and so how many unsettled callbacks the brokers may
+    /// send: 1 to 10,000, default [`Register::DEFAULT_CONCURRENCY`]. Each of n brokers of a cluster
+    /// is given an n-th of it, rounded up, so that together they send little more than can run.
     pub fn concurrency(mut self, n: u32) -> Self {
         self.concurrency = n;
         self
     }
 
-    /// Settles a callback with ok, without running the handler, if its timer is among the last `n` that were handled ok by
-    /// this registration. Default: 0, which turns it off. About 50 bytes each.
+    /// Settles a callback with ok, without running the handler, if its timer is among the last `n`
+    /// that were handled ok by this registration. Default: 0, which turns it off. About 50 bytes
+    /// each.
     pub fn dedupe(mut self, n: usize) -> Self {
         self.dedupe = n;
         self
@@ -79,7 +85,8 @@ impl<S> Register<S> {
         let dedupe = (self.dedupe > 0).then(|| Arc::new(Dedupe::new(self.dedupe)));
         let dispatcher = Dispatcher::new(Arc::clone(&shared), Arc::clone(&inbox), dedupe);
         let token = shared.token.clone();
-        // Also when it is cut short, or never begins: whoever waits for its end must not wait for ever.
+        // Also when it is cut short, or never begins: whoever waits for its end must not wait for
+        // ever.
         let done = inbox.done.clone().drop_guard();
         shared.tasks.spawn_on(
             async move {
@@ -125,8 +132,8 @@ impl Register {
     ///
     /// # Errors
     ///
-    /// [`RegisterError`] if the concurrency is out of range, the client has 1,000 registrations, is closed, or is an
-    /// observer.
+    /// [`RegisterError`] if the concurrency is out of range, the client has 1,000 registrations, is
+    /// closed, or is an observer.
     pub fn on<H, F, O>(self, handler: H) -> Result<Registration, RegisterError>
     where
         H: Fn(Callback) -> F + Send + Sync + 'static,
@@ -142,8 +149,8 @@ impl Register {
 
     /// Starts taking callbacks with a handler of the payload, read as JSON, and the [`Callback`].
     ///
-    /// A payload that cannot be read as a `T` never gets to the handler: its timer is a dead letter at once
-    /// ([`Outcome::fail`]), with what is wrong as its last error.
+    /// A payload that cannot be read as a `T` never gets to the handler: its timer is a dead letter
+    /// at once ([`Outcome::fail`]), with what is wrong as its last error.
     ///
     /// ```no_run
     /// # use mtimer_client::{Callback, Client, Destination, RegisterError};
@@ -190,8 +197,8 @@ impl<S: Send + Sync + 'static> Register<Arc<S>> {
     ///
     /// # Errors
     ///
-    /// [`RegisterError`] if the concurrency is out of range, the client has 1,000 registrations, is closed, or is an
-    /// observer.
+    /// [`RegisterError`] if the concurrency is out of range, the client has 1,000 registrations, is
+    /// closed, or is an observer.
     pub fn on<H, F, O>(self, handler: H) -> Result<Registration, RegisterError>
     where
         H: Fn(Arc<S>, Callback) -> F + Send + Sync + 'static,
@@ -202,10 +209,11 @@ impl<S: Send + Sync + 'static> Register<Arc<S>> {
         stateless.on(move |callback| handler(Arc::clone(&state), callback))
     }
 
-    /// Starts taking callbacks with a handler of the shared state, the payload, read as JSON, and the [`Callback`].
+    /// Starts taking callbacks with a handler of the shared state, the payload, read as JSON, and
+    /// the [`Callback`].
     ///
-    /// A payload that cannot be read as a `T` never gets to the handler: its timer is a dead letter at once
-    /// ([`Outcome::fail`]), with what is wrong as its last error.
+    /// A payload that cannot be read as a `T` never gets to the handler: its timer is a dead letter
+    /// at once ([`Outcome::fail`]), with what is wrong as its last error.
     ///
     /// ```no_run
     /// # use mtimer_client::{Callback, Client, Destination, RegisterError};
@@ -251,7 +259,8 @@ impl<S: Send + Sync + 'static> Register<Arc<S>> {
     }
 }
 
-/// Takes callbacks for as long as it lives. Dropping it takes no more; what was delivered is still handled.
+/// Takes callbacks for as long as it lives. Dropping it takes no more; what was delivered is still
+/// handled.
 ///
 /// It keeps the client alive, as a clone of it does.
 #[derive(Debug)]
@@ -264,10 +273,12 @@ pub struct Registration {
 impl Registration {
     /// Takes no more callbacks, and waits until those that were delivered are handled.
     ///
-    /// Their outcomes may still be on their way to the broker; [`Client::close`](crate::Client::close) waits for that, too.
-    /// For the broker to say that nothing more comes it waits as long as a request may take
-    /// ([`ClientBuilder::request_timeout`](crate::ClientBuilder::request_timeout)); for handlers it waits without a limit.
-    /// Never call it from the registration's own handler, which it would wait for.
+    /// Their outcomes may still be on their way to the broker;
+    /// [`Client::close`](crate::Client::close) waits for that, too. For the broker to say that
+    /// nothing more comes it waits as long as a request may take
+    /// ([`ClientBuilder::request_timeout`](crate::ClientBuilder::request_timeout)); for handlers it
+    /// waits without a limit. Never call it from the registration's own handler, which it would
+    /// wait for.
     ///
     /// # Cancel safety
     ///

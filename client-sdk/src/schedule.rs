@@ -9,9 +9,9 @@ use serde::Serialize;
 
 /// Says when: at a time by the cluster clock, or so long after the call.
 ///
-/// Made of a [`Time`], a [`SystemTime`], a [`Duration`], and with the feature `jiff` a `jiff::Timestamp`. Fractions of a
-/// millisecond are rounded up. A time in the past is due at once; one more than ten years ahead is refused
-/// ([`InvalidTimer::TooFar`]).
+/// Made of a [`Time`], a [`SystemTime`], a [`Duration`], and with the feature `jiff` a
+/// `jiff::Timestamp`. Fractions of a millisecond are rounded up. A time in the past is due at once;
+/// one more than ten years ahead is refused ([`InvalidTimer::TooFar`]).
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -97,14 +97,14 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Describes a timer that is due so long after it is scheduled. A clone that is scheduled, too, is a second timer,
-    /// unless it has an id.
+    /// Describes a timer that is due so long after it is scheduled. A clone that is scheduled, too,
+    /// is a second timer, unless it has an id.
     pub fn after(dest: impl Into<Destination>, after: Duration) -> Self {
         Self::new(dest, When::After(after))
     }
 
-    /// Describes a timer that is due at `time` by the cluster clock: a [`Time`], a [`SystemTime`], or a
-    /// `jiff::Timestamp`. A time in the past is due at once.
+    /// Describes a timer that is due at `time` by the cluster clock: a [`Time`], a [`SystemTime`],
+    /// or a `jiff::Timestamp`. A time in the past is due at once.
     pub fn at(dest: impl Into<Destination>, time: impl Into<Time>) -> Self {
         Self::new(dest, When::At(time.into()))
     }
@@ -125,8 +125,8 @@ impl Schedule {
         }
     }
 
-    /// Sets the id instead of a new one, so that a repeat is recognised. The id carries the due time: with
-    /// [`Schedule::after`] the id's counts, with [`Schedule::at`] both must be equal.
+    /// Sets the id instead of a new one, so that a repeat is recognised. The id carries the due
+    /// time: with [`Schedule::after`] the id's counts, with [`Schedule::at`] both must be equal.
     pub fn id(mut self, id: TimerId) -> Self {
         self.id = Some(id);
         self
@@ -150,23 +150,23 @@ impl Schedule {
         self
     }
 
-    /// Lets it end as expired after this time, undelivered or between two attempts; not before the due time. Default:
-    /// none.
+    /// Lets it end as expired after this time, undelivered or between two attempts; not before the
+    /// due time. Default: none.
     pub fn deadline(mut self, deadline: impl Into<When>) -> Self {
         self.deadline = Some(deadline.into());
         self
     }
 
-    /// Limits how long a handler may take, 100 ms to 24 h, rounded up to ms. An attempt that takes longer has failed.
-    /// Default: the broker's, 30 s unless configured otherwise.
+    /// Limits how long a handler may take, 100 ms to 24 h, rounded up to ms. An attempt that takes
+    /// longer has failed. Default: the broker's, 30 s unless configured otherwise.
     pub fn callback_timeout(mut self, timeout: Duration) -> Self {
         self.callback_timeout = Some(timeout);
         self
     }
 
-    /// Sets the delays before attempts 2, 3, ...: at most 32, each of 1 ms to 30 days, rounded up to ms. An empty list
-    /// means one attempt only. Default: the destination's or the cluster's; unless configured otherwise 1 s, 5 s, 30 s,
-    /// 2 min and 10 min.
+    /// Sets the delays before attempts 2, 3, ...: at most 32, each of 1 ms to 30 days, rounded up
+    /// to ms. An empty list means one attempt only. Default: the destination's or the cluster's;
+    /// unless configured otherwise 1 s, 5 s, 30 s, 2 min and 10 min.
     pub fn retry(mut self, delays: impl IntoIterator<Item = Duration>) -> Self {
         self.retry = Some(RetryTiers(delays.into_iter().map(ms_u32).collect()));
         self
@@ -182,7 +182,8 @@ impl Schedule {
     ///
     /// # Errors
     ///
-    /// [`serde_json::Error`] if the value cannot be written as JSON, such as a map whose keys are no strings.
+    /// [`serde_json::Error`] if the value cannot be written as JSON, such as a map whose keys are
+    /// no strings.
     pub fn json<T: Serialize + ?Sized>(mut self, payload: &T) -> Result<Self, serde_json::Error> {
         self.payload = serde_json::to_vec(payload)?.into();
         Ok(self)

@@ -1,4 +1,5 @@
-//! Handlers with state and typed payloads: payloads that cannot be read, and what is logged of a failure.
+//! Handlers with state and typed payloads: payloads that cannot be read, and what is logged of a
+//! failure.
 
 #![allow(clippy::unwrap_used)]
 

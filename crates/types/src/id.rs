@@ -14,8 +14,8 @@ use crate::name::{Destination, Key};
 pub struct PartitionId(pub u16);
 
 impl PartitionId {
-    /// Computes the partition of a keyed timer: FNV-1a 64 over `group 0x00 app 0x00 key`, finished with the 64-bit
-    /// finalizer of MurmurHash3 (Appleby, 2011), modulo `partitions`.
+    /// Computes the partition of a keyed timer: FNV-1a 64 over `group 0x00 app 0x00 key`, finished
+    /// with the 64-bit finalizer of MurmurHash3 (Appleby, 2011), modulo `partitions`.
     ///
     /// `partitions` is at least 1.
     pub fn of_key(dest: &Destination, key: &Key, partitions: u16) -> Self {
@@ -39,7 +39,8 @@ impl fmt::Display for PartitionId {
     }
 }
 
-/// Counts the owners of one partition, one after the other. Rises with every acquisition; no value returns.
+/// Counts the owners of one partition, one after the other. Rises with every acquisition; no value
+/// returns.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(pub u64);
@@ -60,7 +61,8 @@ pub struct Term(pub u64);
 #[serde(transparent)]
 pub struct Nonce(pub u64);
 
-/// How wide the slot is that a timer is filed in at birth (hierarchical timing wheels, Varghese and Lauck 1987).
+/// How wide the slot is that a timer is filed in at birth (hierarchical timing wheels, Varghese and
+/// Lauck 1987).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum SlotWidth {
@@ -126,14 +128,17 @@ impl SlotWidth {
     }
 }
 
-/// Identifies a timer: 128 bits, made by the client, so that a repeated schedule is the same schedule.
+/// Identifies a timer: 128 bits, made by the client, so that a repeated schedule is the same
+/// schedule.
 ///
-/// From the top: birth due time (48 bits, ms), birth slot width (2 bits), partition (16 bits), cohort (6 bits),
-/// random (56 bits). The text form is 26 digits of Crockford's base 32 in lower case and sorts like the number. An id
-/// stays valid after a reschedule; what it names is then recorded elsewhere, but the birth position is still in it.
+/// From the top: birth due time (48 bits, ms), birth slot width (2 bits), partition (16 bits),
+/// cohort (6 bits), random (56 bits). The text form is 26 digits of Crockford's base 32 in lower
+/// case and sorts like the number. An id stays valid after a reschedule; what it names is then
+/// recorded elsewhere, but the birth position is still in it.
 ///
-/// Timers of one partition, slot width and slot that have one cohort may be stored together: a client gives one to
-/// about 128 ids in turn ([`crate::Cohorts`]). It is a hint, as the width is: any value is valid.
+/// Timers of one partition, slot width and slot that have one cohort may be stored together: a
+/// client gives one to about 128 ids in turn ([`crate::Cohorts`]). It is a hint, as the width is:
+/// any value is valid.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimerId(u128);
 
@@ -146,8 +151,8 @@ impl TimerId {
     const COHORT_BITS: u32 = 6;
     const COHORT_SHIFT: u32 = Self::RANDOM_BITS - Self::COHORT_BITS;
 
-    /// Makes an id for a timer due at `due`, born at `now`. Of `random` the low 62 bits are used; the highest six of
-    /// them are the cohort ([`TimerId::with_cohort`] sets another).
+    /// Makes an id for a timer due at `due`, born at `now`. Of `random` the low 62 bits are used;
+    /// the highest six of them are the cohort ([`TimerId::with_cohort`] sets another).
     pub fn new(due: Time, now: Time, partition: PartitionId, random: u64) -> Self {
         Self::with_width(due, SlotWidth::for_distance(due.ms_since(now)), partition, random)
     }

@@ -1,4 +1,5 @@
-//! Ids, times, names, timers, outcomes and limits of the mtimer timer broker, as plain values with their validity rules.
+//! Ids, times, names, timers, outcomes and limits of the mtimer timer broker, as plain values with
+//! their validity rules.
 //!
 //! Invariant: a value of these types is valid; whoever holds one need not check it again.
 //! Not in here: any clock, randomness, I/O or wire format.

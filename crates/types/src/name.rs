@@ -130,8 +130,8 @@ impl<'de> Deserialize<'de> for Destination {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let (group, app) = <(Text<'de>, Text<'de>)>::deserialize(d)?;
         let (group, app) = (group.as_str(), app.as_str());
-        // Most timers have the destination of the one before, in the same frame even: one allocation serves them all, and it
-        // has been checked.
+        // Most timers have the destination of the one before, in the same frame even: one
+        // allocation serves them all, and it has been checked.
         LAST.with_borrow_mut(|last| match last {
             Some(last) if last.app() == app && last.group() == group => Ok(last.clone()),
             _ => {
@@ -191,7 +191,8 @@ impl<'de> de::Visitor<'de> for TextVisitor {
     }
 }
 
-/// Names a timer in the application's own words; unique within its destination while the timer is live. Cheap to clone.
+/// Names a timer in the application's own words; unique within its destination while the timer is
+/// live. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 

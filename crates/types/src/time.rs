@@ -1,7 +1,7 @@
 //! Points in time by the cluster clock.
 //!
-//! Invariant: whatever becomes a [`Time`] is rounded up to a whole millisecond and stops at [`Time::ZERO`] and
-//! [`Time::MAX`]; nothing panics or wraps around.
+//! Invariant: whatever becomes a [`Time`] is rounded up to a whole millisecond and stops at
+//! [`Time::ZERO`] and [`Time::MAX`]; nothing panics or wraps around.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -9,11 +9,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// A point in time: milliseconds since the Unix epoch by the cluster clock, 0 to 2^48-1 (the year 10889).
+/// A point in time: milliseconds since the Unix epoch by the cluster clock, 0 to 2^48-1 (the year
+/// 10889).
 ///
-/// A [`SystemTime`] becomes a `Time` and a [`Duration`] can be added or subtracted. The result is rounded up to a whole
-/// millisecond, so that a timer is never early, and stops at [`Time::ZERO`] and [`Time::MAX`]. With the feature `jiff` the
-/// same holds for `jiff::Timestamp`.
+/// A [`SystemTime`] becomes a `Time` and a [`Duration`] can be added or subtracted. The result is
+/// rounded up to a whole millisecond, so that a timer is never early, and stops at [`Time::ZERO`]
+/// and [`Time::MAX`]. With the feature `jiff` the same holds for `jiff::Timestamp`.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -47,7 +48,8 @@ impl Time {
     /// The latest time that can be named.
     pub const MAX: Self = Self((1 << 48) - 1);
 
-    /// Makes a time of milliseconds since the Unix epoch; values beyond [`Time::MAX`] become [`Time::MAX`].
+    /// Makes a time of milliseconds since the Unix epoch; values beyond [`Time::MAX`] become
+    /// [`Time::MAX`].
     pub const fn from_ms(ms: u64) -> Self {
         if ms > Self::MAX.0 { Self::MAX } else { Self(ms) }
     }
@@ -95,8 +97,8 @@ impl Sub<Duration> for Time {
     }
 }
 
-/// The host's time as a cluster time, rounded up to a whole millisecond. What is before the Unix epoch becomes
-/// [`Time::ZERO`], what is after [`Time::MAX`] becomes [`Time::MAX`].
+/// The host's time as a cluster time, rounded up to a whole millisecond. What is before the Unix
+/// epoch becomes [`Time::ZERO`], what is after [`Time::MAX`] becomes [`Time::MAX`].
 ///
 /// The host's clock and the cluster's may differ.
 impl From<SystemTime> for Time {
@@ -121,7 +123,8 @@ impl From<jiff::Timestamp> for Time {
     }
 }
 
-/// Exact. An error from the last second of [`jiff::Timestamp::MAX`] on, which is at the end of the year 9999.
+/// Exact. An error from the last second of [`jiff::Timestamp::MAX`] on, which is at the end of the
+/// year 9999.
 #[cfg(feature = "jiff")]
 impl TryFrom<Time> for jiff::Timestamp {
     type Error = jiff::Error;

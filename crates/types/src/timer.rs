@@ -30,7 +30,8 @@ pub enum KeyPolicy {
     Keep,
 }
 
-/// Lists the delays in ms before attempt 2, 3, ...; empty means one attempt only. At most 32, each of 1 ms to 30 days.
+/// Lists the delays in ms before attempt 2, 3, ...; empty means one attempt only. At most 32, each
+/// of 1 ms to 30 days.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RetryTiers(pub Vec<u32>);
@@ -59,7 +60,8 @@ pub struct Timer {
     pub payload: Bytes,
 }
 
-/// Reads bytes into memory of their own: copied once from where they stand, without clearing the place for them first.
+/// Reads bytes into memory of their own: copied once from where they stand, without clearing the
+/// place for them first.
 ///
 /// # Errors
 ///
@@ -193,8 +195,8 @@ impl Timer {
         self.retry.as_ref().map_or(Ok(()), RetryTiers::validate)
     }
 
-    /// Says whether a repeated schedule of the same id asks for the same thing. The due time is in the id, so it is not
-    /// looked at: the stored timer may have been rescheduled since.
+    /// Says whether a repeated schedule of the same id asks for the same thing. The due time is in
+    /// the id, so it is not looked at: the stored timer may have been rescheduled since.
     pub fn same_content(&self, other: &Self) -> bool {
         self.id == other.id
             && self.dest == other.dest
