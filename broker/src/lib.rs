@@ -2,6 +2,7 @@
 //!
 //! Purpose: clocks, sockets, store lanes and tasks. It turns what happens into the engine's inputs and carries out its
 //! effects. [`start`] gives a running [`Broker`]; [`config`] turns file, environment and flags into its options.
+//! [`testing`] has a broker for the tests of applications.
 //!
 //! Invariant: one task owns the engine and never waits for a client or a store; everything that can queue up in front
 //! of it or behind it is bounded, in bytes where bytes can come from outside.
@@ -30,6 +31,7 @@ mod outboxes;
 mod precise;
 mod session;
 mod shell;
+pub mod testing;
 mod wheel;
 mod writer;
 

@@ -1,7 +1,7 @@
 //! Something that must never happen twice: a text message that costs money.
 //!
-//! An at-most-once timer is delivered once at most, whatever fails. What was delivered and never confirmed is listed, and a
-//! person decides.
+//! An at-most-once timer is delivered once at most, whatever fails. What was delivered and never
+//! confirmed is listed, and a person decides.
 //!
 //! Start a broker with `mtimer dev`, then
 //! `cargo run -p mtimer-client --example at_most_once`. The addresses of other brokers,
@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let mut ids = Vec::new();
     for text in ["your code is 1234", "your parcel is here"] {
-        let schedule = Schedule::after(dest.clone(), Duration::from_millis(300))
+        let schedule = Schedule::after(&dest, Duration::from_millis(300))
             .mode(Mode::AtMostOnce)
             .callback_timeout(Duration::from_secs(5))
             .payload(text);
@@ -31,7 +31,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // A worker that sends the first text, and crashes in the middle of the second.
     let worker = Client::builder().brokers([brokers]).software("worker").connect().await?;
     let (tell, mut told) = mpsc::channel::<TimerId>(2);
-    let registration = worker.register(dest.clone()).concurrency(2).on(move |callback: Callback| {
+    let registration = worker.register(&dest).concurrency(2).on(move |callback: Callback| {
         let tell = tell.clone();
         async move {
             println!("delivered, attempt {}: {:?}", callback.attempt, callback.payload);

@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let fired = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&fired);
-    let registration = client.register(dest.clone()).concurrency(10_000).on(move |_| {
+    let registration = client.register(&dest).concurrency(10_000).on(move |_| {
         counted.fetch_add(1, Ordering::Relaxed);
         async {}
     })?;
@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let mut batch = Vec::with_capacity(BATCH);
         for n in first..timers.min(first + BATCH) {
             let spread = Duration::from_millis(1_000 + n as u64 % 2_000);
-            let schedule = Schedule::after(dest.clone(), spread).payload(format!("number {n}"));
+            let schedule = Schedule::after(&dest, spread).payload(format!("number {n}"));
             // Fixed now, so that sending it again would not make another timer.
             batch.push(client.prepare(schedule)?.1);
         }

@@ -1,12 +1,14 @@
 //! An order that is not paid in time is cancelled; paying it cancels the timer.
 //!
-//! The timer's key is the order's number, so whoever takes the payment need not know the timer's id.
+//! The timer's key is the order's number, so whoever takes the payment need not know the timer's
+//! id.
 //!
 //! Start a broker with `mtimer dev`, then
 //! `cargo run -p mtimer-client --example order_timeout`. The addresses of other brokers,
 //! separated by commas, go into `MTIMER_BROKER`.
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_client::{Callback, Cancelled, Client, Destination, Key, KeyPolicy, Schedule};
@@ -22,6 +24,18 @@ struct Order {
     total_cents: u64,
 }
 
+/// What all calls of the handler share: here a channel, elsewhere a pool of database connections.
+struct Shop {
+    expired: mpsc::Sender<u32>,
+}
+
+/// An error would be a failed attempt: the callback comes again, by the retry delays. A payload
+/// that is not an `Order` does not get here; its timer is a dead letter.
+async fn on_unpaid(shop: Arc<Shop>, order: Order, _: Callback) -> Result<(), mpsc::error::SendError<u32>> {
+    println!("order {} was not paid: cancelled, {} cents", order.number, order.total_cents);
+    shop.expired.send(order.number).await
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let brokers = std::env::var("MTIMER_BROKER").unwrap_or_else(|_| "127.0.0.1:7400".into());
@@ -29,18 +43,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let unpaid = Destination::new("shop", "unpaid-orders")?;
 
     let (tell, mut expired) = mpsc::channel(16);
-    let registration = client.on(unpaid.clone(), move |callback: Callback| {
-        let tell = tell.clone();
-        async move {
-            let order: Order = callback.json().map_err(|e| e.to_string())?;
-            println!("order {} was not paid: cancelled, {} cents", order.number, order.total_cents);
-            // An error here would be a failed attempt: the callback comes again, by the retry tiers.
-            tell.send(order.number).await.map_err(|e| e.to_string())
-        }
-    })?;
+    let shop = Arc::new(Shop { expired: tell });
+    let registration = client.register(&unpaid).state(shop).on_json(on_unpaid)?;
 
     for (number, total_cents) in [(1, 4_200), (2, 990), (3, 12_000)] {
-        let schedule = Schedule::after(unpaid.clone(), PAY_WITHIN)
+        let schedule = Schedule::after(&unpaid, PAY_WITHIN)
             .key(Key::new(&format!("order-{number}"))?)
             // The customer changed the order: the time starts anew, the old timer never fires.
             .policy(KeyPolicy::Replace)
@@ -49,8 +56,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         println!("order {number} is to be paid by {PAY_WITHIN:?}: timer {}", scheduled.id);
     }
 
-    let paid = (unpaid.clone(), Key::new("order-2")?);
-    match client.cancel(paid).await? {
+    match client.cancel(unpaid.key("order-2")?).await? {
         Cancelled::Cancelled(id) => println!("order 2 is paid: timer {id} will not fire"),
         Cancelled::TooLate(_) => println!("order 2 is paid, but its time was up just then"),
         Cancelled::NotFound => println!("order 2 has no timer"),

@@ -1,4 +1,5 @@
-//! Reminders by mail, with a mail server that is not always there: retries, and dead letters for what cannot be sent.
+//! Reminders by mail, with a mail server that is not always there: retries, and dead letters for
+//! what cannot be sent.
 //!
 //! Start a broker with `mtimer dev`, then
 //! `cargo run -p mtimer-client --example reminder`. The addresses of other brokers,
@@ -19,7 +20,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let dest = Destination::new(&group, "mail")?;
 
     let (tell, mut seen) = mpsc::channel(64);
-    let _registration = client.on(dest.clone(), move |callback: Callback| {
+    let _registration = client.on(&dest, move |callback: Callback| {
         let tell = tell.clone();
         async move {
             let to = String::from_utf8_lossy(&callback.payload).into_owned();
@@ -32,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     })?;
 
     for to in ["ada@example.org", "busy@example.org", "nobody", "down@example.org"] {
-        let schedule = Schedule::after(dest.clone(), Duration::from_millis(500))
+        let schedule = Schedule::after(&dest, Duration::from_millis(500))
             .retry([Duration::from_millis(300), Duration::from_millis(600)])
             .payload(to);
         client.schedule(schedule).await?;
@@ -62,7 +63,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         );
     }
 
-    // The mail server is back: deliver again what had only run out of attempts. The rest is thrown away.
+    // The mail server is back: deliver again what had only run out of attempts. The rest is thrown
+    // away.
     for row in dead {
         if row.timer.payload.starts_with(b"down") {
             println!("replayed: {:?}", client.replay(row.timer.id).await?);

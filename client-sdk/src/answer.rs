@@ -7,7 +7,8 @@ use mtimer_types::TimerId;
 
 use crate::{Client, RequestError};
 
-/// A timer is stored, at the durability level that [`Info::durability`] names.
+/// Answers a schedule: the timer is stored, at the durability level that [`Info::durability`]
+/// names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scheduled {
     /// The timer's id. With [`Scheduled::kept`] it is the id of the timer that was there before.
@@ -20,7 +21,7 @@ pub struct Scheduled {
     pub kept: bool,
 }
 
-/// The answer to a cancel.
+/// Answers a cancel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cancelled {
     /// No delivery starts after this answer, by any broker.
@@ -31,7 +32,7 @@ pub enum Cancelled {
     NotFound,
 }
 
-/// The answer to a reschedule.
+/// Answers a reschedule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rescheduled {
     /// The old time never fires. The id stays valid.
@@ -42,7 +43,7 @@ pub enum Rescheduled {
     NotFound,
 }
 
-/// The answer to a replay.
+/// Answers a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Replayed {
     /// It is delivered anew, with a new retry budget.
@@ -53,7 +54,7 @@ pub enum Replayed {
     KeyTaken(TimerId),
 }
 
-/// What a broker said of itself and its cluster in the handshake.
+/// Describes a broker and its cluster, in the broker's words of the handshake.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Info {
     /// The address the client is or was last connected to.
@@ -66,7 +67,8 @@ pub struct Info {
     pub software: String,
     /// Kind of store.
     pub store: String,
-    /// What an answered schedule means.
+    /// What an answered schedule means: `embedded-sync`, `embedded-fast`, `redis` or
+    /// `redis-replicated`.
     pub durability: String,
     /// Partitions of the cluster; fixed for its life.
     pub partitions: u16,
@@ -80,33 +82,37 @@ pub struct Info {
     pub max_batch: u32,
 }
 
-/// Counters since the client was made.
+/// Counts since the client was made; all numbers only rise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Handshakes done, with any broker; each reconnect counts.
     pub connections: u64,
     /// Requests repeated over another connection than the one that was lost, in operations.
     pub repeated: u64,
-    /// Operations sent again because a broker could not do them yet, or sent elsewhere because it does not own them.
+    /// Operations sent again because a broker could not do them yet, or sent elsewhere because it
+    /// does not own them.
     pub retried: u64,
     /// Callbacks received.
     pub received: u64,
-    /// Callbacks refused because they came from an older epoch than one seen before for their partition.
+    /// Callbacks refused because they came from an older epoch than one seen before for their
+    /// partition.
     pub stale: u64,
-    /// Callbacks dropped unstarted because their connection was lost; the broker delivers them again.
+    /// Callbacks dropped unstarted because their connection was lost; the broker delivers them
+    /// again.
     pub dropped: u64,
-    /// Callbacks not run because they had been handled already ([`Register::dedupe`](crate::Register::dedupe)).
+    /// Callbacks not run because they had been handled already
+    /// ([`Register::dedupe`](crate::Register::dedupe)).
     pub deduplicated: u64,
     /// Handlers that panicked.
     pub panics: u64,
     /// Settlements that the broker stored.
     pub settled: u64,
-    /// Settlements that the broker refused (too late, or not this client's), or that became pointless with their
-    /// connection.
+    /// Settlements that the broker refused (too late, or not this client's), or that became
+    /// pointless with their connection.
     pub settle_refused: u64,
 }
 
-/// Which dead letters a listing shows.
+/// Says which dead letters a listing shows. The default shows all.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeadFilter {
     /// Only of this group.
@@ -149,9 +155,10 @@ impl Row for UnconfirmedRow {
     }
 }
 
-/// A listing that is fetched page by page as it is read.
+/// Lists rows, fetched page by page as they are read.
 ///
-/// Rows that come or go while it is read may or may not be in it; all others are in it exactly once.
+/// Rows that come or go while it is read may or may not be in it; all others are in it exactly
+/// once.
 #[derive(Debug)]
 pub struct Listing<T> {
     client: Client,
@@ -184,9 +191,15 @@ impl<T> Listing<T> {
 macro_rules! listing {
     ($row:ty) => {
         impl Listing<$row> {
-            /// The next row; `None` at the end.
+            /// Returns the next row; `None` at the end.
             ///
-            /// Cancel safe: no row is lost.
+            /// # Errors
+            ///
+            /// [`RequestError`]. The next call tries again where this one failed.
+            ///
+            /// # Cancel safety
+            ///
+            /// May be dropped and called again: no row is lost.
             pub async fn next(&mut self) -> Result<Option<$row>, RequestError> {
                 while self.rows.is_empty() && !self.end {
                     self.fetch().await?;
@@ -194,7 +207,15 @@ macro_rules! listing {
                 Ok(self.rows.pop_front())
             }
 
-            /// All rows that are left.
+            /// Returns all rows that are left.
+            ///
+            /// # Errors
+            ///
+            /// [`RequestError`]; the rows that were read by then are lost.
+            ///
+            /// # Cancel safety
+            ///
+            /// Dropping the future loses what was read. It changes nothing at the brokers.
             pub async fn all(mut self) -> Result<Vec<$row>, RequestError> {
                 while !self.end {
                     self.fetch().await?;

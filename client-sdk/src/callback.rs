@@ -12,49 +12,69 @@ use crate::line::Line;
 use crate::schedule::ms_u32;
 use crate::shared::Shared;
 
-/// One delivery of a timer.
+/// One delivery of a timer: what a handler is called with.
+///
+/// ```
+/// use mtimer_client::{Callback, Outcome};
+///
+/// async fn remind(callback: Callback) -> Outcome {
+///     let to = String::from_utf8_lossy(&callback.payload);
+///     println!("attempt {} for {to}, {} ms late", callback.attempt, callback.lateness_ms());
+///     Outcome::ok()
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Callback {
     /// The timer.
     pub id: TimerId,
-    /// The application's key.
+    /// The application's key, if it was scheduled with one.
     pub key: Option<Key>,
     /// Whose callback it is.
     pub dest: Destination,
     /// When it was due, by the cluster clock.
     pub due: Time,
-    /// 1 for the first delivery. (epoch, attempt) rises with every delivery of a timer.
+    /// 1 for the first attempt. (epoch, attempt) rises with every delivery of a timer.
     pub attempt: u32,
     /// The epoch of the owner that sent it.
     pub epoch: Epoch,
     /// At-most-once or at-least-once.
     pub mode: Mode,
-    /// How long the handler may take, from the sending.
+    /// How long the handler may take, from when the broker sent it.
     pub timeout: Duration,
     /// What was scheduled with it.
     pub payload: Bytes,
-    /// When it arrived, by this client's view of the cluster clock ([`Client::now`](crate::Client::now)).
+    /// When it arrived, by this client's view of the cluster clock
+    /// ([`Client::now`](crate::Client::now)).
     pub received: Time,
     pub(crate) line: Arc<Line>,
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Callback {
-    /// The payload as JSON.
+    /// Reads the payload as JSON.
+    ///
+    /// A handler that passes the error on with `?` asks for another attempt, which fails again: use
+    /// [`Register::on_json`](crate::Register::on_json), or return [`Outcome::fail`].
+    ///
+    /// # Errors
+    ///
+    /// [`serde_json::Error`] if the payload is not JSON, has something behind it, or is not a `T`.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.payload)
     }
 
-    /// How many ms after its due time it arrived, by the cluster clock as this client sees it.
+    /// Returns how many ms after its due time it arrived, by the cluster clock as this client sees
+    /// it.
     pub fn lateness_ms(&self) -> u64 {
         self.received.ms_since(self.due)
     }
 
-    /// Asks for more time: the broker waits for the outcome this long from now, at most 24 h, instead of what was left.
+    /// Asks for more time: the broker waits for the outcome this long from now, rounded up to ms
+    /// and at most 24 h, instead of what was left.
     ///
-    /// Returns at once. The broker does not answer. If the timer's partition has moved to another broker, that one is asked;
-    /// if the connection breaks, the delivery is lost.
+    /// Returns at once. The broker does not answer. If the timer's partition has moved to another
+    /// broker, that one is asked; if the connection breaks, the delivery is lost.
     pub fn extend(&self, by: Duration) {
         self.shared.extend(
             &self.line,
@@ -66,36 +86,54 @@ impl Callback {
     }
 }
 
-/// What a handler says of one delivery.
+/// Says what came of one delivery.
 ///
-/// `()` and `Result<(), E>` can be returned in its place: `Err` is a [retry](Outcome::retry) with the error's text.
+/// A handler can return `()` and `Result<(), E>` in its place: `Err` is a [retry](Outcome::retry)
+/// with the error's text.
+///
+/// ```
+/// use mtimer_client::Outcome;
+///
+/// fn send(to: &str) -> Outcome {
+///     match to.split_once('@') {
+///         Some(_) => Outcome::ok(),
+///         None => Outcome::fail(format_args!("{to:?} is no address")),
+///     }
+/// }
+/// assert!(send("ada@example.org").is_ok());
+/// assert_eq!(Outcome::from(Err::<(), _>("busy")), Outcome::retry("busy"));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Outcome(pub(crate) HandlerOutcome);
 
 impl Outcome {
-    /// Done.
+    /// Settles the timer: it is done.
     pub const fn ok() -> Self {
         Self(HandlerOutcome::Ok)
     }
 
-    /// Not done: try again by the timer's retry tiers. At-most-once timers become dead letters instead.
+    /// Asks for another attempt, after the timer's next retry delay. When there is none left, the
+    /// timer is a dead letter; at-most-once timers are at once.
+    ///
+    /// Of the error's text 512 bytes are kept with the timer, as its last error.
     pub fn retry(error: impl Display) -> Self {
         Self(HandlerOutcome::Retry { after_ms: None, error: cut(error) })
     }
 
-    /// Not done: try again after `delay` (rounded up to ms), if the retry tiers leave another attempt.
+    /// Asks for another attempt after `delay`, rounded up to ms and at most 30 days, if the retry
+    /// delays leave another attempt; otherwise as [`Outcome::retry`].
     pub fn retry_after(delay: Duration, error: impl Display) -> Self {
         let after_ms = Some(ms_u32(delay).min(crate::limits::MAX_RETRY_DELAY_MS));
         Self(HandlerOutcome::Retry { after_ms, error: cut(error) })
     }
 
-    /// It will never be done: dead letter now.
+    /// Gives up: the timer is a dead letter at once, with the error as its last.
     pub fn fail(error: impl Display) -> Self {
         Self(HandlerOutcome::Fail { error: cut(error) })
     }
 
-    /// Whether it is [`Outcome::ok`].
+    /// Says whether it is [`Outcome::ok`].
     pub fn is_ok(&self) -> bool {
         self.0 == HandlerOutcome::Ok
     }

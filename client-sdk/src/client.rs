@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use mtimer_protocol::{DeadRow, OpReply, Query, QueryAnswer, RequestOp, TimerView, UnconfirmedRow};
+use mtimer_protocol::{OpReply, Query, QueryAnswer, RequestOp, TimerView};
 use mtimer_types::{Destination, KeyPolicy, Target, Time, Timer, TimerId};
 use tokio::sync::watch;
 
-use crate::answer::{Cancelled, DeadFilter, Info, Listing, Replayed, Rescheduled, Scheduled, Stats};
+use crate::answer::{Cancelled, Info, Rescheduled, Scheduled, Stats};
 use crate::clock::Clock;
 use crate::link::Link;
 use crate::pool;
@@ -19,14 +19,18 @@ use crate::{
     RequestError, Schedule, ScheduleError, When,
 };
 
-/// How long [`Client::connect`] waits for a cluster's other brokers once it has one: they are not needed to begin with.
+/// How long [`Client::connect`] waits for a cluster's other brokers once it has one: they are not
+/// needed to begin with.
 const OTHERS: Duration = Duration::from_secs(1);
 
-/// The connections to an mtimer cluster. Cheap to clone; all clones share them.
+/// Holds the connections to an mtimer cluster. Cheap to clone; all clones share them.
 ///
-/// When the last clone and the last [`Registration`] are dropped, everything stops at once; [`Client::close`] ends it in
-/// good order. All methods are cancel safe in that dropping a call never breaks the client; but a request that
-/// was sent may be done all the same.
+/// A lost connection is made again in the background. Calls wait for it meanwhile, up to
+/// [`ClientBuilder::request_timeout`], and a request whose answer was lost is repeated as the same
+/// request, so that it is never done twice.
+///
+/// When the last clone and the last [`Registration`] are dropped, everything stops at once;
+/// [`Client::close`] ends it in good order.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -45,7 +49,7 @@ impl Drop for Inner {
 }
 
 impl Client {
-    /// Begins the settings of a client.
+    /// Returns the default settings, to be changed and connected with.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
@@ -66,51 +70,98 @@ impl Client {
         run(Box::pin(pool::keep(Arc::clone(&shared), link, first, line)));
         run(Box::pin(Arc::clone(&shared).keep_time()));
         let client = Self { inner: Arc::new(Inner { shared }) };
-        // In a cluster, the other brokers have a chance to be there from the beginning; it works without them, too.
+        // In a cluster, the other brokers have a chance to be there from the beginning; it works
+        // without them, too.
         if !alone {
             let _ = tokio::time::timeout(patience, ready.wait_for(|ready| *ready)).await;
         }
         Ok(client)
     }
 
-    /// The cluster clock: learned in the handshake, carried on by this machine's monotonic clock and the time for
-    /// which it was suspended, corrected by every heartbeat. Never behind the cluster's; ahead of it by a round trip and a millisecond at most.
+    /// Returns the time by the cluster clock, to the millisecond.
+    ///
+    /// It is learned in the handshake, carried on by this machine's monotonic clock and the time
+    /// for which it was suspended, and corrected by every heartbeat. It is never behind the
+    /// cluster's clock, and ahead of it by a round trip and a millisecond at most. This machine's
+    /// wall clock has no part in it.
     pub fn now(&self) -> Time {
         self.shared().clock.now()
     }
 
-    /// What a broker said of itself in the latest handshake with any of them.
+    /// Returns what a broker said of itself in the latest handshake with any of them.
     pub fn info(&self) -> Arc<Info> {
         Arc::clone(&self.shared().info.locked())
     }
 
-    /// Whether there is a connection just now, to whichever broker.
+    /// Watches whether there is a connection, to whichever broker.
     pub fn connected(&self) -> watch::Receiver<bool> {
         self.shared().connected.subscribe()
     }
 
-    /// Counters since the client was made.
+    /// Returns counters since the client was made.
     pub fn stats(&self) -> Stats {
         self.shared().counters.stats()
     }
 
-    /// Turns a relative due time into a fixed one, makes the id and checks the limits, without sending anything.
-    /// Scheduling the result, also repeatedly, schedules the one timer of that id.
+    /// Fixes the due time and the id and checks the limits, without sending anything.
+    ///
+    /// Scheduling the result, also repeatedly, schedules the one timer of that id: keep it, and a
+    /// failed call of [`Client::schedule`] can be repeated without a second timer.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use mtimer_client::{Client, Destination, Schedule, ScheduleError};
+    /// # async fn example(client: &Client, dest: &Destination) -> Result<(), ScheduleError> {
+    /// let (id, schedule) = client.prepare(Schedule::after(dest, Duration::from_secs(5)))?;
+    /// while let Err(error) = client.schedule(schedule.clone()).await {
+    ///     if !error.is_retryable() {
+    ///         return Err(error);
+    ///     }
+    ///     tokio::time::sleep(Duration::from_secs(1)).await;
+    /// }
+    /// println!("{id} is scheduled once, however often it was tried");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ScheduleError::Invalid`] if it breaks a limit.
     pub fn prepare(&self, schedule: Schedule) -> Result<(TimerId, Schedule), ScheduleError> {
         let (timer, policy) = self.resolve(schedule)?;
         Ok((timer.id, Schedule::fixed(timer, policy)))
     }
 
-    /// Schedules one timer, and waits until it is stored.
+    /// Schedules one timer, and waits until it is stored at the durability level of the cluster
+    /// ([`Info::durability`]).
     ///
-    /// Concurrent calls travel together; a lone one is not delayed by that.
+    /// Calls at the same time are sent together; a lone one is not delayed by that.
+    ///
+    /// # Errors
+    ///
+    /// [`ScheduleError`]; [`ScheduleError::is_retryable`] says whether another try can help. After
+    /// [`ScheduleError::Request`] the timer may be stored, unless
+    /// [`ScheduleError::has_no_side_effects`]: schedule it again with the same id
+    /// ([`Client::prepare`]), or ask [`Client::get`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn schedule(&self, schedule: Schedule) -> Result<Scheduled, ScheduleError> {
         let (timer, policy) = self.resolve(schedule)?;
         let id = timer.id;
         scheduled(id, self.request(RequestOp::Schedule { timer: Arc::new(timer), policy }).await)
     }
 
-    /// Schedules many timers in as few frames as possible; one answer for each, in the same order.
+    /// Schedules many timers in as few frames as possible; returns one answer for each, in the same
+    /// order.
+    ///
+    /// Each is stored or refused on its own. Thousands at a time are fine; more than
+    /// [`ClientBuilder::max_in_flight`] wait for their turn.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn schedule_all(&self, schedules: Vec<Schedule>) -> Vec<Result<Scheduled, ScheduleError>> {
         let mut slots = Vec::with_capacity(schedules.len());
         let mut ops = Vec::with_capacity(schedules.len());
@@ -130,7 +181,28 @@ impl Client {
         slots.into_iter().map(|slot| slot.and_then(&mut answer)).collect()
     }
 
-    /// Cancels a timer, by id or by key.
+    /// Cancels a timer, by id or by key ([`Destination::key`]).
+    ///
+    /// ```no_run
+    /// # use mtimer_client::{Cancelled, Client, Destination};
+    /// # async fn example(client: &Client, orders: &Destination) -> Result<(), Box<dyn std::error::Error>> {
+    /// match client.cancel(orders.key("order-17")?).await? {
+    ///     Cancelled::Cancelled(id) => println!("{id} is never delivered"),
+    ///     Cancelled::TooLate(id) => println!("{id} was delivered, or is just now"),
+    ///     Cancelled::NotFound => println!("there is no such timer"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`]. A cancel can always be repeated. If the first one had worked, a repeat by
+    /// id answers `Cancelled` for 30 s, and one by key answers `NotFound`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn cancel(&self, target: impl Into<Target>) -> Result<Cancelled, RequestError> {
         match self.request(RequestOp::Cancel { target: target.into(), request: rand::random() }).await? {
             OpReply::Cancelled(id) => Ok(Cancelled::Cancelled(id)),
@@ -140,7 +212,27 @@ impl Client {
         }
     }
 
-    /// Gives a timer another due time, by id or by key. Its id stays valid.
+    /// Gives a timer another due time, by id or by key ([`Destination::key`]). Its id stays valid.
+    ///
+    /// A [`Duration`] counts from this call; [`Duration::ZERO`] makes the timer due now.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use mtimer_client::{Client, Destination};
+    /// # async fn example(client: &Client, orders: &Destination) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.reschedule(orders.key("order-17")?, Duration::from_secs(900)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`]; [`RequestError::Refused`] also if the new time is more than ten years
+    /// ahead or after the timer's own deadline. A reschedule can be repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn reschedule(
         &self,
         target: impl Into<Target>,
@@ -156,30 +248,19 @@ impl Client {
         }
     }
 
-    /// Delivers a dead or unconfirmed timer anew, now, with a new retry budget.
-    pub async fn replay(&self, id: TimerId) -> Result<Replayed, RequestError> {
-        replayed(self.request(RequestOp::Replay { id }).await)
-    }
-
-    /// Replays many; one answer for each, in the same order.
-    pub async fn replay_all(&self, ids: Vec<TimerId>) -> Vec<Result<Replayed, RequestError>> {
-        let ops = ids.into_iter().map(|id| RequestOp::Replay { id });
-        self.shared().request_all(ops).await.into_iter().map(replayed).collect()
-    }
-
-    /// Removes a dead or unconfirmed timer; false if there was none (any more: a request that is
-    /// repeated because its answer was lost may have removed it the first time).
-    pub async fn purge(&self, id: TimerId) -> Result<bool, RequestError> {
-        purged(self.request(RequestOp::Purge { id }).await)
-    }
-
-    /// Purges many; one answer for each, in the same order.
-    pub async fn purge_all(&self, ids: Vec<TimerId>) -> Vec<Result<bool, RequestError>> {
-        let ops = ids.into_iter().map(|id| RequestOp::Purge { id });
-        self.shared().request_all(ops).await.into_iter().map(purged).collect()
-    }
-
-    /// One timer, live or dead, by id or by key; `None` if there is none of that name.
+    /// Returns one timer, live or dead, by id or by key ([`Destination::key`]); `None` if there is
+    /// none.
+    ///
+    /// A timer that was acknowledged or cancelled is gone. A key names live timers only; a dead
+    /// letter is found by its id.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`]. It changes nothing, and can be repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future takes the question back.
     pub async fn get(&self, target: impl Into<Target>) -> Result<Option<TimerView>, RequestError> {
         match self.query(Query::Get(target.into())).await? {
             QueryAnswer::Timer(view) => Ok(view),
@@ -187,18 +268,14 @@ impl Client {
         }
     }
 
-    /// The dead letters that pass the filter, oldest first in each partition.
-    pub fn dead(&self, filter: DeadFilter) -> Listing<DeadRow> {
-        Listing::new(self.clone(), filter)
-    }
-
-    /// At-most-once timers that were claimed and never confirmed.
-    pub fn unconfirmed(&self) -> Listing<UnconfirmedRow> {
-        Listing::new(self.clone(), DeadFilter::default())
-    }
-
     /// Takes a destination's callbacks, with the default settings of [`Client::register`].
-    pub fn on<H, F, O>(&self, dest: Destination, handler: H) -> Result<Registration, RegisterError>
+    ///
+    /// See [`Register`] for what a handler may return and where it runs.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError`] if the client has 1,000 registrations, is closed, or is an observer.
+    pub fn on<H, F, O>(&self, dest: impl Into<Destination>, handler: H) -> Result<Registration, RegisterError>
     where
         H: Fn(Callback) -> F + Send + Sync + 'static,
         F: Future<Output = O> + Send + 'static,
@@ -207,8 +284,9 @@ impl Client {
         self.register(dest).on(handler)
     }
 
-    /// Begins the settings for taking a destination's callbacks. They are taken from every broker that is connected, now or
-    /// later.
+    /// Returns the settings for taking a destination's callbacks, to be given a handler.
+    ///
+    /// Callbacks are taken from every broker that is connected, now or later.
     ///
     /// ```no_run
     /// # use mtimer_client::{Client, Destination};
@@ -220,17 +298,26 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn register(&self, dest: Destination) -> Register {
-        Register::new(Arc::clone(&self.inner), dest)
+    pub fn register(&self, dest: impl Into<Destination>) -> Register {
+        Register::new(Arc::clone(&self.inner), dest.into())
     }
 
-    /// Takes no more callbacks, finishes those that were delivered, waits for the answers to what is on its way, and
-    /// closes the connection. Handlers may still make requests meanwhile; later ones fail with
-    /// [`RequestError::Closed`]. It waits for the broker as long as a request may take
-    /// ([`ClientBuilder::request_timeout`]): to say that nothing more comes, and after the last handler once more, for
-    /// the answers.
+    /// Takes no more callbacks, finishes those that were delivered, waits for the answers to what
+    /// is on its way, and closes the connections.
     ///
-    /// Cancel safe: call it again, or drop the client. Never call it from a handler, which it would wait for.
+    /// Handlers may still make requests meanwhile; later ones fail with [`RequestError::Closed`].
+    /// It waits for handlers without a limit, and for the brokers as long as a request may take
+    /// ([`ClientBuilder::request_timeout`]): to say that nothing more comes, and after the last
+    /// handler once more, for the answers. Never call it from a handler, which it would wait for.
+    ///
+    /// # Errors
+    ///
+    /// [`CloseError::Unsettled`] if outcomes of handlers were not confirmed in time. The client is
+    /// closed all the same.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped: call it again, or drop the client.
     pub async fn close(&self) -> Result<(), CloseError> {
         self.shared().close().await
     }
@@ -244,29 +331,12 @@ impl Client {
         Ok(schedule.resolve(now, |dest, key, due| spread.id(dest, key, due, now))?)
     }
 
-    async fn request(&self, op: RequestOp) -> Result<OpReply, RequestError> {
+    pub(crate) async fn request(&self, op: RequestOp) -> Result<OpReply, RequestError> {
         self.shared().request(op).await
     }
 
     pub(crate) async fn query(&self, query: Query) -> Result<QueryAnswer, RequestError> {
         self.shared().query(query).await
-    }
-}
-
-fn replayed(reply: Result<OpReply, RequestError>) -> Result<Replayed, RequestError> {
-    match reply? {
-        OpReply::Done => Ok(Replayed::Replayed),
-        OpReply::KeyTaken(id) => Ok(Replayed::KeyTaken(id)),
-        OpReply::NotFound => Ok(Replayed::NotFound),
-        _ => Err(RequestError::Mismatched),
-    }
-}
-
-fn purged(reply: Result<OpReply, RequestError>) -> Result<bool, RequestError> {
-    match reply? {
-        OpReply::Done => Ok(true),
-        OpReply::NotFound => Ok(false),
-        _ => Err(RequestError::Mismatched),
     }
 }
 

@@ -12,9 +12,20 @@ use crate::sync::Locked;
 use crate::{Client, RequestError};
 
 impl Client {
-    /// The brokers' state in numbers: the sum over all that are connected, counters by their names. Every broker counts
-    /// over its partitions in the store for it. While partitions are between two owners, what is in them is not counted;
-    /// a client is counted by every broker that it is connected to.
+    /// Returns the brokers' state in numbers: the sum over all that are connected, counters by
+    /// their names.
+    ///
+    /// Every broker counts over its partitions in the store for it. While partitions are between
+    /// two owners, what is in them is not counted; a client is counted by every broker that it is
+    /// connected to.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`]. It changes nothing, and can be repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future takes the question back.
     pub async fn status(&self) -> Result<Status, RequestError> {
         let end = Instant::now() + self.shared().settings.request_timeout;
         loop {
@@ -35,13 +46,22 @@ impl Client {
         }
     }
 
-    /// The newest topology: which broker is to own which partition. `None`: the broker has no cluster around it.
+    /// Returns the newest topology: which broker is to own which partition. `None`: the broker has
+    /// no cluster around it.
     pub fn topology(&self) -> Option<Arc<Topology>> {
         self.shared().router.locked().routes.topology().cloned()
     }
 
-    /// The cluster as its leader sees it, or as another broker does if the leader is not connected (then without the
-    /// members).
+    /// Returns the cluster as its leader sees it, or as another broker does if the leader is not
+    /// connected (then without the members).
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`]. It changes nothing, and can be repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future takes the question back.
     pub async fn cluster(&self) -> Result<ClusterView, RequestError> {
         match self.shared().query(Query::Cluster).await? {
             QueryAnswer::Cluster(view) => Ok(view),
@@ -49,8 +69,13 @@ impl Client {
         }
     }
 
-    /// Every broker of the topology by its own word, by address. One that is not connected is an error that says so; a
-    /// broker without a cluster around it goes by the address that the client has dialled.
+    /// Returns what every broker of the topology says of itself, by address. One that is not
+    /// connected is an error that says so; a broker without a cluster around it goes by the address
+    /// that the client has dialled.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future takes the question back.
     pub async fn broker_views(&self) -> Vec<(String, Result<BrokerView, RequestError>)> {
         let names: Vec<String> = match self.topology() {
             Some(topology) => topology.brokers.iter().map(|broker| broker.address.clone()).collect(),
@@ -72,8 +97,17 @@ impl Client {
         join_all(ask).await
     }
 
-    /// Has the leader empty a broker for maintenance, or give it partitions again. `broker` is its address in the
-    /// topology. Returns when the leader has taken note; the topology shows how far it is.
+    /// Has the leader empty a broker for maintenance, or give it partitions again. `broker` is its
+    /// address in the topology. Returns when the leader has taken note; the topology shows how far
+    /// it is.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`]. It can be repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn drain(&self, broker: impl Into<String>, drain: bool) -> Result<(), RequestError> {
         match self.shared().query(Query::Drain { broker: broker.into(), drain }).await? {
             QueryAnswer::Done => Ok(()),

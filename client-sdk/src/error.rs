@@ -1,10 +1,11 @@
-//! What can go wrong, one type per kind of call. Each says whether a retry can help and whether anything was done.
+//! What can go wrong, one type per kind of call. Each says whether a retry can help and whether
+//! anything was done.
 
 use mtimer_protocol::{DecodeError, ErrorCode};
 use mtimer_types::timer::InvalidTimer;
 use mtimer_types::{Ended, TimerId};
 
-/// Why a client could not connect.
+/// Says why a client could not connect.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The builder got no address.
@@ -91,7 +92,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether trying again later, with the same settings, can help.
+    /// Says whether trying again later, with the same settings, can help.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::NoBroker
@@ -109,7 +110,11 @@ impl ConnectError {
     }
 }
 
-/// Why a request was not answered as hoped.
+/// Says why a request was not answered as hoped.
+///
+/// [`RequestError::is_retryable`] says whether asking again can help,
+/// [`RequestError::has_no_side_effects`] whether it is certain that nothing was done. The client
+/// has repeated by itself what it could by then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// The broker said no, after repeats where they could help.
@@ -154,13 +159,14 @@ pub enum RequestError {
     /// The client is closed. Nothing was done.
     #[error("the client is closed")]
     Closed,
-    /// The client was built to look on ([`ClientBuilder::observer`](crate::ClientBuilder::observer)). Nothing was done.
+    /// The client was built to look on
+    /// ([`ClientBuilder::observer`](crate::ClientBuilder::observer)). Nothing was done.
     #[error("this client only looks on: build one that is no observer")]
     Observer,
 }
 
 impl RequestError {
-    /// Whether asking again can help.
+    /// Says whether asking again can help.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Refused { code, .. } => retryable(*code),
@@ -169,7 +175,7 @@ impl RequestError {
         }
     }
 
-    /// Whether it is certain that nothing was done.
+    /// Says whether it is certain that nothing was done.
     pub fn has_no_side_effects(&self) -> bool {
         match self {
             Self::Refused { .. }
@@ -182,7 +188,7 @@ impl RequestError {
     }
 }
 
-/// Why a timer was not scheduled.
+/// Says why a timer was not scheduled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     /// It breaks a limit. It was not sent.
@@ -217,13 +223,13 @@ pub enum ScheduleError {
 }
 
 impl ScheduleError {
-    /// Whether scheduling the same timer again (with the same id, see [`Client::prepare`](crate::Client::prepare)) can
-    /// help.
+    /// Says whether scheduling the same timer again (with the same id, see
+    /// [`Client::prepare`](crate::Client::prepare)) can help.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Request { error, .. } if error.is_retryable())
     }
 
-    /// Whether it is certain that this call stored nothing.
+    /// Says whether it is certain that this call stored nothing.
     pub fn has_no_side_effects(&self) -> bool {
         match self {
             Self::Invalid(_) | Self::KeyTaken(_) | Self::Conflict { .. } => true,
@@ -233,7 +239,7 @@ impl ScheduleError {
     }
 }
 
-/// Why a handler was not registered.
+/// Says why a handler was not registered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// Too many at once.
@@ -255,12 +261,13 @@ pub enum RegisterError {
     /// The client is closed.
     #[error("the client is closed")]
     Closed,
-    /// The client was built to look on ([`ClientBuilder::observer`](crate::ClientBuilder::observer)).
+    /// The client was built to look on
+    /// ([`ClientBuilder::observer`](crate::ClientBuilder::observer)).
     #[error("this client only looks on: build one that is no observer")]
     Observer,
 }
 
-/// Not everything could be finished before the client closed.
+/// Says what could not be finished before the client closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CloseError {
     /// The broker did not confirm these outcomes; it may deliver their timers again.

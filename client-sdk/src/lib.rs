@@ -1,41 +1,123 @@
-//! mtimer's client: schedule timers, and be called back when they are due.
+//! Schedule timers at an mtimer cluster, and be called back when they are due.
 //!
-//! Purpose: everything an application needs to talk to an mtimer cluster. One [`Client`] holds a connection to each of its
-//! brokers, keeps them alive, sends everything to the broker that owns the timer's partition, repeats elsewhere what a broken
-//! connection left unanswered, and runs the handlers of the callbacks that arrive over any of them.
-//!
-//! Invariant: a repeated request is the same request (same id, same request number, same time of first sending), so
-//! that a repeat never makes a second timer. Nothing queues without a bound: callers wait instead.
-//!
-//! Not in here: any decision of a broker. Which timer is due, what a retry costs and who owns a partition are never
-//! guessed by a client.
-//!
-//! With the cargo feature `redis`, a client can also find its brokers by the cluster's Redis (`ClientBuilder::redis`).
+//! A program that schedules an order's timeout and takes its callback, against a broker that
+//! `mtimer dev` has started:
 //!
 //! ```no_run
+//! use std::sync::Arc;
 //! use std::time::Duration;
 //!
-//! use mtimer_client::{Client, Destination, Outcome, Schedule};
+//! use mtimer_client::{Callback, Client, Destination, Key, Schedule};
+//! use serde::{Deserialize, Serialize};
 //!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let client = Client::builder().brokers(["127.0.0.1:7400"]).connect().await?;
-//! let dest = Destination::new("orders", "billing")?;
+//! #[derive(Serialize, Deserialize)]
+//! struct Order {
+//!     number: u32,
+//! }
 //!
-//! let registration = client.on(dest.clone(), async |callback| {
-//!     println!("{} is due: {:?}", callback.id, callback.payload);
-//!     Outcome::ok()
-//! })?;
+//! /// What the calls of the handler share.
+//! struct Shop {
+//!     name: String,
+//! }
 //!
-//! let scheduled = client.schedule(Schedule::after(dest, Duration::from_secs(5)).payload("hello")).await?;
-//! println!("scheduled {}", scheduled.id);
+//! async fn on_unpaid(shop: Arc<Shop>, order: Order, callback: Callback) -> Result<(), std::io::Error> {
+//!     println!("{}: order {} was not paid, attempt {}", shop.name, order.number, callback.attempt);
+//!     Ok(())
+//! }
 //!
-//! registration.stop().await;
-//! client.close().await?;
-//! # Ok(())
-//! # }
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let client = Client::builder().brokers(["127.0.0.1:7400"]).connect().await?;
+//!     let unpaid = Destination::new("shop", "unpaid-orders")?;
+//!     let shop = Arc::new(Shop { name: "books".to_owned() });
+//!     let registration = client.register(&unpaid).state(shop).on_json(on_unpaid)?;
+//!
+//!     let schedule = Schedule::after(&unpaid, Duration::from_secs(900))
+//!         .key(Key::new("order-17")?)
+//!         .json(&Order { number: 17 })?;
+//!     client.schedule(schedule).await?;
+//!     // It was paid:
+//!     client.cancel(unpaid.key("order-17")?).await?;
+//!
+//!     tokio::signal::ctrl_c().await?;
+//!     registration.stop().await;
+//!     client.close().await?;
+//!     Ok(())
+//! }
 //! ```
+//!
+//! # Concepts
+//!
+//! - A [`Client`] holds a connection to each broker of one cluster. Clone it; one for a process is
+//!   enough.
+//! - A [`Destination`], a group and an app, is where a callback goes: whoever has registered for it
+//!   takes it. Of several clients that have registered, one gets each callback.
+//! - A [`Schedule`] describes a timer. [`Client::schedule`] stores it under a [`TimerId`] that the
+//!   client makes.
+//! - A [`Key`] is the application's own name for a timer, unique within its destination while the
+//!   timer lives. [`KeyPolicy`] says what happens if the name is taken.
+//! - A [`Target`] names a timer to [`Client::cancel`], [`Client::reschedule`] and [`Client::get`]:
+//!   an id, or [`Destination::key`].
+//! - A handler gets a [`Callback`] and returns an [`Outcome`]: done, another attempt, or a dead
+//!   letter. See [`Register`].
+//! - A [`Time`] is of the cluster's clock. [`SystemTime`](std::time::SystemTime) and
+//!   [`Duration`](std::time::Duration) are taken wherever a time is; nothing fires early.
+//!
+//! # At least once, at most once
+//!
+//! [`Mode::AtLeastOnce`], the default, delivers a timer until a handler has settled it, it is a
+//! dead letter, or its own deadline has passed. A timeout, a crash or a takeover can make a
+//! duplicate, which has the same id and a higher `(epoch, attempt)`: handlers must bear being
+//! called twice. [`Register::dedupe`] removes duplicates within one process.
+//!
+//! [`Mode::AtMostOnce`] delivers a timer once at most, whatever fails. What may have been delivered
+//! and was never confirmed is listed by [`Client::unconfirmed`], and a person decides.
+//!
+//! # Errors, and which retry is safe
+//!
+//! The client repeats by itself what can be repeated, within [`ClientBuilder::request_timeout`] and
+//! for up to 30 s after a connection was lost with an answer outstanding. What is left is an error
+//! that tells two things: [`RequestError::is_retryable`], whether another try can help, and
+//! [`RequestError::has_no_side_effects`], whether it is certain that nothing was done.
+//!
+//! - Cancel, reschedule, purge and all questions can be called again in any case.
+//! - A schedule can be called again with the same id ([`Client::prepare`]): it never makes a second
+//!   timer. A clone without an id is another timer.
+//! - After [`RequestError::Unknown`] nobody can tell any more by repeating: ask [`Client::get`].
+//!
+//! # Features
+//!
+//! - `jiff`: conversions between [`Time`] and `jiff::Timestamp`, and timestamps wherever a time is
+//!   taken.
+//! - `redis`: finds the brokers by the cluster's Redis (`ClientBuilder::redis`).
+//!
+//! # Logs
+//!
+//! The client logs with `tracing`: lost connections, and each failure of a handler once, at level
+//! warn, with group, app, id and attempt. Payloads are never logged. What an error's own text says
+//! is up to the application.
 
-#![warn(missing_docs)]
+// Purpose: everything that an application needs to talk to a cluster. Each request goes to the
+// broker that owns the timer's partition; what a broken connection left unanswered is repeated
+// elsewhere.
+//
+// Invariant: a repeated request is the same request (same id, same request number, same time of
+// first sending), so that a repeat never makes a second timer. Nothing queues without a bound:
+// callers wait instead.
+//
+// Not in here: any decision of a broker. Which timer is due, what a retry costs and who owns a
+// partition are never guessed by a client.
+
+#![deny(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
+
+/// The code of the guide and of the README, compiled as tests.
+#[cfg(doctest)]
+mod guide {
+    #[doc = include_str!("../../docs/sdk.md")]
+    pub struct Sdk;
+    #[doc = include_str!("../README.md")]
+    pub struct Readme;
+}
 
 mod answer;
 mod backoff;
@@ -46,6 +128,7 @@ mod callback;
 mod client;
 mod clock;
 mod cluster;
+mod dead;
 mod dedupe;
 mod error;
 mod handler;
@@ -58,6 +141,7 @@ mod outbox;
 mod pool;
 mod probe;
 mod queries;
+mod register;
 mod registering;
 mod requests;
 mod router;
@@ -74,8 +158,8 @@ pub use builder::ClientBuilder;
 pub use callback::{Callback, Outcome};
 pub use client::Client;
 pub use error::{CloseError, ConnectError, RegisterError, RequestError, ScheduleError};
-pub use handler::{Register, Registration};
 pub use probe::Probe;
+pub use register::{Register, Registration};
 pub use schedule::{Schedule, When};
 
 pub use mtimer_protocol::{

@@ -1,7 +1,8 @@
 //! Whether a broker is there: one connection to it alone, for health checks.
 //!
-//! Invariant: nothing that is asked here reaches the broker's store or another broker, so that the answer costs the same
-//! however many timers there are, and a fault elsewhere is not taken for one of this broker.
+//! Invariant: nothing that is asked here reaches the broker's store or another broker, so that the
+//! answer costs the same however many timers there are, and a fault elsewhere is not taken for one
+//! of this broker.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use crate::link::{Connection, Link};
 use crate::shared::info;
 use crate::{ClientBuilder, ConnectError, Info, RequestError};
 
-/// A connection to one broker, past its handshake; made by [`ClientBuilder::probe`]. It is closed when it is dropped.
+/// Asks one broker whether it is there: a connection past its handshake; made by
+/// [`ClientBuilder::probe`]. It is closed when it is dropped.
 ///
 /// It is not kept alive between two questions: ask, and drop it.
 ///
@@ -31,8 +33,16 @@ pub struct Probe {
 }
 
 impl ClientBuilder {
-    /// Connects, as an [observer](Self::observer), to the first of the given brokers that answers, and to no other broker of
-    /// its cluster.
+    /// Connects, as an [observer](Self::observer), to the first of the given brokers that answers,
+    /// and to no other broker of its cluster.
+    ///
+    /// # Errors
+    ///
+    /// As [`ClientBuilder::connect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what was connected.
     pub async fn probe(self) -> Result<Probe, ConnectError> {
         let connection = Link::new(&self.clone().observer())?.first(self.connect_timeout).await?;
         let info = info(&connection.broker, &connection.welcome);
@@ -41,12 +51,21 @@ impl ClientBuilder {
 }
 
 impl Probe {
-    /// What the broker said of itself.
+    /// Returns what the broker said of itself.
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// Has the broker answer a ping; says how long that took.
+    /// Has the broker answer a ping; returns how long that took.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::Unanswered`] after [`ClientBuilder::request_timeout`], or if the connection
+    /// is gone: drop the probe.
+    ///
+    /// # Cancel safety
+    ///
+    /// None: see [`Probe`].
     pub async fn ping(&mut self) -> Result<Duration, RequestError> {
         let sent = Instant::now();
         self.last += 1;
@@ -56,9 +75,21 @@ impl Probe {
         Ok(sent.elapsed())
     }
 
-    /// Whether the broker is a part of its cluster: a leader has answered it and named it in the topology that it last heard
-    /// of. It stays so when it loses the leader later: others may have its partitions then, and it sends clients there as soon
-    /// as it hears of that. One without a cluster around it owns everything before it takes a connection.
+    /// Says whether the broker is a part of its cluster: a leader has answered it and named it in
+    /// the topology that it last heard of.
+    ///
+    /// It stays so when it loses the leader later: others may have its partitions then, and it
+    /// sends clients there as soon as it hears of that. One without a cluster around it owns
+    /// everything before it takes a connection.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::Unanswered`] as [`Probe::ping`]; [`RequestError::Refused`] if the broker
+    /// does not tell.
+    ///
+    /// # Cancel safety
+    ///
+    /// None: see [`Probe`].
     pub async fn joined(&mut self) -> Result<bool, RequestError> {
         if self.connection.welcome.broker.is_none() {
             return Ok(true);

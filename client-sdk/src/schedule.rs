@@ -1,13 +1,26 @@
 //! What an application asks for.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use mtimer_types::timer::InvalidTimer;
 use mtimer_types::{Destination, Key, KeyPolicy, Mode, RetryTiers, Time, Timer, TimerId};
 use serde::Serialize;
 
-/// A point in time: named, or counted from the moment of the call by the cluster clock.
+/// Says when: at a time by the cluster clock, or so long after the call.
+///
+/// Made of a [`Time`], a [`SystemTime`], a [`Duration`], and with the feature `jiff` a
+/// `jiff::Timestamp`. Fractions of a millisecond are rounded up. A time in the past is due at once;
+/// one more than ten years ahead is refused ([`InvalidTimer::TooFar`]).
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+///
+/// use mtimer_client::{Time, When};
+///
+/// assert_eq!(When::from(Duration::from_secs(5)), When::After(Duration::from_secs(5)));
+/// assert_eq!(When::from(SystemTime::UNIX_EPOCH), When::At(Time::ZERO));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {
     /// At this time.
@@ -20,7 +33,7 @@ impl When {
     pub(crate) fn time(self, now: Time) -> Time {
         match self {
             Self::At(time) => time,
-            Self::After(after) => now + ms_up(after),
+            Self::After(after) => now + after,
         }
     }
 }
@@ -31,20 +44,35 @@ impl From<Time> for When {
     }
 }
 
+impl From<SystemTime> for When {
+    fn from(time: SystemTime) -> Self {
+        Self::At(time.into())
+    }
+}
+
+#[cfg(feature = "jiff")]
+impl From<jiff::Timestamp> for When {
+    fn from(time: jiff::Timestamp) -> Self {
+        Self::At(time.into())
+    }
+}
+
 impl From<Duration> for When {
     fn from(after: Duration) -> Self {
         Self::After(after)
     }
 }
 
-/// A timer to be scheduled.
+/// Describes a timer that is to be scheduled.
 ///
 /// ```
 /// use std::time::Duration;
+///
 /// use mtimer_client::{Destination, Key, KeyPolicy, Schedule};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let schedule = Schedule::after(Destination::new("orders", "billing")?, Duration::from_secs(900))
+/// let unpaid = Destination::new("shop", "unpaid-orders")?;
+/// let schedule = Schedule::after(&unpaid, Duration::from_secs(900))
 ///     .key(Key::new("order-17")?)
 ///     .policy(KeyPolicy::Replace)
 ///     .retry([Duration::from_secs(1), Duration::from_secs(30)])
@@ -69,20 +97,22 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A timer due so long after it is scheduled. A second call with a clone makes a second timer, unless it has an id.
-    pub fn after(dest: Destination, after: Duration) -> Self {
+    /// Describes a timer that is due so long after it is scheduled. A clone that is scheduled, too,
+    /// is a second timer, unless it has an id.
+    pub fn after(dest: impl Into<Destination>, after: Duration) -> Self {
         Self::new(dest, When::After(after))
     }
 
-    /// A timer due at `time` by the cluster clock. A time in the past is due at once.
-    pub fn at(dest: Destination, time: Time) -> Self {
-        Self::new(dest, When::At(time))
+    /// Describes a timer that is due at `time` by the cluster clock: a [`Time`], a [`SystemTime`],
+    /// or a `jiff::Timestamp`. A time in the past is due at once.
+    pub fn at(dest: impl Into<Destination>, time: impl Into<Time>) -> Self {
+        Self::new(dest, When::At(time.into()))
     }
 
-    /// A timer due then.
-    pub fn new(dest: Destination, when: impl Into<When>) -> Self {
+    /// Describes a timer that is due then.
+    pub fn new(dest: impl Into<Destination>, when: impl Into<When>) -> Self {
         Self {
-            dest,
+            dest: dest.into(),
             when: when.into(),
             id: None,
             key: None,
@@ -95,8 +125,8 @@ impl Schedule {
         }
     }
 
-    /// Uses this id instead of a new one, so that a repeat is recognised. The id carries the due time: with
-    /// [`Schedule::after`] the id's counts, with [`Schedule::at`] both must be equal.
+    /// Sets the id instead of a new one, so that a repeat is recognised. The id carries the due
+    /// time: with [`Schedule::after`] the id's counts, with [`Schedule::at`] both must be equal.
     pub fn id(mut self, id: TimerId) -> Self {
         self.id = Some(id);
         self
@@ -108,44 +138,52 @@ impl Schedule {
         self
     }
 
-    /// What happens if the key names a live timer already. Default: [`KeyPolicy::Create`].
+    /// Says what happens if the key names a live timer already. Default: [`KeyPolicy::Create`].
     pub fn policy(mut self, policy: KeyPolicy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// How often it may be delivered. Default: [`Mode::AtLeastOnce`].
+    /// Says how often it may be delivered. Default: [`Mode::AtLeastOnce`].
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// After this time it is not delivered any more. Not before the due time. Default: none.
+    /// Lets it end as expired after this time, undelivered or between two attempts; not before the
+    /// due time. Default: none.
     pub fn deadline(mut self, deadline: impl Into<When>) -> Self {
         self.deadline = Some(deadline.into());
         self
     }
 
-    /// How long a handler may take, 100 ms to 24 h. Default: the broker's.
+    /// Limits how long a handler may take, 100 ms to 24 h, rounded up to ms. An attempt that takes
+    /// longer has failed. Default: the broker's, 30 s unless configured otherwise.
     pub fn callback_timeout(mut self, timeout: Duration) -> Self {
         self.callback_timeout = Some(timeout);
         self
     }
 
-    /// Its own delays before attempts 2, 3, ...: at most 32 of at most 30 days; none means one attempt only.
-    /// Default: the destination's or the cluster's.
+    /// Sets the delays before attempts 2, 3, ...: at most 32, each of 1 ms to 30 days, rounded up
+    /// to ms. An empty list means one attempt only. Default: the destination's or the cluster's;
+    /// unless configured otherwise 1 s, 5 s, 30 s, 2 min and 10 min.
     pub fn retry(mut self, delays: impl IntoIterator<Item = Duration>) -> Self {
         self.retry = Some(RetryTiers(delays.into_iter().map(ms_u32).collect()));
         self
     }
 
-    /// What the handler gets: up to 64 KiB. Default: nothing.
+    /// Sets what the handler gets: up to 64 KiB. Default: nothing.
     pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
         self.payload = payload.into();
         self
     }
 
-    /// What the handler gets, as JSON.
+    /// Sets what the handler gets to this value as JSON: up to 64 KiB.
+    ///
+    /// # Errors
+    ///
+    /// [`serde_json::Error`] if the value cannot be written as JSON, such as a map whose keys are
+    /// no strings.
     pub fn json<T: Serialize + ?Sized>(mut self, payload: &T) -> Result<Self, serde_json::Error> {
         self.payload = serde_json::to_vec(payload)?.into();
         Ok(self)
@@ -197,11 +235,30 @@ impl Schedule {
     }
 }
 
-/// Whole milliseconds, rounded up: nothing is ever early.
-pub(crate) fn ms_up(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+/// Returns whole milliseconds, rounded up as [`Time`] does, at most [`u32::MAX`].
+pub(crate) fn ms_u32(duration: Duration) -> u32 {
+    u32::try_from((Time::ZERO + duration).as_ms()).unwrap_or(u32::MAX)
 }
 
-pub(crate) fn ms_u32(duration: Duration) -> u32 {
-    u32::try_from(ms_up(duration)).unwrap_or(u32::MAX)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_time_is_the_same_time() {
+        let now = Time::from_ms(1_000);
+        let at = |when: When| when.time(now).as_ms();
+        assert_eq!(at(Time::from_ms(5_000).into()), 5_000);
+        assert_eq!(at((SystemTime::UNIX_EPOCH + Duration::from_micros(4_999_001)).into()), 5_000);
+        assert_eq!(at(Duration::from_micros(3_999_001).into()), 5_000);
+        assert_eq!((at(Duration::MAX.into()), at(Duration::ZERO.into())), (Time::MAX.as_ms(), 1_000));
+        #[cfg(feature = "jiff")]
+        assert_eq!(at(jiff::Timestamp::from_microsecond(4_999_001).unwrap().into()), 5_000);
+    }
+
+    #[test]
+    fn milliseconds_stop_at_the_most_there_are() {
+        let given = [Duration::ZERO, Duration::from_nanos(1), Duration::from_millis(7), Duration::MAX];
+        assert_eq!(given.map(ms_u32), [0, 1, 7, u32::MAX]);
+    }
 }

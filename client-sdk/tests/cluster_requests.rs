@@ -39,7 +39,7 @@ async fn every_operation_goes_to_the_owner_of_its_partition() {
     // Questions too, and keys.
     let key = mtimer_client::Key::new("k").unwrap();
     let at = mtimer_client::PartitionId::of_key(&dest(), &key, 8).0 % 3;
-    let (answer, ()) = tokio::join!(client.get((dest(), key)), async {
+    let (answer, ()) = tokio::join!(client.get(dest().key("k").unwrap()), async {
         let peer = &mut cluster.peers[usize::from(at)];
         let ClientMessage::Query { corr, .. } = peer.recv().await else { panic!() };
         peer.send(ServerMessage::Answer { corr, answer: QueryAnswer::Timer(None) }).await;

@@ -320,7 +320,7 @@ async fn answers_of_every_kind_reach_their_calls() {
     let kept = client.schedule(soon()).await.unwrap();
     assert_eq!((kept.id, kept.kept, kept.new), (id, true, false));
     assert_eq!(client.cancel(id).await, Ok(Cancelled::Cancelled(id)));
-    assert_eq!(client.cancel((dest(), Key::new("k").unwrap())).await, Ok(Cancelled::NotFound));
+    assert_eq!(client.cancel(dest().key("k").unwrap()).await, Ok(Cancelled::NotFound));
     assert_eq!(client.reschedule(id, Time::from_ms(5)).await, Ok(Rescheduled::Rescheduled(id)));
     assert_eq!(client.replay_all(vec![id; 3]).await, vec![Ok(mtimer_client::Replayed::KeyTaken(id)); 3]);
     assert_eq!(client.purge_all(vec![id; 2]).await, vec![Ok(true); 2]);

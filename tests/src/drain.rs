@@ -56,7 +56,7 @@ pub async fn free_keys(client: &Client, history: &History, end: &mut Final) {
 
 /// Why a key is not free, if it is not.
 async fn is_taken(client: &Client, dest: &Destination, key: &Key) -> Option<String> {
-    match client.get((dest.clone(), key.clone())).await.unwrap() {
+    match client.get((dest, key)).await.unwrap() {
         None => {}
         Some(view) => return Some(format!("it still names {:?}", view.timer.id)),
     }

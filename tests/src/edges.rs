@@ -194,8 +194,8 @@ impl Shared {
         let asked = host_ms();
         let answer = client.schedule(schedule).await;
         self.recorder.scheduled(plan.serial, asked, &answer);
-        let key = plan.key.clone().expect("a key");
-        let target = answer.map_or_else(|_| Target::from((plan.dest.clone(), key)), |s| Target::Id(s.id));
+        let key = plan.key.as_ref().expect("a key");
+        let target = answer.map_or_else(|_| Target::from((&plan.dest, key)), |s| Target::Id(s.id));
         tokio::time::sleep(Duration::from_millis(cancel_at.saturating_sub(host_ms()))).await;
         loop {
             let asked = host_ms();

@@ -556,7 +556,7 @@ impl Final {
             }
         }
         let named = |plan: &Plan| -> Option<(u64, Target)> {
-            let by_key = || plan.key.clone().map(|key| Target::from((plan.dest.clone(), key)));
+            let by_key = || plan.key.as_ref().map(|key| Target::from((&plan.dest, key)));
             Some((plan.serial, ids.get(&plan.serial).map(|id| Target::Id(*id)).or_else(by_key)?))
         };
         let asked = history.plans.values().filter_map(named);

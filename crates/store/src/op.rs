@@ -356,21 +356,21 @@ pub enum Refusal {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_types::{Destination, Key};
+    use mtimer_types::Destination;
 
     use super::*;
 
     #[test]
     fn an_operation_names_the_timer_that_its_request_names_by_id() {
         let id = TimerId::from_u128(7);
-        let key = (Destination::new("g", "a").unwrap(), Key::new("k").unwrap());
+        let key = Destination::new("g", "a").unwrap().key("k").unwrap();
         let edits = |target: Target| {
             let (request, due) = (RequestId(1), Time::from_ms(5));
             let cancel = Op::Cancel { target: target.clone(), in_flight: None, request };
             [cancel, Op::Reschedule { target, due, in_flight: false, request }].map(|op| op.id())
         };
         assert_eq!(edits(id.into()), [Some(id); 2]);
-        assert_eq!(edits(key.into()), [None; 2]);
+        assert_eq!(edits(key), [None; 2]);
 
         let fire = Time::from_ms(5);
         let settle = Op::settle(id, Verdict::Ack);

@@ -8,14 +8,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::Time;
 use crate::name::{Destination, Key};
 
-/// One of a cluster's P partitions; 0 to P-1.
+/// Numbers one of a cluster's P partitions: 0 to P-1. A timer stays in its partition for life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PartitionId(pub u16);
 
 impl PartitionId {
-    /// The partition of a keyed timer: FNV-1a 64 over `group 0x00 app 0x00 key`, finished with the 64-bit
-    /// finalizer of MurmurHash3 (Appleby, 2011), modulo `partitions`.
+    /// Computes the partition of a keyed timer: FNV-1a 64 over `group 0x00 app 0x00 key`, finished
+    /// with the 64-bit finalizer of MurmurHash3 (Appleby, 2011), modulo `partitions`.
     ///
     /// `partitions` is at least 1.
     pub fn of_key(dest: &Destination, key: &Key, partitions: u16) -> Self {
@@ -39,7 +39,8 @@ impl fmt::Display for PartitionId {
     }
 }
 
-/// The reign of one owner over one partition. Rises with every acquisition and never returns.
+/// Counts the owners of one partition, one after the other. Rises with every acquisition; no value
+/// returns.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(pub u64);
@@ -50,7 +51,7 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// The reign of one leader.
+/// Counts the leaders of a cluster, one after the other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Term(pub u64);
@@ -60,7 +61,8 @@ pub struct Term(pub u64);
 #[serde(transparent)]
 pub struct Nonce(pub u64);
 
-/// How wide the slot is that a timer is filed in at birth (hierarchical timing wheels, Varghese and Lauck 1987).
+/// How wide the slot is that a timer is filed in at birth (hierarchical timing wheels, Varghese and
+/// Lauck 1987).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum SlotWidth {
@@ -126,14 +128,17 @@ impl SlotWidth {
     }
 }
 
-/// A timer's id: 128 bits, made by the client, so that a repeated schedule is the same schedule.
+/// Identifies a timer: 128 bits, made by the client, so that a repeated schedule is the same
+/// schedule.
 ///
-/// From the top: birth due time (48 bits, ms), birth slot width (2 bits), partition (16 bits), cohort (6 bits),
-/// random (56 bits). The text form is 26 digits of Crockford's base 32 in lower case and sorts like the number. An id
-/// stays valid after a reschedule; what it names is then recorded elsewhere, but the birth position is still in it.
+/// From the top: birth due time (48 bits, ms), birth slot width (2 bits), partition (16 bits),
+/// cohort (6 bits), random (56 bits). The text form is 26 digits of Crockford's base 32 in lower
+/// case and sorts like the number. An id stays valid after a reschedule; what it names is then
+/// recorded elsewhere, but the birth position is still in it.
 ///
-/// Timers of one partition, slot width and slot that have one cohort may be stored together: a client gives one to
-/// about 128 ids in turn ([`crate::Cohorts`]). It is a hint, as the width is: any value is valid.
+/// Timers of one partition, slot width and slot that have one cohort may be stored together: a
+/// client gives one to about 128 ids in turn ([`crate::Cohorts`]). It is a hint, as the width is:
+/// any value is valid.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimerId(u128);
 
@@ -146,8 +151,8 @@ impl TimerId {
     const COHORT_BITS: u32 = 6;
     const COHORT_SHIFT: u32 = Self::RANDOM_BITS - Self::COHORT_BITS;
 
-    /// Makes an id for a timer due at `due`, born at `now`. Of `random` the low 62 bits are used; the highest six of
-    /// them are the cohort ([`TimerId::with_cohort`] sets another).
+    /// Makes an id for a timer due at `due`, born at `now`. Of `random` the low 62 bits are used;
+    /// the highest six of them are the cohort ([`TimerId::with_cohort`] sets another).
     pub fn new(due: Time, now: Time, partition: PartitionId, random: u64) -> Self {
         Self::with_width(due, SlotWidth::for_distance(due.ms_since(now)), partition, random)
     }
@@ -163,54 +168,54 @@ impl TimerId {
         )
     }
 
-    /// The due time at birth.
+    /// Returns the due time at birth.
     pub const fn birth_due(self) -> Time {
         Time::from_ms((self.0 >> 80) as u64)
     }
 
-    /// The slot width at birth.
+    /// Returns the slot width at birth.
     pub const fn birth_width(self) -> SlotWidth {
         SlotWidth::from_bits((self.0 >> 78) as u8)
     }
 
-    /// The partition, for life.
+    /// Returns the partition, which never changes.
     pub const fn partition(self) -> PartitionId {
         PartitionId((self.0 >> 62) as u16)
     }
 
-    /// The same id in another cohort. Of `cohort` the low 6 bits are used.
+    /// Returns the same id in another cohort. Of `cohort` the low 6 bits are used.
     #[must_use]
     pub fn with_cohort(self, cohort: u8) -> Self {
         let all = u128::from(Self::COHORTS - 1) << Self::COHORT_SHIFT;
         Self(self.0 & !all | u128::from(cohort) << Self::COHORT_SHIFT & all)
     }
 
-    /// The cohort; below [`TimerId::COHORTS`].
+    /// Returns the cohort; below [`TimerId::COHORTS`].
     pub const fn cohort(self) -> u8 {
         (self.random() >> Self::COHORT_SHIFT) as u8
     }
 
-    /// The 62 random bits: cohort and random.
+    /// Returns the 62 random bits: cohort and random.
     pub const fn random(self) -> u64 {
         (self.0 as u64) & ((1 << Self::RANDOM_BITS) - 1)
     }
 
-    /// As a number.
+    /// Returns the id as a number.
     pub const fn as_u128(self) -> u128 {
         self.0
     }
 
-    /// From a number; every number is an id.
+    /// Makes an id of a number; every number is an id.
     pub const fn from_u128(n: u128) -> Self {
         Self(n)
     }
 
-    /// As 16 bytes, big endian: bytes sort like ids.
+    /// Returns the id as 16 bytes, big endian: bytes sort like ids.
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
     }
 
-    /// From 16 bytes, big endian.
+    /// Makes an id of 16 bytes, big endian.
     pub const fn from_bytes(b: [u8; 16]) -> Self {
         Self(u128::from_be_bytes(b))
     }
@@ -237,7 +242,7 @@ impl fmt::Debug for TimerId {
     }
 }
 
-/// The text is not a timer id.
+/// Says that a text is not a timer id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a timer id: an id has 26 characters of 0-9 a-z without i, l, o, u, the first of them 0-7"

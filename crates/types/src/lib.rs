@@ -1,10 +1,10 @@
-//! mtimer's vocabulary: what both sides of the wire and every room of the broker call things.
+//! Ids, times, names, timers, outcomes and limits of the mtimer timer broker, as plain values with
+//! their validity rules.
 //!
-//! Purpose: ids, times, names, timers, outcomes and limits as plain values with their validity rules.
 //! Invariant: a value of these types is valid; whoever holds one need not check it again.
 //! Not in here: any clock, randomness, I/O or wire format.
 
-#![warn(missing_docs)]
+#![deny(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 pub mod cohorts;
 pub mod id;

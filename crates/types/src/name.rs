@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::Target;
 use crate::limits::{MAX_KEY_BYTES, MAX_NAME_BYTES};
 
-/// Why a name was refused.
+/// Says why a name was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Nothing in it.
@@ -52,29 +53,61 @@ fn check(what: &'static str, s: &str, limit: usize) -> Result<(), NameError> {
     }
 }
 
-/// Where a timer's callback goes: a group key and an app key. Cheap to clone.
+/// Names where a timer's callback goes: a group and an app. Cheap to clone.
+///
+/// Whoever takes a [`Destination`] takes a reference to one, too.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Destination(Arc<(Box<str>, Box<str>)>);
 
 impl Destination {
-    /// Group and app, 1 to 128 bytes each, without control characters.
+    /// Makes a destination of a group and an app, 1 to 128 bytes each, without control characters.
+    ///
+    /// # Errors
+    ///
+    /// [`NameError`] if one of them is empty, too long, or has a control character in it.
     pub fn new(group: &str, app: &str) -> Result<Self, NameError> {
         check("group", group, MAX_NAME_BYTES)?;
         check("app", app, MAX_NAME_BYTES)?;
         Ok(Self(Arc::new((group.into(), app.into()))))
     }
 
-    /// The group key.
+    /// Names the timer with this key: for cancel, reschedule and get.
+    ///
+    /// ```
+    /// # use mtimer_types::{Destination, NameError, Target};
+    /// # fn main() -> Result<(), NameError> {
+    /// let orders = Destination::new("shop", "orders")?;
+    /// let target: Target = orders.key("order-17")?;
+    /// # let _ = target;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`NameError`] as for [`Key::new`].
+    pub fn key(&self, key: &str) -> Result<Target, NameError> {
+        Ok(Target::Key(self.clone(), Key::new(key)?))
+    }
+
+    /// Returns the group.
     pub fn group(&self) -> &str {
         &self.0.0
     }
 
-    /// The app key.
+    /// Returns the app.
     pub fn app(&self) -> &str {
         &self.0.1
     }
 }
 
+impl From<&Self> for Destination {
+    fn from(dest: &Self) -> Self {
+        dest.clone()
+    }
+}
+
+/// `group/app`.
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.group(), self.app())
@@ -97,8 +130,8 @@ impl<'de> Deserialize<'de> for Destination {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let (group, app) = <(Text<'de>, Text<'de>)>::deserialize(d)?;
         let (group, app) = (group.as_str(), app.as_str());
-        // Most timers have the destination of the one before, in the same frame even: one allocation serves them all, and it
-        // has been checked.
+        // Most timers have the destination of the one before, in the same frame even: one
+        // allocation serves them all, and it has been checked.
         LAST.with_borrow_mut(|last| match last {
             Some(last) if last.app() == app && last.group() == group => Ok(last.clone()),
             _ => {
@@ -158,18 +191,23 @@ impl<'de> de::Visitor<'de> for TextVisitor {
     }
 }
 
-/// An application's own name for a timer, unique within its destination while the timer is live.
+/// Names a timer in the application's own words; unique within its destination while the timer is
+/// live. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// 1 to 256 bytes, without control characters.
+    /// Makes a key of 1 to 256 bytes, without control characters.
+    ///
+    /// # Errors
+    ///
+    /// [`NameError`] if it is empty, too long, or has a control character in it.
     pub fn new(key: &str) -> Result<Self, NameError> {
         check("key", key, MAX_KEY_BYTES)?;
         Ok(Self(key.into()))
     }
 
-    /// The key's text.
+    /// Returns the key's text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

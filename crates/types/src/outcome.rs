@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a handler says of one delivery.
+/// Says what came of one delivery, in a handler's view.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum HandlerOutcome {
     /// Done.
@@ -21,7 +21,7 @@ pub enum HandlerOutcome {
     },
 }
 
-/// Why a timer is in the dead letters.
+/// Says why a timer is in the dead letters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
@@ -49,7 +49,7 @@ impl DeadReason {
     }
 }
 
-/// How a timer ended that is remembered for the repeat horizon.
+/// Says how a timer has ended; remembered for the repeat horizon, 30 s.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]

@@ -1,11 +1,30 @@
 //! Points in time by the cluster clock.
+//!
+//! Invariant: whatever becomes a [`Time`] is rounded up to a whole millisecond and stops at
+//! [`Time::ZERO`] and [`Time::MAX`]; nothing panics or wraps around.
 
 use std::fmt;
 use std::ops::{Add, Sub};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// Milliseconds since the Unix epoch by the cluster clock; 0 to 2^48-1 (the year 10889).
+/// A point in time: milliseconds since the Unix epoch by the cluster clock, 0 to 2^48-1 (the year
+/// 10889).
+///
+/// A [`SystemTime`] becomes a `Time` and a [`Duration`] can be added or subtracted. The result is
+/// rounded up to a whole millisecond, so that a timer is never early, and stops at [`Time::ZERO`]
+/// and [`Time::MAX`]. With the feature `jiff` the same holds for `jiff::Timestamp`.
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+///
+/// use mtimer_types::Time;
+///
+/// let tomorrow = Time::from(SystemTime::now()) + Duration::from_secs(86_400);
+/// assert!(SystemTime::from(tomorrow) > SystemTime::now());
+/// assert_eq!(Time::from_ms(5) + Duration::from_micros(1), Time::from_ms(6));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
 #[serde(transparent)]
 pub struct Time(u64);
@@ -29,17 +48,18 @@ impl Time {
     /// The latest time that can be named.
     pub const MAX: Self = Self((1 << 48) - 1);
 
-    /// From milliseconds since the Unix epoch; values beyond [`Time::MAX`] become [`Time::MAX`].
+    /// Makes a time of milliseconds since the Unix epoch; values beyond [`Time::MAX`] become
+    /// [`Time::MAX`].
     pub const fn from_ms(ms: u64) -> Self {
         if ms > Self::MAX.0 { Self::MAX } else { Self(ms) }
     }
 
-    /// Milliseconds since the Unix epoch.
+    /// Returns milliseconds since the Unix epoch.
     pub const fn as_ms(self) -> u64 {
         self.0
     }
 
-    /// How many milliseconds `self` is after `earlier`; 0 if it is not.
+    /// Returns how many milliseconds `self` is after `earlier`; 0 if it is not.
     pub const fn ms_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -59,6 +79,65 @@ impl Sub<u64> for Time {
     fn sub(self, ms: u64) -> Self {
         Self(self.0.saturating_sub(ms))
     }
+}
+
+/// `time + duration`, rounded up to a whole millisecond, stopping at [`Time::MAX`].
+impl Add<Duration> for Time {
+    type Output = Self;
+    fn add(self, duration: Duration) -> Self {
+        self + saturated(duration.as_nanos().div_ceil(NANOS_PER_MS))
+    }
+}
+
+/// `time - duration`, rounded up to a whole millisecond, stopping at [`Time::ZERO`].
+impl Sub<Duration> for Time {
+    type Output = Self;
+    fn sub(self, duration: Duration) -> Self {
+        self - saturated(duration.as_millis())
+    }
+}
+
+/// The host's time as a cluster time, rounded up to a whole millisecond. What is before the Unix
+/// epoch becomes [`Time::ZERO`], what is after [`Time::MAX`] becomes [`Time::MAX`].
+///
+/// The host's clock and the cluster's may differ.
+impl From<SystemTime> for Time {
+    fn from(time: SystemTime) -> Self {
+        Self::ZERO + time.duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+}
+
+/// Exact: a [`SystemTime`] holds every [`Time`].
+impl From<Time> for SystemTime {
+    fn from(time: Time) -> Self {
+        UNIX_EPOCH + Duration::from_millis(time.0)
+    }
+}
+
+/// Rounded up to a whole millisecond. What is before the Unix epoch becomes [`Time::ZERO`].
+#[cfg(feature = "jiff")]
+impl From<jiff::Timestamp> for Time {
+    fn from(time: jiff::Timestamp) -> Self {
+        let nanos = u128::try_from(time.as_nanosecond()).unwrap_or(0);
+        Self::from_ms(saturated(nanos.div_ceil(NANOS_PER_MS)))
+    }
+}
+
+/// Exact. An error from the last second of [`jiff::Timestamp::MAX`] on, which is at the end of the
+/// year 9999.
+#[cfg(feature = "jiff")]
+impl TryFrom<Time> for jiff::Timestamp {
+    type Error = jiff::Error;
+    fn try_from(time: Time) -> Result<Self, jiff::Error> {
+        // At most 2^48-1.
+        Self::from_millisecond(time.0 as i64)
+    }
+}
+
+const NANOS_PER_MS: u128 = 1_000_000;
+
+fn saturated(n: u128) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
 }
 
 impl fmt::Debug for Time {
@@ -101,5 +180,41 @@ mod tests {
     fn nothing_is_after_a_later_time() {
         let (early, late) = (Time::from_ms(3), Time::from_ms(8));
         assert_eq!((late.ms_since(early), early.ms_since(late)), (5, 0));
+    }
+
+    #[test]
+    fn a_duration_is_added_and_subtracted_to_the_later_millisecond() {
+        let time = Time::from_ms(1_000);
+        let (ms, less) = (Duration::from_millis(7), Duration::from_nanos(1));
+        assert_eq!((time + ms, time - ms), (Time::from_ms(1_007), Time::from_ms(993)));
+        assert_eq!((time + less, time - less), (Time::from_ms(1_001), time));
+        assert_eq!((time + (ms - less), time - (ms - less)), (Time::from_ms(1_007), Time::from_ms(994)));
+        assert_eq!((time + Duration::MAX, time - Duration::MAX), (Time::MAX, Time::ZERO));
+    }
+
+    #[test]
+    fn a_system_time_becomes_the_same_time_or_the_nearest_there_is() {
+        let at = |duration| Time::from(UNIX_EPOCH + duration);
+        assert_eq!(at(Duration::from_millis(1_700_000_000_123)), Time::from_ms(1_700_000_000_123));
+        assert_eq!(at(Duration::from_nanos(1)), Time::from_ms(1));
+        assert_eq!(at(Duration::from_secs(1 << 40)), Time::MAX);
+        assert_eq!(Time::from(UNIX_EPOCH - Duration::from_nanos(1)), Time::ZERO);
+        for time in [Time::ZERO, Time::from_ms(1_700_000_000_123), Time::MAX] {
+            assert_eq!(Time::from(SystemTime::from(time)), time);
+        }
+    }
+
+    #[cfg(feature = "jiff")]
+    #[test]
+    fn a_timestamp_becomes_the_same_time_or_the_nearest_there_is() {
+        use jiff::Timestamp;
+        let at = |nanos| Time::from(Timestamp::from_nanosecond(nanos).unwrap());
+        assert_eq!(at(1_700_000_000_123_000_000), Time::from_ms(1_700_000_000_123));
+        assert_eq!((at(1), at(-1), Time::from(Timestamp::MIN)), (Time::from_ms(1), Time::ZERO, Time::ZERO));
+        for time in [Time::ZERO, Time::from_ms(1_700_000_000_123)] {
+            assert_eq!(Timestamp::try_from(time).map(Time::from).unwrap(), time);
+        }
+        assert!(Timestamp::try_from(Time::from(Timestamp::MAX) - 1_000).is_ok());
+        assert!(Timestamp::try_from(Time::MAX).is_err());
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use crate::limits;
 use crate::{Destination, Key, Time, TimerId};
 
-/// How often a callback may be delivered.
+/// Says how often a callback may be delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -17,7 +17,7 @@ pub enum Mode {
     AtMostOnce,
 }
 
-/// What a schedule does when its key already names a live timer.
+/// Says what a schedule does when its key already names a live timer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyPolicy {
@@ -30,12 +30,13 @@ pub enum KeyPolicy {
     Keep,
 }
 
-/// Delays in ms before attempt 2, 3, ...; empty means one attempt only. At most 32 of at most 30 days each.
+/// Lists the delays in ms before attempt 2, 3, ...; empty means one attempt only. At most 32, each
+/// of 1 ms to 30 days.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RetryTiers(pub Vec<u32>);
 
-/// A timer as its application wrote it.
+/// Holds a timer as its application scheduled it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Timer {
     /// Chosen by the client; [`TimerId::birth_due`] equals `due` when it is scheduled.
@@ -59,7 +60,12 @@ pub struct Timer {
     pub payload: Bytes,
 }
 
-/// Reads bytes into memory of their own: copied once from where they stand, without clearing the place for them first.
+/// Reads bytes into memory of their own: copied once from where they stand, without clearing the
+/// place for them first.
+///
+/// # Errors
+///
+/// What the format says of something that is neither bytes nor a list of them.
 pub fn bytes<'de, D: Deserializer<'de>>(d: D) -> Result<Bytes, D::Error> {
     d.deserialize_bytes(BytesVisitor)
 }
@@ -91,7 +97,7 @@ impl<'de> de::Visitor<'de> for BytesVisitor {
     }
 }
 
-/// Why a timer was refused before it reached a store.
+/// Says why a timer was refused before it reached a store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTimer {
     /// The payload is over the limit.
@@ -159,12 +165,16 @@ pub enum InvalidTimer {
 }
 
 impl Timer {
-    /// Whether `at` is after the deadline: then no delivery begins.
+    /// Says whether `at` is after the deadline: then no delivery begins.
     pub fn is_past_deadline(&self, at: Time) -> bool {
         self.deadline.is_some_and(|deadline| deadline < at)
     }
 
     /// Checks every limit that one timer can break on its own. `now` is the cluster clock.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidTimer`] for the first limit that it breaks.
     pub fn validate(&self, now: Time) -> Result<(), InvalidTimer> {
         if self.payload.len() > limits::MAX_PAYLOAD_BYTES {
             return Err(InvalidTimer::Payload { len: self.payload.len(), limit: limits::MAX_PAYLOAD_BYTES });
@@ -185,8 +195,8 @@ impl Timer {
         self.retry.as_ref().map_or(Ok(()), RetryTiers::validate)
     }
 
-    /// Whether a repeated schedule of the same id asks for the same thing. The due time is in the id, so it is not
-    /// looked at: the stored timer may have been rescheduled since.
+    /// Says whether a repeated schedule of the same id asks for the same thing. The due time is in
+    /// the id, so it is not looked at: the stored timer may have been rescheduled since.
     pub fn same_content(&self, other: &Self) -> bool {
         self.id == other.id
             && self.dest == other.dest
@@ -200,6 +210,10 @@ impl Timer {
 }
 
 /// Refuses due times beyond [`limits::MAX_AHEAD_MS`].
+///
+/// # Errors
+///
+/// [`InvalidTimer::TooFar`].
 pub fn check_distance(due: Time, now: Time) -> Result<(), InvalidTimer> {
     if due.ms_since(now) > limits::MAX_AHEAD_MS {
         let max_days = limits::MAX_AHEAD_MS / 86_400_000;
@@ -210,6 +224,10 @@ pub fn check_distance(due: Time, now: Time) -> Result<(), InvalidTimer> {
 
 impl RetryTiers {
     /// Checks number and length of the tiers.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidTimer::Retry`] for the first one out of range.
     pub fn validate(&self) -> Result<(), InvalidTimer> {
         let (max_tiers, max_ms) = (limits::MAX_RETRY_TIERS, limits::MAX_RETRY_DELAY_MS);
         for (i, ms) in self.0.iter().enumerate() {
@@ -222,12 +240,26 @@ impl RetryTiers {
     }
 }
 
-/// Names a timer in cancel, reschedule and get.
+/// Names a timer in cancel, reschedule and get: by id, or by key and destination.
+///
+/// ```
+/// use mtimer_types::{Destination, Key, Target, TimerId};
+///
+/// # fn main() -> Result<(), mtimer_types::NameError> {
+/// let orders = Destination::new("shop", "orders")?;
+/// let by_key = orders.key("order-17")?;
+/// assert_eq!(by_key, Target::from((&orders, &Key::new("order-17")?)));
+///
+/// let id = TimerId::from_u128(7);
+/// assert_eq!(Target::from(id), Target::from(&id));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Target {
     /// By id.
     Id(TimerId),
-    /// By the application's key.
+    /// By the application's key; made by [`Destination::key`], too.
     Key(Destination, Key),
 }
 
@@ -237,9 +269,21 @@ impl From<TimerId> for Target {
     }
 }
 
-impl From<(Destination, Key)> for Target {
-    fn from((dest, key): (Destination, Key)) -> Self {
-        Self::Key(dest, key)
+impl From<&TimerId> for Target {
+    fn from(id: &TimerId) -> Self {
+        Self::Id(*id)
+    }
+}
+
+impl From<&Target> for Target {
+    fn from(target: &Target) -> Self {
+        target.clone()
+    }
+}
+
+impl From<(&Destination, &Key)> for Target {
+    fn from((dest, key): (&Destination, &Key)) -> Self {
+        Self::Key(dest.clone(), key.clone())
     }
 }
 

@@ -166,7 +166,7 @@ pub(crate) async fn send_files(load: Load, address: String, recorder: Arc<Record
         for ((plan, id), said) in lines.into_iter().zip(said) {
             let said = if said == STORED { Said::Stored { id, replaced: None } } else { said };
             recorder.add(plan.serial, Event::Schedule { asked, answered, said });
-            let by_key = || Target::from((plan.dest.clone(), plan.key.clone().unwrap()));
+            let by_key = || Target::from((&plan.dest, plan.key.as_ref().unwrap()));
             stored.push((plan.clone(), id.map_or_else(by_key, Target::Id)));
         }
         sent.0.lock().unwrap().timers.extend(stored);

@@ -61,7 +61,7 @@ pub(super) struct Census {
 
 impl Bed {
     pub(super) async fn new(common: &Common, partitions: Option<u16>, mix: Mix) -> Result<Self, Failure> {
-        common.log.start()?;
+        common.log.start_for_bench()?;
         let stop = Stop::on_signals("stopping")?;
         let mut meter = Meter::new(common.broker_pid.clone(), &common.tls.options(&common.redis, "")).await?;
         let tuned = if common.tune_redis { Some(meter.tune().await?) } else { None };

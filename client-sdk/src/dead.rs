@@ -1,0 +1,97 @@
+//! Dead letters and unconfirmed timers: listing, replaying, purging.
+
+use mtimer_protocol::{DeadRow, OpReply, RequestOp, UnconfirmedRow};
+use mtimer_types::TimerId;
+
+use crate::answer::{DeadFilter, Listing, Replayed};
+use crate::{Client, RequestError};
+
+impl Client {
+    /// Lists the dead letters that pass the filter, oldest first in each partition.
+    ///
+    /// ```no_run
+    /// # use mtimer_client::{Client, DeadFilter, RequestError};
+    /// # async fn example(client: &Client) -> Result<(), RequestError> {
+    /// let mut dead = client.dead(DeadFilter { group: Some("shop".into()), app: None });
+    /// while let Some(row) = dead.next().await? {
+    ///     println!("{}: {:?}, {:?}", row.timer.id, row.reason, row.last_error);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn dead(&self, filter: DeadFilter) -> Listing<DeadRow> {
+        Listing::new(self.clone(), filter)
+    }
+
+    /// Lists the at-most-once timers that were claimed for delivery and never confirmed.
+    ///
+    /// Each was delivered or was not; [`Client::replay`] delivers it anew, [`Client::purge`]
+    /// removes it.
+    pub fn unconfirmed(&self) -> Listing<UnconfirmedRow> {
+        Listing::new(self.clone(), DeadFilter::default())
+    }
+
+    /// Delivers a dead or unconfirmed timer anew, now, with all its retries.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`]. After an unknown outcome [`Client::get`] tells whether it is dead still.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future breaks nothing; a request that was sent may be done all the same.
+    pub async fn replay(&self, id: TimerId) -> Result<Replayed, RequestError> {
+        replayed(self.request(RequestOp::Replay { id }).await)
+    }
+
+    /// Replays many timers; returns one answer for each, in the same order.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future breaks nothing; a request that was sent may be done all the same.
+    pub async fn replay_all(&self, ids: Vec<TimerId>) -> Vec<Result<Replayed, RequestError>> {
+        let ops = ids.into_iter().map(|id| RequestOp::Replay { id });
+        self.shared().request_all(ops).await.into_iter().map(replayed).collect()
+    }
+
+    /// Removes a dead or unconfirmed timer; false if there was none (any more: a request that is
+    /// repeated because its answer was lost may have removed it the first time).
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`]. A purge can be repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future breaks nothing; a request that was sent may be done all the same.
+    pub async fn purge(&self, id: TimerId) -> Result<bool, RequestError> {
+        purged(self.request(RequestOp::Purge { id }).await)
+    }
+
+    /// Purges many timers; returns one answer for each, in the same order.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future breaks nothing; a request that was sent may be done all the same.
+    pub async fn purge_all(&self, ids: Vec<TimerId>) -> Vec<Result<bool, RequestError>> {
+        let ops = ids.into_iter().map(|id| RequestOp::Purge { id });
+        self.shared().request_all(ops).await.into_iter().map(purged).collect()
+    }
+}
+
+fn replayed(reply: Result<OpReply, RequestError>) -> Result<Replayed, RequestError> {
+    match reply? {
+        OpReply::Done => Ok(Replayed::Replayed),
+        OpReply::KeyTaken(id) => Ok(Replayed::KeyTaken(id)),
+        OpReply::NotFound => Ok(Replayed::NotFound),
+        _ => Err(RequestError::Mismatched),
+    }
+}
+
+fn purged(reply: Result<OpReply, RequestError>) -> Result<bool, RequestError> {
+    match reply? {
+        OpReply::Done => Ok(true),
+        OpReply::NotFound => Ok(false),
+        _ => Err(RequestError::Mismatched),
+    }
+}
