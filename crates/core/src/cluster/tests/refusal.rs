@@ -10,8 +10,19 @@ fn an_address_is_a_host_and_a_port() {
         assert!(is_address(good), "{good}");
     }
     for bad in [
-        "", ":7000", "b", "b:", "b:0", "b:65536", "b:+80", "b:7a", "b c:7000", "b\u{7}c:7000", "b:c:7000",
-        "[b:c:7000", "b:c]:7000",
+        "",
+        ":7000",
+        "b",
+        "b:",
+        "b:0",
+        "b:65536",
+        "b:+80",
+        "b:7a",
+        "b c:7000",
+        "b\u{7}c:7000",
+        "b:c:7000",
+        "[b:c:7000",
+        "b:c]:7000",
     ] {
         assert!(!is_address(bad), "{bad}");
     }
