@@ -1,5 +1,7 @@
 //! The estimator against clocks that are wrong in every way that was thought of, and at random.
 
+mod edges;
+
 use proptest::prelude::*;
 
 use super::*;

@@ -234,6 +234,42 @@ mod tests {
         assert!(counts(4, &again).iter().all(|n| (6..=7).contains(n)));
     }
 
+    #[test]
+    fn who_takes_no_part_has_no_share_in_the_balance() {
+        let of = [
+            member(100, Standing::Draining, &[]),
+            member(100, Standing::HeldBack, &[]),
+            member(100, Standing::Full, &[0, 1, 2, 3, 4, 5]),
+        ];
+        for third in of {
+            let members = [full(2), vec![third]].concat();
+            assert_eq!(counts(3, &assign(&members, &[Some(0); 6])), [3, 3, 0]);
+        }
+    }
+
+    #[test]
+    fn what_nobody_reaches_counts_for_whoever_has_it() {
+        let members = vec![member(100, Standing::Full, &[0, 1]); 2];
+        let after = assign(&members, &[Some(0); 6]);
+        assert_eq!((counts(2, &after), &after[..2]), (vec![3, 3], &[Some(0); 2][..]));
+    }
+
+    /// Member 2 is below its share, and reaches nothing that member 0 has too many of.
+    #[test]
+    fn nothing_moves_to_a_member_that_has_its_share() {
+        let near = member(100, Standing::Full, &[5]);
+        let members = [near.clone(), near, member(100, Standing::Full, &[0, 1, 2, 3, 4])];
+        let before = [Some(0), Some(0), Some(0), Some(1), Some(1), Some(2)];
+        assert_eq!(assign(&members, &before), before);
+    }
+
+    #[test]
+    fn of_equal_remainders_whoever_has_more_keeps_it() {
+        // Half a partition and one and a half: each has a remainder of a half.
+        let members = [100, 300].map(|w| member(w, Standing::Full, &[]));
+        assert_eq!(assign(&members, &[Some(0), Some(1)]), [Some(0), Some(1)]);
+    }
+
     /// The fewest moves that bring `held` (and so many without an owner) to within one: by trying who gets the extra ones.
     fn fewest(held: &[usize], total: usize) -> usize {
         let (floor, extras) = (total / held.len(), total % held.len());

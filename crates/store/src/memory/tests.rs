@@ -1,10 +1,11 @@
 //! Lanes, owners and faults of the in-memory store. Nothing here needs a runtime: what is ready is ready at once.
 
 use futures_util::FutureExt;
-use mtimer_types::{KeyPolicy, Mode, Nonce, Timer, TimerId};
+use mtimer_types::{DeadReason, Ended, KeyPolicy, Mode, Nonce, Timer, TimerId};
 
 use super::*;
-use crate::op::{Op, Refusal, ScheduleAnswer, Verdict};
+use crate::decide::Table;
+use crate::op::{Op, Refusal, RequestId, ScheduleAnswer, Verdict};
 
 const P: PartitionId = PartitionId(0);
 
@@ -230,4 +231,99 @@ fn listings_go_page_by_page() {
         cursor = page.next;
     }
     assert_eq!(seen, [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn timers_in_every_place_are_no_residue() {
+    let store = MemoryStore::new(1);
+    let lane = acquire(&store, 1).lane;
+    let apply = |op| _ = now(lane.apply(batch(vec![op]))).unwrap();
+    for n in 0..9 {
+        let timer = Timer { mode: Mode::AtMostOnce, ..timer(n, 60_000) };
+        let id = timer.id;
+        apply(Op::Schedule { timer: Arc::new(timer), policy: KeyPolicy::Create });
+        match n {
+            0 => {}
+            1 | 2 => apply(Op::Park { id, failed: 0 }),
+            3 | 4 => apply(Op::settle(
+                id,
+                Verdict::Dead { reason: DeadReason::Failed, failed: 1, error: "no".into() },
+            )),
+            _ => apply(Op::Take { id, failed: 0 }),
+        }
+        if n > 6 {
+            apply(Op::settle(id, Verdict::Unconfirmed));
+        }
+    }
+    let census = now(lane.census()).unwrap();
+    assert_eq!((census.pending, census.parked, census.taken, census.dead), (1, 2, 4, 2));
+    assert_eq!(census.residue, 0);
+}
+
+#[test]
+fn a_timer_that_is_changed_where_it_is_keeps_its_place_in_the_listing() {
+    let store = MemoryStore::new(1);
+    let lane = acquire(&store, 1).lane;
+    for n in 1..=2 {
+        now(lane.apply(schedule(n, 60_000))).unwrap();
+        now(lane.apply(batch(vec![Op::Park { id: timer(n, 60_000).id, failed: 0 }]))).unwrap();
+    }
+    // The first is stopped while the owner takes it for being under way.
+    let (target, request) = (Target::Id(timer(1, 60_000).id), RequestId(1));
+    now(lane.apply(batch(vec![Op::Cancel { target, in_flight: Some(1), request }]))).unwrap();
+    let rows = now(lane.parked(timer(1, 1).dest, 0, 10)).unwrap().rows;
+    let listed: Vec<_> = rows.iter().map(|r| (r.timer.id.random(), r.progress.stopped)).collect();
+    assert_eq!(listed, [(1, true), (2, false)]);
+}
+
+#[test]
+fn an_outcome_is_remembered_from_when_it_was_last_told() {
+    let mut table = MemoryTable::default();
+    let mut set = |n, ms| {
+        let Ok(()) = table.set_ended(timer(n, 1).id, Ended::Cancelled, Time::from_ms(ms));
+        [1, 2].map(|n| {
+            let Ok(ended) = table.ended(timer(n, 1).id, Time::from_ms(ms));
+            ended.is_some()
+        })
+    };
+    assert_eq!(set(1, 1_000), [true, false]);
+    assert_eq!(set(1, 21_000), [true, false]);
+    // What was told first is forgotten by now.
+    assert_eq!(set(2, 32_000), [true, true]);
+}
+
+#[test]
+fn a_broken_lane_ends_at_once() {
+    let store = MemoryStore::new(1);
+    let lane = acquire(&store, 1).lane;
+    store.faults().break_lanes(P, "broken by a test");
+    let broken = LaneError::Broken("broken by a test".into());
+    assert_eq!(*lane.health().borrow(), Health::Ended(broken.clone()));
+    assert_eq!(now(lane.census()), Err(broken));
+}
+
+#[test]
+fn a_lane_from_before_a_rollback_is_told_what_has_happened() {
+    for (acquired_again, is_fenced) in [(false, false), (true, true)] {
+        let store = MemoryStore::new(1);
+        store.faults().save(P);
+        let lane = acquire(&store, 1).lane;
+        store.faults().roll_back(P);
+        if acquired_again {
+            acquire(&store, 2);
+        }
+        let error = now(lane.census()).unwrap_err();
+        assert_eq!(matches!(error, LaneError::Fenced { .. }), is_fenced, "{error}");
+    }
+}
+
+#[test]
+fn a_store_has_the_clock_that_a_test_gives_it_and_says_who_owns_nothing_while_it_is_cut() {
+    let store = MemoryStore::new(1);
+    assert_eq!(store.clocks().len(), 0);
+    store.faults().set_clock(Time::from_ms(1_000));
+    let shown: Vec<_> = store.clocks().into_iter().map(|clock| now(clock.reading)).collect();
+    assert_eq!(shown, [Ok(1_000_000)]);
+    store.faults().cut(P);
+    assert!(now(store.owner(P)).is_err());
 }

@@ -154,3 +154,23 @@ fn who_is_refused_ends_and_says_why() {
     lab.pass(5_000, false);
     assert_eq!(lab.take(), [NodeEffect::Refused("no".into())]);
 }
+
+#[test]
+fn who_follows_nobody_loses_no_link() {
+    let mut lab = Lab::new();
+    lab.feed(NodeInput::LinkDown("late".into()));
+    assert_eq!(lab.counter("leader_links_lost_total"), 0);
+    lab.win(7, None);
+    assert!(!lab.out.contains(&NodeEffect::Disconnect), "{:?}", lab.out);
+}
+
+#[test]
+fn it_is_woken_for_a_heartbeat_that_is_to_go_soon() {
+    let mut lab = Lab::new();
+    lab.follow("a:1", 7, Some(topology(7, 1, "a:1", &["a:1", ME])));
+    lab.pass(200, false);
+    // The first goes at once, the second 50 ms after it.
+    lab.feed(NodeInput::Owned(PartitionId(1), Epoch(1)));
+    lab.feed(NodeInput::Owned(PartitionId(3), Epoch(1)));
+    assert_eq!(lab.node.next_tick(), lab.now + 50);
+}

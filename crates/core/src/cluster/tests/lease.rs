@@ -284,3 +284,25 @@ fn what_it_wins_after_it_has_left_it_gives_up_at_once() {
     assert!(matches!(&out[..], [NodeEffect::Resign(lease)] if lease.term == Term(7)), "{out:?}");
     assert!(!lab.node.leads());
 }
+
+#[test]
+fn a_leader_whose_lease_has_run_out_empties_nobody() {
+    let mut lab = Lab::leading(7, None);
+    lab.beat(1, beat("a:1", 5));
+    // It is asked before it has noticed that time has passed.
+    let later = lab.now + 10_000;
+    assert!(lab.node.drain(later, "a:1", true).is_err());
+    assert!(!lab.node.leads());
+}
+
+#[test]
+fn who_has_left_wants_the_lease_no_more() {
+    let mut lab = Lab::new();
+    lab.follow("a:1", 7, Some(topology(7, 1, "a:1", &["a:1", ME])));
+    lab.feed(NodeInput::Stop);
+    // The leader falls silent.
+    lab.pass(10_000, false);
+    let out = lab.take();
+    let left = out.iter().position(|e| *e == NodeEffect::Left).expect("it has left");
+    assert_eq!(campaigns(&out[left..]), 0, "{out:?}");
+}

@@ -4,6 +4,7 @@ mod follow;
 mod lease;
 mod members;
 mod own;
+mod refusal;
 mod topology;
 
 use std::collections::BTreeMap;

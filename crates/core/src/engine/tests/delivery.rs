@@ -81,3 +81,22 @@ fn every_attempt_but_the_first_counts_as_redelivered() {
     let count = |name| rig.engine.counters().find(|c| c.0 == name).map(|c| c.1);
     assert_eq!((count("delivered_total"), count("redelivered_total")), (Some(3), Some(2)));
 }
+
+#[test]
+fn who_has_said_goodbye_takes_nothing_more() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let timer = rig.timer("a", 0);
+    let d = rig.deliver(1, timer);
+    rig.session(1, SessionEvent::Goodbye);
+    let next = rig.timer("a", 0);
+    rig.schedule(1, next.clone());
+    rig.run(50);
+    assert_eq!(rig.take_deliveries(), []);
+    // What it has it may still settle.
+    rig.settle(1, &d, HandlerOutcome::Ok);
+    rig.join(2, "a", 10);
+    rig.run(50);
+    let to: Vec<_> = rig.take_deliveries().iter().map(|(session, d)| (*session, d.id)).collect();
+    assert_eq!((to, rig.refusals(), rig.place(d.id)), (vec![(SessionId(2), next.id)], vec![], None));
+}

@@ -194,3 +194,41 @@ fn a_move_to_the_park_takes_no_failed_attempt_back() {
     };
     assert_eq!([leaves(0), leaves(1)], [Some(1), None]);
 }
+
+#[test]
+fn a_due_timer_is_not_sent_while_it_is_being_replaced() {
+    let key = Some(Key::new("k").unwrap());
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let old = Timer { key: key.clone(), ..rig.timer("a", 50) };
+    rig.schedule(1, old.clone());
+    rig.run(45);
+    rig.take_replies();
+    rig.answers_wait = true;
+    let next = Timer { key, ..rig.timer("a", 60_000) };
+    rig.ask(1, vec![RequestOp::Schedule { timer: next.into(), policy: KeyPolicy::Replace }]);
+    rig.run(20);
+    rig.answers_wait = false;
+    rig.run(50);
+    assert_eq!(rig.take_deliveries(), [], "sent while the store replaced it");
+    assert_eq!(rig.take_replies(), [OpReply::Scheduled { new: true, replaced: Some(old.id) }]);
+}
+
+#[test]
+fn what_an_edit_holds_is_not_parked_unless_it_was_taken() {
+    for taken in [false, true] {
+        let mut rig = Rig::new(EngineOptions::default());
+        rig.join(1, "a", 10);
+        let timer = rig.timer("a", 50);
+        let id = timer.id;
+        rig.schedule(1, timer);
+        rig.run(5);
+        let p = rig.engine.partition(P).unwrap();
+        p.edits.insert(id, 1);
+        let entry = p.table.get_mut(id).unwrap();
+        (entry.taken, entry.state) = (taken, State::Due);
+        rig.engine.park(id);
+        let state = &rig.engine.partition(P).unwrap().table.get(id).unwrap().state;
+        assert_eq!(matches!(state, State::Parking { .. }), taken, "{state:?}");
+    }
+}

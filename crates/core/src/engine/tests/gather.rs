@@ -1,6 +1,7 @@
 //! What need not be at once goes to the store together: plain acknowledgements and claims.
 
 use super::*;
+use crate::engine::lanes::together_by;
 
 /// A broker that has so many deliveries under way, just behind a time at which everything goes.
 fn under_way(count: usize, credit: u32) -> (Rig, Vec<Delivery>) {
@@ -284,4 +285,22 @@ fn acknowledgements_that_go_early_keep_the_bound_on_batches() {
     p.applies_out = 1;
     rig.engine.let_go(now, P);
     assert!(!rig.engine.effects.iter().any(|e| matches!(e, Effect::Call(_, Call::Apply(_)))));
+}
+
+#[test]
+fn acknowledgements_that_a_batch_under_way_held_back_wait_no_longer_than_for_it() {
+    let (mut rig, d) = under_way(1, 100);
+    rig.settle(1, &d[0], HandlerOutcome::Ok);
+    rig.engine.partition(P).unwrap().applies_out += 1;
+    // The common time passes.
+    rig.run(12);
+    rig.engine.partition(P).unwrap().applies_out -= 1;
+    assert_ne!(rig.ms % 10, 0);
+    assert_eq!(batches(&mut rig), 1);
+}
+
+#[test]
+fn what_must_go_by_a_time_goes_at_the_common_time_before_it_if_that_is_to_come() {
+    let by = |now, at| together_by(Time::from_ms(now), Time::from_ms(at)).as_ms();
+    assert_eq!([by(19, 25), by(20, 25), by(21, 25), by(20, 30)], [20, 25, 25, 30]);
 }

@@ -248,3 +248,15 @@ fn a_parked_timer_that_is_found_comes_back_when_there_is_credit() {
     rig.run(50);
     assert_eq!(rig.take_deliveries().iter().map(|(_, d)| d.id).collect::<Vec<_>>(), [id]);
 }
+
+#[test]
+fn what_another_epoch_has_taken_stays_out_of_memory() {
+    let (mut rig, id) = taken();
+    let found = rig.lane.get(Target::Id(id)).now_or_never().unwrap().unwrap().map(|(record, _)| record);
+    let (now, own) = (rig.now(), rig.lane.epoch());
+    for (epoch, in_memory) in [(Epoch(own.0 + 1), 0), (own, 1)] {
+        let place = Place::Taken { epoch, unconfirmed: false };
+        rig.engine.fetched(now, id, found.clone().map(|record| (record, place)));
+        assert_eq!(rig.engine.memory().0, in_memory, "{epoch:?}");
+    }
+}

@@ -1,6 +1,7 @@
 //! Single scenes of the engine on the in-memory model; whole lives are simulated in `tests/simulation.rs`.
 
 mod crossing;
+mod crowded;
 mod deadlines;
 mod delivery;
 mod edits;
@@ -9,11 +10,15 @@ mod gather;
 mod handover;
 mod loading;
 mod memory;
+mod order;
 mod park;
 mod queries;
 mod requests;
+mod returning;
+mod roster;
 mod settle;
 mod stopping;
+mod sweeps;
 mod topology;
 
 use std::collections::VecDeque;

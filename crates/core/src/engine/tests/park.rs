@@ -93,7 +93,7 @@ fn what_comes_back_from_the_park_is_not_sent_before_a_claim_covers_it() {
 
 /// An engine of three partitions that have just begun, each with so many timers parked for "a". What else a reign begins
 /// with is not answered, so that every answer is to a page.
-fn parked_in_three() -> (Engine, Now) {
+pub(super) fn parked_in_three() -> (Engine, Now) {
     let now = Now { time: Time::from_ms(START), mono_ms: 0 };
     let mut engine = Engine::new(EngineOptions { partitions: 3, ..EngineOptions::default() }, now);
     engine.handle(now, Input::Session(SessionId(1), SessionEvent::Opened { client: 1 }));
@@ -108,7 +108,7 @@ fn parked_in_three() -> (Engine, Now) {
     (engine, now)
 }
 
-fn page(engine: &mut Engine, now: Now, partition: PartitionId, answer: CallAnswer) {
+pub(super) fn page(engine: &mut Engine, now: Now, partition: PartitionId, answer: CallAnswer) {
     engine.handle(now, Input::Answered { partition, epoch: Epoch(1), answer });
 }
 
@@ -117,7 +117,7 @@ fn empty_page(next: Option<u64>) -> CallAnswer {
 }
 
 /// A flush, and the pages of parks that are asked for in it: of which partition, from where.
-fn asked_pages(engine: &mut Engine, now: Now) -> Vec<(u16, u64)> {
+pub(super) fn asked_pages(engine: &mut Engine, now: Now) -> Vec<(u16, u64)> {
     let mut effects = Vec::new();
     engine.flush(now, &mut effects);
     let asked = effects.into_iter().filter_map(|effect| match effect {
@@ -147,7 +147,7 @@ fn partitions_take_turns_when_parked_timers_come_back() {
 }
 
 /// The pages that sweeps ask for within a second.
-fn sweep_for_a_second(engine: &mut Engine, now: &mut Now) -> Vec<(u16, u64)> {
+pub(super) fn sweep_for_a_second(engine: &mut Engine, now: &mut Now) -> Vec<(u16, u64)> {
     let mut asked = Vec::new();
     for _ in 0..1_000 {
         now.mono_ms += 1;

@@ -1,0 +1,145 @@
+//! When what waits for credit is parked: by how long nothing was taken, and by how much memory is used.
+
+use super::*;
+use crate::engine::roster::DestIx;
+use crate::engine::table::State;
+
+const PARK_AFTER_MS: u64 = 1_000;
+/// Attended time at which these tests look, ms.
+const ATTENDED: u64 = 10_000;
+
+/// A broker with twenty timers that wait for a client without credit. Its destination took two deliveries of late, and has
+/// had credit until now.
+fn waiting() -> (Rig, DestIx) {
+    let mut rig = Rig::new(EngineOptions { park_after_ms: PARK_AFTER_MS, ..EngineOptions::default() });
+    rig.join(1, "a", 0);
+    for _ in 0..20 {
+        let timer = rig.timer("a", 1);
+        rig.schedule(1, timer);
+    }
+    rig.run(20);
+    let ix = rig.engine.roster.dest_ix(&dest("a"));
+    rig.engine.attended = ATTENDED;
+    let d = rig.engine.roster.dest_mut(ix);
+    assert_eq!(d.ready.len(), 20);
+    (d.sent_lately, d.full_since) = (2, Some(ATTENDED));
+    (rig, ix)
+}
+
+/// How many still wait when they have done so for `age` ms.
+fn left(change: impl FnOnce(&mut Engine, DestIx), age: u64) -> usize {
+    let (mut rig, ix) = waiting();
+    change(&mut rig.engine, ix);
+    let last = *rig.engine.roster.dest(ix).ready.back().unwrap();
+    let State::Ready { since } = rig.engine.partition(P).unwrap().table.get(last).unwrap().state else {
+        panic!("it does not wait")
+    };
+    let now = Now { mono_ms: since + age, ..rig.now() };
+    rig.engine.park_waiting(now);
+    rig.engine.roster.dest(ix).ready.len()
+}
+
+fn idle(engine: &mut Engine, ix: DestIx) {
+    engine.roster.dest_mut(ix).full_since = Some(ATTENDED - 150);
+}
+
+fn stuck(engine: &mut Engine, ix: DestIx) {
+    engine.roster.dest_mut(ix).full_since = Some(ATTENDED - PARK_AFTER_MS);
+}
+
+#[test]
+fn while_there_is_memory_only_what_is_stuck_is_parked() {
+    assert_eq!(left(|_, _| (), 60_000), 20);
+    assert_eq!(left(idle, 60_000), 20);
+    assert_eq!([PARK_AFTER_MS - 1, PARK_AFTER_MS].map(|age| left(stuck, age)), [20, 0]);
+    let settling = |engine: &mut Engine, ix| {
+        stuck(engine, ix);
+        engine.roster.dest_mut(ix).settling = 1;
+    };
+    assert_eq!(left(settling, 60_000), 20, "the store holds its credit");
+}
+
+#[test]
+fn while_memory_is_short_what_nobody_takes_is_parked_but_for_what_goes_soon() {
+    let pressed = |engine: &mut Engine, _| engine.pressed = true;
+    assert_eq!(left(pressed, 60_000), 20, "it makes progress");
+    let pressed_and_idle = |engine: &mut Engine, ix| {
+        engine.pressed = true;
+        idle(engine, ix);
+    };
+    assert_eq!(left(pressed_and_idle, 0), 2);
+    let full = |engine: &mut Engine, _| engine.full = true;
+    assert_eq!([PARK_AFTER_MS - 1, PARK_AFTER_MS].map(|age| left(full, age)), [20, 16]);
+}
+
+#[test]
+fn what_was_sent_lately_counts_less_and_less() {
+    let (mut rig, ix) = waiting();
+    rig.engine.roster.dest_mut(ix).sent_lately = 100;
+    let now = rig.now();
+    rig.engine.park_waiting(now);
+    assert_eq!(rig.engine.roster.dest(ix).sent_lately, 80);
+}
+
+#[test]
+fn a_destination_is_crowded_if_memory_is_short_and_more_waits_than_it_takes() {
+    let is_crowded = |pressed, sent_lately, idle_ms, settling| {
+        let (mut rig, ix) = waiting();
+        rig.engine.pressed = pressed;
+        let d = rig.engine.roster.dest_mut(ix);
+        (d.sent_lately, d.full_since, d.settling) = (sent_lately, Some(ATTENDED - idle_ms), settling);
+        rig.engine.is_crowded(ix)
+    };
+    assert!(is_crowded(true, 20, 150, 0));
+    assert!(!is_crowded(false, 20, 150, 0), "there is memory");
+    assert!(!is_crowded(true, 21, 150, 0), "it takes that much");
+    assert!(!is_crowded(true, 20, 149, 0), "it may be busy");
+    assert!(!is_crowded(true, 20, 150, 1), "the store holds its credit");
+}
+
+#[test]
+fn a_destination_is_not_stuck_while_the_store_holds_half_of_the_credit_in_use() {
+    for (settling, is_stuck) in [(0, true), (4, true), (5, false)] {
+        let (mut rig, ix) = waiting();
+        stuck(&mut rig.engine, ix);
+        rig.engine.roster.dest_mut(ix).settling = settling;
+        let member = rig.engine.roster.sessions[&SessionId(1)].registrations[&1];
+        (0..10).for_each(|_| rig.engine.roster.charge(member));
+        assert_eq!(rig.engine.is_stuck(ix), is_stuck, "{settling} of 10");
+    }
+}
+
+#[test]
+fn it_is_known_since_when_a_destination_has_taken_nothing() {
+    let (mut rig, ix) = waiting();
+    let mut mark = |attended, sent| {
+        rig.engine.attended = attended;
+        rig.engine.mark_room(ix, sent);
+        let d = rig.engine.roster.dest(ix);
+        (d.full_since, d.sent_lately)
+    };
+    assert_eq!(mark(ATTENDED + 1, 0), (Some(ATTENDED), 2));
+    assert_eq!(mark(ATTENDED + 2, 3), (Some(ATTENDED + 2), 5));
+    assert_eq!(mark(ATTENDED + 3, 0), (Some(ATTENDED + 2), 5));
+}
+
+#[test]
+fn memory_is_short_beyond_half_of_the_budget_and_full_at_all_of_it() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let timer = rig.timer("a", 4_000);
+    rig.schedule(1, timer);
+    rig.run(5);
+    let used = rig.engine.memory().1;
+    for (budget, short) in [
+        (4 * used, (false, false)),
+        (2 * used, (false, false)),
+        (2 * used - 2, (true, false)),
+        (used + 1, (true, false)),
+        (used, (true, true)),
+    ] {
+        rig.engine.options.memory_bytes = budget;
+        rig.turn();
+        assert_eq!((rig.engine.pressed, rig.engine.full), short, "{used} bytes of {budget}");
+    }
+}

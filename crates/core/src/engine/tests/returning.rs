@@ -1,0 +1,50 @@
+//! What comes back from the park: how much at once, and what is left of it.
+
+use mtimer_store::{Page, Record};
+use mtimer_types::Epoch;
+
+use super::park::{asked_pages, page, parked_in_three};
+use super::*;
+
+#[test]
+fn the_next_page_is_asked_for_when_all_of_the_last_one_is_here() {
+    let (mut engine, now) = parked_in_three();
+    // Sweeps ask for pages as well.
+    engine.sweep_at = u64::MAX;
+    let register = SessionEvent::Register { registration: 1, dest: dest("a"), credit: 10 };
+    engine.handle(now, Input::Session(SessionId(1), register));
+    assert_eq!(asked_pages(&mut engine, now), [(0, 0)]);
+    let row = |n| {
+        let timer = Timer {
+            id: TimerId::new(now.time, now.time, P, n),
+            dest: dest("a"),
+            key: None,
+            due: now.time,
+            mode: Mode::AtLeastOnce,
+            deadline: None,
+            callback_timeout_ms: None,
+            retry: None,
+            payload: b"x".as_slice().into(),
+        };
+        Record::new(timer.into())
+    };
+    page(&mut engine, now, P, CallAnswer::Parked(Page { rows: vec![row(1), row(2)], next: Some(1) }));
+    assert_eq!(asked_pages(&mut engine, now), [], "two are on their way");
+    let answers = vec![Answer::Done, Answer::Refused(Refusal::ReadOnly)];
+    engine.handle(now, Input::Answered { partition: P, epoch: Epoch(1), answer: CallAnswer::Apply(answers) });
+    assert_eq!(asked_pages(&mut engine, now), [], "one is still on its way");
+}
+
+#[test]
+fn nothing_is_left_of_a_park_when_all_has_come_back() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 0);
+    let timers: Vec<Timer> = (0..3).map(|_| rig.timer("a", 0)).collect();
+    timers.iter().for_each(|timer| rig.schedule(1, timer.clone()));
+    rig.run(1_000);
+    let parked = |rig: &Rig| rig.engine.roster.dests().map(|(_, d)| d.parks.len()).sum::<usize>();
+    assert_eq!(parked(&rig), 1);
+    rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 10 });
+    rig.run(50);
+    assert_eq!((rig.take_deliveries().len(), parked(&rig)), (3, 0));
+}

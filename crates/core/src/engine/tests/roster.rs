@@ -1,0 +1,116 @@
+//! Members, credit and queues on their own.
+
+use mtimer_types::limits::MAX_SESSION_UNSETTLED_BYTES;
+
+use super::*;
+use crate::engine::hash::Seeded;
+use crate::engine::roster::{MemberRef, Roster};
+
+const S: SessionId = SessionId(1);
+
+/// One session that takes so many deliveries of each of these, registered under 1 and so on.
+fn roster(apps: &[&str], credit: u32) -> Roster {
+    let mut roster = Roster::new(Seeded(1));
+    roster.open(S, 1);
+    for (registration, app) in (1..).zip(apps) {
+        roster.register(S, registration, &dest(app), credit).unwrap();
+    }
+    roster.take_dirty();
+    roster
+}
+
+fn member(roster: &Roster, session: SessionId, registration: u32) -> MemberRef {
+    roster.sessions[&session].registrations[&registration]
+}
+
+fn id(n: u128) -> TimerId {
+    TimerId::from_u128(n)
+}
+
+#[test]
+fn a_reference_to_a_member_that_has_left_names_no_other() {
+    let mut roster = roster(&["a"], 10);
+    let first = member(&roster, S, 1);
+    assert!(roster.takes(first));
+    roster.unregister(S, 1);
+    roster.register(S, 2, &dest("a"), 10).unwrap();
+    let second = member(&roster, S, 2);
+    assert_eq!((roster.takes(first), roster.takes(second)), (false, true));
+}
+
+#[test]
+fn whatever_the_session_takes_is_looked_at_when_it_has_fewer_bytes_to_settle_than_it_may() {
+    let mut roster = roster(&["a", "b"], 10);
+    let dests = [dest("a"), dest("b")].map(|name| roster.dest_ix(&name));
+    let free = |roster: &Roster| dests.map(|ix| roster.free(ix));
+    roster.begin_flight(S, id(1), 10);
+    assert_eq!(free(&roster), [10, 10]);
+    roster.begin_flight(S, id(2), MAX_SESSION_UNSETTLED_BYTES);
+    assert_eq!(free(&roster), [0, 0]);
+    roster.end_flight(S, id(1));
+    assert_eq!((free(&roster), roster.take_dirty()), ([0, 0], vec![]), "as many as it may");
+    roster.end_flight(S, id(2));
+    let mut dirty = roster.take_dirty();
+    dirty.sort_unstable();
+    assert_eq!((free(&roster), dirty), ([10, 10], dests.to_vec()));
+}
+
+#[test]
+fn a_delivery_that_is_withdrawn_takes_no_other_along() {
+    let mut roster = roster(&["a"], 10);
+    let to = member(&roster, S, 1);
+    for n in 1..=2 {
+        let due = Time::from_ms(START);
+        let delivery = Delivery {
+            id: id(n),
+            key: None,
+            due,
+            epoch: Epoch(1),
+            attempt: 1,
+            mode: Mode::AtMostOnce,
+            timeout_ms: 1_000,
+            payload: b"x".as_slice().into(),
+        };
+        roster.post(to, delivery);
+    }
+    roster.withdraw(to, id(1));
+    let outbox = &roster.member(to).unwrap().outbox;
+    assert_eq!(outbox.iter().map(|d| d.id).collect::<Vec<_>>(), [id(2)]);
+}
+
+#[test]
+fn the_view_of_clients_has_the_sums_of_each_destination() {
+    let mut roster = roster(&["a", "b"], 10);
+    roster.open(SessionId(2), 2);
+    roster.register(SessionId(2), 1, &dest("a"), 20).unwrap();
+    let (one, other) = (member(&roster, S, 1), member(&roster, SessionId(2), 1));
+    [one, one, other].into_iter().for_each(|m| roster.charge(m));
+    let ix = roster.dest_ix(&dest("a"));
+    roster.dest_mut(ix).push_ready(id(1), None);
+    let views = roster.client_views().map(|v| (v.dest, v.sessions, v.credit, v.in_flight, v.waiting));
+    assert_eq!(views.collect::<Vec<_>>(), [(dest("a"), 2, 30, 3, 1), (dest("b"), 1, 10, 0, 0)]);
+}
+
+#[test]
+fn what_waits_has_missed_its_deadline_after_it() {
+    let mut roster = roster(&["a"], 0);
+    let ix = roster.dest_ix(&dest("a"));
+    let d = roster.dest_mut(ix);
+    d.push_ready(id(1), Some(Time::from_ms(10)));
+    let missed = [10, 11, 12].map(|ms| d.pop_missed(Time::from_ms(ms)));
+    assert_eq!(missed, [None, Some(id(1)), None]);
+}
+
+#[test]
+fn ids_of_what_has_expired_are_removed_when_they_are_the_majority() {
+    let mut roster = roster(&["a"], 0);
+    let ix = roster.dest_ix(&dest("a"));
+    let d = roster.dest_mut(ix);
+    (0..6).for_each(|n| d.push_ready(id(n), Some(Time::from_ms(10))));
+    let mut expire = |n| {
+        (0..n).for_each(|_| _ = d.pop_missed(Time::from_ms(11)));
+        d.compact_ready(|of| of >= id(4));
+        d.ready.len()
+    };
+    assert_eq!((expire(3), expire(1)), (6, 2));
+}
