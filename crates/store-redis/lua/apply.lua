@@ -10,7 +10,7 @@
 --   TAKEOUT  hash: KEYS number of its index, its member there, fields ...   deletes the fields; the member leaves the
 --            index if nothing is left in the hash
 --   ZTAKEOUT sorted set: the same with members
---   FREE     hash: field, value, ...   deletes the fields that have these values
+--   FREE     hash: field, value, ...   deletes the fields that have these values; with the last one the field ''
 --
 -- Answers: {'OK', command number, removed, left, ...}   for each TAKEOUT and ZTAKEOUT
 --          {'SEQ', epoch, nonce, sequence number}       what is stored, if it is not what ARGV says; nothing changed
@@ -40,6 +40,7 @@ local function free(key, first, last)
   for i = 1, #fields do
     if values[i] == argv[first + 2 * i - 1] then stale[#stale + 1] = fields[i] end
   end
+  if #stale == call('HLEN', key) - 1 then stale[#stale + 1] = '' end
   if #stale > 0 then call('HDEL', key, unpack(stale)) end
 end
 

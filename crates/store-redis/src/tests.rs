@@ -33,7 +33,7 @@ async fn the_number_of_partitions_and_the_format_are_fixed() {
     assert!(why(Some(8)).await.contains("configure 7"));
     server.call::<()>(&["HSET", META.0, "format", "3"]);
     assert!(why(None).await.contains("format 3"));
-    server.call::<()>(&["HSET", META.0, "format", "4", "partitions", "0"]);
+    server.call::<()>(&["HSET", META.0, "format", &facts::FORMAT.to_string(), "partitions", "0"]);
     assert!(why(None).await.contains("damaged"));
     server.call::<()>(&["SET", META.0, "hello"]);
     assert!(why(None).await.contains("WRONGTYPE"));

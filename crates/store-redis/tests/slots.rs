@@ -185,6 +185,22 @@ async fn fifty_thousand_cancelled_by_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_are_a_hash_table_from_the_first_one_on_until_the_last_one_is_free() {
+    let server = Server::start();
+    let owner = Owner::new(&server.url()).await;
+    let timers = ["order-1", "order-2"].map(|key| keyed(now() + 3_600_000, key));
+    for timer in &timers {
+        owner.one(schedule(timer)).await;
+        assert_eq!(server.call::<String>(&["OBJECT", "ENCODING", "key:{2}:t"]), "hashtable");
+    }
+    for (timer, left) in timers.iter().zip([2, 0]) {
+        owner.one(ack(timer.id)).await;
+        assert_eq!(server.call::<u64>(&["HLEN", "key:{2}:t"]), left);
+    }
+    assert_empty(&server);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_owner_frees_keys_that_it_has_not_seen() {
     let server = Server::start();
     let owner = Owner::new(&server.url()).await;

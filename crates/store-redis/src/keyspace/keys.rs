@@ -13,8 +13,6 @@ use super::place::siblings;
 /// Hashes over which moved timers are spread: bounds the size of one Redis key to migrate, and of what is known of
 /// one.
 pub(crate) const SHELVES: u8 = 16;
-/// Hashes over which application keys are spread. A turn reads and writes each of them with one command.
-pub(crate) const KEY_SHELVES: u8 = 4;
 /// Length of an `ended` bucket: the present one and the one before it cover the repeat horizon.
 const BUCKET_MS: u64 = limits::REPEAT_HORIZON_MS;
 /// A client's request is decided by what was read at most so long after it was handed to the lane, ms.
@@ -78,6 +76,17 @@ impl Keyspace {
         format!("dest:{}", self.tail)
     }
 
+    /// Sorted set: positions of timers that are in no slot, or what announces them.
+    pub(crate) fn listing(&self, listing: ListingKey) -> String {
+        match listing {
+            ListingKey::Park => self.park(),
+            ListingKey::ParkOf(dest) => self.park_of(dest),
+            ListingKey::Taken => self.taken(),
+            ListingKey::Unconfirmed => self.unconfirmed(),
+            ListingKey::Dead => self.dead(),
+        }
+    }
+
     /// Sorted set: ids of dead letters in the order in which they died.
     pub(crate) fn dead(&self) -> String {
         format!("dead:{}", self.tail)
@@ -109,8 +118,8 @@ impl Keyspace {
     }
 
     /// Hash: application key to the id that it names.
-    pub(crate) fn app_keys(&self, shelf: u8) -> String {
-        format!("key:{}:{shelf}", self.tail)
+    pub(crate) fn app_keys(&self) -> String {
+        format!("key:{}", self.tail)
     }
 
     /// Hash: id, or request, to the outcome that is remembered of it.
@@ -138,7 +147,7 @@ impl Keyspace {
         match hash {
             HashKey::Moved(shelf) => self.moved(shelf),
             HashKey::Slot(slot) => self.slot(slot),
-            HashKey::AppKeys(shelf) => self.app_keys(shelf),
+            HashKey::AppKeys => self.app_keys(),
             HashKey::Ended(bucket) => self.ended(bucket),
         }
     }
@@ -152,9 +161,24 @@ pub(crate) enum HashKey {
     /// See [`Keyspace::moved`].
     Moved(u8),
     /// See [`Keyspace::app_keys`].
-    AppKeys(u8),
+    AppKeys,
     /// See [`Keyspace::ended`].
     Ended(Bucket),
+}
+
+/// The listings, in the order in which a turn writes them: what announces a park before the park.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum ListingKey {
+    /// See [`Keyspace::park`].
+    Park,
+    /// See [`Keyspace::park_of`].
+    ParkOf(u32),
+    /// See [`Keyspace::taken`].
+    Taken,
+    /// See [`Keyspace::unconfirmed`].
+    Unconfirmed,
+    /// See [`Keyspace::dead`].
+    Dead,
 }
 
 /// A span of the cluster clock whose outcomes are remembered in one hash.
@@ -276,7 +300,7 @@ mod tests {
             keys.taken(),
             keys.park(),
             keys.moved(3),
-            keys.app_keys(3),
+            keys.app_keys(),
             keys.ended(Bucket(5)),
             keys.index(IndexKey::Copy),
             keys.slot(slot),

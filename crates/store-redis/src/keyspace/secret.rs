@@ -9,7 +9,7 @@ use std::fmt;
 use mtimer_types::{Destination, Key, TimerId};
 use siphasher::{sip, sip128};
 
-use super::keys::{KEY_SHELVES, SHELVES};
+use super::keys::SHELVES;
 
 /// Bits of a hash, from the lowest: 16 are the fingerprint, 8 choose a shelf or a shard, 8 are not
 /// used, 32 choose a sibling. So timers of one hash have independent fingerprints.
@@ -38,15 +38,9 @@ impl Hash {
     }
 }
 
-/// The place of an application key.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct KeyField {
-    /// Which hash.
-    pub(crate) shelf: u8,
-    /// The field in it. Two keys with the same field are possible, if hardly: whoever reads a timer
-    /// through it compares destination and key with the timer's own.
-    pub(crate) field: [u8; 16],
-}
+/// The field of an application key. Two keys with the same field are possible, if hardly: whoever reads
+/// a timer through it compares destination and key with the timer's own.
+pub(crate) type KeyField = [u8; 16];
 
 /// The cluster's secret.
 #[derive(Clone, Copy)]
@@ -83,12 +77,11 @@ impl Secret {
         Hash(self.short.hash(bytes))
     }
 
-    /// The place of an application key.
+    /// The field of an application key.
     pub(crate) fn key(&self, dest: &Destination, key: &Key) -> KeyField {
         // None of the three has a control character in it.
         let text = [dest.group(), "\0", dest.app(), "\0", key.as_str()].concat();
-        let field = self.long.hash(text.as_bytes()).as_bytes();
-        KeyField { shelf: field[0] % KEY_SHELVES, field }
+        self.long.hash(text.as_bytes()).as_bytes()
     }
 }
 
@@ -113,14 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_two_destinations_have_two_places() {
+    fn keys_of_two_destinations_have_two_fields() {
         let dest = |g, a| Destination::new(g, a).unwrap();
         let key = Key::new("c").unwrap();
-        let places = [dest("a", "b"), dest("ab", "c"), dest("a", "bc")].map(|d| secret().key(&d, &key));
-        assert_eq!(places.iter().map(|p| p.field).collect::<BTreeSet<_>>().len(), 3);
-        assert!(places.iter().all(|p| p.shelf < KEY_SHELVES));
+        let fields = [dest("a", "b"), dest("ab", "c"), dest("a", "bc")].map(|d| secret().key(&d, &key));
+        assert_eq!(fields.iter().collect::<BTreeSet<_>>().len(), 3);
         let other = Secret::new([7; 16]).key(&dest("a", "b"), &key);
-        assert_ne!(other.field, places[0].field);
+        assert_ne!(other, fields[0]);
     }
 
     #[test]

@@ -11,6 +11,8 @@ use mtimer_types::Destination;
 pub(crate) struct Destinations {
     names: Vec<Destination>,
     numbers: HashMap<Destination, u32>,
+    /// The number that was given last: most timers have the destination of the one before.
+    last: u32,
     /// So many of them are stored, the first ones.
     stored: usize,
 }
@@ -18,23 +20,30 @@ pub(crate) struct Destinations {
 impl Destinations {
     /// The destination of a number.
     pub(crate) fn name(&self, number: u32) -> Option<Destination> {
-        self.names.get(number.checked_sub(1)? as usize).cloned()
+        self.get(number).cloned()
+    }
+
+    fn get(&self, number: u32) -> Option<&Destination> {
+        self.names.get(number.checked_sub(1)? as usize)
     }
 
     /// The number of a destination, if it has one.
     pub(crate) fn number(&self, dest: &Destination) -> Option<u32> {
+        if self.get(self.last) == Some(dest) {
+            return Some(self.last);
+        }
         self.numbers.get(dest).copied()
     }
 
     /// The number of a destination; the next one if it has none.
     pub(crate) fn intern(&mut self, dest: &Destination) -> u32 {
-        if let Some(number) = self.numbers.get(dest) {
-            return *number;
-        }
-        self.names.push(dest.clone());
-        let number = self.names.len() as u32;
-        self.numbers.insert(dest.clone(), number);
-        number
+        self.last = self.number(dest).unwrap_or_else(|| {
+            self.names.push(dest.clone());
+            let number = self.names.len() as u32;
+            self.numbers.insert(dest.clone(), number);
+            number
+        });
+        self.last
     }
 
     /// The destinations that are not stored, with their numbers.

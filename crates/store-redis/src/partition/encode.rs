@@ -8,7 +8,6 @@
 //! entries: a timer that moves is at one of the two places at every moment, and what is at the other one is a leftover.
 //! If both places are in one slot, its contents change at once, and the entry comes first. Entries go before contents do.
 
-use std::collections::BTreeMap;
 use std::mem::discriminant;
 
 use mtimer_store::decide::{At, Row};
@@ -17,39 +16,36 @@ use mtimer_types::{SlotWidth, Time, TimerId};
 
 use super::facts::Locations;
 use super::owner::Owner;
-use super::writes::{Arguments, Writes};
+use super::writes::{ByKey, Writes};
 use crate::keyspace::catalog::Placements;
-use crate::keyspace::keys::{Bucket, HashKey, SlotKey};
+use crate::keyspace::keys::{Bucket, HashKey, ListingKey, SlotKey};
 use crate::keyspace::secret::{Hash, KeyField};
 use crate::keyspace::value::{
-    Location, encode_answer, encode_destination, encode_ended, encode_moved, encode_moved_to, encode_pending,
-    request_field,
+    LARGE, Location, encode_answer, encode_destination, encode_ended, encode_moved, encode_moved_to,
+    encode_pending, request_field,
 };
 #[cfg(test)]
 use crate::simulation::{Broken, broken};
-
-/// Arguments of commands, by key.
-type ByKey<K> = BTreeMap<K, Arguments>;
 
 /// Commands of one write, by what they do, until they are put into order.
 #[derive(Default)]
 pub(crate) struct Draft {
     /// Members of indexes: score, member.
-    index: ByKey<String>,
+    index: ByKey<ListingKey, 2>,
     /// Fields of hashes: field, value. In the order of [`HashKey`].
-    fields: ByKey<HashKey>,
+    fields: ByKey<HashKey, 2>,
     /// Entries in `moved` of timers that stay in their slot, by shelf: id, value.
-    entries_in_place: ByKey<u8>,
+    entries_in_place: ByKey<u8, 2>,
     /// Timers that leave a slot.
-    leaving: BTreeMap<SlotKey, Vec<TimerId>>,
+    leaving: Vec<(SlotKey, TimerId)>,
     /// Timers that leave a destination's park, by its number.
-    unparked: BTreeMap<u32, Vec<TimerId>>,
-    /// Members that leave a sorted set, fields that leave a hash.
-    unlisted: ByKey<String>,
-    /// By shelf.
-    unmoved: ByKey<u8>,
-    /// Keys that become free if they still name the timer: field, id; by shelf.
-    freed: ByKey<u8>,
+    unparked: ByKey<u32, 1>,
+    /// Members that leave another listing.
+    unlisted: ByKey<ListingKey, 1>,
+    /// Timers that lose their entry in `moved`, by shelf.
+    unmoved: ByKey<u8, 1>,
+    /// Keys that become free if they still name the timer: field, id.
+    freed: ByKey<(), 2>,
     pub(crate) placements: Placements,
     /// Timers that are filed anew in the slot in which they are.
     refiled: Vec<(SlotKey, TimerId)>,
@@ -72,8 +68,8 @@ pub(crate) struct Drafted {
 /// What is true once a write has been applied.
 pub(crate) struct Note {
     pub(crate) placements: Placements,
-    /// By the number of the command: timers that left a slot.
-    pub(crate) leaving: Vec<(usize, SlotKey, Vec<TimerId>)>,
+    /// Timers that left a slot, with the number of the command, in the order of the commands.
+    pub(crate) leaving: Vec<(usize, SlotKey, TimerId)>,
     refiled: Vec<(SlotKey, TimerId)>,
     moved: Vec<TimerId>,
     moved_back: Vec<TimerId>,
@@ -85,16 +81,16 @@ pub(crate) struct Note {
 impl Draft {
     /// A timer leaves its slot.
     pub(crate) fn leave(&mut self, slot: SlotKey, id: TimerId) {
-        self.leaving.entry(slot).or_default().push(id);
+        self.leaving.push((slot, id));
     }
 
     /// A key becomes free if it still names the timer.
     pub(crate) fn free(&mut self, key: KeyField, id: TimerId) {
-        self.freed.entry(key.shelf).or_default().extend([&key.field, &id.to_bytes()]);
+        self.freed.push((), [&key, &id.to_bytes()]);
     }
 
     fn set(&mut self, hash: HashKey, field: &[u8], value: &[u8]) {
-        self.fields.entry(hash).or_default().extend([field, value]);
+        self.fields.push(hash, [field, value]);
     }
 }
 
@@ -107,6 +103,9 @@ impl Owner {
         }
         for key in &changes.keys {
             self.draft_key(draft, key);
+        }
+        if changes.keys.iter().any(|key| key.after.is_some()) {
+            draft.set(HashKey::AppKeys, b"", &LARGE);
         }
         let bucket = Bucket::of(now);
         for (id, how) in &changes.ended {
@@ -128,7 +127,7 @@ impl Owner {
     fn draft_key(&self, draft: &mut Draft, key: &KeyChange) {
         let field = self.secret.key(&key.dest, &key.key);
         match (key.after, key.before) {
-            (Some(id), _) => draft.set(HashKey::AppKeys(field.shelf), &field.field, &id.to_bytes()),
+            (Some(id), _) => draft.set(HashKey::AppKeys, &field, &id.to_bytes()),
             (None, Some(id)) => draft.free(field, id),
             (None, None) => {}
         }
@@ -152,7 +151,7 @@ impl Owner {
         match (from.is_some_and(has_entry), to.is_some_and(has_entry)) {
             (true, false) => {
                 let shelf = self.secret.id(id).shelf();
-                draft.unmoved.entry(shelf).or_default().push(&id.to_bytes());
+                draft.unmoved.push(shelf, [&id.to_bytes()]);
                 draft.moved_back.push(id);
             }
             (false, true) => draft.moved.push(id),
@@ -203,8 +202,7 @@ impl Owner {
                 let shelf = self.secret.id(id).shelf();
                 let is_in_place = matches!(from, Some(Location::Slot { slot: old, .. }) if old == slot);
                 if is_in_place {
-                    let entries = draft.entries_in_place.entry(shelf).or_default();
-                    entries.extend([&field[..], &encode_moved_to(slot)]);
+                    draft.entries_in_place.push(shelf, [&field, &encode_moved_to(slot)]);
                 } else {
                     draft.set(HashKey::Moved(shelf), &field, &encode_moved_to(slot));
                 }
@@ -219,17 +217,15 @@ impl Owner {
             At::Pending { .. } => return,
             At::Parked => {
                 let number = self.dests.intern(&row.record.timer.dest);
-                let park = draft.index.entry(self.space.park()).or_default();
-                park.extend([b"0", number.to_string().as_bytes()]);
-                self.space.park_of(number)
+                draft.index.push(ListingKey::Park, [b"0", number.to_string().as_bytes()]);
+                ListingKey::ParkOf(number)
             }
-            At::Taken { .. } => self.space.taken(),
-            At::Unconfirmed { .. } => self.space.unconfirmed(),
-            At::Dead { .. } => self.space.dead(),
+            At::Taken { .. } => ListingKey::Taken,
+            At::Unconfirmed { .. } => ListingKey::Unconfirmed,
+            At::Dead { .. } => ListingKey::Dead,
         };
         self.position += 1;
-        let position = self.position.to_string();
-        draft.index.entry(listing).or_default().extend([position.as_bytes(), &row.id().to_bytes()]);
+        draft.index.push(listing, [self.position.to_string().as_bytes(), &row.id().to_bytes()]);
     }
 
     fn unlist(&mut self, draft: &mut Draft, row: &Row) {
@@ -237,17 +233,17 @@ impl Owner {
             At::Pending { .. } => return,
             At::Parked => {
                 let number = self.dests.intern(&row.record.timer.dest);
-                return draft.unparked.entry(number).or_default().push(row.id());
+                return draft.unparked.push(number, [&row.id().to_bytes()]);
             }
-            At::Taken { .. } => self.space.taken(),
-            At::Unconfirmed { .. } => self.space.unconfirmed(),
-            At::Dead { .. } => self.space.dead(),
+            At::Taken { .. } => ListingKey::Taken,
+            At::Unconfirmed { .. } => ListingKey::Unconfirmed,
+            At::Dead { .. } => ListingKey::Dead,
         };
-        draft.unlisted.entry(listing).or_default().push(&row.id().to_bytes());
+        draft.unlisted.push(listing, [&row.id().to_bytes()]);
     }
 
     /// Puts the commands into order. `now` is the time of the batch.
-    pub(crate) fn finish(&self, draft: Draft, claim: Option<Time>, now: Time) -> Drafted {
+    pub(crate) fn finish(&self, mut draft: Draft, claim: Option<Time>, now: Time) -> Drafted {
         let mut writes = Writes::default();
         if draft.adds {
             writes.set_adds();
@@ -270,18 +266,20 @@ impl Owner {
         if announces {
             self.announce(&mut writes, &draft.placements);
         }
-        draft.index.iter().for_each(|(key, pairs)| writes.command("ZADD", key, 2, pairs.iter()));
-        for (shelf, pairs) in &draft.entries_in_place {
-            writes.command("HSET", &self.space.moved(*shelf), 2, pairs.iter());
+        for (listing, pairs) in draft.index.groups() {
+            writes.command("ZADD", &self.space.listing(*listing), 2, pairs);
+        }
+        for (shelf, pairs) in draft.entries_in_place.groups() {
+            writes.command("HSET", &self.space.moved(*shelf), 2, pairs);
         }
         #[cfg(test)]
         if broken(Broken::KeysBeforeRows) {
-            self.set_fields(
-                &mut writes,
-                draft.fields.iter().filter(|(hash, _)| matches!(hash, HashKey::AppKeys(_))),
-            );
+            let keys = draft.fields.groups().filter(|(hash, _)| **hash == HashKey::AppKeys);
+            keys.for_each(|(_, pairs)| writes.command("HSET", &self.space.app_keys(), 2, pairs));
         }
-        self.set_fields(&mut writes, draft.fields.iter());
+        for (hash, pairs) in draft.fields.groups() {
+            writes.command("HSET", &self.space.hash(*hash), 2, pairs);
+        }
         #[cfg(test)]
         let expiring = draft.bucket.filter(|_| !broken(Broken::NoExpiry));
         #[cfg(not(test))]
@@ -293,29 +291,33 @@ impl Owner {
             let lives = bucket.expires().ms_since(now).to_string();
             writes.command("PEXPIRE", &self.space.ended(bucket), 1, [lives]);
         }
-        for (shelf, fields) in &draft.unmoved {
-            writes.command("HDEL", &self.space.moved(*shelf), 1, fields.iter());
+        for (shelf, fields) in draft.unmoved.groups() {
+            writes.command("HDEL", &self.space.moved(*shelf), 1, fields);
         }
-        let leaving = draft.leaving.into_iter().map(|(slot, ids)| {
-            let (index, name) = (self.space.index(self.catalog.index(slot)), slot.to_string());
-            let fields: Vec<_> = ids.iter().map(|id| id.to_bytes()).collect();
-            (writes.take_out(&self.space.slot(slot), &index, &name, &fields), slot, ids)
-        });
-        let leaving = leaving.collect();
-        for (number, ids) in draft.unparked {
-            let fields: Vec<_> = ids.iter().map(|id| id.to_bytes()).collect();
-            let park = self.space.park_of(number);
-            writes.take_out_sorted(&park, &self.space.park(), &number.to_string(), &fields);
+        draft.leaving.sort_by_key(|(slot, _)| *slot);
+        let mut leaving = Vec::with_capacity(draft.leaving.len());
+        for timers in draft.leaving.chunk_by(|(one, _), (other, _)| one == other) {
+            let slot = timers[0].0;
+            let index = self.space.index(self.catalog.index(slot));
+            let fields = timers.iter().map(|(_, id)| id.to_bytes());
+            let command = writes.take_out(&self.space.slot(slot), &index, &slot.to_string(), fields);
+            leaving.extend(timers.iter().map(|(slot, id)| (command, *slot, *id)));
         }
-        draft.unlisted.iter().for_each(|(key, members)| writes.command("ZREM", key, 1, members.iter()));
-        for (shelf, pairs) in &draft.freed {
-            let key = self.space.app_keys(*shelf);
+        for (number, ids) in draft.unparked.groups() {
+            let park = self.space.park_of(*number);
+            writes.take_out_sorted(&park, &self.space.park(), &number.to_string(), ids);
+        }
+        for (listing, members) in draft.unlisted.groups() {
+            writes.command("ZREM", &self.space.listing(*listing), 1, members);
+        }
+        for ((), pairs) in draft.freed.groups() {
+            let key = self.space.app_keys();
             #[cfg(test)]
             if broken(Broken::FreedWithoutComparing) {
-                writes.command("HDEL", &key, 1, pairs.iter().step_by(2));
+                writes.command("HDEL", &key, 1, pairs.step_by(2));
                 continue;
             }
-            writes.command("FREE", &key, 2, pairs.iter());
+            writes.command("FREE", &key, 2, pairs);
         }
         #[cfg(test)]
         if broken(Broken::IndexBehindContents) {
@@ -334,25 +336,15 @@ impl Owner {
         Drafted { writes, note }
     }
 
-    fn set_fields<'a>(
-        &self,
-        writes: &mut Writes,
-        fields: impl Iterator<Item = (&'a HashKey, &'a Arguments)>,
-    ) {
-        for (hash, pairs) in fields {
-            writes.command("HSET", &self.space.hash(*hash), 2, pairs.iter());
-        }
-    }
-
     /// Enters slots that are new into their indexes.
     pub(crate) fn announce(&self, writes: &mut Writes, placements: &Placements) {
-        let mut indexes = ByKey::new();
+        let mut indexes = ByKey::default();
         for slot in placements.new_slots() {
-            let index: &mut Arguments = indexes.entry(self.catalog.index(*slot)).or_default();
-            index.extend([slot.start.to_string().as_bytes(), slot.to_string().as_bytes()]);
+            let entry = [slot.start.to_string(), slot.to_string()];
+            indexes.push(self.catalog.index(*slot), entry.each_ref().map(|argument| argument.as_bytes()));
         }
-        for (index, pairs) in indexes {
-            writes.command("ZADD", &self.space.index(index), 2, pairs.iter());
+        for (index, pairs) in indexes.groups() {
+            writes.command("ZADD", &self.space.index(*index), 2, pairs);
         }
     }
 

@@ -3,7 +3,7 @@
 //! Much of it the owner knows without asking: an id that cannot be in any hash is not stored. The rest is read with one
 //! command a hash, in one round; a timer that is not at its birth position takes a second one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use bytes::Bytes;
 use mtimer_store::LaneError;
@@ -11,7 +11,7 @@ use mtimer_store::decide::{Row, Table};
 use mtimer_store::record::RecordError;
 use mtimer_store::view::{Fact, Need, View};
 use mtimer_types::{Destination, Key, Time, TimerId};
-use redis::Pipeline;
+use redis::{Cmd, Pipeline};
 
 use super::owner::Owner;
 use super::reply;
@@ -28,47 +28,49 @@ pub(crate) type Locations = HashMap<TimerId, Location>;
 /// Fields of hashes to be read, one `HMGET` a hash.
 #[derive(Default)]
 pub(crate) struct Lookup {
-    hashes: BTreeMap<HashKey, usize>,
-    fields: Vec<(HashKey, Arguments)>,
+    fields: Arguments,
+    hashes: Vec<(HashKey, Ticket)>,
 }
 
 /// Names a field of a [`Lookup`], and its value among what was read.
-#[derive(Clone, Copy)]
-pub(crate) struct Ticket {
-    hash: usize,
-    field: usize,
-}
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(usize);
 
 impl Lookup {
     /// Adds a field.
     pub(crate) fn field(&mut self, hash: HashKey, field: &[u8]) -> Ticket {
-        let next = self.fields.len();
-        let at = *self.hashes.entry(hash).or_insert(next);
-        if at == next {
-            self.fields.push((hash, Arguments::default()));
-        }
-        let fields = &mut self.fields[at].1;
-        fields.push(field);
-        Ticket { hash: at, field: fields.iter().len() - 1 }
+        let ticket = Ticket(self.fields.len());
+        self.fields.push(field);
+        self.hashes.push((hash, ticket));
+        ticket
+    }
+
+    /// The fields of each hash; hashes in order.
+    fn by_hash(&self) -> impl Iterator<Item = &[(HashKey, Ticket)]> {
+        self.hashes.chunk_by(|(one, _), (other, _)| one == other)
     }
 
     fn commands(&self, space: &Keyspace) -> Pipeline {
-        let mut commands = Pipeline::with_capacity(self.fields.len() + 1);
-        for (hash, fields) in &self.fields {
-            let command = commands.cmd("HMGET").arg(space.hash(*hash));
-            fields.iter().for_each(|field| _ = command.arg(field));
+        let mut commands = Pipeline::new();
+        for tickets in self.by_hash() {
+            let fields = || tickets.iter().map(|(_, ticket)| self.fields.get(ticket.0));
+            let (name, bytes) = (space.hash(tickets[0].0), fields().map(<[u8]>::len).sum::<usize>());
+            let mut command = Cmd::with_capacity(tickets.len() + 2, name.len() + bytes + 8);
+            command.arg("HMGET").arg(name);
+            fields().for_each(|field| _ = command.arg(field));
+            commands.add_command(command);
         }
         commands
     }
 }
 
-/// What was read.
-pub(crate) struct Found(Vec<Vec<Option<Bytes>>>);
+/// What was read, by ticket.
+pub(crate) struct Found(Vec<Option<Bytes>>);
 
 impl Found {
     /// The value of a field; `None`: it is not there.
     pub(crate) fn value(&self, ticket: Ticket) -> Option<&Bytes> {
-        self.0.get(ticket.hash)?.get(ticket.field)?.as_ref()
+        self.0.get(ticket.0)?.as_ref()
     }
 }
 
@@ -86,13 +88,19 @@ impl Owner {
     /// # Errors
     ///
     /// The lane has ended.
-    pub(crate) async fn look_up(&mut self, lookup: &Lookup) -> Result<Found, LaneError> {
-        if lookup.fields.is_empty() {
-            return Ok(Found(Vec::new()));
+    pub(crate) async fn look_up(&mut self, mut lookup: Lookup) -> Result<Found, LaneError> {
+        let mut found = Found(vec![None; lookup.hashes.len()]);
+        if lookup.hashes.is_empty() {
+            return Ok(found);
         }
+        lookup.hashes.sort_unstable();
         let answers = self.writer.read(&lookup.commands(&self.space)).await?;
-        let values = |answer| reply::list(answer).into_iter().map(reply::bytes).collect();
-        Ok(Found(answers.into_iter().map(values).collect()))
+        for (tickets, answer) in lookup.by_hash().zip(answers) {
+            for ((_, ticket), value) in tickets.iter().zip(reply::list(answer)) {
+                found.0[ticket.0] = reply::bytes(value);
+            }
+        }
+        Ok(found)
     }
 
     /// Finds out what is needed and tells it to the view. Where the rows are goes into `locations`.
@@ -120,7 +128,7 @@ impl Owner {
                 },
             }
         }
-        let found = self.look_up(&lookup).await?;
+        let found = self.look_up(lookup).await?;
         let (mut elsewhere, mut held, mut leftovers) = (Vec::new(), Vec::new(), Vec::new());
         for query in queries {
             match query {
@@ -191,8 +199,7 @@ impl Owner {
                 if self.dests.number(&dest).is_none() {
                     return Err(Fact::Key(dest, key, None));
                 }
-                let place = self.secret.key(&dest, &key);
-                let holder = lookup.field(HashKey::AppKeys(place.shelf), &place.field);
+                let holder = lookup.field(HashKey::AppKeys, &self.secret.key(&dest, &key));
                 Ok(Query::Key { dest, key, holder })
             }
             Need::Ended(id) => match self.outcome_of(lookup, &id.to_bytes(), now) {
@@ -255,7 +262,7 @@ impl Owner {
         let mut lookup = Lookup::default();
         let tickets: Vec<_> =
             timers.iter().map(|(id, slot)| lookup.field(HashKey::Slot(*slot), &id.to_bytes())).collect();
-        let found = self.look_up(&lookup).await?;
+        let found = self.look_up(lookup).await?;
         let mut rows = Vec::with_capacity(timers.len());
         for ((id, slot), ticket) in timers.into_iter().zip(tickets) {
             let row = found.value(ticket).map(|value| decode_pending(id, value, |n| self.dests.name(n)));

@@ -18,7 +18,7 @@ use super::facts::{Locations, Lookup};
 use super::owner::Owner;
 use super::reply;
 use super::writes::Writes;
-use crate::keyspace::keys::{HashKey, IndexKey, KEY_SHELVES, SHELVES, SlotKey};
+use crate::keyspace::keys::{HashKey, IndexKey, SHELVES, SlotKey};
 use crate::keyspace::value::{Location, MovedEntry, decode_id, decode_moved, encode_in_flight};
 
 /// Bytes of records after which a page of a listing ends.
@@ -103,7 +103,7 @@ impl Owner {
         let ticket =
             |id: TimerId| (id, lookup.field(HashKey::Moved(self.secret.id(id).shelf()), &id.to_bytes()));
         let tickets: Vec<_> = ids.map(ticket).collect();
-        let found = self.look_up(&lookup).await?;
+        let found = self.look_up(lookup).await?;
         let mut rows = Vec::new();
         for (id, ticket) in tickets {
             let entry = found.value(ticket).map(|value| decode_moved(id, value, |n| self.dests.name(n)));
@@ -247,7 +247,8 @@ impl Owner {
         let space = self.space.clone();
         census.taken = self.total("ZCARD", [space.taken(), space.unconfirmed()]).await?;
         census.dead = self.total("ZCARD", [space.dead()]).await?;
-        census.keys = self.total("HLEN", (0..KEY_SHELVES).map(|shelf| space.app_keys(shelf))).await?;
+        // Beside the keys there is one field more.
+        census.keys = self.total("HLEN", [space.app_keys()]).await?.saturating_sub(1);
         let moved = self.total("HLEN", (0..SHELVES).map(|shelf| space.moved(shelf))).await?;
         let indexes = index_keys().map(|index| space.index(index)).chain([space.park()]);
         let indexed = self.total("ZCARD", indexes).await?;

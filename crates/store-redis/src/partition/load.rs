@@ -170,7 +170,7 @@ impl Owner {
                 }
             }
         }
-        let found = self.look_up(&lookup).await?;
+        let found = self.look_up(lookup).await?;
         let mut leftovers = Vec::new();
         for (slot, (count, stored)) in slots.iter().zip(&mut contents) {
             let is_leftover = |timer: &mut Stored| {
@@ -202,7 +202,7 @@ impl Owner {
         for (slot, ids) in by_slot(timers.to_vec()) {
             let (index, name) = (self.space.index(self.catalog.index(slot)), slot.to_string());
             let fields: Vec<_> = ids.iter().map(|id| id.to_bytes()).collect();
-            writes.take_out(&self.space.slot(slot), &index, &name, &fields);
+            writes.take_out(&self.space.slot(slot), &index, &name, fields);
         }
     }
 

@@ -125,12 +125,13 @@ impl Owner {
         refused: Refused,
     ) -> Result<Result<Vec<Answer>, Refused>, LaneError> {
         let (position, blind) = (self.position, self.blind_acks(ops));
-        let is_blind: HashSet<usize> = blind.iter().map(|ack| ack.at).collect();
-        let others = || ops.iter().enumerate().filter(|(at, _)| !is_blind.contains(at));
+        let mut is_blind = vec![false; ops.len()];
+        blind.iter().for_each(|ack| is_blind[ack.at] = true);
+        let others = || ops.iter().enumerate().filter(|(at, _)| !is_blind[*at]);
         let decided_ops =
             if blind.is_empty() { Cow::Borrowed(ops) } else { others().map(|(_, op)| op.clone()).collect() };
 
-        let (mut view, mut locations) = (View::new(), Locations::new());
+        let (mut view, mut locations) = (View::with_capacity(decided_ops.len()), Locations::new());
         self.learn(&mut view, &mut locations, decided_ops.iter().flat_map(first_needs), now).await?;
         let context = Context { epoch: self.epoch(), prior_claim: self.prior_claim, now };
         let mut decided = loop {
@@ -232,17 +233,18 @@ impl Owner {
     /// Takes note of a write. The timers of slots in which not all were found that were to leave.
     fn settle(&mut self, mut note: Note, taken_out: &[TakenOut]) -> HashSet<TimerId> {
         let mut missed = HashSet::new();
-        for (command, slot, ids) in std::mem::take(&mut note.leaving) {
-            let found = taken_out.iter().find(|taken| taken.command == command);
+        let leaving = std::mem::take(&mut note.leaving);
+        for timers in leaving.chunk_by(|(one, ..), (other, ..)| one == other) {
+            let ((command, slot, _), ids) = (timers[0], || timers.iter().map(|(.., id)| *id));
+            let found = taken_out.binary_search_by_key(&command, |taken| taken.command);
+            let found = found.ok().map(|at| taken_out[at]);
             match found {
                 Some(taken) if taken.left == 0 => self.catalog.emptied(slot),
-                Some(taken) if taken.removed == ids.len() as u64 => {
-                    self.catalog.removed(slot, ids.iter().copied());
-                }
+                Some(taken) if taken.removed == timers.len() as u64 => self.catalog.removed(slot, ids()),
                 _ => {}
             }
-            if found.is_none_or(|taken| taken.removed < ids.len() as u64) {
-                missed.extend(ids);
+            if found.is_none_or(|taken| taken.removed < timers.len() as u64) {
+                missed.extend(ids());
             }
         }
         self.note(note);
@@ -257,8 +259,10 @@ impl Owner {
     async fn settle_unreported(&mut self, mut note: Note) -> Result<HashSet<TimerId>, LaneError> {
         let leaving = std::mem::take(&mut note.leaving);
         self.note(note);
-        self.read_ids(leaving.iter().map(|(_, slot, _)| *slot)).await?;
-        Ok(leaving.into_iter().flat_map(|(.., ids)| ids).collect())
+        let mut slots: Vec<SlotKey> = leaving.iter().map(|(_, slot, _)| *slot).collect();
+        slots.dedup();
+        self.read_ids(slots.into_iter()).await?;
+        Ok(leaving.into_iter().map(|(.., id)| id).collect())
     }
 }
 

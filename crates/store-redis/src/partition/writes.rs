@@ -3,14 +3,13 @@
 //! Invariant: what was built is idempotent: it may be applied again, as it is, to what it was applied to before. So
 //! nothing in here adds to a number or appends to a list.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-
 /// The arguments of one `apply`: keys and commands, without the numbers that say whose it is.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Writes {
+    /// One for each command, and the indexes.
     keys: Vec<String>,
-    numbers: HashMap<String, usize>,
+    /// The numbers of the indexes, which many commands name.
+    indexes: Vec<usize>,
     args: Arguments,
     commands: usize,
     adds: bool,
@@ -33,24 +32,70 @@ impl Arguments {
         arguments.into_iter().for_each(|argument| self.push(argument));
     }
 
+    pub(crate) const fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Bytes of all arguments.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn get(&self, at: usize) -> &[u8] {
+        let from = if at == 0 { 0 } else { self.ends[at - 1] };
+        &self.bytes[from..self.ends[at]]
+    }
+
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        (0..self.ends.len()).map(|at| {
-            let from = if at == 0 { 0 } else { self.ends[at - 1] };
-            &self.bytes[from..self.ends[at]]
-        })
+        (0..self.len()).map(|at| self.get(at))
     }
 }
+
+/// Arguments of commands, `N` that stay together at a time, to be gathered by key.
+#[derive(Debug)]
+pub(crate) struct ByKey<K, const N: usize> {
+    args: Arguments,
+    /// With the number of the first argument.
+    entries: Vec<(K, usize)>,
+}
+
+impl<K, const N: usize> Default for ByKey<K, N> {
+    fn default() -> Self {
+        Self { args: Arguments::default(), entries: Vec::new() }
+    }
+}
+
+impl<K: Ord, const N: usize> ByKey<K, N> {
+    pub(crate) fn push(&mut self, key: K, arguments: [&[u8]; N]) {
+        self.entries.push((key, self.args.len()));
+        self.args.extend(arguments);
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The arguments of each key, in the order in which they came; keys in their own order.
+    pub(crate) fn groups(&mut self) -> impl Iterator<Item = (&K, impl ExactSizeIterator<Item = &[u8]>)> {
+        self.entries.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let args = &self.args;
+        let same = self.entries.chunk_by(|(one, _), (other, _)| one == other);
+        same.map(move |some| (&some[0].0, (0..some.len() * N).map(move |n| args.get(some[n / N].1 + n % N))))
+    }
+}
+
+/// Arguments of a command.
+pub(crate) trait Args: IntoIterator<Item: AsRef<[u8]>, IntoIter: ExactSizeIterator> {}
+
+impl<I: IntoIterator<Item: AsRef<[u8]>, IntoIter: ExactSizeIterator>> Args for I {}
 
 /// Arguments of one Redis command at most: Lua's stack takes some thousands.
 const MAX_ARGUMENTS: usize = 1_000;
 
 impl Writes {
     /// Adds a Redis command for a key. With more than 1,000 arguments it is repeated; `arity` of them stay together.
-    pub(crate) fn command<I>(&mut self, name: &str, key: &str, arity: usize, args: I)
-    where
-        I: IntoIterator<Item: AsRef<[u8]>, IntoIter: ExactSizeIterator>,
-    {
-        let (key, mut args) = (self.key(key), args.into_iter());
+    pub(crate) fn command<I: Args>(&mut self, name: &str, key: &str, arity: usize, args: I) {
+        let (key, mut args) = (self.key(key.to_owned()), args.into_iter());
         while args.len() > 0 {
             let most = MAX_ARGUMENTS / arity * arity;
             self.push(name, key, &[], args.by_ref().take(most));
@@ -59,37 +104,18 @@ impl Writes {
 
     /// Deletes fields of a hash; `member` leaves `index` if nothing is left. The number of the command, by which the
     /// script's answer names it. At most 1,000 fields.
-    pub(crate) fn take_out<A: AsRef<[u8]>>(
-        &mut self,
-        hash: &str,
-        index: &str,
-        member: &str,
-        ids: &[A],
-    ) -> usize {
+    pub(crate) fn take_out<I: Args>(&mut self, hash: &str, index: &str, member: &str, ids: I) -> usize {
         self.take_out_by("TAKEOUT", hash, index, member, ids)
     }
 
     /// The same for the members of a sorted set.
-    pub(crate) fn take_out_sorted<A: AsRef<[u8]>>(
-        &mut self,
-        set: &str,
-        index: &str,
-        member: &str,
-        ids: &[A],
-    ) -> usize {
+    pub(crate) fn take_out_sorted<I: Args>(&mut self, set: &str, index: &str, member: &str, ids: I) -> usize {
         self.take_out_by("ZTAKEOUT", set, index, member, ids)
     }
 
-    fn take_out_by<A: AsRef<[u8]>>(
-        &mut self,
-        name: &str,
-        key: &str,
-        index: &str,
-        member: &str,
-        ids: &[A],
-    ) -> usize {
-        let (key, index) = (self.key(key), self.key(index));
-        self.push(name, key, &[index.to_string().as_bytes(), member.as_bytes()], ids.iter());
+    fn take_out_by<I: Args>(&mut self, name: &str, key: &str, index: &str, member: &str, ids: I) -> usize {
+        let (key, index) = (self.key(key.to_owned()), self.index(index));
+        self.push(name, key, &[index.to_string().as_bytes(), member.as_bytes()], ids.into_iter());
         self.commands
     }
 
@@ -120,24 +146,29 @@ impl Writes {
 
     /// Bytes of the arguments.
     pub(crate) const fn bytes(&self) -> usize {
-        self.args.bytes.len()
+        self.args.bytes()
     }
 
     /// What it takes to keep it, in bytes, about.
     pub(crate) fn size(&self) -> usize {
-        let keys: usize = self.keys.iter().map(|key| 2 * key.len() + 64).sum();
-        size_of::<Self>() + keys + self.args.bytes.len() + self.args.ends.len() * size_of::<usize>()
+        let keys: usize = self.keys.iter().map(|key| key.len() + 32).sum();
+        size_of::<Self>() + keys + self.args.bytes() + self.args.len() * size_of::<usize>()
     }
 
     /// The number of a key in KEYS. The owner record is number 1.
-    fn key(&mut self, key: &str) -> usize {
-        match self.numbers.entry(key.to_owned()) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(new) => {
-                self.keys.push(key.to_owned());
-                *new.insert(self.keys.len() + 1)
-            }
-        }
+    fn key(&mut self, key: String) -> usize {
+        self.keys.push(key);
+        self.keys.len() + 1
+    }
+
+    /// The number of an index.
+    fn index(&mut self, key: &str) -> usize {
+        let known = self.indexes.iter().find(|number| self.keys[**number - 2] == key);
+        known.copied().unwrap_or_else(|| {
+            let number = self.key(key.to_owned());
+            self.indexes.push(number);
+            number
+        })
     }
 
     fn push<A, I>(&mut self, name: &str, key: usize, before: &[&[u8]], args: I)
@@ -166,11 +197,29 @@ mod tests {
     fn a_command_names_its_key_by_number() {
         let mut writes = Writes::default();
         writes.command("HSET", "slot", 2, &["a", "1", "b", "2"]);
-        let number = writes.take_out("slot", "index", "name", &["c"]);
-        assert_eq!(writes.keys(), ["slot", "index"]);
-        assert_eq!(number, 2);
-        let expected = ["4", "HSET", "2", "a", "1", "b", "2", "3", "TAKEOUT", "2", "3", "name", "c"];
+        let numbers =
+            [("slot", "c"), ("other", "d")].map(|(slot, id)| writes.take_out(slot, "index", "name", [id]));
+        assert_eq!(writes.keys(), ["slot", "slot", "index", "other"]);
+        assert_eq!(numbers, [2, 3]);
+        let expected = [
+            ["4", "HSET", "2", "a", "1", "b", "2"].as_slice(),
+            &["3", "TAKEOUT", "3", "4", "name", "c"],
+            &["3", "TAKEOUT", "5", "4", "name", "d"],
+        ]
+        .concat();
         assert_eq!(texts(&writes), expected);
+    }
+
+    #[test]
+    fn arguments_are_gathered_by_key_in_the_order_in_which_they_came() {
+        let mut pairs = ByKey::<u8, 2>::default();
+        for (key, pair) in [(2, [b"a", b"1"]), (1, [b"b", b"2"]), (2, [b"c", b"3"]), (1, [b"a", b"4"])] {
+            pairs.push(key, pair.map(|argument| argument.as_slice()));
+        }
+        let groups: Vec<_> =
+            pairs.groups().map(|(key, args)| (*key, args.collect::<Vec<_>>().concat())).collect();
+        assert_eq!(groups, [(1, b"b2a4".to_vec()), (2, b"a1c3".to_vec())]);
+        assert!(ByKey::<u8, 1>::default().is_empty());
     }
 
     #[test]

@@ -207,10 +207,13 @@ impl Data {
                     answer.extend([number, removed, before - removed].map(Value::Int));
                 }
                 "FREE" => {
-                    for pair in args.chunks(2) {
-                        if self.field(key, &pair[0]) == bulk(pair[1].clone()) {
-                            self.call("HDEL", key, &pair[..1]);
-                        }
+                    let has = |pair: &&[Vec<u8>]| self.field(key, &pair[0]) == bulk(pair[1].clone());
+                    let mut stale: Vec<_> = args.chunks(2).filter(has).map(|pair| pair[0].clone()).collect();
+                    if stale.len() as i64 == self.call("HLEN", key, &[]) - 1 {
+                        stale.push(Vec::new());
+                    }
+                    if !stale.is_empty() {
+                        self.call("HDEL", key, &stale);
                     }
                 }
                 name => _ = self.call(name, key, args),

@@ -266,8 +266,8 @@ fn alike_keys() -> Check {
         alive(run.owner.apply(batch(schedule(&one)), HandedOver::now()).await)?;
         let key = |timer: &Timer| run.shared.secret.key(&timer.dest, timer.key.as_ref().unwrap());
         let field = key(&other);
-        let hash = Keyspace::new(&run.shared.cluster, PARTITION).app_keys(field.shelf);
-        let named = [b"HSET", hash.as_bytes(), &field.field, &one.id.to_bytes()].map(<[u8]>::to_vec);
+        let hash = Keyspace::new(&run.shared.cluster, PARTITION).app_keys();
+        let named = [b"HSET", hash.as_bytes(), &field, &one.id.to_bytes()].map(<[u8]>::to_vec);
         run.server.state().data.run(&named);
         let by_key = Target::Key(other.dest.clone(), other.key.clone().unwrap());
         let found = alive(run.owner.get(by_key.clone()).await)?.map(|(record, _)| record.timer.id);
