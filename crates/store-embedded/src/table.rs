@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
+use fjall::Slice;
 use mtimer_store::decide::{self, At, Context, Row, Table};
 use mtimer_store::{Answer, Batch, InFlight, LaneError, Place, Record, RequestId, Retained};
 use mtimer_types::{Destination, Ended, Key, Target, Time, TimerId};
@@ -28,6 +29,8 @@ pub(crate) struct View<'a> {
     pub(crate) lane: &'a Arc<LaneShared>,
     /// Positions read by the present operation, of timers that are not where they were filed at birth.
     memo: HashMap<TimerId, Position>,
+    /// The key that was read or written last, and the timer that it names.
+    named: Option<(Slice, Option<TimerId>)>,
     /// What is written next; kept for its room.
     value: Vec<u8>,
     /// Filed as pending by this call.
@@ -43,7 +46,7 @@ impl<'a> View<'a> {
         lane: &'a Arc<LaneShared>,
     ) -> Self {
         let (memo, value, filed) = (HashMap::new(), Vec::new(), Vec::new());
-        Self { tree, destinations, partition, lane, memo, value, filed, counted: false }
+        Self { tree, destinations, partition, lane, memo, named: None, value, filed, counted: false }
     }
 
     /// Applies a batch.
@@ -190,6 +193,21 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The timer that a key names. A decision that changes a key has just read it.
+    fn holder(&mut self, name: Slice) -> Result<Option<TimerId>, Fault> {
+        if let Some((_, id)) = self.named.as_ref().filter(|(named, _)| *named == name) {
+            return Ok(*id);
+        }
+        let bytes = self.tree.get(Space::Keys, &name)?;
+        let id = bytes.map(|bytes| {
+            let id = <[u8; 16]>::try_from(&bytes[..]);
+            id.map(TimerId::from_bytes).map_err(|_| Fault::Damaged("a key's entry is unreadable"))
+        });
+        let id = id.transpose()?;
+        self.named = Some((name, id));
+        Ok(id)
+    }
+
     fn remembered<T>(
         &self,
         memory: Memory,
@@ -308,19 +326,14 @@ impl Table for View<'_> {
 
     fn key(&mut self, dest: &Destination, key: &Key) -> Result<Option<TimerId>, Fault> {
         let Some(number) = self.destinations.find(dest) else { return Ok(None) };
-        let Some(bytes) = self.tree.get(Space::Keys, &app_key(self.partition.id, number, key.as_str()))?
-        else {
-            return Ok(None);
-        };
-        let id =
-            <[u8; 16]>::try_from(&bytes[..]).map_err(|_| Fault::Damaged("a key's entry is unreadable"))?;
-        Ok(Some(TimerId::from_bytes(id)))
+        self.holder(app_key(self.partition.id, number, key.as_str()))
     }
 
     fn set_key(&mut self, dest: &Destination, key: &Key, id: Option<TimerId>) -> Result<(), Fault> {
-        let had = self.key(dest, key)?.is_some();
         let number = self.destinations.number(dest, self.tree)?;
         let name = app_key(self.partition.id, number, key.as_str());
+        let had = self.holder(name.clone())?.is_some();
+        self.named = Some((name.clone(), id));
         let keys = &mut self.partition.counters.census.keys;
         match id {
             Some(id) => {
