@@ -7,7 +7,7 @@
 //!
 //! Not in here: what keys and values mean.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,8 +35,7 @@ pub(crate) struct Tree {
     // Spaces stand before the database, which waits for nobody else to use it when it is dropped.
     spaces: [Keyspace; Space::ALL.len()],
     db: Database,
-    /// In the order of keys: neighbours are quick to insert after each other.
-    overlay: [BTreeMap<Slice, Option<Slice>>; Space::ALL.len()],
+    overlay: [HashMap<Slice, Option<Slice>>; Space::ALL.len()],
     overlaid: usize,
     /// Written and not synced. So may be what is found at opening: whoever wrote it may have been killed before it was.
     dirty: bool,
@@ -143,7 +142,10 @@ impl Tree {
         // The first item: that is where a check of the journal looks for it.
         batch.insert(&self.spaces[Space::Facts as usize], group::KEY, header.encode());
         for (space, overlay) in self.spaces.iter().zip(&mut self.overlay) {
-            for (key, value) in std::mem::take(overlay) {
+            let mut rows: Vec<_> = overlay.drain().collect();
+            // Neighbours are quick to insert after each other.
+            rows.sort_unstable_by(|(a, _), (b, _)| a[..].cmp(&b[..]));
+            for (key, value) in rows {
                 match value {
                     Some(value) => batch.insert(space, key, value),
                     None => batch.remove(space, key),
@@ -181,7 +183,7 @@ impl Tree {
 
     /// Forgets what is not written: after a fault.
     pub(crate) fn abandon(&mut self) {
-        self.overlay.iter_mut().for_each(BTreeMap::clear);
+        self.overlay.iter_mut().for_each(HashMap::clear);
         self.overlaid = 0;
         self.dirty = false;
     }
