@@ -5,6 +5,7 @@ mod deadlines;
 mod delivery;
 mod edits;
 mod fencing;
+mod figures;
 mod gather;
 mod handover;
 mod loading;
