@@ -86,7 +86,8 @@ impl ClusterTask {
             if !self.carry_out().await {
                 break;
             }
-            self.parts.counters.note_node(self.parts.node.counters());
+            let node = &self.parts.node;
+            self.parts.counters.note_node(node.counters(), node.leads(), node.term());
             match self.next().await {
                 Event::Time => self.tell(NodeInput::Tick),
                 Event::Node(input) => {

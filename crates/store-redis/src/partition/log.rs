@@ -9,7 +9,7 @@
 //! Not in here: applying them; when they are safe ([`super::trim`]).
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -36,6 +36,8 @@ pub struct LogStatus {
     pub bytes: usize,
     /// Writes that were dropped for want of memory before they were safe, since the store was opened.
     pub dropped: u64,
+    /// Records that were applied again because Redis had lost them, since the store was opened.
+    pub replayed: u64,
     /// Since when some of the dropped writes are not known to be safe: a failover or a restart of Redis may lose them.
     pub promise_off_since: Option<SystemTime>,
 }
@@ -45,6 +47,7 @@ pub struct LogStatus {
 pub(crate) struct LogBudget {
     limit: usize,
     used: AtomicUsize,
+    replayed: AtomicU64,
     gaps: Mutex<Gaps>,
 }
 
@@ -62,14 +65,15 @@ struct Gaps {
 impl LogBudget {
     /// `limit` in bytes; 0: nothing is kept.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, used: AtomicUsize::new(0), gaps: Mutex::default() }
+        Self { limit, used: AtomicUsize::new(0), replayed: AtomicU64::new(0), gaps: Mutex::default() }
     }
 
     /// See [`LogStatus`].
     pub(crate) fn status(&self) -> LogStatus {
         let gaps = self.gaps();
         let bytes = self.used.load(Ordering::Relaxed);
-        LogStatus { bytes, dropped: gaps.dropped, promise_off_since: gaps.since }
+        let replayed = self.replayed.load(Ordering::Relaxed);
+        LogStatus { bytes, dropped: gaps.dropped, replayed, promise_off_since: gaps.since }
     }
 
     fn gaps(&self) -> MutexGuard<'_, Gaps> {
@@ -216,6 +220,11 @@ impl Log {
         let from = records.queue.iter().position(|kept| kept.record.seq == seq)?;
         records.is_repeating = true;
         Some(records.queue.range(from..).map(|kept| kept.record.clone()).collect())
+    }
+
+    /// One record was applied again.
+    pub(crate) fn replayed(&self) {
+        self.budget.replayed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The store has everything again, since now.

@@ -330,6 +330,7 @@ impl Writer {
                 if stored != record.next {
                     break;
                 }
+                self.log.replayed();
             }
         }
         self.log.repeated();
