@@ -1,6 +1,6 @@
-//! Every metric: its name with its unit, its type, its labels, its help.
+//! Every metric: its name with its unit, its type, its help.
 //!
-//! Invariant: docs/metrics.md documents exactly these; a test compares the two.
+//! Invariant: docs/metrics.md documents exactly these; `tests/metrics.rs` compares them with a scrape.
 
 use prometheus_client::metrics::MetricType;
 
@@ -15,10 +15,6 @@ pub(crate) struct Metric {
 macro_rules! metrics {
     ($( $kind:ident $id:ident = $name:literal, $help:literal; )*) => {
         $( pub(crate) const $id: Metric = Metric { name: $name, kind: MetricType::$kind, help: $help }; )*
-
-        /// All of them.
-        #[cfg(test)]
-        pub(crate) const ALL: &[Metric] = &[$( $id, )*];
     };
 }
 
