@@ -1,5 +1,7 @@
 //! What a broker shows over HTTP: metrics as documented, that follow what happens, and probes.
 
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -113,8 +113,11 @@ async fn everything_is_shown_under_load_while_redis_is_away_and_when_it_is_back(
 
     redis.kill();
     wait_status(&broker, "/readyz", 503).await;
-    let (_, why) = get(&http(&broker), "/readyz");
-    assert!(why.contains("the store of 4 of 4 partitions cannot be reached\n"), "{why}");
+    // Each partition notices by itself.
+    wait_for("all partitions are unreachable", PATIENCE, async || {
+        get(&http(&broker), "/readyz").1.contains("the store of 4 of 4 partitions cannot be reached\n")
+    })
+    .await;
     assert_eq!(get(&http(&broker), "/healthz"), (200, "ok\n".to_owned()));
     let text = scrape(&broker);
     assert_eq!(names(&text), documented(), "while Redis is away");
