@@ -29,7 +29,7 @@ fn a_request_from_the_future_is_refused_until_its_age_can_be_told() {
     rig.join(1, "a", 0);
     let first_sent = rig.now().time + MAX_SENT_AHEAD_MS + 1;
     let timer = rig.timer("a", 60_000);
-    let mut ask = |rig: &mut Rig| {
+    let ask = |rig: &mut Rig| {
         let ops = vec![RequestOp::Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create }];
         rig.session(1, SessionEvent::Request(Request { corr: 1, first_sent, ops }));
         rig.run(1);
