@@ -1,6 +1,6 @@
 //! What the shell counts beside the engine's own counters.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -108,6 +108,8 @@ pub(crate) struct Counters {
     shell: [AtomicU64; ALL.len()],
     /// The cluster node's, as last noted; none without a cluster.
     node: Mutex<Node>,
+    /// Owned partitions whose store did not answer when the cluster's task last looked.
+    unreachable: AtomicUsize,
     handovers: Mutex<Handovers>,
 }
 
@@ -168,6 +170,16 @@ impl Counters {
         node.counters.clear();
         node.counters.extend(counters);
         (node.leads, node.term) = (leads, term.0);
+    }
+
+    /// Notes of how many owned partitions the store does not answer.
+    pub(crate) fn note_unreachable(&self, partitions: usize) {
+        self.unreachable.store(partitions, Ordering::Relaxed);
+    }
+
+    /// See [`Self::note_unreachable`]; 0 without a cluster.
+    pub(crate) fn unreachable(&self) -> usize {
+        self.unreachable.load(Ordering::Relaxed)
     }
 
     /// A partition was acquired, so long after it was assigned.

@@ -67,8 +67,6 @@ pub(crate) struct LaneFigures {
     pub(crate) operations: u64,
     /// Reigns that have ended, in the order of [`ENDS`].
     pub(crate) ended: [u64; ENDS.len()],
-    /// Partitions whose store is away.
-    pub(crate) down: u64,
     /// Calls that are not answered.
     pub(crate) under_way: u64,
 }
@@ -179,7 +177,6 @@ impl Lanes {
             batches: *batches,
             operations: *operations,
             ended: *ended,
-            down: self.down.len() as u64,
             under_way: self.calls.len() as u64,
         }
     }

@@ -391,6 +391,7 @@ impl Shell {
             engine: self.engine.figures(top),
             lanes: self.lanes.figures(),
             assigned: self.assigned().len() as u64,
+            unreachable: self.unreachable() as u64,
             sessions: self.sessions.len() as u64,
             events: self.inbox.len() as u64,
             clustered: self.cluster.is_some(),
@@ -422,11 +423,19 @@ impl Shell {
         if missing > 0 {
             why.push(format!("{missing} of {} partitions are not acquired yet", assigned.len()));
         }
-        let (owned, down) = self.lanes.reach();
+        let down = self.unreachable();
         if down > 0 {
+            let owned = self.lanes.reach().0;
             why.push(format!("the store of {down} of {owned} partitions cannot be reached"));
         }
         why
+    }
+
+    /// Owned partitions whose store cannot be reached. A partition with nothing to do notices late by itself; the cluster's
+    /// task looks every second.
+    fn unreachable(&self) -> usize {
+        let (owned, down) = self.lanes.reach();
+        down.max(self.counters.unreachable()).min(owned)
     }
 
     /// Hands something of a session to the engine; says how much work it was.

@@ -91,8 +91,10 @@ impl ClusterTask {
             match self.next().await {
                 Event::Time => self.tell(NodeInput::Tick),
                 Event::Node(input) => {
-                    if let NodeInput::Unreachable(_) = input {
+                    if let NodeInput::Unreachable(partitions) = &input {
                         self.reaching = false;
+                        let owned = partitions.iter().filter(|p| self.posted.owned.contains_key(p)).count();
+                        self.parts.counters.note_unreachable(owned);
                     }
                     self.tell(input);
                 }

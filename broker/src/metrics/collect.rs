@@ -145,7 +145,7 @@ impl Scrape {
         out.one(&m::STORE_BATCHES, lanes.batches)?;
         out.one(&m::STORE_OPERATIONS, lanes.operations)?;
         out.one(&m::STORE_OUTAGES, self.shell.get(C::StoreOutages))?;
-        out.one(&m::STORE_UNREACHABLE, lanes.down)?;
+        out.one(&m::STORE_UNREACHABLE, self.observed.unreachable)?;
         // Of a store that keeps no log they are 0.
         let of = |name| self.store.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value);
         out.one(&m::STORE_REPLAYED, of("store_log_replayed_records_total"))?;

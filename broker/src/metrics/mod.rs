@@ -47,6 +47,8 @@ pub(crate) struct Observed {
     pub(crate) lanes: LaneFigures,
     /// Partitions that are to be owned.
     pub(crate) assigned: u64,
+    /// Owned partitions whose store cannot be reached.
+    pub(crate) unreachable: u64,
     pub(crate) sessions: u64,
     /// Events that wait for the engine's task.
     pub(crate) events: u64,
