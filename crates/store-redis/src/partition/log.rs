@@ -301,7 +301,7 @@ mod tests {
         log.push(record(5));
         assert!(budget.status().promise_off_since.is_some());
         drop(log);
-        assert_eq!(budget.status(), LogStatus { bytes: 0, dropped: 3, promise_off_since: None });
+        assert_eq!(budget.status(), LogStatus { bytes: 0, dropped: 3, replayed: 0, promise_off_since: None });
     }
 
     #[tokio::test(start_paused = true)]
@@ -312,6 +312,8 @@ mod tests {
         assert_eq!(log.since(2).map(|records| records.len()), Some(3));
         log.trim(5, applied);
         assert_eq!(log.last(), Some(5), "trimmed while its records are applied again");
+        log.replayed();
+        assert_eq!(log.budget.status().replayed, 1);
         log.repeated();
         log.trim(5, applied);
         assert_eq!(log.last(), Some(5), "trimmed for its age before the store lost it");
@@ -323,6 +325,6 @@ mod tests {
     fn without_memory_nothing_is_kept_or_promised() {
         let log = log(0);
         assert!(log.is_empty());
-        assert_eq!(log.budget.status(), LogStatus { bytes: 0, dropped: 0, promise_off_since: None });
+        assert_eq!(log.budget.status(), LogStatus { bytes: 0, dropped: 0, replayed: 0, promise_off_since: None });
     }
 }
