@@ -325,6 +325,9 @@ mod tests {
     fn without_memory_nothing_is_kept_or_promised() {
         let log = log(0);
         assert!(log.is_empty());
-        assert_eq!(log.budget.status(), LogStatus { bytes: 0, dropped: 0, replayed: 0, promise_off_since: None });
+        assert_eq!(
+            log.budget.status(),
+            LogStatus { bytes: 0, dropped: 0, replayed: 0, promise_off_since: None }
+        );
     }
 }
