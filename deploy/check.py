@@ -3,6 +3,7 @@
 Only python3's own modules, and yaml if it is installed. Run by deploy/check, in deploy/.
 """
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -158,11 +159,30 @@ def kubernetes(folder="kubernetes"):
     variables(file, env)
 
 
+def metrics(rules="prometheus/alerts.yml", tests="prometheus/alerts_test.yml", dashboard="grafana/mtimer.json"):
+    """Rules and dashboard use documented metrics only; every rule is tested."""
+    documented = set(re.findall(r"^\| `((?:mtimer|process)_[a-z_]+)` \|", text("../docs/metrics.md"), re.M))
+    check("../docs/metrics.md", len(documented) > 20, "its table of metrics is not found: lines start with '| `mtimer_'")
+    panels = [panel for panel in json.loads(text(dashboard))["panels"] if panel["type"] != "row"]
+    shown = "\n".join(target["expr"] for panel in panels for target in panel["targets"])
+    check(dashboard, len(panels) > 20, "its panels are not found")
+    for file, used in ((rules, text(rules)), (tests, text(tests)), (dashboard, shown)):
+        names = set(re.findall(r"\b((?:mtimer|process)_[a-z_]+)\b", used))
+        check(file, names, "it uses no metric")
+        for name in sorted(names):
+            known = name in documented or re.sub(r"_(bucket|sum|count)$", "", name) in documented
+            check(file, known, f"{name} is not in docs/metrics.md")
+    for alert in re.findall(r"- alert: (\w+)", text(rules)):
+        quiet = f"alertname: {alert} " in text(tests)
+        check(tests, quiet and f'alertname="{alert}"' in text(tests), f"{alert} is not tested both ways")
+
+
 def main():
     check("mtimer.toml", len(SETTINGS) > 20, "its settings are not found: lines start with '#name ='")
     container()
     local()
     systemd()
+    metrics()
     if yaml:
         compose()
         kubernetes()

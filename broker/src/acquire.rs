@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use mtimer_store::{Acquire, AcquireError, Acquired, OwnerRecord, Store, StoreError};
 use mtimer_types::{Epoch, Nonce, PartitionId, Term};
+use tokio::time::Instant;
 
 use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
@@ -104,6 +105,7 @@ impl Acquirer {
     ///
     /// Dropped half way, the partition may or may not have been acquired.
     pub(crate) async fn acquire(&self, partition: PartitionId, ours: Epoch) -> Result<Acquired, BrokerError> {
+        let began = Instant::now();
         let mut backoff = Backoff::new();
         let mut attempt = None;
         loop {
@@ -111,6 +113,7 @@ impl Acquirer {
                 Ok(Some(acquired)) => {
                     self.outage.end();
                     self.counters.count(ShellCounter::PartitionsAcquired);
+                    self.counters.acquired_after(began.elapsed());
                     tracing::debug!(%partition, epoch = %acquired.epoch, "acquired");
                     return Ok(acquired);
                 }

@@ -9,7 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mtimer_core::cluster::{Node, NodeOptions};
@@ -32,10 +32,12 @@ use crate::cluster::{
 use crate::counters::Counters;
 use crate::error::{BrokerError, StartError};
 use crate::frames::ReceiveBudget;
+use crate::http::{self, DEFAULT_HTTP, Sources};
 use crate::inbox::Gate;
 use crate::lanes::{Lanes, Means};
 use crate::listener::listen;
-use crate::options::BrokerOptions;
+use crate::metrics::Source;
+use crate::options::{BrokerOptions, HttpListen};
 use crate::outboxes::Outboxes;
 use crate::session::{SessionContext, welcome};
 use crate::shell::{Control, Membership, Parts, Shell};
@@ -51,6 +53,8 @@ const CONTROLS: usize = 64;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Connections that the system accepts before the listener does.
 const BACKLOG: u32 = 1_024;
+/// The same for metrics and health probes.
+const HTTP_BACKLOG: u32 = 64;
 /// Name and version of this software, as other brokers see them.
 const SOFTWARE: &str = concat!("mtimer/", env!("CARGO_PKG_VERSION"));
 
@@ -114,6 +118,7 @@ async fn begin(
         }
     }
     let listener = socket.listen(BACKLOG).map_err(listen_error)?;
+    let web = Web::start(options.http)?;
     if !local.ip().is_loopback() {
         tracing::warn!(
             %local,
@@ -131,7 +136,7 @@ async fn begin(
         }
         None => (own_all(&options, &store, &counters).await?, None),
     };
-    let (broker, running) = assemble(options, store, counters, ownership, listener, identity)?;
+    let (broker, running) = assemble(options, store, counters, ownership, listener, identity, web)?;
     tokio::spawn(running);
     let end = broker.end.clone();
     let joining = async move {
@@ -291,6 +296,50 @@ async fn own_all(
     }
 }
 
+/// What serves HTTP: it is there before the partitions are.
+struct Web {
+    tasks: Tasks,
+    sources: watch::Sender<Option<Arc<Source>>>,
+    addr: Option<SocketAddr>,
+}
+
+impl Web {
+    fn start(http: HttpListen) -> Result<Self, StartError> {
+        let (sources, answered_from) = watch::channel(None);
+        let mut web = Self { tasks: Tasks::default(), sources, addr: None };
+        match http {
+            HttpListen::Off => {}
+            HttpListen::At(addr) => {
+                web.listen(addr, answered_from).map_err(|source| StartError::Http { addr, source })?;
+            }
+            HttpListen::Auto => {
+                if let Err(error) = web.listen(DEFAULT_HTTP, answered_from) {
+                    tracing::warn!(
+                        addr = %DEFAULT_HTTP, %error,
+                        "metrics and health probes are not served: give this broker an address with --http"
+                    );
+                }
+            }
+        }
+        Ok(web)
+    }
+
+    fn listen(&mut self, addr: SocketAddr, answered_from: Sources) -> io::Result<()> {
+        let listener = bind(addr)?.listen(HTTP_BACKLOG)?;
+        let local = listener.local_addr()?;
+        if !local.ip().is_loopback() {
+            tracing::warn!(
+                %local,
+                "metrics are served beyond this machine, to anybody: they name destinations; trusted networks only"
+            );
+        }
+        tracing::info!(%local, "metrics and health probes are served");
+        self.addr = Some(local);
+        self.tasks.spawn("http", http::serve(listener, answered_from));
+        Ok(())
+    }
+}
+
 /// Puts the parts together: the handle, and the future that runs everything.
 fn assemble(
     options: BrokerOptions,
@@ -299,6 +348,7 @@ fn assemble(
     ownership: Ownership,
     listener: TcpListener,
     identity: Arc<Identity>,
+    web: Web,
 ) -> Result<(Broker, impl Future<Output = ()> + Send + use<>), StartError> {
     let Ownership { means, clock, acquired, cluster } = ownership;
     let (cluster_tasks, membership, peers) = match cluster {
@@ -354,9 +404,20 @@ fn assemble(
     });
     let (ended, end) = watch::channel(None);
     let abort = CancellationToken::new();
-    let broker = Broker { local, control, end, abort: abort.clone() };
+    let source = Source {
+        control: control.clone(),
+        store: store.clone(),
+        counters: counters.clone(),
+        gate: context.gate.clone(),
+        receiving: context.receiving.clone(),
+        outboxes: context.outboxes.clone(),
+        destinations: options.metrics_destinations,
+        started: SystemTime::now(),
+    };
+    let Web { mut tasks, sources, addr: http } = web;
+    sources.send_replace(Some(Arc::new(source)));
+    let broker = Broker { local, http, control, end, abort: abort.clone() };
     let running = async move {
-        let mut tasks = Tasks::default();
         tasks.spawn("engine", shell.run(acquired));
         if let (Some((task, orders)), Some(address)) = (cluster_tasks, address) {
             tasks.spawn("cluster", task.run());
@@ -414,7 +475,7 @@ impl Tasks {
             match joined.map(|joined| self.name_of(joined)) {
                 // The clock and, without sessions, the listener end by themselves once the broker is stopping; who looks
                 // after the address, once it leads here.
-                Some(("clock" | "listener" | "cluster" | "address", Ok(()))) => {}
+                Some(("clock" | "listener" | "cluster" | "address" | "http", Ok(()))) => {}
                 Some((_, end)) => break end,
                 None => break Ok(()),
             }
@@ -463,6 +524,7 @@ async fn wait(mut end: End) -> Result<(), BrokerError> {
 /// A running broker. Dropping it stops it at once, like [`Broker::abort`].
 pub struct Broker {
     local: SocketAddr,
+    http: Option<SocketAddr>,
     control: mpsc::Sender<Control>,
     end: End,
     abort: CancellationToken,
@@ -472,6 +534,11 @@ impl Broker {
     /// Where it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Where it serves metrics and health probes, if it does.
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.http
     }
 
     /// Stops gracefully: in a cluster hands its partitions over first and serves each until then, for 10 s at most. Then it

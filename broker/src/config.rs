@@ -19,7 +19,7 @@ use mtimer_types::{Destination, RetryTiers};
 use serde::Deserialize;
 
 use crate::cluster::ClusterOptions;
-use crate::options::{BrokerOptions, InvalidOptions};
+use crate::options::{BrokerOptions, HttpListen, InvalidOptions};
 pub use units::{InvalidValue, List, Size, Span};
 
 /// Defines [`PartialConfig`] and what has to be said once for each setting.
@@ -65,6 +65,11 @@ macro_rules! settings {
 settings! {
     /// Where clients connect. Nothing is authenticated or encrypted: trusted networks only
     listen: String = "MTIMER_LISTEN",
+    /// Where metrics and health probes are served over HTTP, without authentication: HOST:PORT, off, or auto
+    /// (127.0.0.1:7480 if that is free)
+    http: String = "MTIMER_HTTP",
+    /// Destinations that have metrics of their own; the others are counted together
+    metrics_destinations: usize = "MTIMER_METRICS_DESTINATIONS",
     /// The address that clients are to use, if it is not the one listened on
     advertise: String = "MTIMER_ADVERTISE",
     /// Its share of the partitions in relation to other brokers', 1 to 1000
@@ -353,7 +358,7 @@ impl PartialConfig {
         let store = self.store()?;
         let base = BrokerOptions::default();
         let listen = match &self.listen {
-            Some(text) => parse_listen(text)?,
+            Some(text) => parse_address("listen", text, "host:port, such as 0.0.0.0:7400")?,
             None => base.listen,
         };
         let span = |value: Option<Span>, default: Duration| value.map_or(default, |s| s.0);
@@ -384,6 +389,8 @@ impl PartialConfig {
                 peer_timeout: span(self.peer_timeout, base.membership.peer_timeout),
                 handover_timeout: span(self.handover_timeout, base.membership.handover_timeout),
             },
+            http: self.http()?,
+            metrics_destinations: self.metrics_destinations.unwrap_or(base.metrics_destinations),
             ..BrokerOptions::default()
         };
         broker.validate()?;
@@ -393,6 +400,18 @@ impl PartialConfig {
             store,
             log_format: self.log_format.unwrap_or_default(),
             log_level: self.log_level.unwrap_or_else(|| "info".to_owned()),
+        })
+    }
+
+    fn http(&self) -> Result<HttpListen, ConfigError> {
+        Ok(match self.http.as_deref() {
+            None | Some("auto") => HttpListen::Auto,
+            Some("off") => HttpListen::Off,
+            Some(text) => HttpListen::At(parse_address(
+                "http",
+                text,
+                "host:port, such as 127.0.0.1:7480, or off, or auto",
+            )?),
         })
     }
 
@@ -522,10 +541,10 @@ fn tiers(list: &List<Span>) -> RetryTiers {
     RetryTiers(list.0.iter().map(|s| s.as_ms_u32()).collect())
 }
 
-fn parse_listen(text: &str) -> Result<SocketAddr, ConfigError> {
+fn parse_address(setting: &'static str, text: &str, write: &str) -> Result<SocketAddr, ConfigError> {
     let bad = |what: String| ConfigError::Setting {
-        setting: "listen",
-        message: format!("{text:?} is not an address: {what}; write host:port, such as 0.0.0.0:7400"),
+        setting,
+        message: format!("{text:?} is not an address: {what}; write {write}"),
     };
     let mut found = text.to_socket_addrs().map_err(|e| bad(e.to_string()))?;
     found.next().ok_or_else(|| bad("the name has no address".to_owned()))

@@ -1,7 +1,11 @@
 //! What the shell counts beside the engine's own counters.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mtimer_core::figures::Durations;
+use mtimer_types::Term;
 
 /// One number of the shell. All count up since start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,7 +107,47 @@ const ALL: &[(ShellCounter, &str)] = &[
 pub(crate) struct Counters {
     shell: [AtomicU64; ALL.len()],
     /// The cluster node's, as last noted; none without a cluster.
-    node: Mutex<Vec<(&'static str, u64)>>,
+    node: Mutex<Node>,
+    /// Owned partitions whose store did not answer when the cluster's task last looked.
+    unreachable: AtomicUsize,
+    handovers: Mutex<Handovers>,
+}
+
+/// What is noted of the cluster node.
+#[derive(Clone, Debug, Default)]
+struct Node {
+    counters: Vec<(&'static str, u64)>,
+    leads: bool,
+    term: u64,
+}
+
+/// How long partitions took to change hands. They do so rarely.
+#[derive(Clone, Copy, Debug, Default)]
+struct Handovers {
+    acquired: Durations,
+    released: Durations,
+}
+
+/// All of this at one moment.
+#[derive(Debug)]
+pub(crate) struct ShellFigures {
+    shell: [u64; ALL.len()],
+    /// The cluster node's counters; none without a cluster.
+    pub(crate) node: Vec<(&'static str, u64)>,
+    /// Whether the cluster node leads.
+    pub(crate) leads: bool,
+    /// The highest term that it has seen.
+    pub(crate) term: u64,
+    /// From assignment to ownership.
+    pub(crate) acquired_after: Durations,
+    /// From the order to give up to the release.
+    pub(crate) released_after: Durations,
+}
+
+impl ShellFigures {
+    pub(crate) fn get(&self, counter: ShellCounter) -> u64 {
+        self.shell[counter as usize]
+    }
 }
 
 impl Counters {
@@ -115,16 +159,52 @@ impl Counters {
         self.add(counter, 1);
     }
 
-    /// Notes how the cluster node's counters stand.
-    pub(crate) fn note_node(&self, counters: impl Iterator<Item = (&'static str, u64)>) {
-        let mut node = self.node();
-        node.clear();
-        node.extend(counters);
+    /// Notes how the cluster node's counters stand, and whether it leads.
+    pub(crate) fn note_node(
+        &self,
+        counters: impl Iterator<Item = (&'static str, u64)>,
+        leads: bool,
+        term: Term,
+    ) {
+        let mut node = locked(&self.node);
+        node.counters.clear();
+        node.counters.extend(counters);
+        (node.leads, node.term) = (leads, term.0);
     }
 
-    fn node(&self) -> MutexGuard<'_, Vec<(&'static str, u64)>> {
-        // Whatever is in it is as good as what was noted before.
-        self.node.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notes of how many owned partitions the store does not answer.
+    pub(crate) fn note_unreachable(&self, partitions: usize) {
+        self.unreachable.store(partitions, Ordering::Relaxed);
+    }
+
+    /// See [`Self::note_unreachable`]; 0 without a cluster.
+    pub(crate) fn unreachable(&self) -> usize {
+        self.unreachable.load(Ordering::Relaxed)
+    }
+
+    /// A partition was acquired, so long after it was assigned.
+    pub(crate) fn acquired_after(&self, took: Duration) {
+        locked(&self.handovers).acquired.add_us(us(took));
+    }
+
+    /// A partition was given up, so long after it was ordered.
+    pub(crate) fn released_after(&self, took: Duration) {
+        locked(&self.handovers).released.add_us(us(took));
+    }
+
+    /// Reads everything.
+    pub(crate) fn read(&self) -> ShellFigures {
+        let Node { counters, leads, term } = locked(&self.node).clone();
+        let Handovers { acquired, released } = *locked(&self.handovers);
+        let shell = std::array::from_fn(|i| self.shell[i].load(Ordering::Relaxed));
+        ShellFigures {
+            shell,
+            node: counters,
+            leads,
+            term,
+            acquired_after: acquired,
+            released_after: released,
+        }
     }
 
     /// Puts these counters among the engine's and the store's, in order of name.
@@ -132,9 +212,18 @@ impl Counters {
         let own =
             ALL.iter().map(|(c, name)| ((*name).to_owned(), self.shell[*c as usize].load(Ordering::Relaxed)));
         counters.extend(own);
-        counters.extend(self.node().iter().map(|(name, n)| ((*name).to_owned(), *n)));
+        counters.extend(locked(&self.node).counters.iter().map(|(name, n)| ((*name).to_owned(), *n)));
         counters.sort();
     }
+}
+
+/// Whatever is in it is as good as what was noted before.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn us(took: Duration) -> u64 {
+    u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -148,13 +237,17 @@ mod tests {
         }
         let counters = Counters::default();
         counters.add(C::Alarms, 3);
-        counters.note_node([("campaigns_total", 1)].into_iter());
-        counters.note_node([("campaigns_total", 2)].into_iter());
+        counters.note_node([("campaigns_total", 1)].into_iter(), false, Term(1));
+        counters.note_node([("campaigns_total", 2)].into_iter(), true, Term(2));
         let mut merged = vec![("scheduled_total".to_owned(), 7)];
         counters.merge_into(&mut merged);
         assert_eq!(merged.len(), ALL.len() + 2);
         assert!(merged.contains(&("campaigns_total".to_owned(), 2)));
         assert!(merged.windows(2).all(|w| w[0].0 < w[1].0), "in order, none twice");
         assert!(merged.contains(&("alarms_total".to_owned(), 3)));
+        counters.acquired_after(Duration::from_millis(7));
+        let read = counters.read();
+        assert_eq!((read.get(C::Alarms), read.leads, read.term), (3, true, 2));
+        assert_eq!((read.acquired_after.count(), read.released_after.count()), (1, 0));
     }
 }

@@ -23,6 +23,16 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
+    /// The address for metrics and health probes cannot be used.
+    #[error(
+        "cannot serve metrics on {addr}: {source}; choose another address with --http, or none with --http off"
+    )]
+    Http {
+        /// The address.
+        addr: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
     /// The system gives no thread for the alarms.
     #[error("cannot start the alarm thread: {0}")]
     Thread(io::Error),

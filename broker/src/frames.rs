@@ -88,6 +88,7 @@ impl std::fmt::Display for Announced {
 /// Memory for frames that are being received, of many connections together.
 #[derive(Debug)]
 pub(crate) struct ReceiveBudget {
+    limit: usize,
     bytes: Arc<Semaphore>,
     /// Held by the one frame that goes on beyond the budget.
     overdraft: Arc<Semaphore>,
@@ -106,7 +107,14 @@ impl ReceiveBudget {
     /// A budget of so many bytes; one frame may exceed it.
     pub(crate) fn new(bytes: usize) -> Self {
         let (waiting, _) = watch::channel(0);
-        Self { bytes: Arc::new(Semaphore::new(bytes)), overdraft: Arc::new(Semaphore::new(1)), waiting }
+        let (limit, overdraft) = (bytes, Arc::new(Semaphore::new(1)));
+        Self { limit, bytes: Arc::new(Semaphore::new(bytes)), overdraft, waiting }
+    }
+
+    /// Bytes of frames that are being received, and their limit.
+    pub(crate) fn used(&self) -> (u64, u64) {
+        let used = self.limit.saturating_sub(self.bytes.available_permits());
+        (used as u64, self.limit as u64)
     }
 
     /// Charges more bytes; says whether there was a wait for them.

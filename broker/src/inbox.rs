@@ -85,6 +85,11 @@ impl Gate {
         (Self { inbox, bytes: Arc::new(Semaphore::new(MAX_INGRESS)) }, events)
     }
 
+    /// Bytes of requests that are not answered, and their limit.
+    pub(crate) fn used(&self) -> (u64, u64) {
+        (MAX_INGRESS.saturating_sub(self.bytes.available_permits()) as u64, MAX_INGRESS as u64)
+    }
+
     pub(crate) fn way(&self, session: SessionId) -> Way {
         Way {
             session,

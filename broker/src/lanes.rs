@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use mtimer_core::figures::Durations;
 use mtimer_core::{Call, CallAnswer, Input};
 use mtimer_store::{Acquired, Health, Lane, LaneError, LaneFuture};
 use mtimer_types::{Epoch, PartitionId};
@@ -50,6 +51,37 @@ struct Reign {
     calls: VecDeque<Option<CallAnswer>>,
 }
 
+/// Kinds of calls, by name.
+const CALLS: [&str; 7] = ["apply", "load", "unload", "get", "list", "census", "release"];
+/// How reigns end, by name.
+pub(crate) const ENDS: [&str; 4] = ["fenced", "rolled_back", "broken", "released"];
+
+/// What the lanes have done and are doing, in numbers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LaneFigures {
+    /// How long answers took, by kind of call.
+    pub(crate) calls: Vec<(&'static str, Durations)>,
+    /// Batches that were sent.
+    pub(crate) batches: u64,
+    /// Operations in them.
+    pub(crate) operations: u64,
+    /// Reigns that have ended, in the order of [`ENDS`].
+    pub(crate) ended: [u64; ENDS.len()],
+    /// Calls that are not answered.
+    pub(crate) under_way: u64,
+}
+
+/// What the lanes count.
+#[derive(Debug, Default)]
+struct Tally {
+    took: [Durations; CALLS.len()],
+    batches: u64,
+    operations: u64,
+    ended: [u64; ENDS.len()],
+}
+
+/// A call that is answered: what kind it was, and how long it took.
+type Took = (usize, Duration);
 type Answered = (PartitionId, Epoch, u64, CallAnswer);
 type HealthChanged = (PartitionId, Epoch, Option<watch::Receiver<Health>>);
 type Reacquired = (PartitionId, Result<Option<Acquired>, BrokerError>);
@@ -74,7 +106,7 @@ pub(crate) enum Means {
 /// All lanes of this broker.
 pub(crate) struct Lanes {
     reigns: HashMap<PartitionId, Reign>,
-    calls: FuturesUnordered<BoxFuture<'static, Answered>>,
+    calls: FuturesUnordered<BoxFuture<'static, (Answered, Took)>>,
     health: FuturesUnordered<BoxFuture<'static, HealthChanged>>,
     means: Means,
     acquiring: JoinSet<Reacquired>,
@@ -86,6 +118,7 @@ pub(crate) struct Lanes {
     answered: VecDeque<PartitionId>,
     /// Partitions whose store is away.
     down: BTreeSet<PartitionId>,
+    tally: Tally,
 }
 
 impl Lanes {
@@ -100,6 +133,7 @@ impl Lanes {
             restless: HashMap::new(),
             answered: VecDeque::new(),
             down: BTreeSet::new(),
+            tally: Tally::default(),
         }
     }
 
@@ -126,8 +160,30 @@ impl Lanes {
         };
         let number = reign.first + reign.calls.len() as u64;
         reign.calls.push_back(None);
+        self.tally.count(&call);
+        let (began, kind) = (tokio::time::Instant::now(), kind(&call));
         let (epoch, answer) = (reign.epoch, make(&*reign.lane, call));
-        self.calls.push(Box::pin(async move { (partition, epoch, number, answer.await) }));
+        self.calls.push(Box::pin(async move {
+            let answer = answer.await;
+            ((partition, epoch, number, answer), (kind, began.elapsed()))
+        }));
+    }
+
+    /// The lanes in numbers.
+    pub(crate) fn figures(&self) -> LaneFigures {
+        let Tally { took, batches, operations, ended } = &self.tally;
+        LaneFigures {
+            calls: CALLS.into_iter().zip(took.iter().copied()).collect(),
+            batches: *batches,
+            operations: *operations,
+            ended: *ended,
+            under_way: self.calls.len() as u64,
+        }
+    }
+
+    /// How many partitions have a lane, and of how many of them the store is away.
+    pub(crate) fn reach(&self) -> (usize, usize) {
+        (self.reigns.len(), self.down.len())
     }
 
     /// Waits for the next event; for ever if nothing is under way.
@@ -138,7 +194,8 @@ impl Lanes {
     pub(crate) async fn next(&mut self) -> LaneEvent {
         loop {
             tokio::select! {
-                Some(answered) = self.calls.next() => {
+                Some((answered, (kind, took))) = self.calls.next() => {
+                    self.tally.took[kind].add_us(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
                     self.note_answer(answered);
                     return LaneEvent::Answered;
                 }
@@ -253,6 +310,7 @@ impl Lanes {
             return;
         };
         self.down.remove(&partition);
+        self.tally.ended[end_of(error)] += 1;
         // A lane that was closed without being asked to has lost its task: that, too, is no reason to leave the partition
         // without an owner.
         if stopping {
@@ -346,6 +404,42 @@ impl Lanes {
                 self.down.remove(&partition);
             }
         }
+    }
+}
+
+impl Tally {
+    fn count(&mut self, call: &Call) {
+        if let Call::Apply(batch) = call {
+            self.batches += 1;
+            self.operations += batch.ops.len() as u64;
+        }
+    }
+}
+
+/// The place of a call in [`CALLS`].
+fn kind(call: &Call) -> usize {
+    match call {
+        Call::Apply(_) => 0,
+        Call::Load(_) => 1,
+        Call::Unload(_) => 2,
+        Call::Get(_) => 3,
+        Call::ParkedDestinations
+        | Call::Parked(..)
+        | Call::Dead(..)
+        | Call::Taken(..)
+        | Call::Unconfirmed(..) => 4,
+        Call::Census => 5,
+        Call::Release(_) => 6,
+    }
+}
+
+/// The place of a reign's end in [`ENDS`].
+fn end_of(error: &LaneError) -> usize {
+    match error {
+        LaneError::Fenced { .. } => 0,
+        LaneError::RolledBack(_) => 1,
+        LaneError::Broken(_) => 2,
+        LaneError::Closed => 3,
     }
 }
 

@@ -22,9 +22,11 @@ mod frames;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handshake;
+mod http;
 mod inbox;
 mod lanes;
 mod listener;
+mod metrics;
 mod options;
 mod outbox;
 mod outboxes;
@@ -40,4 +42,5 @@ pub use broker::{Broker, start, start_unless};
 pub use clock::{HostClock, SystemClock};
 pub use cluster::ClusterOptions;
 pub use error::{BrokerError, StartError};
-pub use options::{BrokerOptions, InvalidOptions};
+pub use http::DEFAULT_HTTP;
+pub use options::{BrokerOptions, HttpListen, InvalidOptions};

@@ -47,6 +47,23 @@ pub struct BrokerOptions {
     pub outboxes_bytes: usize,
     /// Its part in a cluster, if the store is one that brokers share.
     pub membership: ClusterOptions,
+    /// Where metrics and health probes are served.
+    pub http: HttpListen,
+    /// Destinations that have metrics of their own: those with the most pending timers. All others are one, `other`.
+    pub metrics_destinations: usize,
+}
+
+/// Where metrics and health probes are served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HttpListen {
+    /// Nowhere.
+    #[default]
+    Off,
+    /// At [`DEFAULT_HTTP`](crate::DEFAULT_HTTP) if that is free, else nowhere, with a warning: several brokers of one
+    /// machine need not be told anything.
+    Auto,
+    /// At this address, or the broker does not start.
+    At(SocketAddr),
 }
 
 impl Default for BrokerOptions {
@@ -68,6 +85,8 @@ impl Default for BrokerOptions {
             session_outbox_bytes: limits::MAX_SESSION_OUTBOX,
             outboxes_bytes: limits::MAX_OUTBOXES,
             membership: ClusterOptions::default(),
+            http: HttpListen::Off,
+            metrics_destinations: 50,
         }
     }
 }
@@ -98,6 +117,8 @@ const MIN_MEMORY: u64 = 1024 * 1024;
 const MAX_RECEIVING_BYTES: usize = 4_000 * 1024 * 1024;
 /// Most memory for what waits to be read, bytes: the largest outbox of each of 60 clients.
 const MAX_OUTBOXES_BYTES: usize = 4_000 * 1024 * 1024;
+/// Most destinations with metrics of their own: a scrape has to stay small.
+const MAX_METRICS_DESTINATIONS: usize = 10_000;
 /// Longest preload window, ms: beyond it memory holds what will not be needed for long.
 const MAX_PRELOAD_MS: u64 = 600_000;
 /// Longest wait of a due timer for a session before it is parked, ms.
@@ -127,6 +148,13 @@ impl BrokerOptions {
         in_range("session-outbox", self.session_outbox_bytes, least, most, "leave it out")?;
         let (least, most) = (limits::MAX_FRAME, MAX_OUTBOXES_BYTES);
         in_range("outboxes", self.outboxes_bytes, least, most, "512MiB is usual")?;
+        in_range(
+            "metrics-destinations",
+            self.metrics_destinations,
+            0,
+            MAX_METRICS_DESTINATIONS,
+            "each costs six time series",
+        )?;
         check_membership(&self.membership)?;
         check_engine(&self.engine)
     }

@@ -52,6 +52,11 @@ impl Outboxes {
         self.open().outboxes.remove(&number);
     }
 
+    /// Bytes that wait to be sent, and their limit.
+    pub(crate) fn used(&self) -> (u64, u64) {
+        (self.bytes.load(Ordering::Relaxed) as u64, self.limit as u64)
+    }
+
     /// Takes so many bytes for a message; `false`: they are not there.
     pub(crate) fn take(&self, bytes: usize) -> bool {
         let fits = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= self.limit);

@@ -28,6 +28,7 @@ use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
 use crate::inbox::{FromSession, Ticket, What};
 use crate::lanes::{LaneEvent, Lanes};
+use crate::metrics::Observed;
 use crate::outbox::Outbox;
 use crate::wheel::Wheel;
 
@@ -49,8 +50,12 @@ const SELF: SessionId = SessionId(0);
 pub(crate) enum Control {
     /// Stop gracefully.
     Stop,
-    /// Tell the state.
+    /// Tell the state, as clients see it; counts in the store.
     Status(oneshot::Sender<Status>),
+    /// Tell the state for metrics, with the figures of so many destinations.
+    Observe(usize, oneshot::Sender<Observed>),
+    /// Tell why this broker is not ready; nothing if it is.
+    Unready(oneshot::Sender<Vec<String>>),
 }
 
 /// What can happen.
@@ -115,6 +120,8 @@ pub(crate) struct Shell {
     cluster: Option<Membership>,
     /// When the load was posted last, monotonic ms.
     load_posted: u64,
+    /// Partitions that are being given up, and since when.
+    giving_up: HashMap<PartitionId, Instant>,
     /// Cluster clock minus monotonic clock when sessions were last told of a step, µs.
     announced_offset: i64,
 }
@@ -168,6 +175,7 @@ impl Shell {
             stopping,
             cluster,
             load_posted: 0,
+            giving_up: HashMap::new(),
             announced_offset,
         }
     }
@@ -323,6 +331,7 @@ impl Shell {
             Order::Own { partition, term, version } => self.lanes.own(partition, (term, version)),
             Order::Disown(partition) => {
                 if self.lanes.disown(partition) {
+                    self.giving_up.entry(partition).or_insert_with(Instant::now);
                     self.handle(Input::Disown(partition));
                 }
             }
@@ -370,7 +379,63 @@ impl Shell {
                 self.questions.insert(corr, to);
                 self.handle(Input::Session(SELF, SessionEvent::Query { corr, query: Query::Status }));
             }
+            // Whoever asked may have gone.
+            Control::Observe(top, to) => _ = to.send(self.observe(top)),
+            Control::Unready(to) => _ = to.send(self.unready()),
         }
+    }
+
+    fn observe(&self, top: usize) -> Observed {
+        Observed {
+            now: self.clock.now().time,
+            engine: self.engine.figures(top),
+            lanes: self.lanes.figures(),
+            assigned: self.assigned().len() as u64,
+            unreachable: self.unreachable() as u64,
+            sessions: self.sessions.len() as u64,
+            events: self.inbox.len() as u64,
+            clustered: self.cluster.is_some(),
+            unready: self.unready(),
+        }
+    }
+
+    /// Partitions that this broker is to own.
+    fn assigned(&self) -> Vec<PartitionId> {
+        match &self.cluster {
+            Some(Membership { address, topology, .. }) => {
+                topology.iter().flat_map(|topology| topology.partitions_of(address)).collect()
+            }
+            None => (0..self.store.info().partitions).map(PartitionId).collect(),
+        }
+    }
+
+    /// Why clients are better sent elsewhere.
+    fn unready(&self) -> Vec<String> {
+        let mut why = Vec::new();
+        if self.phase != Phase::Serving {
+            why.push("the broker is stopping".to_owned());
+        }
+        if self.cluster.as_ref().is_some_and(|cluster| !*cluster.joined.borrow()) {
+            why.push("the broker has not joined its cluster yet".to_owned());
+        }
+        let assigned = self.assigned();
+        let missing = assigned.iter().filter(|partition| !self.lanes.reigns(**partition)).count();
+        if missing > 0 {
+            why.push(format!("{missing} of {} partitions are not acquired yet", assigned.len()));
+        }
+        let down = self.unreachable();
+        if down > 0 {
+            let owned = self.lanes.reach().0;
+            why.push(format!("the store of {down} of {owned} partitions cannot be reached"));
+        }
+        why
+    }
+
+    /// Owned partitions whose store cannot be reached. A partition with nothing to do notices late by itself; the cluster's
+    /// task looks every second.
+    fn unreachable(&self) -> usize {
+        let (owned, down) = self.lanes.reach();
+        down.max(self.counters.unreachable()).min(owned)
     }
 
     /// Hands something of a session to the engine; says how much work it was.
@@ -482,6 +547,9 @@ impl Shell {
             Effect::Alarm(time) => self.wheel.arm(time),
             Effect::LaneEnded(partition, error) => {
                 self.lanes.end(partition, &error, self.phase != Phase::Serving);
+                if let Some(since) = self.giving_up.remove(&partition) {
+                    self.counters.released_after(since.elapsed());
+                }
                 if let Some(cluster) = &self.cluster {
                     cluster.board.lost(partition);
                 }

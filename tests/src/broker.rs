@@ -268,6 +268,8 @@ fn run(launch: &Launch, addr: SocketAddr) -> Result<(Process, Value), (Option<i3
             command.env_remove(name);
         }
     }
+    // Many brokers run at the same time; a test that wants metrics says where.
+    command.env("MTIMER_HTTP", "off");
     command.envs(launch.env.iter().cloned());
     if let Some(value) = launch.sabotage.and_then(Sabotage::value) {
         command.env("MTIMER_SABOTAGE", value);

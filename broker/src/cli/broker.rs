@@ -142,6 +142,7 @@ async fn serve(
     if out.json {
         out.object(&json!({
             "listening": addr.to_string(),
+            "http": broker.http_addr().map(|addr| addr.to_string()),
             "cluster": config.broker.cluster,
             "store": info.kind,
             "durability": info.durability,

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use mtimer_broker::HttpListen;
 use mtimer_broker::config::{Config, LogFormat, PartialConfig, RedisConfig, StoreConfig};
 use serde_json::{Value, json};
 use toml::Table;
@@ -35,6 +36,8 @@ pub(crate) fn as_json(config: &Config) -> Value {
     let b = &config.broker;
     let mut all = json!({
         "listen": b.listen.to_string(),
+        "http": http(b.http),
+        "metrics-destinations": b.metrics_destinations,
         "cluster": b.cluster,
         "preload": ms(b.engine.preload_ms),
         "memory": size(b.engine.memory_bytes),
@@ -132,6 +135,14 @@ pub(crate) fn with_defaults(command: clap::Command, but: &[&str]) -> clap::Comma
     })
 }
 
+fn http(http: HttpListen) -> String {
+    match http {
+        HttpListen::Off => "off".to_owned(),
+        HttpListen::Auto => "auto".to_owned(),
+        HttpListen::At(addr) => addr.to_string(),
+    }
+}
+
 fn tiers(ms_each: &[u32]) -> Vec<String> {
     ms_each.iter().map(|t| ms(u64::from(*t))).collect()
 }
@@ -173,7 +184,7 @@ mod tests {
     fn what_is_shown_can_be_read_again() {
         for text in [
             "",
-            "listen = \"127.0.0.1:1\"\nretry = [\"1s\", \"2m\"]\ndurability = \"embedded-fast\"\npartitions = 8\n\
+            "listen = \"127.0.0.1:1\"\nhttp = \"off\"\nmetrics-destinations = 7\nretry = [\"1s\", \"2m\"]\ndurability = \"embedded-fast\"\npartitions = 8\n\
              startup-timeout = \"3s\"\nmemory = \"64MiB\"\nadvertise = \"h:1\"\nlog-format = \"json\"\n\
              [[destination]]\ngroup = \"g\"\napp = \"a\"\nretry = []\n",
             "redis = [\"redis://a\", \"redis://b\"]\ndurability = \"redis-replicated\"\nreplicas = 3\n\

@@ -98,6 +98,7 @@ impl Assigned {
                 Ok(Step::Acquired(acquired)) => {
                     self.outage.end();
                     self.counters.count(ShellCounter::PartitionsAcquired);
+                    self.counters.acquired_after(wait.began.elapsed());
                     let took_ms = u64::try_from(wait.began.elapsed().as_millis()).unwrap_or(u64::MAX);
                     tracing::debug!(%partition, epoch = %acquired.epoch, took_ms, "acquired");
                     return Ok(Some(*acquired));

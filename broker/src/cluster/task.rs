@@ -86,12 +86,15 @@ impl ClusterTask {
             if !self.carry_out().await {
                 break;
             }
-            self.parts.counters.note_node(self.parts.node.counters());
+            let node = &self.parts.node;
+            self.parts.counters.note_node(node.counters(), node.leads(), node.term());
             match self.next().await {
                 Event::Time => self.tell(NodeInput::Tick),
                 Event::Node(input) => {
-                    if let NodeInput::Unreachable(_) = input {
+                    if let NodeInput::Unreachable(partitions) = &input {
                         self.reaching = false;
+                        let owned = partitions.iter().filter(|p| self.posted.owned.contains_key(p)).count();
+                        self.parts.counters.note_unreachable(owned);
                     }
                     self.tell(input);
                 }

@@ -11,6 +11,7 @@ pub mod api;
 pub mod clock;
 pub mod cluster;
 pub mod engine;
+pub mod figures;
 pub mod retry;
 
 pub use api::{Call, CallAnswer, Counter, Effect, EngineOptions, Input, Now, SessionEvent, SessionId};

@@ -147,6 +147,8 @@ fn command(flags: &[String]) -> std::io::Result<Command> {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MTIMER_")) {
         command.env_remove(name);
     }
+    // Whatever is served at the usual address is not this broker's.
+    command.env("MTIMER_HTTP", "off");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     #[cfg(unix)]
     command.process_group(0);

@@ -9,6 +9,7 @@ use super::roster::{Dest, DestIx, MemberRef};
 use super::table::{Entry, Flight, State};
 use super::{Engine, Phase};
 use crate::api::{Counter, Effect, Now};
+use crate::figures::RedeliveryCause;
 
 /// Deliveries of one frame.
 const FRAME_DELIVERIES: usize = 500;
@@ -205,6 +206,7 @@ impl Engine {
         let timer = &entry.record.timer;
         let timeout_ms = timer.callback_timeout_ms.unwrap_or(timeout_default);
         let attempt = entry.attempt();
+        let taken_over = entry.covered && attempt > 1;
         let delivery = Delivery {
             id,
             key: timer.key.clone(),
@@ -219,6 +221,9 @@ impl Engine {
         entry.state =
             State::InFlight(Flight { attempt, member: Some(to), session: Some(session), client, until });
         self.timeouts.add(until, id, attempt);
+        if taken_over {
+            self.tallies.redelivery(RedeliveryCause::Takeover);
+        }
         self.roster.begin_flight(session, id, delivery.payload.len());
         self.roster.post(to, delivery);
     }
@@ -286,7 +291,7 @@ impl Engine {
     }
 
     /// Sends this turn's deliveries, in frames of bounded size.
-    pub(super) fn send(&mut self) {
+    pub(super) fn send(&mut self, now: Now) {
         for member in std::mem::take(&mut self.roster.outgoing) {
             let Some(m) = self.roster.member(member) else { continue };
             let (session, registration) = (m.session, m.registration);
@@ -297,6 +302,9 @@ impl Engine {
             self.count(Counter::Delivered, outbox.len() as u64);
             self.count(Counter::Redelivered, again as u64);
             for delivery in outbox {
+                if delivery.attempt == 1 {
+                    self.tallies.sent_after.add_ms(now.time.ms_since(delivery.due));
+                }
                 bytes += delivery.payload.len();
                 frame.push(delivery);
                 if frame.len() >= FRAME_DELIVERIES || bytes >= FRAME_BYTES {

@@ -24,6 +24,7 @@
 mod counting;
 mod delivery;
 mod edits;
+mod figures;
 mod handover;
 mod hash;
 mod lanes;
@@ -58,6 +59,7 @@ use self::roster::Roster;
 use self::settle::Report;
 use self::timeouts::Timeouts;
 use crate::api::{Counter, Effect, EngineOptions, Input, Now, SessionEvent, SessionId};
+use crate::figures::Tallies;
 
 /// What need not be at once (plain acknowledgements, claims) goes to the store at multiples of this, ms, of all partitions
 /// together: being woken up costs a store as much as what it is woken up for.
@@ -85,6 +87,7 @@ pub struct Engine {
     timeouts: Timeouts,
     effects: Vec<Effect>,
     counters: [u64; Counter::ALL.len()],
+    tallies: Tallies,
     /// Deliveries and takes not settled, settlements not stored.
     unsettled: usize,
     phase: Phase,
@@ -134,6 +137,7 @@ impl Engine {
             timeouts: Timeouts::default(),
             effects: Vec::new(),
             counters: [0; Counter::ALL.len()],
+            tallies: Tallies::default(),
             unsettled: 0,
             phase: Phase::Running,
             housekeeping_at: now.mono_ms,
@@ -187,7 +191,7 @@ impl Engine {
         self.ask_waiting(now);
         self.hand_over(now);
         self.count_partitions(now);
-        self.send();
+        self.send(now);
         out.append(&mut self.effects);
     }
 

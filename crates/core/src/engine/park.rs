@@ -1,7 +1,7 @@
 //! Set aside until somebody can take it: parking costs no memory and no attempts, and holds up nobody else.
 
 use mtimer_store::{Answer, Op, Page, Record, Verdict};
-use mtimer_types::{Destination, PartitionId, Time, TimerId};
+use mtimer_types::{Destination, PartitionId, Time, Timer, TimerId};
 
 use super::Engine;
 use super::partition::Pending;
@@ -32,6 +32,10 @@ pub(super) struct Sweep {
 impl Park {
     fn note_deadline(&mut self, deadline: Option<Time>) {
         self.deadline = [self.deadline, deadline].into_iter().flatten().min();
+    }
+
+    fn note_due(&mut self, due: Time) {
+        self.oldest = Some(self.oldest.map_or(due, |oldest| oldest.min(due)));
     }
 }
 
@@ -144,22 +148,23 @@ impl Engine {
         let at = id.partition();
         let entry = self.partition(at).and_then(|p| p.table.get(id));
         let Some(entry) = entry.filter(|e| matches!(e.state, State::Parking { .. })) else { return };
-        let (dest, deadline) = (entry.dest, entry.record.timer.deadline);
+        let (dest, timer) = (entry.dest, entry.record.timer.clone());
         if matches!(answer, Answer::Done) {
             self.count(Counter::Parked, 1);
-            self.note_parked(dest, at, deadline);
+            self.note_parked(dest, at, &timer);
         }
         self.forget(id);
     }
 
     /// Notes a parked timer, so that it is fetched when there is credit and expires at its deadline.
-    pub(super) fn note_parked(&mut self, dest: DestIx, at: PartitionId, deadline: Option<Time>) {
+    pub(super) fn note_parked(&mut self, dest: DestIx, at: PartitionId, timer: &Timer) {
         if !self.serves(at) {
             return;
         }
         let park = self.roster.dest_mut(dest).parks.entry(at).or_default();
         park.count += 1;
-        park.note_deadline(deadline);
+        park.note_deadline(timer.deadline);
+        park.note_due(timer.due);
         self.roster.touch(dest);
     }
 
@@ -221,6 +226,7 @@ impl Engine {
             return;
         }
         let dest = self.roster.dest_ix(dest);
+        let oldest = page.rows.iter().map(|record| record.timer.due).min();
         let mut coming = 0;
         for record in page.rows {
             let id = record.timer.id;
@@ -239,6 +245,8 @@ impl Engine {
         d.returning += coming;
         if let Some(park) = d.parks.get_mut(&at) {
             park.returning += coming;
+            // What has been parked for longest comes first, so what is left is hardly older.
+            park.oldest = oldest;
             park.fetching = coming > 0;
             if coming == 0 && page.next.is_none() {
                 d.parks.remove(&at);
@@ -323,6 +331,7 @@ impl Engine {
         self.sweep_at = now.mono_ms + SWEEP_MS;
         let next = page.next.map(|cursor| (self.sweep_at, cursor));
         self.sweep = next.is_some().then(|| Sweep { at, dest: dest.clone(), next });
+        let oldest = page.rows.iter().map(|record| record.timer.due).min();
         let mut earliest = None;
         for record in page.rows {
             let (id, deadline) = (record.timer.id, record.timer.deadline);
@@ -340,6 +349,7 @@ impl Engine {
         let ix = self.roster.dest_ix(dest);
         if let Some(park) = self.roster.dest_mut(ix).parks.get_mut(&at) {
             park.note_deadline(earliest);
+            oldest.into_iter().for_each(|due| park.note_due(due));
         }
         self.roster.touch(ix);
     }

@@ -587,6 +587,7 @@ impl Engine {
     }
 
     pub(super) fn reply(&mut self, to: ReplyRef, reply: OpReply) {
+        self.tallies.replied(&reply);
         let Some(open) = self.requests.get_mut(to.request) else { return };
         open.replies[to.index] = reply;
         open.missing -= 1;

@@ -64,6 +64,8 @@ pub(super) struct Park {
     pub(super) returning: u32,
     /// The earliest deadline that a parked timer has, as far as is known; the beginning of time, if it is to be found out.
     pub(super) deadline: Option<Time>,
+    /// When the first of them was due, as far as is known.
+    pub(super) oldest: Option<Time>,
 }
 
 /// A destination that has members, timers in memory, or parked timers.
@@ -122,6 +124,11 @@ impl Dest {
         if let Some(deadline) = deadline {
             self.deadlines.remove(&(deadline, id));
         }
+    }
+
+    /// About how many wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.ready.len().saturating_sub(self.expired)
     }
 
     /// The earliest deadline of the timers that wait.
@@ -403,9 +410,14 @@ impl Roster {
         }
     }
 
+    /// Registrations for a destination.
+    pub(super) fn members(&self, dest: DestIx) -> usize {
+        self.dest(dest).members.len()
+    }
+
     /// Whether anybody is registered for a destination.
     pub(super) fn has_members(&self, dest: DestIx) -> bool {
-        !self.dest(dest).members.is_empty()
+        self.members(dest) > 0
     }
 
     /// Credit of a destination that is in use.

@@ -12,6 +12,7 @@ use super::requests::OpCtx;
 use super::roster::MemberRef;
 use super::table::{Entry, Flight, State};
 use crate::api::{Counter, Effect, Now, SessionId};
+use crate::figures::RedeliveryCause;
 use crate::retry::{self, Next};
 
 /// The answer to one message of settlements, as it fills.
@@ -128,7 +129,9 @@ impl Engine {
     ) {
         match outcome {
             HandlerOutcome::Ok => self.settle(id, Some(f), Verdict::Ack, report),
-            HandlerOutcome::Retry { after_ms, error } => self.fail(now, id, f, after_ms, &error, report),
+            HandlerOutcome::Retry { after_ms, error } => {
+                self.fail(now, id, f, (RedeliveryCause::Handler, after_ms), &error, report);
+            }
             HandlerOutcome::Fail { error } => {
                 let reason = if self.mode(id) == Mode::AtMostOnce {
                     DeadReason::AtMostOnce
@@ -152,7 +155,7 @@ impl Engine {
         now: Now,
         id: TimerId,
         f: &Flight,
-        after_ms: Option<u32>,
+        (cause, after_ms): (RedeliveryCause, Option<u32>),
         error: &str,
         report: Option<usize>,
     ) {
@@ -180,6 +183,7 @@ impl Engine {
                     if timer.is_past_deadline(fire) {
                         Verdict::Expired
                     } else {
+                        self.tallies.redelivery(cause);
                         Verdict::Retry { fire, tier, failed, error }
                     }
                 }
@@ -278,7 +282,9 @@ impl Engine {
                 if done {
                     self.recent.insert(now, id);
                 }
-                self.forget(id);
+                if let Some(record) = self.forget(id).filter(|_| done) {
+                    self.tallies.acknowledged_after.add_ms(now.time.ms_since(record.timer.due));
+                }
             }
             _ => _ = self.forget(id),
         }
@@ -289,8 +295,14 @@ impl Engine {
         let counter = match verdict {
             Verdict::Ack if !late => Counter::Acknowledged,
             Verdict::Ack | Verdict::LateAck { .. } => Counter::LateAcknowledged,
-            Verdict::Retry { .. } => Counter::Retried,
-            Verdict::Dead { .. } => Counter::Dead,
+            Verdict::Retry { tier, .. } => {
+                self.tallies.retry(*tier);
+                Counter::Retried
+            }
+            Verdict::Dead { reason, .. } => {
+                self.tallies.died(*reason);
+                Counter::Dead
+            }
             Verdict::Expired => Counter::Expired,
             Verdict::Unconfirmed => Counter::Unconfirmed,
         };
@@ -328,16 +340,16 @@ impl Engine {
                 continue;
             }
             self.count(Counter::TimedOut, 1);
-            self.lose(now, id, &f, "no answer within the callback timeout");
+            self.lose(now, id, &f, RedeliveryCause::Timeout, "no answer within the callback timeout");
         }
     }
 
     /// A delivery that will not be settled by its client.
-    fn lose(&mut self, now: Now, id: TimerId, f: &Flight, error: &str) {
+    fn lose(&mut self, now: Now, id: TimerId, f: &Flight, cause: RedeliveryCause, error: &str) {
         if self.mode(id) == Mode::AtMostOnce {
             self.settle(id, Some(f), Verdict::Unconfirmed, None);
         } else {
-            self.fail(now, id, f, None, error, None);
+            self.fail(now, id, f, (cause, None), error, None);
         }
     }
 
@@ -351,7 +363,7 @@ impl Engine {
                 continue;
             }
             self.count(Counter::SessionLost, 1);
-            self.lose(now, id, &f, "the connection was lost");
+            self.lose(now, id, &f, RedeliveryCause::ConnectionLost, "the connection was lost");
         }
     }
 

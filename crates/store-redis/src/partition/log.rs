@@ -312,6 +312,8 @@ mod tests {
         assert_eq!(log.since(2).map(|records| records.len()), Some(3));
         log.trim(5, applied);
         assert_eq!(log.last(), Some(5), "trimmed while its records are applied again");
+        log.replayed();
+        assert_eq!(log.budget.status().replayed, 1);
         log.repeated();
         log.trim(5, applied);
         assert_eq!(log.last(), Some(5), "trimmed for its age before the store lost it");

@@ -6,6 +6,7 @@ mod deadlines;
 mod delivery;
 mod edits;
 mod fencing;
+mod figures;
 mod gather;
 mod handover;
 mod loading;

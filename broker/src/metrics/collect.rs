@@ -1,0 +1,244 @@
+//! Which number becomes which metric.
+
+use std::fmt;
+
+use mtimer_core::Counter;
+use mtimer_core::figures::{Backlog, DEAD_REASONS, REFUSALS, RedeliveryCause};
+use mtimer_protocol::Status;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use super::Observed;
+use super::names as m;
+use super::process::Process;
+use super::write::Writer;
+use crate::counters::{ShellCounter as C, ShellFigures};
+use crate::lanes::ENDS;
+
+/// The names that stand for all destinations that have none of their own in metrics. Names of destinations cannot be empty,
+/// so that no destination has these.
+const OTHER: (&str, &str) = ("other", "");
+
+/// Everything that one scrape has read.
+#[derive(Debug)]
+pub(super) struct Scrape {
+    pub(super) observed: Observed,
+    /// What the store holds; `None`: it was not counted in time.
+    pub(super) status: Option<Status>,
+    pub(super) shell: ShellFigures,
+    pub(super) store: Vec<(&'static str, u64)>,
+    pub(super) inbox: (u64, u64),
+    pub(super) receiving: (u64, u64),
+    pub(super) outboxes: (u64, u64),
+    pub(super) process: Process,
+}
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let out = &mut Writer(encoder);
+        self.about(out)?;
+        self.timers(out)?;
+        self.timers_by_kind(out)?;
+        self.stored(out)?;
+        self.destinations(out)?;
+        self.store(out)?;
+        self.cluster(out)?;
+        self.partitions(out)?;
+        self.queues(out)?;
+        self.sessions(out)?;
+        self.process(out)
+    }
+}
+
+impl Scrape {
+    fn count(&self, counter: Counter) -> u64 {
+        self.observed.engine.counters.get(counter as usize).copied().unwrap_or(0)
+    }
+
+    fn about(&self, out: &mut Writer<'_>) -> fmt::Result {
+        out.by(&m::BUILD_INFO, "version", [(env!("CARGO_PKG_VERSION"), 1u64)])?;
+        out.one(&m::READY, u64::from(self.observed.unready.is_empty()))
+    }
+
+    fn timers(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let tallies = &self.observed.engine.tallies;
+        out.durations(&m::FIRE_LATENESS, &tallies.sent_after)?;
+        out.durations(&m::ACKNOWLEDGE_LATENESS, &tallies.acknowledged_after)?;
+        let single = [
+            (&m::SCHEDULES, Counter::Scheduled),
+            (&m::RESCHEDULES, Counter::Rescheduled),
+            (&m::FIRES, Counter::Delivered),
+            (&m::PARKS, Counter::Parked),
+            (&m::UNPARKS, Counter::Unparked),
+            (&m::UNLOADS, Counter::Unloaded),
+        ];
+        single.into_iter().try_for_each(|(metric, counter)| out.one(metric, self.count(counter)))
+    }
+
+    fn timers_by_kind(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let tallies = &self.observed.engine.tallies;
+        let all = |kinds: &[(&'static str, Counter)]| {
+            kinds.iter().map(|(kind, counter)| (*kind, self.count(*counter))).collect::<Vec<_>>()
+        };
+        let cancels = [("cancelled", Counter::Cancelled), ("too_late", Counter::CancelTooLate)];
+        out.by(&m::CANCELS, "outcome", all(&cancels))?;
+        let settlements = [
+            ("acknowledged", Counter::Acknowledged),
+            ("late_acknowledged", Counter::LateAcknowledged),
+            ("retried", Counter::Retried),
+            ("dead", Counter::Dead),
+            ("expired", Counter::Expired),
+            ("unconfirmed", Counter::Unconfirmed),
+        ];
+        out.by(&m::SETTLEMENTS, "outcome", all(&settlements))?;
+        let refused = [("not_yours", Counter::SettleNotYours), ("late", Counter::SettleLate)];
+        out.by(&m::SETTLEMENTS_REFUSED, "reason", all(&refused))?;
+        let trimmed = [("dead", Counter::DeadTrimmed), ("unconfirmed", Counter::UnconfirmedTrimmed)];
+        out.by(&m::TRIMMED, "kind", all(&trimmed))?;
+        // Tiers that nobody has used but the first would only be noise.
+        let used = tallies.retries.iter().rposition(|n| *n > 0).map_or(1, |last| last + 1);
+        let tiers: Vec<String> = (1..=used).map(|tier| tier.to_string()).collect();
+        out.by(&m::RETRIES, "tier", tiers.iter().map(String::as_str).zip(tallies.retries))?;
+        let reasons = DEAD_REASONS.into_iter().map(|(_, name)| name);
+        out.by(&m::DEAD_LETTERS, "reason", reasons.zip(tallies.dead))?;
+        let causes = RedeliveryCause::ALL.into_iter().map(|(_, name)| name);
+        out.by(&m::REDELIVERIES, "cause", causes.zip(tallies.redeliveries))?;
+        out.by(&m::REFUSALS, "reason", REFUSALS.into_iter().zip(tallies.refusals))
+    }
+
+    /// What was counted in the store; nothing if it was not.
+    fn stored(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let Some(s) = &self.status else { return Ok(()) };
+        let states = [
+            ("pending", s.pending),
+            ("retrying", s.retrying),
+            ("parked", s.parked),
+            ("taken", s.taken),
+            ("dead", s.dead),
+        ];
+        out.by(&m::STORED_TIMERS, "state", states)?;
+        out.one(&m::STORED_KEYS, s.keys)
+    }
+
+    fn destinations(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let engine = &self.observed.engine;
+        let (others, unnamed) = &engine.others;
+        out.one(&m::DESTINATIONS, engine.top.len() as u64 + unnamed)?;
+        let of = |value: fn(&Backlog) -> u64| {
+            let named = engine.top.iter().map(move |(d, b)| ((d.group(), d.app()), value(b)));
+            named.chain([(OTHER, value(others))])
+        };
+        out.by_destination(&m::DESTINATION_PENDING, of(|b| b.pending))?;
+        out.by_destination(&m::DESTINATION_OVERDUE, of(|b| b.waiting + b.parked))?;
+        out.by_destination(&m::DESTINATION_PARKED, of(|b| b.parked))?;
+        out.by_destination(&m::DESTINATION_IN_FLIGHT, of(|b| b.in_flight))?;
+        out.by_destination(&m::DESTINATION_SESSIONS, of(|b| b.sessions))?;
+        let now = self.observed.now;
+        let age = |b: &Backlog| b.oldest.map_or(0, |due| now.ms_since(due)) as f64 / 1_000.0;
+        let named = engine.top.iter().map(|(d, b)| ((d.group(), d.app()), age(b)));
+        out.by_destination(&m::DESTINATION_OLDEST, named.chain([(OTHER, age(others))]))
+    }
+
+    fn store(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let lanes = &self.observed.lanes;
+        out.durations_by(&m::STORE_CALLS, "operation", lanes.calls.iter().map(|(name, took)| (*name, took)))?;
+        out.one(&m::STORE_BATCHES, lanes.batches)?;
+        out.one(&m::STORE_OPERATIONS, lanes.operations)?;
+        out.one(&m::STORE_OUTAGES, self.shell.get(C::StoreOutages))?;
+        out.one(&m::STORE_UNREACHABLE, self.observed.unreachable)?;
+        // Of a store that keeps no log they are 0.
+        let of = |name| self.store.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value);
+        out.one(&m::STORE_REPLAYED, of("store_log_replayed_records_total"))?;
+        out.one(&m::STORE_LOG_DROPPED, of("store_log_dropped_records_total"))?;
+        out.one(&m::STORE_LOG_BYTES, of("store_log_bytes"))?;
+        out.one(&m::STORE_LOG_AT_RISK, of("store_log_promise_off"))
+    }
+
+    fn cluster(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let leads = self.shell.leads || !self.observed.clustered;
+        out.one(&m::LEADER, u64::from(leads))?;
+        out.one(&m::TERM, self.shell.term)?;
+        let events = self.shell.node.iter().map(|(name, n)| (name.trim_end_matches("_total"), *n));
+        out.by(&m::CLUSTER_EVENTS, "event", events)
+    }
+
+    fn partitions(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let (observed, shell) = (&self.observed, &self.shell);
+        out.one(&m::PARTITIONS_OWNED, observed.engine.partitions)?;
+        out.one(&m::PARTITIONS_ASSIGNED, observed.assigned)?;
+        out.one(&m::PARTITIONS_ACQUIRED, shell.get(C::PartitionsAcquired))?;
+        out.one(&m::HANDOVERS_FORCED, shell.get(C::HandoversForced))?;
+        out.durations(&m::PARTITION_ACQUIRE, &shell.acquired_after)?;
+        out.durations(&m::PARTITION_RELEASE, &shell.released_after)?;
+        out.by(&m::LANES_ENDED, "reason", ENDS.into_iter().zip(observed.lanes.ended))
+    }
+
+    fn queues(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let (observed, engine) = (&self.observed, &self.observed.engine);
+        let depths = [
+            ("events", observed.events),
+            ("operations", engine.queued),
+            ("put_off", engine.put_off),
+            ("store_calls", observed.lanes.under_way),
+        ];
+        out.by(&m::QUEUE_DEPTH, "queue", depths)?;
+        let memory = [
+            ("timers", (engine.memory.1, engine.memory_budget)),
+            ("inbox", self.inbox),
+            ("receiving", self.receiving),
+            ("outboxes", self.outboxes),
+        ];
+        out.by(&m::MEMORY_BYTES, "for", memory.map(|(name, (used, _))| (name, used)))?;
+        out.by(&m::MEMORY_LIMIT_BYTES, "for", memory.map(|(name, (_, limit))| (name, limit)))?;
+        out.one(&m::LOADED_TIMERS, engine.memory.0)?;
+        out.one(&m::UNSETTLED, engine.unsettled)
+    }
+
+    fn sessions(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let by = |kinds: &[(&'static str, C)]| {
+            kinds.iter().map(|(kind, counter)| (*kind, self.shell.get(*counter))).collect::<Vec<_>>()
+        };
+        out.one(&m::SESSIONS, self.observed.sessions)?;
+        out.one(&m::CONNECTIONS, self.shell.get(C::ConnectionsAccepted))?;
+        out.one(&m::ACCEPT_ERRORS, self.shell.get(C::AcceptErrors))?;
+        let refused = [
+            ("handshakes", C::ConnectionsRefused),
+            ("sessions", C::SessionsRefused),
+            ("auth", C::AuthRefused),
+            ("version", C::VersionRefused),
+            ("handshake_timeout", C::HandshakesTimedOut),
+            ("handshake_malformed", C::HandshakesMalformed),
+        ];
+        out.by(&m::CONNECTIONS_REFUSED, "reason", by(&refused))?;
+        let closed = [
+            ("protocol", C::SessionsBroken),
+            ("malformed", C::FramesMalformed),
+            ("oversized", C::FramesOversized),
+            ("truncated", C::FramesTruncated),
+            ("slow", C::FramesSlow),
+            ("evicted", C::FramesEvicted),
+            ("out_of_place", C::FramesOutOfPlace),
+            ("heartbeat", C::HeartbeatsMissed),
+            ("write_stalled", C::WritesStalled),
+            ("outbox_overflow", C::OutboxOverflows),
+        ];
+        out.by(&m::SESSIONS_CLOSED, "reason", by(&closed))?;
+        let clock = [
+            ("step", C::ClockSteps),
+            ("outlier", C::ClockOutliers),
+            ("missed_reading", C::ClockReadingsMissed),
+            ("doubtful", C::ClockDoubtful),
+        ];
+        out.by(&m::CLOCK_EVENTS, "event", by(&clock))
+    }
+
+    /// What the system does not tell is left out.
+    fn process(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let p = &self.process;
+        p.cpu_seconds.map_or(Ok(()), |value| out.one(&m::PROCESS_CPU, value))?;
+        p.resident_bytes.map_or(Ok(()), |value| out.one(&m::PROCESS_RSS, value))?;
+        p.open_fds.map_or(Ok(()), |value| out.one(&m::PROCESS_FDS, value))?;
+        p.max_fds.map_or(Ok(()), |value| out.one(&m::PROCESS_MAX_FDS, value))?;
+        out.one(&m::PROCESS_START, p.started_seconds)
+    }
+}

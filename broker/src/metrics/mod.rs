@@ -1,0 +1,135 @@
+//! What a broker shows of itself: metrics in the text format of Prometheus, and whether it is ready.
+//!
+//! Purpose: one scrape reads the counters where they are kept, asks the engine's task for an [`Observed`] and the store for
+//! what it holds, and writes all of it as metrics of one registry.
+//! Invariant: nothing is counted for metrics that takes a lock or memory for each timer; labels come from fixed lists, but
+//! for the names of destinations, whose number is a setting.
+//! Not in here: HTTP.
+
+mod collect;
+mod names;
+mod process;
+mod write;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use mtimer_core::figures::Figures;
+use mtimer_protocol::Status;
+use mtimer_store::Store;
+use mtimer_types::Time;
+use prometheus_client::encoding::text::encode_registry;
+use prometheus_client::registry::Registry;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use self::collect::Scrape;
+use crate::counters::Counters;
+use crate::frames::ReceiveBudget;
+use crate::inbox::Gate;
+use crate::lanes::LaneFigures;
+use crate::outboxes::Outboxes;
+use crate::shell::Control;
+
+/// The content type of what [`Source::scrape`] gives.
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// How long the engine's task may take to answer: it looks at what waits every few milliseconds.
+const ENGINE_WITHIN: Duration = Duration::from_secs(2);
+/// How long the store may take to be counted. What takes longer is left out of the scrape.
+const COUNT_WITHIN: Duration = Duration::from_secs(2);
+
+/// What the engine's task shows of itself.
+#[derive(Debug)]
+pub(crate) struct Observed {
+    pub(crate) now: Time,
+    pub(crate) engine: Figures,
+    pub(crate) lanes: LaneFigures,
+    /// Partitions that are to be owned.
+    pub(crate) assigned: u64,
+    /// Owned partitions whose store cannot be reached.
+    pub(crate) unreachable: u64,
+    pub(crate) sessions: u64,
+    /// Events that wait for the engine's task.
+    pub(crate) events: u64,
+    /// There is a cluster around this broker.
+    pub(crate) clustered: bool,
+    /// Why it is not ready; empty if it is.
+    pub(crate) unready: Vec<String>,
+}
+
+/// What a scrape and a probe are answered from.
+pub(crate) struct Source {
+    pub(crate) control: mpsc::Sender<Control>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) gate: Gate,
+    pub(crate) receiving: Arc<ReceiveBudget>,
+    pub(crate) outboxes: Arc<Outboxes>,
+    /// Destinations that have metrics of their own.
+    pub(crate) destinations: usize,
+    pub(crate) started: SystemTime,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SourceError {
+    /// The engine's task has ended.
+    #[error("the broker has ended")]
+    Ended,
+    /// The engine's task does not answer in time.
+    #[error("the engine has not answered within {} s", ENGINE_WITHIN.as_secs())]
+    Silent,
+    /// A value could not be written.
+    #[error("a metric could not be written")]
+    Write(#[from] fmt::Error),
+}
+
+impl Source {
+    /// Asks whether the broker is ready: the reasons why it is not.
+    pub(crate) async fn unready(&self) -> Result<Vec<String>, SourceError> {
+        self.ask(Control::Unready).await
+    }
+
+    /// Reads everything and writes it as metrics.
+    pub(crate) async fn scrape(&self) -> Result<String, SourceError> {
+        let top = self.destinations;
+        let (observed, status) =
+            tokio::join!(self.ask(|to| Control::Observe(top, to)), timeout(COUNT_WITHIN, self.status()));
+        let scrape = Scrape {
+            observed: observed?,
+            status: status.ok().flatten(),
+            shell: self.counters.read(),
+            store: self.store.counters(),
+            inbox: self.gate.used(),
+            receiving: self.receiving.used(),
+            outboxes: self.outboxes.used(),
+            process: process::read(self.started),
+        };
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(scrape));
+        let mut text = String::new();
+        encode_registry(&mut text, &registry)?;
+        Ok(text)
+    }
+
+    /// Completes when the engine's task has ended.
+    pub(crate) async fn ended(&self) {
+        self.control.closed().await;
+    }
+
+    async fn status(&self) -> Option<Status> {
+        let (to, status) = oneshot::channel();
+        self.control.send(Control::Status(to)).await.ok()?;
+        status.await.ok()
+    }
+
+    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Control) -> Result<T, SourceError> {
+        let asked = async {
+            let (to, answer) = oneshot::channel();
+            self.control.send(question(to)).await.map_err(|_| SourceError::Ended)?;
+            answer.await.map_err(|_| SourceError::Ended)
+        };
+        timeout(ENGINE_WITHIN, asked).await.unwrap_or(Err(SourceError::Silent))
+    }
+}

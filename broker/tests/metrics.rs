@@ -1,0 +1,348 @@
+//! What a broker shows over HTTP: metrics as documented, that follow what happens, and probes.
+
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use mtimer_broker::{Broker, BrokerOptions, DEFAULT_HTTP, HttpListen, StartError, start};
+use mtimer_protocol::{OpReply, RequestOp};
+use mtimer_store::MemoryStore;
+use mtimer_types::{Destination, HandlerOutcome, PartitionId, Time, TimerId};
+use support::{Client, PATIENCE, broker_on, options, schedule, timer, wait_count, works};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+fn with_http() -> BrokerOptions {
+    BrokerOptions { http: HttpListen::At(SocketAddr::from(([127, 0, 0, 1], 0))), ..options() }
+}
+
+fn http(broker: &Broker) -> SocketAddr {
+    broker.http_addr().expect("it serves HTTP")
+}
+
+/// Sends this, and reads what comes until the end of the connection.
+async fn exchange(to: SocketAddr, request: &[u8]) -> String {
+    let mut socket = TcpStream::connect(to).await.unwrap();
+    // It may be closed before all of it is written.
+    let _ = socket.write_all(request).await;
+    let mut answer = Vec::new();
+    let _ = timeout(PATIENCE, socket.read_to_end(&mut answer)).await.expect("the connection ends");
+    String::from_utf8(answer).unwrap()
+}
+
+/// Status and body of a page.
+async fn get(to: SocketAddr, path: &str) -> (u16, String) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
+    let answer = exchange(to, request.as_bytes()).await;
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+async fn scrape(broker: &Broker) -> String {
+    let (status, body) = get(http(broker), "/metrics").await;
+    assert_eq!(status, 200, "{body}");
+    body
+}
+
+/// The value of one sample, written as it is in a scrape.
+fn value(scrape: &str, sample: &str) -> f64 {
+    let line = scrape.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {sample} in\n{scrape}")).parse().unwrap()
+}
+
+/// Waits until a page answers with this status.
+async fn wait_status(broker: &Broker, path: &str, wanted: u16) -> String {
+    let answered = async {
+        loop {
+            let (status, body) = get(http(broker), path).await;
+            if status == wanted {
+                return body;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, answered).await.unwrap_or_else(|_| panic!("{path} never answers {wanted}"))
+}
+
+/// Waits until a sample has reached a value.
+async fn wait_value(broker: &Broker, sample: &str, least: f64) {
+    let reached = async {
+        while value(&scrape(broker).await, sample) < least {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{sample} never reaches {least}"));
+}
+
+/// A documented metric.
+#[derive(Debug)]
+struct Row {
+    kind: String,
+    labels: BTreeSet<String>,
+}
+
+/// The table of docs/metrics.md, by name.
+fn documented() -> BTreeMap<String, Row> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut rows = BTreeMap::new();
+    for line in text.lines().filter(|line| line.starts_with("| `mtimer_") || line.starts_with("| `process_"))
+    {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, kind, _unit, labels, meaning, when] = cells[..] else { panic!("not six columns: {line}") };
+        assert!(!meaning.is_empty() && !when.is_empty(), "{line}");
+        let labels = labels.split(',').map(|l| l.trim().trim_matches('`')).filter(|l| !l.is_empty());
+        let row = Row { kind: kind.to_owned(), labels: labels.map(str::to_owned).collect() };
+        let old = rows.insert(name.trim_matches('`').to_owned(), row);
+        assert!(old.is_none(), "{name} is there twice");
+    }
+    rows
+}
+
+/// Name and labels of a sample line.
+fn sample(line: &str) -> (String, BTreeSet<String>) {
+    let (name, rest) = line.split_once(['{', ' ']).unwrap();
+    let names = rest.split("=\"").filter_map(|part| part.rsplit(['{', ',', '"']).next());
+    let labels = if line.contains('{') {
+        let count = rest.matches("=\"").count();
+        names.take(count).map(str::to_owned).collect()
+    } else {
+        BTreeSet::new()
+    };
+    (name.to_owned(), labels)
+}
+
+#[tokio::test]
+async fn a_scrape_has_exactly_what_is_documented() {
+    let broker = broker_on(&MemoryStore::new(2), with_http()).await;
+    works(&broker, "a").await;
+    let text = scrape(&broker).await;
+    let documented = documented();
+    let shown: BTreeMap<&str, &str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "))
+        .map(|line| line.split_once(' ').unwrap())
+        .collect();
+    let expected: BTreeMap<&str, &str> =
+        documented.iter().map(|(name, row)| (name.as_str(), row.kind.as_str())).collect();
+    // What only Linux tells.
+    let shown_or_linux = |name: &str| shown.contains_key(name) || !cfg!(target_os = "linux");
+    assert!(expected.keys().all(|name| shown_or_linux(name)), "missing in\n{text}");
+    let extra: Vec<_> = shown.iter().filter(|(name, kind)| expected.get(*name) != Some(kind)).collect();
+    assert!(extra.is_empty(), "not in docs/metrics.md, or of another type: {extra:?}");
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (name, mut labels) = sample(line);
+        let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+        let row = documented.get(&name).or_else(|| documented.get(base?)).unwrap_or_else(|| panic!("{line}"));
+        labels.remove("le");
+        assert_eq!(labels, row.labels, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn metrics_follow_what_is_provoked() {
+    let broker = broker_on(&MemoryStore::new(2), with_http()).await;
+    let mut client = Client::welcomed(&broker).await;
+    client.register(1, "a", 10).await;
+    let first = timer("a", 1, b"");
+    client.schedule(&first).await;
+    let (d, _) = client.deliveries(1).await.remove(0);
+    client.settle(&d, HandlerOutcome::Retry { after_ms: None, error: "no".into() }).await;
+    let (d, _) = client.deliveries(1).await.remove(0);
+    client.settle(&d, HandlerOutcome::Fail { error: "no".into() }).await;
+    client.settled().await;
+    client.schedule(&timer("a", 1, b"")).await;
+    let (d, _) = client.deliveries(1).await.remove(0);
+    client.settle(&d, HandlerOutcome::Ok).await;
+    client.settled().await;
+    let mut bad = timer("a", 10, b"");
+    bad.id = TimerId::new(bad.due, Time::ZERO, PartitionId(99), 1);
+    let refused = client
+        .request(vec![RequestOp::Schedule { timer: bad.into(), policy: mtimer_types::KeyPolicy::Create }])
+        .await;
+    assert!(matches!(refused[..], [OpReply::Failed { .. }]));
+    client.schedule(&timer("nobody", 1, b"")).await;
+    wait_count(&broker, "parked_total", 1).await;
+    let text = scrape(&broker).await;
+    for (name, expected) in [
+        ("mtimer_schedules_total", 3.0),
+        ("mtimer_fires_total", 3.0),
+        ("mtimer_retries_total{tier=\"1\"}", 1.0),
+        ("mtimer_redeliveries_total{cause=\"handler\"}", 1.0),
+        ("mtimer_dead_letters_total{reason=\"failed\"}", 1.0),
+        ("mtimer_dead_letters_total{reason=\"exhausted\"}", 0.0),
+        ("mtimer_settlements_total{outcome=\"acknowledged\"}", 1.0),
+        ("mtimer_refusals_total{reason=\"invalid\"}", 1.0),
+        ("mtimer_parks_total", 1.0),
+        ("mtimer_fire_lateness_seconds_count", 2.0),
+        ("mtimer_fire_lateness_seconds_bucket{le=\"+Inf\"}", 2.0),
+        ("mtimer_acknowledge_lateness_seconds_count", 1.0),
+        ("mtimer_stored_timers{state=\"dead\"}", 1.0),
+        ("mtimer_stored_timers{state=\"parked\"}", 1.0),
+        ("mtimer_destination_parked_timers{group=\"group\",app=\"nobody\"}", 1.0),
+        ("mtimer_destination_overdue_timers{group=\"group\",app=\"nobody\"}", 1.0),
+        ("mtimer_destination_sessions{group=\"group\",app=\"a\"}", 1.0),
+        ("mtimer_partitions_owned", 2.0),
+        ("mtimer_partitions_assigned", 2.0),
+        ("mtimer_partitions_acquired_total", 2.0),
+        ("mtimer_partition_acquire_seconds_count", 2.0),
+        ("mtimer_leader", 1.0),
+        ("mtimer_ready", 1.0),
+        ("mtimer_sessions", 1.0),
+        ("mtimer_store_unreachable_partitions", 0.0),
+    ] {
+        assert_eq!(value(&text, name), expected, "{name} in\n{text}");
+    }
+    assert!(value(&text, "mtimer_destination_oldest_overdue_seconds{group=\"group\",app=\"nobody\"}") > 0.0);
+    assert!(value(&text, "mtimer_store_call_seconds_count{operation=\"apply\"}") >= 5.0);
+    assert!(value(&text, "mtimer_store_operations_total") >= 8.0);
+    assert!(value(&text, "mtimer_memory_limit_bytes{for=\"timers\"}") > 0.0);
+    // A lost connection is a cause of its own.
+    client.schedule(&timer("a", 1, b"")).await;
+    client.deliveries(1).await;
+    drop(client);
+    wait_value(&broker, "mtimer_redeliveries_total{cause=\"connection_lost\"}", 1.0).await;
+}
+
+#[tokio::test]
+async fn ten_thousand_groups_are_no_more_series_than_the_setting_allows() {
+    let store = MemoryStore::new(2);
+    let broker = broker_on(&store, BrokerOptions { metrics_destinations: 7, ..with_http() }).await;
+    let mut client = Client::welcomed(&broker).await;
+    let groups: Vec<u32> = (0..10_000).collect();
+    for some in groups.chunks(500) {
+        let ops = some.iter().map(|n| {
+            let mut timer = timer("a", 1, b"");
+            timer.dest = Destination::new(&format!("group \"{n}\"\\"), "a").unwrap();
+            schedule(&timer)
+        });
+        let replies = client.request(ops.collect()).await;
+        assert!(replies.iter().all(|reply| matches!(reply, OpReply::Scheduled { .. })));
+    }
+    for _ in 0..3 {
+        client.schedule(&timer("most", 1, b"")).await;
+    }
+    wait_count(&broker, "parked_total", 10_003).await;
+    let text = scrape(&broker).await;
+    let series = |name: &str| text.lines().filter(|line| line.starts_with(&format!("{name}{{"))).count();
+    for name in documented().keys().filter(|name| name.starts_with("mtimer_destination_")) {
+        assert_eq!(series(name), 8, "{name}");
+    }
+    assert_eq!(value(&text, "mtimer_destinations"), 10_001.0);
+    let pending = "mtimer_destination_pending_timers{group=";
+    assert_eq!(value(&text, &format!("{pending}\"group\",app=\"most\"}}")), 3.0);
+    assert_eq!(value(&text, &format!("{pending}\"other\",app=\"\"}}")), 9_994.0);
+    assert!(text.contains(r#"group="group \""#), "names are escaped");
+    assert!(text.len() < 64 * 1024, "{} bytes", text.len());
+}
+
+#[tokio::test]
+async fn a_broker_whose_store_goes_away_is_alive_and_not_ready_until_it_is_back() {
+    let store = MemoryStore::new(2);
+    let broker = broker_on(&store, with_http()).await;
+    assert_eq!(get(http(&broker), "/readyz").await, (200, "ready\n".to_owned()));
+    store.faults().down(PartitionId(1), "gone");
+    let why = wait_status(&broker, "/readyz", 503).await;
+    assert_eq!(why, "the store of 1 of 2 partitions cannot be reached\n");
+    assert_eq!(get(http(&broker), "/healthz").await, (200, "ok\n".to_owned()));
+    let text = scrape(&broker).await;
+    assert_eq!(
+        (value(&text, "mtimer_ready"), value(&text, "mtimer_store_unreachable_partitions")),
+        (0.0, 1.0)
+    );
+    store.faults().heal(PartitionId(1));
+    wait_status(&broker, "/readyz", 200).await;
+}
+
+#[tokio::test]
+async fn a_broker_that_stops_says_so_and_then_listens_no_more() {
+    let broker = broker_on(&MemoryStore::new(2), with_http()).await;
+    let at = http(&broker);
+    let mut client = Client::welcomed(&broker).await;
+    client.register(1, "a", 10).await;
+    client.schedule(&timer("a", 1, b"")).await;
+    let (d, _) = client.deliveries(1).await.remove(0);
+    let probed = async {
+        let why = wait_status(&broker, "/readyz", 503).await;
+        assert_eq!(why, "the broker is stopping\n");
+        assert_eq!(get(at, "/healthz").await.0, 200);
+        client.settle(&d, HandlerOutcome::Ok).await;
+        while client.next().await.is_some() {}
+    };
+    let (stopped, ()) = tokio::join!(broker.stop(), probed);
+    stopped.unwrap();
+    assert!(TcpStream::connect(at).await.is_err(), "it listens still");
+}
+
+#[tokio::test]
+async fn what_is_no_request_for_a_page_is_refused_and_does_no_harm() {
+    let broker = broker_on(&MemoryStore::new(2), with_http()).await;
+    let at = http(&broker);
+    assert_eq!(get(at, "/").await.0, 404);
+    assert_eq!(get(at, "/metrics/../etc").await.0, 404);
+    let posted = exchange(at, b"POST /metrics HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc").await;
+    assert!(posted.starts_with("HTTP/1.1 405") && posted.contains("allow: GET, HEAD"), "{posted}");
+    let head = exchange(at, b"HEAD /healthz HTTP/1.1\r\nHost: t\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");
+    let page = exchange(at, b"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n").await;
+    assert!(page.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{page}");
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(100_000));
+    for nonsense in [&b"\0\xff\r\n\r\n"[..], b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00", long.as_bytes()] {
+        let socket = TcpStream::connect(at).await.unwrap();
+        let (mut read, mut write) = socket.into_split();
+        let _ = write.write_all(nonsense).await;
+        // Half a request is given up when no more comes.
+        drop(write);
+        let mut answer = Vec::new();
+        let _ = timeout(PATIENCE, read.read_to_end(&mut answer)).await.expect("the connection ends");
+        assert!(!answer.starts_with(b"HTTP/1.1 2"), "{}", String::from_utf8_lossy(&answer));
+    }
+    assert_eq!(get(at, "/healthz").await.0, 200);
+}
+
+#[tokio::test]
+async fn clients_that_are_slow_are_given_up_and_hold_up_nobody_for_long() {
+    let broker = broker_on(&MemoryStore::new(2), with_http()).await;
+    let at = http(&broker);
+    // More than are served at a time: they send half a request, and nothing more.
+    let mut slow = Vec::new();
+    for _ in 0..40 {
+        let mut socket = TcpStream::connect(at).await.unwrap();
+        socket.write_all(b"GET /metrics HTTP/1.1\r\nHost").await.unwrap();
+        slow.push(socket);
+    }
+    assert_eq!(
+        timeout(PATIENCE, get(at, "/readyz")).await.expect("it is served"),
+        (200, "ready\n".to_owned())
+    );
+    works(&broker, "a").await;
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_is_told_with_its_flag() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = taken.local_addr().unwrap();
+    let options = BrokerOptions { http: HttpListen::At(at), ..options() };
+    let error = start(options, std::sync::Arc::new(MemoryStore::new(2))).await.unwrap_err();
+    assert!(matches!(error, StartError::Http { .. }), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.starts_with(&format!("cannot serve metrics on {at}: ")) && text.contains("--http"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn the_usual_address_is_done_without_if_it_is_taken() {
+    // If this fails, somebody else has it.
+    let _taken = TcpListener::bind(DEFAULT_HTTP).await;
+    let broker = broker_on(&MemoryStore::new(2), BrokerOptions { http: HttpListen::Auto, ..options() }).await;
+    assert_eq!(broker.http_addr(), None);
+    works(&broker, "a").await;
+}

@@ -1,0 +1,86 @@
+//! Reads the engine's state for its operators.
+
+use std::cmp::Reverse;
+
+use mtimer_types::Time;
+
+use super::Engine;
+use super::roster::DestIx;
+use super::table::State;
+use crate::figures::{Backlog, Figures};
+
+impl Engine {
+    /// The state in numbers, and the backlogs of the `top` destinations with the most pending timers.
+    ///
+    /// Takes time in proportion to the number of destinations and of timers that are due and wait for a claim.
+    pub fn figures(&self, top: usize) -> Figures {
+        let owned = || self.partitions.iter().flatten();
+        let (top, others) = self.backlogs(top);
+        Figures {
+            tallies: self.tallies.clone(),
+            counters: self.counters.to_vec(),
+            partitions: owned().count() as u64,
+            memory: self.memory(),
+            memory_budget: self.options.memory_bytes,
+            unsettled: self.unsettled as u64,
+            queued: owned().map(|p| (p.queue.len() + p.waiting) as u64).sum(),
+            put_off: owned().map(|p| p.put_off.len() as u64).sum(),
+            top,
+            others,
+        }
+    }
+
+    fn backlogs(&self, top: usize) -> (Vec<(mtimer_types::Destination, Backlog)>, (Backlog, u64)) {
+        let mut all: Vec<(DestIx, Backlog)> =
+            self.roster.dests().map(|(ix, _)| (ix, self.backlog(ix))).collect();
+        self.add_unclaimed(&mut all);
+        let order = |(ix, backlog): &(DestIx, Backlog)| (Reverse(backlog.pending), *ix);
+        if top < all.len() {
+            all.select_nth_unstable_by_key(top, order);
+        }
+        let rest = all.split_off(top.min(all.len()));
+        all.sort_unstable_by_key(order);
+        let others = rest.iter().fold(Backlog::default(), |mut sum, (_, backlog)| {
+            sum.merge(backlog);
+            sum
+        });
+        let named = all.into_iter().map(|(ix, backlog)| (self.roster.dest(ix).name.clone(), backlog));
+        (named.collect(), (others, rest.len() as u64))
+    }
+
+    /// What a destination has to do, without what waits for a claim.
+    fn backlog(&self, ix: DestIx) -> Backlog {
+        let dest = self.roster.dest(ix);
+        let parked: u64 = dest.parks.values().map(|park| park.count).sum();
+        let first_ready = dest.ready.iter().find_map(|id| {
+            let p = self.partitions.get(usize::from(id.partition().0))?.as_deref()?;
+            let entry = p.table.get(*id)?;
+            matches!(entry.state, State::Ready { .. }).then_some(entry.record.timer.due)
+        });
+        let oldest_parked = dest.parks.values().filter_map(|park| park.oldest).min();
+        Backlog {
+            pending: dest.entries as u64 + parked.saturating_sub(u64::from(dest.returning)),
+            waiting: dest.waiting() as u64,
+            parked,
+            in_flight: self.roster.outstanding(ix) as u64,
+            sessions: self.roster.members(ix) as u64,
+            oldest: [first_ready, oldest_parked].into_iter().flatten().min(),
+        }
+    }
+
+    /// Adds what is due and waits for a claim. `all` is in the order of its numbers.
+    fn add_unclaimed(&self, all: &mut [(DestIx, Backlog)]) {
+        for p in self.partitions.iter().flatten() {
+            for id in &p.due {
+                let Some(entry) = p.table.get(*id).filter(|e| matches!(e.state, State::Due)) else {
+                    continue;
+                };
+                if let Ok(at) = all.binary_search_by_key(&entry.dest, |(ix, _)| *ix) {
+                    let due: Time = entry.record.timer.due;
+                    let one = Backlog { waiting: 1, oldest: Some(due), ..Backlog::default() };
+                    all[at].1.merge(&one);
+                }
+            }
+        }
+    }
+}

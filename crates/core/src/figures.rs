@@ -1,0 +1,259 @@
+//! What an engine shows to its operators: tallies by kind, and the state of memory and destinations.
+//!
+//! Purpose: numbers for metrics. A tally is counted as things happen, into arrays of fixed size; the rest is read when it is
+//! asked for ([`Engine::figures`](crate::Engine::figures)).
+//! Invariant: counting allocates nothing, and no number decides anything.
+//! Not in here: names of metrics, how they are written out.
+
+use mtimer_protocol::{ErrorCode, OpReply};
+use mtimer_types::limits::MAX_RETRY_TIERS;
+use mtimer_types::{DeadReason, Destination, Time};
+
+/// Upper bounds of the buckets of [`Durations`], ms, each inclusive. One more bucket has what is longer.
+pub const BUCKETS_MS: [u64; 16] =
+    [1, 2, 5, 10, 20, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 600_000, 3_600_000];
+
+/// A histogram of durations with the bounds of [`BUCKETS_MS`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Durations {
+    /// How many are in each bucket (not in those below it, too).
+    pub buckets: [u64; BUCKETS_MS.len() + 1],
+    /// Sum of all, µs.
+    pub sum_us: u64,
+}
+
+impl Durations {
+    /// Adds one duration, in whole ms.
+    pub fn add_ms(&mut self, ms: u64) {
+        self.buckets[BUCKETS_MS.partition_point(|bound| *bound < ms)] += 1;
+        self.sum_us = self.sum_us.saturating_add(ms.saturating_mul(1_000));
+    }
+
+    /// Adds one duration, in µs.
+    pub fn add_us(&mut self, us: u64) {
+        self.buckets[BUCKETS_MS.partition_point(|bound| bound * 1_000 < us)] += 1;
+        self.sum_us = self.sum_us.saturating_add(us);
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+}
+
+/// Why a timer was, or will be, delivered again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum RedeliveryCause {
+    /// The handler asked for it.
+    Handler,
+    /// No outcome came within the callback timeout.
+    Timeout,
+    /// The client's connection was lost.
+    ConnectionLost,
+    /// A former owner of the partition may have sent it.
+    Takeover,
+}
+
+impl RedeliveryCause {
+    /// All of them, by name.
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Handler, "handler"),
+        (Self::Timeout, "timeout"),
+        (Self::ConnectionLost, "connection_lost"),
+        (Self::Takeover, "takeover"),
+    ];
+}
+
+/// Reasons of dead letters, by name.
+pub const DEAD_REASONS: [(DeadReason, &str); 4] = [
+    (DeadReason::Exhausted, "exhausted"),
+    (DeadReason::Failed, "failed"),
+    (DeadReason::Stopped, "stopped"),
+    (DeadReason::AtMostOnce, "at_most_once"),
+];
+
+/// Why operations of clients were not done, in the order of [`Tallies::refusals`].
+pub const REFUSALS: [&str; 15] = [
+    "invalid",
+    "unauthorized",
+    "version",
+    "not_owner",
+    "unavailable",
+    "store_full",
+    "overloaded",
+    "unknown",
+    "not_replicated",
+    "protocol",
+    "stopping",
+    "key_taken",
+    "conflict",
+    "ended",
+    "moved",
+];
+
+/// What is counted by kind since the start.
+#[derive(Clone, Debug, Default)]
+pub struct Tallies {
+    /// From due to the first delivery.
+    pub sent_after: Durations,
+    /// From due until the store has the acknowledgement, retries included.
+    pub acknowledged_after: Durations,
+    /// Retries that the store has, by tier; the first of them is tier 1.
+    pub retries: [u64; MAX_RETRY_TIERS],
+    /// Dead letters, in the order of [`DEAD_REASONS`].
+    pub dead: [u64; DEAD_REASONS.len()],
+    /// In the order of [`RedeliveryCause::ALL`].
+    pub redeliveries: [u64; RedeliveryCause::ALL.len()],
+    /// In the order of [`REFUSALS`].
+    pub refusals: [u64; REFUSALS.len()],
+}
+
+impl Tallies {
+    pub(crate) fn redelivery(&mut self, cause: RedeliveryCause) {
+        self.redeliveries[cause as usize] += 1;
+    }
+
+    /// `tier`: 1 for the first retry.
+    pub(crate) fn retry(&mut self, tier: u8) {
+        if let Some(n) = self.retries.get_mut(usize::from(tier.saturating_sub(1))) {
+            *n += 1;
+        }
+    }
+
+    pub(crate) fn died(&mut self, reason: DeadReason) {
+        self.dead[reason as usize] += 1;
+    }
+
+    /// Counts an answer to an operation if that was not done.
+    pub(crate) fn replied(&mut self, reply: &OpReply) {
+        let refusal = match reply {
+            OpReply::Failed { code, .. } => match code {
+                ErrorCode::Invalid => 0,
+                ErrorCode::Unauthorized => 1,
+                ErrorCode::Version => 2,
+                ErrorCode::NotOwner => 3,
+                ErrorCode::Unavailable => 4,
+                ErrorCode::StoreFull => 5,
+                ErrorCode::Overloaded => 6,
+                ErrorCode::Unknown => 7,
+                ErrorCode::NotReplicated => 8,
+                ErrorCode::Protocol => 9,
+                ErrorCode::Stopping => 10,
+            },
+            OpReply::KeyTaken(_) => 11,
+            OpReply::Conflict => 12,
+            OpReply::Ended(_) => 13,
+            OpReply::Moved { .. } => 14,
+            OpReply::Scheduled { .. }
+            | OpReply::Kept(_)
+            | OpReply::Cancelled(_)
+            | OpReply::TooLate(_)
+            | OpReply::NotFound
+            | OpReply::Rescheduled(_)
+            | OpReply::Done => return,
+        };
+        self.refusals[refusal] += 1;
+    }
+}
+
+/// What one destination, or several together, have to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Backlog {
+    /// Timers in memory, and parked ones: what is due within the preload window or has not ended since.
+    pub pending: u64,
+    /// Due, and neither delivered nor parked.
+    pub waiting: u64,
+    /// Parked: due, and nobody takes them. About.
+    pub parked: u64,
+    /// Delivered and not settled, by credit in use.
+    pub in_flight: u64,
+    /// Registrations of sessions.
+    pub sessions: u64,
+    /// When the oldest that waits or is parked was due; of those that a former owner has parked, not before this
+    /// broker took the partition over or read them.
+    pub oldest: Option<Time>,
+}
+
+impl Backlog {
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.pending += other.pending;
+        self.waiting += other.waiting;
+        self.parked += other.parked;
+        self.in_flight += other.in_flight;
+        self.sessions += other.sessions;
+        self.oldest = [self.oldest, other.oldest].into_iter().flatten().min();
+    }
+}
+
+/// An engine's state in numbers.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// By kind.
+    pub tallies: Tallies,
+    /// Counters since the start, in the order of [`Counter::ALL`](crate::Counter::ALL).
+    pub counters: Vec<u64>,
+    /// Partitions that are owned.
+    pub partitions: u64,
+    /// Timers in memory, and their bytes.
+    pub memory: (u64, u64),
+    /// Budget of those bytes.
+    pub memory_budget: u64,
+    /// Deliveries and settlements under way.
+    pub unsettled: u64,
+    /// Operations that wait for a batch, or for their turn at a key.
+    pub queued: u64,
+    /// Operations of the owner's own that the store does not take for now.
+    pub put_off: u64,
+    /// The destinations with the most pending timers, most first.
+    pub top: Vec<(Destination, Backlog)>,
+    /// All others together, and how many they are.
+    pub others: (Backlog, u64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_belongs_to_its_bucket() {
+        let mut durations = Durations::default();
+        [0, 1, 2, 3, 3_600_000, 3_600_001].into_iter().for_each(|ms| durations.add_ms(ms));
+        let mut expected = [0; BUCKETS_MS.len() + 1];
+        (expected[0], expected[1], expected[2], expected[15], expected[16]) = (2, 1, 1, 1, 1);
+        assert_eq!(durations.buckets, expected);
+        assert_eq!((durations.count(), durations.sum_us), (6, 7_200_007_000));
+        let mut fine = Durations::default();
+        [1_000, 1_001].into_iter().for_each(|us| fine.add_us(us));
+        assert_eq!((fine.buckets[0], fine.buckets[1], fine.sum_us), (1, 1, 2_001));
+    }
+
+    #[test]
+    fn kinds_are_counted_where_their_names_are() {
+        let mut tallies = Tallies::default();
+        for (n, (reason, _)) in DEAD_REASONS.into_iter().enumerate() {
+            tallies.died(reason);
+            assert_eq!(tallies.dead[n], 1);
+        }
+        for (n, (cause, _)) in RedeliveryCause::ALL.into_iter().enumerate() {
+            tallies.redelivery(cause);
+            assert_eq!(tallies.redeliveries[n], 1);
+        }
+        let named = |tallies: &Tallies, name| {
+            REFUSALS.iter().position(|refusal| *refusal == name).map(|n| tallies.refusals[n])
+        };
+        let failed = |code| OpReply::Failed { code, message: String::new() };
+        tallies.replied(&failed(ErrorCode::StoreFull));
+        tallies.replied(&failed(ErrorCode::Stopping));
+        tallies.replied(&OpReply::Conflict);
+        tallies.replied(&OpReply::NotFound);
+        for name in ["store_full", "stopping", "conflict"] {
+            assert_eq!(named(&tallies, name), Some(1), "{name}");
+        }
+        assert_eq!(tallies.refusals.iter().sum::<u64>(), 3);
+        tallies.retry(1);
+        tallies.retry(MAX_RETRY_TIERS as u8);
+        tallies.retry(u8::MAX);
+        assert_eq!((tallies.retries[0], tallies.retries[MAX_RETRY_TIERS - 1]), (1, 1));
+    }
+}
