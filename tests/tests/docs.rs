@@ -32,8 +32,6 @@ const BROKERS: [u16; 4] = [7400, 7401, 7402, 7403];
 const REDIS: u16 = 6379;
 /// Folders of the repository whose files documents name.
 const FOLDERS: [&str; 6] = ["crates/", "broker/", "client-sdk/", "tests/", "docs/", "deploy/"];
-/// Pages that come with other changes.
-const TO_COME: [&str; 2] = ["sdk.md", "metrics.md"];
 
 #[test]
 fn the_commands_of_the_readme_run() {
@@ -66,7 +64,7 @@ fn paths_that_are_named_exist() {
         for path in code_spans(&read(&document)).iter().filter_map(|span| span.split_whitespace().next()) {
             let named =
                 FOLDERS.iter().any(|folder| path.starts_with(folder)) && !path.contains(['*', '<', '{']);
-            if named && !is_to_come(path) && !root().join(path).exists() {
+            if named && !root().join(path).exists() {
                 wrong.push(format!("{document}: {path}"));
             }
         }
@@ -257,7 +255,7 @@ fn without_code(text: &str) -> String {
 fn broken_links(document: &str) -> Vec<String> {
     let text = without_code(&read(document));
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    let inside = targets.filter(|target| !target.contains("://") && !is_to_come(target));
+    let inside = targets.filter(|target| !target.contains("://"));
     let broken = |target: &&str| {
         let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
         let folder = Path::new(document).parent().unwrap();
@@ -295,10 +293,6 @@ fn literal_part(message: &str) -> String {
 fn joined(source: &str) -> String {
     let lines: Vec<&str> = source.split("\\\n").collect();
     lines.iter().enumerate().map(|(n, line)| if n == 0 { line } else { line.trim_start() }).collect()
-}
-
-fn is_to_come(target: &str) -> bool {
-    TO_COME.iter().any(|page| Path::new(target).file_name().is_some_and(|name| name == *page))
 }
 
 /// All documents of the repository, by their paths in it.
