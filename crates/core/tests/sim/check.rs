@@ -5,10 +5,10 @@
 use mtimer_protocol::{Delivery, OpReply, RequestOp};
 use mtimer_store::{Op, Place, Record, Verdict};
 use mtimer_types::limits::REPEAT_HORIZON_MS;
-use mtimer_types::{DeadReason, Ended, Epoch, Mode, Target, Time, TimerId};
+use mtimer_types::{DeadReason, Ended, Epoch, Mode, PartitionId, Target, Time, TimerId};
 
 use super::HOP_MS;
-use super::history::{Answered, History, Sent};
+use super::history::{Answered, History, Life, Sent};
 use super::plan::Profile;
 
 /// An owner that has lost its partition without knowing may send for so long, ms by its own monotonic clock.
@@ -300,7 +300,10 @@ impl History {
                 "1: answered OK and never stored"
             } else if l.is_live() {
                 "1: still there after the drain"
-            } else if faultless && l.sent.len() > 1 + l.retries_given.len() + l.replays.len() {
+            } else if faultless
+                && l.sent.len()
+                    > 1 + l.retries_given.len() + l.replays.len() + self.by_force(id.partition(), l)
+            {
                 "5: a duplicate without a fault"
             } else {
                 continue;
@@ -311,6 +314,13 @@ impl History {
         if let Some((id, text)) = wrong {
             self.fail(ms, Some(id), text);
         }
+    }
+
+    /// How many owners have sent a timer that took its partition from one which did not release it in time: they know
+    /// of no delivery under way.
+    fn by_force(&self, at: PartitionId, life: &Life) -> usize {
+        let owners = self.owners[usize::from(at.0)].iter().filter(|owner| owner.by_force);
+        owners.filter(|owner| life.sent.iter().any(|sent| sent.epoch == owner.epoch)).count()
     }
 
     /// Which timer an operation is about, as far as its request says.

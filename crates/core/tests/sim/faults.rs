@@ -194,7 +194,7 @@ impl World {
                 self.stats.fault("fenced by a stranger");
                 let epoch = self.store.faults().fence(at);
                 let monos = self.monos();
-                self.history.acquired(self.ms, at, epoch, monos);
+                self.history.acquired(self.ms, at, epoch, monos, false);
             }
             _ => {
                 self.stats.fault("acquisition lost");

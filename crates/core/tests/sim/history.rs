@@ -119,6 +119,8 @@ pub(super) struct Ownership {
     pub(super) epoch: Epoch,
     /// What each broker's monotonic clock showed then, ms.
     pub(super) monos: Vec<u64>,
+    /// Its predecessor lived and had not released the partition in time.
+    pub(super) by_force: bool,
     /// What the owner's clock showed when it heard of it.
     pub(super) begun: Option<Time>,
 }
@@ -230,13 +232,20 @@ impl History {
     }
 
     /// A partition has a new owner (or nobody, if `epoch` was raised by a stranger).
-    pub(super) fn acquired(&mut self, ms: u64, at: PartitionId, epoch: Epoch, monos: Vec<u64>) {
+    pub(super) fn acquired(
+        &mut self,
+        ms: u64,
+        at: PartitionId,
+        epoch: Epoch,
+        monos: Vec<u64>,
+        by_force: bool,
+    ) {
         self.note(ms, None, || format!("partition {at} is acquired, epoch {epoch}"));
         let ownerships = &mut self.owners[usize::from(at.0)];
         if ownerships.last().is_some_and(|r| r.epoch >= epoch) {
             return self.fail(ms, None, "10: an epoch was given twice, or went back");
         }
-        ownerships.push(Ownership { epoch, monos, begun: None });
+        ownerships.push(Ownership { epoch, monos, by_force, begun: None });
     }
 
     /// The new owner of a partition hears of it.

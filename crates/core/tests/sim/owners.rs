@@ -70,7 +70,7 @@ impl World {
         self.want(to, p);
     }
 
-    /// Whether another broker that lives has the partition and does not have to give way yet.
+    /// Whether another broker that lives has the partition and has not released it.
     fn is_held(&self, b: usize, p: u16) -> bool {
         let owner = self.owner_epoch(PartitionId(p));
         let has = |x: &usize| {
@@ -80,7 +80,7 @@ impl World {
         };
         let holder = (0..self.brokers.len()).filter(|x| *x != b).find(has);
         let released = self.store.owner(PartitionId(p)).now_or_never().and_then(Result::ok);
-        holder.is_some() && !released.is_some_and(|o| o.released) && self.ms < self.forced[usize::from(p)]
+        holder.is_some() && !released.is_some_and(|o| o.released)
     }
 
     pub(super) fn try_acquire(&mut self, b: usize, inc: u64, p: u16) {
@@ -92,7 +92,8 @@ impl World {
             return;
         }
         let reachable = self.links[usize::from(p)].state == State::Up;
-        if process.paused || !reachable || self.is_held(b, p) {
+        let held = self.is_held(b, p);
+        if process.paused || !reachable || held && self.ms < self.forced[usize::from(p)] {
             self.at(20, Event::Acquire(b, inc, p));
             return;
         }
@@ -104,7 +105,7 @@ impl World {
         let epoch = self.owner_epoch(partition);
         if epoch != expected {
             let monos = self.monos();
-            self.history.acquired(self.ms, partition, epoch, monos);
+            self.history.acquired(self.ms, partition, epoch, monos, held);
         }
         match acquired {
             Some(Ok(a)) => {
