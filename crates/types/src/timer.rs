@@ -34,7 +34,31 @@ pub enum KeyPolicy {
 /// of 1 ms to 30 days.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct RetryTiers(pub Vec<u32>);
+pub struct RetryTiers(#[serde(deserialize_with = "tiers")] pub Vec<u32>);
+
+/// Reads a list without reserving memory for as many elements as it announces: serde would reserve a
+/// mebibyte for a few bytes of input.
+fn tiers<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u32>, D::Error> {
+    d.deserialize_seq(TiersVisitor)
+}
+
+struct TiersVisitor;
+
+impl<'de> de::Visitor<'de> for TiersVisitor {
+    type Value = Vec<u32>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a list of delays in ms")
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<u32>, A::Error> {
+        let mut all = Vec::new();
+        while let Some(ms) = seq.next_element()? {
+            all.push(ms);
+        }
+        Ok(all)
+    }
+}
 
 /// Holds a timer as its application scheduled it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
