@@ -13,7 +13,8 @@ use tempfile::TempDir;
 /// How long anything may take before a test gives up.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A command that sees nothing of this process's settings.
+/// A command that sees nothing of this process's settings. Brokers serve no HTTP: several run at a time, and the default
+/// port is one.
 pub(crate) fn mtimer(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mtimer"));
     for (name, _) in std::env::vars_os() {
@@ -21,6 +22,7 @@ pub(crate) fn mtimer(args: &[&str]) -> Command {
             command.env_remove(name);
         }
     }
+    command.env("MTIMER_HTTP", "off");
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
