@@ -60,7 +60,10 @@ impl Redis {
             RedisKind::Masters => Self::Many { masters: TestCluster::start(), replicas: Vec::new() },
             RedisKind::Replicated => {
                 let masters = TestCluster::start();
-                let replicas = (0..masters.nodes.len()).map(|master| masters.add_replica(master)).collect();
+                let replicas: Vec<Server> =
+                    (0..masters.nodes.len()).map(|master| masters.add_replica(master)).collect();
+                // Brokers count a replica once they have seen it.
+                replicas.iter().for_each(|replica| masters.wait_until_listed(replica));
                 Self::Many { masters, replicas }
             }
         }
