@@ -65,8 +65,8 @@ macro_rules! settings {
 settings! {
     /// Where clients connect. Nothing is authenticated or encrypted: trusted networks only
     listen: String = "MTIMER_LISTEN",
-    /// Where metrics and health probes are served over HTTP, without authentication: HOST:PORT, off, or auto
-    /// (127.0.0.1:7480 if that is free)
+    /// Where metrics and health probes are served over HTTP, without authentication: HOST:PORT,
+    /// off, or auto (127.0.0.1:7480 if that is free)
     http: String = "MTIMER_HTTP",
     /// Destinations that have metrics of their own; the others are counted together
     metrics_destinations: usize = "MTIMER_METRICS_DESTINATIONS",

@@ -1,9 +1,10 @@
 //! HTTP for operators: `/metrics`, `/healthz`, `/readyz`.
 //!
-//! Purpose: answers scrapes and probes from the moment at which the broker begins to acquire its partitions until the
-//! engine's task has ended.
-//! Invariant: at most [`CONNECTIONS`] connections at a time, one request on each, none longer than [`CONNECTION_WITHIN`];
-//! further ones wait in the system's queue. Nothing here can change anything.
+//! Purpose: answers scrapes and probes from the moment at which the broker begins to acquire its
+//! partitions until the engine's task has ended.
+//! Invariant: at most [`CONNECTIONS`] connections at a time, one request on each, none longer than
+//! [`CONNECTION_WITHIN`]; further ones wait in the system's queue. Nothing here can change
+//! anything.
 //! Not in here: what the answers say (`metrics`).
 
 use std::convert::Infallible;
@@ -37,7 +38,8 @@ const HEAD_WITHIN: Duration = Duration::from_secs(5);
 const CONNECTION_WITHIN: Duration = Duration::from_secs(15);
 /// Memory for the head of a request, bytes; the least that the library allows.
 const HEAD_BYTES: usize = 8 * 1024;
-/// Pause after an error of the listener, which usually means that the process has no file descriptor left.
+/// Pause after an error of the listener, which usually means that the process has no file
+/// descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const TEXT: &str = "text/plain; charset=utf-8";

@@ -53,7 +53,7 @@ struct Reign {
 
 /// Kinds of calls, by name.
 const CALLS: [&str; 7] = ["apply", "load", "unload", "get", "list", "census", "release"];
-/// How reigns end, by name.
+/// How ownerships end, by name.
 pub(crate) const ENDS: [&str; 4] = ["fenced", "rolled_back", "broken", "released"];
 
 /// What the lanes have done and are doing, in numbers.
@@ -65,7 +65,7 @@ pub(crate) struct LaneFigures {
     pub(crate) batches: u64,
     /// Operations in them.
     pub(crate) operations: u64,
-    /// Reigns that have ended, in the order of [`ENDS`].
+    /// Ownerships that have ended, in the order of [`ENDS`].
     pub(crate) ended: [u64; ENDS.len()],
     /// Calls that are not answered.
     pub(crate) under_way: u64,
@@ -433,7 +433,7 @@ fn kind(call: &Call) -> usize {
     }
 }
 
-/// The place of a reign's end in [`ENDS`].
+/// The place of an ownership's end in [`ENDS`].
 fn end_of(error: &LaneError) -> usize {
     match error {
         LaneError::Fenced { .. } => 0,

@@ -27,6 +27,7 @@ mod inbox;
 mod lanes;
 mod listener;
 mod metrics;
+mod observed;
 mod options;
 mod outbox;
 mod outboxes;

@@ -49,7 +49,8 @@ pub struct BrokerOptions {
     pub membership: ClusterOptions,
     /// Where metrics and health probes are served.
     pub http: HttpListen,
-    /// Destinations that have metrics of their own: those with the most pending timers. All others are one, `other`.
+    /// Destinations that have metrics of their own: those with the most pending timers. All others
+    /// are one, `other`.
     pub metrics_destinations: usize,
 }
 
@@ -59,8 +60,8 @@ pub enum HttpListen {
     /// Nowhere.
     #[default]
     Off,
-    /// At [`DEFAULT_HTTP`](crate::DEFAULT_HTTP) if that is free, else nowhere, with a warning: several brokers of one
-    /// machine need not be told anything.
+    /// At [`DEFAULT_HTTP`](crate::DEFAULT_HTTP) if that is free, else nowhere, with a warning:
+    /// several brokers of one machine need not be told anything.
     Auto,
     /// At this address, or the broker does not start.
     At(SocketAddr),

@@ -28,7 +28,7 @@ use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
 use crate::inbox::{FromSession, Ticket, What};
 use crate::lanes::{LaneEvent, Lanes};
-use crate::metrics::Observed;
+use crate::observed::Observed;
 use crate::outbox::Outbox;
 use crate::wheel::Wheel;
 
@@ -431,8 +431,8 @@ impl Shell {
         why
     }
 
-    /// Owned partitions whose store cannot be reached. A partition with nothing to do notices late by itself; the cluster's
-    /// task looks every second.
+    /// Owned partitions whose store cannot be reached. A partition with nothing to do notices late
+    /// by itself; the cluster's task looks every second.
     fn unreachable(&self) -> usize {
         let (owned, down) = self.lanes.reach();
         down.max(self.counters.unreachable()).min(owned)

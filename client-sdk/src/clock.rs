@@ -109,7 +109,8 @@ impl Clock {
         Time::from_ms((state.at_origin + self.elapsed(instant)) / 1_000)
     }
 
-    /// What the broker of connection `session` shows at `instant`, for a time that this broker compares with its own.
+    /// What the broker of connection `session` shows at `instant`, for a time that this broker
+    /// compares with its own.
     pub(crate) fn at_broker(&self, session: u64, instant: Instant) -> Time {
         let mut state = self.state.locked();
         state.look(self.ahead_us);

@@ -1,9 +1,9 @@
-//! The documents are true where a program can tell: their commands run, their links lead somewhere, and the paths and
-//! messages that they name exist.
+//! The documents are true where a program can tell: their commands run, their links lead somewhere,
+//! and the paths and messages that they name exist.
 //!
-//! In the README and in the quick start a block that is marked `sh run` is run and has to succeed. One that is marked
-//! `sh background` is a terminal of its own: it runs until the end of the document. Ports and `cargo run` are replaced,
-//! see [`Place::adapt`].
+//! In the README and in the quick start a block that is marked `sh run` is run and has to succeed.
+//! One that is marked `sh background` is a terminal of its own: it runs until the end of the
+//! document. Ports and `cargo run` are replaced, see [`Place::adapt`].
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -277,7 +277,8 @@ fn anchors(text: &str) -> Vec<String> {
     headings.map(anchor).collect()
 }
 
-/// The longest part of a message without what stands for something else: `ADDR`, `N`, `...`, numbers.
+/// The longest part of a message without what stands for something else: `ADDR`, `N`, `...`,
+/// numbers.
 fn literal_part(message: &str) -> String {
     let stands_for_something = |word: &&str| {
         let word = word.trim_matches(|c: char| !c.is_alphanumeric());

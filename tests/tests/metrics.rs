@@ -113,7 +113,8 @@ async fn everything_is_shown_under_load_while_redis_is_away_and_when_it_is_back(
 
     redis.kill();
     wait_status(&broker, "/readyz", 503).await;
-    // A partition with nothing to do notices late by itself: who looks whether the store is there tells.
+    // A partition with nothing to do notices late by itself: who looks whether the store is there
+    // tells.
     wait_for("all partitions are unreachable", PATIENCE, async || {
         get(&http(&broker), "/readyz").1.contains("the store of 4 of 4 partitions cannot be reached\n")
     })

@@ -8,15 +8,15 @@ use mtimer_protocol::Status;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::Observed;
 use super::names as m;
 use super::process::Process;
 use super::write::Writer;
 use crate::counters::{ShellCounter as C, ShellFigures};
 use crate::lanes::ENDS;
+use crate::observed::Observed;
 
-/// The names that stand for all destinations that have none of their own in metrics. Names of destinations cannot be empty,
-/// so that no destination has these.
+/// The names that stand for all destinations that have none of their own in metrics. Names of
+/// destinations cannot be empty, so that no destination has these.
 const OTHER: (&str, &str) = ("other", "");
 
 /// Everything that one scrape has read.

@@ -1,9 +1,10 @@
-//! What a broker shows of itself: metrics in the text format of Prometheus, and whether it is ready.
+//! What a broker shows of itself: metrics in the text format of Prometheus, and whether it is
+//! ready.
 //!
-//! Purpose: one scrape reads the counters where they are kept, asks the engine's task for an [`Observed`] and the store for
-//! what it holds, and writes all of it as metrics of one registry.
-//! Invariant: nothing is counted for metrics that takes a lock or memory for each timer; labels come from fixed lists, but
-//! for the names of destinations, whose number is a setting.
+//! Purpose: one scrape reads the counters where they are kept, asks the engine's task for an
+//! [`Observed`](crate::observed::Observed) and the store for what it holds, and writes all of it as metrics of one registry.
+//! Invariant: nothing is counted for metrics that takes a lock or memory for each timer; labels
+//! come from fixed lists, but for the names of destinations, whose number is a setting.
 //! Not in here: HTTP.
 
 mod collect;
@@ -15,10 +16,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use mtimer_core::figures::Figures;
 use mtimer_protocol::Status;
 use mtimer_store::Store;
-use mtimer_types::Time;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, oneshot};
@@ -28,7 +27,6 @@ use self::collect::Scrape;
 use crate::counters::Counters;
 use crate::frames::ReceiveBudget;
 use crate::inbox::Gate;
-use crate::lanes::LaneFigures;
 use crate::outboxes::Outboxes;
 use crate::shell::Control;
 
@@ -38,25 +36,6 @@ pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 const ENGINE_WITHIN: Duration = Duration::from_secs(2);
 /// How long the store may take to be counted. What takes longer is left out of the scrape.
 const COUNT_WITHIN: Duration = Duration::from_secs(2);
-
-/// What the engine's task shows of itself.
-#[derive(Debug)]
-pub(crate) struct Observed {
-    pub(crate) now: Time,
-    pub(crate) engine: Figures,
-    pub(crate) lanes: LaneFigures,
-    /// Partitions that are to be owned.
-    pub(crate) assigned: u64,
-    /// Owned partitions whose store cannot be reached.
-    pub(crate) unreachable: u64,
-    pub(crate) sessions: u64,
-    /// Events that wait for the engine's task.
-    pub(crate) events: u64,
-    /// There is a cluster around this broker.
-    pub(crate) clustered: bool,
-    /// Why it is not ready; empty if it is.
-    pub(crate) unready: Vec<String>,
-}
 
 /// What a scrape and a probe are answered from.
 pub(crate) struct Source {

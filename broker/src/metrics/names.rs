@@ -1,6 +1,7 @@
 //! Every metric: its name with its unit, its type, its help.
 //!
-//! Invariant: docs/metrics.md documents exactly these; `tests/metrics.rs` compares them with a scrape.
+//! Invariant: docs/metrics.md documents exactly these; `tests/metrics.rs` compares them with a
+//! scrape.
 
 use prometheus_client::metrics::MetricType;
 

@@ -17,8 +17,9 @@ pub(super) struct Writer<'a>(pub(super) DescriptorEncoder<'a>);
 impl Writer<'_> {
     /// Begins a metric.
     ///
-    /// The library writes OpenMetrics, where a counter's samples have a suffix that its name has not. In the text format
-    /// they have the same name, so names include the suffix and values of counters are written as those of gauges.
+    /// The library writes OpenMetrics, where a counter's samples have a suffix that its name has
+    /// not. In the text format they have the same name, so names include the suffix and values of
+    /// counters are written as those of gauges.
     fn begin(&mut self, metric: &'static Metric) -> Result<MetricEncoder<'_>, fmt::Error> {
         self.0.encode_descriptor(metric.name, metric.help, None, metric.kind)
     }

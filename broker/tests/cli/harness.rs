@@ -13,8 +13,8 @@ use tempfile::TempDir;
 /// How long anything may take before a test gives up.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A command that sees nothing of this process's settings. Brokers serve no HTTP: several run at a time, and the default
-/// port is one.
+/// A command that sees nothing of this process's settings. Brokers serve no HTTP: several run at a
+/// time, and the default port is one.
 pub(crate) fn mtimer(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mtimer"));
     for (name, _) in std::env::vars_os() {

@@ -1,7 +1,8 @@
-//! What an engine shows to its operators: tallies by kind, and the state of memory and destinations.
+//! What an engine shows to its operators: tallies by kind, and the state of memory and
+//! destinations.
 //!
-//! Purpose: numbers for metrics. A tally is counted as things happen, into arrays of fixed size; the rest is read when it is
-//! asked for ([`Engine::figures`](crate::Engine::figures)).
+//! Purpose: numbers for metrics. A tally is counted as things happen, into arrays of fixed size;
+//! the rest is read when it is asked for ([`Engine::figures`](crate::Engine::figures)).
 //! Invariant: counting allocates nothing, and no number decides anything.
 //! Not in here: names of metrics, how they are written out.
 
@@ -9,7 +10,8 @@ use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_types::limits::MAX_RETRY_TIERS;
 use mtimer_types::{DeadReason, Destination, Time};
 
-/// Upper bounds of the buckets of [`Durations`], ms, each inclusive. One more bucket has what is longer.
+/// Upper bounds of the buckets of [`Durations`], ms, each inclusive. One more bucket has what is
+/// longer.
 pub const BUCKETS_MS: [u64; 16] =
     [1, 2, 5, 10, 20, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 600_000, 3_600_000];
 
@@ -160,7 +162,8 @@ impl Tallies {
 /// What one destination, or several together, have to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Backlog {
-    /// Timers in memory, and parked ones: what is due within the preload window or has not ended since.
+    /// Timers in memory, and parked ones: what is due within the preload window or has not ended
+    /// since.
     pub pending: u64,
     /// Due, and neither delivered nor parked.
     pub waiting: u64,
@@ -170,8 +173,8 @@ pub struct Backlog {
     pub in_flight: u64,
     /// Registrations of sessions.
     pub sessions: u64,
-    /// When the oldest that waits or is parked was due; of those that a former owner has parked, not before this
-    /// broker took the partition over or read them.
+    /// When the oldest that waits or is parked was due; of those that a former owner has parked,
+    /// not before this broker took the partition over or read them.
     pub oldest: Option<Time>,
 }
 

@@ -364,7 +364,8 @@ async fn too_few_replicas_to_write_refuses_what_adds_and_holds_the_rest() {
     assert_eq!(*owner.lane.health().borrow(), Health::Up);
 }
 
-/// The old master does not hear that its replica was promoted. It has no replica any more and takes no writes.
+/// The old master does not hear that its replica was promoted. It has no replica any more and takes
+/// no writes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_takes_no_writes_is_left_once_its_replica_was_promoted() {
     let master = Server::start();

@@ -92,11 +92,6 @@ impl View {
         Self::default()
     }
 
-    /// A view that knows nothing, for so many operations.
-    pub fn with_capacity(ops: usize) -> Self {
-        Self { rows: Cells::with_capacity(ops), ended: Cells::with_capacity(ops), ..Self::default() }
-    }
-
     /// Takes in what was read.
     pub fn learn(&mut self, fact: Fact) {
         match fact {

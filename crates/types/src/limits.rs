@@ -30,8 +30,8 @@ pub const DEFAULT_RETRY_TIERS_MS: [u32; 5] = [1_000, 5_000, 30_000, 120_000, 600
 
 /// A repeated request this old, ms, is refused as unknown: outcomes are remembered no longer than this.
 pub const REPEAT_HORIZON_MS: u64 = 30_000;
-/// How far ahead of a broker's clock a request may have been sent, ms: more than a client's view of that clock can be wrong
-/// by. A store keeps outcomes at least this much longer than [`REPEAT_HORIZON_MS`], since such a request looks younger than it is.
+/// How far ahead of a broker's clock a request may have been sent, ms: more than a client's view of
+/// that clock can be wrong by. Such a request looks younger than it is, by as much.
 pub const MAX_SENT_AHEAD_MS: u64 = 5_000;
 
 /// Most partitions of a cluster: owner records and heartbeats stay small.

@@ -36,8 +36,8 @@ pub enum KeyPolicy {
 #[serde(transparent)]
 pub struct RetryTiers(#[serde(deserialize_with = "tiers")] pub Vec<u32>);
 
-/// Reads a list without reserving memory for as many elements as it announces: serde would reserve a
-/// mebibyte for a few bytes of input.
+/// Reads a list without reserving memory for as many elements as it announces: serde would reserve
+/// a mebibyte for a few bytes of input.
 fn tiers<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u32>, D::Error> {
     d.deserialize_seq(TiersVisitor)
 }

@@ -1,8 +1,9 @@
-//! Redis loses writes that it has answered: a master dies whose replica lags, or a lone server restarts without the end
-//! of its append-only file. The brokers live and apply the lost writes again, so that nothing is lost.
+//! Redis loses writes that it has answered: a master dies whose replica lags, or a lone server
+//! restarts without the end of its append-only file. The brokers live and apply the lost writes
+//! again, so that nothing is lost.
 //!
-//! The first only in long rounds (`MTIMER_LONG=1`): beside other tests it finds a fault that is known and not mended yet
-//! (docs/reliability.md).
+//! The first only in long rounds (`MTIMER_LONG=1`): beside other tests it finds a fault that is
+//! known and not mended yet (docs/reliability.md).
 
 use std::fs::File;
 use std::time::Duration;
@@ -20,8 +21,9 @@ fn rounds() -> usize {
     if long() { 20 } else { 2 }
 }
 
-/// Bytes of writes that each round loses at least, of all brokers together. So few that the master dies within a second:
-/// a replica that was cut off for longer has to be synchronised anew, and Redis does not name it as a replica any more.
+/// Bytes of writes that each round loses at least, of all brokers together. So few that the master
+/// dies within a second: a replica that was cut off for longer has to be synchronised anew, and
+/// Redis does not name it as a replica any more.
 const LOST_BYTES: u64 = 1 << 20;
 
 fn load(name: &str) -> Load {

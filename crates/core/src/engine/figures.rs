@@ -10,9 +10,11 @@ use super::table::State;
 use crate::figures::{Backlog, Figures};
 
 impl Engine {
-    /// The state in numbers, and the backlogs of the `top` destinations with the most pending timers.
+    /// The state in numbers, and the backlogs of the `top` destinations with the most pending
+    /// timers.
     ///
-    /// Takes time in proportion to the number of destinations and of timers that are due and wait for a claim.
+    /// Takes time in proportion to the number of destinations and of timers that are due and wait
+    /// for a claim.
     pub fn figures(&self, top: usize) -> Figures {
         let owned = || self.partitions.iter().flatten();
         let (top, others) = self.backlogs(top);

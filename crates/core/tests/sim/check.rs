@@ -316,8 +316,8 @@ impl History {
         }
     }
 
-    /// How many owners have sent a timer that took its partition from one which did not release it in time: they know
-    /// of no delivery under way.
+    /// How many owners have sent a timer that took its partition from one which did not release it
+    /// in time: they know of no delivery under way.
     fn by_force(&self, at: PartitionId, life: &Life) -> usize {
         let owners = self.owners[usize::from(at.0)].iter().filter(|owner| owner.by_force);
         owners.filter(|owner| life.sent.iter().any(|sent| sent.epoch == owner.epoch)).count()

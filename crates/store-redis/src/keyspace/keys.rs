@@ -19,7 +19,7 @@ const BUCKET_MS: u64 = limits::REPEAT_HORIZON_MS;
 pub(crate) const LOOKED_UP_WITHIN_MS: u64 = 30_000;
 /// How much longer a bucket is kept than the repeat horizon, ms: a repeat that was in time may wait before it is looked up,
 /// and clocks do not run alike.
-const EXPIRY_SLACK_MS: u64 = LOOKED_UP_WITHIN_MS + limits::MAX_SENT_AHEAD_MS + 5_000;
+const EXPIRY_SLACK_MS: u64 = LOOKED_UP_WITHIN_MS + 10_000;
 /// Bytes of a cluster's name.
 const MAX_CLUSTER_BYTES: usize = 64;
 

@@ -38,8 +38,8 @@ impl Hash {
     }
 }
 
-/// The field of an application key. Two keys with the same field are possible, if hardly: whoever reads
-/// a timer through it compares destination and key with the timer's own.
+/// The field of an application key. Two keys with the same field are possible, if hardly: whoever
+/// reads a timer through it compares destination and key with the timer's own.
 pub(crate) type KeyField = [u8; 16];
 
 /// The cluster's secret.

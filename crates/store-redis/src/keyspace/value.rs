@@ -33,9 +33,9 @@ const TIME: usize = 6;
 /// Bytes of a delivery under way.
 const IN_FLIGHT: usize = 44;
 
-/// Stands in `key` beside the keys for as long as there are any. It is larger than what Redis puts into a list-pack unless it
-/// is configured to, so the hash is a hash table from its first key on: a list-pack, of 512 keys at most, is searched
-/// from end to end for each of them.
+/// Stands in `key` beside the keys for as long as there are any. It is larger than what Redis puts
+/// into a list-pack unless it is configured to, so the hash is a hash table from its first key on:
+/// a list-pack, of 512 keys at most, is searched from end to end for each of them.
 pub(crate) const LARGE: [u8; 65] = [b'-'; 65];
 
 /// Where the bytes of a timer are.

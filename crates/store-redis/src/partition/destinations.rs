@@ -11,8 +11,6 @@ use mtimer_types::Destination;
 pub(crate) struct Destinations {
     names: Vec<Destination>,
     numbers: HashMap<Destination, u32>,
-    /// The number that was given last: most timers have the destination of the one before.
-    last: u32,
     /// So many of them are stored, the first ones.
     stored: usize,
 }
@@ -20,30 +18,22 @@ pub(crate) struct Destinations {
 impl Destinations {
     /// The destination of a number.
     pub(crate) fn name(&self, number: u32) -> Option<Destination> {
-        self.get(number).cloned()
-    }
-
-    fn get(&self, number: u32) -> Option<&Destination> {
-        self.names.get(number.checked_sub(1)? as usize)
+        self.names.get(number.checked_sub(1)? as usize).cloned()
     }
 
     /// The number of a destination, if it has one.
     pub(crate) fn number(&self, dest: &Destination) -> Option<u32> {
-        if self.get(self.last) == Some(dest) {
-            return Some(self.last);
-        }
         self.numbers.get(dest).copied()
     }
 
     /// The number of a destination; the next one if it has none.
     pub(crate) fn intern(&mut self, dest: &Destination) -> u32 {
-        self.last = self.number(dest).unwrap_or_else(|| {
+        self.number(dest).unwrap_or_else(|| {
             self.names.push(dest.clone());
             let number = self.names.len() as u32;
             self.numbers.insert(dest.clone(), number);
             number
-        });
-        self.last
+        })
     }
 
     /// The destinations that are not stored, with their numbers.

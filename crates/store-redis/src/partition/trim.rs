@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::log::Log;
 use super::reply;
 use super::writer::Identity;
-use crate::wire::{Lost, Network, Replicas};
+use crate::wire::{Confirmed, Lost, Network, Replicas};
 
 /// How often a log with records is trimmed.
 const ROUND: Duration = Duration::from_millis(100);
@@ -91,14 +91,16 @@ impl Trimmer {
                 if last.is_some_and(|last| stored < last) {
                     self.log.set_behind();
                 }
+                if confirmed.connected > replicas {
+                    self.look_again().await;
+                }
+                // A replica has come since anybody looked: it counts from the next round on.
+                let is_current = self.replicas() == Some(replicas);
                 if let Some(until) = asked.checked_sub(self.min_age(replicas))
-                    && confirmed >= replicas
+                    && is_current
+                    && confirmed.replicas >= replicas
                 {
                     self.log.trim(stored, until);
-                }
-                if confirmed > replicas {
-                    // A replica has come since anybody looked: from now on it counts.
-                    self.look_again().await;
                 }
             }
             Err(Lost(why)) => {
@@ -123,14 +125,15 @@ impl Trimmer {
         if is_synced_later { SYNCED_AFTER } else { Duration::ZERO }
     }
 
-    /// The stored number, and how many replicas have everything up to it.
-    async fn confirmed(&self, replicas: u32) -> Result<(u64, u32), Lost> {
+    /// The stored number, and what the replicas have of everything up to it.
+    async fn confirmed(&self, replicas: u32) -> Result<(u64, Confirmed), Lost> {
         let (at, read) = (self.identity.hash_slot, self.identity.read());
         let confirmed = self.shared.replicas.confirm(at, replicas, read).await?;
         if let Some(error) = reply::error(&confirmed.read) {
             return Err(Lost(error));
         }
-        let seq = self.identity.stored_seq(&reply::list(confirmed.read)).map_err(|e| Lost(e.to_string()))?;
-        Ok((seq, confirmed.replicas))
+        let stored = reply::list(confirmed.read.clone());
+        let seq = self.identity.stored_seq(&stored).map_err(|e| Lost(e.to_string()))?;
+        Ok((seq, confirmed))
     }
 }

@@ -131,7 +131,7 @@ impl Owner {
         let decided_ops =
             if blind.is_empty() { Cow::Borrowed(ops) } else { others().map(|(_, op)| op.clone()).collect() };
 
-        let (mut view, mut locations) = (View::with_capacity(decided_ops.len()), Locations::new());
+        let (mut view, mut locations) = (View::new(), Locations::new());
         self.learn(&mut view, &mut locations, decided_ops.iter().flat_map(first_needs), now).await?;
         let context = Context { epoch: self.epoch(), prior_claim: self.prior_claim, now };
         let mut decided = loop {

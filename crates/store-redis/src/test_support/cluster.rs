@@ -58,30 +58,28 @@ impl TestCluster {
 
     /// Starts a replica of a master and waits until it has everything.
     pub fn add_replica(&self, master: usize) -> Server {
+        let replica = self.add_empty_replica(master);
+        until(|| replica.call::<String>(&["INFO", "replication"]).contains("master_link_status:up"));
+        until(|| replica.call::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok"));
+        replica
+    }
+
+    /// Starts a replica of a master and waits until all masters know it.
+    pub fn add_empty_replica(&self, master: usize) -> Server {
         let replica = Server::start_with(ServerOptions { cluster: true, ..ServerOptions::default() });
         let (id, port) = (self.node_id(master), self.nodes[master].port().to_string());
         replica.call::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port]);
-        let deadline = Instant::now() + AGREE_WITHIN;
-        let until = |ready: &dyn Fn() -> bool| {
-            while !ready() {
-                assert!(Instant::now() < deadline, "no replica within {AGREE_WITHIN:?}");
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        };
         // Refused until it has heard of its master.
-        until(&|| replica.try_call::<()>(&["CLUSTER", "REPLICATE", &id]).is_ok());
-        until(&|| replica.call::<String>(&["INFO", "replication"]).contains("master_link_status:up"));
+        until(|| replica.try_call::<()>(&["CLUSTER", "REPLICATE", &id]).is_ok());
         // Those who are to vote for it must know it.
         let known =
             |node: &Server| node.call::<String>(&["CLUSTER", "NODES"]).contains(&format!("slave {id}"));
-        until(&|| self.nodes.iter().all(known));
-        until(&|| replica.call::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok"));
+        until(|| self.nodes.iter().all(known));
         replica
     }
 
     /// Waits until all masters list a replica among those that have data.
     pub fn wait_until_listed(&self, replica: &Server) {
-        let deadline = Instant::now() + AGREE_WITHIN;
         let port = redis::Value::Int(replica.port().into());
         let lists = |node: &Server| {
             let slots: Vec<Vec<redis::Value>> = node.call(&["CLUSTER", "SLOTS"]);
@@ -90,18 +88,11 @@ impl TestCluster {
                 .flatten()
                 .any(|row| matches!(row, redis::Value::Array(row) if row.get(1) == Some(&port)))
         };
-        while !self.nodes.iter().all(lists) {
-            assert!(Instant::now() < deadline, "no replica is listed within {AGREE_WITHIN:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until(|| self.nodes.iter().all(lists));
     }
 
     fn wait(&self, ready: impl Fn(&str) -> bool) {
-        let deadline = Instant::now() + AGREE_WITHIN;
-        while !self.nodes.iter().all(|n| ready(&n.call::<String>(&["CLUSTER", "INFO"]))) {
-            assert!(Instant::now() < deadline, "the cluster does not agree within {AGREE_WITHIN:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until(|| self.nodes.iter().all(|n| ready(&n.call::<String>(&["CLUSTER", "INFO"]))));
     }
 
     /// As the store takes them.
@@ -182,5 +173,13 @@ impl TestCluster {
         let mut keys: Vec<_> = self.nodes.iter().flat_map(Server::keys).collect();
         keys.sort_unstable();
         keys
+    }
+}
+
+fn until(agreed: impl Fn() -> bool) {
+    let deadline = Instant::now() + AGREE_WITHIN;
+    while !agreed() {
+        assert!(Instant::now() < deadline, "the nodes do not agree within {AGREE_WITHIN:?}");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }

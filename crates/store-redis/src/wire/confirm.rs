@@ -19,6 +19,7 @@ use super::connection::Use;
 use super::node::{Lost, Network};
 use super::reply::Reply;
 use super::servers::Servers;
+use super::topology::connected;
 
 /// What a server and its replicas have.
 #[derive(Clone, PartialEq, Debug)]
@@ -26,8 +27,10 @@ pub(crate) struct Confirmed {
     /// The reply to the read. Only if it says what the caller expects does the rest count: the server may have been
     /// restarted, or have handed the hash slot over.
     pub(crate) read: Value,
-    /// So many replicas have everything that the server had carried out when it answered the read.
+    /// How many replicas have everything that the server had carried out when it answered the read.
     pub(crate) replicas: u32,
+    /// How many replicas were connected then.
+    pub(crate) connected: u32,
 }
 
 /// Tells what replicas have.
@@ -142,10 +145,10 @@ impl Confirmations {
         while let Some(group) = self.next_group(&address) {
             let confirmed = self.wait(&address, &group).await;
             match confirmed {
-                Ok((reads, replicas)) => {
+                Ok((reads, connected, replicas)) => {
                     for (request, read) in group.into_iter().zip(reads) {
                         // The caller may have dropped its future.
-                        let _ = request.to.send(Ok(Confirmed { read, replicas }));
+                        let _ = request.to.send(Ok(Confirmed { read, replicas, connected }));
                     }
                 }
                 Err(lost) => group.into_iter().for_each(|request| drop(request.to.send(Err(lost.clone())))),
@@ -153,22 +156,25 @@ impl Confirmations {
         }
     }
 
-    /// One `WAIT` behind the reads of a group.
-    async fn wait(&self, address: &str, group: &[Request]) -> Result<(Vec<Value>, u32), Lost> {
+    /// One `WAIT` behind the reads of a group: the replies, how many replicas are connected, and
+    /// how many have everything.
+    async fn wait(&self, address: &str, group: &[Request]) -> Result<(Vec<Value>, u32, u32), Lost> {
         let server = self.servers.at(address).await?;
-        let mut commands = Pipeline::with_capacity(group.len() + 1);
+        let mut commands = Pipeline::with_capacity(group.len() + 2);
         for request in group {
             commands.add_command(request.read.clone());
         }
         let replicas = group.iter().map(|request| request.replicas).max().unwrap_or(0);
-        commands.cmd("WAIT").arg(replicas).arg(self.patience.as_millis() as u64);
+        commands.cmd("ROLE").cmd("WAIT").arg(replicas).arg(self.patience.as_millis() as u64);
         let mut reads = server.call(commands).await?;
         let waited = reads.pop().unwrap_or(Value::Nil);
+        let role = reads.pop().unwrap_or(Value::Nil);
         let confirmed = waited.number().and_then(|n| u32::try_from(n).ok());
         let refused = || {
             let said = waited.refusal().unwrap_or_else(|| "no number of replicas".into());
             Lost(format!("{}: WAIT: {said}", server.address()))
         };
-        Ok((reads, confirmed.ok_or_else(refused)?))
+        let confirmed = confirmed.ok_or_else(refused)?;
+        Ok((reads, connected(&role).unwrap_or(confirmed), confirmed))
     }
 }

@@ -18,7 +18,8 @@ pub(crate) enum Remedy {
     LoadScripts,
     /// OOM: what adds is refused, everything else is let through by its flags.
     OutOfMemory,
-    /// This node takes no writes for now: what adds is refused, everything else waits. Another may have taken its place.
+    /// This node takes no writes for now: what adds is refused, everything else waits. Another may
+    /// have taken its place.
     NoWrites(String),
     /// Nothing that waiting could mend.
     Broken(String),

@@ -30,9 +30,7 @@ mod topology;
 pub(crate) use self::access::{Access, Tls};
 pub(crate) use self::ask::{Failed, ask, asking, check_server, explain, once};
 pub(crate) use self::backoff::Backoff;
-#[cfg(test)]
-pub(crate) use self::confirm::Confirmed;
-pub(crate) use self::confirm::{Confirmations, Replicas};
+pub(crate) use self::confirm::{Confirmations, Confirmed, Replicas};
 pub(crate) use self::connection::Use;
 pub(crate) use self::fault::{Remedy, remedy};
 pub(crate) use self::node::{Lost, Network, Node};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use redis::cmd;
+use redis::{Pipeline, cmd};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
@@ -98,8 +98,8 @@ impl Servers {
         self.known.topology.master(hash_slot)
     }
 
-    /// How many replicas the master of a hash slot has: in a cluster those that have data and have not failed by the
-    /// vote of the masters, otherwise those that are connected. As it was when the servers were last looked at.
+    /// How many replicas the master of a hash slot has: in a cluster those that have not failed by the vote of
+    /// the masters, otherwise those that are connected. As it was when the servers were last looked at.
     pub(crate) fn replicas(&self, hash_slot: u16) -> Option<u32> {
         self.known.topology.replicas(hash_slot)
     }
@@ -160,7 +160,12 @@ impl Servers {
         let look = async {
             let server = self.connection(address).await?;
             let map = if self.known.cluster {
-                of_cluster(&server.ask(cmd("CLUSTER").arg("SLOTS").to_owned()).await?, address)
+                let mut about = Pipeline::with_capacity(2);
+                about.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("NODES");
+                match server.call(about).await?.as_slice() {
+                    [slots, nodes] => of_cluster(slots, nodes, address),
+                    _ => Err(format!("{address} does not tell its hash slots and nodes")),
+                }
             } else {
                 of_standalone(&server.ask(cmd("ROLE")).await?, address)
             };

@@ -2,6 +2,7 @@
 //!
 //! A standalone server and its replicas are the case of one master that has all hash slots.
 
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use redis::Value;
@@ -78,8 +79,8 @@ pub(crate) fn of_standalone(role: &Value, asked: &str) -> Result<Vec<Range>, Str
     let items = role.items().unwrap_or_default();
     match items.first().and_then(Reply::text) {
         Some("master") => {
-            let replicas = items.get(2).and_then(Reply::items).map_or(0, <[Value]>::len) as u32;
-            Ok(vec![Range { from: 0, to: u16::MAX, master: asked.into(), replicas: Some(replicas) }])
+            let replicas = Some(connected(role).unwrap_or(0));
+            Ok(vec![Range { from: 0, to: u16::MAX, master: asked.into(), replicas }])
         }
         Some(role) => Err(format!("{asked} is a {role}, not a master: give the master's address as well")),
         None => {
@@ -88,29 +89,56 @@ pub(crate) fn of_standalone(role: &Value, asked: &str) -> Result<Vec<Range>, Str
     }
 }
 
-/// Reads the reply to `CLUSTER SLOTS`.
-pub(crate) fn of_cluster(slots: &Value, asked: &str) -> Result<Vec<Range>, String> {
-    if let Some(refusal) = slots.refusal() {
+/// How many replicas a master has that are connected, by its reply to `ROLE`.
+pub(crate) fn connected(role: &Value) -> Option<u32> {
+    Some(role.items()?.get(2)?.items()?.len() as u32)
+}
+
+/// Reads the replies to `CLUSTER SLOTS`, which names the masters as clients reach them, and to
+/// `CLUSTER NODES`.
+pub(crate) fn of_cluster(slots: &Value, nodes: &Value, asked: &str) -> Result<Vec<Range>, String> {
+    if let Some(refusal) = slots.refusal().or_else(|| nodes.refusal()) {
         return Err(format!("{asked}: {refusal}"));
     }
+    let replicas = replicas_of_masters(nodes.text().unwrap_or_default());
     let ranges: Vec<_> =
-        slots.items().unwrap_or_default().iter().filter_map(|row| range(row, asked)).collect();
+        slots.items().unwrap_or_default().iter().filter_map(|row| range(row, &replicas, asked)).collect();
     if ranges.is_empty() {
         return Err(format!("{asked}: the cluster has no hash slots assigned"));
     }
     Ok(ranges)
 }
 
-/// One row: first hash slot, last hash slot, master (host, port, ...), replicas.
-fn range(row: &Value, asked: &str) -> Option<Range> {
-    let [from, to, master, replicas @ ..] = row.items()? else { return None };
-    let [host, port, ..] = master.items()? else { return None };
+/// One row of `CLUSTER SLOTS`: first hash slot, last hash slot, master (host, port, node id, ...).
+fn range(row: &Value, replicas: &HashMap<&str, u32>, asked: &str) -> Option<Range> {
+    let [from, to, master, ..] = row.items()? else { return None };
+    let [host, port, id, ..] = master.items()? else { return None };
     Some(Range {
         from: u16::try_from(from.number()?).ok()?,
         to: u16::try_from(to.number()?).ok()?,
         master: with_host(&format!("{}:{}", host.text().unwrap_or_default(), port.number()?), asked),
-        replicas: Some(replicas.len() as u32),
+        replicas: Some(replicas.get(id.text()?).copied().unwrap_or(0)),
     })
+}
+
+/// How many replicas each master has, by node id, that have not failed by the vote of the masters.
+///
+/// `CLUSTER SLOTS` leaves out a replica that waits for a whole copy of the data. Such a replica may
+/// be promoted all the same, with the old data that it still has, so it counts here.
+fn replicas_of_masters(nodes: &str) -> HashMap<&str, u32> {
+    let mut count = HashMap::new();
+    for line in nodes.lines() {
+        // Node id, address, flags, id of its master, ...
+        let [_, _, flags, master] = std::array::from_fn({
+            let mut fields = line.split(' ');
+            move |_| fields.next().unwrap_or_default()
+        });
+        let has = |flag| flags.split(',').any(|f| f == flag);
+        if has("slave") && !has("fail") {
+            *count.entry(master).or_default() += 1;
+        }
+    }
+    count
 }
 
 #[cfg(test)]
@@ -134,14 +162,29 @@ mod tests {
     #[test]
     fn replies_are_read() {
         let parse = |text: &str| redis::parse_redis_value(text.replace(' ', "\r\n").as_bytes()).unwrap();
-        let two = "*2 *4 :0 :99 *2 $1 h :7000 *2 $1 r :7000 *3 :100 :16383 *2 $0  :7001 ";
-        let expected = [
-            Range { from: 0, to: 99, master: "h:7000".into(), replicas: Some(1) },
-            Range { from: 100, to: 16_383, master: "asked:7001".into(), replicas: Some(0) },
-        ];
-        assert_eq!(of_cluster(&parse(two), "asked:7000").unwrap(), expected);
-        assert!(of_cluster(&parse("*0 "), "asked:7000").unwrap_err().contains("no hash slots"));
-        assert!(of_cluster(&parse("-NOPERM "), "asked:7000").unwrap_err().contains("NOPERM"));
+        let slots = parse("*2 *3 :0 :99 *3 $1 h :7000 $2 aa *3 :100 :16383 *3 $0  :7001 $2 bb ");
+        let nodes = |text: &str| Value::BulkString(text.into());
+        let of = |slots: &Value, nodes: &Value| of_cluster(slots, nodes, "asked:7000");
+        let listed = nodes(
+            "aa h:7000@17000,name myself,master - 0 0 1 connected 0-99\n\
+             bb :7001@17001 master - 0 0 2 connected 100-16383\n\
+             cc h:7002@17002 slave aa 0 0 1 disconnected\n\
+             dd h:7003@17003 slave,fail? aa 0 0 1 connected\n\
+             ee h:7004@17004 slave,fail aa 0 0 1 disconnected\n\
+             ff h:7005@17005 slave,fail,nofailover bb 0 0 2 connected\n\n",
+        );
+        let range = |from, to, master: &str, replicas| Range {
+            from,
+            to,
+            master: master.into(),
+            replicas: Some(replicas),
+        };
+        let expected = [range(0, 99, "h:7000", 2), range(100, 16_383, "asked:7001", 0)];
+        assert_eq!(of(&slots, &listed).unwrap(), expected);
+        assert_eq!(of(&slots, &nodes("")).unwrap()[0].replicas, Some(0));
+        assert!(of(&parse("*0 "), &listed).unwrap_err().contains("no hash slots"));
+        assert!(of(&parse("-NOPERM "), &listed).unwrap_err().contains("NOPERM"));
+        assert!(of(&slots, &parse("-NOPERM ")).unwrap_err().contains("NOPERM"));
         let master = parse("*3 $6 master :0 *1 *3 $1 r $4 7000 $1 0 ");
         let expected = [Range { from: 0, to: u16::MAX, master: "asked:7000".into(), replicas: Some(1) }];
         assert_eq!(of_standalone(&master, "asked:7000").unwrap(), expected);

@@ -34,12 +34,6 @@ impl<V> Default for Cell<V> {
 }
 
 impl<K: Clone + Eq + Hash, V> Cells<K, V> {
-    /// Without values, and with room for so many.
-    pub(super) fn with_capacity(cells: usize) -> Self {
-        let order = Vec::with_capacity(cells);
-        Self { cells: HashMap::with_capacity_and_hasher(cells, BuildFolded::default()), order }
-    }
-
     /// Takes in a value that was read, unless there is one already.
     pub(super) fn learn(&mut self, key: K, value: V) {
         self.cells.entry(key).or_default().read.get_or_insert(value);

@@ -1,4 +1,5 @@
-//! When what waits for credit is parked: by how long nothing was taken, and by how much memory is used.
+//! When what waits for credit is parked: by how long nothing was taken, and by how much memory is
+//! used.
 
 use super::*;
 use crate::engine::roster::DestIx;
@@ -8,8 +9,8 @@ const PARK_AFTER_MS: u64 = 1_000;
 /// Attended time at which these tests look, ms.
 const ATTENDED: u64 = 10_000;
 
-/// A broker with twenty timers that wait for a client without credit. Its destination took two deliveries of late, and has
-/// had credit until now.
+/// A broker with twenty timers that wait for a client without credit. Its destination took two
+/// deliveries of late, and has had credit until now.
 fn waiting() -> (Rig, DestIx) {
     let mut rig = Rig::new(EngineOptions { park_after_ms: PARK_AFTER_MS, ..EngineOptions::default() });
     rig.join(1, "a", 0);

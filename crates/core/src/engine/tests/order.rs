@@ -10,7 +10,8 @@ fn key() -> Key {
     Key::new("order-1").unwrap()
 }
 
-/// A broker whose client has eight deliveries; while a batch is under way it acknowledges them. A batch takes four operations.
+/// A broker whose client has eight deliveries; while a batch is under way it acknowledges them. A
+/// batch takes four operations.
 fn backlog_of_acknowledgements() -> Rig {
     let mut rig = Rig::new(EngineOptions { batch_ops: 4, ..EngineOptions::default() });
     rig.join(1, "a", 100);

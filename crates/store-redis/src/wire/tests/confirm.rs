@@ -43,16 +43,16 @@ async fn replicas_confirm_what_was_answered_before_and_callers_share_a_wait() {
     let address = master.address();
     writer.ask(set("k", "1")).await.unwrap();
     let confirmed = confirmations.confirm(&address, 1, get("k")).await.unwrap();
-    assert_eq!(confirmed, Confirmed { read: bulk("1"), replicas: 1 });
+    assert_eq!(confirmed, Confirmed { read: bulk("1"), replicas: 1, connected: 1 });
     replica.freeze();
     writer.ask(set("k", "2")).await.unwrap();
     let confirmed = impatient.confirm(&address, 1, get("k")).await.unwrap();
-    assert_eq!(confirmed, Confirmed { read: bulk("2"), replicas: 0 });
+    assert_eq!(confirmed, Confirmed { read: bulk("2"), replicas: 0, connected: 1 });
     replica.thaw();
     let before = master.calls_of("wait");
     let all = (0..200).map(|_| confirmations.confirm(&address, 1, get("k")));
     for confirmed in join_all(all).await {
-        assert_eq!(confirmed, Ok(Confirmed { read: bulk("2"), replicas: 1 }));
+        assert_eq!(confirmed, Ok(Confirmed { read: bulk("2"), replicas: 1, connected: 1 }));
     }
     assert_eq!(master.calls_of("wait") - before, 1, "WAITs for 200 callers at the same time");
 }

@@ -1,0 +1,25 @@
+//! What the engine's task tells of itself for metrics.
+
+use mtimer_core::figures::Figures;
+use mtimer_types::Time;
+
+use crate::lanes::LaneFigures;
+
+/// What the engine's task shows of itself.
+#[derive(Debug)]
+pub(crate) struct Observed {
+    pub(crate) now: Time,
+    pub(crate) engine: Figures,
+    pub(crate) lanes: LaneFigures,
+    /// Partitions that are to be owned.
+    pub(crate) assigned: u64,
+    /// Owned partitions whose store cannot be reached.
+    pub(crate) unreachable: u64,
+    pub(crate) sessions: u64,
+    /// Events that wait for the engine's task.
+    pub(crate) events: u64,
+    /// There is a cluster around this broker.
+    pub(crate) clustered: bool,
+    /// Why it is not ready; empty if it is.
+    pub(crate) unready: Vec<String>,
+}
