@@ -48,7 +48,8 @@ pub enum Rescheduled {
 pub enum Replayed {
     /// It is delivered anew, with a new retry budget.
     Replayed,
-    /// Neither a dead letter nor unconfirmed.
+    /// Neither a dead letter nor unconfirmed (any more: a request that is repeated because its
+    /// answer was lost may have replayed it the first time, and it has ended since).
     NotFound,
     /// Its key names this live timer by now. Nothing changed.
     KeyTaken(TimerId),

@@ -197,10 +197,24 @@ impl Timer<'_> {
         self.faults.iter().filter(holds).any(|f| f.from <= to && f.until >= from)
     }
 
+    /// The replays that may have been done: when each was asked for, and when it was answered.
+    ///
+    /// One that was repeated because of a fault answers NotFound if the first sending was done and
+    /// the timer has ended since.
+    fn replays(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.life.replays.iter().filter_map(|&(asked, answered, said)| {
+            let may_be_done = match said {
+                Said::Done | Said::Unknown => true,
+                Said::NotFound => self.fault_between(asked, answered),
+                _ => false,
+            };
+            may_be_done.then_some((asked, answered))
+        })
+    }
+
     /// Whether a replay that may have been done took place between two moments.
     fn replayed_between(&self, from: u64, to: u64) -> bool {
-        let mut replays = self.life.replays.iter().filter(|r| matches!(r.2, Said::Done | Said::Unknown));
-        replays.any(|(asked, answered, _)| *asked <= to && *answered >= from)
+        self.replays().any(|(asked, answered)| asked <= to && answered >= from)
     }
 
     /// Whether the store may have lost something of it that was answered.

@@ -320,6 +320,10 @@ fn a_replay_allows_one_more_delivery_and_a_purge_ends_the_timer() {
     twice(Story::default().at_most_once(1).replayed(1, 800, Said::NotFound)).breaks(4, "0 replays");
     twice(Story::default().at_most_once(1).replayed(1, 800, Said::Done)).holds();
     twice(Story::default().at_most_once(1).replayed(1, 800, Said::Unknown)).holds();
+    // Repeated because of a fault, and done by the first sending.
+    twice(Story::default().at_most_once(1).fault(700, 800).replayed(1, 800, Said::NotFound)).holds();
+    twice(Story::default().at_most_once(1).fault(700, 790).replayed(1, 800, Said::NotFound))
+        .breaks(4, "0 replays");
     let failed =
         |outcome| Story::default().timer(1).delivered(1, 1, EPOCH, 1).settled(1, 2, EPOCH, 1, outcome);
     let again = |story: Story| story.delivered(1, 900, EPOCH, 4).settled(1, 901, EPOCH, 4, Handled::Ok);

@@ -4,7 +4,7 @@ use mtimer_client::Mode;
 
 use super::lives::Seen;
 use super::{ARRIVAL_MS, CLAIM_MS, Found, RECORD_LAG_MS, SETTLE_LAG_MS, Timer};
-use crate::history::{Handled, Said};
+use crate::history::Handled;
 use crate::journal::Note;
 
 impl Timer<'_> {
@@ -12,8 +12,7 @@ impl Timer<'_> {
         let deliveries = &self.life.deliveries;
         if self.plan.mode == Mode::AtMostOnce {
             // A person may have it sent once more, knowing that it may have been sent before.
-            let replayed = |r: &&(u64, u64, Said)| matches!(r.2, Said::Done | Said::Unknown);
-            let replays = self.life.replays.iter().filter(replayed).count();
+            let replays = self.replays().count();
             if deliveries.len() > 1 + replays {
                 let what =
                     format!("at most once, and delivered {} times with {replays} replays", deliveries.len());
