@@ -38,7 +38,8 @@ pub(crate) trait Replicas: Send + Sync {
     /// How many replicas the master of a hash slot has, if that is known.
     fn replicas(&self, hash_slot: u16) -> Option<u32>;
 
-    /// Whether the master of a hash slot is known to keep an append-only file.
+    /// Whether the master of a hash slot keeps an append-only file, or has not said yet that it
+    /// keeps none.
     fn append_only(&self, hash_slot: u16) -> bool;
 
     /// [`Confirmations::confirm`], of the master of a hash slot.

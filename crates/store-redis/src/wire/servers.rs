@@ -104,9 +104,10 @@ impl Servers {
         self.known.topology.replicas(hash_slot)
     }
 
-    /// Whether the master of a hash slot is known to keep an append-only file.
+    /// Whether the master of a hash slot keeps an append-only file, or has not said yet that it
+    /// keeps none.
     pub(crate) fn append_only(&self, hash_slot: u16) -> bool {
-        self.master_address(hash_slot).is_some_and(|master| self.settings().append_only(&master))
+        self.master_address(hash_slot).is_none_or(|master| self.settings().append_only(&master))
     }
 
     /// What the servers said of themselves.

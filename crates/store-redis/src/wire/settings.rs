@@ -31,7 +31,8 @@ pub(crate) struct Settings(Mutex<HashMap<String, Noted>>);
 #[derive(Clone, Copy, Default, Debug)]
 struct Noted {
     may_evict: bool,
-    append_only: bool,
+    /// `None`: it has not said yet.
+    append_only: Option<bool>,
 }
 
 impl Settings {
@@ -44,9 +45,9 @@ impl Settings {
         self.noted().get(address).is_some_and(|noted| noted.may_evict)
     }
 
-    /// Whether a server is known to keep an append-only file.
+    /// Whether a server keeps an append-only file, or has not said yet that it keeps none.
     pub(crate) fn append_only(&self, address: &str) -> bool {
-        self.noted().get(address).is_some_and(|noted| noted.append_only)
+        self.noted().get(address).and_then(|noted| noted.append_only).unwrap_or(true)
     }
 
     /// Takes in what a server says in INFO. What it does not say stays as it was.
@@ -54,8 +55,10 @@ impl Settings {
         let mut all = self.noted();
         let noted = all.entry(address.to_owned()).or_default();
         let before = *noted;
-        if let Some(on) = info.get("aof_enabled") {
-            noted.append_only = on == "1";
+        // While a server loads its append-only file it says that it keeps none.
+        let is_loading = info.get("loading").is_some_and(|loading| loading != "0");
+        if let Some(on) = info.get("aof_enabled").filter(|_| !is_loading) {
+            noted.append_only = Some(on == "1");
         }
         let Some(policy) = info.get(POLICY) else { return };
         noted.may_evict = policy != NO_EVICTION;
@@ -108,16 +111,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_counts_as_evicting_until_it_says_otherwise() {
+    fn what_a_server_said_counts_until_it_says_otherwise() {
         let settings = Settings::default();
         let note = |text: &str| settings.note("a:1", &parse_info(text));
+        assert!(settings.append_only("a:1"), "it has not said anything yet");
         note("# Memory\r\nmaxmemory_policy:noeviction\r\n");
         assert!(!settings.may_evict("a:1"));
         note("maxmemory_policy:allkeys-lru\r\naof_enabled:1\r\n");
         assert!(settings.may_evict("a:1") && !settings.may_evict("b:1"));
-        note("used_memory:1\r\n");
+        note("loading:1\r\nused_memory:1\r\naof_enabled:0\r\n");
         assert!(settings.may_evict("a:1") && settings.append_only("a:1"));
-        note("maxmemory_policy:noeviction\r\naof_enabled:0\r\n");
+        note("maxmemory_policy:noeviction\r\nloading:0\r\naof_enabled:0\r\n");
         assert!(!settings.may_evict("a:1") && !settings.append_only("a:1"));
     }
 }
