@@ -98,7 +98,7 @@ impl Acquirer {
         Ok(Self { store, term, version: AtomicU64::new(1), outage, counters })
     }
 
-    /// Acquires a partition, waiting while the store is away. `ours` is the epoch of the reign that has ended, for the
+    /// Acquires a partition, waiting while the store is away. `ours` is the epoch of the ownership that has ended, for the
     /// error's text; 0 if there was none.
     ///
     /// # Cancel safety

@@ -59,7 +59,7 @@ pub(crate) enum ShellCounter {
     ClockSteps,
     /// Rounds of readings, one a second, in which the time was not known well enough.
     ClockDoubtful,
-    /// Reigns that began.
+    /// Partitions that were acquired.
     PartitionsAcquired,
     /// Partitions taken from a broker that did not give them up in time.
     HandoversForced,

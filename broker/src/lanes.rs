@@ -1,8 +1,8 @@
 //! The lanes of the partitions that this broker owns: calls go out at once, answers come back in their order.
 //!
-//! Purpose: for every reign its lane, the calls that are not answered, and its health; acquisition anew when a reign
+//! Purpose: for every partition that is owned its lane, the calls that are not answered, and its health; acquisition anew when an ownership
 //! has ended. All of it is polled by the engine's task, so that an answer takes no detour.
-//! Invariant: the answers of one reign are given out strictly in the order of its calls. How many are under way is the
+//! Invariant: the answers of one ownership are given out strictly in the order of its calls. How many are under way is the
 //! engine's bound.
 //! Not in here: what is called and why.
 
@@ -23,7 +23,7 @@ use crate::acquire::Acquirer;
 use crate::cluster::{Assigned, Assignment};
 use crate::error::BrokerError;
 
-/// A reign that lasted so long was a good one: the partition is acquired anew at once when it ends.
+/// A partition that was owned for so long is acquired anew at once.
 const STABLE: Duration = Duration::from_secs(60);
 /// Otherwise at once the first time, then after a pause that doubles from the shorter to the longer.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
@@ -40,8 +40,8 @@ pub(crate) enum LaneEvent {
     Ended(BrokerError),
 }
 
-/// One reign over one partition.
-struct Reign {
+/// The ownership of one partition.
+struct Ownership {
     lane: Arc<dyn Lane>,
     epoch: Epoch,
     began: tokio::time::Instant,
@@ -105,14 +105,14 @@ pub(crate) enum Means {
 
 /// All lanes of this broker.
 pub(crate) struct Lanes {
-    reigns: HashMap<PartitionId, Reign>,
+    owned: HashMap<PartitionId, Ownership>,
     calls: FuturesUnordered<BoxFuture<'static, (Answered, Took)>>,
     health: FuturesUnordered<BoxFuture<'static, HealthChanged>>,
     means: Means,
     acquiring: JoinSet<Reacquired>,
     /// In a cluster: the partitions that this broker is to own, and those that it is acquiring all the same.
     wanted: HashMap<PartitionId, Wanted>,
-    /// How long to pause before the next acquisition, of partitions whose reigns do not last.
+    /// How long to pause before the next acquisition, of partitions that are lost again soon.
     restless: HashMap<PartitionId, Duration>,
     /// Partitions with an answer that is in order.
     answered: VecDeque<PartitionId>,
@@ -124,7 +124,7 @@ pub(crate) struct Lanes {
 impl Lanes {
     pub(crate) fn new(means: Means) -> Self {
         Self {
-            reigns: HashMap::new(),
+            owned: HashMap::new(),
             calls: FuturesUnordered::new(),
             health: FuturesUnordered::new(),
             means,
@@ -137,14 +137,14 @@ impl Lanes {
         }
     }
 
-    /// Begins a reign. Gives what the engine is to be told: the acquisition, and the health if it is not well.
+    /// Begins an ownership. Gives what the engine is to be told: the acquisition, and the health if it is not well.
     pub(crate) fn begin(&mut self, partition: PartitionId, acquired: Acquired) -> Vec<Input> {
         let Acquired { lane, epoch, prior_claim, in_flight } = acquired;
         let mut receiver = lane.health();
         let health = receiver.borrow_and_update().clone();
         self.watch(partition, epoch, receiver);
         let began = tokio::time::Instant::now();
-        self.reigns.insert(partition, Reign { lane, epoch, began, first: 0, calls: VecDeque::new() });
+        self.owned.insert(partition, Ownership { lane, epoch, began, first: 0, calls: VecDeque::new() });
         let mut inputs = vec![Input::Acquired { partition, epoch, prior_claim, in_flight }];
         if health != Health::Up {
             self.note_health(partition, &health);
@@ -153,16 +153,16 @@ impl Lanes {
         inputs
     }
 
-    /// Makes a call now. A call on a partition without a lane is not made: its reign has ended.
+    /// Makes a call now. A call on a partition without a lane is not made: its ownership has ended.
     pub(crate) fn call(&mut self, partition: PartitionId, call: Call) {
-        let Some(reign) = self.reigns.get_mut(&partition) else {
+        let Some(ownership) = self.owned.get_mut(&partition) else {
             return;
         };
-        let number = reign.first + reign.calls.len() as u64;
-        reign.calls.push_back(None);
+        let number = ownership.first + ownership.calls.len() as u64;
+        ownership.calls.push_back(None);
         self.tally.count(&call);
         let (began, kind) = (tokio::time::Instant::now(), kind(&call));
-        let (epoch, answer) = (reign.epoch, make(&*reign.lane, call));
+        let (epoch, answer) = (ownership.epoch, make(&*ownership.lane, call));
         self.calls.push(Box::pin(async move {
             let answer = answer.await;
             ((partition, epoch, number, answer), (kind, began.elapsed()))
@@ -183,7 +183,7 @@ impl Lanes {
 
     /// How many partitions have a lane, and of how many of them the store is away.
     pub(crate) fn reach(&self) -> (usize, usize) {
-        (self.reigns.len(), self.down.len())
+        (self.owned.len(), self.down.len())
     }
 
     /// Waits for the next event; for ever if nothing is under way.
@@ -218,12 +218,12 @@ impl Lanes {
     pub(crate) fn next_answer(&mut self) -> Option<Input> {
         loop {
             let partition = *self.answered.front()?;
-            if let Some(reign) = self.reigns.get_mut(&partition)
-                && let Some(answer) = reign.calls.front_mut().and_then(Option::take)
+            if let Some(ownership) = self.owned.get_mut(&partition)
+                && let Some(answer) = ownership.calls.front_mut().and_then(Option::take)
             {
-                reign.calls.pop_front();
-                reign.first += 1;
-                return Some(Input::Answered { partition, epoch: reign.epoch, answer });
+                ownership.calls.pop_front();
+                ownership.first += 1;
+                return Some(Input::Answered { partition, epoch: ownership.epoch, answer });
             }
             self.answered.pop_front();
         }
@@ -245,7 +245,7 @@ impl Lanes {
     fn begin_to_acquire(&mut self, partition: PartitionId) {
         let Means::Assigned(assigned) = &self.means else { return };
         let Some(wanted) = self.wanted.get_mut(&partition) else { return };
-        let idle = !wanted.acquiring && !self.reigns.contains_key(&partition);
+        let idle = !wanted.acquiring && !self.owned.contains_key(&partition);
         if !idle || wanted.assignment.borrow().is_none() {
             return;
         }
@@ -254,7 +254,7 @@ impl Lanes {
         self.acquiring.spawn(async move { (partition, assigned.acquire(partition, assignment).await) });
     }
 
-    /// The partition is another broker's: `true` if there is a reign over it to be ended in good order. An acquisition
+    /// The partition is another broker's: `true` if it is owned and has to be released first. An acquisition
     /// that may have been carried out is seen to its end, so that it can be given up in good order, too.
     pub(crate) fn disown(&mut self, partition: PartitionId) -> bool {
         if let Some(wanted) = self.wanted.get_mut(&partition) {
@@ -263,7 +263,7 @@ impl Lanes {
                 self.wanted.remove(&partition);
             }
         }
-        self.reigns.contains_key(&partition)
+        self.owned.contains_key(&partition)
     }
 
     /// Whether a partition that was acquired just now is wanted: in a cluster it may be another broker's by now.
@@ -298,15 +298,15 @@ impl Lanes {
         }
     }
 
-    /// Whether there is a reign over a partition.
-    pub(crate) fn reigns(&self, partition: PartitionId) -> bool {
-        self.reigns.contains_key(&partition)
+    /// Whether a partition is owned.
+    pub(crate) fn owns(&self, partition: PartitionId) -> bool {
+        self.owned.contains_key(&partition)
     }
 
-    /// Ends a reign. Without a cluster the partition is acquired anew, unless the broker is stopping; if somebody else
+    /// Ends an ownership. Without a cluster the partition is acquired anew, unless the broker is stopping; if somebody else
     /// holds it under a higher term, that ends the broker. In a cluster the leader's assignment decides what follows.
     pub(crate) fn end(&mut self, partition: PartitionId, error: &LaneError, stopping: bool) {
-        let Some(reign) = self.reigns.remove(&partition) else {
+        let Some(ownership) = self.owned.remove(&partition) else {
             return;
         };
         self.down.remove(&partition);
@@ -316,17 +316,17 @@ impl Lanes {
         if stopping {
             return;
         }
-        let epoch = reign.epoch;
+        let epoch = ownership.epoch;
         let acquirer = match &self.means {
             Means::Alone(acquirer) => acquirer.clone(),
             Means::Assigned(_) if *error == LaneError::Closed => return,
             Means::Assigned(_) => {
-                tracing::warn!(%partition, %epoch, %error, "the reign has ended");
+                tracing::warn!(%partition, %epoch, %error, "the ownership has ended");
                 return;
             }
         };
-        tracing::warn!(%partition, %epoch, %error, "the reign has ended, acquiring anew");
-        let pause = self.pause(partition, reign.began.elapsed());
+        tracing::warn!(%partition, %epoch, %error, "the ownership has ended, acquiring anew");
+        let pause = self.pause(partition, ownership.began.elapsed());
         self.acquiring.spawn(async move {
             tokio::time::sleep(pause).await;
             (partition, acquirer.acquire(partition, epoch).await.map(Some))
@@ -343,14 +343,14 @@ impl Lanes {
     }
 
     fn note_answer(&mut self, (partition, epoch, number, answer): Answered) {
-        // An answer of an earlier reign has nobody left to take it.
-        let Some(reign) = self.reigns.get_mut(&partition).filter(|r| r.epoch == epoch) else {
+        // An answer of an earlier ownership has nobody left to take it.
+        let Some(ownership) = self.owned.get_mut(&partition).filter(|r| r.epoch == epoch) else {
             return;
         };
-        let place = number.checked_sub(reign.first).and_then(|i| reign.calls.get_mut(i as usize));
+        let place = number.checked_sub(ownership.first).and_then(|i| ownership.calls.get_mut(i as usize));
         if let Some(place) = place {
             *place = Some(answer);
-            if number == reign.first {
+            if number == ownership.first {
                 self.answered.push_back(partition);
             }
         }
@@ -370,7 +370,7 @@ impl Lanes {
         epoch: Epoch,
         receiver: Option<watch::Receiver<Health>>,
     ) -> Option<LaneEvent> {
-        self.reigns.get(&partition).filter(|r| r.epoch == epoch)?;
+        self.owned.get(&partition).filter(|r| r.epoch == epoch)?;
         let health = match receiver {
             Some(mut receiver) => {
                 let health = receiver.borrow_and_update().clone();

@@ -350,7 +350,7 @@ impl Shell {
         let Some(cluster) = self.cluster.as_ref().filter(|c| !*c.joined.borrow()) else { return };
         let Some(topology) = &cluster.topology else { return };
         let member = topology.brokers.iter().any(|b| b.address == cluster.address);
-        if member && topology.partitions_of(&cluster.address).all(|p| self.lanes.reigns(p)) {
+        if member && topology.partitions_of(&cluster.address).all(|p| self.lanes.owns(p)) {
             cluster.joined.send_replace(true);
         }
     }
@@ -419,7 +419,7 @@ impl Shell {
             why.push("the broker has not joined its cluster yet".to_owned());
         }
         let assigned = self.assigned();
-        let missing = assigned.iter().filter(|partition| !self.lanes.reigns(**partition)).count();
+        let missing = assigned.iter().filter(|partition| !self.lanes.owns(**partition)).count();
         if missing > 0 {
             why.push(format!("{missing} of {} partitions are not acquired yet", assigned.len()));
         }

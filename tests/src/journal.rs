@@ -113,7 +113,7 @@ impl Entry {
         let partition = || number("partition").and_then(|p| u16::try_from(p).ok());
         let note = match line["message"].as_str()? {
             "acquired" => Note::Acquired { partition: partition()?, epoch: number("epoch")? },
-            "the reign has ended" => Note::Lost {
+            "the ownership has ended" => Note::Lost {
                 partition: partition()?,
                 epoch: number("epoch")?,
                 error: text("error").unwrap_or_default(),

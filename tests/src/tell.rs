@@ -18,7 +18,7 @@ pub fn tell(history: &History, end: &Final, serial: u64) -> String {
         lines.push((fault.from, format!("{} (until {})", fault.what, fault.until)));
     }
     let last = lines.iter().map(|l| l.0).max().unwrap_or(u64::MAX);
-    lines.extend(reigns(history, serial).into_iter().filter(|l| (first..=last).contains(&l.0)));
+    lines.extend(ownerships(history, serial).into_iter().filter(|l| (first..=last).contains(&l.0)));
     lines.sort();
     for (at, line) in lines {
         let after = at as i64 - plan.due as i64;
@@ -32,7 +32,7 @@ pub fn tell(history: &History, end: &Final, serial: u64) -> String {
 }
 
 /// Who has had its partition, as far as brokers have logged it and a client has seen the id.
-fn reigns(history: &History, serial: u64) -> Vec<(u64, String)> {
+fn ownerships(history: &History, serial: u64) -> Vec<(u64, String)> {
     let mut events = history.events.iter().filter(|(s, _)| *s == serial);
     let partition = events.find_map(|(_, event)| match event {
         Event::Schedule { said: Said::Stored { id: Some(id), .. }, .. } | Event::Delivered { id, .. } => {

@@ -202,7 +202,7 @@ impl Wait {
         Self { began: Instant::now(), owner: None }
     }
 
-    /// How long the reign of this epoch is waited for by now.
+    /// How long the owner of this epoch is waited for by now.
     fn on(&mut self, epoch: Epoch) -> Duration {
         let owner = self.owner.filter(|(of, _)| *of == epoch);
         self.owner.insert(owner.unwrap_or_else(|| (epoch, Instant::now()))).1.elapsed()

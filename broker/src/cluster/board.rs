@@ -18,20 +18,20 @@ pub(crate) struct Board {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Posted {
     pub(crate) owned: BTreeMap<PartitionId, Epoch>,
-    /// Whose reign has ended since the board was last taken, though it may have begun since as well.
+    /// Partitions whose ownership has ended since the board was last taken, though it may have begun since as well.
     pub(crate) ended: BTreeSet<PartitionId>,
     pub(crate) load: BrokerLoad,
     pub(crate) stop: bool,
 }
 
 impl Board {
-    /// A reign has begun.
+    /// An ownership has begun.
     pub(crate) fn owns(&self, partition: PartitionId, epoch: Epoch) {
         self.state().owned.insert(partition, epoch);
         self.changed.notify_one();
     }
 
-    /// A reign has ended, however.
+    /// An ownership has ended, however.
     pub(crate) fn lost(&self, partition: PartitionId) {
         let mut state = self.state();
         if state.owned.remove(&partition).is_some() {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reign_that_ended_before_anybody_looked_is_told() {
+    fn an_ownership_that_ended_before_anybody_looked_is_told() {
         let (board, partition) = (Board::default(), PartitionId(3));
         board.owns(partition, Epoch(1));
         board.lost(partition);

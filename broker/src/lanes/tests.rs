@@ -146,13 +146,13 @@ async fn answers_are_given_out_in_the_order_of_the_calls() {
 }
 
 #[tokio::test]
-async fn answers_of_an_earlier_reign_have_nobody_left() {
+async fn answers_of_an_earlier_ownership_have_nobody_left() {
     let mut lanes = lanes().await;
     let (first, _) = Fake::begin(&mut lanes, 1);
     lanes.call(P, Call::Census);
     lanes.end(P, &LaneError::Closed, true);
     lanes.call(P, Call::Census);
-    assert_eq!(first.asked.lock().unwrap().len(), 1, "no reign, no call");
+    assert_eq!(first.asked.lock().unwrap().len(), 1, "not owned, no call");
     let (second, _) = Fake::begin(&mut lanes, 2);
     lanes.call(P, Call::Census);
     first.answer(0, 7);
@@ -210,7 +210,7 @@ async fn a_lane_whose_task_is_gone_without_a_word_has_ended() {
     let mut lanes = lanes().await;
     let (health, receiver) = watch::channel(Health::Up);
     Fake::begin(&mut lanes, 2);
-    // Of the present reign, and of one that is over.
+    // Of the present ownership, and of one that is over.
     for epoch in [2, 1] {
         lanes.watch(P, Epoch(epoch), receiver.clone());
     }
@@ -220,7 +220,7 @@ async fn a_lane_whose_task_is_gone_without_a_word_has_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reigns_that_do_not_last_are_begun_anew_more_and_more_slowly() {
+async fn partitions_that_are_lost_soon_are_acquired_anew_more_and_more_slowly() {
     let mut lanes = lanes().await;
     Fake::begin(&mut lanes, 1);
     let mut pauses = Vec::new();
@@ -236,7 +236,7 @@ async fn reigns_that_do_not_last_are_begun_anew_more_and_more_slowly() {
     let ended = tokio::time::Instant::now();
     lanes.end(P, &LaneError::RolledBack(P), false);
     assert!(matches!(lanes.next().await, LaneEvent::Acquired(..)));
-    assert!(ended.elapsed().as_millis() < 10, "a good reign is forgiven");
+    assert!(ended.elapsed().as_millis() < 10, "what was owned long enough is acquired anew at once");
 }
 
 #[tokio::test]
@@ -250,13 +250,13 @@ async fn without_a_cluster_every_partition_is_wanted_and_none_is_assigned() {
 #[tokio::test(start_paused = true)]
 async fn an_assigned_partition_is_acquired_once_however_often_it_is_assigned() {
     let (mut lanes, _) = assigned_lanes();
-    assert!(!lanes.is_wanted(P) && !lanes.reigns(P));
+    assert!(!lanes.is_wanted(P) && !lanes.owns(P));
     (1..4).for_each(|version| lanes.own(P, (Term(1), version)));
     assert_eq!(lanes.acquiring.len(), 1);
     let acquired = acquired(&mut lanes).await;
     assert!(lanes.is_wanted(P));
     lanes.begin(P, acquired);
-    assert!(lanes.reigns(P));
+    assert!(lanes.owns(P));
     lanes.own(P, (Term(1), 4));
     assert!(lanes.acquiring.is_empty(), "it is owned already");
 }
@@ -265,7 +265,7 @@ async fn an_assigned_partition_is_acquired_once_however_often_it_is_assigned() {
 async fn an_assignment_that_is_withdrawn_in_time_acquires_nothing() {
     let (mut lanes, store) = assigned_lanes();
     lanes.own(P, (Term(1), 1));
-    assert!(!lanes.disown(P), "there is no reign to end");
+    assert!(!lanes.disown(P), "it is not owned");
     assert!(lanes.next().now_or_never().is_none() && !lanes.is_wanted(P));
     let next = tokio::time::timeout(STABLE, lanes.next()).await;
     assert!(next.is_err() && lanes.wanted.is_empty());
@@ -303,12 +303,12 @@ async fn an_acquisition_that_may_have_been_carried_out_is_seen_to_its_end() {
     let acquired = acquired(&mut lanes).await;
     assert!(!lanes.is_wanted(P), "it is to be given up in good order");
     lanes.begin(P, acquired);
-    assert!(lanes.disown(P), "there is a reign to end");
+    assert!(lanes.disown(P), "it is owned");
     assert!(lanes.wanted.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_a_cluster_the_leader_decides_what_follows_a_reign() {
+async fn in_a_cluster_the_leader_decides_what_follows_an_ownership() {
     let (mut lanes, _) = assigned_lanes();
     lanes.own(P, (Term(1), 1));
     let acquired = acquired(&mut lanes).await;
@@ -316,7 +316,7 @@ async fn in_a_cluster_the_leader_decides_what_follows_a_reign() {
     lanes.begin(P, acquired);
     let fenced = LaneError::Fenced { partition: P, stored: Epoch(9), ours };
     lanes.end(P, &fenced, false);
-    assert!(!lanes.reigns(P) && lanes.acquiring.is_empty());
+    assert!(!lanes.owns(P) && lanes.acquiring.is_empty());
     lanes.own(P, (Term(1), 2));
     assert_eq!(lanes.acquiring.len(), 1);
 }

@@ -27,7 +27,7 @@ pub struct SessionId(pub u64);
 /// What the shell tells the engine.
 #[derive(Debug)]
 pub enum Input {
-    /// A partition was acquired; the shell has its lane. An earlier reign over it has ended before.
+    /// A partition was acquired; the shell has its lane. An earlier ownership of it has ended before.
     Acquired {
         /// Which.
         partition: PartitionId,
@@ -42,7 +42,7 @@ pub enum Input {
     Answered {
         /// Which partition.
         partition: PartitionId,
-        /// The reign it belongs to; answers to an earlier one are ignored.
+        /// The ownership it belongs to; answers to an earlier one are ignored.
         epoch: Epoch,
         /// The answer.
         answer: CallAnswer,
@@ -129,7 +129,7 @@ pub enum Effect {
     Call(PartitionId, Call),
     /// Feed [`Input::Tick`] when the cluster clock reaches this time.
     Alarm(Time),
-    /// This reign has ended; its calls need not be answered any more. The shell drops the lane, and may acquire anew.
+    /// This ownership has ended; its calls need not be answered any more. The shell drops the lane, and may acquire anew.
     LaneEnded(PartitionId, LaneError),
     /// After [`Input::Release`]: every partition has been given up.
     Released,

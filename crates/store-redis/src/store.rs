@@ -25,7 +25,7 @@ use crate::partition::lane::RedisLane;
 use crate::partition::log::{LogBudget, LogStatus};
 use crate::partition::trim::Trimming;
 use crate::wire::{
-    Confirmations, Pool, Reply, Servers, Use, ask, check_server, explain, watch as watch_settings,
+    Confirmations, Pool, Reply, Servers, Use, ask, check_server, check_wait, explain, watch as watch_settings,
 };
 
 /// How long an acquisition may take to read the partition's indexes.
@@ -74,6 +74,7 @@ impl RedisStore {
         for address in servers.masters() {
             let server = servers.connection(&address).await.map_err(explain)?;
             check_server(&address, &server)?;
+            check_wait(&server).await?;
         }
         let urgent = servers.over(URGENT);
         let cluster: Arc<str> = options.cluster.as_str().into();

@@ -6,10 +6,12 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use mtimer_store::{Answer, DeadFilter, Op, Place, RequestId, Retained, ScheduleAnswer, Verdict};
+use mtimer_store::{
+    AcquireError, Answer, DeadFilter, Op, Place, RequestId, Retained, ScheduleAnswer, StoreError, Verdict,
+};
 use mtimer_store_redis::test_support::Server;
 use mtimer_types::{DeadReason, SlotWidth, Target, Timer, TimerId};
-use support::owner::{Owner, PARTITION, dest, now, schedule, timer, unique};
+use support::owner::{Owner, PARTITION, dest, now, schedule, timer, try_acquire, unique};
 
 const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
 const DAY: u64 = 86_400_000;
@@ -180,4 +182,16 @@ async fn a_timer_that_is_scheduled_over_a_damaged_entry_is_there_for_the_next_ow
             assert_eq!(place, Some(Place::Pending { fire: t.due, tier: 0 }), "{value:?}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_name_of_a_destination_is_not_taken_for_an_outage() {
+    let server = Server::start();
+    let owner = Owner::new(&server.url()).await;
+    owner.one(schedule(&timer(now() + DAY, 5))).await;
+    let key = server.keys().into_iter().find(|key| key.starts_with("dest")).unwrap();
+    server.call::<()>(&["HSET", &key, "1", "no destination"]);
+    let error = try_acquire(&*owner.store).await.err();
+    let Some(AcquireError::Store(StoreError::Unusable(why))) = error else { panic!("{error:?}") };
+    assert!(why.contains(&key) && why.contains("damaged"), "{why}");
 }

@@ -4,9 +4,9 @@ mod support;
 
 use std::time::Duration;
 
-use mtimer_store::{Answer, Batch, Health, Op, Refusal, RequestId, ScheduleAnswer, Store};
+use mtimer_store::{Answer, Batch, Health, Op, Refusal, RequestId, ScheduleAnswer, Store, StoreError};
 use mtimer_store_redis::test_support::{Proxy, Server, ServerOptions};
-use mtimer_store_redis::{Durability, Options};
+use mtimer_store_redis::{Durability, Options, RedisStore};
 use mtimer_types::{Target, TimerId};
 use support::owner::{Owner, PARTITION, ack, connect, now, schedule, timer, unique};
 
@@ -140,4 +140,37 @@ async fn what_a_full_store_refuses_does_not_count_as_stored() {
     server.call::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     let answers = owner.apply(vec![schedule(&refused), cancel(stored.id)]).await;
     assert_eq!(answers, [Answer::Refused(Refusal::OutOfMemory), not_replicated]);
+}
+
+/// The URL of a user who may do everything but wait for replicas, and a way to change that.
+fn user(server: &Server, wait: &str) -> String {
+    server.call::<()>(&["ACL", "SETUSER", "mtimer", "on", ">secret", "~*", "&*", "+@all", wait]);
+    format!("redis://mtimer:secret@127.0.0.1:{}", server.port())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_who_may_not_wait_for_replicas_is_refused_at_the_start() {
+    let server = Server::start();
+    let refused = RedisStore::connect(Options::new([user(&server, "-wait")], "t")).await.err();
+    let Some(StoreError::Unusable(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("wait") && why.contains("allow this user"), "{why}");
+}
+
+/// Nothing is delivered meanwhile, so somebody has to be told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_cannot_be_confirmed_takes_the_lane_down_until_it_can() {
+    let server = Server::start();
+    let url = user(&server, "+wait");
+    let _replica = replica_of(&server);
+    let durability = Durability::Replicated { replicas: 1, timeout: Duration::from_millis(100) };
+    let owner = Owner::of(connect(Options { durability, ..Options::new([url], "t") }).await).await;
+    while owner.one(schedule(&timer(now() + 60_000, 5))).await == Answer::Refused(Refusal::NotReplicated) {}
+    user(&server, "-wait");
+    let ops = vec![schedule(&timer(now() + 60_000, 5))];
+    let claimed = owner.lane.apply(Batch { now: now(), claim: Some(now() + 1_000), ops });
+    let mut health = owner.lane.health();
+    health.wait_for(|h| matches!(h, Health::Down(why) if why.contains("replica"))).await.unwrap();
+    user(&server, "+wait");
+    assert_eq!(claimed.await.unwrap(), [NEW]);
+    health.wait_for(|h| *h == Health::Up).await.unwrap();
 }

@@ -29,10 +29,10 @@ fn acquisitions(history: &History, found: &mut Vec<Violation>) {
             by_partition.entry(partition).or_default().push((entry.at, epoch, &entry.broker));
         }
     }
-    for (partition, mut reigns) in by_partition {
-        reigns.sort_unstable();
+    for (partition, mut owners) in by_partition {
+        owners.sort_unstable();
         let mut given: BTreeMap<u64, &str> = BTreeMap::new();
-        for (i, &(at, epoch, broker)) in reigns.iter().enumerate() {
+        for (i, &(at, epoch, broker)) in owners.iter().enumerate() {
             if let Some(other) = given.insert(epoch, broker) {
                 let what =
                     format!("partition {partition}: epoch {epoch} was given to {other} and to {broker}");
@@ -48,7 +48,7 @@ fn acquisitions(history: &History, found: &mut Vec<Violation>) {
                 let certain = whose == broker || (at > then + LOG_LAG_MS && undisturbed(then, at));
                 higher > epoch && certain
             };
-            if let Some((then, higher, whose)) = reigns[..i].iter().find(above) {
+            if let Some((then, higher, whose)) = owners[..i].iter().find(above) {
                 let what = format!(
                     "partition {partition}: {broker} acquired it at {at} under epoch {epoch}, after {whose} at {then} \
                      under {higher}"

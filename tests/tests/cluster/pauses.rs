@@ -19,7 +19,7 @@ async fn the_leader_is_paused() {
 /// A broker that has come back.
 #[derive(Clone, Copy, Debug)]
 struct Back {
-    /// Reigns that the store refused to go on with.
+    /// Ownerships that the store ended by a refusal.
     ended: u64,
     /// Of these, so many say in the log that they were fenced.
     fenced: usize,
@@ -35,7 +35,7 @@ async fn run(name: &'static str, leader: bool) {
         assert!(!leader || back.stepped_down != Some(0), "a leader that was paused still leads");
         refused += back.ended;
     }
-    println!("{name}: {refused} reigns ended by the store's refusal");
+    println!("{name}: {refused} ownerships ended by the store's refusal");
     scene.end().await;
 }
 

@@ -139,6 +139,9 @@ async fn a_stranger_holds_the_lease() {
     );
     let silent: Vec<u16> = wanted.difference(&fired).copied().collect();
     let is_silent = |entry: &&Entry| entry.note.partition().is_some_and(|p| silent.contains(&p));
-    let reigns: Vec<_> = outcome.history.journal.iter().filter(is_silent).collect();
-    assert!(silent.is_empty(), "{silent:?} fired nothing from {alone} to {freed}; their reigns: {reigns:#?}");
+    let owners: Vec<_> = outcome.history.journal.iter().filter(is_silent).collect();
+    assert!(
+        silent.is_empty(),
+        "{silent:?} fired nothing from {alone} to {freed}; their partitions: {owners:#?}"
+    );
 }

@@ -96,9 +96,9 @@ pub enum NodeInput {
     PeerGone(PeerId),
     /// The partitions that this broker cannot reach just now: the complete list.
     Unreachable(Vec<PartitionId>),
-    /// A reign of this broker began.
+    /// This broker acquired a partition.
     Owned(PartitionId, Epoch),
-    /// A reign ended (fenced, ended, handed over), or an acquisition that was asked for is given up.
+    /// An ownership ended (fenced, ended, handed over), or an acquisition that was asked for is given up.
     Lost(PartitionId),
     /// What this broker has to do.
     Load(BrokerLoad),

@@ -10,13 +10,13 @@ use mtimer_types::{Epoch, PartitionId, Term};
 
 use super::counters::Count;
 use super::follow::Due;
-use super::leader::{Past, Reign};
+use super::leader::{Leadership, Past};
 use super::lease::Ask;
 use super::members::Verdict;
 use super::refusal::{contradiction, is_address};
 use super::{HURRY_MS, Node, NodeEffect, NodeInput, PeerId, STOP_PATIENCE_MS};
 
-/// How a reign ends.
+/// How a leadership ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     /// The deadline is over; nobody else need have the lease yet.
@@ -38,11 +38,11 @@ impl Node {
             // It has listened to nobody meanwhile. Its lease runs by the clock all the same.
             self.counters.add(Count::Stalls, 1);
             self.link.forgive(gap);
-            if let Some(reign) = &mut self.reign {
-                reign.forgive(gap);
+            if let Some(leadership) = &mut self.leadership {
+                leadership.forgive(gap);
             }
         }
-        if self.reign.is_some() && !self.may_act(now) {
+        if self.leadership.is_some() && !self.may_act(now) {
             self.step_down(now, End::Expired);
         }
     }
@@ -56,9 +56,9 @@ impl Node {
                 }
             }
             NodeInput::Published { term, version, answer } => {
-                let of = |r: &&mut Reign| r.lease.term == term;
-                let reign = self.reign.as_mut().filter(of);
-                let lost = reign.is_some_and(|r| r.answered(now, version, answer.ok()));
+                let of = |r: &&mut Leadership| r.lease.term == term;
+                let leadership = self.leadership.as_mut().filter(of);
+                let lost = leadership.is_some_and(|r| r.answered(now, version, answer.ok()));
                 if lost {
                     self.step_down(now, End::Taken);
                 }
@@ -75,8 +75,8 @@ impl Node {
             NodeInput::FromLeader(answer) => self.leader_says(now, answer),
             NodeInput::FromPeer(peer, PeerRequest::Heartbeat(beat)) => self.peer_says(now, peer, beat),
             NodeInput::PeerGone(peer) => {
-                if let Some(reign) = &mut self.reign {
-                    reign.members.gone(now, peer);
+                if let Some(leadership) = &mut self.leadership {
+                    leadership.members.gone(now, peer);
                 }
             }
             NodeInput::Unreachable(list) => self.unreachable = list,
@@ -96,7 +96,7 @@ impl Node {
             return;
         }
         self.seen = self.seen.max(term);
-        if self.reign.as_ref().is_some_and(|r| r.lease.term < term) {
+        if self.leadership.as_ref().is_some_and(|r| r.lease.term < term) {
             self.step_down(now, End::Outdated);
         }
     }
@@ -111,7 +111,7 @@ impl Node {
             Ok(Campaigned::Won { .. }) => self.keeper.back_off(now),
             Ok(Campaigned::Held { address, term, remaining_ms }) => {
                 self.see(now, term);
-                if self.reign.is_none() {
+                if self.leadership.is_none() {
                     self.held(now, &address, term, remaining_ms);
                 }
             }
@@ -126,7 +126,7 @@ impl Node {
         if known > term {
             // The store has forgotten terms. Given up, the lease comes back under a higher one.
             self.seen = known;
-            if self.reign.is_some() {
+            if self.leadership.is_some() {
                 self.step_down(now, End::Outdated);
             } else {
                 self.out.push(NodeEffect::Resign(self.lease_of(term)));
@@ -135,7 +135,7 @@ impl Node {
             }
             return;
         }
-        if self.reign.as_ref().is_some_and(|r| r.lease.term < term) {
+        if self.leadership.as_ref().is_some_and(|r| r.lease.term < term) {
             self.step_down(now, End::Taken);
         }
         if !self.keeper.won(now, sent, term) {
@@ -144,7 +144,7 @@ impl Node {
         let silent = self.keeper.silent(sent);
         self.seen = term;
         let Some(lease) = self.keeper.lease().cloned() else { return };
-        if self.reign.is_some() {
+        if self.leadership.is_some() {
             return;
         }
         if self.link.down() {
@@ -153,7 +153,7 @@ impl Node {
         self.counters.add(Count::TermsLed, 1);
         let adopted = self.topology.as_deref();
         let past = Past { published: published.as_ref(), adopted, silent: silent.as_deref() };
-        self.reign = Some(Reign::new(now, &self.options, lease, past));
+        self.leadership = Some(Leadership::new(now, &self.options, lease, past));
     }
 
     fn lease_of(&self, term: Term) -> Lease {
@@ -238,14 +238,14 @@ impl Node {
         if contradiction(&self.options, &beat).is_none() {
             self.see(now, beat.term);
         }
-        let Some(reign) = &mut self.reign else {
+        let Some(leadership) = &mut self.leadership else {
             let leader = self.link.leader().map(|(address, _)| address.to_owned());
             let answer = PeerAnswer::NotLeader { leader, term: self.seen };
             self.out.push(NodeEffect::ToPeer(peer, answer));
             return;
         };
         let (seq, has) = (beat.seq, beat.topology);
-        match reign.members.heartbeat(now, peer, beat) {
+        match leadership.members.heartbeat(now, peer, beat) {
             Verdict::Refused(message) => {
                 self.counters.add(Count::MembersRefused, 1);
                 self.out.push(NodeEffect::ToPeer(peer, PeerAnswer::Refused { message }));
@@ -253,13 +253,13 @@ impl Node {
             Verdict::Old => {}
             Verdict::Heard { changed } => {
                 if changed {
-                    reign.touch();
+                    leadership.touch();
                 }
                 // What it decides because of this heartbeat it answers with, rather than pushes after it.
                 self.decide(now, Some(peer));
-                let Some(reign) = &self.reign else { return };
-                let newer = reign.current().filter(|t| t.stamp() != has).map(|t| Topology::clone(t));
-                let answer = PeerAnswer::Heard { seq, term: reign.lease.term, topology: newer };
+                let Some(leadership) = &self.leadership else { return };
+                let newer = leadership.current().filter(|t| t.stamp() != has).map(|t| Topology::clone(t));
+                let answer = PeerAnswer::Heard { seq, term: leadership.lease.term, topology: newer };
                 self.out.push(NodeEffect::ToPeer(peer, answer));
             }
         }
@@ -299,9 +299,9 @@ impl Node {
     }
 
     fn step_down(&mut self, now: u64, end: End) {
-        let Some(reign) = self.reign.take() else { return };
+        let Some(leadership) = self.leadership.take() else { return };
         self.counters.add(Count::SteppedDown, 1);
-        for peer in reign.members.sessions() {
+        for peer in leadership.members.sessions() {
             let answer = PeerAnswer::NotLeader { leader: None, term: self.seen };
             self.out.push(NodeEffect::ToPeer(peer, answer));
         }
@@ -310,10 +310,10 @@ impl Node {
             End::Expired => self.keeper.seek(now),
             End::Taken => self.keeper.back_off(now),
             End::Outdated => {
-                self.out.push(NodeEffect::Resign(reign.lease));
+                self.out.push(NodeEffect::Resign(leadership.lease));
                 self.keeper.back_off(now);
             }
-            End::Resigned => self.out.push(NodeEffect::Resign(reign.lease)),
+            End::Resigned => self.out.push(NodeEffect::Resign(leadership.lease)),
         }
     }
 
@@ -366,28 +366,28 @@ impl Node {
 
     /// As leader: looks at the members once, and tells everybody if that changes something. `asking`: who is answered anyway.
     fn decide(&mut self, now: u64, asking: Option<PeerId>) {
-        let Some(reign) = &mut self.reign else { return };
+        let Some(leadership) = &mut self.leadership else { return };
         let owned = self.holdings.owned().collect();
-        if reign.members.own(now, owned, &self.unreachable, self.load, self.stopping.is_some()) {
-            reign.touch();
+        if leadership.members.own(now, owned, &self.unreachable, self.load, self.stopping.is_some()) {
+            leadership.touch();
         }
-        let (deaths, gone) = reign.members.sweep(now);
+        let (deaths, gone) = leadership.members.sweep(now);
         self.counters.add(Count::MemberDeaths, deaths);
         if gone > 0 {
-            reign.touch();
+            leadership.touch();
         }
-        let decided = reign.decide(now);
+        let decided = leadership.decide(now);
         if let Some((topology, moved)) = &decided {
             self.counters.add(Count::TopologiesDecided, 1);
             self.counters.add(Count::PartitionsMoved, *moved);
-            let term = reign.lease.term;
-            for peer in reign.members.sessions().filter(|p| Some(*p) != asking) {
+            let term = leadership.lease.term;
+            for peer in leadership.members.sessions().filter(|p| Some(*p) != asking) {
                 let answer = PeerAnswer::Heard { seq: 0, term, topology: Some(Topology::clone(topology)) };
                 self.out.push(NodeEffect::ToPeer(peer, answer));
             }
         }
-        if let Some(topology) = reign.publish(now) {
-            self.out.push(NodeEffect::Publish(reign.lease.clone(), topology));
+        if let Some(topology) = leadership.publish(now) {
+            self.out.push(NodeEffect::Publish(leadership.lease.clone(), topology));
         }
         if let Some((topology, _)) = decided {
             self.adopt(now, topology);
@@ -401,8 +401,8 @@ impl Node {
         let told = |t: &&Arc<Topology>| t.brokers.iter().any(|b| b.address == me && b.draining);
         let topology = self.topology.as_ref().filter(told);
         let stuck = topology.is_some_and(|t| self.holdings.stays(t, me));
-        if let Some(reign) = &self.reign {
-            if reign.current().is_none() || !stuck {
+        if let Some(leadership) = &self.leadership {
+            if leadership.current().is_none() || !stuck {
                 return false;
             }
             self.left = true;

@@ -1,4 +1,4 @@
-//! One reign of a leader: learns who is there and who has what, then decides, again and again.
+//! One leadership: learns who is there and who has what, then decides, again and again.
 //!
 //! Purpose: from members to topologies, each published and pushed.
 //! Invariant: versions rise within the term; nothing is decided before the brokers of the last topology had their time to
@@ -21,7 +21,7 @@ const CONNECT_MS: u64 = 100;
 /// How long after a failure it is published again, ms.
 const PUBLISH_AGAIN_MS: u64 = 200;
 
-/// What is known of the time before a reign.
+/// What is known of the time before a leadership.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Past<'a> {
     /// The last topology of the cluster.
@@ -32,9 +32,9 @@ pub(super) struct Past<'a> {
     pub(super) silent: Option<&'a str>,
 }
 
-/// A reign.
+/// The time from this broker's election to the end of its term.
 #[derive(Debug)]
-pub(super) struct Reign {
+pub(super) struct Leadership {
     options: NodeOptions,
     pub(super) lease: Lease,
     pub(super) members: Members,
@@ -55,7 +55,7 @@ pub(super) struct Reign {
     publish_at: u64,
 }
 
-impl Reign {
+impl Leadership {
     /// Begins.
     pub(super) fn new(now: u64, options: &NodeOptions, lease: Lease, past: Past<'_>) -> Self {
         let Past { published, adopted, silent } = past;
@@ -95,7 +95,7 @@ impl Reign {
         }
     }
 
-    /// The newest topology of this reign.
+    /// The newest topology of this leadership.
     pub(super) fn current(&self) -> Option<&Arc<Topology>> {
         self.current.as_ref()
     }

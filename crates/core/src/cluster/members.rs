@@ -1,7 +1,7 @@
 //! The leader's picture of the brokers: who is there, since when, what each reaches, who comes and goes too often.
 //!
 //! Purpose: from heartbeats, closed sessions and silence to members with a standing.
-//! Invariant: what counts is what the leader has heard in its own reign; an address has one incarnation at a time.
+//! Invariant: what counts is what the leader has heard in its own term; an address has one incarnation at a time.
 //! Not in here: who is given what, what is published.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

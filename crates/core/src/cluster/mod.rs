@@ -1,7 +1,7 @@
 //! The cluster as one broker takes part in it: always a member, the leader while it holds the lease.
 //!
 //! Purpose: who leads, who is there, who is to own what; and what follows from that for this broker. A pure state machine:
-//! answers of the store, frames of other brokers and the shell's reigns go in through [`Node::handle`],
+//! answers of the store, frames of other brokers and the partitions that the shell owns go in through [`Node::handle`],
 //! [`NodeEffect`]s come out. `lease` decides when to campaign and how long a win counts, `follow` watches the link to the
 //! leader, `own` compares the topology with what is owned; while this broker leads, `leader` decides with the picture in
 //! `members` and the pure function in `assignment`.
@@ -34,7 +34,7 @@ use mtimer_types::{PartitionId, Term};
 pub use self::api::{DrainError, NodeEffect, NodeInput, NodeOptions, PeerId};
 use self::counters::{Count, Counters};
 use self::follow::Link;
-use self::leader::Reign;
+use self::leader::Leadership;
 use self::lease::Keeper;
 use self::own::{Holdings, Wish};
 pub use self::refusal::is_address;
@@ -54,7 +54,7 @@ pub struct Node {
     keeper: Keeper,
     link: Link,
     /// While this broker leads.
-    reign: Option<Reign>,
+    leadership: Option<Leadership>,
     holdings: Holdings,
     topology: Option<Arc<Topology>>,
     unreachable: Vec<PartitionId>,
@@ -94,7 +94,7 @@ impl Node {
             seen: Term::default(),
             keeper,
             link,
-            reign: None,
+            leadership: None,
             holdings: Holdings::default(),
             topology: None,
             unreachable: Vec::new(),
@@ -131,15 +131,15 @@ impl Node {
             return u64::MAX;
         }
         let pulse = self.last + (self.options.heartbeat_ms / 2).max(1);
-        let reign = self.reign.as_ref().map_or(u64::MAX, Reign::next);
+        let leadership = self.leadership.as_ref().map_or(u64::MAX, Leadership::next);
         let keeper = if self.wants_lease() { self.keeper.next() } else { u64::MAX };
-        let all = [pulse, keeper, self.link.next(), self.holdings.next(), reign];
+        let all = [pulse, keeper, self.link.next(), self.holdings.next(), leadership];
         all.into_iter().min().unwrap_or(pulse).max(self.last + 1)
     }
 
     /// Whether it leads, as of the last input.
     pub fn leads(&self) -> bool {
-        self.reign.is_some()
+        self.leadership.is_some()
     }
 
     /// The highest term that it has seen.
@@ -154,7 +154,7 @@ impl Node {
 
     /// The lease that it holds, as of the last input.
     pub fn lease(&self) -> Option<Lease> {
-        self.reign.as_ref().map(|r| r.lease.clone())
+        self.leadership.as_ref().map(|r| r.lease.clone())
     }
 
     /// Names and numbers of what has happened since the start.
@@ -164,12 +164,12 @@ impl Node {
 
     /// The cluster as this broker sees it.
     pub fn view(&self, now: u64) -> ClusterView {
-        let reign = self.reign.as_ref().filter(|_| self.may_act(now));
+        let leadership = self.leadership.as_ref().filter(|_| self.may_act(now));
         ClusterView {
             topology: self.topology.as_deref().cloned().unwrap_or_default(),
             answered_by: self.options.address.clone(),
-            leads: reign.is_some(),
-            members: reign.map(|r| r.members.views(now)).unwrap_or_default(),
+            leads: leadership.is_some(),
+            members: leadership.map(|r| r.members.views(now)).unwrap_or_default(),
         }
     }
 
@@ -182,16 +182,16 @@ impl Node {
         if !self.refused {
             self.wake(now);
         }
-        let Some(reign) = &mut self.reign else {
+        let Some(leadership) = &mut self.leadership else {
             return Err(DrainError::NotLeader(self.link.leader().map(|(address, _)| address.to_owned())));
         };
         let listed = self.topology.as_ref().is_some_and(|t| t.brokers.iter().any(|b| b.address == broker));
-        if !listed && !reign.members.knows(broker) {
-            let known = reign.members.iter().map(|(a, _)| a.clone()).collect();
+        if !listed && !leadership.members.knows(broker) {
+            let known = leadership.members.iter().map(|(a, _)| a.clone()).collect();
             return Err(DrainError::Unknown { broker: broker.to_owned(), known });
         }
-        reign.members.drain(now, broker, drain);
-        reign.touch();
+        leadership.members.drain(now, broker, drain);
+        leadership.touch();
         self.advance(now);
         Ok(())
     }
@@ -203,7 +203,7 @@ impl Node {
 
     /// Whether it campaigns, or renews what it has: not after it has left.
     fn wants_lease(&self) -> bool {
-        !self.left || self.reign.is_some()
+        !self.left || self.leadership.is_some()
     }
 
     /// A newer topology, from whomever.

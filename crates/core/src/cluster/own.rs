@@ -1,6 +1,6 @@
 //! What this broker owns, is to own and is to give up, by the newest topology it has.
 //!
-//! Purpose: the difference between the topology and the shell's reigns, told to the shell once each.
+//! Purpose: the difference between the topology and what the shell owns, told to the shell once each.
 //! Invariant: nothing is given up for want of an owner: only for another one.
 //! Not in here: acquiring, releasing; who decided the topology.
 
@@ -11,7 +11,7 @@ use mtimer_types::{Epoch, PartitionId};
 
 /// Shortest and longest time between two attempts at a partition that was lost, ms.
 const AGAIN_MS: (u64, u64) = (250, 5_000);
-/// A reign this long, ms, forgets that there was trouble before.
+/// Ownership that lasts this long, ms, ends the count of failures before it.
 const SETTLED_MS: u64 = 10_000;
 
 /// What the shell is to do about one partition.
@@ -34,7 +34,7 @@ struct Attempt {
     again: Option<u64>,
 }
 
-/// The reigns of the shell, and the wishes that it knows of.
+/// The partitions that the shell owns, and the requests that it knows of.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     /// And since when.
@@ -102,7 +102,7 @@ impl Holdings {
         Wish::Own(partition)
     }
 
-    /// A reign began.
+    /// A partition was acquired.
     pub(super) fn gained(
         &mut self,
         now: u64,
@@ -120,16 +120,16 @@ impl Holdings {
         (owner != me && self.leaving.insert(partition)).then_some(Wish::Disown(partition))
     }
 
-    /// A reign or an attempt ended. `wanted`: it is still assigned to this broker, and is asked for again in a while.
+    /// An ownership or an attempt ended. `wanted`: it is still assigned to this broker, and is asked for again in a while.
     pub(super) fn lost(&mut self, now: u64, partition: PartitionId, wanted: bool) {
-        let reign = self.owned.remove(&partition);
+        let ownership = self.owned.remove(&partition);
         self.leaving.remove(&partition);
         if !wanted {
             self.attempts.remove(&partition);
             return;
         }
         let attempt = self.attempts.entry(partition).or_default();
-        if reign.is_some_and(|(_, since)| now.saturating_sub(since) >= SETTLED_MS) {
+        if ownership.is_some_and(|(_, since)| now.saturating_sub(since) >= SETTLED_MS) {
             attempt.wait = 0;
         }
         attempt.open = false;

@@ -134,7 +134,7 @@ impl Partition {
         self.inherited.get(&record.timer.id).filter(|f| f.attempt > record.progress.failed)
     }
 
-    /// Whether everything that was sent before this reign, and still lives, is in memory or counted by the store.
+    /// Whether everything that was sent before this ownership began, and still lives, is in memory or counted by the store.
     pub(super) fn has_read_past(&self) -> bool {
         let taken = |call: &Pending| matches!(call, Pending::Taken);
         self.horizon >= self.since + CLOCKS_MS && !self.calls.iter().any(taken)

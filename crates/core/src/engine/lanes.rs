@@ -1,4 +1,4 @@
-//! What goes to the store and what comes back: acquisition, group commit, answers in order, the end of a reign.
+//! What goes to the store and what comes back: acquisition, group commit, answers in order, the end of an ownership.
 
 use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_store::{Answer, Batch, Health, InFlight, LaneError, Op, Refusal, Retained};

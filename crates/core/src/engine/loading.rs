@@ -180,7 +180,7 @@ impl Engine {
                     self.adopt(now, record, fire, covered);
                 }
             }
-            // Taken in this reign and not in memory: it was not sent, and nobody else will see to it. A take can be repeated.
+            // Taken in this ownership and not in memory: it was not sent, and nobody else will see to it. A take can be repeated.
             Some((record, Place::Taken { epoch: of, unconfirmed: false })) if of == epoch => {
                 self.adopt(now, record, now.time, false);
                 if let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) {
@@ -257,7 +257,7 @@ impl Engine {
         }
     }
 
-    /// At-most-once timers found taken at the beginning of a reign: nobody will settle them, but for those that the
+    /// At-most-once timers found taken at an acquisition: nobody will settle them, but for those that the
     /// predecessor left under way in good order.
     pub(super) fn taken_page(&mut self, now: Now, at: PartitionId, page: Page<Taken>) {
         let Some(epoch) = self.partition(at).map(|p| p.epoch) else { return };

@@ -4,7 +4,7 @@
 //! follows from a whole turn of them: claims, group commits, deliveries, replies. One timer's way through the files:
 //! `requests` (schedule) → `lanes` (stored) → `loading` (into memory) → `delivery` (due, claimed, ready, sent) →
 //! `settle` (acknowledged, retried, buried, expired), or → `park` and back. `table` holds the timers in memory, `roster`
-//! the sessions and destinations, `partition` what belongs to one reign over one partition.
+//! the sessions and destinations, `partition` what belongs to the ownership of one partition.
 //!
 //! Invariants:
 //!

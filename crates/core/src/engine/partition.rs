@@ -1,4 +1,4 @@
-//! One partition under one reign: its timers in memory, what is on its way to the store, its claim, its horizon.
+//! One partition while this broker owns it: its timers in memory, what is on its way to the store, its claim, its horizon.
 
 use std::collections::VecDeque;
 
@@ -69,7 +69,7 @@ pub(super) struct Partition {
     pub(super) id: PartitionId,
     pub(super) epoch: Epoch,
     pub(super) prior_claim: Time,
-    /// When this reign began.
+    /// When this ownership began.
     pub(super) since: Time,
     pub(super) table: Table,
     /// Operations that wait for the next batch.

@@ -92,7 +92,7 @@ pub(super) enum OpCtx {
         id: TimerId,
     },
     Trim(Retained),
-    /// Not an operation but a call; only while a reign ends.
+    /// Not an operation but a call; only while an ownership ends.
     Query(QueryPart),
 }
 

@@ -102,7 +102,10 @@ where
         position: granted.position,
         is_released: false,
     };
-    owner.rebuild().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+    owner.rebuild().await.map_err(|error| match error {
+        LaneError::Broken(what) => StoreError::Unusable(what),
+        passing => StoreError::Unavailable(passing.to_string()),
+    })?;
     Ok((owner, granted.in_flight))
 }
 
@@ -191,7 +194,13 @@ impl Owner {
             for value in reply::list(answer) {
                 let Some(bytes) = reply::bytes(value) else { return Ok(()) };
                 let dest = std::str::from_utf8(&bytes).ok().and_then(decode_destination);
-                let damaged = || LaneError::Broken("the name of a destination is damaged".into());
+                let damaged = || {
+                    let (partition, key) = (self.partition(), self.space.destinations());
+                    LaneError::Broken(format!(
+                        "partition {partition}: the name of a destination in {key} is damaged: restore it, or \
+                         remove the partition's keys and what they hold"
+                    ))
+                };
                 self.dests.intern(&dest.ok_or_else(damaged)?);
                 self.dests.set_stored();
             }

@@ -29,7 +29,7 @@ impl Owner {
     pub(super) async fn confirm(&mut self, ops: &[Op], answers: &mut [Answer]) -> Result<(), LaneError> {
         let waiting = ops.iter().zip(answers).filter(|(op, answer)| waits(op) && !is_refusal(answer));
         let waiting: Vec<_> = waiting.map(|(_, answer)| answer).collect();
-        if waiting.is_empty() || self.writer.is_confirmed().await? {
+        if waiting.is_empty() || self.writer.wait_for_replicas().await? {
             return Ok(());
         }
         for answer in waiting {
@@ -44,10 +44,10 @@ impl Owner {
     ///
     /// The lane has ended.
     pub(super) async fn confirm_claim(&mut self) -> Result<(), LaneError> {
-        while !self.writer.is_confirmed().await? {
+        while !self.writer.wait_for_replicas().await? {
             self.writer.pause("too few replicas have confirmed what is claimed").await?;
         }
-        self.writer.is_up();
+        self.writer.mark_up();
         Ok(())
     }
 }

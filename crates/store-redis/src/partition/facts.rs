@@ -157,7 +157,14 @@ impl Owner {
                 }
                 Query::Answered { request, buckets } => {
                     let value = buckets.into_iter().find_map(|ticket| found.value(ticket));
-                    view.learn(Fact::Answered(request, value.and_then(|value| decode_answer(value))));
+                    let answer = value.and_then(|value| {
+                        let answer = decode_answer(value);
+                        if answer.is_none() {
+                            self.unreadable.report_answer(self.partition());
+                        }
+                        answer
+                    });
+                    view.learn(Fact::Answered(request, answer));
                 }
             }
         }

@@ -21,6 +21,16 @@ pub(crate) struct Unreadable {
 }
 
 impl Unreadable {
+    /// Reports the remembered answer of a request, which is decided anew.
+    pub(crate) fn report_answer(&mut self, partition: PartitionId) {
+        self.found += 1;
+        tracing::error!(
+            partition = partition.0,
+            found = self.found,
+            "the remembered answer of a request cannot be read: the request is decided anew"
+        );
+    }
+
     /// Tells of a record, unless it has been told of. `found` in the log counts them.
     pub(crate) fn report(&mut self, partition: PartitionId, error: &RecordError) {
         if self.told.len() >= MOST {

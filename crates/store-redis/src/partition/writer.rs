@@ -191,7 +191,7 @@ impl Writer {
             let stored = reply::list(values.pop().unwrap_or_default());
             match self.identity.stored_seq(&stored) {
                 Ok(seq) if seq == self.seq => {
-                    self.is_up();
+                    self.mark_up();
                     return Ok(values);
                 }
                 #[cfg(feature = "sabotage")]
@@ -211,6 +211,13 @@ impl Writer {
     ///
     /// The lane has ended.
     pub(crate) async fn read_as_owner(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
+        let values = self.read_and_catch_up(reads).await?;
+        self.mark_up();
+        Ok(values)
+    }
+
+    /// Reads as the owner, and applies again what the store has lost.
+    async fn read_and_catch_up(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
         loop {
             let nothing = LogRecord { seq: self.seq, next: self.seq, writes: Arc::default() };
             let identity = self.identity.clone();
@@ -232,20 +239,18 @@ impl Writer {
             }
             match self.outcome(values.pop().unwrap_or_default())? {
                 Attempt::Stored(seq) => self.catch_up(seq).await?,
-                _ => {
-                    self.is_up();
-                    return Ok(values);
-                }
+                _ => return Ok(values),
             }
         }
     }
 
-    /// Whether as many replicas as the durability level asks for have everything that the store has.
+    /// Waits until as many replicas as the durability level asks for have everything that the store
+    /// has; false if they do not in time.
     ///
     /// # Errors
     ///
     /// The lane has ended.
-    pub(crate) async fn is_confirmed(&mut self) -> Result<bool, LaneError> {
+    pub(crate) async fn wait_for_replicas(&mut self) -> Result<bool, LaneError> {
         let Some(Quorum { confirmations, replicas }) = self.quorum.clone() else { return Ok(true) };
         // A second time, if the first one went to a server that has lost something, or is not the master any more.
         for _ in 0..2 {
@@ -255,7 +260,8 @@ impl Writer {
             {
                 return Ok(confirmed.replicas >= replicas);
             }
-            self.read_as_owner(&Pipeline::new()).await?;
+            // It is not up for that: what is asked is the confirmation.
+            self.read_and_catch_up(&Pipeline::new()).await?;
         }
         Ok(false)
     }
@@ -317,7 +323,7 @@ impl Writer {
         let mut stored = stored;
         while stored != self.seq {
             let Some(records) = self.log.since(stored) else {
-                self.tell_of_loss(stored);
+                self.log_loss(self.identity.epoch, stored);
                 return Err(LaneError::RolledBack(self.identity.partition));
             };
             tracing::warn!(
@@ -336,12 +342,14 @@ impl Writer {
         Ok(())
     }
 
-    /// The store has fallen back to a number that the log does not reach, or to an owner before us.
-    fn tell_of_loss(&self, stored: u64) {
+    /// Logs that the log cannot restore what the store lost.
+    fn log_loss(&self, stored_epoch: Epoch, stored_seq: u64) {
         tracing::error!(
             partition = self.identity.partition.0,
-            stored,
-            ours = self.seq,
+            stored_epoch = stored_epoch.0,
+            stored_seq,
+            our_epoch = self.identity.epoch.0,
+            our_seq = self.seq,
             "the store lost writes that the log does not have any more: schedules, cancels and settlements that were \
              answered since may be undone"
         );
@@ -366,7 +374,7 @@ impl Writer {
     fn applied(&mut self, record: LogRecord) {
         self.seq = record.next;
         self.log.push(record);
-        self.is_up();
+        self.mark_up();
     }
 
     async fn attempt(&mut self, record: &LogRecord, script: Script) -> Result<Attempt, LaneError> {
@@ -416,7 +424,8 @@ impl Writer {
     fn stored_seq(&self, record: &[Value]) -> Result<u64, LaneError> {
         let stored = self.identity.stored_seq(record);
         if let Err(LaneError::RolledBack(_)) = stored {
-            self.tell_of_loss(0);
+            let number = |i: usize| record.get(i).and_then(reply::number).unwrap_or_default();
+            self.log_loss(Epoch(number(0)), number(2));
         }
         stored
     }
@@ -495,8 +504,8 @@ impl Writer {
         Ok(self.node.insert(node).clone())
     }
 
-    /// The store does what is asked.
-    pub(crate) fn is_up(&mut self) {
+    /// Records that the store did what was asked.
+    pub(crate) fn mark_up(&mut self) {
         self.backoff.reset();
         self.failures = 0;
         if *self.health.borrow() != Health::Up {

@@ -5,13 +5,13 @@
 use std::time::Duration;
 
 use mtimer_store::StoreError;
-use redis::{Cmd, Pipeline, Value};
+use redis::{Cmd, Pipeline, Value, cmd};
 use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::connection::{Connection, ask as ask_node};
 use super::fault::{Remedy, remedy};
-use super::node::{Lost, Network};
+use super::node::{Lost, Network, Node};
 use super::reply::Reply;
 use super::script;
 use super::settings::{NO_EVICTION, POLICY};
@@ -160,6 +160,19 @@ pub(crate) fn explain(lost: Lost) -> StoreError {
             StoreError::Unusable(format!("{}: {advice}", lost.0.lines().next().unwrap_or_default()))
         }
         None => StoreError::Unavailable(lost.0),
+    }
+}
+
+/// Refuses a server that does not let this user wait for replicas: no write would ever count as safe.
+///
+/// # Errors
+///
+/// [`StoreError::Unusable`] says what to change; [`StoreError::Unavailable`]: try again.
+pub(crate) async fn check_wait(server: &Connection) -> Result<(), StoreError> {
+    let reply = server.ask(cmd("WAIT").arg(&[0, 1]).to_owned()).await.map_err(explain)?;
+    match reply.refusal().map(|refusal| remedy(&refusal, server.address())) {
+        Some(Remedy::Broken(why)) => Err(refused(&why)),
+        _ => Ok(()),
     }
 }
 

@@ -28,7 +28,7 @@ mod tests;
 mod topology;
 
 pub(crate) use self::access::{Access, Tls};
-pub(crate) use self::ask::{Failed, ask, asking, check_server, explain, once};
+pub(crate) use self::ask::{Failed, ask, asking, check_server, check_wait, explain, once};
 pub(crate) use self::backoff::Backoff;
 pub(crate) use self::confirm::{Confirmations, Confirmed, Replicas};
 pub(crate) use self::connection::Use;

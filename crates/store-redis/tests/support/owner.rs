@@ -6,7 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use mtimer_store::{
-    Acquire, Acquired, Answer, Batch, Lane, LaneError, LaneFuture, Load, LoadedTimer, Op, Store, Verdict,
+    Acquire, AcquireError, Acquired, Answer, Batch, Lane, LaneError, LaneFuture, Load, LoadedTimer, Op,
+    Store, Verdict,
 };
 use mtimer_store_redis::{Options, RedisStore};
 use mtimer_types::{Destination, Key, KeyPolicy, Mode, Nonce, PartitionId, Term, Time, Timer, TimerId};
@@ -111,9 +112,13 @@ impl Owner {
 }
 
 pub async fn acquire(store: &dyn Store) -> Acquired {
+    try_acquire(store).await.expect("the partition can be acquired")
+}
+
+pub async fn try_acquire(store: &dyn Store) -> Result<Acquired, AcquireError> {
     let stored = store.owner(PARTITION).await.expect("the store can be reached");
     let (term, version) = (Term(stored.term.0.max(1)), stored.version + 1);
     let acquire =
         Acquire { partition: PARTITION, expected: stored.epoch, nonce: Nonce(unique()), term, version };
-    store.acquire(acquire).await.expect("the partition can be acquired")
+    store.acquire(acquire).await
 }

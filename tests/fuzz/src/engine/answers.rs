@@ -12,7 +12,7 @@ use mtimer_store::{
 use mtimer_types::{DeadReason, Destination, Ended, Epoch, PartitionId, Target, Time, Timer, TimerId};
 
 use super::input::Program;
-use super::world::{Backend, Known, Reign, World, dest};
+use super::world::{Acquired, Backend, Known, World, dest};
 
 /// Runs a program against a store that may say anything.
 pub(crate) fn any_answers(data: &[u8]) {
@@ -32,7 +32,7 @@ struct Anything {
 impl Backend for Anything {
     type Open = Call;
 
-    fn acquire(&mut self, at: PartitionId, known: &Known, program: &mut Program<'_>) -> Option<Reign> {
+    fn acquire(&mut self, at: PartitionId, known: &Known, program: &mut Program<'_>) -> Option<Acquired> {
         self.epoch += 1;
         let timers = known.of(at);
         let left = |program: &mut Program<'_>| {
@@ -41,7 +41,7 @@ impl Backend for Anything {
             Some(InFlight { id, attempt, session, until: near(known, program) })
         };
         let in_flight = (0..program.below(3)).filter_map(|_| left(program)).collect();
-        Some(Reign { epoch: Epoch(self.epoch), prior_claim: near(known, program), in_flight })
+        Some(Acquired { epoch: Epoch(self.epoch), prior_claim: near(known, program), in_flight })
     }
 
     fn call(&mut self, _: PartitionId, call: Call) -> Call {

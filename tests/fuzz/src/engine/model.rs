@@ -11,7 +11,7 @@ use mtimer_types::{Nonce, PartitionId, Term};
 
 use super::input::Program;
 use super::ledger::Ledger;
-use super::world::{Backend, Known, PARTITIONS, Reign, World};
+use super::world::{Acquired, Backend, Known, PARTITIONS, World};
 
 /// Runs a program against the model; then everything that was scheduled has to come to an end.
 pub(crate) fn model_store(data: &[u8]) {
@@ -86,7 +86,7 @@ impl Model {
 impl Backend for Model {
     type Open = Open;
 
-    fn acquire(&mut self, at: PartitionId, _: &Known, _: &mut Program<'_>) -> Option<Reign> {
+    fn acquire(&mut self, at: PartitionId, _: &Known, _: &mut Program<'_>) -> Option<Acquired> {
         let owner = self.store.owner(at).now_or_never()?.ok()?;
         self.version += 1;
         let (nonce, term, version) = (Nonce(self.version), Term(1), self.version);
@@ -94,7 +94,7 @@ impl Backend for Model {
         let acquired = self.store.acquire(acquire).now_or_never()?.ok()?;
         self.lanes[usize::from(at.0)] = Some(acquired.lane);
         let (epoch, prior_claim, in_flight) = (acquired.epoch, acquired.prior_claim, acquired.in_flight);
-        Some(Reign { epoch, prior_claim, in_flight })
+        Some(Acquired { epoch, prior_claim, in_flight })
     }
 
     fn call(&mut self, at: PartitionId, call: Call) -> Open {

@@ -33,7 +33,7 @@ pub(super) trait Backend {
     type Open;
 
     /// The partition is acquired anew. `None`: not for now.
-    fn acquire(&mut self, at: PartitionId, world: &Known, program: &mut Program<'_>) -> Option<Reign>;
+    fn acquire(&mut self, at: PartitionId, world: &Known, program: &mut Program<'_>) -> Option<Acquired>;
     /// A call is made on the partition's lane.
     fn call(&mut self, at: PartitionId, call: Call) -> Self::Open;
     /// The answer to the oldest open call. `Err`: it is not there yet.
@@ -53,7 +53,7 @@ pub(super) trait Backend {
 }
 
 /// A partition acquired.
-pub(super) struct Reign {
+pub(super) struct Acquired {
     pub(super) epoch: Epoch,
     pub(super) prior_claim: Time,
     pub(super) in_flight: Vec<InFlight>,
@@ -219,7 +219,7 @@ impl<B: Backend> World<B> {
         if self.lanes[usize::from(at.0)].is_some() || self.released {
             return;
         }
-        let Some(Reign { epoch, prior_claim, in_flight }) = self.backend.acquire(at, &self.known, program)
+        let Some(Acquired { epoch, prior_claim, in_flight }) = self.backend.acquire(at, &self.known, program)
         else {
             return;
         };

@@ -159,7 +159,7 @@ fn a_win_that_comes_too_late_is_none() {
 }
 
 #[test]
-fn a_higher_term_ends_a_reign_unless_it_is_another_clusters() {
+fn a_higher_term_ends_a_leadership_unless_it_is_another_clusters() {
     let mut lab = Lab::leading(7, None);
     lab.beat(1, Heartbeat { term: Term(9), cluster: "other".into(), ..beat("a:1", 5) });
     assert!(lab.node.leads());

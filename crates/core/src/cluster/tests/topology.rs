@@ -222,7 +222,7 @@ fn a_topology_is_published_one_at_a_time_until_it_is_kept() {
     lab.pass(400, false);
     assert_eq!(published(&lab.take()), []);
     lab.beat(3, beat("d:1", 5));
-    // Of an earlier reign.
+    // Of an earlier leadership.
     lab.feed(NodeInput::Published { term: Term(6), version: 4, answer: Ok(false) });
     assert!(lab.node.leads());
     lab.feed(NodeInput::Published { term: Term(7), version: 4, answer: Ok(false) });

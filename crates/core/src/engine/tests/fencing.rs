@@ -22,7 +22,7 @@ fn nothing_is_sent_without_a_recent_fenced_write() {
 }
 
 #[test]
-fn what_was_under_way_when_a_reign_ended_is_unknown() {
+fn what_was_under_way_when_an_ownership_ended_is_unknown() {
     let mut rig = Rig::new(EngineOptions::default());
     rig.join(1, "a", 10);
     rig.store.faults().cut(P);

@@ -227,7 +227,7 @@ fn words_of_what_has_ended_are_not_handed_on() {
 }
 
 #[test]
-fn words_of_what_ends_with_the_reign_are_handed_on_once() {
+fn words_of_what_ends_with_the_ownership_are_handed_on_once() {
     let (store, d, ms) = left_under_way(|t| t.callback_timeout_ms = Some(60_000));
     let mut second = Rig::on(store.clone(), 2, ms, EngineOptions::default());
     second.join(1, "a", 10);

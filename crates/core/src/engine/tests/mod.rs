@@ -51,7 +51,7 @@ struct Rig {
     ms: u64,
     sent: Vec<(SessionId, ServerMessage)>,
     released: bool,
-    /// Why the reign has ended, if it has.
+    /// Why the ownership has ended, if it has.
     ended: Option<LaneError>,
     /// What is applied is answered as not confirmed by enough replicas.
     unconfirmed: bool,

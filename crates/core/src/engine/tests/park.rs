@@ -91,7 +91,7 @@ fn what_comes_back_from_the_park_is_not_sent_before_a_claim_covers_it() {
     assert!(!cancelled, "cancelled although it was delivered");
 }
 
-/// An engine of three partitions that have just begun, each with so many timers parked for "a". What else a reign begins
+/// An engine of three partitions that have just begun, each with so many timers parked for "a". What else an acquisition begins
 /// with is not answered, so that every answer is to a page.
 pub(super) fn parked_in_three() -> (Engine, Now) {
     let now = Now { time: Time::from_ms(START), mono_ms: 0 };
