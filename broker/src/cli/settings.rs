@@ -74,7 +74,7 @@ pub(crate) fn as_json(config: &Config) -> Value {
             partitions
         }
         StoreConfig::Redis(RedisConfig { urls, tls, replication, write_log_bytes, partitions }) => {
-            all["redis"] = json!(urls);
+            all["redis"] = urls.iter().map(|url| without_password(url)).collect();
             let files = [
                 ("redis-tls-ca", &tls.authorities),
                 ("redis-tls-cert", &tls.certificate),
@@ -115,6 +115,18 @@ pub(crate) fn as_toml(config: &Config) -> Result<String, Failure> {
         |e: &dyn std::error::Error| Failure::new(Exit::Failed, format!("cannot write the settings: {e}"));
     let table: Table = serde_json::from_value(as_json(config)).map_err(|e| wrong(&e))?;
     toml::to_string_pretty(&table).map_err(|e| wrong(&e))
+}
+
+/// An address of Redis with `***` in place of its password.
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+    let user = rest.rsplit_once('@').and_then(|(login, host)| Some((login.split_once(':')?.0, host)));
+    let rest = user.map_or_else(|| rest.to_owned(), |(user, host)| format!("{user}:***@{host}"));
+    let hide = |part: &str| if part.starts_with("pass=") { "pass=***".to_owned() } else { part.to_owned() };
+    let query = query.map(|query| query.split('&').map(hide).collect::<Vec<_>>().join("&"));
+    let query = query.map_or_else(String::new, |query| format!("?{query}"));
+    format!("{scheme}://{rest}{query}")
 }
 
 /// The command with the default of every setting in its help; `but` are told elsewhere.
@@ -193,6 +205,20 @@ mod tests {
         ] {
             let first = as_toml(&resolve(text)).unwrap();
             assert_eq!(as_toml(&resolve(&first)).unwrap(), first);
+        }
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        for (url, shown) in [
+            ("redis://h:1", "redis://h:1"),
+            ("redis://:s3cret@h:1/2", "redis://:***@h:1/2"),
+            ("rediss://u:s3@cret:x@h:1?protocol=resp3", "rediss://u:***@h:1?protocol=resp3"),
+            ("unix:///run/r.sock?user=u&pass=s3cret&db=1", "unix:///run/r.sock?user=u&pass=***&db=1"),
+            ("redis://u@h", "redis://u@h"),
+        ] {
+            let text = format!("redis = [\"{url}\"]\n");
+            assert_eq!(as_json(&resolve(&text))["redis"], json!([shown]));
         }
     }
 

@@ -231,9 +231,25 @@ impl Server {
         format!("unix://{}", self.socket().display())
     }
 
-    /// Its append-only file, as long as it was not rewritten.
+    /// The append-only file that it writes to.
     pub fn append_only_file(&self) -> PathBuf {
-        self.dir.path().join("appendonlydir/appendonly.aof.1.incr.aof")
+        let dir = self.dir.path().join("appendonlydir");
+        let files = std::fs::read_dir(dir).expect("an append-only file").map(|f| f.expect("a file").path());
+        let number = |path: &PathBuf| {
+            let name = path.file_name()?.to_str()?;
+            name.strip_prefix("appendonly.aof.")?.strip_suffix(".incr.aof")?.parse::<u32>().ok()
+        };
+        files.max_by_key(number).expect("an append-only file")
+    }
+
+    /// Has the append-only file rewritten, so that the next restart takes less time.
+    pub fn rewrite_append_only_file(&self) {
+        self.call::<()>(&["BGREWRITEAOF"]);
+        let deadline = Instant::now() + START_WITHIN;
+        while !self.call::<String>(&["INFO", "persistence"]).contains("aof_rewrite_in_progress:0") {
+            assert!(Instant::now() < deadline, "the file is not rewritten within {START_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Cuts the replicas off once they have all that was answered before.
