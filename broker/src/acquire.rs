@@ -1,8 +1,9 @@
 //! Becoming the owner of a partition, however long the store is away.
 //!
-//! Purpose: read the owner record, acquire, repeat. A lost answer is repeated with the same nonce, so that an acquisition
-//! that had succeeded counts.
-//! Invariant: a higher term in the store means that another broker was started later; it wins, and this one ends.
+//! Purpose: read the owner record, acquire, repeat. A lost answer is repeated with the same nonce,
+//! so that an acquisition that had succeeded counts.
+//! Invariant: a higher term in the store means that another broker was started later; it wins, and
+//! this one ends.
 //! Not in here: what is done with the lane.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +22,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause: how late a store that is back may be noticed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Whether the store is away, as far as acquisitions have seen: one log line when it goes and one when it is back.
+/// Whether the store is away, as far as acquisitions have seen: one log line when it goes and one
+/// when it is back.
 #[derive(Debug, Default)]
 pub(crate) struct Outage(Mutex<Option<StoreError>>);
 
@@ -79,7 +81,8 @@ struct Attempt {
 }
 
 impl Acquirer {
-    /// Raises the cluster's term, waiting while the store is away. Fails if the store cannot be used.
+    /// Raises the cluster's term, waiting while the store is away. Fails if the store cannot be
+    /// used.
     pub(crate) async fn start(
         store: Arc<dyn Store>,
         outage: Arc<Outage>,
@@ -98,8 +101,8 @@ impl Acquirer {
         Ok(Self { store, term, version: AtomicU64::new(1), outage, counters })
     }
 
-    /// Acquires a partition, waiting while the store is away. `ours` is the epoch of the ownership that has ended, for the
-    /// error's text; 0 if there was none.
+    /// Acquires a partition, waiting while the store is away. `ours` is the epoch of the ownership
+    /// that has ended, for the error's text; 0 if there was none.
     ///
     /// # Cancel safety
     ///

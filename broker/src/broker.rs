@@ -1,7 +1,7 @@
 //! A running broker: start, stop, wait; and the supervision of its tasks.
 //!
-//! Invariant: every task belongs to one set; the first that ends, ends the broker, and says why. Stop order: in a cluster
-//! hand over, serving on; then accept none, drain, release, close.
+//! Invariant: every task belongs to one set; the first that ends, ends the broker, and says why.
+//! Stop order: in a cluster hand over, serving on; then accept none, drain, release, close.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -45,11 +45,13 @@ use crate::wheel::Wheel;
 
 /// Partitions that are acquired at the same time.
 const ACQUIRE_AT_ONCE: usize = 64;
-/// A partition whose place in the store its owner has not reached for so long, ms, goes to one that reaches it.
+/// A partition whose place in the store its owner has not reached for so long, ms, goes to one that
+/// reaches it.
 const UNREACHABLE_MS: u64 = 2_000;
 /// Requests to the engine's task that may wait.
 const CONTROLS: usize = 64;
-/// How long sessions and tasks may take to end when the engine's task has ended: last words and lingering, twice over.
+/// How long sessions and tasks may take to end when the engine's task has ended: last words and
+/// lingering, twice over.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Connections that the system accepts before the listener does.
 const BACKLOG: u32 = 1_024;
@@ -60,22 +62,23 @@ const SOFTWARE: &str = concat!("mtimer/", env!("CARGO_PKG_VERSION"));
 
 /// Starts a broker on a store.
 ///
-/// On a store of its own it acquires every partition, then accepts clients. On one that brokers share it joins their
-/// cluster, or founds it, and is given its share. Returns once it owns what it is to own. While the store is away
-/// it waits, up to [`BrokerOptions::startup_timeout`]. Must be called within a tokio runtime.
+/// On a store of its own it acquires every partition, then accepts clients. On one that brokers
+/// share it joins their cluster, or founds it, and is given its share. Returns once it owns what it
+/// is to own. While the store is away it waits, up to [`BrokerOptions::startup_timeout`]. Must be
+/// called within a tokio runtime.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future stops the broker at once; partitions that were acquired by then stay with it in the store until
-/// the next broker acquires them.
+/// Dropping the future stops the broker at once; partitions that were acquired by then stay with it
+/// in the store until the next broker acquires them.
 pub async fn start(options: BrokerOptions, store: Arc<dyn Store>) -> Result<Broker, StartError> {
     let (broker, joining) = begin(options, store).await?;
     joining.await?;
     Ok(broker)
 }
 
-/// Starts a broker as [`start`] does, unless `stop` completes before it is ready: then the result is `None`. What a
-/// broker of a cluster owns by then is handed over as by [`Broker::stop`].
+/// Starts a broker as [`start`] does, unless `stop` completes before it is ready: then the result
+/// is `None`. What a broker of a cluster owns by then is handed over as by [`Broker::stop`].
 ///
 /// # Cancel safety
 ///
@@ -103,7 +106,8 @@ async fn begin(
     store: Arc<dyn Store>,
 ) -> Result<(Broker, impl Future<Output = Result<(), StartError>>), StartError> {
     options.validate()?;
-    // First of all: a second broker started by mistake on the same address must not take the partitions over.
+    // First of all: a second broker started by mistake on the same address must not take the
+    // partitions over.
     let addr = options.listen;
     let listen_error = |source| StartError::Listen { addr, source };
     let socket = bind(addr).map_err(listen_error)?;
@@ -458,7 +462,8 @@ impl Tasks {
         self.names.insert(id, name);
     }
 
-    /// Waits for the end of the engine's task, or for any task to fail, or to be aborted; then ends all others.
+    /// Waits for the end of the engine's task, or for any task to fail, or to be aborted; then ends
+    /// all others.
     async fn supervise(
         mut self,
         stopping: &CancellationToken,
@@ -473,8 +478,8 @@ impl Tasks {
                 joined = self.set.join_next_with_id() => joined,
             };
             match joined.map(|joined| self.name_of(joined)) {
-                // The clock and, without sessions, the listener end by themselves once the broker is stopping; who looks
-                // after the address, once it leads here.
+                // The clock and, without sessions, the listener end by themselves once the broker
+                // is stopping; who looks after the address, once it leads here.
                 Some(("clock" | "listener" | "cluster" | "address" | "http", Ok(()))) => {}
                 Some((_, end)) => break end,
                 None => break Ok(()),
@@ -541,9 +546,10 @@ impl Broker {
         self.http
     }
 
-    /// Stops gracefully: in a cluster hands its partitions over first and serves each until then, for 10 s at most. Then it
-    /// accepts nobody, delivers nothing more, waits for settlements up to the drain timeout, gives up what it still has (5 s
-    /// at most), and closes the sessions (4 s at most). Returns when it has ended; why, if not because of this.
+    /// Stops gracefully: in a cluster hands its partitions over first and serves each until then,
+    /// for 10 s at most. Then it accepts nobody, delivers nothing more, waits for settlements up to
+    /// the drain timeout, gives up what it still has (5 s at most), and closes the sessions (4 s at
+    /// most). Returns when it has ended; why, if not because of this.
     ///
     /// # Cancel safety
     ///
@@ -554,8 +560,8 @@ impl Broker {
         self.wait().await
     }
 
-    /// Stops at once: what is under way is left as if the process had been killed. [`Broker::wait`] tells when
-    /// everything is gone.
+    /// Stops at once: what is under way is left as if the process had been killed. [`Broker::wait`]
+    /// tells when everything is gone.
     pub fn abort(&self) {
         self.abort.cancel();
     }
@@ -569,15 +575,16 @@ impl Broker {
         wait(self.end.clone()).await
     }
 
-    /// Its state in numbers: what a client gets for [`mtimer_protocol::Query::Status`]. `None` if it has ended.
+    /// Its state in numbers: what a client gets for [`mtimer_protocol::Query::Status`]. `None` if
+    /// it has ended.
     pub async fn status(&self) -> Option<Status> {
         let place = self.control.reserve().await.ok()?;
         ask(place, &self.control).await
     }
 }
 
-/// Asks the engine's task for its state. A question whose place was taken before that task ended, and used after, is left lying
-/// there for as long as the broker's handle lives: nobody answers it.
+/// Asks the engine's task for its state. A question whose place was taken before that task ended,
+/// and used after, is left lying there for as long as the broker's handle lives: nobody answers it.
 async fn ask(place: mpsc::Permit<'_, Control>, control: &mpsc::Sender<Control>) -> Option<Status> {
     let (to, mut status) = oneshot::channel();
     place.send(Control::Status(to));

@@ -1,14 +1,19 @@
-//! The cluster clock of this process: readings of the store's clocks, carried on by the monotonic clock.
+//! The cluster clock of this process: readings of the store's clocks, carried on by the monotonic
+//! clock.
 //!
-//! Purpose: [`Clock`] hands out the present by both clocks and turns times of the cluster clock into instants to wait
-//! for; [`keep`] feeds it with a round of readings every second, and reports steps, suspensions and doubt.
-//! Invariant: the cluster clock never steps back. Every clock is read by itself: one that hangs costs its own reading only.
+//! Purpose: [`Clock`] hands out the present by both clocks and turns times of the cluster clock
+//! into instants to wait for; [`keep`] feeds it with a round of readings every second, and reports
+//! steps, suspensions and doubt.
+//! Invariant: the cluster clock never steps back. Every clock is read by itself: one that hangs
+//! costs its own reading only.
 //!
-//! Monotonic time is the runtime's, plus suspensions of this host, which the runtime's instants leave out. Whoever asks for
-//! the present looks for them, so that no decision after a suspension is made by the time before it. What waits for an
-//! instant wakes up late by the suspension, until [`Clock::moved`] has it derive the instant anew.
+//! Monotonic time is the runtime's, plus suspensions of this host, which the runtime's instants
+//! leave out. Whoever asks for the present looks for them, so that no decision after a suspension
+//! is made by the time before it. What waits for an instant wakes up late by the suspension, until
+//! [`Clock::moved`] has it derive the instant anew.
 //!
-//! All is read and carried on in microseconds, and rounded down to a millisecond where it is handed out.
+//! All is read and carried on in microseconds, and rounded down to a millisecond where it is handed
+//! out.
 //! Not in here: how readings are weighed ([`ClusterClock`]).
 
 use std::fmt;
@@ -33,8 +38,8 @@ const ROUND: Duration = Duration::from_secs(1);
 const READING_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long after a first round without an answer the next one begins.
 const RETRY: Duration = Duration::from_millis(100);
-/// By how much cluster time has to have moved against the runtime's before all instants are derived anew, µs: the last
-/// milliseconds before each are waited for by the clock itself.
+/// By how much cluster time has to have moved against the runtime's before all instants are derived
+/// anew, µs: the last milliseconds before each are waited for by the clock itself.
 const WORTH_IT_US: u64 = 500;
 /// How far ahead an instant is at most, µs.
 const MOST_AHEAD_US: u64 = mtimer_types::limits::MAX_AHEAD_MS * 1_000;
@@ -44,7 +49,8 @@ pub trait HostClock: Send + Sync + fmt::Debug + 'static {
     /// Microseconds since the Unix epoch.
     fn now_us(&self) -> u64;
 
-    /// How far the clock that counts suspensions is ahead of the one that does not, µs. Only its growth is meaningful.
+    /// How far the clock that counts suspensions is ahead of the one that does not, µs. Only its
+    /// growth is meaningful.
     fn boottime_ahead_us(&self) -> i64;
 }
 
@@ -69,7 +75,8 @@ impl HostClock for SystemClock {
 pub(crate) struct Clock {
     uptime: Uptime,
     cluster: Mutex<Estimate>,
-    /// Cluster time has moved against the runtime's; whoever waits for a time derives its instant anew.
+    /// Cluster time has moved against the runtime's; whoever waits for a time derives its instant
+    /// anew.
     moved: Notify,
 }
 
@@ -99,8 +106,8 @@ struct Moment {
 }
 
 impl Clock {
-    /// Starts from a first round of readings. Reads until a clock of the store has answered, if the store has any: the
-    /// host's clock may be wrong by any amount.
+    /// Starts from a first round of readings. Reads until a clock of the store has answered, if the
+    /// store has any: the host's clock may be wrong by any amount.
     pub(crate) async fn start(host: Arc<dyn HostClock>, store: &dyn Store) -> Self {
         let uptime = Uptime::new(host);
         loop {
@@ -127,22 +134,24 @@ impl Clock {
         Now { time: cluster.clock.now(now.mono_us), mono_ms: now.mono_us / 1_000 }
     }
 
-    /// When the cluster clock will read `time`, as far as can be said now; in the past if it does already.
+    /// When the cluster clock will read `time`, as far as can be said now; in the past if it does
+    /// already.
     pub(crate) fn instant_of(&self, time: Time) -> Instant {
         let now = self.uptime.now();
         let ahead = self.cluster().clock.mono_until(now.mono_us, time);
         now.instant + Duration::from_micros(ahead.min(MOST_AHEAD_US))
     }
 
-    /// The instant of a monotonic time; the present if it has passed. Ten years ahead at most, which an instant can hold.
+    /// The instant of a monotonic time; the present if it has passed. Ten years ahead at most,
+    /// which an instant can hold.
     pub(crate) fn instant_of_mono(&self, mono_ms: u64) -> Instant {
         let now = self.uptime.now();
         let ahead = mono_ms.saturating_mul(1_000).saturating_sub(now.mono_us);
         now.instant + Duration::from_micros(ahead.min(MOST_AHEAD_US))
     }
 
-    /// Completes when cluster time has moved by [`WORTH_IT_US`] against the runtime's since the last time this completed.
-    /// For one waiter.
+    /// Completes when cluster time has moved by [`WORTH_IT_US`] against the runtime's since the
+    /// last time this completed. For one waiter.
     pub(crate) async fn moved(&self) {
         self.moved.notified().await;
     }
@@ -203,7 +212,8 @@ impl Uptime {
         self.now().mono_us
     }
 
-    /// The host's clock. This thread may be held up while it reads: of a few tries the quickest counts.
+    /// The host's clock. This thread may be held up while it reads: of a few tries the quickest
+    /// counts.
     fn host_reading(&self) -> Reading {
         let one = |_| {
             let (sent_us, shown_us, received_us) = (self.now_us(), self.host.now_us(), self.now_us());
@@ -442,7 +452,8 @@ pub(crate) mod tests {
         assert!(clock.instant_of_mono(u64::MAX) > Instant::now());
     }
 
-    /// The store's clock after it has stepped back to 990 s: what is due by handed-out time is due at once.
+    /// The store's clock after it has stepped back to 990 s: what is due by handed-out time is due
+    /// at once.
     #[tokio::test(start_paused = true)]
     async fn what_is_due_while_time_stands_still_is_due_at_once() {
         let clock = clock_at(1_000_000_000);

@@ -1,8 +1,10 @@
 //! Settings: defaults < file < environment < flags, then checks.
 //!
-//! Purpose: one list of settings ([`PartialConfig`]) that a TOML file, `MTIMER_*` variables and flags fill in; the later
-//! overrides the earlier; [`PartialConfig::resolve`] adds the defaults and checks every value.
-//! Invariant: a key or variable that is not known is an error, so that a typing mistake never goes unnoticed.
+//! Purpose: one list of settings ([`PartialConfig`]) that a TOML file, `MTIMER_*` variables and
+//! flags fill in; the later overrides the earlier; [`PartialConfig::resolve`] adds the defaults and
+//! checks every value.
+//! Invariant: a key or variable that is not known is an error, so that a typing mistake never goes
+//! unnoticed.
 //! Not in here: opening the store, starting the broker, setting up the log.
 
 mod units;
@@ -253,7 +255,8 @@ pub enum StoreConfig {
         data: PathBuf,
         /// Fsync before every answer.
         sync: bool,
-        /// Partitions, if the folder is new; otherwise it must have as many. `None`: as it has, or the store's default.
+        /// Partitions, if the folder is new; otherwise it must have as many. `None`: as it has, or
+        /// the store's default.
         partitions: Option<u16>,
     },
     /// In Redis or Redis Cluster.

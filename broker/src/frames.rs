@@ -1,20 +1,20 @@
 //! Reads the frames of one connection.
 //!
-//! Purpose: turns bytes into frames, charges what it holds to a budget that all connections share, and
-//! ends a connection whose frame does not come.
-//! Invariant: memory follows what has arrived, never what was announced; beyond [`FREE_BYTES`] every
-//! byte of a frame is charged before it is allocated, until the frame is dropped.
+//! Purpose: turns bytes into frames, charges what it holds to a budget that all connections share,
+//! and ends a connection whose frame does not come.
+//! Invariant: memory follows what has arrived, never what was announced; beyond [`FREE_BYTES`]
+//! every byte of a frame is charged before it is allocated, until the frame is dropped.
 //! Not in here: what a frame means, and how long a frame that is complete may wait.
 //!
 //! Three rules keep a client from taking memory that others need:
 //!
-//! 1. A frame brings [`MIN_FRAME_RATE`] within every window (the heartbeat timeout), or its connection
-//!    is closed.
+//! 1. A frame brings [`MIN_FRAME_RATE`] within every window (the heartbeat timeout), or its
+//!    connection is closed.
 //! 2. While the budget is used up, frames that want more of it are not read. One of them at a time
 //!    goes on beyond the budget, so that frames that wait for each other come to an end.
 //! 3. While a frame waits so, connections are closed whose frames hold memory and began more than
-//!    [`MAX_PRESSED_FRAME_MS`] ago. Frames that others have sent since then go on. A frame that holds
-//!    nothing beyond [`FREE_BYTES`] only waits.
+//!    [`MAX_PRESSED_FRAME_MS`] ago. Frames that others have sent since then go on. A frame that
+//!    holds nothing beyond [`FREE_BYTES`] only waits.
 
 use std::io;
 use std::sync::Arc;

@@ -56,8 +56,9 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
     RUNTIME.with(|runtime| runtime.block_on(future))
 }
 
-/// The bodies of the frames of a connection, and whether it is refused: a frame is announced with more than `limit`
-/// bytes. The bodies are copies: a frame keeps the buffer that it was read into. `budget` is the memory for large frames.
+/// The bodies of the frames of a connection, and whether it is refused: a frame is announced with
+/// more than `limit` bytes. The bodies are copies: a frame keeps the buffer that it was read into.
+/// `budget` is the memory for large frames.
 pub fn frames(stream: &[u8], lengths: &[usize], limit: usize, budget: usize) -> (Vec<Vec<u8>>, bool) {
     let mut reader = reader(stream, lengths, limit, budget);
     let mut bodies = Vec::new();
@@ -71,7 +72,8 @@ pub fn frames(stream: &[u8], lengths: &[usize], limit: usize, budget: usize) -> 
     }
 }
 
-/// Reads the first frame of a connection that sends `bytes` and ends. `None`: the connection is refused or has ended.
+/// Reads the first frame of a connection that sends `bytes` and ends. `None`: the connection is
+/// refused or has ended.
 pub fn hello(bytes: &[u8]) -> Option<Hello> {
     let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
     wait(read_hello(&mut reader(bytes, &[], MAX_FRAME_BEFORE_AUTH, 0), peer, &AcceptAll)).ok()

@@ -1,7 +1,9 @@
 //! The handshake: a stranger becomes a session, or learns why not.
 //!
-//! Purpose: the first frame, of 4 KiB at most, is a hello; magic, version and token are looked at in this order.
-//! Invariant: until the hello is accepted nothing about the stranger is kept and nothing reaches the engine.
+//! Purpose: the first frame, of 4 KiB at most, is a hello; magic, version and token are looked at
+//! in this order.
+//! Invariant: until the hello is accepted nothing about the stranger is kept and nothing reaches
+//! the engine.
 //! Not in here: the deadline and the caps (the session's and the listener's).
 
 use std::net::SocketAddr;

@@ -1,10 +1,10 @@
 //! The way from the sessions to the engine's task.
 //!
-//! Purpose: events with a ticket each. A ticket stands for the memory that a frame costs and, of a request or query,
-//! for its operations; the engine's task keeps it until the answer has gone out.
+//! Purpose: events with a ticket each. A ticket stands for the memory that a frame costs and, of a
+//! request or query, for its operations; the engine's task keeps it until the answer has gone out.
 //! Invariant: a session has at most [`MAX_SESSION_INFLIGHT`] unanswered operations and
-//! [`MAX_SESSION_INGRESS`] bytes of them, all sessions together [`MAX_INGRESS`] bytes, counted before
-//! a frame is decoded. A session that is over waits, and is not read meanwhile.
+//! [`MAX_SESSION_INGRESS`] bytes of them, all sessions together [`MAX_INGRESS`] bytes, counted
+//! before a frame is decoded. A session that is over waits, and is not read meanwhile.
 //! Not in here: sockets, the engine.
 
 use std::sync::Arc;
@@ -17,10 +17,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::outbox::Outbox;
 
-/// Events that wait for the engine's task: enough to keep it busy; what they hold is bounded by the tickets.
+/// Events that wait for the engine's task: enough to keep it busy; what they hold is bounded by the
+/// tickets.
 pub(crate) const INBOX: usize = 1_024;
-/// What a query costs of a session's unanswered operations: 50 of them are enough for any display, and
-/// each may walk through a partition.
+/// What a query costs of a session's unanswered operations: 50 of them are enough for any display,
+/// and each may walk through a partition.
 const QUERY_OPS: usize = MAX_SESSION_INFLIGHT / 50;
 
 /// Something of a session, on its way to the engine.
@@ -114,13 +115,15 @@ impl Way {
     /// Waits until there is room for a frame of so many bytes and for what it may decode to.
     pub(crate) async fn reserve(&self, frame: usize) -> Result<Ticket, EngineGone> {
         let bytes = frame + most_decoded(frame);
-        // Asked for in the same order by everybody, and the engine gives back without asking: no deadlock.
+        // Asked for in the same order by everybody, and the engine gives back without asking: no
+        // deadlock.
         let session_bytes = acquire(&self.bytes, bytes, MAX_SESSION_INGRESS).await?;
         let bytes = acquire(&self.gate.bytes, bytes, MAX_SESSION_INGRESS).await?;
         Ok(Ticket { ops: None, session_bytes: Some(session_bytes), bytes: Some(bytes) })
     }
 
-    /// Sends a message that came in a frame of so many bytes, once there is room for its operations.
+    /// Sends a message that came in a frame of so many bytes, once there is room for its
+    /// operations.
     pub(crate) async fn send_message(
         &self,
         event: SessionEvent,
@@ -138,8 +141,8 @@ impl Way {
     }
 }
 
-/// Acquires so many permits; what is over a session's whole allowance alone takes all of it, and the
-/// engine refuses it.
+/// Acquires so many permits; what is over a session's whole allowance alone takes all of it, and
+/// the engine refuses it.
 async fn acquire(from: &Arc<Semaphore>, n: usize, most: usize) -> Result<OwnedSemaphorePermit, EngineGone> {
     let n = u32::try_from(n.min(most)).unwrap_or(u32::MAX);
     from.clone().acquire_many_owned(n).await.map_err(|_| EngineGone)
@@ -203,7 +206,8 @@ fn fits(role: Role, message: &ClientMessage) -> bool {
     }
 }
 
-/// Sorts a message that came after the handshake. `cluster`: whether there is one around this broker.
+/// Sorts a message that came after the handshake. `cluster`: whether there is one around this
+/// broker.
 pub(crate) fn sort(message: ClientMessage, role: Role, cluster: bool) -> Result<Sorted, OutOfPlace> {
     if !fits(role, &message) {
         return Err(OutOfPlace(match role {
@@ -279,7 +283,8 @@ mod tests {
             (0..=MAX_INGRESS / MAX_SESSION_INGRESS).map(|n| gate.way(SessionId(n as u64))).collect();
         let (last, others) = ways.split_last().unwrap();
         for way in others {
-            // A task that never waits is made to, now and then, which would look like a full gate here.
+            // A task that never waits is made to, now and then, which would look like a full gate
+            // here.
             tokio::task::yield_now().await;
             send(way, query(), MAX_SESSION_INGRESS).now_or_never().expect("there is room").unwrap();
             assert!(send(way, query(), 1).now_or_never().is_none(), "its own share is used");

@@ -1,9 +1,11 @@
-//! The lanes of the partitions that this broker owns: calls go out at once, answers come back in their order.
+//! The lanes of the partitions that this broker owns: calls go out at once, answers come back in
+//! their order.
 //!
-//! Purpose: for every partition that is owned its lane, the calls that are not answered, and its health; acquisition anew when an ownership
-//! has ended. All of it is polled by the engine's task, so that an answer takes no detour.
-//! Invariant: the answers of one ownership are given out strictly in the order of its calls. How many are under way is the
-//! engine's bound.
+//! Purpose: for every partition that is owned its lane, the calls that are not answered, and its
+//! health; acquisition anew when an ownership has ended. All of it is polled by the engine's task,
+//! so that an answer takes no detour.
+//! Invariant: the answers of one ownership are given out strictly in the order of its calls. How
+//! many are under way is the engine's bound.
 //! Not in here: what is called and why.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -25,7 +27,8 @@ use crate::error::BrokerError;
 
 /// A partition that was owned for so long is acquired anew at once.
 const STABLE: Duration = Duration::from_secs(60);
-/// Otherwise at once the first time, then after a pause that doubles from the shorter to the longer.
+/// Otherwise at once the first time, then after a pause that doubles from the shorter to the
+/// longer.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
 
 /// What has happened on the lanes.
@@ -86,7 +89,8 @@ type Answered = (PartitionId, Epoch, u64, CallAnswer);
 type HealthChanged = (PartitionId, Epoch, Option<watch::Receiver<Health>>);
 type Reacquired = (PartitionId, Result<Option<Acquired>, BrokerError>);
 
-/// A partition that this broker is to own, or was while an acquisition was under way that may have been carried out.
+/// A partition that this broker is to own, or was while an acquisition was under way that may have
+/// been carried out.
 struct Wanted {
     /// Under which assignment; `None`: not any more.
     assignment: watch::Sender<Option<Assignment>>,
@@ -110,7 +114,8 @@ pub(crate) struct Lanes {
     health: FuturesUnordered<BoxFuture<'static, HealthChanged>>,
     means: Means,
     acquiring: JoinSet<Reacquired>,
-    /// In a cluster: the partitions that this broker is to own, and those that it is acquiring all the same.
+    /// In a cluster: the partitions that this broker is to own, and those that it is acquiring all
+    /// the same.
     wanted: HashMap<PartitionId, Wanted>,
     /// How long to pause before the next acquisition, of partitions that are lost again soon.
     restless: HashMap<PartitionId, Duration>,
@@ -137,7 +142,8 @@ impl Lanes {
         }
     }
 
-    /// Begins an ownership. Gives what the engine is to be told: the acquisition, and the health if it is not well.
+    /// Begins an ownership. Gives what the engine is to be told: the acquisition, and the health if
+    /// it is not well.
     pub(crate) fn begin(&mut self, partition: PartitionId, acquired: Acquired) -> Vec<Input> {
         let Acquired { lane, epoch, prior_claim, in_flight } = acquired;
         let mut receiver = lane.health();
@@ -229,7 +235,8 @@ impl Lanes {
         }
     }
 
-    /// Acquires a partition under an assignment, unless it is owned. An acquisition under way goes on under it.
+    /// Acquires a partition under an assignment, unless it is owned. An acquisition under way goes
+    /// on under it.
     pub(crate) fn own(&mut self, partition: PartitionId, assignment: Assignment) {
         if !matches!(self.means, Means::Assigned(_)) {
             return;
@@ -254,8 +261,9 @@ impl Lanes {
         self.acquiring.spawn(async move { (partition, assigned.acquire(partition, assignment).await) });
     }
 
-    /// The partition is another broker's: `true` if it is owned and has to be released first. An acquisition
-    /// that may have been carried out is seen to its end, so that it can be given up in good order, too.
+    /// The partition is another broker's: `true` if it is owned and has to be released first. An
+    /// acquisition that may have been carried out is seen to its end, so that it can be given up in
+    /// good order, too.
     pub(crate) fn disown(&mut self, partition: PartitionId) -> bool {
         if let Some(wanted) = self.wanted.get_mut(&partition) {
             wanted.assignment.send_replace(None);
@@ -266,7 +274,8 @@ impl Lanes {
         self.owned.contains_key(&partition)
     }
 
-    /// Whether a partition that was acquired just now is wanted: in a cluster it may be another broker's by now.
+    /// Whether a partition that was acquired just now is wanted: in a cluster it may be another
+    /// broker's by now.
     pub(crate) fn is_wanted(&self, partition: PartitionId) -> bool {
         let assigned = |w: &Wanted| w.assignment.borrow().is_some();
         matches!(self.means, Means::Alone(_)) || self.wanted.get(&partition).is_some_and(assigned)
@@ -303,16 +312,17 @@ impl Lanes {
         self.owned.contains_key(&partition)
     }
 
-    /// Ends an ownership. Without a cluster the partition is acquired anew, unless the broker is stopping; if somebody else
-    /// holds it under a higher term, that ends the broker. In a cluster the leader's assignment decides what follows.
+    /// Ends an ownership. Without a cluster the partition is acquired anew, unless the broker is
+    /// stopping; if somebody else holds it under a higher term, that ends the broker. In a cluster
+    /// the leader's assignment decides what follows.
     pub(crate) fn end(&mut self, partition: PartitionId, error: &LaneError, stopping: bool) {
         let Some(ownership) = self.owned.remove(&partition) else {
             return;
         };
         self.down.remove(&partition);
         self.tally.ended[end_of(error)] += 1;
-        // A lane that was closed without being asked to has lost its task: that, too, is no reason to leave the partition
-        // without an owner.
+        // A lane that was closed without being asked to has lost its task: that, too, is no reason
+        // to leave the partition without an owner.
         if stopping {
             return;
         }

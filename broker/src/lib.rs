@@ -1,13 +1,14 @@
 //! One broker process as a library: the thin shell around [`mtimer_core::Engine`].
 //!
-//! Purpose: clocks, sockets, store lanes and tasks. It turns what happens into the engine's inputs and carries out its
-//! effects. [`start`] gives a running [`Broker`]; [`config`] turns file, environment and flags into its options.
-//! [`testing`] has a broker for the tests of applications.
+//! Purpose: clocks, sockets, store lanes and tasks. It turns what happens into the engine's inputs
+//! and carries out its effects. [`start`] gives a running [`Broker`]; [`config`] turns file,
+//! environment and flags into its options. [`testing`] has a broker for the tests of applications.
 //!
-//! Invariant: one task owns the engine and never waits for a client or a store; everything that can queue up in front
-//! of it or behind it is bounded, in bytes where bytes can come from outside.
+//! Invariant: one task owns the engine and never waits for a client or a store; everything that can
+//! queue up in front of it or behind it is bounded, in bytes where bytes can come from outside.
 //!
-//! Not in here: any decision about timers (the engine's), how timers are stored (the store's), the command line.
+//! Not in here: any decision about timers (the engine's), how timers are stored (the store's), the
+//! command line.
 
 mod acquire;
 mod auth;

@@ -1,7 +1,9 @@
 //! Accepts connections, within caps, and keeps their tasks.
 //!
-//! Purpose: every connection is a task of its own in one set, so that none outlives the broker and none fails unseen.
-//! Invariant: connections in their handshake are capped before a byte is read; sessions are capped when they are welcomed.
+//! Purpose: every connection is a task of its own in one set, so that none outlives the broker and
+//! none fails unseen.
+//! Invariant: connections in their handshake are capped before a byte is read; sessions are capped
+//! when they are welcomed.
 //! Not in here: what a connection says.
 
 use std::sync::Arc;
@@ -16,10 +18,12 @@ use crate::counters::ShellCounter;
 use crate::error::BrokerError;
 use crate::session::{SessionContext, serve};
 
-/// Pause after an error of the listener, which usually means that the process has no file descriptor left.
+/// Pause after an error of the listener, which usually means that the process has no file
+/// descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts until the broker stops, then waits for the sessions to end. Aborting it ends them at once.
+/// Accepts until the broker stops, then waits for the sessions to end. Aborting it ends them at
+/// once.
 pub(crate) async fn listen(
     listener: TcpListener,
     context: Arc<SessionContext>,

@@ -2,8 +2,8 @@
 
 mod cli;
 
-/// What one thread allocates another frees here, all the time: frames, timers, answers. That is where it does better than
-/// the system's.
+/// What one thread allocates another frees here, all the time: frames, timers, answers. That is
+/// where it does better than the system's.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -12,14 +12,17 @@ use crate::auth::{AcceptAll, Authenticator};
 use crate::clock::{HostClock, SystemClock};
 use crate::cluster::ClusterOptions;
 
-/// What can be set of a broker. [`Default`] gives a broker on 127.0.0.1:7400 that lets everybody in.
+/// What can be set of a broker. [`Default`] gives a broker on 127.0.0.1:7400 that lets everybody
+/// in.
 #[derive(Clone, Debug)]
 pub struct BrokerOptions {
-    /// Where clients connect; port 0 takes any free port (see [`Broker::local_addr`](crate::Broker::local_addr)).
+    /// Where clients connect; port 0 takes any free port (see
+    /// [`Broker::local_addr`](crate::Broker::local_addr)).
     pub listen: SocketAddr,
     /// The cluster's name, told to clients.
     pub cluster: String,
-    /// The engine's own options. The number of partitions is the store's, and a seed of 0 means a random one.
+    /// The engine's own options. The number of partitions is the store's, and a seed of 0 means a
+    /// random one.
     pub engine: EngineOptions,
     /// Who may open a session.
     pub auth: Arc<dyn Authenticator>,
@@ -175,7 +178,8 @@ impl BrokerOptions {
     }
 }
 
-/// Bounds of the lease: less is noise of the network, more leaves the cluster without a leader for too long.
+/// Bounds of the lease: less is noise of the network, more leaves the cluster without a leader for
+/// too long.
 const LEASE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
 fn check_membership(m: &ClusterOptions) -> Result<(), InvalidOptions> {

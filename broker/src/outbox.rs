@@ -1,8 +1,9 @@
 //! What waits to be sent to one session, bounded in bytes.
 //!
-//! Purpose: the engine's task puts messages in without ever waiting; the session's writer takes them out.
-//! Invariant: a session that does not read costs at most its bound; one that is over is closed. Bytes count until they
-//! have left for the socket.
+//! Purpose: the engine's task puts messages in without ever waiting; the session's writer takes
+//! them out.
+//! Invariant: a session that does not read costs at most its bound; one that is over is closed.
+//! Bytes count until they have left for the socket.
 //! Not in here: encoding (the writer's), the bound on all outboxes together ([`Outboxes`]).
 
 use std::collections::VecDeque;
@@ -69,8 +70,8 @@ impl Outbox {
         })
     }
 
-    /// Puts a message in; if there is no room, ends the session instead ([`Outbox::overflowed`]). After
-    /// [`Outbox::close`] messages vanish: the session is ending.
+    /// Puts a message in; if there is no room, ends the session instead ([`Outbox::overflowed`]).
+    /// After [`Outbox::close`] messages vanish: the session is ending.
     pub(crate) fn push(&self, message: ServerMessage) {
         let bytes = weight(&message);
         let mut state = self.state();
@@ -78,7 +79,8 @@ impl Outbox {
             return;
         }
         let queued = state.bytes + bytes;
-        // One message always fits, so that a limit below the largest frame does not shut a session out.
+        // One message always fits, so that a limit below the largest frame does not shut a session
+        // out.
         let over = if !state.messages.is_empty() && queued > self.limit {
             Some(Overflow::Session { queued, limit: self.limit })
         } else if !self.all.take(bytes) {
@@ -152,8 +154,8 @@ impl Outbox {
         }
     }
 
-    /// The next messages: as many as have `most` bytes, and one at least, with the weight to give back with
-    /// [`Outbox::sent`]. `None`: closed and empty.
+    /// The next messages: as many as have `most` bytes, and one at least, with the weight to give
+    /// back with [`Outbox::sent`]. `None`: closed and empty.
     ///
     /// # Cancel safety
     ///

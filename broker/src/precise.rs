@@ -1,10 +1,13 @@
-//! Waiting for an instant more exactly than the runtime's timers, which round up to the next millisecond.
+//! Waiting for an instant more exactly than the runtime's timers, which round up to the next
+//! millisecond.
 //!
-//! Purpose: one thread that sleeps on a condition variable until the instant and then wakes the task that waits.
-//! Measured on a busy 2-core machine, 800 alarms a second: half of them within 0.1 ms of their time, against 1.6 ms with
-//! a `DelayQueue` alone and 1.1 ms with `sleep_until`; it costs 3 % of a core, where spinning costs 50 %.
-//! Invariant: the thread is a help, not the truth. The runtime's own timer runs beside it, so that a wait ends even if
-//! the thread does nothing (or time is paused in a test, of which the thread knows nothing).
+//! Purpose: one thread that sleeps on a condition variable until the instant and then wakes the
+//! task that waits. Measured on a busy 2-core machine, 800 alarms a second: half of them within 0.1
+//! ms of their time, against 1.6 ms with a `DelayQueue` alone and 1.1 ms with `sleep_until`; it
+//! costs 3 % of a core, where spinning costs 50 %.
+//! Invariant: the thread is a help, not the truth. The runtime's own timer runs beside it, so that
+//! a wait ends even if the thread does nothing (or time is paused in a test, of which the thread
+//! knows nothing).
 //! Not in here: more than one waiter, long waits.
 
 use std::io;

@@ -1,9 +1,9 @@
 //! One connection, from its handshake to its end.
 //!
-//! Purpose: reads messages and hands them to the engine's task; writes what the engine's task has put into the outbox;
-//! notices when the other side has gone silent.
-//! Invariant: whoever is refused or closed by us is counted and told why (`Refused`), unless memory for answers has run
-//! out; the engine hears of a session's end exactly once.
+//! Purpose: reads messages and hands them to the engine's task; writes what the engine's task has
+//! put into the outbox; notices when the other side has gone silent.
+//! Invariant: whoever is refused or closed by us is counted and told why (`Refused`), unless memory
+//! for answers has run out; the engine hears of a session's end exactly once.
 //! Not in here: what messages mean.
 
 use std::net::SocketAddr;
@@ -34,8 +34,8 @@ use crate::writer::{Pace, WriteError, write_all};
 
 /// How long the last words to a client may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Bytes that are read and thrown away after the last words, so that the system does not reset the connection before
-/// the client has read them.
+/// Bytes that are read and thrown away after the last words, so that the system does not reset the
+/// connection before the client has read them.
 const LINGER_BYTES: u64 = 1024 * 1024;
 
 /// What all sessions have in common.
@@ -87,8 +87,8 @@ enum End {
 }
 
 impl End {
-    /// Whether it is waited until the client has taken what the outbox still holds. Not if all sessions together have too
-    /// much waiting: the memory is needed at once.
+    /// Whether it is waited until the client has taken what the outbox still holds. Not if all
+    /// sessions together have too much waiting: the memory is needed at once.
     fn has_last_words(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::EngineGone | Self::Overflowed(Overflow::Session { .. }))
     }
@@ -102,7 +102,8 @@ pub(crate) async fn serve(
     context: Arc<SessionContext>,
     handshake: OwnedSemaphorePermit,
 ) {
-    // A lone small frame goes out at once; the writer coalesces by itself. Where that is refused, it is a bit slower.
+    // A lone small frame goes out at once; the writer coalesces by itself. Where that is refused,
+    // it is a bit slower.
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%peer, %error, "cannot turn Nagle's algorithm off");
     }

@@ -1,9 +1,10 @@
 //! The engine's task: the one place where the engine is called.
 //!
-//! Purpose: a loop that waits for one [`Event`], hands it and whatever else is there to the engine, flushes once, and
-//! carries out the effects.
-//! Invariant: between two waits everything is synchronous; nothing here waits for a client or for the store, and one
-//! round takes a bounded amount of work, so that alarms are not late because of it.
+//! Purpose: a loop that waits for one [`Event`], hands it and whatever else is there to the engine,
+//! flushes once, and carries out the effects.
+//! Invariant: between two waits everything is synchronous; nothing here waits for a client or for
+//! the store, and one round takes a bounded amount of work, so that alarms are not late because of
+//! it.
 //! Not in here: decisions about timers.
 
 use std::collections::HashMap;
@@ -32,13 +33,15 @@ use crate::observed::Observed;
 use crate::outbox::Outbox;
 use crate::wheel::Wheel;
 
-/// Operations and settlements that are handed to the engine in one round: about a millisecond of work.
+/// Operations and settlements that are handed to the engine in one round: about a millisecond of
+/// work.
 const ROUND_OPS: usize = 2_000;
 /// Answers of lanes that are handed to the engine in one round.
 const ROUND_ANSWERS: usize = 256;
 /// How long giving the partitions up may take when the broker stops.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a broker of a cluster waits until others have its partitions before it stops without that.
+/// How long a broker of a cluster waits until others have its partitions before it stops without
+/// that.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the load is posted for the leader, ms: well below the interval of heartbeats.
 const LOAD_EVERY_MS: u64 = 100;
@@ -89,7 +92,8 @@ enum Phase {
 /// A session, as the engine's task sees it.
 struct Entry {
     outbox: Arc<Outbox>,
-    /// Of requests and queries that are not answered, by kind and number; a client may use a number twice.
+    /// Of requests and queries that are not answered, by kind and number; a client may use a number
+    /// twice.
     tickets: HashMap<(Kind, u64), Vec<Ticket>>,
 }
 
@@ -213,7 +217,8 @@ impl Shell {
 
     /// Waits for the next event.
     async fn next(&mut self) -> Event {
-        // Something the engine wants at a time that has passed is done at once, but not more often than every ms.
+        // Something the engine wants at a time that has passed is done at once, but not more often
+        // than every ms.
         let now = self.clock.now().mono_ms;
         let tick = self.engine.next_tick().map(|ms| self.clock.instant_of_mono(ms.max(now + 1)));
         let patience = self.phase.until();
@@ -256,8 +261,9 @@ impl Shell {
         Ok(())
     }
 
-    /// Tells every session when the cluster clock has stepped since it was last told. Until then what a client counts from
-    /// now would be due at once, and its requests would look like repeats that are too old.
+    /// Tells every session when the cluster clock has stepped since it was last told. Until then
+    /// what a client counts from now would be due at once, and its requests would look like repeats
+    /// that are too old.
     fn announce_step(&mut self) {
         let offset = self.clock.offset_us();
         if offset.abs_diff(self.announced_offset) <= ALARM_MS * 1_000 {
@@ -297,7 +303,8 @@ impl Shell {
                 }
             }
             LaneEvent::Health(partition, health) => self.handle(Input::Health { partition, health }),
-            // Too late for a partition that is to be given up: the next owner acquires it from the store.
+            // Too late for a partition that is to be given up: the next owner acquires it from the
+            // store.
             LaneEvent::Acquired(..) if matches!(self.phase, Phase::Releasing { .. }) => {}
             LaneEvent::Acquired(partition, acquired) => self.begin(partition, acquired),
             LaneEvent::Ended(error) => return Err(error),
@@ -474,7 +481,8 @@ impl Shell {
         }
     }
 
-    /// Gives the engine its tick if it is time, lets it act on everything it was told, and carries out what it wants.
+    /// Gives the engine its tick if it is time, lets it act on everything it was told, and carries
+    /// out what it wants.
     fn tick_and_flush(&mut self) {
         let now = self.clock.now();
         let alarm = self.wheel.take_due(now.time);

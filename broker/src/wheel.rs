@@ -1,12 +1,14 @@
 //! The wheel: wakes the engine when the cluster clock reaches a time.
 //!
-//! Purpose: many alarms, one per millisecond at most, in a [`DelayQueue`]; the last stretch before each is waited for
-//! with the precision of the system's timers instead of the runtime's ([`Precise`]).
-//! Invariant: never early by the cluster clock. The queue only says *soon*; *now* is said by comparing the clock.
+//! Purpose: many alarms, one per millisecond at most, in a [`DelayQueue`]; the last stretch before
+//! each is waited for with the precision of the system's timers instead of the runtime's
+//! ([`Precise`]).
+//! Invariant: never early by the cluster clock. The queue only says *soon*; *now* is said by
+//! comparing the clock.
 //!
-//! Deadlines are instants of the runtime, derived from the clock's present estimate: [`Wheel::rederive`] when the two have
-//! moved against each other. The queue cannot hold more than 2^36-1 ms, so it is given a day at most, and what comes back
-//! too soon goes in again.
+//! Deadlines are instants of the runtime, derived from the clock's present estimate:
+//! [`Wheel::rederive`] when the two have moved against each other. The queue cannot hold more than
+//! 2^36-1 ms, so it is given a day at most, and what comes back too soon goes in again.
 //!
 //! Not in here: which timer an alarm is for (the engine knows).
 
@@ -23,7 +25,8 @@ use tokio_util::time::{DelayQueue, delay_queue::Key};
 use crate::clock::Clock;
 use crate::precise::Precise;
 
-/// How long before its time an alarm leaves the queue: the queue's rounding (1 ms), the runtime's (1 ms), and a margin.
+/// How long before its time an alarm leaves the queue: the queue's rounding (1 ms), the runtime's
+/// (1 ms), and a margin.
 const SOON: Duration = Duration::from_millis(3);
 /// Longest stay in the queue before its deadline is derived anew.
 const LONGEST: Duration = Duration::from_secs(86_400);
@@ -103,7 +106,8 @@ impl Wheel {
         }
     }
 
-    /// Derives all deadlines anew, after the cluster clock has moved against the one of the runtime.
+    /// Derives all deadlines anew, after the cluster clock has moved against the one of the
+    /// runtime.
     pub(crate) fn rederive(&mut self) {
         self.queue.clear();
         let times: Vec<Time> =

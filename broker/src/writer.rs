@@ -1,8 +1,9 @@
 //! A session's writer: encodes what the outbox holds and puts it on the wire.
 //!
-//! Purpose: frames are encoded here, on the session's task, many into one write; a heartbeat goes out when nothing
-//! else did.
-//! Invariant: no message is dropped in silence. One that fits no frame goes out in parts, or as an error in its place.
+//! Purpose: frames are encoded here, on the session's task, many into one write; a heartbeat goes
+//! out when nothing else did.
+//! Invariant: no message is dropped in silence. One that fits no frame goes out in parts, or as an
+//! error in its place.
 //! Not in here: what is sent and when.
 
 use std::time::Duration;
@@ -17,8 +18,8 @@ use crate::outbox::Outbox;
 
 /// Bytes of messages that are encoded before they are written.
 const CHUNK: usize = 256 * 1024;
-/// Capacity of the buffer that a session keeps between two writes: it is not counted with what waits, and all of
-/// [`MAX_SESSIONS`](mtimer_types::limits::MAX_SESSIONS) may have it.
+/// Capacity of the buffer that a session keeps between two writes: it is not counted with what
+/// waits, and all of [`MAX_SESSIONS`](mtimer_types::limits::MAX_SESSIONS) may have it.
 const KEPT: usize = 16 * 1024;
 
 /// Why a writer ended before its outbox was closed.

@@ -93,7 +93,8 @@ async fn the_authenticator_decides() {
 #[tokio::test]
 async fn whatever_is_no_hello_is_refused() {
     let broker = broker(options()).await;
-    // Something else that speaks the protocol too early, a body of no message, another protocol altogether.
+    // Something else that speaks the protocol too early, a body of no message, another protocol
+    // altogether.
     let cases: [(&[u8], &str, &str); 4] = [
         (
             &frame(&ClientMessage::Ping(1)),

@@ -1,4 +1,5 @@
-//! Clients that are broken, malicious or dead: each is told why and counted, and nobody else notices.
+//! Clients that are broken, malicious or dead: each is told why and counted, and nobody else
+//! notices.
 
 mod support;
 
@@ -19,7 +20,8 @@ use support::{
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 
-/// Sends bytes as a welcomed client; the broker must answer with a refusal that says `text` and count it.
+/// Sends bytes as a welcomed client; the broker must answer with a refusal that says `text` and
+/// count it.
 async fn sends(bytes: &[u8], counter: &str, text: &str) {
     let broker = broker(options()).await;
     let mut client = Client::welcomed(&broker).await;
@@ -140,8 +142,8 @@ async fn a_large_frame_over_a_slow_line_is_not_silence() {
     let timers: Vec<_> = (0..30).map(|_| timer("slow", 3_600_000, &[1; 60 * 1024])).collect();
     let request = Request { corr: 1, first_sent: support::now(), ops: timers.iter().map(schedule).collect() };
     let bytes = frame(&ClientMessage::Request(request));
-    // A part for each of the broker's heartbeats, which are not answered: in all it is longer than the
-    // broker bears silence.
+    // A part for each of the broker's heartbeats, which are not answered: in all it is longer than
+    // the broker bears silence.
     for part in bytes.chunks(bytes.len() / 14 + 1) {
         let heartbeat = slow.next_raw().await;
         assert!(matches!(heartbeat, Some(ServerMessage::Ping(_))), "{heartbeat:?}");
@@ -256,7 +258,8 @@ async fn one_that_never_reads() {
     }
 }
 
-/// Asks for a timer again and again and never reads the answers, until the broker closes the connection.
+/// Asks for a timer again and again and never reads the answers, until the broker closes the
+/// connection.
 async fn asks_and_never_reads(broker: &Broker, id: TimerId) {
     let (_read, mut write) = Client::welcomed(broker).await.into_halves();
     let query = Query::Get(Target::Id(id));
@@ -284,7 +287,8 @@ async fn many_that_never_read() {
     tokio::time::timeout(support::PATIENCE, hostile.join_all()).await.expect("all are closed");
     let held = (peak_kib() - before) * 1024;
     assert!(held < outboxes_bytes as u64 + (48 << 20), "{held} bytes");
-    // Each was far below its own limit. On a slow machine some may have taken too little for too long.
+    // Each was far below its own limit. On a slow machine some may have taken too little for too
+    // long.
     let overflows = count(&broker, "outbox_overflows_total").await;
     assert_eq!(overflows + count(&broker, "writes_stalled_total").await, CLIENTS);
     assert!(overflows > CLIENTS / 2, "{overflows}");

@@ -1,4 +1,5 @@
-//! `deploy/local/up` starts what it says, survives the death of a broker, and leaves nothing behind.
+//! `deploy/local/up` starts what it says, survives the death of a broker, and leaves nothing
+//! behind.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,5 @@
-//! Starting, stopping, being killed, being fenced: who owns the partitions, and what becomes of timers meanwhile.
+//! Starting, stopping, being killed, being fenced: who owns the partitions, and what becomes of
+//! timers meanwhile.
 
 mod support;
 
@@ -63,7 +64,8 @@ async fn a_stop_does_not_wait_for_ever() {
     let until_closed = async { while client.next().await.is_some() {} };
     let (stopped, ()) = tokio::join!(first.stop(), until_closed);
     stopped.unwrap();
-    // The next owner waits for the handler until its time is up, and takes its settlement from the same client.
+    // The next owner waits for the handler until its time is up, and takes its settlement from the
+    // same client.
     let second = broker_on(&store, options()).await;
     let mut client = Client::welcomed(&second).await;
     client.register(1, "a", 10).await;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// `first`, doubled with every try up to `most`, less up to a half of it at random, so that many clients do not come
-/// back at the same moment.
+/// `first`, doubled with every try up to `most`, less up to a half of it at random, so that many
+/// clients do not come back at the same moment.
 pub(crate) fn backoff(tries: u32, first: Duration, most: Duration) -> Duration {
     let full = first.saturating_mul(1 << tries.min(16)).min(most);
     full.mul_f64(0.5 + rand::random::<f64>() / 2.0)

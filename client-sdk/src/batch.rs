@@ -1,9 +1,10 @@
 //! Operations of one call that are waited for together.
 //!
-//! Each has its answer for itself, in whatever order they come; whoever waits is woken once, with all of them. Neither an
-//! allocation nor a place in the queue for room is an operation's own.
+//! Each has its answer for itself, in whatever order they come; whoever waits is woken once, with
+//! all of them. Neither an allocation nor a place in the queue for room is an operation's own.
 //!
-//! Invariant: every [`Part`] ends exactly once, with an answer or, if it is dropped, without; the room comes back as they end.
+//! Invariant: every [`Part`] ends exactly once, with an answer or, if it is dropped, without; the
+//! room comes back as they end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,8 +15,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use crate::RequestError;
 use crate::sync::Locked;
 
-/// Room that is given back together: others who wait for it need not wait for the whole batch, which may last until the
-/// timeout of an operation whose broker is away.
+/// Room that is given back together: others who wait for it need not wait for the whole batch,
+/// which may last until the timeout of an operation whose broker is away.
 const GIVEN_BACK: u32 = 64;
 /// Parts in which a smaller batch gives its room back.
 const GIVEN_BACK_PARTS: u32 = 8;
@@ -115,7 +116,8 @@ impl Answers {
         self.len
     }
 
-    /// Waits for all answers, which are in the operations' order; what was given up without one counts as closed.
+    /// Waits for all answers, which are in the operations' order; what was given up without one
+    /// counts as closed.
     pub(crate) async fn all(mut self) -> impl Iterator<Item = Answer> {
         let answers = (&mut self.done).await.unwrap_or_default();
         let missing = self.len - answers.len();

@@ -51,7 +51,8 @@ pub(crate) struct Waiter {
     last: Option<Box<RequestError>>,
 }
 
-/// Where the answer goes. With it comes back the operation's part of the room for those on their way.
+/// Where the answer goes. With it comes back the operation's part of the room for those on their
+/// way.
 #[derive(Debug)]
 pub(crate) enum Reply {
     /// To a call for this operation alone.

@@ -1,14 +1,15 @@
 //! The cluster clock as a client sees it.
 //!
-//! Every answer that carries the cluster's time bounds it: when the answer arrives, the cluster's clock shows at least
-//! that time, and at most that time plus the round trip (and the millisecond that was cut off). The estimate stays
-//! inside the bounds of every sample, at their upper end, so that "in five seconds" is never less.
+//! Every answer that carries the cluster's time bounds it: when the answer arrives, the cluster's
+//! clock shows at least that time, and at most that time plus the round trip (and the millisecond
+//! that was cut off). The estimate stays inside the bounds of every sample, at their upper end, so
+//! that "in five seconds" is never less.
 //!
-//! Several brokers may see the cluster's clock a little differently. Each has its own estimate; the one that is furthest
-//! ahead counts, so that the client is behind none of them.
+//! Several brokers may see the cluster's clock a little differently. Each has its own estimate; the
+//! one that is furthest ahead counts, so that the client is behind none of them.
 //!
-//! The estimate is carried on by the runtime's clock, which stands still while this host is suspended. Whoever asks for
-//! the time looks for suspensions first, and adds them at once.
+//! The estimate is carried on by the runtime's clock, which stands still while this host is
+//! suspended. Whoever asks for the time looks for suspensions first, and adds them at once.
 //!
 //! Not in here: the host's wall clock, which a client has no use for.
 
@@ -43,7 +44,8 @@ struct State {
 }
 
 impl Clock {
-    /// From a first sample, of connection 1: `time` came in at `received` as the answer to something sent at `sent`.
+    /// From a first sample, of connection 1: `time` came in at `received` as the answer to
+    /// something sent at `sent`.
     pub(crate) fn new(time: Time, sent: Instant, received: Instant) -> Self {
         Self::with(boottime_ahead_us, time, sent, received)
     }
@@ -78,8 +80,8 @@ impl Clock {
         state.at_origin = state.sources.values().copied().max().unwrap_or(0);
     }
 
-    /// Connection `session` says unasked that the cluster's clock shows `time`, because it has stepped: it shows that at
-    /// least.
+    /// Connection `session` says unasked that the cluster's clock shows `time`, because it has
+    /// stepped: it shows that at least.
     pub(crate) fn stepped(&self, session: u64, time: Time, received: Instant) {
         let lowest = time.as_ms() * 1_000 + 999;
         let elapsed = self.elapsed(received);
@@ -180,7 +182,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_sample_that_spans_a_suspension_makes_nothing_early() {
-        // The answer was given before the suspension, after it, or in the middle, by a clock that went on.
+        // The answer was given before the suspension, after it, or in the middle, by a clock that
+        // went on.
         for answered in [1_002, 31_000, 61_002] {
             let clock = clock_at(1_000, Instant::now());
             let sent = Instant::now();

@@ -1,9 +1,10 @@
 //! Callbacks of one registration that have arrived and not begun.
 //!
-//! Invariant: never more than the credit asks for. A broker counts a callback that timed out as settled and may send
-//! another while a stuck handler keeps the first ones waiting here; then the oldest give way, which the broker is going to
-//! deliver again. Of n brokers each has an n-th of the credit; while n changes, one can still have its old share out and
-//! others their new ones already, so there is room for twice the credit then.
+//! Invariant: never more than the credit asks for. A broker counts a callback that timed out as
+//! settled and may send another while a stuck handler keeps the first ones waiting here; then the
+//! oldest give way, which the broker is going to deliver again. Of n brokers each has an n-th of
+//! the credit; while n changes, one can still have its old share out and others their new ones
+//! already, so there is room for twice the credit then.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -117,7 +118,8 @@ impl Inbox {
         }
     }
 
-    /// A connection broke: what came over it and has not begun is left to the next delivery, unless there will be none.
+    /// A connection broke: what came over it and has not begun is left to the next delivery, unless
+    /// there will be none.
     pub(crate) fn lost(&self, session: u64) -> u64 {
         let mut state = self.state.locked();
         let before = state.waiting;

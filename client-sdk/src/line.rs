@@ -9,8 +9,9 @@ use tokio::sync::Notify;
 pub(crate) enum Fate {
     /// It is there.
     Open,
-    /// Its broker had said that it stops, and has left word of what is in flight: the partition's next owner waits for
-    /// the outcomes and makes no new delivery before the old one's time is over.
+    /// Its broker had said that it stops, and has left word of what is in flight: the partition's
+    /// next owner waits for the outcomes and makes no new delivery before the old one's time is
+    /// over.
     Ended,
     /// It broke: the broker, or whoever takes its place, delivers anew what was not settled.
     Lost,

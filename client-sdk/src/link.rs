@@ -143,7 +143,8 @@ impl Link {
         self.tries = 0;
     }
 
-    /// The first connection: tries every address once, and then again until `patience` is over or a retry is pointless.
+    /// The first connection: tries every address once, and then again until `patience` is over or a
+    /// retry is pointless.
     pub(crate) async fn first(&mut self, patience: Duration) -> Result<Connection, ConnectError> {
         let end = Instant::now() + patience;
         loop {

@@ -1,9 +1,10 @@
 //! What one connection owes its broker besides requests, questions and outcomes.
 //!
-//! Invariant: what is in here is bounded: registrations and barriers by their limit, pongs and pings by their own,
-//! extensions by the deliveries that are under way.
+//! Invariant: what is in here is bounded: registrations and barriers by their limit, pongs and
+//! pings by their own, extensions by the deliveries that are under way.
 //!
-//! Not in here: sockets and tasks, and what may have to find another connection ([`Router`](crate::router::Router)).
+//! Not in here: sockets and tasks, and what may have to find another connection
+//! ([`Router`](crate::router::Router)).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,9 +22,10 @@ const MAX_CONTROL: usize = 2 * MAX_REGISTRATIONS + 64;
 /// Pings without an answer.
 const MAX_PINGS: usize = 64;
 
-/// What happens once every broker has taken in what was sent to it before, and everything that they sent until then has
-/// come in. A pong does not tell that: it is sent past everything else. The answer to a question does, so one is asked
-/// about the timer with id 0. Each connection holds a copy; the last one to pass tells.
+/// What happens once every broker has taken in what was sent to it before, and everything that they
+/// sent until then has come in. A pong does not tell that: it is sent past everything else. The
+/// answer to a question does, so one is asked about the timer with id 0. Each connection holds a
+/// copy; the last one to pass tells.
 #[derive(Debug)]
 pub(crate) enum Barrier {
     /// Nothing comes for this registration any more.

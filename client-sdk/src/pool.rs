@@ -1,10 +1,12 @@
-//! Which connections there are: one to a broker that has no cluster around it, or one to every broker of the topology,
-//! unless the settings ask for one only.
+//! Which connections there are: one to a broker that has no cluster around it, or one to every
+//! broker of the topology, unless the settings ask for one only.
 //!
-//! Invariant: never two connections to the same broker, and never more tries than the delays of a [`Link`] allow.
+//! Invariant: never two connections to the same broker, and never more tries than the delays of a
+//! [`Link`] allow.
 //!
-//! With no connection at all, the addresses of the settings are tried in turn, next to the brokers that were known
-//! last. Not in here: what goes over a connection, and when one is left ([`session`](crate::session)).
+//! With no connection at all, the addresses of the settings are tried in turn, next to the brokers
+//! that were known last. Not in here: what goes over a connection, and when one is left
+//! ([`session`](crate::session)).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
@@ -64,7 +66,8 @@ struct Pool {
     seeds: Link,
 }
 
-/// Keeps the client connected until it is stopped; `link` is how the `first` connection was made, which is in use as `line`.
+/// Keeps the client connected until it is stopped; `link` is how the `first` connection was made,
+/// which is in use as `line`.
 pub(crate) async fn keep(shared: Arc<Shared>, link: Link, first: Connection, line: Arc<Line>) {
     let seeds = link.copy();
     let mut pool = Pool {
@@ -128,7 +131,8 @@ impl Pool {
         let name = connection.welcome.broker.clone();
         let known = self.open.values().any(|open| name.is_none() || open.name.is_none() || open.name == name);
         if known {
-            // Another name for a broker that is connected already, or one that is not of the cluster.
+            // Another name for a broker that is connected already, or one that is not of the
+            // cluster.
             tracing::debug!(dialled = connection.broker, ?name, "one connection to a broker is enough");
             if let Target::Broker(target) = target {
                 self.failed.insert(target);

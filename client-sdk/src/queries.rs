@@ -1,4 +1,5 @@
-//! Questions on their way. They change nothing, so they are simply asked again until they are answered in time.
+//! Questions on their way. They change nothing, so they are simply asked again until they are
+//! answered in time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -199,7 +200,8 @@ impl Queries {
         }
     }
 
-    /// Queues what has waited long enough, and gives up what has waited too long. Says whether something was queued.
+    /// Queues what has waited long enough, and gives up what has waited too long. Says whether
+    /// something was queued.
     pub(crate) fn sweep(&mut self, now: Instant, reason: &str, routes: &Routes) -> bool {
         let mut late = take_late(&mut self.unrouted, now);
         for lane in self.lanes.values_mut() {

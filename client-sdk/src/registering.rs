@@ -1,7 +1,8 @@
 //! Registrations over all connections: their beginning, their end, and what is delivered to them.
 //!
-//! Invariant: an inbox is closed only when nothing more can come for it over any connection, or when a broker has not said
-//! so for as long as a request may take; what still comes then is left to its next delivery.
+//! Invariant: an inbox is closed only when nothing more can come for it over any connection, or
+//! when a broker has not said so for as long as a request may take; what still comes then is left
+//! to its next delivery.
 
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ impl Router {
         Ok(self.last_registration)
     }
 
-    /// Takes no more callbacks; the inbox closes when everything that was on its way is in it, or at `by`.
+    /// Takes no more callbacks; the inbox closes when everything that was on its way is in it, or
+    /// at `by`.
     pub(crate) fn unregister(&mut self, number: u32, by: Option<Instant>) {
         if !self.registrations.get(&number).is_some_and(|inbox| inbox.begin_end()) {
             return;
@@ -73,7 +75,8 @@ impl Router {
         self.finishing.push(inbox);
     }
 
-    /// Takes no more callbacks at all. What it returns ends when everything that was on its way is in.
+    /// Takes no more callbacks at all. What it returns ends when everything that was on its way is
+    /// in.
     pub(crate) fn drain(&mut self) -> oneshot::Receiver<()> {
         let (notify, passed) = oneshot::channel();
         if self.stage == Stage::Open {

@@ -1,13 +1,15 @@
 //! Operations on their way: what is queued, sent, repeated, and when it is given up.
 //!
-//! Every operation waits for the connection to its partition's owner; one whose owner is not connected waits with the
-//! others of its kind until the routes change.
+//! Every operation waits for the connection to its partition's owner; one whose owner is not
+//! connected waits with the others of its kind until the routes change.
 //!
-//! Invariant: an operation that may have arrived somewhere is sent again only as it was (same id, same request number)
-//! and with the same `first_sent`, and never later than the repeat horizon; after that its outcome is unknown. Only a
-//! broker's word that nothing was done makes it fresh again.
+//! Invariant: an operation that may have arrived somewhere is sent again only as it was (same id,
+//! same request number) and with the same `first_sent`, and never later than the repeat horizon;
+//! after that its outcome is unknown. Only a broker's word that nothing was done makes it fresh
+//! again.
 //!
-//! Not in here: sockets, tasks, the clock. The owner passes the time in and puts the frames on the wire.
+//! Not in here: sockets, tasks, the clock. The owner passes the time in and puts the frames on the
+//! wire.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -91,8 +93,9 @@ impl Requests {
         self.lanes.get(&session).is_none_or(Lane::none_sent)
     }
 
-    /// The next frame for the wire, if there is something to send; [`Requests::sent`] or [`Requests::unsent`] follows, and
-    /// until then it counts as under way. A session that ends between takes the count with it.
+    /// The next frame for the wire, if there is something to send; [`Requests::sent`] or
+    /// [`Requests::unsent`] follows, and until then it counts as under way. A session that ends
+    /// between takes the count with it.
     pub(crate) fn next(&mut self, session: u64, time: Time, now: Instant) -> Option<Frame> {
         let lane = self.lanes.get_mut(&session)?;
         let fresh = First { time, at: now };
@@ -100,7 +103,8 @@ impl Requests {
         let (mut ops, mut waiters, mut bytes) = (Vec::with_capacity(most), Vec::with_capacity(most), 0);
         let mut together = None;
         while let Some(call) = lane.queue.front() {
-            // Whoever waits may give up at any moment, so each is asked once, and the frame goes by the first that is in it.
+            // Whoever waits may give up at any moment, so each is asked once, and the frame goes by
+            // the first that is in it.
             if call.waiter.abandoned() {
                 lane.queue.pop_front();
                 continue;
@@ -147,8 +151,8 @@ impl Requests {
         frame.fail(reason);
     }
 
-    /// Takes in a reply; says how many operations are sent again. An error is a breach of the protocol, and changes
-    /// nothing.
+    /// Takes in a reply; says how many operations are sent again. An error is a breach of the
+    /// protocol, and changes nothing.
     pub(crate) fn reply(
         &mut self,
         session: u64,
@@ -201,7 +205,8 @@ impl Requests {
         Ok(retried)
     }
 
-    /// A connection is gone: what was sent over it is to be repeated, at whoever owns its partition now.
+    /// A connection is gone: what was sent over it is to be repeated, at whoever owns its partition
+    /// now.
     pub(crate) fn closed(&mut self, session: u64, routes: &Routes) {
         let Some(lane) = self.lanes.remove(&session) else { return };
         let mut sent: Vec<Call> = lane.sent.into_values().flat_map(Frame::into_calls).collect();
@@ -211,8 +216,8 @@ impl Requests {
         }
     }
 
-    /// The routes have changed: everything that is queued finds its way anew, and what waited because its partition was
-    /// elsewhere waits no longer.
+    /// The routes have changed: everything that is queued finds its way anew, and what waited
+    /// because its partition was elsewhere waits no longer.
     pub(crate) fn reroute(&mut self, routes: &Routes) {
         let queues = self.lanes.values_mut().map(|lane| std::mem::take(&mut lane.queue));
         let mut all: Vec<_> = queues.collect();
@@ -225,7 +230,8 @@ impl Requests {
         }
     }
 
-    /// Queues what has waited long enough, and gives up what has waited too long. Says whether something was queued.
+    /// Queues what has waited long enough, and gives up what has waited too long. Says whether
+    /// something was queued.
     pub(crate) fn sweep(&mut self, now: Instant, reason: &str, routes: &Routes) -> bool {
         let mut queued = false;
         while let Some(entry) = self.waiting.first_entry().filter(|e| e.key().0 <= now) {

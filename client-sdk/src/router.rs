@@ -1,10 +1,12 @@
-//! Everything that waits to be sent or answered, for all connections, behind one lock that is held for moments only.
+//! Everything that waits to be sent or answered, for all connections, behind one lock that is held
+//! for moments only.
 //!
-//! Invariant: what is in here is bounded: operations and questions by the room that their callers took, outcomes by the
-//! credit that was given, registrations by their limit, the rest by its connection's [`Outbox`].
+//! Invariant: what is in here is bounded: operations and questions by the room that their callers
+//! took, outcomes by the credit that was given, registrations by their limit, the rest by its
+//! connection's [`Outbox`].
 //!
-//! Not in here: sockets and tasks. A session takes messages out ([`Router::gather`]) and puts answers in; which
-//! connections there should be is decided by the [pool](crate::pool).
+//! Not in here: sockets and tasks. A session takes messages out ([`Router::gather`]) and puts
+//! answers in; which connections there should be is decided by the [pool](crate::pool).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -96,8 +98,8 @@ impl Router {
         }
     }
 
-    /// A connection is there: the registrations are renewed over it. After the end it is nobody's: its session finds nothing
-    /// to do and leaves.
+    /// A connection is there: the registrations are renewed over it. After the end it is nobody's:
+    /// its session finds nothing to do and leaves.
     pub(crate) fn opened(&mut self, welcome: &Welcome) -> (Arc<Line>, Losses) {
         self.last_session += 1;
         let session = self.last_session;
@@ -201,8 +203,9 @@ impl Router {
         self.settling.unconfirmed() == 0 && self.requests.is_empty() && self.queries.is_empty()
     }
 
-    /// Whether a broker owes nothing and is owed nothing that wants to stop and has no others around it, or that is no
-    /// part of the cluster any more. (One of a cluster may still deliver what it had taken before it hands over.)
+    /// Whether a broker owes nothing and is owed nothing that wants to stop and has no others
+    /// around it, or that is no part of the cluster any more. (One of a cluster may still deliver
+    /// what it had taken before it hands over.)
     pub(crate) fn may_leave(&self, session: u64) -> bool {
         let Some(outbox) = self.lines.get(&session) else { return true };
         let stops = outbox.stopping && outbox.line.name.is_none();
@@ -340,7 +343,8 @@ impl Router {
         out.extend(queries.map(message));
     }
 
-    /// Looks at the time. Says whether there is something to send, and how many outcomes were given up.
+    /// Looks at the time. Says whether there is something to send, and how many outcomes were given
+    /// up.
     pub(crate) fn sweep(&mut self, now: Instant) -> (bool, u64) {
         let reason = match self.is_connected() {
             true => "the partition's owner is not connected",

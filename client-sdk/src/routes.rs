@@ -1,7 +1,8 @@
-//! Which connection something goes to: pure decisions, from the newest topology and the connections that are open.
+//! Which connection something goes to: pure decisions, from the newest topology and the connections
+//! that are open.
 //!
-//! Invariant: a topology never gives way to an older one. What a broker's `Moved` taught about a partition holds until a
-//! newer topology comes or the connection to that owner goes.
+//! Invariant: a topology never gives way to an older one. What a broker's `Moved` taught about a
+//! partition holds until a newer topology comes or the connection to that owner goes.
 //!
 //! Not in here: what waits to be sent, and how connections are made.
 
@@ -87,7 +88,8 @@ impl Routes {
         true
     }
 
-    /// A broker named another one as a partition's owner. Without a connection to that one it is of no use.
+    /// A broker named another one as a partition's owner. Without a connection to that one it is of
+    /// no use.
     pub(crate) fn moved(&mut self, partition: PartitionId, owner: &str) {
         if self.named(owner).is_some() && self.owner(partition) != Some(owner) {
             self.learned.insert(partition, owner.to_owned());
@@ -95,7 +97,8 @@ impl Routes {
         }
     }
 
-    /// The broker at the end of this connection says that a partition is not its own, and knows no other owner.
+    /// The broker at the end of this connection says that a partition is not its own, and knows no
+    /// other owner.
     pub(crate) fn disowned(&mut self, partition: PartitionId, session: u64) {
         let name = self.lines.get(&session).and_then(|open| open.name.as_ref());
         if name.is_some() && self.learned.get(&partition) == name {
@@ -109,7 +112,8 @@ impl Routes {
         self.topology.as_ref().map_or(1, |t| t.brokers.len().max(1) as u32)
     }
 
-    /// Whether this broker is not (or no longer) a part of the cluster, while others are there that are.
+    /// Whether this broker is not (or no longer) a part of the cluster, while others are there that
+    /// are.
     pub(crate) fn is_outside(&self, session: u64) -> bool {
         let Some(topology) = &self.topology else { return false };
         let inside = |open: &Open| topology.brokers.iter().any(|b| Some(&b.address) == open.name.as_ref());
@@ -134,8 +138,8 @@ impl Routes {
         }
     }
 
-    /// Where the outcome of a delivery goes that came over connection `over`: back over it while its broker owns the
-    /// partition, else to the owner; `None`: the owner is not connected.
+    /// Where the outcome of a delivery goes that came over connection `over`: back over it while
+    /// its broker owns the partition, else to the owner; `None`: the owner is not connected.
     pub(crate) fn settle_line(&self, partition: PartitionId, over: &Line) -> Option<u64> {
         let owner = self.owner(partition);
         if self.lines.contains_key(&over.session) && (owner.is_none() || owner == over.name.as_deref()) {
@@ -144,9 +148,10 @@ impl Routes {
         owner.and_then(|owner| self.named(owner)).or(self.alone())
     }
 
-    /// Whether an outcome other than ok is worth sending to `session`: its broker can know of the delivery only if the
-    /// one that made it has left word. That one does so for another broker, and for whoever comes next if it stopped in
-    /// good order (it may come back itself); after a loss it has counted the delivery as failed.
+    /// Whether an outcome other than ok is worth sending to `session`: its broker can know of the
+    /// delivery only if the one that made it has left word. That one does so for another broker,
+    /// and for whoever comes next if it stopped in good order (it may come back itself); after a
+    /// loss it has counted the delivery as failed.
     pub(crate) fn may_know(&self, session: u64, over: &Line) -> bool {
         let name = self.lines.get(&session).and_then(|open| open.name.as_ref());
         let another = name.is_some() && over.name.is_some() && name != over.name.as_ref();

@@ -1,9 +1,11 @@
 //! One connection's life: a reader and a writer.
 //!
-//! The writer sends what is queued whenever it is free, as much as there is: callers that come while it writes travel
-//! together, and a lone one goes at once. The reader takes answers in and hands callbacks to their registrations.
+//! The writer sends what is queued whenever it is free, as much as there is: callers that come
+//! while it writes travel together, and a lone one goes at once. The reader takes answers in and
+//! hands callbacks to their registrations.
 //!
-//! Invariant: whatever arrives, a session ends with a reason; it does not panic, and it keeps nothing without a bound.
+//! Invariant: whatever arrives, a session ends with a reason; it does not panic, and it keeps
+//! nothing without a bound.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -261,7 +263,8 @@ impl Writer {
                         let repeated = self.shared.router.locked().sent(frame);
                         count(&self.shared.counters.repeated, repeated);
                     }
-                    // The bounds of a frame are far below the limit; a value that cannot be encoded fails its callers.
+                    // The bounds of a frame are far below the limit; a value that cannot be encoded
+                    // fails its callers.
                     Err(error) => self.shared.router.locked().unsent(frame, &error.to_string()),
                 }
                 return;

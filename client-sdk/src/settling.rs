@@ -1,12 +1,14 @@
 //! Outcomes on their way to the brokers.
 //!
-//! An outcome goes back over the connection that its delivery came over while the broker there owns the partition, and
-//! to the owner after that. It counts as stored once a broker says so. Over a new connection to the same broker only an
-//! `ok` is worth repeating: it still settles a live timer, while that broker has counted everything else as a failed
-//! attempt with the old connection. Another broker may have word of the delivery, so it gets every outcome; so does the
+//! An outcome goes back over the connection that its delivery came over while the broker there owns
+//! the partition, and to the owner after that. It counts as stored once a broker says so. Over a
+//! new connection to the same broker only an `ok` is worth repeating: it still settles a live
+//! timer, while that broker has counted everything else as a failed attempt with the old
+//! connection. Another broker may have word of the delivery, so it gets every outcome; so does the
 //! next life of one that stopped in good order.
 //!
-//! Invariant: what is in here is bounded by the credit that was given, and a little of what was confirmed already.
+//! Invariant: what is in here is bounded by the credit that was given, and a little of what was
+//! confirmed already.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -65,8 +67,9 @@ pub(crate) enum Pushed {
 #[derive(Debug, Default)]
 struct Lane {
     queue: VecDeque<Told>,
-    /// Frames that are not known to be confirmed. One confirmation answers one frame, but not in the order of sending; of
-    /// several frames with as many outcomes it stays open which one it was, until all of them are confirmed.
+    /// Frames that are not known to be confirmed. One confirmation answers one frame, but not in
+    /// the order of sending; of several frames with as many outcomes it stays open which one it
+    /// was, until all of them are confirmed.
     sent: VecDeque<Vec<Told>>,
     /// How many frames of that many outcomes are not confirmed.
     open: BTreeMap<usize, usize>,
@@ -103,7 +106,8 @@ pub(crate) struct Settling {
     lanes: BTreeMap<u64, Lane>,
     /// The owners of their partitions are not connected.
     unrouted: Vec<Told>,
-    /// Their partitions are moving: offered again at that time; with the connection over which they were refused.
+    /// Their partitions are moving: offered again at that time; with the connection over which they
+    /// were refused.
     waiting: BTreeMap<(Instant, u64), (u64, Told)>,
     last_number: u64,
 }
@@ -161,8 +165,8 @@ impl Settling {
         Some(settlements)
     }
 
-    /// The broker has dealt with a frame. Returns how many outcomes were refused for good. An error is a breach of the
-    /// protocol.
+    /// The broker has dealt with a frame. Returns how many outcomes were refused for good. An error
+    /// is a breach of the protocol.
     pub(crate) fn settled(
         &mut self,
         session: u64,
@@ -183,7 +187,8 @@ impl Settling {
         Ok(over)
     }
 
-    /// An outcome was refused because its partition is another broker's; false: it is too late for another try.
+    /// An outcome was refused because its partition is another broker's; false: it is too late for
+    /// another try.
     fn moved(&mut self, session: u64, mut told: Told, now: Instant, routes: &Routes) -> bool {
         let to = routes.settle_line(told.settlement.id.partition(), &told.over);
         if to.is_some_and(|to| to != session) && told.tries == 0 {
@@ -206,8 +211,8 @@ impl Settling {
         self.push_all(lane.sent.into_iter().flatten().chain(lane.queue), routes)
     }
 
-    /// The routes have changed: everything that is queued finds its way anew, also what waits for another owner than the
-    /// one that refused it. Returns how many outcomes are pointless now.
+    /// The routes have changed: everything that is queued finds its way anew, also what waits for
+    /// another owner than the one that refused it. Returns how many outcomes are pointless now.
     pub(crate) fn reroute(&mut self, routes: &Routes) -> u64 {
         let queues = self.lanes.values_mut().map(|lane| std::mem::take(&mut lane.queue));
         let mut all: Vec<Told> = queues.flatten().collect();
@@ -223,8 +228,8 @@ impl Settling {
         self.push_all(all.into_iter(), routes)
     }
 
-    /// Queues what has waited long enough, and gives up what has waited too long. Says whether something was queued, and
-    /// how many were given up.
+    /// Queues what has waited long enough, and gives up what has waited too long. Says whether
+    /// something was queued, and how many were given up.
     pub(crate) fn sweep(&mut self, now: Instant, routes: &Routes) -> (bool, u64) {
         let (mut queued, mut over) = (false, 0);
         while let Some(entry) = self.waiting.first_entry().filter(|e| e.key().0 <= now) {

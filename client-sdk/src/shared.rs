@@ -21,8 +21,8 @@ use crate::settling::Told;
 use crate::sync::Locked;
 use crate::{ClientBuilder, CloseError};
 
-/// Schedules in a row that go to the same partition: a batch of the broker, which files them in the order of their due times, so
-/// that neighbours share what is written.
+/// Schedules in a row that go to the same partition: a batch of the broker, which files them in the
+/// order of their due times, so that neighbours share what is written.
 const PARTITION_RUN: u64 = 512;
 /// How often deadlines are looked at while something waits.
 const TICK: Duration = Duration::from_millis(20);
@@ -110,7 +110,8 @@ impl Spread<'_> {
         self.cohorts.assign(TimerId::new(due, now, partition, rand::random()))
     }
 
-    /// Where it goes: by its key, or where the ones before it went, among those whose owner is connected.
+    /// Where it goes: by its key, or where the ones before it went, among those whose owner is
+    /// connected.
     fn partition(&mut self, dest: &Destination, key: Option<&Key>) -> PartitionId {
         if let Some(key) = key {
             return PartitionId::of_key(dest, key, self.partitions);
@@ -203,8 +204,9 @@ impl Shared {
         self.tell_connected();
     }
 
-    /// Says whether there is a connection. Of several that tell at once the last one sees what all of them have done. The
-    /// router's lock is taken within that of the word, as by a caller who holds a borrow of it; never the other way round.
+    /// Says whether there is a connection. Of several that tell at once the last one sees what all
+    /// of them have done. The router's lock is taken within that of the word, as by a caller who
+    /// holds a borrow of it; never the other way round.
     fn tell_connected(&self) {
         self.connected.send_if_modified(|word| {
             let connected = self.router.locked().is_connected();
@@ -324,7 +326,8 @@ impl Shared {
         let _one_at_a_time = self.closing.lock().await;
         let timeout = self.settings.request_timeout;
         let barrier = self.with_router(Router::drain);
-        // A broker that does not answer in time has heard the goodbye all the same, or is not there.
+        // A broker that does not answer in time has heard the goodbye all the same, or is not
+        // there.
         let _ = tokio::time::timeout(timeout, barrier).await;
         let inboxes = self.router.locked().end_registrations();
         for inbox in inboxes {

@@ -3,7 +3,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) trait Locked<T> {
-    /// Locks; a panic of an earlier holder is its own affair, as every change behind these locks is complete on its own.
+    /// Locks; a panic of an earlier holder is its own affair, as every change behind these locks is
+    /// complete on its own.
     fn locked(&self) -> MutexGuard<'_, T>;
 }
 

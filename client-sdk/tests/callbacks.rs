@@ -1,4 +1,5 @@
-//! Callbacks: credit, outcomes, panics, concurrency, repeats, registrations over a new connection, and closing.
+//! Callbacks: credit, outcomes, panics, concurrency, repeats, registrations over a new connection,
+//! and closing.
 
 mod fake;
 
@@ -201,7 +202,8 @@ async fn a_registration_and_its_late_ok_survive_a_lost_connection() {
     let mut peer = broker.accept().await;
     assert_eq!(peer.registration(&dest()).await, (number, 2));
     passed.add_permits(2);
-    // The late ok goes to the new connection, the late retry is pointless, number 3 was left to its next delivery.
+    // The late ok goes to the new connection, the late retry is pointless, number 3 was left to its
+    // next delivery.
     assert_eq!(peer.settle(1).await[0].id, delivery(1).id);
     until("number 4 runs", || begun.load(Ordering::SeqCst) == 3).await;
     peer.deliver(number, vec![delivery(1)]).await;

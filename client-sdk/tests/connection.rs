@@ -191,7 +191,8 @@ async fn garbage_ends_the_connection_and_nothing_else() {
         peer.until_closed().await;
         peer = broker.accept().await;
     }
-    // Bytes that are no message: a length beyond every limit, an unknown message, a vector longer than memory, a rest.
+    // Bytes that are no message: a length beyond every limit, an unknown message, a vector longer
+    // than memory, a rest.
     let bodies: [&[u8]; 4] = [&[200], &[], &[2, 1, 253, 255, 255, 255, 255, 255, 255, 255, 127], &[6, 1, 1]];
     for body in bodies {
         peer.registration(&dest()).await;
@@ -275,7 +276,8 @@ async fn a_ping_is_answered() {
     }
 }
 
-// In real time: megabytes take their time through the system's buffers, which a paused clock would take for silence.
+// In real time: megabytes take their time through the system's buffers, which a paused clock would
+// take for silence.
 #[tokio::test]
 async fn a_broker_that_takes_nothing_is_given_up() {
     let broker = Broker::start().await;

@@ -146,7 +146,8 @@ async fn what_a_lost_connection_left_open_is_repeated_as_it_was() {
     });
     let open = peer.requests(4).await;
     drop(peer);
-    // Again without an answer, and then with one. Frames may be put together in another way, if they are of one time.
+    // Again without an answer, and then with one. Frames may be put together in another way, if
+    // they are of one time.
     let ops = |requests: &[Request]| -> Vec<_> {
         requests.iter().flat_map(|r| r.ops.iter().map(|op| (r.first_sent, op.clone()))).collect()
     };

@@ -1,5 +1,5 @@
-//! What handlers do with a delivery: well, ask for a retry, fail for good, or be too slow. It depends on the timer's number
-//! and the attempt alone, so that a run can be repeated.
+//! What handlers do with a delivery: well, ask for a retry, fail for good, or be too slow. It
+//! depends on the timer's number and the attempt alone, so that a run can be repeated.
 
 use std::time::Duration;
 

@@ -5,8 +5,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// The path of `mtimer`: `MTIMER_BIN`, or the one next to the test's own executable, built if it is missing or older
-/// than its sources.
+/// The path of `mtimer`: `MTIMER_BIN`, or the one next to the test's own executable, built if it is
+/// missing or older than its sources.
 pub fn mtimer() -> &'static Path {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
     FOUND.get_or_init(|| match std::env::var_os("MTIMER_BIN") {
@@ -15,7 +15,8 @@ pub fn mtimer() -> &'static Path {
     })
 }
 
-/// The path of an `mtimer` that can be broken on purpose: the feature `sabotage`, in a target folder of its own.
+/// The path of an `mtimer` that can be broken on purpose: the feature `sabotage`, in a target
+/// folder of its own.
 pub(crate) fn breakable() -> &'static Path {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
     FOUND.get_or_init(|| {

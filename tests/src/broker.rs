@@ -15,7 +15,8 @@ use crate::cluster::Parties;
 use crate::journal::Journal;
 use crate::process::Process;
 
-/// How long a broker may take to start: a loaded machine is slow, and it may have a journal to read.
+/// How long a broker may take to start: a loaded machine is slow, and it may have a journal to
+/// read.
 const START_WITHIN: Duration = Duration::from_secs(60);
 /// The exit code of a broker whose address is taken.
 const LISTEN: i32 = 14;
@@ -87,13 +88,15 @@ impl Launch {
         self
     }
 
-    /// What it logs is read into this journal, as the words of the broker that is reached at its address.
+    /// What it logs is read into this journal, as the words of the broker that is reached at its
+    /// address.
     pub fn journal(mut self, journal: &Journal) -> Self {
         self.journal = Some(journal.clone());
         self.flags(["--log-format", "json", "--log-level", "info,mtimer_broker=debug"])
     }
 
-    /// Its process is made known here, under the address it listens on, before it can have dialled anybody.
+    /// Its process is made known here, under the address it listens on, before it can have dialled
+    /// anybody.
     pub fn known_to(mut self, parties: &Parties) -> Self {
         self.parties = Some(parties.clone());
         self
@@ -141,8 +144,8 @@ impl Launch {
         }
     }
 
-    /// Starts it on a free port and waits until it has ended: its exit code, its output and the end of
-    /// its log.
+    /// Starts it on a free port and waits until it has ended: its exit code, its output and the end
+    /// of its log.
     ///
     /// # Panics
     ///

@@ -1,8 +1,8 @@
 //! Decides the contract's invariants on a history and what was left at its end.
 //!
-//! Invariant: what is allowed for because an answer is missing is exactly what the missing answer leaves open; a broken
-//! invariant names the timer and shows everything that happened to it. That everything has fired in the end (9) is also
-//! decided by whoever waits for the drain.
+//! Invariant: what is allowed for because an answer is missing is exactly what the missing answer
+//! leaves open; a broken invariant names the timer and shows everything that happened to it. That
+//! everything has fired in the end (9) is also decided by whoever waits for the drain.
 
 mod attempts;
 mod deadlines;
@@ -20,7 +20,8 @@ use crate::history::{Excuse, Fault, Final, History, Plan, Said};
 use crate::journal::Entry;
 use crate::tell::tell;
 
-/// How far a record of a delivery may be behind the delivery, ms: a client that is short of processor time.
+/// How far a record of a delivery may be behind the delivery, ms: a client that is short of
+/// processor time.
 const RECORD_LAG_MS: u64 = 10_000;
 /// One hop, ms: from a broker's decision to send until the client has recorded the delivery, with
 /// no fault in between. Debug builds that share two processors with other tests need up to some
@@ -38,7 +39,8 @@ const LOSS_MS: u64 = 2_000;
 const SETTLE_LAG_MS: u64 = 4_000;
 /// How far a record of a delivery may be behind a fault that ended its sender, ms.
 const ARRIVAL_MS: u64 = 2_000;
-/// What a store that loses writes may break: it never makes a timer early, changes it, or leaves it incomplete.
+/// What a store that loses writes may break: it never makes a timer early, changes it, or leaves it
+/// incomplete.
 const LOSABLE: [u8; 5] = [1, 4, 5, 6, 7];
 
 /// A broken invariant.

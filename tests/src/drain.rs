@@ -91,7 +91,8 @@ pub async fn purge(client: &Client, redis: Option<&Server>, end: &mut Final) {
     }
 }
 
-/// Facts stay: who owns, what the cluster is, numbers of destinations. Remembered outcomes go by themselves.
+/// Facts stay: who owns, what the cluster is, numbers of destinations. Remembered outcomes go by
+/// themselves.
 pub(crate) fn is_leak(redis: &Server, key: &str) -> bool {
     let kind = key.split(':').next().unwrap_or_default();
     match kind {

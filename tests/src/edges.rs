@@ -1,8 +1,8 @@
 //! Edge cases as load, beside the ordinary load: requests that cross deliveries.
 //!
 //! Purpose: deadlines that pass while a timer waits for credit, cancels that cross deliveries and
-//! retries, replaces at the due time, clients that leave, dead letters that are replayed and purged,
-//! repeats of ended timers, and brokers that are asked for the time.
+//! retries, replaces at the due time, clients that leave, dead letters that are replayed and
+//! purged, repeats of ended timers, and brokers that are asked for the time.
 //! Invariant: everything is recorded; what is undecided when an answer is missing is recorded as
 //! unknown. What is queued and what waits for answers is bounded.
 //! Not in here: the verdict (see [`judge`](crate::judge)).
@@ -188,8 +188,8 @@ impl Shared {
         let _ = self.stop.run_until_cancelled(tokio::time::sleep(Duration::from_millis(ms))).await;
     }
 
-    /// Schedules a timer, cancels it at `cancel_at`, looks whether that ended it, and sees to it that
-    /// it ends.
+    /// Schedules a timer, cancels it at `cancel_at`, looks whether that ended it, and sees to it
+    /// that it ends.
     async fn stop_one(&self, client: &Client, plan: Plan, schedule: Schedule, cancel_at: u64) {
         let asked = host_ms();
         let answer = client.schedule(schedule).await;
@@ -296,8 +296,8 @@ async fn cross(shared: Arc<Shared>) {
     client.close().await.expect("a good end");
 }
 
-/// Timers whose handlers ask for a retry a day later, each cancelled around its delivery: the cancel
-/// ends them all.
+/// Timers whose handlers ask for a retry a day later, each cancelled around its delivery: the
+/// cancel ends them all.
 async fn stop(shared: Arc<Shared>) {
     let mut rng = shared.rng(6);
     let (_, client) = shared.client().await;

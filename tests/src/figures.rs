@@ -13,8 +13,8 @@ use crate::spread::Spread;
 pub struct Figures {
     /// By name.
     pub counts: BTreeMap<&'static str, u64>,
-    /// Of first deliveries of destinations that have credit, without those that came during or right
-    /// after a fault.
+    /// Of first deliveries of destinations that have credit, without those that came during or
+    /// right after a fault.
     pub lateness: Spread,
 }
 

@@ -1,7 +1,8 @@
-//! What clients saw: every request with the times around it, every delivery, every outcome; and what was left at the end.
+//! What clients saw: every request with the times around it, every delivery, every outcome; and
+//! what was left at the end.
 //!
-//! Timers are told apart by a serial number at the head of their payload, which also the ones have whose id the test does
-//! not know (lines of a file with a key).
+//! Timers are told apart by a serial number at the head of their payload, which also the ones have
+//! whose id the test does not know (lines of a file with a key).
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -49,7 +50,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plain timer, due at `due`, with the attempts and the callback timeout of the broker under test.
+    /// A plain timer, due at `due`, with the attempts and the callback timeout of the broker under
+    /// test.
     pub fn new(serial: u64, dest: &Destination, due: u64, attempts: u32, timeout_ms: u64) -> Self {
         Self {
             serial,
@@ -99,7 +101,8 @@ pub enum Said {
     Stored {
         /// Its id, where the test learns it.
         id: Option<TimerId>,
-        /// What it replaced; `None` in the inner option: nothing. `None` in the outer: not said (a repeat).
+        /// What it replaced; `None` in the inner option: nothing. `None` in the outer: not said (a
+        /// repeat).
         replaced: Option<Option<TimerId>>,
     },
     /// Cancel, reschedule: done.
@@ -269,7 +272,8 @@ pub struct Fault {
 pub struct Limits {
     /// Most ms from when a timer could have fired (due, stored, faults over) until it does.
     pub liveness_ms: Option<u64>,
-    /// Most ms that a timer may wait while later ones of other destinations are delivered, without a fault.
+    /// Most ms that a timer may wait while later ones of other destinations are delivered, without
+    /// a fault.
     pub starving_ms: Option<u64>,
     /// Most ms that a broker's clock may be away from the reference.
     pub clock_ms: Option<u64>,
@@ -426,7 +430,8 @@ impl Recorder {
         self.add(serial, Event::Replay { asked, answered: host_ms(), said });
     }
 
-    /// What a purge returned. One that was repeated may find nothing because its first sending has removed the timer.
+    /// What a purge returned. One that was repeated may find nothing because its first sending has
+    /// removed the timer.
     pub fn purged(&self, serial: u64, asked: u64, result: &Result<bool, RequestError>, is_repeated: bool) {
         let said = match result {
             Ok(true) => Said::Done,

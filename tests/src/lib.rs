@@ -1,11 +1,12 @@
-//! What mtimer's process tests share: brokers and Redis servers as child processes, clients that record what they see,
-//! and a checker that decides the contract's invariants on the record.
+//! What mtimer's process tests share: brokers and Redis servers as child processes, clients that
+//! record what they see, and a checker that decides the contract's invariants on the record.
 //!
-//! Invariant: nothing that a test starts outlives it, also when it panics ([`Process`] and the Redis servers kill on
-//! drop). Children stay in the test's process group, so that an interrupt from a terminal reaches them as well.
+//! Invariant: nothing that a test starts outlives it, also when it panics ([`Process`] and the
+//! Redis servers kill on drop). Children stay in the test's process group, so that an interrupt
+//! from a terminal reaches them as well.
 //!
-//! Not in here: any knowledge of how a broker works inside. Everything is seen through its command line, its socket, the
-//! client SDK, and `/proc`.
+//! Not in here: any knowledge of how a broker works inside. Everything is seen through its command
+//! line, its socket, the client SDK, and `/proc`.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
 
@@ -55,7 +56,8 @@ pub fn long() -> bool {
     std::env::var_os("MTIMER_LONG").is_some_and(|v| v == "1")
 }
 
-/// The number of a random choice: `MTIMER_SEED`, or a new one, which is printed so that it can be given again.
+/// The number of a random choice: `MTIMER_SEED`, or a new one, which is printed so that it can be
+/// given again.
 pub fn seed(test: &str) -> u64 {
     let given = std::env::var("MTIMER_SEED").ok().and_then(|text| text.parse().ok());
     let seed = given.unwrap_or_else(|| rand::random::<u32>().into());

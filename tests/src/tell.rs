@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use crate::history::{Event, Final, History, Said};
 use crate::journal::{Entry, Note};
 
-/// One line an event, in the order of time, with the faults in between; times in ms after the due time.
+/// One line an event, in the order of time, with the faults in between; times in ms after the due
+/// time.
 pub fn tell(history: &History, end: &Final, serial: u64) -> String {
     let Some(plan) = history.plans.get(&serial) else { return format!("timer {serial} was never planned") };
     let mut text = format!("timer {serial}: {plan:?}\n");

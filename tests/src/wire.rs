@@ -95,7 +95,8 @@ impl Wire {
         let _ = self.stream.shutdown().await;
     }
 
-    /// The next message; `None` at the end of the connection. Dropping the future may leave half a message unread.
+    /// The next message; `None` at the end of the connection. Dropping the future may leave half a
+    /// message unread.
     pub async fn next(&mut self) -> Option<ServerMessage> {
         let read = async {
             let mut length = [0; 4];
@@ -119,7 +120,8 @@ impl Wire {
         }
     }
 
-    /// Asks this broker, and waits for its answer; `None`: the connection ended first, or it took too long.
+    /// Asks this broker, and waits for its answer; `None`: the connection ended first, or it took
+    /// too long.
     pub async fn ask(&mut self, query: Query) -> Option<QueryAnswer> {
         tokio::time::timeout(PATIENCE, self.answer(query)).await.ok()?
     }

@@ -1,5 +1,5 @@
-//! An address belongs to one broker: a second one that would advertise it refuses to start while the
-//! first one answers there, and starts at once when the first one is gone.
+//! An address belongs to one broker: a second one that would advertise it refuses to start while
+//! the first one answers there, and starts at once when the first one is gone.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -46,7 +46,8 @@ async fn the_address_of_a_dead_broker_can_be_used_at_once() {
     let redis = Server::start_with(ServerOptions::default());
     let mut first = launch(&redis).start();
     let address = first.address();
-    // Its own address, right after a crash: the last topology names it and its lease has not run out.
+    // Its own address, right after a crash: the last topology names it and its lease has not run
+    // out.
     first.kill();
     let mut first = tokio::task::spawn_blocking(move || {
         first.restart();

@@ -1,4 +1,5 @@
-//! The checker is shown to fail: one good history, and for every invariant histories that break it and nothing else.
+//! The checker is shown to fail: one good history, and for every invariant histories that break it
+//! and nothing else.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -657,7 +658,8 @@ fn invariant_9_everything_fires_in_time() {
     // A fault is waited for, and no more than that.
     limited(late(12_000).fault(100, 9_000)).holds();
     limited(late(12_000).fault(100, 6_000)).breaks(9, "6000 ms after");
-    // One fault after the other is waited for; not one that came when it should have fired long since, nor what was planned.
+    // One fault after the other is waited for; not one that came when it should have fired long
+    // since, nor what was planned.
     limited(late(20_000).fault(100, 6_000).fault(8_000, 16_000)).holds();
     limited(late(12_000).fault(5_500, 11_000)).breaks(9, "12000 ms after");
     let mut planned = late(12_000).fault(100, 9_000);
@@ -715,7 +717,8 @@ fn invariant_11_nobody_starves() {
     };
     story(10).holds();
     story(60).breaks(11, "60 later ones of others did not");
-    // What was disturbed does not count. A destination without credit is no excuse: no load leaves one without it for so long.
+    // What was disturbed does not count. A destination without credit is no excuse: no load leaves
+    // one without it for so long.
     story(60).fault(0, 100).holds();
     let mut crowded = story(60);
     crowded.history.plans.get_mut(&1).unwrap().crowded = true;

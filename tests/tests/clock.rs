@@ -1,11 +1,12 @@
-//! Clocks that are wrong, and that step while brokers run: timers are never received early by the deciding clock, and none
-//! is late for ever. Invariant 12 of `docs/guarantees.md`.
+//! Clocks that are wrong, and that step while brokers run: timers are never received early by the
+//! deciding clock, and none is late for ever. Invariant 12 of `docs/guarantees.md`.
 //!
-//! The deciding clock is Redis's (the lower median of the masters'), and the host's of a broker with an embedded store.
-//! Clocks are set with libfaketime, while the process runs; the monotonic clock stays true.
+//! The deciding clock is Redis's (the lower median of the masters'), and the host's of a broker
+//! with an embedded store. Clocks are set with libfaketime, while the process runs; the monotonic
+//! clock stays true.
 //!
-//! How late timers are is not measured: by a clock that is followed too slowly they would be late by minutes at least,
-//! which is longer than these tests wait.
+//! How late timers are is not measured: by a clock that is followed too slowly they would be late
+//! by minutes at least, which is longer than these tests wait.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -62,8 +63,9 @@ impl FakeClock {
         pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec()
     }
 
-    /// A Redis server with this clock. Its allocator, jemalloc, asks for the time before libfaketime is ready, and waits
-    /// for ever; so it gets the one that glibc has for debugging, which asks nothing.
+    /// A Redis server with this clock. Its allocator, jemalloc, asks for the time before
+    /// libfaketime is ready, and waits for ever; so it gets the one that glibc has for debugging,
+    /// which asks nothing.
     fn redis(&self) -> ServerOptions {
         let mut env = self.env();
         let preload = env.iter_mut().find(|(name, _)| name == "LD_PRELOAD").unwrap();
@@ -145,7 +147,8 @@ impl Bed {
         let after = self.schedule(300, 20).await;
         self.receive("timers after the step", &after).await;
 
-        // Back: due when the clock gets there, and until then not, though that much time has passed already.
+        // Back: due when the clock gets there, and until then not, though that much time has passed
+        // already.
         let before = self.steps().await;
         let far = self.schedule(6 * SECOND, 20).await;
         set(off + HOUR - 6 * SECOND);

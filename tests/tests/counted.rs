@@ -1,10 +1,11 @@
-//! What a timer's whole life takes, counted, not timed: commands and script calls of Redis, bytes between client and
-//! broker. A change that makes one more round trip, or says one thing twice, shows here on every machine.
+//! What a timer's whole life takes, counted, not timed: commands and script calls of Redis, bytes
+//! between client and broker. A change that makes one more round trip, or says one thing twice,
+//! shows here on every machine.
 //!
-//! The bounds are what was counted, and about 15 % more. What Redis is asked depends a little on how the machine breathes, in
-//! one direction only: a batch that does not fill costs more. So the least of some rounds counts.
-//! A number far below its bound is a success to be written down: lower the bound then.
-//! Allocations are counted in `crates/core/tests/allocations.rs`.
+//! The bounds are what was counted, and about 15 % more. What Redis is asked depends a little on
+//! how the machine breathes, in one direction only: a batch that does not fill costs more. So the
+//! least of some rounds counts. A number far below its bound is a success to be written down: lower
+//! the bound then. Allocations are counted in `crates/core/tests/allocations.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -21,8 +22,9 @@ use tokio::net::{TcpListener, TcpStream};
 const TIMERS: u64 = 20_000;
 /// Timers that one call schedules; calls follow each other.
 const BATCH: u64 = 2_000;
-/// How long after the first schedule they are due, all of them: by then everything has been scheduled, and the broker's
-/// memory begins later than that, so that they are loaded from the store.
+/// How long after the first schedule they are due, all of them: by then everything has been
+/// scheduled, and the broker's memory begins later than that, so that they are loaded from the
+/// store.
 const AHEAD: Duration = Duration::from_secs(8);
 const PRELOAD: &str = "500ms";
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,10 +39,12 @@ const CANCELLED: Bound = Bound { scripts: 24, commands: 390 };
 /// The same beside so many others that are due over the same day.
 const CANCELLED_AMONG_MANY: Bound = Bound { scripts: 24, commands: 400 };
 const MANY: u64 = 120_000;
-/// Bytes of Redis for each timer that is pending, payload and all, with Redis' own settings and with those that are recommended.
+/// Bytes of Redis for each timer that is pending, payload and all, with Redis' own settings and
+/// with those that are recommended.
 const PENDING_BYTES: u64 = 190;
 const PENDING_BYTES_TUNED: u64 = 120;
-/// Commands in a second of a broker that has 64 partitions and nothing to do, and for how long it is looked, s.
+/// Commands in a second of a broker that has 64 partitions and nothing to do, and for how long it
+/// is looked, s.
 const IDLE_COMMANDS: u64 = 21;
 const IDLE_SECONDS: u64 = 5;
 /// Bytes for each timer, from the client to the broker and back.

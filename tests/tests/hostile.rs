@@ -1,5 +1,5 @@
-//! Clients that break every rule, through real sockets: each gets a clear error or is counted, memory stays bounded, and a
-//! well-behaved client notices nothing.
+//! Clients that break every rule, through real sockets: each gets a clear error or is counted,
+//! memory stays bounded, and a well-behaved client notices nothing.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long things may take that have no bound in the contract.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What one hostile client may cost: its outbox, encoded and not, its requests, and the store's tables and caches that
-/// grow with what it made others store.
+/// What one hostile client may cost: its outbox, encoded and not, its requests, and the store's
+/// tables and caches that grow with what it made others store.
 const ONE_CLIENT_KIB: u64 = 320 * 1024;
 
 /// A broker with short heartbeats, and a client that minds its own business all along.

@@ -1,8 +1,9 @@
-//! What one connection sees, in the order in which it comes: after `Cancelled`, and after a schedule
-//! that has replaced a timer, the timer is not delivered.
+//! What one connection sees, in the order in which it comes: after `Cancelled`, and after a
+//! schedule that has replaced a timer, the timer is not delivered.
 //!
 //! Timers come due in crowds, and are replaced and cancelled within milliseconds of that, so that
-//! the answers cross the claims, the takes and the deliveries. A single connection has no tolerance.
+//! the answers cross the claims, the takes and the deliveries. A single connection has no
+//! tolerance.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 

@@ -1,5 +1,6 @@
-//! Redis goes away under load, by a stop, a crash, or by hanging, and comes back: schedules are refused with a clear error
-//! meanwhile and work again by themselves afterwards, nothing that was answered OK is lost, and the broker waits quietly.
+//! Redis goes away under load, by a stop, a crash, or by hanging, and comes back: schedules are
+//! refused with a clear error meanwhile and work again by themselves afterwards, nothing that was
+//! answered OK is lost, and the broker waits quietly.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -27,7 +28,8 @@ const BATCH: u64 = 20;
 const AWAY: Duration = Duration::from_secs(4);
 /// More of a processor than this, while there is nothing to do but wait, is a busy loop.
 const BUSY: f64 = 0.5;
-/// More lines than this are a flood: they do not depend on how long it lasts, nor on how much is refused.
+/// More lines than this are a flood: they do not depend on how long it lasts, nor on how much is
+/// refused.
 const LINES: u64 = 50;
 /// How long things may take that have no bound in the contract: a loaded machine is slow.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -145,7 +147,8 @@ fn pid_of(redis: &Server) -> u32 {
     info.lines().find_map(|l| l.strip_prefix("process_id:")).unwrap().trim().parse().unwrap()
 }
 
-/// Asks over a socket, without an SDK that tries again: the broker has to answer, and to say that the store is away.
+/// Asks over a socket, without an SDK that tries again: the broker has to answer, and to say that
+/// the store is away.
 async fn is_refused(wire: &mut Wire) -> bool {
     let now = Time::from_ms(host_ms());
     let partition = PartitionId(rand::rng().random_range(0..PARTITIONS));
@@ -172,7 +175,8 @@ async fn is_refused(wire: &mut Wire) -> bool {
     }
 }
 
-/// `None`: no answer for now. What Redis may have done when it went away is not known before it is back.
+/// `None`: no answer for now. What Redis may have done when it went away is not known before it is
+/// back.
 async fn ask(wire: &mut Wire, first_sent: Time, op: RequestOp) -> Option<OpReply> {
     let corr = rand::random();
     wire.send(&ClientMessage::Request(Request { corr, first_sent, ops: vec![op] })).await;
@@ -209,8 +213,8 @@ async fn handle(recorder: Arc<Recorder>, callback: Callback) -> Outcome {
     Outcome::ok()
 }
 
-/// Schedules, and cancels some, until told to stop; a batch that is not answered does not hold up the next. Returns how many
-/// schedules were refused.
+/// Schedules, and cancels some, until told to stop; a batch that is not answered does not hold up
+/// the next. Returns how many schedules were refused.
 async fn produce(client: Client, recorder: Arc<Recorder>, stop: CancellationToken) -> u64 {
     let (mut batches, refused) = (JoinSet::new(), Arc::new(AtomicU64::new(0)));
     let mut serial = 0;

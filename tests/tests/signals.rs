@@ -1,5 +1,5 @@
-//! Being told to stop: the first TERM lets running handlers finish and settles them, the second ends at once; a start
-//! afterwards delivers nothing again that was settled.
+//! Being told to stop: the first TERM lets running handlers finish and settles them, the second
+//! ends at once; a start afterwards delivers nothing again that was settled.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -122,8 +122,9 @@ async fn a_second_term_ends_at_once_and_loses_nothing() {
     let status = broker.terminate(Duration::from_secs(10));
     assert_eq!(status.code(), Some(TERMINATED), "{status}");
     broker.restart();
-    // What was not settled comes again, as something new. (The first handlers still run: an outcome that reached the broker
-    // before it has read their timers would end these without another delivery.)
+    // What was not settled comes again, as something new. (The first handlers still run: an outcome
+    // that reached the broker before it has read their timers would end these without another
+    // delivery.)
     let again = async || seen.lock().unwrap().values().all(|deliveries| deliveries.len() == 2);
     wait_for("all of them again", PATIENCE, again).await;
     go_on.cancel();
@@ -149,7 +150,8 @@ async fn term_ends_an_idle_broker_and_one_whose_handlers_never_end() {
     // It gives up waiting, leaves word of what is under way, and ends well.
     assert!(broker.terminate(PATIENCE).success());
     broker.restart();
-    // Its callback timeout is long: the next owner waits for the one that runs, and takes its outcome.
+    // Its callback timeout is long: the next owner waits for the one that runs, and takes its
+    // outcome.
     never.cancel();
     drain(&client, PATIENCE).await;
     assert_eq!(seen.lock().unwrap()[&0].len(), 1, "it is not delivered again");

@@ -1,5 +1,6 @@
-//! One destination with very many overdue timers that nobody takes, beside a busy one: the busy one is served as ever, memory
-//! stays within its budget, a restart does not load them, and in the end each is delivered once.
+//! One destination with very many overdue timers that nobody takes, beside a busy one: the busy one
+//! is served as ever, memory stays within its budget, a restart does not load them, and in the end
+//! each is delivered once.
 //!
 //! `MTIMER_LONG=1` runs a million of them.
 
@@ -20,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 const BUDGET: u64 = 8 * 1024 * 1024;
 /// What may come on top of it: one batch of each partition, a sixteenth of the budget together.
 const ONE_BATCH: u64 = BUDGET / 16;
-/// Memory of the process beyond what it had empty: the budget, the store's own caches, and what is on its way to and from
-/// the store.
+/// Memory of the process beyond what it had empty: the budget, the store's own caches, and what is
+/// on its way to and from the store.
 const RSS_MORE_KIB: u64 = 192 * 1024;
 /// Timers in memory right after a start, at most, of so many more: a load or two of each partition.
 const LOADED: u64 = 20_000;
@@ -116,7 +117,8 @@ async fn schedule_stuck(client: &Client, stuck: u64) {
     }
 }
 
-/// A round of the busy destination: every timer comes, once, and not early. Returns how late they were.
+/// A round of the busy destination: every timer comes, once, and not early. Returns how late they
+/// were.
 async fn busy(client: &Client, what: &str) -> Spread {
     busy_while(client, what, async {}).await
 }

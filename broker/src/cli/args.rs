@@ -15,7 +15,8 @@ pub(crate) const SOFTWARE: &str = concat!("mtimer/", env!("CARGO_PKG_VERSION"));
 /// How to reach a broker.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ClientArgs {
-    /// Addresses of brokers, host:port, separated by commas; one that answers is enough to find the others of its cluster
+    /// Addresses of brokers, host:port, separated by commas; one that answers is enough to find the
+    /// others of its cluster
     #[arg(
         long,
         value_name = "ADDR",

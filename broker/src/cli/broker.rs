@@ -18,10 +18,12 @@ const STOPPING: &str = "stopping: running handlers may finish";
 
 /// A broker to play with: embedded store, one process, stays up
 ///
-/// Starts a broker on an embedded store, says where it listens and what can be typed next, and stays up until INT or
-/// TERM. Without --data its timers live in a temporary folder that is removed at the end.
+/// Starts a broker on an embedded store, says where it listens and what can be typed next, and
+/// stays up until INT or TERM. Without --data its timers live in a temporary folder that is removed
+/// at the end.
 ///
-/// Every setting of `mtimer broker` can be given as a flag or as a variable (MTIMER_LISTEN for --listen, and so on).
+/// Every setting of `mtimer broker` can be given as a flag or as a variable (MTIMER_LISTEN for
+/// --listen, and so on).
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer dev\n  mtimer dev --data ./timers --listen 127.0.0.1:7500\n  \
     mtimer dev --listen 127.0.0.1:0 --json      any free port; the first line says which\n  \
@@ -33,14 +35,16 @@ pub(crate) struct Dev {
 
 /// One broker of a cluster
 ///
-/// Runs a broker in the foreground until INT or TERM. Then, in a cluster, it first hands its partitions over to the other
-/// brokers and serves each until then (10s at most); handlers go on and settle with the new owner. With what nobody has
-/// taken over it takes no more clients and lets running handlers finish (up to --drain-timeout), gives it up (5s), closes
-/// the connections (4s), and ends: allow --drain-timeout and 20s more. A second signal ends it at once; nothing that was
+/// Runs a broker in the foreground until INT or TERM. Then, in a cluster, it first hands its
+/// partitions over to the other brokers and serves each until then (10s at most); handlers go on
+/// and settle with the new owner. With what nobody has taken over it takes no more clients and lets
+/// running handlers finish (up to --drain-timeout), gives it up (5s), closes the connections (4s),
+/// and ends: allow --drain-timeout and 20s more. A second signal ends it at once; nothing that was
 /// answered is lost by that.
 ///
-/// Settings come from flags, over the environment (MTIMER_ and the flag's name in capitals), over the file, over
-/// defaults; --print-config shows what results. A key or a variable that is not known is an error.
+/// Settings come from flags, over the environment (MTIMER_ and the flag's name in capitals), over
+/// the file, over defaults; --print-config shows what results. A key or a variable that is not
+/// known is an error.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     mtimer broker --cluster shop --redis redis://10.0.0.5:6379 --listen 0.0.0.0:7400\n  \
@@ -129,7 +133,8 @@ async fn serve(
 ) -> Result<(), Failure> {
     let stop = Stop::on_signals(STOPPING)?;
     let opening = Opened::open(&config.store, &config.broker.cluster, config.broker.startup_timeout);
-    // Told to stop while it starts, it stops as it would later: in good order, and that is no failure.
+    // Told to stop while it starts, it stops as it would later: in good order, and that is no
+    // failure.
     let Some(opened) = stop.unless(opening).await else { return Ok(()) };
     let opened = opened?;
     let starting = mtimer_broker::start_unless(config.broker.clone(), opened.store.clone(), stop.asked());

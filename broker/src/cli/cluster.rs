@@ -23,9 +23,9 @@ pub(crate) enum Cluster {
 
 /// Leader, brokers, partitions, clients
 ///
-/// Asks the leader for the members and every broker for what it owns. Partitions: who is to own it (and, while it is
-/// handed over, who does), its epoch, timers to come, overdue, in the owner's memory (copy), delivered and not settled,
-/// to be retried, dead.
+/// Asks the leader for the members and every broker for what it owns. Partitions: who is to own it
+/// (and, while it is handed over, who does), its epoch, timers to come, overdue, in the owner's
+/// memory (copy), delivered and not settled, to be retried, dead.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  mtimer cluster status --broker 10.0.0.5:7400\n  mtimer cluster status --watch 1s\n  \
@@ -41,8 +41,9 @@ pub(crate) struct Status {
 
 /// Empty a broker for maintenance
 ///
-/// The broker's partitions are handed over to the others in good order, and it is given none until this is undone or it is
-/// started anew. It goes on serving its clients. Waits until it owns nothing, unless told not to.
+/// The broker's partitions are handed over to the others in good order, and it is given none until
+/// this is undone or it is started anew. It goes on serving its clients. Waits until it owns
+/// nothing, unless told not to.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  mtimer cluster drain 10.0.0.6:7400\n  mtimer cluster drain 10.0.0.6:7400 --undo"

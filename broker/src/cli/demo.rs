@@ -21,13 +21,15 @@ use super::tally::{Lateness, Reference, Tally, payload};
 
 /// Shows mtimer at work: a broker, a client, many timers, and what came of them
 ///
-/// Starts a broker on an embedded store in a temporary folder (or on Redis, with --redis), listens, schedules timers that
-/// are spread evenly over a window, waits until they have fired, and ends with an account: scheduled, fired, lost, early,
-/// duplicates, and how late the callbacks were. A first thousand timers tell how fast the store is, so that the window can
-/// begin when scheduling is done.
+/// Starts a broker on an embedded store in a temporary folder (or on Redis, with --redis), listens,
+/// schedules timers that are spread evenly over a window, waits until they have fired, and ends
+/// with an account: scheduled, fired, lost, early, duplicates, and how late the callbacks were. A
+/// first thousand timers tell how fast the store is, so that the window can begin when scheduling
+/// is done.
 ///
-/// Lateness is from the due time to the handler, in ms by this host's clock. With --json: scheduled, fired, lost, early,
-/// duplicates, lateness_ms{p50,p90,p99,max}. Exit code 10 if anything was lost, early or duplicated.
+/// Lateness is from the due time to the handler, in ms by this host's clock. With --json:
+/// scheduled, fired, lost, early, duplicates, lateness_ms{p50,p90,p99,max}. Exit code 10 if
+/// anything was lost, early or duplicated.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer demo\n  mtimer demo --timers 200000 --over 20s\n  \
     mtimer demo --redis redis://127.0.0.1:6379 --json")]

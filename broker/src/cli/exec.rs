@@ -26,8 +26,8 @@ pub(crate) const CHILD_VARIABLES: [&str; 10] = [
     "MTIMER_LATENESS_MS",
 ];
 
-/// Runs a command for a callback: payload on standard input, the rest in variables. It is killed, with what it has
-/// started, when the callback times out.
+/// Runs a command for a callback: payload on standard input, the rest in variables. It is killed,
+/// with what it has started, when the callback times out.
 pub(crate) async fn run(
     line: &str,
     callback: &Callback,
@@ -89,7 +89,8 @@ fn start(line: &str, callback: &Callback, quiet: bool) -> std::io::Result<Child>
 #[cfg(unix)]
 fn shell(line: &str) -> Command {
     let mut command = Command::new("/bin/sh");
-    // A group of its own, so that all of it can be killed and a Ctrl-C at the terminal is not meant for it.
+    // A group of its own, so that all of it can be killed and a Ctrl-C at the terminal is not meant
+    // for it.
     command.arg("-c").arg(line).process_group(0);
     command
 }

@@ -1,6 +1,7 @@
 //! How `mtimer` ends: every exit code, and what leads to it.
 //!
-//! Invariant: a failure that a script may want to tell from others has a code of its own, and the codes never change.
+//! Invariant: a failure that a script may want to tell from others has a code of its own, and the
+//! codes never change.
 
 use std::io;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! `mtimer listen`: takes callbacks, prints them, and answers them.
 //!
-//! Invariant: a callback is settled only after its line was written, and every one that is delivered is printed: with
-//! `--count N` no more credit is given than is needed for N. Every broker of a cluster has credit for one at least, so the
-//! others may hand over one more each.
+//! Invariant: a callback is settled only after its line was written, and every one that is
+//! delivered is printed: with `--count N` no more credit is given than is needed for N. Every
+//! broker of a cluster has credit for one at least, so the others may hand over one more each.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -23,17 +23,19 @@ use super::{exec, moment, view};
 
 /// Takes the callbacks of a destination and prints them
 ///
-/// Registers for a group and an app, prints a line for each callback, and answers it: with --outcome, or with the exit
-/// code of a command that --exec runs for it. Goes on until INT or TERM (running handlers may finish), or until --count
-/// callbacks were taken.
+/// Registers for a group and an app, prints a line for each callback, and answers it: with
+/// --outcome, or with the exit code of a command that --exec runs for it. Goes on until INT or TERM
+/// (running handlers may finish), or until --count callbacks were taken.
 ///
-/// With --json a line has: id, key, group, app, due_ms, received_ms, lateness_ms, attempt, epoch, and payload (or
-/// payload_base64, if it is not text). Times are milliseconds since 1970 by the cluster clock.
+/// With --json a line has: id, key, group, app, due_ms, received_ms, lateness_ms, attempt, epoch,
+/// and payload (or payload_base64, if it is not text). Times are milliseconds since 1970 by the
+/// cluster clock.
 ///
-/// --exec CMD runs /bin/sh -c CMD with the payload on standard input and MTIMER_ID, MTIMER_KEY, MTIMER_GROUP, MTIMER_APP,
-/// MTIMER_DUE_MS, MTIMER_ATTEMPT, MTIMER_EPOCH, MTIMER_MODE, MTIMER_TIMEOUT_MS and MTIMER_LATENESS_MS in its environment.
-/// Exit code 0 means done, 100 failed for good (dead letter), 75 and every other one: try again. At the callback
-/// timeout it is killed, with what it has started. With --json its output goes to standard error.
+/// --exec CMD runs /bin/sh -c CMD with the payload on standard input and MTIMER_ID, MTIMER_KEY,
+/// MTIMER_GROUP, MTIMER_APP, MTIMER_DUE_MS, MTIMER_ATTEMPT, MTIMER_EPOCH, MTIMER_MODE,
+/// MTIMER_TIMEOUT_MS and MTIMER_LATENESS_MS in its environment. Exit code 0 means done, 100 failed
+/// for good (dead letter), 75 and every other one: try again. At the callback timeout it is killed,
+/// with what it has started. With --json its output goes to standard error.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer listen --group demo --app hello\n  \
     mtimer listen --group shop --app orders --json | jq -r .payload\n  \
@@ -106,7 +108,8 @@ impl Listen {
     }
 }
 
-/// Takes callbacks until the round is over, and waits for their handlers; returns how many there were.
+/// Takes callbacks until the round is over, and waits for their handlers; returns how many there
+/// were.
 async fn take(
     client: &Client,
     dest: &Destination,
@@ -148,9 +151,9 @@ async fn take(
 
 /// Takes up to a number of callbacks, and of a cluster of n brokers n - 1 more at most.
 ///
-/// Credit comes back with an outcome. So no more than `limit - 1 + credit` callbacks can have been sent before the outcome
-/// of callback `limit` is given; that one waits until the registration has ended. The credit is shared out over the brokers
-/// and rounded up.
+/// Credit comes back with an outcome. So no more than `limit - 1 + credit` callbacks can have been
+/// sent before the outcome of callback `limit` is given; that one waits until the registration has
+/// ended. The credit is shared out over the brokers and rounded up.
 struct Round {
     credit: u32,
     limit: u64,
@@ -246,7 +249,8 @@ fn json_line(callback: &Callback) -> Result<String, Failure> {
 /// A line, and who waits until it is written.
 type Line = (String, oneshot::Sender<()>);
 
-/// Writes lines from a thread of its own: a reader that is slow holds up handlers, and nothing else.
+/// Writes lines from a thread of its own: a reader that is slow holds up handlers, and nothing
+/// else.
 struct Printer {
     lines: mpsc::Sender<Line>,
     thread: std::sync::Mutex<Option<std::thread::JoinHandle<io::Result<()>>>>,
@@ -283,8 +287,9 @@ impl Printer {
         }
     }
 
-    /// Hands a line in; whether it was written. One whose place was taken before the thread ended, and used after, is left
-    /// lying there for as long as the printer lives: nobody would say anything about it.
+    /// Hands a line in; whether it was written. One whose place was taken before the thread ended,
+    /// and used after, is left lying there for as long as the printer lives: nobody would say
+    /// anything about it.
     async fn put(&self, place: mpsc::Permit<'_, Line>, line: String) -> bool {
         let (done, mut written) = oneshot::channel();
         place.send((line, done));

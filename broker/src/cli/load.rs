@@ -67,8 +67,9 @@ pub(crate) async fn cancel_all(
     Ok(cancelled)
 }
 
-/// How long it will take to schedule so many timers, with something to spare: from a few that are scheduled for much later
-/// and cancelled again, each of them with what `dress` gives it. Warms everything up, too.
+/// How long it will take to schedule so many timers, with something to spare: from a few that are
+/// scheduled for much later and cancelled again, each of them with what `dress` gives it. Warms
+/// everything up, too.
 pub(crate) async fn estimate(
     client: &Client,
     dest: &Destination,

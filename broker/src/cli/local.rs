@@ -1,7 +1,7 @@
 //! A broker in this process, for as long as a demo or a measurement lasts.
 //!
-//! Invariant: what it leaves behind is removed: the temporary folder, or the keys of its cluster in Redis, whose name
-//! nobody else has.
+//! Invariant: what it leaves behind is removed: the temporary folder, or the keys of its cluster in
+//! Redis, whose name nobody else has.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -15,8 +15,8 @@ pub(crate) struct LogArgs {
     /// How log lines look on standard error
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text, help_heading = "Output")]
     log_format: LogFormat,
-    /// What is logged: error, warn, info, debug, trace, or a filter such as info,mtimer_client=debug
-    /// [default: MTIMER_LOG, RUST_LOG, else warn]
+    /// What is logged: error, warn, info, debug, trace, or a filter such as
+    /// info,mtimer_client=debug [default: MTIMER_LOG, RUST_LOG, else warn]
     #[arg(long, value_name = "FILTER", help_heading = "Output")]
     log_level: Option<String>,
 }

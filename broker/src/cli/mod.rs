@@ -1,8 +1,8 @@
 //! The command line: what the commands are called and what runs them.
 //!
 //! Purpose: everything that `mtimer` can be asked to do, each command in a file of its own.
-//! Invariant: results go to standard output, everything else to standard error; the exit code tells how it ended
-//! ([`exit::Exit`]).
+//! Invariant: results go to standard output, everything else to standard error; the exit code tells
+//! how it ended ([`exit::Exit`]).
 //! Not in here: what a broker or a client does (the broker's library, the client SDK).
 
 mod args;

@@ -12,8 +12,8 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// A point in time: RFC 3339 with an offset, or milliseconds since the Unix epoch. What is finer than a millisecond is
-/// rounded up, for nothing is ever early.
+/// A point in time: RFC 3339 with an offset, or milliseconds since the Unix epoch. What is finer
+/// than a millisecond is rounded up, for nothing is ever early.
 pub(crate) fn time(text: &str) -> Result<Time, String> {
     let text = text.trim();
     let bad = || {

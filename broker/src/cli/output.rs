@@ -1,7 +1,7 @@
 //! What goes to standard output: JSON for programs, tables and colours for people.
 //!
-//! Invariant: with `--json` every line of standard output is one JSON object; colours are only for a terminal; whoever
-//! stops reading ends the command, without a panic.
+//! Invariant: with `--json` every line of standard output is one JSON object; colours are only for
+//! a terminal; whoever stops reading ends the command, without a panic.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};

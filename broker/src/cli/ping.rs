@@ -15,12 +15,13 @@ use super::output::Output;
 
 /// Whether one broker is there
 ///
-/// For health checks: connects to this broker and to no other, and has it answer a ping. That asks no store, costs the same
-/// however many timers there are, and is answered also while Redis is away. A broker that answers that it takes no more
-/// clients is there, too.
+/// For health checks: connects to this broker and to no other, and has it answer a ping. That asks
+/// no store, costs the same however many timers there are, and is answered also while Redis is
+/// away. A broker that answers that it takes no more clients is there, too.
 ///
-/// --ready: since its start it has joined its cluster besides, so a leader counts on it; it stays ready when it loses the
-/// leader later. A broker that runs alone is ready once it answers. Exit code 3: it is not there; 13: it is there and not ready.
+/// --ready: since its start it has joined its cluster besides, so a leader counts on it; it stays
+/// ready when it loses the leader later. A broker that runs alone is ready once it answers. Exit
+/// code 3: it is not there; 13: it is there and not ready.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  mtimer ping\n  mtimer ping --ready --broker 10.0.0.5:7400 --timeout 500ms"

@@ -11,8 +11,9 @@ use super::view;
 
 /// Shows a timer, live or dead
 ///
-/// Says where the timer stands: pending, retrying, parked (nobody takes it), in-flight, unconfirmed (at-most-once, sent
-/// and never confirmed), or dead. Exit code 5 if there is no such timer: it was never there, or has ended.
+/// Says where the timer stands: pending, retrying, parked (nobody takes it), in-flight, unconfirmed
+/// (at-most-once, sent and never confirmed), or dead. Exit code 5 if there is no such timer: it was
+/// never there, or has ended.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer get 01jz8q4v3c0000g5m3x9w2k7ha\n  \
     mtimer get --group shop --app orders --key order-17 --json")]
@@ -25,8 +26,9 @@ pub(crate) struct Get {
 
 /// Cancels a timer
 ///
-/// "cancelled": no delivery starts any more, by any broker. "too-late" (exit code 6): it was delivered, or may have been;
-/// further attempts are stopped. "not-found" (exit code 5): there is no such timer.
+/// "cancelled": no delivery starts any more, by any broker. "too-late" (exit code 6): it was
+/// delivered, or may have been; further attempts are stopped. "not-found" (exit code 5): there is
+/// no such timer.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer cancel 01jz8q4v3c0000g5m3x9w2k7ha\n  \
     mtimer cancel --group shop --app orders --key order-17")]
@@ -39,8 +41,8 @@ pub(crate) struct Cancel {
 
 /// Gives a timer another due time
 ///
-/// "rescheduled": the old time never fires; the id stays valid. "too-late" (exit code 6): it was delivered, or may have
-/// been; nothing changed. "not-found" (exit code 5): there is no such timer.
+/// "rescheduled": the old time never fires; the id stays valid. "too-late" (exit code 6): it was
+/// delivered, or may have been; nothing changed. "not-found" (exit code 5): there is no such timer.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer reschedule 01jz8q4v3c0000g5m3x9w2k7ha --in 10m\n  \
     mtimer reschedule --group shop --app orders --key order-17 --at 2030-01-31T12:00:00Z")]

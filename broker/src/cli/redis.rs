@@ -100,8 +100,8 @@ pub(crate) async fn open(options: Options, patience: Option<Duration>) -> Result
     }
 }
 
-/// Removes every key of a cluster whose name is used for nothing else and is part of no other key: the random name of
-/// a temporary one. Returns how many there were.
+/// Removes every key of a cluster whose name is used for nothing else and is part of no other key:
+/// the random name of a temporary one. Returns how many there were.
 pub(crate) async fn remove(options: &Options) -> Result<u64, Failure> {
     let masters = connect_to_masters(options).await?;
     remove_keys(masters, &options.cluster).await.map_err(|e| Failure::new(Exit::NotNow, e.to_string()))

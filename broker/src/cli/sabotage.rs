@@ -1,7 +1,8 @@
-//! Ways to break a broker on purpose, in order to see the tests notice. Only in builds with the feature `sabotage`, which
-//! no release has, and there only where `MTIMER_SABOTAGE` names one.
+//! Ways to break a broker on purpose, in order to see the tests notice. Only in builds with the
+//! feature `sabotage`, which no release has, and there only where `MTIMER_SABOTAGE` names one.
 //!
-//! Invariant: what is broken is one thing, between the engine and the store; the engine learns nothing of it.
+//! Invariant: what is broken is one thing, between the engine and the store; the engine learns
+//! nothing of it.
 //! Not in here: how scripts lose their fence (the Redis store's own `sabotage`).
 
 use std::collections::HashSet;
@@ -55,8 +56,8 @@ impl FromStr for Sabotage {
 }
 
 impl Sabotage {
-    /// What the environment asks for. Warns, and breaks what is not broken by [`Self::wrap`]: comes before the store is
-    /// opened.
+    /// What the environment asks for. Warns, and breaks what is not broken by [`Self::wrap`]: comes
+    /// before the store is opened.
     pub(crate) fn begin() -> Result<Option<Self>, Failure> {
         let Some(text) = std::env::var_os(VARIABLE) else { return Ok(None) };
         let sabotage: Self = text.to_string_lossy().parse()?;
@@ -132,7 +133,8 @@ struct BrokenLane {
 }
 
 impl BrokenLane {
-    /// Stores those of the late that the next call could miss: only an end in between tells the difference.
+    /// Stores those of the late that the next call could miss: only an end in between tells the
+    /// difference.
     fn catch_up(&self, which: impl Fn(&Late) -> bool) {
         drop(store(&*self.lane, &self.late, which));
     }

@@ -65,10 +65,12 @@ pub(crate) struct ScheduleCommand {
     /// How often it may be delivered [default: at-least-once]
     #[arg(long, value_enum)]
     mode: Option<ModeArg>,
-    /// After this it is not delivered any more: a time, or a duration after the due time [default: never]
+    /// After this it is not delivered any more: a time, or a duration after the due time [default:
+    /// never]
     #[arg(long, value_name = "TIME", value_parser = Deadline::parse)]
     deadline: Option<Deadline>,
-    /// Delays before attempt 2, 3, ..., such as 1s,5s; empty: one attempt only [default: the broker's]
+    /// Delays before attempt 2, 3, ..., such as 1s,5s; empty: one attempt only [default: the
+    /// broker's]
     #[arg(long, value_name = "DELAYS")]
     retry: Option<String>,
     /// How long a handler may take, 100ms to 24h [default: the broker's]

@@ -14,7 +14,8 @@ use super::logging;
 
 /// Flags over environment over file over defaults.
 pub(crate) fn read(flags: PartialConfig, file: Option<&Path>) -> Result<Config, Failure> {
-    // Commands that `listen --exec` runs may start a broker: what describes their callback is no setting.
+    // Commands that `listen --exec` runs may start a broker: what describes their callback is no
+    // setting.
     let ours = |name: &str| name == "MTIMER_LOG" || CHILD_VARIABLES.contains(&name);
     #[cfg(feature = "sabotage")]
     let ours = |name: &str| ours(name) || name == super::sabotage::VARIABLE;

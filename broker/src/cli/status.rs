@@ -10,9 +10,10 @@ use super::output::{Output, Table, Tone, grouped};
 
 /// A broker's state in numbers
 ///
-/// Where the timers of its partitions are (pending, retrying, parked, dead and so on), what is in memory, and what was
-/// counted since it started. It is asked alone, also if it is one of a cluster; of several addresses the first that answers.
-/// With --all the brokers of its cluster are asked, too, and their numbers added up.
+/// Where the timers of its partitions are (pending, retrying, parked, dead and so on), what is in
+/// memory, and what was counted since it started. It is asked alone, also if it is one of a
+/// cluster; of several addresses the first that answers. With --all the brokers of its cluster are
+/// asked, too, and their numbers added up.
 ///
 /// A broker counts in its store for this: to see whether it is there, use mtimer ping.
 #[derive(Args, Debug)]

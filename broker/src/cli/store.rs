@@ -12,7 +12,8 @@ use mtimer_store_embedded::{Durability, EmbeddedStore, OpenError, Options};
 
 use super::exit::{Exit, Failure};
 
-/// Partitions of an embedded store that is new: one process shares out its own work, so few are enough.
+/// Partitions of an embedded store that is new: one process shares out its own work, so few are
+/// enough.
 const EMBEDDED_PARTITIONS: u16 = 16;
 
 /// A store that is open.
@@ -22,8 +23,8 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens a store. Blocks nobody: an embedded one may have a long journal to read. One that is away is waited for, for
-    /// `patience` (`None`: for ever).
+    /// Opens a store. Blocks nobody: an embedded one may have a long journal to read. One that is
+    /// away is waited for, for `patience` (`None`: for ever).
     pub(crate) async fn open(
         config: &StoreConfig,
         cluster: &str,

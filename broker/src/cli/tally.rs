@@ -15,9 +15,11 @@ use serde::Serialize;
 /// The clock by which callbacks are late or early.
 #[derive(Clone, Debug)]
 pub(crate) enum Reference {
-    /// This host's, to the microsecond: broker and client are in one process, and the cluster's clock is the host's.
+    /// This host's, to the microsecond: broker and client are in one process, and the cluster's
+    /// clock is the host's.
     Host { base: Instant, base_us: u64 },
-    /// As before, but the store's clocks have a say in the cluster's: early is what is early by both.
+    /// As before, but the store's clocks have a say in the cluster's: early is what is early by
+    /// both.
     Both { base: Instant, base_us: u64, client: Client },
     /// The cluster's as the client sees it, in ms.
     Cluster(Client),
@@ -61,8 +63,8 @@ impl Reference {
     }
 }
 
-/// An instant and what the host's clock showed then. A thread may be put aside between two readings: the closest pair
-/// of several counts.
+/// An instant and what the host's clock showed then. A thread may be put aside between two
+/// readings: the closest pair of several counts.
 fn host_now() -> (Instant, u64) {
     let reading = || {
         let before = Instant::now();

@@ -1,8 +1,10 @@
 //! Becoming the owner of a partition that the leader has assigned to this broker.
 //!
-//! Purpose: see who has it; let a live owner give it up in good order; acquire it under the assignment.
-//! Invariant: an assignment that the store knows a newer one than is void. Who has a partition is told by the upper half
-//! of the owner record's nonce, a hash of the owner's address; two addresses with one hash would only cost patience.
+//! Purpose: see who has it; let a live owner give it up in good order; acquire it under the
+//! assignment.
+//! Invariant: an assignment that the store knows a newer one than is void. Who has a partition is
+//! told by the upper half of the owner record's nonce, a hash of the owner's address; two addresses
+//! with one hash would only cost patience.
 //! Not in here: what is done with the lane; acquisition without a cluster.
 
 use std::sync::Arc;
@@ -22,8 +24,8 @@ use crate::error::BrokerError;
 const POLL: Duration = Duration::from_millis(10);
 /// Bits of a stored version that count acquisitions under one assignment.
 const REPEATS: u32 = 20;
-/// Acquisitions that are carried out at once: reading a large partition's indexes is work, and this broker has others to
-/// serve meanwhile.
+/// Acquisitions that are carried out at once: reading a large partition's indexes is work, and this
+/// broker has others to serve meanwhile.
 const AT_ONCE: usize = 8;
 
 /// Term and version of the topology that gives a broker a partition.
@@ -69,12 +71,13 @@ impl Assigned {
         }
     }
 
-    /// Acquires a partition under the assignment, which may change meanwhile, waiting for its owner and for the store.
-    /// `None`: it is assigned to somebody else by now, and nothing was acquired.
+    /// Acquires a partition under the assignment, which may change meanwhile, waiting for its owner
+    /// and for the store. `None`: it is assigned to somebody else by now, and nothing was acquired.
     ///
     /// # Cancel safety
     ///
-    /// Dropped half way, the partition may or may not have been acquired: withdraw the assignment instead.
+    /// Dropped half way, the partition may or may not have been acquired: withdraw the assignment
+    /// instead.
     pub(crate) async fn acquire(
         &self,
         partition: PartitionId,

@@ -18,7 +18,8 @@ pub(crate) struct Board {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Posted {
     pub(crate) owned: BTreeMap<PartitionId, Epoch>,
-    /// Partitions whose ownership has ended since the board was last taken, though it may have begun since as well.
+    /// Partitions whose ownership has ended since the board was last taken, though it may have
+    /// begun since as well.
     pub(crate) ended: BTreeSet<PartitionId>,
     pub(crate) load: BrokerLoad,
     pub(crate) stop: bool,

@@ -1,11 +1,11 @@
 //! This broker among others: the shell around [`mtimer_core::cluster::Node`].
 //!
-//! Purpose: one task that hands the node what happens (lease answers, heartbeats, the link to the leader, what is
-//! owned) and carries out what it decides. The engine's task gets [`Order`]s from here and says on the [`Board`] what
-//! it owns.
-//! Invariant: neither task ever waits for the other's decisions: orders are queued and bounded by the number of
-//! partitions, the board is a state and not a queue. Nothing decided here can break a promise of the contract: the
-//! truth about a partition is its owner record in the store.
+//! Purpose: one task that hands the node what happens (lease answers, heartbeats, the link to the
+//! leader, what is owned) and carries out what it decides. The engine's task gets [`Order`]s from
+//! here and says on the [`Board`] what it owns.
+//! Invariant: neither task ever waits for the other's decisions: orders are queued and bounded by
+//! the number of partitions, the board is a state and not a queue. Nothing decided here can break a
+//! promise of the contract: the truth about a partition is its owner record in the store.
 //! Not in here: who leads and who owns what (the node), how a partition is given up (the engine).
 
 mod acquire;
@@ -39,14 +39,15 @@ pub struct ClusterOptions {
     pub advertise: Option<String>,
     /// Its share of the partitions in relation to others': 1 to 1,000.
     pub weight: u16,
-    /// How long the leader's lease lasts if it is not renewed: 500 ms to 60 s. When the leader dies, nobody is given
-    /// anything for about so long.
+    /// How long the leader's lease lasts if it is not renewed: 500 ms to 60 s. When the leader
+    /// dies, nobody is given anything for about so long.
     pub lease_ttl: Duration,
     /// How often a broker tells the leader that it is there: 50 ms to a third of `peer_timeout`.
     pub peer_heartbeat: Duration,
     /// Silence after which the leader takes a broker for dead and gives its partitions to others.
     pub peer_timeout: Duration,
-    /// How long a new owner waits for the old one, which is alive, to give a partition up in good order.
+    /// How long a new owner waits for the old one, which is alive, to give a partition up in good
+    /// order.
     pub handover_timeout: Duration,
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Purpose: two brokers with one address take the lease and partitions from each other for as long
 //! as both run, because a cluster takes the later one for a restart of the earlier one. Of two that
-//! find the address free at the same moment, the one to which it leads goes on, and the other stops.
+//! find the address free at the same moment, the one to which it leads goes on, and the other
+//! stops.
 //! Invariant: a broker that has been reached at its address once does not stop because of it.
 //! Not in here: an address that leads to this machine from wherever it is tried (`localhost`). The
 //! leader refuses the heartbeats of the second broker, unless the leader is one of the two.

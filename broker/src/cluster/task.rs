@@ -142,7 +142,8 @@ impl ClusterTask {
     fn read_board(&mut self) {
         let now = self.parts.board.take();
         let before = std::mem::replace(&mut self.posted, now.clone());
-        // An ownership that began and ended since is lost as well: whoever asked for it has to know.
+        // An ownership that began and ended since is lost as well: whoever asked for it has to
+        // know.
         for partition in &now.ended {
             if before.owned.contains_key(partition) || !now.owned.contains_key(partition) {
                 self.tell(NodeInput::Lost(*partition));
@@ -223,7 +224,8 @@ impl ClusterTask {
             let reach = self.parts.store.unreachable();
             let partitions = self.posted.owned.keys().copied().collect::<Vec<PartitionId>>();
             self.calls.push(Box::pin(async move {
-                // A store that does not even say so is not there at all; what is owned is what is known to be concerned.
+                // A store that does not even say so is not there at all; what is owned is what is
+                // known to be concerned.
                 NodeInput::Unreachable(reach.await.unwrap_or(partitions))
             }));
         }

@@ -2,7 +2,8 @@
 //! ready.
 //!
 //! Purpose: one scrape reads the counters where they are kept, asks the engine's task for an
-//! [`Observed`](crate::observed::Observed) and the store for what it holds, and writes all of it as metrics of one registry.
+//! [`Observed`](crate::observed::Observed) and the store for what it holds, and writes all of it as
+//! metrics of one registry.
 //! Invariant: nothing is counted for metrics that takes a lock or memory for each timer; labels
 //! come from fixed lists, but for the names of destinations, whose number is a setting.
 //! Not in here: HTTP.

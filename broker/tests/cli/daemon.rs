@@ -68,7 +68,8 @@ fn a_second_signal_ends_it_at_once() {
     listener.line();
     let mut running = dev.into_running();
     running.signal("TERM");
-    // The first has been seen once the listener is told that the broker stops; the second can come at any time after.
+    // The first has been seen once the listener is told that the broker stops; the second can come
+    // at any time after.
     let mut code = None;
     while code.is_none() {
         running.signal_if_there("TERM");

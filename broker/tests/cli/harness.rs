@@ -102,7 +102,8 @@ pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     within_patience(look).unwrap_or_else(|| panic!("never {what}"))
 }
 
-/// Other processes tell nobody when they change: they are looked at, until they are as wanted or patience is over.
+/// Other processes tell nobody when they change: they are looked at, until they are as wanted or
+/// patience is over.
 fn within_patience<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let began = Instant::now();
     while began.elapsed() < PATIENCE {

@@ -130,7 +130,8 @@ fn it_ends_when_told_to_and_when_nobody_reads() {
     dev.schedule(&["--in", "0s", "--payload", "2"]);
     dev.wait_for("delivered", |s| s["counters"]["acknowledged_total"] == 2);
     let closing = std::thread::spawn(move || listener.close_output());
-    // Whatever is delivered now cannot be printed: it is not acknowledged, and comes again to whoever is there.
+    // Whatever is delivered now cannot be printed: it is not acknowledged, and comes again to
+    // whoever is there.
     let id = dev.schedule(&["--in", "0s", "--payload", "3"]);
     assert_eq!(closing.join().unwrap(), 0, "no panic");
     let lines = dev.run(&listen(&["--count", "1"])).ok().lines();

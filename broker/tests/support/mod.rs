@@ -68,7 +68,8 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     until_async(what, async || condition()).await;
 }
 
-/// The same with a condition that has to be asked for. Nobody tells when it changes: it is looked at again and again.
+/// The same with a condition that has to be asked for. Nobody tells when it changes: it is looked
+/// at again and again.
 async fn until_async(what: &str, condition: impl AsyncFn() -> bool) {
     let so = async {
         while !condition().await {
@@ -234,7 +235,8 @@ impl Client {
         .await
     }
 
-    /// The first message that `want` takes; callbacks before it are kept, everything else is passed over.
+    /// The first message that `want` takes; callbacks before it are kept, everything else is passed
+    /// over.
     async fn wait_for<T>(&mut self, mut want: impl FnMut(ServerMessage) -> Option<T>) -> T {
         loop {
             let message = self.next().await.expect("closed before the answer");

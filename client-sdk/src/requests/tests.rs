@@ -22,8 +22,8 @@ enum Step {
     Ask,
     /// A connection has room for a frame.
     Send(usize),
-    /// The oldest frame that was sent is answered: done, not now, stored but not replicated, full, refused, unknown, or
-    /// moved.
+    /// The oldest frame that was sent is answered: done, not now, stored but not replicated, full,
+    /// refused, unknown, or moved.
     Answer(usize, u8),
     /// An answer to something that was answered before.
     Stale(usize),
@@ -179,7 +179,8 @@ impl World {
         };
         for op in ops {
             let seen = self.seen.entry(number(op)).or_default();
-            // "Nothing was done" speaks of this sending only: after a lost one, or one that was stored, it changes nothing.
+            // "Nothing was done" speaks of this sending only: after a lost one, or one that was
+            // stored, it changes nothing.
             match kind {
                 1 | 3 | 6 if !seen.tainted => (seen.open, seen.first) = (false, None),
                 2 | 5 => seen.tainted = true,

@@ -116,8 +116,9 @@ impl Peer {
         START + self.began.elapsed().as_millis() as u64
     }
 
-    /// The next message that is no heartbeat; pings and questions about id 0 (by which a client learns that what it sent
-    /// before was taken in) are answered on the way. `None`: the client closed.
+    /// The next message that is no heartbeat; pings and questions about id 0 (by which a client
+    /// learns that what it sent before was taken in) are answered on the way. `None`: the client
+    /// closed.
     pub async fn next(&mut self) -> Option<ClientMessage> {
         loop {
             let body = self.frames.next().await?.ok()?;
@@ -137,7 +138,8 @@ impl Peer {
         }
     }
 
-    /// Waits until the client has taken in everything that was sent before; it says nothing else meanwhile.
+    /// Waits until the client has taken in everything that was sent before; it says nothing else
+    /// meanwhile.
     pub async fn until_heard(&mut self) {
         self.send(ServerMessage::Ping(HEARD)).await;
         loop {
@@ -280,7 +282,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts `n` brokers and connects a client by the first; partition p belongs to broker p mod n.
+    /// Starts `n` brokers and connects a client by the first; partition p belongs to broker p mod
+    /// n.
     pub async fn start(n: usize) -> (Self, Client) {
         let mut brokers = Vec::new();
         for _ in 0..n {

@@ -13,10 +13,11 @@ use mtimer_types::{Destination, Epoch, PartitionId, RetryTiers, Target, Time, Ti
 /// The present, by both clocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Now {
-    /// The cluster clock; it may jump (forward) and stand still, but the shell never lets it step back.
+    /// The cluster clock; it may jump (forward) and stand still, but the shell never lets it step
+    /// back.
     pub time: Time,
-    /// Milliseconds by the host's monotonic clock, from any fixed beginning: for durations. It goes on while the host is
-    /// suspended, as far as the host can tell.
+    /// Milliseconds by the host's monotonic clock, from any fixed beginning: for durations. It goes
+    /// on while the host is suspended, as far as the host can tell.
     pub mono_ms: u64,
 }
 
@@ -27,7 +28,8 @@ pub struct SessionId(pub u64);
 /// What the shell tells the engine.
 #[derive(Debug)]
 pub enum Input {
-    /// A partition was acquired; the shell has its lane. An earlier ownership of it has ended before.
+    /// A partition was acquired; the shell has its lane. An earlier ownership of it has ended
+    /// before.
     Acquired {
         /// Which.
         partition: PartitionId,
@@ -56,15 +58,19 @@ pub enum Input {
     },
     /// A newer topology: who is to own what. Given only where there is a cluster.
     Topology(Arc<Topology>),
-    /// The partition is another broker's: give it up in good order. [`Effect::LaneEnded`] says when that is done.
+    /// The partition is another broker's: give it up in good order. [`Effect::LaneEnded`] says when
+    /// that is done.
     Disown(PartitionId),
     /// Something of a session.
     Session(SessionId, SessionEvent),
-    /// A time asked for with [`Effect::Alarm`] or [`Engine::next_tick`](crate::Engine::next_tick) has come.
+    /// A time asked for with [`Effect::Alarm`] or [`Engine::next_tick`](crate::Engine::next_tick)
+    /// has come.
     Tick,
-    /// Stop gracefully, step one: refuse new work, deliver nothing more, say so to the sessions, wait for settlements.
+    /// Stop gracefully, step one: refuse new work, deliver nothing more, say so to the sessions,
+    /// wait for settlements.
     Drain,
-    /// Stop gracefully, step two: leave word of what is still under way and release every partition.
+    /// Stop gracefully, step two: leave word of what is still under way and release every
+    /// partition.
     Release,
 }
 
@@ -121,15 +127,18 @@ pub enum SessionEvent {
 /// What the shell is to do. In order.
 #[derive(Debug)]
 pub enum Effect {
-    /// Send to a session. Never blocks the engine: the shell bounds what it queues and closes a session that is over.
+    /// Send to a session. Never blocks the engine: the shell bounds what it queues and closes a
+    /// session that is over.
     Send(SessionId, ServerMessage),
     /// Close a session that broke the protocol: send `Refused` with this text, then close.
     Close(SessionId, String),
-    /// Make this call on the partition's lane at once; feed the answers back in the order of the calls.
+    /// Make this call on the partition's lane at once; feed the answers back in the order of the
+    /// calls.
     Call(PartitionId, Call),
     /// Feed [`Input::Tick`] when the cluster clock reaches this time.
     Alarm(Time),
-    /// This ownership has ended; its calls need not be answered any more. The shell drops the lane, and may acquire anew.
+    /// This ownership has ended; its calls need not be answered any more. The shell drops the lane,
+    /// and may acquire anew.
     LaneEnded(PartitionId, LaneError),
     /// After [`Input::Release`]: every partition has been given up.
     Released,
@@ -198,11 +207,13 @@ pub struct EngineOptions {
     pub address: Option<String>,
     /// Partitions of the cluster.
     pub partitions: u16,
-    /// How far ahead timers are loaded into memory, ms; less once half of [`Self::memory_bytes`] is used.
+    /// How far ahead timers are loaded into memory, ms; less once half of [`Self::memory_bytes`] is
+    /// used.
     pub preload_ms: u64,
-    /// Budget for timers in memory, bytes (payload plus about 300 bytes each). From one half on, what is due and finds no
-    /// credit is parked without delay, before more is stored. What may come on top: deliveries that clients have not
-    /// settled (as many as their credit), what is scheduled to be due within the next second, and one batch.
+    /// Budget for timers in memory, bytes (payload plus about 300 bytes each). From one half on,
+    /// what is due and finds no credit is parked without delay, before more is stored. What may
+    /// come on top: deliveries that clients have not settled (as many as their credit), what is
+    /// scheduled to be due within the next second, and one batch.
     pub memory_bytes: u64,
     /// Operations of one batch to the store: a smaller one makes others wait less behind it.
     pub batch_ops: usize,

@@ -1,35 +1,40 @@
 //! The cluster clock: one time for all due times.
 //!
-//! The clocks of the store decide, by their lower median: every broker reads the same ones, whatever its own host shows.
-//! The host's clock decides only for a store without a clock of its own. While no deciding clock is
-//! heard, the monotonic clock carries the estimate on. It counts suspensions of the host: the shell adds them. One that the
-//! host cannot tell looks like a step of all other clocks.
+//! The clocks of the store decide, by their lower median: every broker reads the same ones,
+//! whatever its own host shows. The host's clock decides only for a store without a clock of its
+//! own. While no deciding clock is heard, the monotonic clock carries the estimate on. It counts
+//! suspensions of the host: the shell adds them. One that the host cannot tell looks like a step of
+//! all other clocks.
 //!
-//! A reading says that the clock showed a time at some moment between the request and the answer, so it bounds the
-//! clock's distance from the monotonic clock from both sides. A slow answer gives wide bounds and changes little. The
-//! estimate is the lower bound: the least that the deciding clock can show, so that no timer is early by it.
+//! A reading says that the clock showed a time at some moment between the request and the answer,
+//! so it bounds the clock's distance from the monotonic clock from both sides. A slow answer gives
+//! wide bounds and changes little. The estimate is the lower bound: the least that the deciding
+//! clock can show, so that no timer is early by it.
 //!
-//! The estimate follows that bound at once, in both directions. Time that was handed out never steps back: while the
-//! estimate is behind it, it stands still. Nothing becomes due meanwhile that the deciding clock has not reached.
+//! The estimate follows that bound at once, in both directions. Time that was handed out never
+//! steps back: while the estimate is behind it, it stands still. Nothing becomes due meanwhile that
+//! the deciding clock has not reached.
 //!
-//! Everything is counted in microseconds and rounded down to a millisecond where it is handed out: clocks that are read in
-//! whole milliseconds differ by one for nothing, and every timer would be late by that.
+//! Everything is counted in microseconds and rounded down to a millisecond where it is handed out:
+//! clocks that are read in whole milliseconds differ by one for nothing, and every timer would be
+//! late by that.
 //!
 //! Not in here: reading clocks, logging.
 
 use mtimer_types::Time;
 
-/// How much a clock may gain or lose against the monotonic clock, µs per second: two crystals without a time service
-/// differ by less. Bounds from earlier readings widen by it.
+/// How much a clock may gain or lose against the monotonic clock, µs per second: two crystals
+/// without a time service differ by less. Bounds from earlier readings widen by it.
 const DRIFT_US: u64 = 200;
 /// The estimate is not moved forward for less, µs: about what a fast answer's round trip varies by.
 const DEAD_BAND_US: i64 = 50;
-/// How long a clock of the store that is not heard still counts by its last reading, µs. One lost answer must not change
-/// the median.
+/// How long a clock of the store that is not heard still counts by its last reading, µs. One lost
+/// answer must not change the median.
 const COUNTS_US: u64 = 10_000_000;
 /// A difference that is worth an alarm, ms. A correction beyond it is a step.
 pub const ALARM_MS: u64 = 250;
-/// How long the estimate may be carried on by the monotonic clock alone before that is worth an alarm, ms.
+/// How long the estimate may be carried on by the monotonic clock alone before that is worth an
+/// alarm, ms.
 pub const SILENCE_MS: u64 = 60_000;
 
 /// What a clock showed at some moment between two monotonic times, all in µs.
@@ -139,7 +144,8 @@ struct Bounds {
 }
 
 impl ClusterClock {
-    /// Starts from a first round of readings. `store` lists every clock of the store, and is empty if it has none.
+    /// Starts from a first round of readings. `store` lists every clock of the store, and is empty
+    /// if it has none.
     pub fn new(mono_us: u64, host: Reading, store: &[StoreReading]) -> Self {
         let offset = Bounds::of(host).low;
         let mut new =
@@ -155,8 +161,8 @@ impl ClusterClock {
         self.latest
     }
 
-    /// Takes a round of readings at monotonic time `mono_us`: of the host's clock, and of every clock of the store. A clock
-    /// that is listed no more is forgotten.
+    /// Takes a round of readings at monotonic time `mono_us`: of the host's clock, and of every
+    /// clock of the store. A clock that is listed no more is forgotten.
     pub fn observe(&mut self, mono_us: u64, host: Reading, store: &[StoreReading]) -> Observation {
         self.take(store);
         let deciding = self.deciding(mono_us, store.len());
@@ -195,7 +201,8 @@ impl ClusterClock {
         (time.as_ms() * 1_000).saturating_sub(self.estimate(mono_us))
     }
 
-    /// The estimate minus the monotonic clock, µs: whoever waits for an instant derives it anew when this has changed.
+    /// The estimate minus the monotonic clock, µs: whoever waits for an instant derives it anew
+    /// when this has changed.
     pub const fn offset_us(&self) -> i64 {
         self.offset
     }
@@ -213,7 +220,8 @@ impl ClusterClock {
         }
     }
 
-    /// The bounds of the store's clocks that were heard lately; none if they are fewer than half of those `listed`.
+    /// The bounds of the store's clocks that were heard lately; none if they are fewer than half of
+    /// those `listed`.
     fn deciding(&self, mono_us: u64, listed: usize) -> Vec<Bounds> {
         let counts = |b: &Bounds| mono_us.saturating_sub(b.heard) <= COUNTS_US;
         let bounds: Vec<Bounds> = self.sources.iter().map(|(_, b)| *b).filter(counts).collect();
@@ -237,7 +245,8 @@ impl Bounds {
         }
     }
 
-    /// Takes in another reading. What is known from earlier ones counts if the two agree; otherwise the clock has stepped.
+    /// Takes in another reading. What is known from earlier ones counts if the two agree; otherwise
+    /// the clock has stepped.
     fn narrow(&mut self, reading: Reading) {
         let new = Self::of(reading);
         let elapsed = new.heard.saturating_sub(self.heard);

@@ -16,11 +16,12 @@ pub enum Next {
     Exhausted,
 }
 
-/// Decides after `used` failed attempts of the present budget (the one just failed included, so at least 1).
+/// Decides after `used` failed attempts of the present budget (the one just failed included, so at
+/// least 1).
 ///
-/// `after_ms` is the handler's own wish and takes the place of the tier's delay, without jitter; it is bounded by the
-/// longest delay a tier may have. `random` (any number) chooses the jitter: 0 to `jitter_percent` percent of the delay
-/// are added, never subtracted, so a retry is never early.
+/// `after_ms` is the handler's own wish and takes the place of the tier's delay, without jitter; it
+/// is bounded by the longest delay a tier may have. `random` (any number) chooses the jitter: 0 to
+/// `jitter_percent` percent of the delay are added, never subtracted, so a retry is never early.
 pub fn next(tiers: &RetryTiers, used: u32, after_ms: Option<u32>, jitter_percent: u8, random: u64) -> Next {
     let index = used.saturating_sub(1) as usize;
     let Some(tier_ms) = tiers.0.get(index) else { return Next::Exhausted };

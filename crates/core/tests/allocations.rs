@@ -1,8 +1,9 @@
 //! How often the engine asks for memory on the hot path: schedule, load, fire, settle.
 //!
-//! Counted, not timed: the number is the same on every machine, and a change that copies or boxes once more for each timer
-//! shows at once. Only the engine is counted, not the store, nor making the messages.
-//! A number below the bound by a quarter is a success to be written down: lower the bound then.
+//! Counted, not timed: the number is the same on every machine, and a change that copies or boxes
+//! once more for each timer shows at once. Only the engine is counted, not the store, nor making
+//! the messages. A number below the bound by a quarter is a success to be written down: lower the
+//! bound then.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -151,8 +152,8 @@ impl World {
         }
     }
 
-    /// Schedules timers that are due within a second, `ahead` ms from now, and lets them fire; allocations of the
-    /// engine for 1,000 of them.
+    /// Schedules timers that are due within a second, `ahead` ms from now, and lets them fire;
+    /// allocations of the engine for 1,000 of them.
     fn round(&mut self, ahead: u64) -> u64 {
         let (stored, settled) = (self.stored, self.settled);
         let before = self.allocations;

@@ -1,6 +1,6 @@
-//! Clusters of brokers, simulated: processes that die, stop and stand still, clocks that differ, links cut one way or both,
-//! a store that answers late or not at all. Everything comes from one seed; a failure prints
-//! the command that repeats it: see `explore`.
+//! Clusters of brokers, simulated: processes that die, stop and stand still, clocks that differ,
+//! links cut one way or both, a store that answers late or not at all. Everything comes from one
+//! seed; a failure prints the command that repeats it: see `explore`.
 
 mod cluster_sim;
 mod explore;
@@ -10,7 +10,8 @@ use std::cell::RefCell;
 use cluster_sim::{Cut, Plan, Sabotage, Stats, World};
 use explore::Explore;
 
-/// The seeds of a scenario: the first ones, many more in a long round, or the one that is asked for.
+/// The seeds of a scenario: the first ones, many more in a long round, or the one that is asked
+/// for.
 fn seeds(default: u64) -> Vec<u64> {
     let last = if explore::is_long() { 10 * default } else { default };
     explore::number("MTIMER_SIM_SEED").map_or_else(|| (1..=last).collect(), |seed| vec![seed])
@@ -29,7 +30,8 @@ fn live(seed: u64, sabotage: Option<Sabotage>) -> (World, Result<(), String>) {
 
 /// After everything has healed: all is owned where it is to be, balanced, and stays so.
 fn settle(world: &mut World) -> Result<(), String> {
-    // A broker that came and went is held back for up to a minute; operators' wishes end when somebody leads.
+    // A broker that came and went is held back for up to a minute; operators' wishes end when
+    // somebody leads.
     let led = world.until(20_000, |w| w.topology().is_some());
     world.undrain();
     world.run(5_000);

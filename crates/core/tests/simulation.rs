@@ -1,4 +1,5 @@
-//! Whole lives of timers, simulated: see `sim`. Everything comes from one seed; a failure prints the command that repeats it.
+//! Whole lives of timers, simulated: see `sim`. Everything comes from one seed; a failure prints
+//! the command that repeats it.
 
 mod explore;
 mod sim;

@@ -1,7 +1,7 @@
 //! Sequences that are read only up to a number of elements.
 //!
-//! An element can take one byte in a frame and two hundred in memory, so the frame limit alone would let four megabytes
-//! ask for most of a gigabyte.
+//! An element can take one byte in a frame and two hundred in memory, so the frame limit alone
+//! would let four megabytes ask for most of a gigabyte.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,7 +1,9 @@
-//! The cluster in messages: who owns which partition, what brokers tell each other, what an operator is shown.
+//! The cluster in messages: who owns which partition, what brokers tell each other, what an
+//! operator is shown.
 //!
 //! Purpose: the values of membership and assignment on the wire.
-//! Invariant: a [`Topology`] is ordered by (term, version); whoever has one never goes back to an older one.
+//! Invariant: a [`Topology`] is ordered by (term, version); whoever has one never goes back to an
+//! older one.
 //! Not in here: how a leader is found, who is given what.
 
 use mtimer_types::limits::{MAX_BROKERS, MAX_PARTITIONS};
@@ -190,7 +192,8 @@ pub struct BrokerView {
     /// What it owns, in order.
     #[serde(deserialize_with = "at_most::<PARTITIONS, _, _>")]
     pub partitions: Vec<PartitionView>,
-    /// Destinations that sessions are registered for or that have timers in memory; the first [`MAX_CLIENT_VIEWS`] by name.
+    /// Destinations that sessions are registered for or that have timers in memory; the first
+    /// [`MAX_CLIENT_VIEWS`] by name.
     #[serde(deserialize_with = "at_most::<MAX_CLIENT_VIEWS, _, _>")]
     pub clients: Vec<ClientView>,
 }

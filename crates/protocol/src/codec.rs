@@ -1,9 +1,10 @@
 //! Frames and their bytes. The one place that knows bincode.
 //!
-//! A frame is a length (u32, big endian, of what follows) and a body. The body is one message in bincode 2's standard
-//! configuration (little endian, variable-length integers), through serde. Every decode has a limit: without one, a few
-//! bytes that announce a huge text would make the allocator abort the process. bincode reserves and clears the memory of a
-//! text before it looks whether its bytes are there, so short bodies have a limit of their own ([`SHORT_LIMIT`]).
+//! A frame is a length (u32, big endian, of what follows) and a body. The body is one message in
+//! bincode 2's standard configuration (little endian, variable-length integers), through serde.
+//! Every decode has a limit: without one, a few bytes that announce a huge text would make the
+//! allocator abort the process. bincode reserves and clears the memory of a text before it looks
+//! whether its bytes are there, so short bodies have a limit of their own ([`SHORT_LIMIT`]).
 
 use bincode::enc::write::Writer;
 use bytes::{Bytes, BytesMut};
@@ -17,10 +18,12 @@ type Config<const LIMIT: usize> = bincode::config::Configuration<
     bincode::config::Limit<LIMIT>,
 >;
 
-/// Bytes that a message may announce. bincode counts a number with its full width, however short it is written, so this
-/// is more than [`MAX_FRAME`]: for 10,000 deliveries the difference is about 600,000 bytes.
+/// Bytes that a message may announce. bincode counts a number with its full width, however short it
+/// is written, so this is more than [`MAX_FRAME`]: for 10,000 deliveries the difference is about
+/// 600,000 bytes.
 const LIMIT: usize = MAX_FRAME + 1024 * 1024;
-/// The same for a body of [`MAX_FRAME_BEFORE_AUTH`] bytes at most: no number has more than 16 bytes.
+/// The same for a body of [`MAX_FRAME_BEFORE_AUTH`] bytes at most: no number has more than 16
+/// bytes.
 const SHORT_LIMIT: usize = 16 * MAX_FRAME_BEFORE_AUTH;
 
 const CONFIG: Config<LIMIT> = bincode::config::standard().with_limit::<LIMIT>();
@@ -68,7 +71,8 @@ pub fn encode<M: Serialize>(message: &M) -> Result<Bytes, EncodeError> {
     Ok(body.into())
 }
 
-/// Appends one message to `out` as a whole frame, with its length. After an error `out` is as it was.
+/// Appends one message to `out` as a whole frame, with its length. After an error `out` is as it
+/// was.
 pub fn encode_frame<M: Serialize>(message: &M, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let begin = out.len();
     out.extend_from_slice(&[0; LENGTH_BYTES]);

@@ -1,7 +1,7 @@
 //! mtimer's wire protocol: length-delimited frames, each one bincode message.
 //!
-//! Purpose: the messages, their bytes, their versions. `docs/protocol.md` describes the same bytes for those who write
-//! a client in another language; golden tests hold both together.
+//! Purpose: the messages, their bytes, their versions. `docs/protocol.md` describes the same bytes
+//! for those who write a client in another language; golden tests hold both together.
 //! Invariant: whatever arrives, decoding allocates no more than the frame limit and never panics.
 //! Not in here: sockets, sessions, who may say what when.
 

@@ -1,7 +1,8 @@
 //! The messages of protocol version 1.
 //!
-//! The order of variants and fields is the wire format: new ones go to the end, and only with a new [`VERSION`].
-//! [`ClientMessage::Hello`], [`ServerMessage::Welcome`] and [`ServerMessage::Refused`] keep their place for ever.
+//! The order of variants and fields is the wire format: new ones go to the end, and only with a new
+//! [`VERSION`]. [`ClientMessage::Hello`], [`ServerMessage::Welcome`] and [`ServerMessage::Refused`]
+//! keep their place for ever.
 
 use std::sync::Arc;
 
@@ -26,7 +27,8 @@ const MAX_ROWS: usize = MAX_PAGE as usize;
 const MAX_COUNTERS: usize = 1_000;
 /// The number of a pong that answers no ping: pings are numbered from 1.
 pub const UNASKED_PONG: u64 = 0;
-/// The protocol version that this code speaks. Version 1 is not released yet: until it is, it may still grow.
+/// The protocol version that this code speaks. Version 1 is not released yet: until it is, it may
+/// still grow.
 pub const VERSION: u16 = 1;
 
 /// From a client to a broker.
@@ -34,13 +36,15 @@ pub const VERSION: u16 = 1;
 pub enum ClientMessage {
     /// The first message of a connection, and only that.
     Hello(Hello),
-    /// Offers to take callbacks of a destination. Repeating it with the same number changes the credit.
+    /// Offers to take callbacks of a destination. Repeating it with the same number changes the
+    /// credit.
     Register {
         /// Chosen by the client, used in deliveries in place of the destination.
         registration: u32,
         /// Whose callbacks.
         dest: Destination,
-        /// How many unsettled callbacks of this registration it accepts: 0 (none for now) to `MAX_CREDIT`.
+        /// How many unsettled callbacks of this registration it accepts: 0 (none for now) to
+        /// `MAX_CREDIT`.
         credit: u32,
     },
     /// Takes no more callbacks under this number; what is delivered may still be settled.
@@ -99,8 +103,9 @@ pub struct Hello {
     pub role: Role,
 }
 
-/// What a connection is for. Places for brokers and observers are kept apart from those for clients, so that a broker that is
-/// full of clients still takes part in its cluster and can be looked at.
+/// What a connection is for. Places for brokers and observers are kept apart from those for
+/// clients, so that a broker that is full of clients still takes part in its cluster and can be
+/// looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Role {
     /// Schedules timers and takes callbacks; everything is allowed but [`ClientMessage::Peer`].
@@ -117,8 +122,8 @@ pub enum Role {
 pub struct Request {
     /// Chosen by the client, comes back in the reply.
     pub corr: u64,
-    /// When these operations were first sent, by the cluster clock: the same in every repeat. Older than the repeat
-    /// horizon (30 s), all of them are answered [`ErrorCode::Unknown`].
+    /// When these operations were first sent, by the cluster clock: the same in every repeat. Older
+    /// than the repeat horizon (30 s), all of them are answered [`ErrorCode::Unknown`].
     pub first_sent: Time,
     /// At most 2,000. They are independent of each other and may be applied in any order.
     #[serde(deserialize_with = "at_most::<MAX_BATCH, _, _>")]
@@ -183,7 +188,8 @@ pub enum OpReply {
     Kept(TimerId),
     /// Cancel: no delivery starts after this answer.
     Cancelled(TimerId),
-    /// Cancel, reschedule: delivered, being delivered, or possibly so. After a cancel no further attempt follows.
+    /// Cancel, reschedule: delivered, being delivered, or possibly so. After a cancel no further
+    /// attempt follows.
     TooLate(TimerId),
     /// Cancel, reschedule, replay, purge: nothing of that name.
     NotFound,
@@ -228,7 +234,8 @@ pub enum ErrorCode {
     StoreFull,
     /// Too much at once; nothing was done. Try again later.
     Overloaded,
-    /// Whether it was done is not known. Repeated as it was and in time it gets the answer; later, `get` tells what is.
+    /// Whether it was done is not known. Repeated as it was and in time it gets the answer; later,
+    /// `get` tells what is.
     Unknown,
     /// Stored, but not confirmed by enough replicas in time. Repeat it.
     NotReplicated,
@@ -478,11 +485,13 @@ pub enum ServerMessage {
     },
     /// To be answered with the same number.
     Ping(u64),
-    /// The answer to a ping, with the cluster clock. With [`UNASKED_PONG`] it answers none: the clock has stepped.
+    /// The answer to a ping, with the cluster clock. With [`UNASKED_PONG`] it answers none: the
+    /// clock has stepped.
     Pong(u64, Time),
     /// The broker stops: settle what you have, then go elsewhere.
     Closing,
-    /// Who is to own which partition: after the welcome of a broker that is part of a cluster, and at every change.
+    /// Who is to own which partition: after the welcome of a broker that is part of a cluster, and
+    /// at every change.
     Topology(Topology),
     /// To [`ClientMessage::Peer`].
     Peer(PeerAnswer),
@@ -493,7 +502,8 @@ pub enum ServerMessage {
 pub enum SettleRefusal {
     /// The delivery was not this session's.
     NotYours,
-    /// Too late: the delivery had timed out or the timer has ended. (A late `ok` still settles a live timer.)
+    /// Too late: the delivery had timed out or the timer has ended. (A late `ok` still settles a
+    /// live timer.)
     Late,
     /// The partition is another broker's by now: send it there. The topology says who.
     Moved,
@@ -524,7 +534,8 @@ pub struct Welcome {
     pub max_frame: u32,
     /// Most operations of a request.
     pub max_batch: u32,
-    /// The broker's own address in the topology, which follows; `None`: it has no cluster around it and owns everything.
+    /// The broker's own address in the topology, which follows; `None`: it has no cluster around it
+    /// and owns everything.
     pub broker: Option<String>,
 }
 

@@ -1,4 +1,5 @@
-//! The bytes of version 1 never change: every message kind against the bytes that were written down.
+//! The bytes of version 1 never change: every message kind against the bytes that were written
+//! down.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! Whatever arrives is a message or a refusal: no panic, no abort, no memory beyond the frame's own measure.
+//! Whatever arrives is a message or a refusal: no panic, no abort, no memory beyond the frame's own
+//! measure.
 
 #![allow(clippy::unwrap_used)]
 
@@ -55,7 +56,8 @@ fn a_message_with_a_rest_is_refused() {
 
 #[test]
 fn lengths_that_lie_are_refused_before_anything_is_reserved() {
-    // A settle, a request, a reply, deliveries, a hello's software: each with a length of up to 2^64-1.
+    // A settle, a request, a reply, deliveries, a hello's software: each with a length of up to
+    // 2^64-1.
     let lengths: [&[u8]; 4] = [
         &[251, 255, 255],
         &[252, 255, 255, 255, 255],
@@ -66,7 +68,8 @@ fn lengths_that_lie_are_refused_before_anything_is_reserved() {
         for head in [&[4u8][..], &[3, 1, 1], &[0, 252, 0x52, 0x4d, 0x54, 0x4d, 1, 1, 5], &[10, 0]] {
             assert!(client(&[head, length].concat()).is_err());
         }
-        // The last: a topology's leader, brokers and owners, a cluster's members, a broker's partitions.
+        // The last: a topology's leader, brokers and owners, a cluster's members, a broker's
+        // partitions.
         let topology: &[u8] = &[9, 1, 1, 0];
         let heads = [&[2u8, 1][..], &[3, 1, 1], &[4, 1], &[5, 1], &[9, 1, 1], topology, &[9, 1, 1, 0, 0]];
         let views: [&[u8]; 2] = [&[3, 1, 6, 1, 1, 0, 0, 0, 0, 1], &[3, 1, 7, 0, 1, 2, 3, 4]];
@@ -109,11 +112,13 @@ fn settlement() -> Settlement {
 
 #[test]
 fn values_that_no_type_has_are_refused() {
-    // Register with an empty group; unregister 2^32; extend of a time-like number is fine, a pong beyond u64 is not.
+    // Register with an empty group; unregister 2^32; extend of a time-like number is fine, a pong
+    // beyond u64 is not.
     assert!(client(&[1, 1, 0, 1, b'a', 5]).is_err());
     assert!(client(&[2, 253, 0, 0, 0, 0, 1, 0, 0, 0]).is_err());
     assert!(client(&[8, 254, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).is_err());
-    // A key with a control character, a text that is not UTF-8, a bool of 2, an option of 2, unknown variants.
+    // A key with a control character, a text that is not UTF-8, a bool of 2, an option of 2,
+    // unknown variants.
     assert!(client(&[6, 1, 0, 1, 1, b'g', 1, b'a', 1, 10]).is_err());
     assert!(server(&[1, 0, 1, 0xff]).is_err());
     assert!(server(&[2, 1, 1, 0, 2, 0]).is_err());
@@ -192,7 +197,8 @@ proptest! {
 
 #[test]
 fn a_long_frame_reserves_no_more_than_the_limit_either() {
-    // A hello whose software is announced with 1 GiB, in a frame longer than those before the authentication.
+    // A hello whose software is announced with 1 GiB, in a frame longer than those before the
+    // authentication.
     let head: &[u8] = &[0, 252, 0x52, 0x4d, 0x54, 0x4d, 1, 1, 5, 252];
     let hello = [head, &(1u32 << 30).to_le_bytes(), &[b'a'; 8 * 1024]].concat();
     let used = allocation_counter::measure(|| assert!(client(&hello).is_err()));

@@ -4,8 +4,8 @@
 //! cargo run --release -p mtimer-store-embedded --example measure -- [TIMERS] [BATCH] [sync|fast] [LANES]
 //! ```
 //!
-//! Schedules so many timers with 100 bytes of payload each, LANES batches under way at a time, loads them, acknowledges
-//! half and parks the rest, closes, and opens the directory again.
+//! Schedules so many timers with 100 bytes of payload each, LANES batches under way at a time,
+//! loads them, acknowledges half and parks the rest, closes, and opens the directory again.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -145,7 +145,8 @@ async fn load_all(lane: &Arc<dyn Lane>) -> u64 {
     }
 }
 
-/// As an owner does whose destination has come back: the longest parked first, until there are none.
+/// As an owner does whose destination has come back: the longest parked first, until there are
+/// none.
 async fn unpark_all(lane: &Arc<dyn Lane>) -> u64 {
     let mut count = 0;
     loop {
@@ -163,7 +164,8 @@ async fn unpark_all(lane: &Arc<dyn Lane>) -> u64 {
     }
 }
 
-/// Time by the wall, and of all processors: the second says more on a machine that does other work too.
+/// Time by the wall, and of all processors: the second says more on a machine that does other work
+/// too.
 struct Clock {
     wall: Instant,
     cpu_s: f64,

@@ -3,7 +3,8 @@
 //! Purpose: damage to what was answered is found and refused with its place; what a power cut left
 //! of a batch that nobody was answered is cut off. The engine does neither.
 //!
-//! Invariant: nothing is changed but by [`Checked::cut_torn`], and by that only what was not synced.
+//! Invariant: nothing is changed but by [`Checked::cut_torn`], and by that only what was not
+//! synced.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

@@ -1,10 +1,11 @@
 //! The one thread that reads and writes the data directory: group commit.
 //!
-//! It takes the calls that wait, of all lanes, carries them out over the overlay, writes and syncs once, then answers
-//! them all. While it syncs the next group gathers, so the more there is to do the fewer syncs each call costs.
+//! It takes the calls that wait, of all lanes, carries them out over the overlay, writes and syncs
+//! once, then answers them all. While it syncs the next group gathers, so the more there is to do
+//! the fewer syncs each call costs.
 //!
-//! Invariant: nothing is answered before it is as durable as the level says. After a fault nothing is written and
-//! everything is answered with it.
+//! Invariant: nothing is answered before it is as durable as the level says. After a fault nothing
+//! is written and everything is answered with it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -24,10 +25,11 @@ use crate::partition::{Owner, Partition};
 use crate::table::View;
 use crate::tree::Tree;
 
-/// Calls that wait for the committer. A caller beyond it waits for room, blocking its thread: the committer depends on
-/// nobody, so that does not last. Owners bound their calls far below this.
+/// Calls that wait for the committer. A caller beyond it waits for room, blocking its thread: the
+/// committer depends on nobody, so that does not last. Owners bound their calls far below this.
 pub(crate) const MAX_WAITING: usize = 4_096;
-/// Operations of one group: tens of milliseconds of work, so that the first of them is not answered much later.
+/// Operations of one group: tens of milliseconds of work, so that the first of them is not answered
+/// much later.
 const MAX_GROUP: usize = 16_384;
 
 /// Carries out a call and returns what answers it.
@@ -82,8 +84,8 @@ impl Committer {
         }
     }
 
-    /// Works until somebody closes the store. What the directory is locked with is given up last, then whoever closed it
-    /// is told.
+    /// Works until somebody closes the store. What the directory is locked with is given up last,
+    /// then whoever closed it is told.
     pub(crate) fn run(mut self, calls: Receiver<Call>, lock: std::fs::File) {
         let mut unsynced_since: Option<Instant> = None;
         while self.closing.is_empty() {
@@ -278,7 +280,8 @@ fn no_partition(id: PartitionId, count: usize) -> String {
     format!("there is no partition {id}: the store has {count}, counted from 0")
 }
 
-/// The host's clock; the only use is that an epoch never returns after the data directory was restored from a backup.
+/// The host's clock; the only use is that an epoch never returns after the data directory was
+/// restored from a backup.
 fn clock_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX >> 1)

@@ -28,8 +28,9 @@ const CHECKED: u32 = 3;
 const CHECK: &str = "check ";
 /// The oldest format that can be brought to ours.
 const OLDEST: u32 = 1;
-/// What the marker says of the former format while timers are brought to ours. It stands where a reader that does not know
-/// it looks for the partition count, so that such a one refuses the directory, too.
+/// What the marker says of the former format while timers are brought to ours. It stands where a
+/// reader that does not know it looks for the partition count, so that such a one refuses the
+/// directory, too.
 const UPGRADING: &str = "upgrading from";
 
 /// Why a data directory could not be opened.
@@ -165,8 +166,8 @@ impl Directory {
         self.partitions
     }
 
-    /// Says in the directory that its timers are being brought to the present format: whoever reads the former one only
-    /// would miss those that are there already, and refuses it from now on.
+    /// Says in the directory that its timers are being brought to the present format: whoever reads
+    /// the former one only would miss those that are there already, and refuses it from now on.
     pub(crate) fn mark_upgrading(&self) -> Result<(), OpenError> {
         write_marker(&self.path, &self.path.join(MARKER), self.partitions, Some(self.format))
     }
@@ -302,8 +303,8 @@ fn is_unfinished(path: &Path, database: &Path) -> io::Result<bool> {
     Ok(!database.join("keyspaces").join("1").try_exists()?)
 }
 
-/// Refuses what does not belong in a database: the engine takes every name in it for one of its own, and aborts the
-/// process over one that it cannot read.
+/// Refuses what does not belong in a database: the engine takes every name in it for one of its
+/// own, and aborts the process over one that it cannot read.
 fn check_names(path: &Path, database: &Path) -> Result<(), OpenError> {
     let is_number = |name: &OsStr| name.to_str().is_some_and(|name| name.parse::<u64>().is_ok());
     check_entries(path, database, |name, is_dir| {

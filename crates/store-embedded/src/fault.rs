@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use mtimer_store::{LaneError, RecordError, StoreError};
 
-/// A read or a write of the data directory that failed. After one, nothing more is written and every lane ends: what was
-/// answered before is on disk, what was not answered may or may not be.
+/// A read or a write of the data directory that failed. After one, nothing more is written and
+/// every lane ends: what was answered before is on disk, what was not answered may or may not be.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum Fault {
     #[error(

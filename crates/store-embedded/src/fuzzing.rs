@@ -9,7 +9,8 @@ use crate::layout::{
     parse_pending_key, parse_shelf_order, pending_key, put_head, take_shelf_head,
 };
 
-/// Every key and value is read in each of the ways that the store reads it; what is read is written and read back.
+/// Every key and value is read in each of the ways that the store reads it; what is read is written
+/// and read back.
 pub fn layout(data: &[u8]) {
     if let Some((fire, id)) = parse_pending_key(data) {
         let key = pending_key(PartitionId(7), fire, id);

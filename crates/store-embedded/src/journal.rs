@@ -6,9 +6,9 @@
 //! test (`the_format_is_that_of_the_engine`) fails if a new version writes another format.
 //!
 //! A batch is: start (tag 1, item count u32, sequence number u64), items, end (tag 3, XXH3-64 over
-//! the items' bytes, `FJL\x03`). An item is: tag 2, kind, compression, keyspace u64, key length u16,
-//! value length u32, stored length u32, key, value. All integers are little endian. Behind the last
-//! batch there may be zeros, which the engine allocates ahead.
+//! the items' bytes, `FJL\x03`). An item is: tag 2, kind, compression, keyspace u64, key length
+//! u16, value length u32, stored length u32, key, value. All integers are little endian. Behind the
+//! last batch there may be zeros, which the engine allocates ahead.
 //!
 //! Not in here: files.
 
@@ -194,8 +194,8 @@ impl Walk {
         (at, None)
     }
 
-    /// Takes a batch if it is the next one. The sequence number is outside the checksum; one that is
-    /// too high is only told by the header of the batch behind.
+    /// Takes a batch if it is the next one. The sequence number is outside the checksum; one that
+    /// is too high is only told by the header of the batch behind.
     fn accept(&mut self, batch: &Batch, next: Option<&Batch>) -> Result<(), &'static str> {
         let next_floor = next.and_then(|next| next.header).map(|(group, _)| group.seqno_floor);
         if next_floor.is_some_and(|floor| batch.seqno >= floor) {

@@ -1,6 +1,7 @@
 //! The bytes of keys and values: every key of the store is built here.
 //!
-//! All numbers in keys are big endian, so that keys sort like what they stand for. `p` is the partition (2 bytes).
+//! All numbers in keys are big endian, so that keys sort like what they stand for. `p` is the
+//! partition (2 bytes).
 //!
 //! | space | key | value |
 //! |---|---|---|
@@ -11,14 +12,16 @@
 //! | ended | p, bucket of 30 s (4), kind (1), id (16) or request (8) | when (6), how or answer |
 //! | facts | kind (1), what (0 to 6) | owner record, in-flight list, counters, parked count, destination, term, batch header |
 //!
-//! The rest of a pending timer's id: 0 or 2 and the id, if its birth due time is before or after the fire time; 1 and the id without
-//! its birth due time (10), if they are the same. So keys sort by (fire time, id), and almost every key has 19 bytes: up to 20
-//! the engine keeps within its nodes, where comparing them costs no step through memory.
+//! The rest of a pending timer's id: 0 or 2 and the id, if its birth due time is before or after
+//! the fire time; 1 and the id without its birth due time (10), if they are the same. So keys sort
+//! by (fire time, id), and almost every key has 19 bytes: up to 20 the engine keeps within its
+//! nodes, where comparing them costs no step through memory.
 //!
-//! A place's own on the shelf: taken: epoch (8), zero (1); unconfirmed: epoch (8), since when (6); dead: reason (1), died (6).
-//! (The byte behind a taken timer's epoch was 1 where earlier versions kept unconfirmed timers on that shelf. They are read
-//! as taken: the next takeover finds them and makes them unconfirmed again.)
-//! `order` is a number that rises with every timer that is put on a shelf of the partition.
+//! A place's own on the shelf: taken: epoch (8), zero (1); unconfirmed: epoch (8), since when (6);
+//! dead: reason (1), died (6). (The byte behind a taken timer's epoch was 1 where earlier versions
+//! kept unconfirmed timers on that shelf. They are read as taken: the next takeover finds them and
+//! makes them unconfirmed again.) `order` is a number that rises with every timer that is put on a
+//! shelf of the partition.
 
 use std::cmp::Ordering;
 
@@ -149,7 +152,8 @@ pub(crate) enum Memory {
 }
 
 pub(crate) fn bucket_of(at: Time) -> u32 {
-    // 2^48 ms / 30 s is below 2^34, far beyond the years that matter; the last bucket takes the rest.
+    // 2^48 ms / 30 s is below 2^34, far beyond the years that matter; the last bucket takes the
+    // rest.
     u32::try_from(at.as_ms() / limits::REPEAT_HORIZON_MS).unwrap_or(u32::MAX)
 }
 

@@ -2,10 +2,10 @@
 //!
 //! Purpose: the store contract on a log-structured storage engine (fjall), with group commit.
 //!
-//! Invariant: what was answered survives at least a crash of the process, and at [`Durability::Sync`] a power cut.
-//! Opening a directory checks what was written: it takes as long as reading the journals and up to
-//! 1 GiB of tables. What was not answered never prevents it; damage to what was answered does, and
-//! is named with its place (`check.rs`).
+//! Invariant: what was answered survives at least a crash of the process, and at
+//! [`Durability::Sync`] a power cut. Opening a directory checks what was written: it takes as long
+//! as reading the journals and up to 1 GiB of tables. What was not answered never prevents it;
+//! damage to what was answered does, and is named with its place (`check.rs`).
 //!
 //! Not in here: what operations mean (`mtimer_store::decide`), any copy of the timers in memory.
 
@@ -59,7 +59,8 @@ use crate::tree::Tree;
 /// How an embedded store is opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// The data directory; made if it does not exist. On a local disk: a lock file keeps other processes away.
+    /// The data directory; made if it does not exist. On a local disk: a lock file keeps other
+    /// processes away.
     pub path: PathBuf,
     /// How many partitions; fixed when the directory is made.
     pub partitions: u16,
@@ -76,8 +77,8 @@ pub enum Durability {
     /// `embedded-sync`: everything, synced; survives a power cut.
     #[default]
     Sync,
-    /// `embedded-fast`: handed to the operating system, synced every so often; survives a crash of the process. A power
-    /// cut may lose what came in since the last sync.
+    /// `embedded-fast`: handed to the operating system, synced every so often; survives a crash of
+    /// the process. A power cut may lose what came in since the last sync.
     Fast {
         /// Longest time between a write and its sync.
         every: Duration,
@@ -107,7 +108,8 @@ impl Options {
     }
 }
 
-/// A store in a directory. Dropping it closes it and blocks until that is done; see [`EmbeddedStore::close`].
+/// A store in a directory. Dropping it closes it and blocks until that is done; see
+/// [`EmbeddedStore::close`].
 pub struct EmbeddedStore {
     queue: Queue,
     info: StoreInfo,
@@ -115,13 +117,14 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Opens a data directory, or makes one. Blocks for as long as it takes to check the journals and
-    /// up to 1 GiB of tables, and for the engine to read its journal; the first time with a directory of an older format, for as long as it takes to rewrite all pending timers, too.
+    /// Opens a data directory, or makes one. Blocks for as long as it takes to check the journals
+    /// and up to 1 GiB of tables, and for the engine to read its journal; the first time with a
+    /// directory of an older format, for as long as it takes to rewrite all pending timers, too.
     ///
     /// # Errors
     ///
-    /// If the directory is in use, has another number of partitions, is not mtimer's, is damaged, or cannot be
-    /// written.
+    /// If the directory is in use, has another number of partitions, is not mtimer's, is damaged,
+    /// or cannot be written.
     pub fn open(options: Options) -> Result<Self, OpenError> {
         let path = options.path.clone();
         let directory = Directory::open(&path, options.partitions)?;
@@ -159,8 +162,8 @@ impl EmbeddedStore {
         Ok(Self { queue, info, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Carries out the calls that were made, syncs, and gives the directory free. Later calls find the store broken, as
-    /// closed.
+    /// Carries out the calls that were made, syncs, and gives the directory free. Later calls find
+    /// the store broken, as closed.
     pub async fn close(&self) {
         self.begin_close().await.ok();
         self.join();

@@ -1,7 +1,8 @@
-//! Reads by range: loads, pages of shelves, and the tidying that keeps them from wading through what is gone.
+//! Reads by range: loads, pages of shelves, and the tidying that keeps them from wading through
+//! what is gone.
 //!
-//! A deleted row costs a scan time until the engine compacts it away, so nothing here starts at the beginning: each
-//! partition knows a floor below which nothing is.
+//! A deleted row costs a scan time until the engine compacts it away, so nothing here starts at the
+//! beginning: each partition knows a floor below which nothing is.
 
 use std::ops::Bound;
 
@@ -19,12 +20,13 @@ use crate::layout::{
 };
 use crate::table::{View, read_row};
 
-/// Removals from pending after which the floor is looked for again: a scan costs about as much as the removals did.
+/// Removals from pending after which the floor is looked for again: a scan costs about as much as
+/// the removals did.
 const FLOOR_EVERY: u32 = 8_192;
 /// Forgotten outcomes cleared with a batch, besides what its operations may add.
 const CLEAR_WITH_BATCH: usize = 64;
-/// Outcomes that an operation adds: a cancel its own answer and the end of its timer. (A trim adds one for each dead letter
-/// that died lately; each of those came with an operation of its own.)
+/// Outcomes that an operation adds: a cancel its own answer and the end of its timer. (A trim adds
+/// one for each dead letter that died lately; each of those came with an operation of its own.)
 const ENDED_BY_OP: usize = 2;
 
 impl View<'_> {
@@ -224,7 +226,8 @@ impl View<'_> {
         Ok((rows, None))
     }
 
-    /// A bounded piece of upkeep before a batch: forgets old outcomes, raises the floor of pending timers.
+    /// A bounded piece of upkeep before a batch: forgets old outcomes, raises the floor of pending
+    /// timers.
     pub(crate) fn tidy(&mut self, now: Time, ops: usize) -> Result<(), Fault> {
         if self.partition.removed >= FLOOR_EVERY {
             self.partition.removed = 0;
@@ -250,8 +253,8 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Forgets outcomes of a bucket, from where the last call has left off: in the same group of calls, what that one has
-    /// removed is still there to be read.
+    /// Forgets outcomes of a bucket, from where the last call has left off: in the same group of
+    /// calls, what that one has removed is still there to be read.
     fn forget(&mut self, bucket: u32, limit: usize) -> Result<(), Fault> {
         let start = bucket_key(self.partition.id, bucket);
         let from = self.partition.clear_from.take().filter(|key| key.starts_with(&start));

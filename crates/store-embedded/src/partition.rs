@@ -1,4 +1,5 @@
-//! What is mirrored in memory of a partition: its owner, its counters, its lanes. Nothing that grows with its timers.
+//! What is mirrored in memory of a partition: its owner, its counters, its lanes. Nothing that
+//! grows with its timers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -164,8 +165,8 @@ impl Counters {
     }
 
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
-        // 72 bytes, 12 for each bucket, and the number of unconfirmed timers, which earlier versions did not store: they
-        // had none on a shelf of their own.
+        // 72 bytes, 12 for each bucket, and the number of unconfirmed timers, which earlier
+        // versions did not store: they had none on a shelf of their own.
         let unconfirmed = match bytes.len().checked_sub(72)? % 12 {
             0 => 0,
             8 => {

@@ -2,9 +2,9 @@
 //! place of the old one. The old one is kept.
 //!
 //! Batches that are missing in a journal are bridged, key intervals that cannot be read in a table
-//! are left out, and rows that contradict each other are brought into agreement: the entry for moved
-//! timers decides where a timer is. If anything answered was lost, at-most-once timers that were due
-//! are filed as claimed and unconfirmed, since they may have been delivered.
+//! are left out, and rows that contradict each other are brought into agreement: the entry for
+//! moved timers decides where a timer is. If anything answered was lost, at-most-once timers that
+//! were due are filed as claimed and unconfirmed, since they may have been delivered.
 //!
 //! Invariant: the damaged database is not changed, only moved.
 
@@ -51,7 +51,8 @@ const CACHE_BYTES: u64 = 32 * 1024 * 1024;
 pub struct Report {
     /// The places that are damaged.
     pub damages: Vec<Damage>,
-    /// Bytes of a write that was not finished and not answered. Opening the directory cuts them off.
+    /// Bytes of a write that was not finished and not answered. Opening the directory cuts them
+    /// off.
     pub unfinished_bytes: u64,
     /// Timers that are kept.
     pub timers_kept: u64,
@@ -118,8 +119,8 @@ fn remove(folder: &Path) -> io::Result<()> {
 
 /// Puts the new database in the place of the old one, which is kept.
 fn finish(path: &Path, directory: &Directory) -> io::Result<PathBuf> {
-    // Without a database, but with a watermark, the directory does not open: an interruption between
-    // the two renames is noticed.
+    // Without a database, but with a watermark, the directory does not open: an interruption
+    // between the two renames is noticed.
     let watermark = Watermark::open(path)?;
     watermark.set(group::watermark(path)?.unwrap_or(0).max(1))?;
     watermark.sync()?;
@@ -169,7 +170,8 @@ fn rebuild(path: &Path, directory: &Directory, checked: &Checked) -> Result<Repo
     Ok(rebuild.report)
 }
 
-/// Copies a database, its journals without what cannot be read. Tables are linked: they never change.
+/// Copies a database, its journals without what cannot be read. Tables are linked: they never
+/// change.
 fn copy_database(directory: &Path, from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to.join("keyspaces"))?;
     fs::write(to.join("version"), b"FJL\x03")?;
@@ -339,8 +341,8 @@ impl Rebuild {
         }
     }
 
-    /// A key behind another from which rows can be read again. A block that cannot be read covers an
-    /// unknown interval of keys: its end is searched for in growing steps, then by halves.
+    /// A key behind another from which rows can be read again. A block that cannot be read covers
+    /// an unknown interval of keys: its end is searched for in growing steps, then by halves.
     fn readable_after(&self, space: Space, key: &[u8]) -> Option<Vec<u8>> {
         let reads = |key: &Number| {
             let mut rows = self.from.scan(space, Bound::Included(&key[..]), Bound::Unbounded);

@@ -1,6 +1,7 @@
 //! One partition as the decisions see it: rows, keys and remembered outcomes over the tree.
 //!
-//! Invariant: counters, floors and entries for moved timers change with the rows they tell of, in the same write.
+//! Invariant: counters, floors and entries for moved timers change with the rows they tell of, in
+//! the same write.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,7 +28,8 @@ pub(crate) struct View<'a> {
     pub(crate) destinations: &'a mut Destinations,
     pub(crate) partition: &'a mut Partition,
     pub(crate) lane: &'a Arc<LaneShared>,
-    /// Positions read by the present operation, of timers that are not where they were filed at birth.
+    /// Positions read by the present operation, of timers that are not where they were filed at
+    /// birth.
     memo: HashMap<TimerId, Position>,
     /// The key that was read or written last, and the timer that it names.
     named: Option<(Slice, Option<TimerId>)>,

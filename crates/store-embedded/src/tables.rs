@@ -1,10 +1,10 @@
 //! The engine's tables and manifests, checked without the engine: it reads them as it needs them,
 //! and some damage in them stops it, or makes it remove what it does not know.
 //!
-//! A key space is a folder (`db/keyspaces/<n>`): `current` names the manifest (`v<n>`) and holds its
-//! XXH3-128; the manifest lists the tables (`tables/<n>`) with theirs. A table begins with blocks:
-//! a header of 33 bytes (`LSM\x03`, type, XXH3-128 of the data, stored and real length, XXH3-128 of
-//! the header cut to 32 bits), then the data.
+//! A key space is a folder (`db/keyspaces/<n>`): `current` names the manifest (`v<n>`) and holds
+//! its XXH3-128; the manifest lists the tables (`tables/<n>`) with theirs. A table begins with
+//! blocks: a header of 33 bytes (`LSM\x03`, type, XXH3-128 of the data, stored and real length,
+//! XXH3-128 of the header cut to 32 bits), then the data.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -2,8 +2,8 @@
 //!
 //! Purpose: reads that see what was put before, and writes that reach the journal together, as one.
 //!
-//! Invariant: the overlay holds whole operations whenever [`Tree::write`] is called, so the journal holds whole
-//! operations too. Batches are numbered without gaps (see [`crate::group`]).
+//! Invariant: the overlay holds whole operations whenever [`Tree::write`] is called, so the journal
+//! holds whole operations too. Batches are numbered without gaps (see [`crate::group`]).
 //!
 //! Not in here: what keys and values mean.
 
@@ -21,14 +21,15 @@ use crate::fault::Fault;
 use crate::group::{self, Group, Watermark};
 use crate::layout::Space;
 
-/// Bytes in memory of a space of records, of any other, before they go to disk. Up to three tables of each space are
-/// under way, and in memory they take about twice their bytes.
+/// Bytes in memory of a space of records, of any other, before they go to disk. Up to three tables
+/// of each space are under way, and in memory they take about twice their bytes.
 const RECORDS_BYTES: u64 = 8 * 1024 * 1024;
 const ENTRIES_BYTES: u64 = 4 * 1024 * 1024;
 /// Bytes of journals before the oldest is made superfluous: what an unclean start reads at most.
 const JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
-/// Memory tables of a space that wait for the disk when a write may begin. Two more can come to wait while it is under
-/// way. At four the engine itself waits, without noticing when its background threads have died of a full disk.
+/// Memory tables of a space that wait for the disk when a write may begin. Two more can come to
+/// wait while it is under way. At four the engine itself waits, without noticing when its
+/// background threads have died of a full disk.
 const MAX_SEALED: usize = 1;
 
 pub(crate) struct Tree {
@@ -37,7 +38,8 @@ pub(crate) struct Tree {
     db: Database,
     overlay: [HashMap<Slice, Option<Slice>>; Space::ALL.len()],
     overlaid: usize,
-    /// Written and not synced. So may be what is found at opening: whoever wrote it may have been killed before it was.
+    /// Written and not synced. So may be what is found at opening: whoever wrote it may have been
+    /// killed before it was.
     dirty: bool,
     /// The number of the last batch that was written.
     group: u64,
@@ -75,7 +77,8 @@ impl Tree {
             overlaid: 0,
             dirty: true,
             group,
-            // The engine has synced the journal that it goes on with; it syncs one before it begins the next.
+            // The engine has synced the journal that it goes on with; it syncs one before it begins
+            // the next.
             synced: group,
             watermark: None,
             path: path.to_owned(),

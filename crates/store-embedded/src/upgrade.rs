@@ -1,7 +1,8 @@
 //! Brings a data directory of an earlier format to the present one, when it is opened.
 //!
-//! Invariant: whatever interrupts it, no timer is lost or doubled; the next opening goes on. Meanwhile nobody else opens the
-//! directory who would miss what is in the newer format already: it is marked first.
+//! Invariant: whatever interrupts it, no timer is lost or doubled; the next opening goes on.
+//! Meanwhile nobody else opens the directory who would miss what is in the newer format already: it
+//! is marked first.
 
 use std::ops::Bound;
 
@@ -13,7 +14,8 @@ use crate::fault::Fault;
 use crate::layout::{Space, pending_key};
 use crate::tree::Tree;
 
-/// Timers of one step, which is written as one, and bytes of them: about what a step takes of memory.
+/// Timers of one step, which is written as one, and bytes of them: about what a step takes of
+/// memory.
 const STEP: usize = 4_096;
 const STEP_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes of a pending timer's key in format 1: no key has as many now.
@@ -30,7 +32,8 @@ pub(crate) fn from_format_1(tree: &mut Tree) -> Result<(), Fault> {
     }
 }
 
-/// Brings the next timers to the new format, those behind a key. Returns the key of the last one, unless there are no more.
+/// Brings the next timers to the new format, those behind a key. Returns the key of the last one,
+/// unless there are no more.
 fn step(tree: &mut Tree, behind: Option<&Slice>) -> Result<Option<Slice>, Fault> {
     let from = behind.map_or(Bound::Unbounded, |key| Bound::Excluded(&key[..]));
     let (mut timers, mut bytes) = (0, 0);

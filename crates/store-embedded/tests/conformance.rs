@@ -59,7 +59,8 @@ impl Site for Directory {
         let done = match fault {
             // It goes by the time of the batches, which the test moves.
             Fault::ForgetEnded => Ok(()),
-            // There is no network in between, and a disk that is full is the end (see tests/faults.rs).
+            // There is no network in between, and a disk that is full is the end (see
+            // tests/faults.rs).
             Fault::LoseNextAnswer(_)
             | Fault::LoseNextCall(_)
             | Fault::GoDown
@@ -76,8 +77,8 @@ mod sync {
     mtimer_store::conformance_tests!(|| Embedded { durability: Durability::Sync });
 }
 
-/// The levels differ only in when a group is synced, so at the other one those tests suffice that come back to the
-/// directory, and the random sequences.
+/// The levels differ only in when a group is synced, so at the other one those tests suffice that
+/// come back to the directory, and the random sequences.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fast() {
     let harness = Embedded { durability: Durability::Fast { every: Duration::from_millis(5) } };

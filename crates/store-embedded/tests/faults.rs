@@ -1,5 +1,5 @@
-//! What happens to a data directory: the process is killed, the disk fails, files are damaged. Nothing that was
-//! answered is lost, nothing panics, every error says what to do.
+//! What happens to a data directory: the process is killed, the disk fails, files are damaged.
+//! Nothing that was answered is lost, nothing panics, every error says what to do.
 
 #![allow(clippy::unwrap_used, reason = "this is a test")]
 
@@ -58,8 +58,8 @@ async fn acquire(store: &EmbeddedStore, nonce: u64) -> Acquired {
     store.acquire(request).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Not a test of its own: the process that the tests below disturb. Schedules timers until it cannot, and says of each
-/// that it was answered.
+/// Not a test of its own: the process that the tests below disturb. Schedules timers until it
+/// cannot, and says of each that it was answered.
 #[tokio::test]
 async fn child() {
     let Ok(path) = std::env::var(DIRECTORY) else { return };

@@ -5,8 +5,9 @@
 //! cargo run --release -p mtimer-store-redis --example turns -- redis://127.0.0.1:7997 [KIND [BATCH]]
 //! ```
 //!
-//! One thread takes turns of BATCH (128) operations on eight partitions side by side, timers of 64 bytes. Printed: CPU time of this
-//! process for each operation, µs, the connection included; the server's is not.
+//! One thread takes turns of BATCH (128) operations on eight partitions side by side, timers of 64
+//! bytes. Printed: CPU time of this process for each operation, µs, the connection included; the
+//! server's is not.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the measurement")]
 

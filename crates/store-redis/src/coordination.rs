@@ -1,8 +1,9 @@
 //! The lease on Redis, and which masters answer.
 //!
-//! Campaign, renew, resign and publish are one script each, on three keys that share a hash slot. Every call ends within
-//! [`CALL`], whatever the servers do: a leader must know in time that it cannot renew. So these calls have connections of
-//! their own, on which nothing waits behind a partition's work. The lease is advice, and replicas are not waited for.
+//! Campaign, renew, resign and publish are one script each, on three keys that share a hash slot.
+//! Every call ends within [`CALL`], whatever the servers do: a leader must know in time that it
+//! cannot renew. So these calls have connections of their own, on which nothing waits behind a
+//! partition's work. The lease is advice, and replicas are not waited for.
 //!
 //! Not in here: when to campaign, renew or resign.
 
@@ -57,7 +58,8 @@ struct Inner {
 }
 
 impl RedisCoordination {
-    /// `servers` have connections of their own, used as [`URGENT`]; `partitions` has the hash slot of each partition.
+    /// `servers` have connections of their own, used as [`URGENT`]; `partitions` has the hash slot
+    /// of each partition.
     pub(crate) fn new(servers: Servers, keys: LeaseKeys, partitions: Vec<u16>) -> Self {
         Self(Arc::new(Inner { servers, keys, partitions }))
     }
@@ -125,7 +127,8 @@ impl Inner {
         }
     }
 
-    /// Runs a command on the server that has the lease. Follows redirections; looks at the map when that server is lost.
+    /// Runs a command on the server that has the lease. Follows redirections; looks at the map when
+    /// that server is lost.
     async fn ask(&self, command: Cmd) -> Result<Value, StoreError> {
         let slot = self.keys.hash_slot;
         let mut last = "no server has answered".to_owned();
@@ -153,7 +156,8 @@ impl Inner {
         }
     }
 
-    /// Looks at the map, without those that have just failed. If nobody answers, the next attempt will tell.
+    /// Looks at the map, without those that have just failed. If nobody answers, the next attempt
+    /// will tell.
     async fn look(&self, without: HashSet<String>) {
         let _ = timeout(LOOK, self.servers.look(&without)).await;
     }

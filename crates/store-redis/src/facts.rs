@@ -1,4 +1,5 @@
-//! What is fixed when a cluster is created, and what every store asks of the servers besides partitions: terms and clocks.
+//! What is fixed when a cluster is created, and what every store asks of the servers besides
+//! partitions: terms and clocks.
 
 use futures_util::FutureExt;
 use mtimer_store::{StoreClock, StoreError};
@@ -19,12 +20,13 @@ pub(crate) struct Facts {
     pub(crate) secret: Secret,
 }
 
-/// Reads what is fixed of a cluster, or fixes it: as many partitions as are `wanted`, or [`DEFAULT_PARTITIONS`]. `key` is
-/// the cluster's `meta` key.
+/// Reads what is fixed of a cluster, or fixes it: as many partitions as are `wanted`, or
+/// [`DEFAULT_PARTITIONS`]. `key` is the cluster's `meta` key.
 ///
 /// # Errors
 ///
-/// [`StoreError::Unusable`] if the cluster has another number of partitions or another format, or is not mtimer's.
+/// [`StoreError::Unusable`] if the cluster has another number of partitions or another format, or
+/// is not mtimer's.
 pub(crate) async fn facts(
     network: &dyn Network,
     (key, hash_slot): (&str, u16),
@@ -77,7 +79,8 @@ pub(crate) async fn raise_term(
         .ok_or_else(|| StoreError::Unusable(format!("{key} is not a number: it is damaged")))
 }
 
-/// The clock of each master, to be read on connections on which nothing waits behind a partition's work.
+/// The clock of each master, to be read on connections on which nothing waits behind a partition's
+/// work.
 pub(crate) fn clocks(servers: &Servers) -> Vec<StoreClock> {
     let clock = |name: String| {
         let (servers, address) = (servers.clone(), name.clone());

@@ -39,10 +39,12 @@ impl Durability {
     }
 }
 
-/// Files for addresses that begin with `rediss://`. All are in PEM format, and read when the store connects.
+/// Files for addresses that begin with `rediss://`. All are in PEM format, and read when the store
+/// connects.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TlsFiles {
-    /// The authorities that sign the servers' certificates; `None`: those that the operating system trusts.
+    /// The authorities that sign the servers' certificates; `None`: those that the operating system
+    /// trusts.
     pub authorities: Option<PathBuf>,
     /// The client's own certificate, with the chain up to an authority that the servers trust.
     pub certificate: Option<PathBuf>,
@@ -53,9 +55,10 @@ pub struct TlsFiles {
 /// What a store on Redis is given.
 #[derive(Clone)]
 pub struct Options {
-    /// `redis://[user:password@]host:port[/db]`, `rediss://` with TLS, or `unix:///path[?db=1&user=u&pass=p]`, each with
-    /// `?protocol=resp3` if wanted. Of a Redis Cluster some of its nodes, otherwise the master (and replicas that may take
-    /// its place). All enter in the same way.
+    /// `redis://[user:password@]host:port[/db]`, `rediss://` with TLS, or
+    /// `unix:///path[?db=1&user=u&pass=p]`, each with `?protocol=resp3` if wanted. Of a Redis
+    /// Cluster some of its nodes, otherwise the master (and replicas that may take its place). All
+    /// enter in the same way.
     pub urls: Vec<String>,
     /// Files for TLS.
     pub tls: TlsFiles,
@@ -67,8 +70,8 @@ pub struct Options {
     pub durability: Durability,
     /// A server that is silent for longer is taken for lost.
     pub answer_within: Duration,
-    /// Memory, in bytes, for the last writes of all partitions: what a failover of Redis, or a restart from its
-    /// append-only file, has lost is written again. 0: nothing is kept.
+    /// Memory, in bytes, for the last writes of all partitions: what a failover of Redis, or a
+    /// restart from its append-only file, has lost is written again. 0: nothing is kept.
     pub log_bytes: usize,
 }
 
@@ -101,8 +104,8 @@ impl Options {
         }
     }
 
-    /// Checks everything but the cluster's name, and reads the files for TLS. The servers' addresses, and how to enter
-    /// them.
+    /// Checks everything but the cluster's name, and reads the files for TLS. The servers'
+    /// addresses, and how to enter them.
     ///
     /// # Errors
     ///

@@ -1,11 +1,12 @@
-//! A way to break the store on purpose, to see that tests notice. Only in builds with the feature `sabotage`.
+//! A way to break the store on purpose, to see that tests notice. Only in builds with the feature
+//! `sabotage`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static FENCE_IS_CUT: AtomicBool = AtomicBool::new(false);
 
-/// Makes every owner read and write a partition, whoever owns it by now. Call it before the first connection of the
-/// process.
+/// Makes every owner read and write a partition, whoever owns it by now. Call it before the first
+/// connection of the process.
 pub fn cut_the_fence() {
     FENCE_IS_CUT.store(true, Ordering::Relaxed);
 }

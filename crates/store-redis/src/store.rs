@@ -50,8 +50,8 @@ pub struct RedisStore {
     shared: Shared,
     info: StoreInfo,
     coordination: RedisCoordination,
-    /// The highest epoch that this broker has seen of each partition: a store that has forgotten one must not give it
-    /// again.
+    /// The highest epoch that this broker has seen of each partition: a store that has forgotten
+    /// one must not give it again.
     seen: Arc<Mutex<HashMap<PartitionId, Epoch>>>,
     tasks: TaskTracker,
     /// Ends the tasks that belong to the store alone.

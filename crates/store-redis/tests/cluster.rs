@@ -64,7 +64,8 @@ async fn a_lane_survives_the_migration_of_its_hash_slot() {
     assert!(owner.apply(before.iter().map(schedule).collect()).await.iter().all(|a| *a == NEW));
     let from = cluster.node_of(KEY);
     let to = (from + 1) % 3;
-    // Half way, with everything still at the old node: a timer of a second that has no slot yet has to wait.
+    // Half way, with everything still at the old node: a timer of a second that has no slot yet has
+    // to wait.
     cluster.begin_migration(KEY, from, to);
     let during = timers("b", now() + 600_000, 50);
     let sent: Vec<_> = during.chunks(10).map(|c| owner.send(c.iter().map(schedule).collect())).collect();
@@ -144,7 +145,8 @@ async fn a_node_without_scripts_that_takes_a_hash_slot_over_is_given_them() {
     assert_eq!(owner.one(ack(timers[0].id)).await, Answer::Done);
 }
 
-/// The last timer of a slot leaves, and with it the slot: the script must not come back to a key that is gone.
+/// The last timer of a slot leaves, and with it the slot: the script must not come back to a key
+/// that is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_is_emptied_while_its_hash_slot_migrates_holds_nobody_up() {
     let cluster = TestCluster::start();
@@ -166,8 +168,8 @@ async fn a_slot_that_is_emptied_while_its_hash_slot_migrates_holds_nobody_up() {
     assert_eq!(owner.one(ack(timers[1].id)).await, Answer::Done);
 }
 
-/// The old master has forgotten the other nodes and answers `CLUSTERDOWN`, for good: it does not hear that its replica was
-/// promoted, and names itself the master.
+/// The old master has forgotten the other nodes and answers `CLUSTERDOWN`, for good: it does not
+/// hear that its replica was promoted, and names itself the master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lane_leaves_a_master_that_is_cut_off_from_its_cluster() {
     let cluster = TestCluster::start();

@@ -1,4 +1,5 @@
-//! The lease on Redis: what only Redis can have in its way. What every store must keep is in the conformance suite.
+//! The lease on Redis: what only Redis can have in its way. What every store must keep is in the
+//! conformance suite.
 
 mod support;
 
@@ -192,7 +193,8 @@ async fn the_lease_follows_its_hash_slot() {
     assert_eq!(win(&store).await, lease);
 }
 
-/// A replica takes over: the lease may be lost or kept, terms rise, and the calls find the new master by themselves.
+/// A replica takes over: the lease may be lost or kept, terms rise, and the calls find the new
+/// master by themselves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lease_survives_the_failover_of_its_master() {
     const KEY: &str = "leader:{t}";

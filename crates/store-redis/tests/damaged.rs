@@ -1,4 +1,5 @@
-//! Records that somebody has damaged: they hold up nothing, and nothing is deleted unless it is asked for.
+//! Records that somebody has damaged: they hold up nothing, and nothing is deleted unless it is
+//! asked for.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -147,7 +148,8 @@ async fn operations_on_damaged_records_do_not_end_the_lane() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_timer_that_is_scheduled_over_a_damaged_entry_is_there_for_the_next_owner() {
     let server = Server::start();
-    // No entry at all, one of no known place, one that names a slot in which it is not, a record that is cut off.
+    // No entry at all, one of no known place, one that names a slot in which it is not, a record
+    // that is cut off.
     for value in ["", "\x20", "s0.0.1", "p\x20"] {
         server.call::<()>(&["FLUSHALL"]);
         let owner = Owner::new(&server.url()).await;

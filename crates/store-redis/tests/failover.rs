@@ -406,7 +406,8 @@ async fn a_partition_is_given_up_when_replicas_have_it_or_after_a_second() {
     assert!((1..10).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
 }
 
-/// A master that is none any more serves reads as before. At its successor another owner has cancelled the timer.
+/// A master that is none any more serves reads as before. At its successor another owner has
+/// cancelled the timer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_demoted_master_says_is_answered_to_nobody() {
     for call in ["get", "a repeat", "nothing to do", "a listing"] {

@@ -191,8 +191,8 @@ async fn a_splitting_load_with_every_answer_lost_in_turn() {
     assert!(skip >= 4, "a splitting load took {skip} calls");
 }
 
-/// Loads an hour of 1,200 timers, which is split, and settles all; an answer is lost after so many others. Whether the
-/// load had so many.
+/// Loads an hour of 1,200 timers, which is split, and settles all; an answer is lost after so many
+/// others. Whether the load had so many.
 async fn lost_in_a_splitting_load(skip: usize) -> bool {
     let server = Server::start();
     let proxy = Proxy::start(&server.address()).await;
@@ -257,7 +257,8 @@ async fn a_former_owner_changes_nothing_whatever_it_sends() {
     }
 }
 
-/// A write of a connection that was given up reaches the server after it was sent again, and after the timer has ended.
+/// A write of a connection that was given up reaches the server after it was sent again, and after
+/// the timer has ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_that_arrives_after_it_was_sent_again_changes_nothing() {
     let server = Server::start();
@@ -295,7 +296,8 @@ async fn at_the_memory_limit_everything_but_adding_goes_on() {
     }
     let claimed = now() + 5_000;
     let t = timer(now() + 60_000, 5);
-    // A claim that comes with a refused schedule is made all the same; what follows is not disturbed.
+    // A claim that comes with a refused schedule is made all the same; what follows is not
+    // disturbed.
     let batch = Batch { now: now(), claim: Some(claimed), ops: vec![schedule(&t), cancel(t.id)] };
     let answers = owner.lane.apply(batch).await.unwrap();
     assert_eq!(answers[0], Answer::Refused(Refusal::OutOfMemory));

@@ -65,7 +65,8 @@ async fn replicated_writes_wait_for_replicas() {
     }
 }
 
-/// The answer to a write with a claim is lost, others wait behind it, and no replica confirms the claim.
+/// The answer to a write with a claim is lost, others wait behind it, and no replica confirms the
+/// claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unconfirmed_claim_that_was_recovered_holds_the_lane_and_does_not_end_it() {
     let server = Server::start();

@@ -24,8 +24,8 @@ fn assert_empty(server: &Server) {
     assert_eq!(left, Vec::<String>::new(), "keys are left");
 }
 
-/// Commands for each timer, those within scripts too: what was counted, and about 15 % more. A number far below its bound
-/// is a success to be written down: lower the bound then.
+/// Commands for each timer, those within scripts too: what was counted, and about 15 % more. A
+/// number far below its bound is a success to be written down: lower the bound then.
 struct Bounds {
     schedule: f64,
     take: f64,
@@ -224,7 +224,8 @@ async fn a_lone_timer_takes_few_commands() {
     let filed = server.commands();
     assert_eq!(owner.one(ack(lone.id)).await, Answer::Done);
     let settled = server.commands();
-    // Each: what counts commands, the reads (outcomes of former owners among them), the call, and what it does.
+    // Each: what counts commands, the reads (outcomes of former owners among them), the call, and
+    // what it does.
     println!("schedule: {} commands, acknowledge: {}", filed - before, settled - filed);
     assert!(filed - before <= 10, "{}", filed - before);
     assert!(settled - filed <= 10, "{}", settled - filed);

@@ -1,9 +1,10 @@
-//! What several brokers on one store need of it besides partitions: a lease, and a place for the topology.
+//! What several brokers on one store need of it besides partitions: a lease, and a place for the
+//! topology.
 //!
-//! Purpose: leader election by a lease that runs out by itself, the term that rises with it, and the last topology, so
-//! that a new leader moves as little as possible.
-//! Invariant: a term is given out once and terms only rise; whoever holds no lease publishes nothing. All of it is
-//! advice: the truth about a partition is its owner record.
+//! Purpose: leader election by a lease that runs out by itself, the term that rises with it, and
+//! the last topology, so that a new leader moves as little as possible.
+//! Invariant: a term is given out once and terms only rise; whoever holds no lease publishes
+//! nothing. All of it is advice: the truth about a partition is its owner record.
 //! Not in here: when to campaign, renew or resign.
 
 use bytes::Bytes;
@@ -16,22 +17,26 @@ use crate::lane::Store;
 
 /// What a store that several processes share offers them; see [`Store::coordination`].
 pub trait Coordination: Send + Sync + 'static {
-    /// Takes the lease if nobody has it, or if it is held under the candidate's own address: an address has one process,
-    /// so that is an earlier life of it. A lease that the candidate has already (its answer was lost) is renewed and keeps
-    /// its term; otherwise the term is raised above every term before by the same rule as [`Store::raise_term`], and above
-    /// what the candidate has seen.
+    /// Takes the lease if nobody has it, or if it is held under the candidate's own address: an
+    /// address has one process, so that is an earlier life of it. A lease that the candidate has
+    /// already (its answer was lost) is renewed and keeps its term; otherwise the term is raised
+    /// above every term before by the same rule as [`Store::raise_term`], and above what the
+    /// candidate has seen.
     fn campaign(&self, candidate: Candidate) -> StoreFuture<Campaigned>;
 
-    /// Makes the lease last `ttl_ms` from now, if it still is the caller's; `false`: it is not, and the caller leads no more.
+    /// Makes the lease last `ttl_ms` from now, if it still is the caller's; `false`: it is not, and
+    /// the caller leads no more.
     fn renew(&self, lease: Lease, ttl_ms: u64) -> StoreFuture<bool>;
 
     /// Gives the lease up, if it still is the caller's; `false`: it was not.
     fn resign(&self, lease: Lease) -> StoreFuture<bool>;
 
-    /// Keeps the topology for the next leader, if the lease still is the caller's; `false`: it is not, nothing was kept.
+    /// Keeps the topology for the next leader, if the lease still is the caller's; `false`: it is
+    /// not, nothing was kept.
     fn publish(&self, lease: Lease, topology: Bytes) -> StoreFuture<bool>;
 
-    /// The partitions whose place in the store did not answer just now. Comes within about half a second.
+    /// The partitions whose place in the store did not answer just now. Comes within about half a
+    /// second.
     fn unreachable(&self) -> StoreFuture<Vec<PartitionId>>;
 }
 
@@ -44,8 +49,8 @@ pub struct Candidate {
     pub incarnation: u64,
     /// How long the lease is to last, ms; at least 1.
     pub ttl_ms: u64,
-    /// The highest term it knows of, less than [`MAX_TERM`](mtimer_types::limits::MAX_TERM): a new one is above, also in a
-    /// store that has forgotten it.
+    /// The highest term it knows of, less than [`MAX_TERM`](mtimer_types::limits::MAX_TERM): a new
+    /// one is above, also in a store that has forgotten it.
     pub seen: Term,
 }
 

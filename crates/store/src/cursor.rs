@@ -1,10 +1,12 @@
-//! How far an owner has loaded its pending timers, for stores that keep them ordered by (fire time, id).
+//! How far an owner has loaded its pending timers, for stores that keep them ordered by (fire time,
+//! id).
 //!
 //! Purpose: the bookkeeping behind [`crate::Loaded::horizon`], shared by such stores.
 //!
-//! Invariant: everything pending below [`LoadCursor::start`] was returned, except what [`LoadCursor::pop_behind`]
-//! still holds. More timers can share one millisecond than one load may return, so the cursor can stand in the
-//! middle of one; what is filed behind it in that millisecond is remembered by id.
+//! Invariant: everything pending below [`LoadCursor::start`] was returned, except what
+//! [`LoadCursor::pop_behind`] still holds. More timers can share one millisecond than one load may
+//! return, so the cursor can stand in the middle of one; what is filed behind it in that
+//! millisecond is remembered by id.
 //!
 //! Not in here: reading the timers.
 
@@ -12,7 +14,8 @@ use std::collections::BTreeSet;
 
 use mtimer_types::{Time, TimerId};
 
-/// Ids remembered behind the cursor, at most; beyond it the millisecond is loaded again from its beginning.
+/// Ids remembered behind the cursor, at most; beyond it the millisecond is loaded again from its
+/// beginning.
 const MAX_BEHIND: usize = 65_536;
 
 /// How far an owner has loaded.
@@ -31,7 +34,8 @@ impl LoadCursor {
         Time::from_ms(self.next.saturating_sub(1))
     }
 
-    /// Where to read on: the first millisecond, and the id in it after which to start. `None`: all is loaded.
+    /// Where to read on: the first millisecond, and the id in it after which to start. `None`: all
+    /// is loaded.
     pub fn start(&self) -> Option<(Time, Option<TimerId>)> {
         (self.next <= Time::MAX.as_ms()).then(|| (Time::from_ms(self.next), self.inside))
     }
@@ -52,8 +56,9 @@ impl LoadCursor {
         }
     }
 
-    /// An id that was filed behind the cursor, in the millisecond of [`Self::start`]. If it is still pending there, this
-    /// load must return it. A load reads on from the start only when there are none left.
+    /// An id that was filed behind the cursor, in the millisecond of [`Self::start`]. If it is
+    /// still pending there, this load must return it. A load reads on from the start only when
+    /// there are none left.
     pub fn pop_behind(&mut self) -> Option<TimerId> {
         self.behind.pop_first()
     }

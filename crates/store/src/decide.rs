@@ -1,15 +1,15 @@
 //! What every operation does, as pure decisions over a small table.
 //!
-//! Purpose: one implementation of [`crate::op`] for every store that can read before it writes (the in-memory model,
-//! the embedded store; one that has to be read remotely through a [`crate::view`]). A store brings a [`Table`];
-//! [`apply`] reads and writes it and answers.
+//! Purpose: one implementation of [`crate::op`] for every store that can read before it writes (the
+//! in-memory model, the embedded store; one that has to be read remotely through a
+//! [`crate::view`]). A store brings a [`Table`]; [`apply`] reads and writes it and answers.
 //!
-//! Invariant: a decision reads everything it needs before its first write, so an operation that fails to read
-//! changes nothing. A live key names a live timer; a timer that leaves takes its key along only if the key still
-//! names it.
+//! Invariant: a decision reads everything it needs before its first write, so an operation that
+//! fails to read changes nothing. A live key names a live timer; a timer that leaves takes its key
+//! along only if the key still names it.
 //!
-//! Not in here: who may write (epoch and nonce), `claimed-until`, batches, files, counting, refusals for want of
-//! memory. Those belong to the store.
+//! Not in here: who may write (epoch and nonce), `claimed-until`, batches, files, counting,
+//! refusals for want of memory. Those belong to the store.
 
 mod change;
 mod settle;
@@ -114,7 +114,8 @@ pub trait Table {
     /// The timer of this id, wherever it is.
     fn row(&mut self, id: TimerId) -> Result<Option<Row>, Self::Error>;
 
-    /// Stores `after` in place of `before` (the row of the same id as it was read; `None`: there was none).
+    /// Stores `after` in place of `before` (the row of the same id as it was read; `None`: there
+    /// was none).
     fn put(&mut self, before: Option<&Row>, after: Row) -> Result<(), Self::Error>;
 
     /// Removes a row, given as it was read.
@@ -132,7 +133,8 @@ pub trait Table {
     /// Remembers how a timer ended, from `now` on for the repeat horizon.
     fn set_ended(&mut self, id: TimerId, how: Ended, now: Time) -> Result<(), Self::Error>;
 
-    /// The answer to a cancel or reschedule, if it was stored not more than the repeat horizon before `now`.
+    /// The answer to a cancel or reschedule, if it was stored not more than the repeat horizon
+    /// before `now`.
     fn answered(&mut self, request: RequestId, now: Time) -> Result<Option<Answer>, Self::Error>;
 
     /// Remembers the answer to a cancel or reschedule.

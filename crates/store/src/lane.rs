@@ -16,8 +16,8 @@ use crate::op::Op;
 
 /// The answer to a call on a [`Store`].
 pub type StoreFuture<T, E = StoreError> = BoxFuture<'static, Result<T, E>>;
-/// The answer to a call on a [`Lane`]. The call itself fixes the place in the lane; dropping the future abandons the
-/// answer, not the call.
+/// The answer to a call on a [`Lane`]. The call itself fixes the place in the lane; dropping the
+/// future abandons the answer, not the call.
 pub type LaneFuture<T> = BoxFuture<'static, Result<T, LaneError>>;
 
 /// A place where the timers of all partitions live.
@@ -28,17 +28,18 @@ pub trait Store: Send + Sync + 'static {
     /// Reads who owns a partition.
     fn owner(&self, partition: PartitionId) -> StoreFuture<OwnerRecord>;
 
-    /// Makes the caller the partition's only writer. Refused unless the stored epoch is the expected one and
-    /// (term, version) is higher than the stored pair; a stored nonce equal to the caller's means that the answer had
-    /// been lost, and is success. The new epoch is max(stored + 1, the store's clock in ms).
+    /// Makes the caller the partition's only writer. Refused unless the stored epoch is the
+    /// expected one and (term, version) is higher than the stored pair; a stored nonce equal to the
+    /// caller's means that the answer had been lost, and is success. The new epoch is max(stored +
+    /// 1, the store's clock in ms).
     fn acquire(&self, acquire: Acquire) -> StoreFuture<Acquired, AcquireError>;
 
-    /// Raises and returns the cluster's term: whoever holds a lower one can acquire nothing any more that was acquired
-    /// under a higher one.
+    /// Raises and returns the cluster's term: whoever holds a lower one can acquire nothing any
+    /// more that was acquired under a higher one.
     fn raise_term(&self) -> StoreFuture<Term>;
 
-    /// The store's clocks: one a Redis master; none if the store has no clock of its own. A store that has clocks lists at
-    /// least one at all times.
+    /// The store's clocks: one a Redis master; none if the store has no clock of its own. A store
+    /// that has clocks lists at least one at all times.
     fn clocks(&self) -> Vec<StoreClock>;
 
     /// What brokers need that share the store; `None`: it belongs to one process alone.
@@ -58,8 +59,9 @@ pub trait Store: Send + Sync + 'static {
 pub struct StoreClock {
     /// Which clock: the same name for as long as the store has it.
     pub name: String,
-    /// Reads it when it is first polled: µs since the Unix epoch, at some moment between then and its completion. It waits
-    /// for no other clock, and has no time limit of its own. Dropping it gives the reading up.
+    /// Reads it when it is first polled: µs since the Unix epoch, at some moment between then and
+    /// its completion. It waits for no other clock, and has no time limit of its own. Dropping it
+    /// gives the reading up.
     pub reading: StoreFuture<u64>,
 }
 
@@ -93,7 +95,8 @@ pub struct OwnerRecord {
     pub version: u64,
     /// The highest claim stored in any epoch.
     pub claimed_until: Time,
-    /// The owner has given it up in good order: whoever is to have it next need not wait for anything.
+    /// The owner has given it up in good order: whoever is to have it next need not wait for
+    /// anything.
     pub released: bool,
 }
 
@@ -120,8 +123,8 @@ pub struct Acquired {
     pub epoch: Epoch,
     /// What predecessors may have sent: everything pending with a fire time at or below this.
     pub prior_claim: Time,
-    /// Deliveries that the predecessor had under way when it released the partition in good order; empty after a crash.
-    /// Stays stored until this owner releases in turn.
+    /// Deliveries that the predecessor had under way when it released the partition in good order;
+    /// empty after a crash. Stays stored until this owner releases in turn.
     pub in_flight: Vec<InFlight>,
 }
 
@@ -180,10 +183,11 @@ pub struct InFlight {
 
 /// The ordered stream of one owner's work on one partition.
 ///
-/// Every call takes its place in the lane when it is made (not when its future is polled); calls take effect in that
-/// order, and their answers are ready in that order. While the store is away the lane waits, reconnects, resends what
-/// was not applied, and repeats what may have been; [`Lane::health`] tells. So an answer never means "unknown":
-/// it comes late or says that the lane has ended.
+/// Every call takes its place in the lane when it is made (not when its future is polled); calls
+/// take effect in that order, and their answers are ready in that order. While the store is away
+/// the lane waits, reconnects, resends what was not applied, and repeats what may have been;
+/// [`Lane::health`] tells. So an answer never means "unknown": it comes late or says that the lane
+/// has ended.
 pub trait Lane: Send + Sync {
     /// The epoch under which the partition was acquired.
     fn epoch(&self) -> Epoch;
@@ -194,7 +198,8 @@ pub trait Lane: Send + Sync {
     /// Loads pending timers in the order of time, as a basis for the wheel. See [`Loaded`].
     fn load(&self, load: Load) -> LaneFuture<Loaded>;
 
-    /// The owner has forgotten every pending timer with a fire time after `beyond`: they must be loaded again in time.
+    /// The owner has forgotten every pending timer with a fire time after `beyond`: they must be
+    /// loaded again in time.
     fn unload(&self, beyond: Time) -> LaneFuture<()>;
 
     /// Finds a timer, live or dead.
@@ -206,10 +211,12 @@ pub trait Lane: Send + Sync {
     /// Parked timers of one destination, about the longest parked first.
     fn parked(&self, dest: Destination, cursor: u64, limit: u32) -> LaneFuture<Page<Record>>;
 
-    /// Dead letters that match, oldest first. A page may have fewer than `limit` (even none) and yet a next cursor.
+    /// Dead letters that match, oldest first. A page may have fewer than `limit` (even none) and
+    /// yet a next cursor.
     fn dead(&self, filter: DeadFilter, cursor: u64, limit: u32) -> LaneFuture<Page<DeadLetter>>;
 
-    /// Taken timers that are not unconfirmed: as many as were under way, however many are unconfirmed.
+    /// Taken timers that are not unconfirmed: as many as were under way, however many are
+    /// unconfirmed.
     fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Taken>>;
 
     /// Unconfirmed timers, the longest unconfirmed first.
@@ -218,9 +225,9 @@ pub trait Lane: Send + Sync {
     /// Counts, cheap enough for a status page.
     fn census(&self) -> LaneFuture<Census>;
 
-    /// Gives the partition up in good order. `in_flight` is all that this owner has sent and not settled: what it has
-    /// claimed beside that was not sent, so claimed-until falls back to where it was when the partition was acquired.
-    /// Every later call answers [`LaneError::Closed`].
+    /// Gives the partition up in good order. `in_flight` is all that this owner has sent and not
+    /// settled: what it has claimed beside that was not sent, so claimed-until falls back to where
+    /// it was when the partition was acquired. Every later call answers [`LaneError::Closed`].
     fn release(&self, in_flight: Vec<InFlight>) -> LaneFuture<()>;
 
     /// Whether the store can be reached. The owner refuses new work while it is down.
@@ -242,8 +249,9 @@ pub enum Health {
 /// Why a lane has ended. The owner drops the partition's wheel at once.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LaneError {
-    /// Another owner has acquired the partition. Nothing of this call was applied, unless its answer was lost on the way
-    /// before that ([`Health::Down`] while it waited): then nobody can tell any more.
+    /// Another owner has acquired the partition. Nothing of this call was applied, unless its
+    /// answer was lost on the way before that ([`Health::Down`] while it waited): then nobody can
+    /// tell any more.
     #[error("partition {partition} belongs to epoch {stored} now, ours was {ours}")]
     Fenced {
         /// Which.
@@ -279,10 +287,11 @@ pub struct Load {
 
 /// What was loaded.
 ///
-/// `horizon`: every timer that was pending at this point of the lane with a fire time at or below it has been returned
-/// by this or an earlier load since the last [`Lane::unload`] below it. A timer that is filed at or below the horizon
-/// by an operation that comes after this load in the lane is the owner's own to remember. A load may return timers
-/// beyond the horizon, and timers that the owner has already.
+/// `horizon`: every timer that was pending at this point of the lane with a fire time at or below
+/// it has been returned by this or an earlier load since the last [`Lane::unload`] below it. A
+/// timer that is filed at or below the horizon by an operation that comes after this load in the
+/// lane is the owner's own to remember. A load may return timers beyond the horizon, and timers
+/// that the owner has already.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Loaded {
     /// In no particular order.
@@ -309,8 +318,8 @@ pub struct LoadedTimer {
 pub struct Page<T> {
     /// The rows.
     pub rows: Vec<T>,
-    /// Where to go on; `None` at the end. A listing starts at cursor 0. Rows that come or go while a listing is under way
-    /// may or may not be seen, all others are seen exactly once.
+    /// Where to go on; `None` at the end. A listing starts at cursor 0. Rows that come or go while
+    /// a listing is under way may or may not be seen, all others are seen exactly once.
     pub next: Option<u64>,
 }
 
@@ -334,7 +343,8 @@ impl DeadFilter {
 /// A dead letter, complete.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeadLetter {
-    /// The timer; [`crate::Progress::failed`] is its number of failed attempts, `last_error` its last error.
+    /// The timer; [`crate::Progress::failed`] is its number of failed attempts, `last_error` its
+    /// last error.
     pub record: Record,
     /// Why.
     pub reason: DeadReason,
@@ -377,7 +387,7 @@ pub struct Census {
     pub dead: u64,
     /// Live keys.
     pub keys: u64,
-    /// Everything else that is left in the store for this partition besides remembered outcomes and fixed facts (index
-    /// entries, entries for moved ids): 0 once all of the above are 0.
+    /// Everything else that is left in the store for this partition besides remembered outcomes and
+    /// fixed facts (index entries, entries for moved ids): 0 once all of the above are 0.
     pub residue: u64,
 }

@@ -1,13 +1,15 @@
-//! The store contract: what a partition's owner asks of the place where timers live, in terms of timers and time.
+//! The store contract: what a partition's owner asks of the place where timers live, in terms of
+//! timers and time.
 //!
-//! Purpose: one trait for the hardest store (Redis Cluster: answers arrive later, in order, may be lost, may say
-//! *fenced*) that the easy ones keep as well; the record format they share; an in-memory model with injectable
-//! faults; a conformance suite that every store passes.
+//! Purpose: one trait for the hardest store (Redis Cluster: answers arrive later, in order, may be
+//! lost, may say *fenced*) that the easy ones keep as well; the record format they share; an
+//! in-memory model with injectable faults; a conformance suite that every store passes.
 //!
-//! Invariant: everything that decides is in [`op`] (what each operation means) and is the same for every store.
+//! Invariant: everything that decides is in [`op`] (what each operation means) and is the same for
+//! every store.
 //!
-//! Not in here: slots, scripts, connections, files, the wheel, sessions. The owner of a partition never learns how
-//! its store files timers.
+//! Not in here: slots, scripts, connections, files, the wheel, sessions. The owner of a partition
+//! never learns how its store files timers.
 
 #![warn(missing_docs)]
 

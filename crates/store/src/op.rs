@@ -2,33 +2,37 @@
 //!
 //! ## Places
 //!
-//! A live timer is in exactly one [`Place`]: *pending* at a time to fire, *parked* until its destination has room,
-//! or *taken* (an at-most-once timer that was or is about to be sent). A *dead* one is a dead letter. A live timer
-//! holds its key, unless it is taken and unconfirmed; a dead one holds none.
+//! A live timer is in exactly one [`Place`]: *pending* at a time to fire, *parked* until its
+//! destination has room, or *taken* (an at-most-once timer that was or is about to be sent). A
+//! *dead* one is a dead letter. A live timer holds its key, unless it is taken and unconfirmed; a
+//! dead one holds none.
 //!
 //! ## Repeats
 //!
-//! Every operation is idempotent, because a lane repeats what may or may not have been applied: a schedule by its
-//! id, cancel and reschedule by their [`RequestId`] (whose answer is kept for [`REPEAT_HORIZON_MS`] at least),
-//! everything else by the place it would move the timer to. A repeat gives the answer of the first time (of a schedule:
-//! the same, as not new). What would remove a timer finds it gone the second time.
+//! Every operation is idempotent, because a lane repeats what may or may not have been applied: a
+//! schedule by its id, cancel and reschedule by their [`RequestId`] (whose answer is kept for
+//! [`REPEAT_HORIZON_MS`] at least), everything else by the place it would move the timer to. A
+//! repeat gives the answer of the first time (of a schedule: the same, as not new). What would
+//! remove a timer finds it gone the second time.
 //!
 //! ## Claims
 //!
-//! `prior_claim` is the highest `claimed-until` that was stored when the owner acquired the partition. A pending timer
-//! is *covered* (a predecessor may have sent it) if its fire time is at or below `prior_claim`, unless its
-//! [`Progress::fresh`] says that it was filed there in the present epoch. Whenever an operation files a timer as
-//! pending with a fire time at or below `prior_claim` it sets `fresh` to its epoch; filing it above clears it. In any
-//! other place `fresh` means nothing, and a move there may leave it as it was.
-//! A parked timer is never covered. [`Record::attempt`] is 1 + failed attempts, + 1 when covered.
+//! `prior_claim` is the highest `claimed-until` that was stored when the owner acquired the
+//! partition. A pending timer is *covered* (a predecessor may have sent it) if its fire time is at
+//! or below `prior_claim`, unless its [`Progress::fresh`] says that it was filed there in the
+//! present epoch. Whenever an operation files a timer as pending with a fire time at or below
+//! `prior_claim` it sets `fresh` to its epoch; filing it above clears it. In any other place
+//! `fresh` means nothing, and a move there may leave it as it was. A parked timer is never covered.
+//! [`Record::attempt`] is 1 + failed attempts, + 1 when covered.
 //!
 //! ## Endings
 //!
-//! Cancelled, replaced and expired timers, and at-most-once timers that were acknowledged, leave an [`Ended`] under
-//! their id for [`REPEAT_HORIZON_MS`]; so does a cancel of an id that is nowhere ([`Ended::CancelledUnseen`], anew with
-//! every such cancel). A timer that is purged or trimmed leaves [`Ended::Dead`], unless it died or became unconfirmed
-//! longer than the horizon before [`Batch::now`]: a schedule that old cannot be repeated.
-//! Plain acknowledgements leave none: the owner's memory is enough.
+//! Cancelled, replaced and expired timers, and at-most-once timers that were acknowledged, leave an
+//! [`Ended`] under their id for [`REPEAT_HORIZON_MS`]; so does a cancel of an id that is nowhere
+//! ([`Ended::CancelledUnseen`], anew with every such cancel). A timer that is purged or trimmed
+//! leaves [`Ended::Dead`], unless it died or became unconfirmed longer than the horizon before
+//! [`Batch::now`]: a schedule that old cannot be repeated. Plain acknowledgements leave none: the
+//! owner's memory is enough.
 //!
 //! [`REPEAT_HORIZON_MS`]: mtimer_types::limits::REPEAT_HORIZON_MS
 
@@ -62,17 +66,18 @@ pub enum Place {
     Dead,
 }
 
-/// Names a client's cancel or reschedule, so that a repeat gets the old answer. Random, made by the client.
+/// Names a client's cancel or reschedule, so that a repeat gets the old answer. Random, made by the
+/// client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RequestId(pub u64);
 
-/// Operations that are applied in order, each one exactly once, each one whole or not at all. A store may apply them
-/// in several steps; a crash in between leaves a prefix. Schedules without a key that follow each other may change places,
-/// which nobody can tell by the outcome.
+/// Operations that are applied in order, each one exactly once, each one whole or not at all. A
+/// store may apply them in several steps; a crash in between leaves a prefix. Schedules without a
+/// key that follow each other may change places, which nobody can tell by the outcome.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// The cluster clock when the batch was made: the time of death of dead letters, the time at which a timer becomes
-    /// unconfirmed, the start of the repeat horizon.
+    /// The cluster clock when the batch was made: the time of death of dead letters, the time at
+    /// which a timer becomes unconfirmed, the start of the repeat horizon.
     pub now: Time,
     /// If set, `claimed-until` becomes at least this, before or together with the operations.
     pub claim: Option<Time>,
@@ -83,24 +88,25 @@ pub struct Batch {
 /// One operation.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// Files a new timer as pending at its due time, tier 0. Looked at in this order: a timer of this id (live or
-    /// dead), an [`Ended`] of this id, the key. See [`ScheduleAnswer`].
+    /// Files a new timer as pending at its due time, tier 0. Looked at in this order: a timer of
+    /// this id (live or dead), an [`Ended`] of this id, the key. See [`ScheduleAnswer`].
     Schedule {
         /// The timer, valid, of this partition.
         timer: Arc<Timer>,
         /// What to do if its key names a live timer.
         policy: KeyPolicy,
     },
-    /// Removes a timer that was not and will not be delivered; stops the future attempts of any other.
+    /// Removes a timer that was not and will not be delivered; stops the future attempts of any
+    /// other.
     ///
     /// A delivery is under way if `in_flight` is above the record's failed attempts: an outcome may
     /// have been applied since the owner made the request. Looked at in this order:
     ///
     /// - Dead, unconfirmed, or taken in another epoch: nothing changes, too late.
     /// - A delivery is under way: too late. A pending or parked timer gets [`Progress::stopped`].
-    /// - Attempt 1 (see above; covered counts) and not stopped: removed, leaves [`Ended::Cancelled`].
-    ///   So is a timer that this epoch has taken: without a delivery under way it was not sent. (A covered
-    ///   attempt counts as failed once it is taken.)
+    /// - Attempt 1 (see above; covered counts) and not stopped: removed, leaves
+    ///   [`Ended::Cancelled`]. So is a timer that this epoch has taken: without a delivery under
+    ///   way it was not sent. (A covered attempt counts as failed once it is taken.)
     /// - Any other becomes a dead letter for [`DeadReason::Stopped`] (a covered attempt counts as
     ///   failed there), too late.
     Cancel {
@@ -111,9 +117,9 @@ pub enum Op {
         /// For repeats.
         request: RequestId,
     },
-    /// Files a pending or parked timer of attempt 1 as pending at `due`, tier 0, which becomes its due time.
-    /// Anything else (in flight, covered, retried, stopped, taken, dead): too late, nothing changes. This is looked at
-    /// before the deadline.
+    /// Files a pending or parked timer of attempt 1 as pending at `due`, tier 0, which becomes its
+    /// due time. Anything else (in flight, covered, retried, stopped, taken, dead): too late,
+    /// nothing changes. This is looked at before the deadline.
     Reschedule {
         /// Which.
         target: Target,
@@ -125,26 +131,27 @@ pub enum Op {
         request: RequestId,
     },
     /// Moves a pending or parked at-most-once timer to *taken* under this epoch. It keeps its key.
-    /// Done also if this epoch has already taken it (and it is not unconfirmed); gone if it is anywhere else or
-    /// nowhere, or at-least-once.
+    /// Done also if this epoch has already taken it (and it is not unconfirmed); gone if it is
+    /// anywhere else or nowhere, or at-least-once.
     Take {
         /// Which.
         id: TimerId,
         /// Becomes its [`Progress::failed`] (so that a covered attempt stays counted).
         failed: u32,
     },
-    /// Ends or continues a timer after a delivery, a missed deadline or a lost client. See [`Verdict`].
+    /// Ends or continues a timer after a delivery, a missed deadline or a lost client. See
+    /// [`Verdict`].
     Settle {
         /// Which.
         id: TimerId,
         /// How.
         verdict: Verdict,
-        /// The timer, if the owner has it in memory. A store may remove it by this without reading it first: nearly all
-        /// timers end so.
+        /// The timer, if the owner has it in memory. A store may remove it by this without reading
+        /// it first: nearly all timers end so.
         timer: Option<Arc<Timer>>,
     },
-    /// Moves a pending timer, or one this epoch has taken and not sent (nor unconfirmed), to its destination's park.
-    /// Done also if it is parked; gone if it is anywhere else or nowhere.
+    /// Moves a pending timer, or one this epoch has taken and not sent (nor unconfirmed), to its
+    /// destination's park. Done also if it is parked; gone if it is anywhere else or nowhere.
     Park {
         /// Which.
         id: TimerId,
@@ -159,9 +166,10 @@ pub enum Op {
         fire: Time,
     },
     /// Files a dead or unconfirmed timer as pending at `fire`, tier 0, with a new retry budget
-    /// ([`Progress::budget_from`] becomes its failed attempts; an unconfirmed one counts one more), not stopped,
-    /// without a deadline that is before [`Batch::now`]. It takes its key back;
-    /// if that names another live timer: [`Answer::KeyTaken`], nothing changes. Done also if it is pending; else gone.
+    /// ([`Progress::budget_from`] becomes its failed attempts; an unconfirmed one counts one more),
+    /// not stopped, without a deadline that is before [`Batch::now`]. It takes its key back; if
+    /// that names another live timer: [`Answer::KeyTaken`], nothing changes. Done also if it is
+    /// pending; else gone.
     Replay {
         /// Which.
         id: TimerId,
@@ -173,8 +181,8 @@ pub enum Op {
         /// Which.
         id: TimerId,
     },
-    /// Removes the oldest retained timers of one kind: those retained since before `before`, and the oldest of more
-    /// than `keep`; at most `limit` of them. Answers [`Answer::Trimmed`].
+    /// Removes the oldest retained timers of one kind: those retained since before `before`, and
+    /// the oldest of more than `keep`; at most `limit` of them. Answers [`Answer::Trimmed`].
     Trim {
         /// Which kind.
         of: Retained,
@@ -193,7 +201,8 @@ impl Op {
         Self::Settle { id, verdict, timer: None }
     }
 
-    /// The timer that the operation names by its id: of one that names a key, only the partition knows which it is.
+    /// The timer that the operation names by its id: of one that names a key, only the partition
+    /// knows which it is.
     pub fn id(&self) -> Option<TimerId> {
         match self {
             Self::Schedule { timer, .. } => Some(timer.id),
@@ -224,16 +233,17 @@ pub enum Retained {
 pub enum Verdict {
     /// Done: removes a pending, parked or taken timer and frees its key. Gone if dead or nowhere.
     Ack,
-    /// An `ok` for a delivery that this owner does not remember: like `Ack`, if a delivery with this number can have
-    /// happened (failed attempts >= `attempt`, or `attempt` <= failed + 1 and covered, or taken); else gone. Attempts
-    /// count from 1: 0 is gone.
+    /// An `ok` for a delivery that this owner does not remember: like `Ack`, if a delivery with
+    /// this number can have happened (failed attempts >= `attempt`, or `attempt` <= failed + 1 and
+    /// covered, or taken); else gone. Attempts count from 1: 0 is gone.
     LateAck {
         /// The attempt it answers.
         attempt: u32,
     },
-    /// Files a pending timer as pending at `fire` in `tier`, with `failed` failed attempts and the error.
-    /// A record that has that many failed attempts already is left as it is (a repeat). A stopped timer becomes a
-    /// dead letter for [`DeadReason::Stopped`] instead. Gone if it is not pending.
+    /// Files a pending timer as pending at `fire` in `tier`, with `failed` failed attempts and the
+    /// error. A record that has that many failed attempts already is left as it is (a repeat). A
+    /// stopped timer becomes a dead letter for [`DeadReason::Stopped`] instead. Gone if it is not
+    /// pending.
     Retry {
         /// When.
         fire: Time,
@@ -241,10 +251,12 @@ pub enum Verdict {
         tier: u8,
         /// Failed attempts, this one included.
         failed: u32,
-        /// The handler's words, or what went wrong; at most 512 bytes (a longer text is cut), empty for none.
+        /// The handler's words, or what went wrong; at most 512 bytes (a longer text is cut), empty
+        /// for none.
         error: Box<str>,
     },
-    /// Moves a pending, parked or taken timer to the dead letters and frees its key. Done also if dead.
+    /// Moves a pending, parked or taken timer to the dead letters and frees its key. Done also if
+    /// dead.
     Dead {
         /// Why.
         reason: DeadReason,
@@ -256,8 +268,9 @@ pub enum Verdict {
     /// Its deadline passed before it was sent: removes a pending or parked timer, or one that this
     /// epoch has taken and not sent (nor unconfirmed), frees its key, leaves [`Ended::Expired`].
     Expired,
-    /// Nobody will settle this taken timer: frees its key and makes it unconfirmed as of [`Batch::now`]; it stays
-    /// until a late ok, a replay, a purge or a trim. Done also if so already; gone if it is not taken.
+    /// Nobody will settle this taken timer: frees its key and makes it unconfirmed as of
+    /// [`Batch::now`]; it stays until a late ok, a replay, a purge or a trim. Done also if so
+    /// already; gone if it is not taken.
     Unconfirmed,
 }
 
@@ -290,13 +303,14 @@ pub enum Answer {
 /// To [`Op::Schedule`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ScheduleAnswer {
-    /// Stored, now or by an earlier request with the same content (wherever the timer is by now: pending, parked,
-    /// taken, dead).
+    /// Stored, now or by an earlier request with the same content (wherever the timer is by now:
+    /// pending, parked, taken, dead).
     Scheduled {
         /// False if it was stored before.
         new: bool,
-        /// The live timer whose key it took over, now ended as [`Ended::Replaced`] (wherever it was; if it had been
-        /// delivered, later outcomes find nothing). `None` in the answer to a repeat.
+        /// The live timer whose key it took over, now ended as [`Ended::Replaced`] (wherever it
+        /// was; if it had been delivered, later outcomes find nothing). `None` in the answer to a
+        /// repeat.
         replaced: Option<TimerId>,
     },
     /// [`KeyPolicy::Keep`]: the key names this live timer; nothing changed.
@@ -316,8 +330,9 @@ pub enum CancelAnswer {
     Cancelled(TimerId),
     /// Delivered, being delivered, or possibly so; future attempts are stopped.
     TooLate(TimerId),
-    /// Nothing of that name. For an id, [`Ended::CancelledUnseen`] is remembered. (An id that ended as
-    /// [`Ended::Cancelled`] within the horizon gives `Cancelled`, one that ended otherwise gives `NotFound`.)
+    /// Nothing of that name. For an id, [`Ended::CancelledUnseen`] is remembered. (An id that ended
+    /// as [`Ended::Cancelled`] within the horizon gives `Cancelled`, one that ended otherwise gives
+    /// `NotFound`.)
     NotFound,
 }
 
@@ -337,11 +352,12 @@ pub enum RescheduleAnswer {
 /// Why a store would not take a write. None of these is final.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Only for operations that add: schedule, reschedule, replay; and for a cancel of what is not there, which would be
-    /// remembered.
+    /// Only for operations that add: schedule, reschedule, replay; and for a cancel of what is not
+    /// there, which would be remembered.
     #[error("the store is out of memory: raise its limit or let timers drain")]
     OutOfMemory,
-    /// The store takes no writes for now, or took none for so long that it may have forgotten whether this is a repeat.
+    /// The store takes no writes for now, or took none for so long that it may have forgotten
+    /// whether this is a repeat.
     #[error("the store takes no writes for now")]
     ReadOnly,
     /// Only for operations that add: the store may drop what it holds when its memory is full.
@@ -349,7 +365,8 @@ pub enum Refusal {
         "the store may evict what it holds when its memory is full: set its maxmemory-policy to noeviction"
     )]
     MayEvict,
-    /// Fewer replicas than the durability level asks for confirmed the write in time. It is stored and may stay.
+    /// Fewer replicas than the durability level asks for confirmed the write in time. It is stored
+    /// and may stay.
     #[error("the write was not confirmed by enough replicas in time")]
     NotReplicated,
 }

@@ -38,7 +38,8 @@ pub struct Progress {
     pub budget_from: u32,
     /// A cancel came too late: no attempt follows the one under way.
     pub stopped: bool,
-    /// Filed at its present fire time in this epoch, at or below the claims of predecessors (see [`crate::op`]).
+    /// Filed at its present fire time in this epoch, at or below the claims of predecessors (see
+    /// [`crate::op`]).
     pub fresh: Option<Epoch>,
     /// The last failed attempt's error, at most 512 bytes.
     pub last_error: Option<Box<str>>,
@@ -68,12 +69,14 @@ impl Record {
         Self { timer, progress: Progress::default() }
     }
 
-    /// The number of the next delivery: 1 + failed attempts, + 1 when a predecessor's claim covered it.
+    /// The number of the next delivery: 1 + failed attempts, + 1 when a predecessor's claim covered
+    /// it.
     pub const fn attempt(&self, covered: bool) -> u32 {
         self.progress.failed.saturating_add(1 + covered as u32)
     }
 
-    /// Whether a predecessor may have sent this timer, pending at `fire`, to an owner of `epoch` (see [`crate::op`]).
+    /// Whether a predecessor may have sent this timer, pending at `fire`, to an owner of `epoch`
+    /// (see [`crate::op`]).
     pub fn covered(&self, fire: Time, epoch: Epoch, prior_claim: Time) -> bool {
         fire <= prior_claim && self.progress.fresh != Some(epoch)
     }

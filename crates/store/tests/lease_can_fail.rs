@@ -1,5 +1,5 @@
-//! The conformance suite notices when a store breaks the contract of its lease: each test here puts one flaw between the
-//! suite and the in-memory store and names the tests that must fail for it.
+//! The conformance suite notices when a store breaks the contract of its lease: each test here puts
+//! one flaw between the suite and the in-memory store and names the tests that must fail for it.
 
 #![allow(clippy::unwrap_used, reason = "the store between the suite and the model is part of a test")]
 

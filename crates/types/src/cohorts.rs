@@ -19,8 +19,8 @@ pub struct Cohorts {
 }
 
 impl Cohorts {
-    /// Begins, for each slot, with a cohort that `random` chooses: clients should not begin with the
-    /// same one.
+    /// Begins, for each slot, with a cohort that `random` chooses: clients should not begin with
+    /// the same one.
     pub fn new(random: u64) -> Self {
         let begin = |n: usize| AtomicU16::new((mix(random ^ n as u64) >> 48) as u16 / RUN * RUN);
         Self { counters: (0..COUNTERS).map(begin).collect() }

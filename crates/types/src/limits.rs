@@ -4,12 +4,13 @@
 
 use crate::Term;
 
-/// Bytes of a group key or an app key. They are interned, so this bounds memory per destination, not per timer.
+/// Bytes of a group key or an app key. They are interned, so this bounds memory per destination,
+/// not per timer.
 pub const MAX_NAME_BYTES: usize = 128;
 /// Bytes of an application's key: room for a URL path or two UUIDs.
 pub const MAX_KEY_BYTES: usize = 256;
-/// Bytes of a payload: a frame of a few timers stays under the frame limit, and one Redis script moving a handful
-/// stays around a millisecond.
+/// Bytes of a payload: a frame of a few timers stays under the frame limit, and one Redis script
+/// moving a handful stays around a millisecond.
 pub const MAX_PAYLOAD_BYTES: usize = 64 * 1024;
 /// Bytes of a handler's error text that are kept.
 pub const MAX_ERROR_BYTES: usize = 512;
@@ -21,14 +22,16 @@ pub const MIN_CALLBACK_TIMEOUT_MS: u32 = 100;
 pub const MAX_CALLBACK_TIMEOUT_MS: u32 = 86_400_000;
 /// Callback timeout when a timer has none, ms.
 pub const DEFAULT_CALLBACK_TIMEOUT_MS: u32 = 30_000;
-/// Retry tiers a timer may bring: the track number of a slot is one byte, and nobody waits for more.
+/// Retry tiers a timer may bring: the track number of a slot is one byte, and nobody waits for
+/// more.
 pub const MAX_RETRY_TIERS: usize = 32;
 /// Longest single retry delay, ms: 30 days.
 pub const MAX_RETRY_DELAY_MS: u32 = 30 * 86_400_000;
 /// Retry delays when neither timer nor destination has any, ms.
 pub const DEFAULT_RETRY_TIERS_MS: [u32; 5] = [1_000, 5_000, 30_000, 120_000, 600_000];
 
-/// A repeated request this old, ms, is refused as unknown: outcomes are remembered no longer than this.
+/// A repeated request this old, ms, is refused as unknown: outcomes are remembered no longer than
+/// this.
 pub const REPEAT_HORIZON_MS: u64 = 30_000;
 /// How far ahead of a broker's clock a request may have been sent, ms: more than a client's view of
 /// that clock can be wrong by. Such a request looks younger than it is, by as much.
@@ -39,15 +42,17 @@ pub const MAX_PARTITIONS: u16 = 1_024;
 
 /// Most brokers of a cluster: each holds a connection to the leader, and clients one to each.
 pub const MAX_BROKERS: usize = 128;
-/// Sessions of observers that a broker takes beyond those of clients and of other brokers: probes, operators, dashboards.
+/// Sessions of observers that a broker takes beyond those of clients and of other brokers: probes,
+/// operators, dashboards.
 pub const MAX_OBSERVERS: usize = 256;
-/// Terms are below this, which is a time in ms far beyond every clock: a higher one that somebody claims to have seen is
-/// nonsense, and believed it would leave no room for later ones.
+/// Terms are below this, which is a time in ms far beyond every clock: a higher one that somebody
+/// claims to have seen is nonsense, and believed it would leave no room for later ones.
 pub const MAX_TERM: Term = Term(1 << 50);
 /// Bytes of a broker's address.
 pub const MAX_ADDRESS_BYTES: usize = 255;
 
-/// Bytes of a frame before the handshake is done: a hello fits easily, and a stranger can make us hold no more.
+/// Bytes of a frame before the handshake is done: a hello fits easily, and a stranger can make us
+/// hold no more.
 pub const MAX_FRAME_BEFORE_AUTH: usize = 4 * 1024;
 /// Bytes of a frame afterwards: a batch of 1,000 small timers or of 60 largest.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
@@ -65,16 +70,18 @@ pub const MAX_SESSION_INFLIGHT: usize = 20_000;
 pub const MAX_CREDIT: u32 = 10_000;
 /// Destinations one session may register.
 pub const MAX_REGISTRATIONS: usize = 1_000;
-/// Payload bytes of callbacks that a session may have unsettled; beyond them it gets no more, whatever its credit. A quarter
-/// of its outbox, so that a client that reads slowly but honestly is not closed for it.
+/// Payload bytes of callbacks that a session may have unsettled; beyond them it gets no more,
+/// whatever its credit. A quarter of its outbox, so that a client that reads slowly but honestly is
+/// not closed for it.
 pub const MAX_SESSION_UNSETTLED_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes queued for a session that does not read; beyond it the session is closed.
 pub const MAX_SESSION_OUTBOX: usize = 64 * 1024 * 1024;
-/// Bytes queued for all sessions together; no message is queued beyond it. Eight sessions may have their largest outbox, or
-/// ten thousand 50 KiB each.
+/// Bytes queued for all sessions together; no message is queued beyond it. Eight sessions may have
+/// their largest outbox, or ten thousand 50 KiB each.
 pub const MAX_OUTBOXES: usize = 512 * 1024 * 1024;
-/// One part in so many of [`MAX_OUTBOXES`] is a reserve: when it is touched, the sessions with the most queued are closed. It
-/// holds what others are sent until the memory of the closed ones is free, which takes milliseconds.
+/// One part in so many of [`MAX_OUTBOXES`] is a reserve: when it is touched, the sessions with the
+/// most queued are closed. It holds what others are sent until the memory of the closed ones is
+/// free, which takes milliseconds.
 pub const OUTBOX_RESERVE: usize = 8;
 /// Bytes of frames that are being received, of all sessions together. Sixteen largest frames, or a
 /// thousand of 64 KiB: a broker decodes a frame faster than a network brings the next one.
@@ -82,13 +89,14 @@ pub const MAX_RECEIVING: usize = 64 * 1024 * 1024;
 /// The same for other brokers, apart, so that clients cannot hold up heartbeats: each of
 /// [`MAX_BROKERS`] sends about 20 KiB at a time.
 pub const MAX_RECEIVING_FROM_BROKERS: usize = 16 * 1024 * 1024;
-/// Bytes a second that an unfinished frame, or one that is being sent, makes at least. At this rate a
-/// largest frame takes four minutes; a telephone's network is ten times as fast.
+/// Bytes a second that an unfinished frame, or one that is being sent, makes at least. At this rate
+/// a largest frame takes four minutes; a telephone's network is ten times as fast.
 pub const MIN_FRAME_RATE: usize = 16 * 1024;
-/// How long a frame may take while other frames wait for memory, ms. A largest frame needs 40 ms of a
-/// network of 1 Gbit/s, which brings no more in this time than four times [`MAX_RECEIVING`].
+/// How long a frame may take while other frames wait for memory, ms. A largest frame needs 40 ms of
+/// a network of 1 Gbit/s, which brings no more in this time than four times [`MAX_RECEIVING`].
 pub const MAX_PRESSED_FRAME_MS: u64 = 2_000;
-/// Bytes of one session's unanswered requests; its frames are not read while it is over. A few largest frames.
+/// Bytes of one session's unanswered requests; its frames are not read while it is over. A few
+/// largest frames.
 pub const MAX_SESSION_INGRESS: usize = 16 * 1024 * 1024;
 /// Bytes of all sessions' unanswered requests; frames are not read while they are over.
 pub const MAX_INGRESS: usize = 256 * 1024 * 1024;

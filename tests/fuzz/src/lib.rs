@@ -1,7 +1,9 @@
-//! Fuzz targets: functions that take any bytes and must not panic, allocate without bound or run for long.
+//! Fuzz targets: functions that take any bytes and must not panic, allocate without bound or run
+//! for long.
 //!
-//! Purpose: everything that reads bytes from outside, and the engine as a state machine. Each target also checks what
-//! must hold for every input, such as that an accepted message is written and read back as the same message.
+//! Purpose: everything that reads bytes from outside, and the engine as a state machine. Each
+//! target also checks what must hold for every input, such as that an accepted message is written
+//! and read back as the same message.
 //! Invariant: a target is a pure function of its input, so that a file repeats a failure.
 //! Not in here: libFuzzer (`main.rs`), the corpus (`corpus/`), inputs that once failed (`found/`).
 

@@ -1,5 +1,5 @@
-//! The fuzzer: one target of [`mtimer_fuzz::TARGETS`], named by `MTIMER_FUZZ_TARGET`, driven by libFuzzer. `tests/fuzz/run`
-//! builds and starts it.
+//! The fuzzer: one target of [`mtimer_fuzz::TARGETS`], named by `MTIMER_FUZZ_TARGET`, driven by
+//! libFuzzer. `tests/fuzz/run` builds and starts it.
 
 #![cfg_attr(fuzzing, no_main)]
 

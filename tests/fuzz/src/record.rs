@@ -6,7 +6,8 @@ use mtimer_types::{Destination, TimerId};
 
 use crate::bounded;
 
-/// The first 16 bytes are the id, the rest is the record. What is read is written and read back as the same.
+/// The first 16 bytes are the id, the rest is the record. What is read is written and read back as
+/// the same.
 pub(crate) fn record(data: &[u8]) {
     let Some((id, bytes)) = data.split_first_chunk() else { return };
     let id = TimerId::from_bytes(*id);

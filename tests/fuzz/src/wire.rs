@@ -11,10 +11,11 @@ use tokio_util::codec::Decoder;
 
 use crate::bounded;
 
-/// Memory for a message beside its elements: what is reserved for lists before their elements are there. Ours reserve
-/// 1,024 elements; serde's own, of retry tiers, a mebibyte.
+/// Memory for a message beside its elements: what is reserved for lists before their elements are
+/// there. Ours reserve 1,024 elements; serde's own, of retry tiers, a mebibyte.
 const LEAST: u64 = 1536 * 1024;
-/// Memory for one byte of a message: the smallest element of a list takes two bytes there, and some hundreds here.
+/// Memory for one byte of a message: the smallest element of a list takes two bytes there, and some
+/// hundreds here.
 const PER_BYTE: u64 = 512;
 
 pub(crate) fn client_message(data: &[u8]) {
@@ -41,9 +42,9 @@ fn message<M: Serialize + DeserializeOwned + PartialEq + Debug>(data: &[u8]) {
     assert_eq!(read[..], written[..]);
 }
 
-/// A byte stream gives a broker the same frames whatever pieces it comes in, and a client, which reads with another codec,
-/// the same ones. The input: the number of pieces, their lengths, the number of frames, their lengths and fills, and
-/// bytes that need not be frames.
+/// A byte stream gives a broker the same frames whatever pieces it comes in, and a client, which
+/// reads with another codec, the same ones. The input: the number of pieces, their lengths, the
+/// number of frames, their lengths and fills, and bytes that need not be frames.
 pub(crate) fn frames(data: &[u8]) {
     const LIMIT: usize = 40_000;
     let mut data = data.iter().copied();

@@ -1,4 +1,5 @@
-//! Every input of the corpus and every input that once failed, without a fuzzer: part of the ordinary tests.
+//! Every input of the corpus and every input that once failed, without a fuzzer: part of the
+//! ordinary tests.
 
 #![allow(clippy::unwrap_used)]
 

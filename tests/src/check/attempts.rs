@@ -37,7 +37,8 @@ impl Timer<'_> {
                 Some(last) => self.has_a_cause(last, d, found),
                 None if d.attempt > 1 => {
                     let since = self.life.schedules.iter().map(|s| s.0).min().unwrap_or(0);
-                    // Before the first answer there may have been others, and deliveries to clients that are gone.
+                    // Before the first answer there may have been others, and deliveries to clients
+                    // that are gone.
                     let replayed = self.replayed_between(since, d.at);
                     if !replayed && !self.fault_between(since.min(d.due), d.at) {
                         found.push((
@@ -51,7 +52,8 @@ impl Timer<'_> {
         }
     }
 
-    /// A delivery after another one: the handler asked for it, or was too slow, or something broke in between.
+    /// A delivery after another one: the handler asked for it, or was too slow, or something broke
+    /// in between.
     fn has_a_cause(&self, last: &Seen, d: &Seen, found: &mut Found) {
         if self.replayed_between(last.at, d.at) {
             return;
@@ -71,7 +73,8 @@ impl Timer<'_> {
         if self.fault_between(last.at.saturating_sub(RECORD_LAG_MS), d.at) {
             return;
         }
-        // In other hands as well: an owner that releases in good order takes back what it claimed and did not send.
+        // In other hands as well: an owner that releases in good order takes back what it claimed
+        // and did not send.
         let next = d.attempt == last.attempt + 1;
         if !next || (d.epoch != last.epoch && !self.changed_hands(last, d)) {
             let (a, b) = ((last.epoch, last.attempt), (d.epoch, d.attempt));
@@ -79,7 +82,8 @@ impl Timer<'_> {
         }
     }
 
-    /// Whether its partition was acquired, under an epoch up to that of the second delivery, after the first.
+    /// Whether its partition was acquired, under an epoch up to that of the second delivery, after
+    /// the first.
     fn changed_hands(&self, last: &Seen, d: &Seen) -> bool {
         let partition = d.id.partition().0;
         let from = last.at.saturating_sub(CLAIM_MS);

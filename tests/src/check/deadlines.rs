@@ -1,5 +1,5 @@
-//! Deadlines: nothing is sent after its deadline, nothing ends as expired before it, and what is gone
-//! was counted (14, and the part of 1 that deadlines explain).
+//! Deadlines: nothing is sent after its deadline, nothing ends as expired before it, and what is
+//! gone was counted (14, and the part of 1 that deadlines explain).
 
 use std::collections::BTreeMap;
 
@@ -53,8 +53,8 @@ impl Timer<'_> {
         }
     }
 
-    /// How long before its deadline it may have expired by then, ms: one whose next attempt would come
-    /// after the deadline expires when an attempt fails, as far as clients and faults tell.
+    /// How long before its deadline it may have expired by then, ms: one whose next attempt would
+    /// come after the deadline expires when an attempt fails, as far as clients and faults tell.
     fn sooner(&self, by: u64) -> u64 {
         let l = self.life;
         let ok = |epoch, attempt| {

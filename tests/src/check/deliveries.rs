@@ -85,7 +85,8 @@ impl Timer<'_> {
         }
     }
 
-    /// The old timer of a replace that was answered OK: what was under way then is the last attempt.
+    /// The old timer of a replace that was answered OK: what was under way then is the last
+    /// attempt.
     pub(super) fn stays_replaced(&self, found: &mut Found) {
         let Some((asked, answered)) = self.life.replaced else { return };
         if let Some(d) = self.sent_after(asked, answered) {
@@ -93,14 +94,15 @@ impl Timer<'_> {
         }
     }
 
-    /// The first delivery that can only have been decided after an answer at `answered` to a request
-    /// of `asked`.
+    /// The first delivery that can only have been decided after an answer at `answered` to a
+    /// request of `asked`.
     fn sent_after(&self, asked: u64, answered: u64) -> Option<&Seen> {
         let excused = |d: &Seen| self.held_between(answered, d.at) || self.replayed_between(asked, d.at);
         self.life.deliveries.iter().find(|d| d.at > answered + HOP_MS && !excused(d))
     }
 
-    /// A handler had it when a cancel was answered as too late, at `answered`: no attempt follows that one.
+    /// A handler had it when a cancel was answered as too late, at `answered`: no attempt follows
+    /// that one.
     fn stays_stopped(&self, answered: u64, found: &mut Found) {
         let l = self.life;
         let this = |d: &Seen| (d.epoch, d.attempt);
@@ -122,7 +124,8 @@ impl Timer<'_> {
         }
     }
 
-    /// After an answered reschedule it is delivered at that time, or at one that was asked for later or at the same time.
+    /// After an answered reschedule it is delivered at that time, or at one that was asked for
+    /// later or at the same time.
     pub(super) fn stays_moved(&self, found: &mut Found) {
         let moves = &self.life.moves;
         if !moves.iter().any(|m| m.said == Said::Done) {

@@ -45,7 +45,8 @@ impl Timer<'_> {
         self.stored() && l.left.is_empty() && !ok && !cancelled && !replaced
     }
 
-    /// At most once, and nobody knows whether it was done: something must have broken, or the handler was too slow.
+    /// At most once, and nobody knows whether it was done: something must have broken, or the
+    /// handler was too slow.
     pub(super) fn is_unconfirmed_for_a_reason(&self, found: &mut Found) {
         let l = self.life;
         if !l.left.iter().any(|left| matches!(left, Left::Unconfirmed { .. })) {

@@ -77,7 +77,8 @@ fn topologies(history: &History, found: &mut Vec<Violation>) {
     }
 }
 
-/// What is delivered comes under an epoch that somebody acquired; one client never gets an older one than before.
+/// What is delivered comes under an epoch that somebody acquired; one client never gets an older
+/// one than before.
 fn deliveries(history: &History, found: &mut Vec<Violation>) {
     let mut given: BTreeSet<(u16, u64)> = BTreeSet::new();
     for entry in &history.journal {

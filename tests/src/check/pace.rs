@@ -1,6 +1,8 @@
-//! Invariants 9, 11 and 12: nothing waits for ever, nothing starves, and a clock that jumps changes neither this nor 3.
+//! Invariants 9, 11 and 12: nothing waits for ever, nothing starves, and a clock that jumps changes
+//! neither this nor 3.
 //!
-//! The limits are the history's, and generous: what is decided here is whether something hangs, not how fast it is.
+//! The limits are the history's, and generous: what is decided here is whether something hangs, not
+//! how fast it is.
 
 use super::Violation;
 use crate::fires::{Fire, fires};
@@ -64,8 +66,8 @@ fn faults(history: &History) -> impl Iterator<Item = &Fault> {
     history.faults.iter().filter(|fault| fault.excuse != Excuse::Nothing)
 }
 
-/// From when on it could have been delivered: not before the faults in between were over. One that began when it should
-/// have been delivered long since explains nothing.
+/// From when on it could have been delivered: not before the faults in between were over. One that
+/// began when it should have been delivered long since explains nothing.
 fn after_faults(history: &History, f: &Fire, limit: u64) -> u64 {
     let mut ready = f.ready;
     let mut between: Vec<&Fault> = faults(history).filter(|fault| fault.until >= ready).collect();

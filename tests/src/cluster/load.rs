@@ -1,8 +1,8 @@
-//! Steady load from several clients through the SDK: schedules, cancels and reschedules, with handlers that do well, ask for
-//! a retry, fail for good, are too slow, or take long.
+//! Steady load from several clients through the SDK: schedules, cancels and reschedules, with
+//! handlers that do well, ask for a retry, fail for good, are too slow, or take long.
 //!
-//! Everything is recorded. The rate is that of client operations; when answers do not come, calls that wait are bounded,
-//! and the rate falls.
+//! Everything is recorded. The rate is that of client operations; when answers do not come, calls
+//! that wait are bounded, and the rate falls.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! Several brokers on one Redis: started, watched, and done everything to that hurts.
 //!
-//! Purpose: the parties of a cluster as processes, with a proxy between any two of them on request, and the record of
-//! what was done to whom.
+//! Purpose: the parties of a cluster as processes, with a proxy between any two of them on request,
+//! and the record of what was done to whom.
 //! Invariant: whatever is done to a party is noted in the history, with what it excuses.
 //! Not in here: the load (see [`Load`]) and the verdict (see [`judge`](crate::judge)).
 
@@ -49,7 +49,8 @@ pub struct Setup {
     pub fronts: bool,
     /// A proxy between each broker and the one Redis server.
     pub backs: bool,
-    /// Every broker in a place of its own and three Redis masters in another: only within [`apart`].
+    /// Every broker in a place of its own and three Redis masters in another: only within
+    /// [`apart`].
     pub net: bool,
     /// Partitions.
     pub partitions: u16,
@@ -260,7 +261,8 @@ impl Cluster {
         self.up().find(|i| *i != leader).expect("a follower")
     }
 
-    /// Waits until all brokers that are up, and nobody else, have one topology, and own what it gives them.
+    /// Waits until all brokers that are up, and nobody else, have one topology, and own what it
+    /// gives them.
     pub async fn settled(&self) {
         let members: Vec<usize> = self.up().collect();
         self.agree(&members).await;

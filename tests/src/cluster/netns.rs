@@ -1,10 +1,11 @@
-//! A network of a test's own, with a cable to every party: what a cut does to parties that dial each other's own addresses,
-//! as brokers and the nodes of a Redis Cluster do.
+//! A network of a test's own, with a cable to every party: what a cut does to parties that dial
+//! each other's own addresses, as brokers and the nodes of a Redis Cluster do.
 //!
-//! Purpose: every party in a network namespace of its own, the test and its clients on the router between them; between any
-//! two parties packets pass or vanish, in either direction.
-//! Invariant: nothing is left behind. Namespaces, cables and processes belong to one process, which has them to itself
-//! ([`apart`]), and are gone when it is, however it ends; nobody outside sees or names any of them.
+//! Purpose: every party in a network namespace of its own, the test and its clients on the router
+//! between them; between any two parties packets pass or vanish, in either direction.
+//! Invariant: nothing is left behind. Namespaces, cables and processes belong to one process, which
+//! has them to itself ([`apart`]), and are gone when it is, however it ends; nobody outside sees or
+//! names any of them.
 //! Not in here: cuts of single connections, delays; see [`Proxy`](super::Proxy).
 
 use std::env;
@@ -18,7 +19,8 @@ use crate::binary::mtimer;
 
 /// Set in the process that has the network to itself.
 const APART: &str = "MTIMER_TEST_APART";
-/// How that process says that the test has run and passed: it may not have found the test, and that is no failure to it.
+/// How that process says that the test has run and passed: it may not have found the test, and that
+/// is no failure to it.
 const PASSED: i32 = 86;
 /// What a router needs. The names of namespaces are kept below `/run`, which is another one here.
 const ROUTER: &str =
@@ -27,8 +29,9 @@ const ROUTER: &str =
 const TRIAL: &str = "ip netns add trial && ip link add trial type veth peer name eth0 netns trial \
     && ip rule add from 192.0.2.1 to 192.0.2.2 blackhole";
 
-/// Runs a test in a process that has network, process ids and mounts to itself, with this `body`; where there can be no
-/// such process, says so and why, and passes. `test` is the test function, which calls this and does nothing else.
+/// Runs a test in a process that has network, process ids and mounts to itself, with this `body`;
+/// where there can be no such process, says so and why, and passes. `test` is the test function,
+/// which calls this and does nothing else.
 ///
 /// # Panics
 /// If the body does.
@@ -61,7 +64,8 @@ fn name_of<T>(_: &T) -> &'static str {
     std::any::type_name::<T>()
 }
 
-/// A command whose process, and all that come from it, are apart from all others, and end with this one.
+/// A command whose process, and all that come from it, are apart from all others, and end with this
+/// one.
 fn separate() -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "unshare"]);

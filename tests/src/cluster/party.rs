@@ -1,7 +1,7 @@
 //! Who is at the other end of a connection on this machine.
 //!
-//! A broker is found by its process: the kernel knows which process has the socket. Clients live in the test's own process
-//! and are told apart by the software name in their hello.
+//! A broker is found by its process: the kernel knows which process has the socket. Clients live in
+//! the test's own process and are told apart by the software name in their hello.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -52,7 +52,8 @@ fn client_in(first: &[u8]) -> Option<String> {
     (!digits.is_empty()).then(|| format!("client-{digits}"))
 }
 
-/// The inode of the socket that is connected from here to there. The same port may lead to several places.
+/// The inode of the socket that is connected from here to there. The same port may lead to several
+/// places.
 fn inode(from: SocketAddr, to: SocketAddr) -> Option<u64> {
     let (from, to) = (in_hex(from)?, in_hex(to)?);
     let table = fs::read_to_string("/proc/net/tcp").ok()?;

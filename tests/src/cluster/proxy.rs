@@ -1,8 +1,10 @@
 //! A TCP proxy between two parties that loses, holds back, slows and resets what it is told to.
 //!
-//! Purpose: what a network does to one connection or to all between two parties, in either direction.
-//! Invariant: a stream never goes on behind a gap: a connection that lost something is reset when its way is free again,
-//! as a peer that never got its acknowledgements would end it. Buffers are bounded.
+//! Purpose: what a network does to one connection or to all between two parties, in either
+//! direction.
+//! Invariant: a stream never goes on behind a gap: a connection that lost something is reset when
+//! its way is free again, as a peer that never got its acknowledgements would end it. Buffers are
+//! bounded.
 //! Not in here: who the parties are; see [`Label`].
 
 use std::collections::BTreeMap;
@@ -18,7 +20,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// How long a connection may take to say something before it is given a name: the first to speak are those who dial.
+/// How long a connection may take to say something before it is given a name: the first to speak
+/// are those who dial.
 const FIRST_WORD: Duration = Duration::from_secs(5);
 
 /// Names a connection by where it comes from, where it arrives, and its first bytes.
@@ -34,7 +37,8 @@ pub enum Way {
     Lost,
     /// They wait until the way is free again, as far as buffers hold them.
     Held,
-    /// What a connection says first passes, such as the answer to a hello; what follows waits as if [`Self::Held`].
+    /// What a connection says first passes, such as the answer to a hello; what follows waits as if
+    /// [`Self::Held`].
     GreetingOnly,
     /// Each piece waits so long, in ms.
     Slow(u64),
@@ -229,7 +233,8 @@ async fn carry(dialled: TcpStream, from: SocketAddr, target: &str, label: Label,
     }
 }
 
-/// Carries one direction. Ends when either side has closed, or the stream has a gap and the way is free again.
+/// Carries one direction. Ends when either side has closed, or the stream has a gap and the way is
+/// free again.
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,

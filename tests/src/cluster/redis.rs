@@ -109,17 +109,20 @@ impl Redis {
         }
     }
 
-    /// Kills a master and has its replica take its place; returns when that one says that it is a master.
+    /// Kills a master and has its replica take its place; returns when that one says that it is a
+    /// master.
     pub async fn fail_over(&mut self, master: usize) {
         let (masters, replicas) = self.many();
         masters.nodes[master].kill();
         let replica = &replicas[master];
-        // Without waiting for the other masters to agree that it is dead: what is tested is not Redis.
+        // Without waiting for the other masters to agree that it is dead: what is tested is not
+        // Redis.
         replica.call::<()>(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
         wait_for("a promoted replica", PATIENCE, async || is_master(replica)).await;
     }
 
-    /// Starts a master that was failed over again: it becomes the replica of who took its place, and the two change names.
+    /// Starts a master that was failed over again: it becomes the replica of who took its place,
+    /// and the two change names.
     pub fn bring_back(&mut self, master: usize) {
         let (masters, replicas) = self.many();
         masters.nodes[master].restart();

@@ -1,4 +1,5 @@
-//! Cuts between two parties, both ways and one way: the reachable side makes progress, and nothing flaps.
+//! Cuts between two parties, both ways and one way: the reachable side makes progress, and nothing
+//! flaps.
 
 use mtimer_tests::{Excuse, Note, Setup, Way, Ways, wait_for};
 
@@ -8,8 +9,8 @@ fn with_proxies() -> Setup {
     Setup { fronts: true, backs: true, ..on_one() }
 }
 
-/// Topologies that are decided within a quiet time, at most, when nothing flaps: one for the change, and one when the
-/// other side is heard of again.
+/// Topologies that are decided within a quiet time, at most, when nothing flaps: one for the
+/// change, and one when the other side is heard of again.
 const CHANGES: usize = 3;
 /// The follower may win a lost lease: so often at most it is lost again.
 const ROUNDS_OF_LUCK: u32 = 10;
@@ -102,8 +103,8 @@ async fn a_broker_never_hears_the_leader_again() {
     scene.end().await;
 }
 
-/// The store loses the lease and its holder wins it again, under a higher term. What it said under the old one is still on
-/// its way to a broker that has learned of the new one from the store.
+/// The store loses the lease and its holder wins it again, under a higher term. What it said under
+/// the old one is still on its way to a broker that has learned of the new one from the store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_leader_said_before_its_new_term_comes_late() {
     // Of two, only the other can win instead. It keeps the link while answers are held.
@@ -188,8 +189,9 @@ impl Scene {
         assert!(counts.iter().all(|n| *n <= CHANGES), "{}: it flaps: {counts:?}", self.name);
     }
 
-    /// Holds back what the leader answers on a new connection of `follower`, takes the lease away, and returns when there
-    /// is another term and the follower knows it. Whether the leader is the same.
+    /// Holds back what the leader answers on a new connection of `follower`, takes the lease away,
+    /// and returns when there is another term and the follower knows it. Whether the leader is the
+    /// same.
     async fn lease_lost_and_won_again(&self, leader: usize, follower: usize) -> bool {
         let cluster = &self.cluster;
         let campaigned = async || cluster.counter(follower, "campaigns_total").await;

@@ -67,6 +67,7 @@ fn print_takeovers(name: &str, history: &History, deaths: &[(Vec<String>, u64)])
         all.iter().all(|t| t.partitions > 0 && t.acquired_ms.is_some()),
         "nothing was taken over: {all:?}"
     );
-    // Some of the partitions' timers came due in between; with a light load and one death, there need be none.
+    // Some of the partitions' timers came due in between; with a light load and one death, there
+    // need be none.
     assert!(!long() || all.iter().any(|t| t.overdue > 0), "nothing was overdue: {all:?}");
 }

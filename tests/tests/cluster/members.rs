@@ -1,4 +1,5 @@
-//! Planned changes, of which no client notices anything: rolling restarts, a broker that joins and leaves.
+//! Planned changes, of which no client notices anything: rolling restarts, a broker that joins and
+//! leaves.
 
 use std::collections::BTreeSet;
 

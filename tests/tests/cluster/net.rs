@@ -1,5 +1,6 @@
-//! Cuts above a Redis Cluster: its nodes announce their addresses and brokers dial them, so no proxy stands between. Each
-//! scene has a network of its own in which packets between two parties vanish, both ways or one way.
+//! Cuts above a Redis Cluster: its nodes announce their addresses and brokers dial them, so no
+//! proxy stands between. Each scene has a network of its own in which packets between two parties
+//! vanish, both ways or one way.
 
 use mtimer_tests::{Excuse, Place, Setup, apart, wait_for};
 

@@ -1,4 +1,5 @@
-//! SIGSTOP for longer than the lease and the members' timeout, then SIGCONT: who comes back is a stranger to what it owned.
+//! SIGSTOP for longer than the lease and the members' timeout, then SIGCONT: who comes back is a
+//! stranger to what it owned.
 
 use std::time::Duration;
 

@@ -19,9 +19,10 @@ const STARVING_MS: u64 = 15_000;
 /// How far a broker's clock may be from the host's, ms: all have the same one.
 const CLOCK_MS: u64 = 500;
 
-/// More patience with brokers that are alive and slow than they have by default: fast rounds run beside other tests, on
-/// machines that do other things, and a broker that is starved is none that is dead. What a killed one's successors wait for
-/// is not changed by it. Long rounds run alone, with default settings.
+/// More patience with brokers that are alive and slow than they have by default: fast rounds run
+/// beside other tests, on machines that do other things, and a broker that is starved is none that
+/// is dead. What a killed one's successors wait for is not changed by it. Long rounds run alone,
+/// with default settings.
 fn patient(flags: &[String]) -> Vec<String> {
     let more = [["--peer-timeout", "4s"], ["--handover-timeout", "10s"]];
     let unset = |flag: &[&str; 2]| !long() && !flags.iter().any(|f| f == flag[0]);

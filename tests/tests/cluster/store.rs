@@ -1,5 +1,5 @@
-//! What Redis goes through: a master that dies and is replaced, slots that move, a master that hangs; and a lease that
-//! nobody can get.
+//! What Redis goes through: a master that dies and is replaced, slots that move, a master that
+//! hangs; and a lease that nobody can get.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,8 @@ use mtimer_tests::{Entry, Excuse, Fire, Load, RedisKind, Setup, fires, seed, wai
 
 use crate::scene::{PATIENCE, Scene, either, now, on_masters, on_one, rounds};
 
-/// What comes due so shortly before the end of a time may fire behind it, ms: a loaded machine is slow.
+/// What comes due so shortly before the end of a time may fire behind it, ms: a loaded machine is
+/// slow.
 const MARGIN_MS: u64 = 3_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -30,7 +31,8 @@ async fn failover(name: &'static str, flags: Vec<String>) {
         let from = now();
         scene.cluster.redis.fail_over(master).await;
         let promoted = now();
-        // The new master has no replica until the old one is that: replicated writes are not confirmed meanwhile.
+        // The new master has no replica until the old one is that: replicated writes are not
+        // confirmed meanwhile.
         if !replicated {
             scene.cluster.settled().await;
             scene.flows().await;
@@ -121,7 +123,8 @@ async fn a_stranger_holds_the_lease() {
     println!("{name}: no leader for {} ms, one again after {} ms", freed - alone, now() - freed);
     scene.note(from, "a stranger held the lease", Excuse::Nothing);
     let outcome = scene.end().await;
-    // All partitions went on firing in which there was something to fire: clients file timers in runs, so it need not be all.
+    // All partitions went on firing in which there was something to fire: clients file timers in
+    // runs, so it need not be all.
     let fires = fires(&outcome.history);
     let of = |pass: &dyn Fn(&Fire) -> bool| -> BTreeSet<u16> {
         fires.iter().filter(|f| pass(f)).map(|f| f.partition).collect()

@@ -32,7 +32,8 @@ impl Met {
     }
 }
 
-/// Kills and starts it, spread over the span of the load; every third kill comes right after a start.
+/// Kills and starts it, spread over the span of the load; every third kill comes right after a
+/// start.
 pub(crate) async fn kill_again_and_again(
     broker: &mut Broker,
     control: &Client,
@@ -63,8 +64,8 @@ pub(crate) async fn kill_again_and_again(
     met
 }
 
-/// Cancels, before anybody else is back, what the killed broker had sent: only its claims in the store can tell the new one
-/// that it is too late.
+/// Cancels, before anybody else is back, what the killed broker had sent: only its claims in the
+/// store can tell the new one that it is too late.
 async fn cancel_what_was_sent(broker: &Broker, recorder: &Recorder, killed: u64) {
     let client = broker.client().await;
     let cancels = recorder.in_hands(killed - IN_HANDS_MS).into_iter().map(|(serial, id)| {

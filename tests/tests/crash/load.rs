@@ -1,4 +1,5 @@
-//! The timers: most from files by `mtimer schedule --file`, some from a client; and those who change their minds.
+//! The timers: most from files by `mtimer schedule --file`, some from a client; and those who
+//! change their minds.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -235,7 +236,8 @@ pub(crate) async fn produce(load: Load, client: Client, recorder: Arc<Recorder>)
     client.close().await.unwrap();
 }
 
-/// A client that cancels and reschedules what is stored, near and far, while files are being sent and the span lasts.
+/// A client that cancels and reschedules what is stored, near and far, while files are being sent
+/// and the span lasts.
 pub(crate) async fn change(load: Load, client: Client, recorder: Arc<Recorder>, sent: Arc<Sent>) {
     let mut rng = load.rng(3);
     while host_ms() < load.begin + load.size.span_ms || !sent.is_complete() {

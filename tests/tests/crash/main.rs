@@ -1,7 +1,9 @@
-//! Timers from files and from clients, handlers that fail, cancels and reschedules, while the broker is killed with SIGKILL
-//! again and again: the contract holds on everything that clients saw.
+//! Timers from files and from clients, handlers that fail, cancels and reschedules, while the
+//! broker is killed with SIGKILL again and again: the contract holds on everything that clients
+//! saw.
 //!
-//! `MTIMER_LONG=1` runs 100,000 timers and ten kills. `MTIMER_SEED` repeats the choices of a run (not its timing).
+//! `MTIMER_LONG=1` runs 100,000 timers and ten kills. `MTIMER_SEED` repeats the choices of a run
+//! (not its timing).
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -46,7 +48,8 @@ const TIMEOUT: &str = "10s";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_brokers_keep_the_contract_on_the_embedded_store() {
     let folder = TempDir::with_prefix("mtimer-crash-").unwrap();
-    // What is broken by a kill is the same with and without fsync; only a power cut makes the difference.
+    // What is broken by a kill is the same with and without fsync; only a power cut makes the
+    // difference.
     let launch =
         Launch::embedded(folder.path()).flags(["--durability", "embedded-fast", "--partitions", "8"]);
     run("crash, embedded", launch, None).await;

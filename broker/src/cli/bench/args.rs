@@ -16,8 +16,9 @@ use crate::cli::redis::TlsArgs;
 
 /// How many timers a second can be scheduled
 ///
-/// Each round begins on an empty store (of one's own), schedules --timers timers in batches, as fast as they are
-/// answered, due over --over beginning in an hour, and asks the store whether it has them all.
+/// Each round begins on an empty store (of one's own), schedules --timers timers in batches, as
+/// fast as they are answered, due over --over beginning in an hour, and asks the store whether it
+/// has them all.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench schedule\n  \
     mtimer bench schedule --durability embedded-fast --timers 500000\n  \
@@ -60,7 +61,8 @@ pub(crate) struct Fire {
     /// Over how long their due times are spread
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = span)]
     pub(super) within: Duration,
-    /// How long before the first is due the last should have been scheduled; more than --preload, so that the store is read
+    /// How long before the first is due the last should have been scheduled; more than --preload,
+    /// so that the store is read
     #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = span)]
     pub(super) ahead: Duration,
     #[command(flatten)]
@@ -71,10 +73,11 @@ pub(crate) struct Fire {
 
 /// How many timers a second can be scheduled, fire and be settled, all at once and for long
 ///
-/// Open loop: timers are sent by plan, --ahead of their due times, whether or not the broker keeps up. Without --rate the
-/// highest rate is looked for at which it does: in steps of --step, each half as fast again until lateness p99 is over
-/// --p99, something is lost or behind, or is stored only when half of --ahead has gone (half as fast if the first is too
-/// much); then between the last two. The rounds of --for are made at that rate, and at a tenth less whenever one of them
+/// Open loop: timers are sent by plan, --ahead of their due times, whether or not the broker keeps
+/// up. Without --rate the highest rate is looked for at which it does: in steps of --step, each
+/// half as fast again until lateness p99 is over --p99, something is lost or behind, or is stored
+/// only when half of --ahead has gone (half as fast if the first is too much); then between the
+/// last two. The rounds of --for are made at that rate, and at a tenth less whenever one of them
 /// does not bear it. If none is found, that is an error.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench lifecycle --redis redis://127.0.0.1:6379\n  \
@@ -90,7 +93,8 @@ pub(crate) struct Lifecycle {
     /// How long a round's load lasts
     #[arg(long = "for", value_name = "DURATION", default_value = "60s", value_parser = span)]
     pub(super) over: Duration,
-    /// How long before its due time a timer is scheduled; more than --preload, so that the store is read
+    /// How long before its due time a timer is scheduled; more than --preload, so that the store is
+    /// read
     #[arg(long, value_name = "DURATION", default_value = "7s", value_parser = span)]
     pub(super) ahead: Duration,
     /// Where the search begins, timers a second
@@ -99,8 +103,9 @@ pub(crate) struct Lifecycle {
     /// How long a step of the search lasts
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
     pub(super) step: Duration,
-    /// Each timer in another partition than the one before, instead of in runs: alone in its slot, if a partition has less
-    /// than one in a second. A timer with a key goes to the partition of its key
+    /// Each timer in another partition than the one before, instead of in runs: alone in its slot,
+    /// if a partition has less than one in a second. A timer with a key goes to the partition of
+    /// its key
     #[arg(long)]
     pub(super) lonely: bool,
     /// Lateness p99 up to which a rate counts as sustained
@@ -114,9 +119,10 @@ pub(crate) struct Lifecycle {
 
 /// How late timers fire under a steady load
 ///
-/// For each --rate its own rounds and report. Each round schedules so many timers a second for --for, each --ahead of
-/// its due time, whether or not the broker keeps up (open loop): the load never waits for the answers. Due times are
-/// spread evenly. Lateness is from the due time to the handler, at the first attempt.
+/// For each --rate its own rounds and report. Each round schedules so many timers a second for
+/// --for, each --ahead of its due time, whether or not the broker keeps up (open loop): the load
+/// never waits for the answers. Due times are spread evenly. Lateness is from the due time to the
+/// handler, at the first attempt.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench lateness\n  \
     mtimer bench lateness --rate 20000 --for 30s --rounds 3\n  \
@@ -129,7 +135,8 @@ pub(crate) struct Lateness {
     /// How long a round's load lasts
     #[arg(long = "for", visible_alias = "over", value_name = "DURATION", default_value = "10s", value_parser = span)]
     pub(super) over: Duration,
-    /// How long before its due time a timer is scheduled; more than --preload, so that the store is read
+    /// How long before its due time a timer is scheduled; more than --preload, so that the store is
+    /// read
     #[arg(long, value_name = "DURATION", default_value = "7s", value_parser = span)]
     pub(super) ahead: Duration,
     #[command(flatten)]
@@ -186,7 +193,8 @@ pub(crate) struct Edits {
 
 /// How long it takes until the last of many timers of one millisecond is with its handler
 ///
-/// last_entered_ms is what counts: from the due time of them all until the last handler was entered.
+/// last_entered_ms is what counts: from the due time of them all until the last handler was
+/// entered.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench burst\n  \
     mtimer bench burst --timers 1000000 --redis redis://127.0.0.1:6379")]
@@ -194,7 +202,8 @@ pub(crate) struct Burst {
     /// Timers that are due in the same millisecond
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = value_parser!(u64).range(1..=50_000_000))]
     pub(super) timers: u64,
-    /// How long before they are due the last should have been scheduled; more than --preload, so that the store is read
+    /// How long before they are due the last should have been scheduled; more than --preload, so
+    /// that the store is read
     #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = span)]
     pub(super) ahead: Duration,
     #[command(flatten)]
@@ -203,12 +212,13 @@ pub(crate) struct Burst {
 
 /// What pending timers cost: memory, and how everything else changes as they grow in number
 ///
-/// Fills the store in steps of ten: 1,000, 10,000, ... up to --timers, spread over --over beginning in an hour. On Redis
-/// first to weigh them: bytes for each timer over its payload. Then on a new store, at each step: the broker's memory,
-/// and what --probe further timers cost, scheduled like the others and cancelled again (schedule), and scheduled, fired
-/// and settled (life), medians of --rounds, with the lowest and the highest.
-/// At the end the broker of one's own is stopped and started again with all of them pending: restart_ms is from the
-/// start of its process until a handler was entered (--crash: it is killed, not stopped).
+/// Fills the store in steps of ten: 1,000, 10,000, ... up to --timers, spread over --over beginning
+/// in an hour. On Redis first to weigh them: bytes for each timer over its payload. Then on a new
+/// store, at each step: the broker's memory, and what --probe further timers cost, scheduled like
+/// the others and cancelled again (schedule), and scheduled, fired and settled (life), medians of
+/// --rounds, with the lowest and the highest. At the end the broker of one's own is stopped and
+/// started again with all of them pending: restart_ms is from the start of its process until a
+/// handler was entered (--crash: it is killed, not stopped).
 ///
 /// With --json the steps are "rows"; tests/bench/plot makes a picture of them.
 #[derive(Args, Debug)]
@@ -223,7 +233,8 @@ pub(crate) struct Memory {
     /// Over how long their due times are spread
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = span)]
     pub(super) over: Duration,
-    /// Timers that share their slot with no other: spread over 3,000 days (10,000 timers of 64 partitions, say)
+    /// Timers that share their slot with no other: spread over 3,000 days (10,000 timers of 64
+    /// partitions, say)
     #[arg(long, conflicts_with = "over")]
     pub(super) lonely: bool,
     /// Timers by which cost is measured at each step
@@ -241,8 +252,8 @@ pub(crate) struct Memory {
 
 /// What a broker costs that has nothing to do
 ///
-/// 64 partitions, one client that is connected, no timer: processor time of broker and Redis, and commands that Redis
-/// was sent (those of the measurement are not counted).
+/// 64 partitions, one client that is connected, no timer: processor time of broker and Redis, and
+/// commands that Redis was sent (those of the measurement are not counted).
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  mtimer bench idle --redis redis://127.0.0.1:6379\n  mtimer bench idle --for 5m"
@@ -260,8 +271,9 @@ pub(crate) struct Idle {
 
 /// How long a schedule takes that nothing travels with, beside a bare round trip to Redis
 ///
-/// One call under way at a time: the schedules; then as many PINGs to Redis on a connection of their own, which processor
-/// time does not include. schedule_p50_ms, ping_p50_ms (on Redis), and over_ping_ms: the difference of their medians.
+/// One call under way at a time: the schedules; then as many PINGs to Redis on a connection of
+/// their own, which processor time does not include. schedule_p50_ms, ping_p50_ms (on Redis), and
+/// over_ping_ms: the difference of their medians.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  mtimer bench single\n  mtimer bench single --redis redis://127.0.0.1:6379"
@@ -286,13 +298,14 @@ pub(crate) struct Common {
     /// Bytes of a payload: 8 (the timer's number) to 65,536
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = payload, allow_negative_numbers = true)]
     pub(super) payload: usize,
-    /// Put the broker on this Redis (or Redis Cluster: name some of its masters); its keys are removed afterwards
+    /// Put the broker on this Redis (or Redis Cluster: name some of its masters); its keys are
+    /// removed afterwards
     #[arg(long, value_name = "URL", value_delimiter = ',', help_heading = "Store")]
     pub(super) redis: Vec<String>,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
-    /// Give Redis the recommended list-pack settings meanwhile: hash-max-listpack-entries 512, -value 1024,
-    /// zset-max-listpack-entries 512
+    /// Give Redis the recommended list-pack settings meanwhile: hash-max-listpack-entries 512,
+    /// -value 1024, zset-max-listpack-entries 512
     #[arg(long, requires = "redis", help_heading = "Store")]
     pub(super) tune_redis: bool,
     /// Make the temporary folder of the embedded store in here [default: the system's]
@@ -304,11 +317,13 @@ pub(crate) struct Common {
     /// Partitions [default: the store's; idle: 64]
     #[arg(long, value_name = "N", help_heading = "Store")]
     pub(super) partitions: Option<u16>,
-    /// Measure a running cluster instead of a broker of one's own; --redis then only says where its Redis is
+    /// Measure a running cluster instead of a broker of one's own; --redis then only says where its
+    /// Redis is
     #[arg(long, value_name = "ADDR", value_delimiter = ',', conflicts_with_all = ["dir", "durability", "partitions", "flags"])]
     #[arg(help_heading = "Connection")]
     pub(super) broker: Vec<String>,
-    /// Processes of that cluster's brokers, if they run on this machine: their processor time is told then
+    /// Processes of that cluster's brokers, if they run on this machine: their processor time is
+    /// told then
     #[arg(long, value_name = "PID", value_delimiter = ',', requires = "broker", help_heading = "Connection")]
     pub(super) broker_pid: Vec<u32>,
     /// Proof of who you are, for --broker

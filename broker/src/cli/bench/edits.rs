@@ -104,8 +104,8 @@ impl Pending {
         Ok(Self { dest, timers: filled.stored, mark, tally, registration, round })
     }
 
-    /// Calls `call` for each timer, many at a time; the answers in no order. Ends at the first error,
-    /// and begins no more calls when told to stop.
+    /// Calls `call` for each timer, many at a time; the answers in no order. Ends at the first
+    /// error, and begins no more calls when told to stop.
     async fn each<T>(
         &self,
         bed: &Bed,

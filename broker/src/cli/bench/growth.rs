@@ -147,8 +147,9 @@ impl Growth<'_> {
         powers.chain([timers])
     }
 
-    /// Bytes of Redis for each timer over its payload, at each step. On its own, before anything else: what was
-    /// settled or cancelled is remembered for a while and would weigh, too. Of a Redis that others use nobody can tell.
+    /// Bytes of Redis for each timer over its payload, at each step. On its own, before anything
+    /// else: what was settled or cancelled is remembered for a while and would weigh, too. Of a
+    /// Redis that others use nobody can tell.
     async fn weigh(&mut self, bed: &mut Bed) -> Result<Vec<f64>, Failure> {
         let mut weights = Vec::new();
         if !bed.is_own() || bed.meter.masters() == 0 {
@@ -211,7 +212,8 @@ impl Growth<'_> {
         Ok(Probe { schedule_per_s, schedule, fire_per_s, life, p99_ms })
     }
 
-    /// How long it takes from the start of the broker's process until a handler is entered, with all of them pending.
+    /// How long it takes from the start of the broker's process until a handler is entered, with
+    /// all of them pending.
     async fn restart(&mut self, bed: &mut Bed, pending: u64) -> Result<(), Failure> {
         let dest = bed.dest("restart")?;
         let due = bed.client.now() + AWAY.as_millis() as u64;
@@ -249,7 +251,8 @@ impl Growth<'_> {
         Ok(())
     }
 
-    /// Its rounds are the probes at the last step; what was found anywhere else is counted in the first of them.
+    /// Its rounds are the probes at the last step; what was found anywhere else is counted in the
+    /// first of them.
     fn report(self, bed: &Bed, pending: u64) -> Report {
         let mut report = Report::new("memory", bed, pending);
         let mut total = self.total;

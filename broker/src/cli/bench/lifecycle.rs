@@ -1,6 +1,8 @@
-//! Everything at once, for long: schedule, fire, settle; and the highest rate at which that goes well.
+//! Everything at once, for long: schedule, fire, settle; and the highest rate at which that goes
+//! well.
 //!
-//! Invariant: a rate that was looked for is reported only if it was borne in every round; if there is none, that is an error.
+//! Invariant: a rate that was looked for is reported only if it was borne in every round; if there
+//! is none, that is an error.
 
 use std::time::Duration;
 
@@ -46,7 +48,8 @@ pub(super) async fn run(bed: &mut Bed, out: Output, bench: &args::Lifecycle) -> 
     Ok(report.is_exact())
 }
 
-/// Whether a rate is borne: everything exact, in time, and the load could be made and did not pile up.
+/// Whether a rate is borne: everything exact, in time, and the load could be made and did not pile
+/// up.
 fn is_borne(bench: &args::Lifecycle, round: &Round) -> bool {
     let in_time = round.lateness_ms.is_some_and(|t| t.p99 <= bench.p99.as_secs_f64() * 1_000.0);
     let none = |name| round.more.get(name).is_none_or(|n| *n == 0.0);
@@ -108,8 +111,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Half as much again until it is too much (or half until it is not), then between the last two; then rounds, at less
-    /// if they do not bear what the steps have.
+    /// Half as much again until it is too much (or half until it is not), then between the last
+    /// two; then rounds, at less if they do not bear what the steps have.
     async fn highest(&mut self, bed: &Bed) -> Result<Report, Failure> {
         let mut rates = Rates::default();
         let mut rate = loop {
@@ -149,7 +152,8 @@ impl Search<'_> {
         Report::new("lifecycle", bed, self.bench.plan(rate, self.bench.over).timers())
     }
 
-    /// The rounds at a rate; if all have to be borne, no more after the first that is not, which is a step then.
+    /// The rounds at a rate; if all have to be borne, no more after the first that is not, which is
+    /// a step then.
     async fn rounds(&mut self, bed: &Bed, rate: u64, all_borne: bool) -> Result<Report, Failure> {
         let (bench, plan) = (self.bench, self.bench.plan(rate, self.bench.over));
         let mut report = self.report(bed, rate);

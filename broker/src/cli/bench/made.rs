@@ -1,7 +1,7 @@
 //! What a measurement has put into a cluster that is not its own, and has to take out again.
 //!
-//! Invariant: an id is in here before its timer is sent, and until the timer is known to be gone. So whatever becomes of a
-//! call or of the measurement, every timer can be cancelled by its id.
+//! Invariant: an id is in here before its timer is sent, and until the timer is known to be gone.
+//! So whatever becomes of a call or of the measurement, every timer can be cancelled by its id.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

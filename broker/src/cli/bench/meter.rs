@@ -1,7 +1,7 @@
 //! What work costs: processor time of client, broker and Redis, and what Redis says of itself.
 //!
-//! Invariant: what cannot be known (another machine, another system, no Redis named) is `None`, never 0.
-//! Units: microseconds of processor time, bytes.
+//! Invariant: what cannot be known (another machine, another system, no Redis named) is `None`,
+//! never 0. Units: microseconds of processor time, bytes.
 
 use mtimer_store_redis::{Options, connect_to_masters};
 use redis::aio::MultiplexedConnection;
@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use crate::cli::exit::{Exit, Failure};
 
-/// The settings that are recommended for a Redis that holds timers: slots stay list-packs, and so do indexes of few slots.
+/// The settings that are recommended for a Redis that holds timers: slots stay list-packs, and so
+/// do indexes of few slots.
 const RECOMMENDED: [(&str, &str); 3] = [
     ("hash-max-listpack-entries", "512"),
     ("hash-max-listpack-value", "1024"),

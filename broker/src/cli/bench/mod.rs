@@ -1,8 +1,9 @@
 //! `mtimer bench`: measurements that check themselves.
 //!
-//! Invariant: what is measured is what was delivered, exactly once and not early, and of which nothing is left in the
-//! store; a run that is not exact ends with an exit code of its own. Warm-up rounds are not counted; the result is a median,
-//! with its spread. Broker and client are processes of their own, so that each one's processor time can be told.
+//! Invariant: what is measured is what was delivered, exactly once and not early, and of which
+//! nothing is left in the store; a run that is not exact ends with an exit code of its own. Warm-up
+//! rounds are not counted; the result is a median, with its spread. Broker and client are processes
+//! of their own, so that each one's processor time can be told.
 //! Not in here: comparisons with other programs (`tests/bench/peers`).
 
 mod args;
@@ -32,12 +33,13 @@ use super::output::{Output, note};
 
 /// Measures how fast timers are scheduled, how fast they fire, how late, and what they cost
 ///
-/// Every measurement starts a broker of its own, a child process on an embedded store in a temporary folder. --redis puts
-/// that broker on a Redis, under a cluster name that nobody else has; --broker measures a running cluster (name its Redis
-/// with --redis and its processes with --broker-pid, and their processor time is told, too). What was made is removed at
-/// the end, also after an error or a signal; in a running cluster timers are cancelled one by one, and if it cannot be
-/// reached then, the message says how many may be left. A second signal ends at once and removes nothing. Flags after --
-/// are the broker's: -- --memory 1GiB --preload 2s.
+/// Every measurement starts a broker of its own, a child process on an embedded store in a
+/// temporary folder. --redis puts that broker on a Redis, under a cluster name that nobody else
+/// has; --broker measures a running cluster (name its Redis with --redis and its processes with
+/// --broker-pid, and their processor time is told, too). What was made is removed at the end, also
+/// after an error or a signal; in a running cluster timers are cancelled one by one, and if it
+/// cannot be reached then, the message says how many may be left. A second signal ends at once and
+/// removes nothing. Flags after -- are the broker's: -- --memory 1GiB --preload 2s.
 ///
 /// Timers are plain by default: no key, at least once, handlers that succeed, 64 bytes. --keyed,
 /// --at-most-once and --fail change that for so many percent of the timers, the same ones in every

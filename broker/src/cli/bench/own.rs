@@ -1,8 +1,9 @@
 //! A broker of the measurement's own: a child process, and what it leaves behind.
 //!
-//! Invariant: the child does not outlive the measurement: it is stopped at the end and on errors, killed if it does not
-//! stop, and told to stop by the system if this process ends without having done so ([`end_with_parent`]).
-//! Signals of a terminal reach only the measurement, which then stops the broker in good order.
+//! Invariant: the child does not outlive the measurement: it is stopped at the end and on errors,
+//! killed if it does not stop, and told to stop by the system if this process ends without having
+//! done so ([`end_with_parent`]). Signals of a terminal reach only the measurement, which then
+//! stops the broker in good order.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -155,7 +156,8 @@ fn command(flags: &[String]) -> std::io::Result<Command> {
     Ok(command)
 }
 
-/// How far ahead a broker with these flags loads timers: it is asked, for there may be a settings file among them.
+/// How far ahead a broker with these flags loads timers: it is asked, for there may be a settings
+/// file among them.
 async fn preload(flags: &[String]) -> Result<Duration, Failure> {
     let failed =
         |what: String| Failure::new(Exit::Failed, format!("the broker does not tell its settings: {what}"));
@@ -221,7 +223,8 @@ async fn kill(child: &mut Child) {
     let _ = child.kill().await;
 }
 
-/// In the child: be told to stop when the process that has started this one ends, however that comes about.
+/// In the child: be told to stop when the process that has started this one ends, however that
+/// comes about.
 #[cfg(target_os = "linux")]
 pub(super) fn end_with_parent() -> Result<(), Failure> {
     use rustix::process::{Signal, set_parent_process_death_signal};

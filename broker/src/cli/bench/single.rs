@@ -13,7 +13,8 @@ use crate::cli::exit::{Exit, Failure};
 use crate::cli::tally::{histogram, quantile};
 use crate::cli::{load, progress};
 
-/// Schedules, then PINGs, one under way at a time. One after the other, so that processor time is that of the schedules.
+/// Schedules, then PINGs, one under way at a time. One after the other, so that processor time is
+/// that of the schedules.
 pub(super) async fn round(bed: &Bed, bench: &args::Single, n: u32) -> Result<Round, Failure> {
     let dest = bed.dest(&format!("round-{n}"))?;
     let (mark, mut schedules) = (bed.mark(), histogram());

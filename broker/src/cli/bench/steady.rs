@@ -1,7 +1,7 @@
 //! A steady load: how late timers fire under it, and whether it is borne.
 //!
-//! Invariant: open loop. Each timer has its own time to be sent, fixed beforehand; a broker that is slow does not slow the
-//! load down, and so cannot make its own lateness look better.
+//! Invariant: open loop. Each timer has its own time to be sent, fixed beforehand; a broker that is
+//! slow does not slow the load down, and so cannot make its own lateness look better.
 
 use std::time::{Duration, Instant};
 
@@ -31,8 +31,8 @@ pub(super) struct Plan {
     pub(super) over: Duration,
     /// How long before its due time each is sent.
     pub(super) ahead: Duration,
-    /// Each in another partition than the one before, instead of in runs: then a slot holds one, if there are partitions
-    /// enough.
+    /// Each in another partition than the one before, instead of in runs: then a slot holds one, if
+    /// there are partitions enough.
     pub(super) lonely: bool,
 }
 
@@ -87,16 +87,16 @@ pub(super) async fn run(bed: &Bed, plan: &Plan, part: &str) -> Result<Round, Fai
 #[derive(Default)]
 struct Sent {
     stored: u64,
-    /// Timers that could only be sent when more than half of the time before they were due had gone: this machine is too
-    /// slow for the load.
+    /// Timers that could only be sent when more than half of the time before they were due had
+    /// gone: this machine is too slow for the load.
     behind: u64,
-    /// Timers that were stored only when more than half of that time had gone: what waits to be stored grows, though
-    /// nothing may be late yet.
+    /// Timers that were stored only when more than half of that time had gone: what waits to be
+    /// stored grows, though nothing may be late yet.
     answered_late: u64,
 }
 
-/// Sends every timer at its time. No more after the first that is refused, or when told to stop; what was sent is waited
-/// for.
+/// Sends every timer at its time. No more after the first that is refused, or when told to stop;
+/// what was sent is waited for.
 async fn send(bed: &Bed, dest: &Destination, plan: &Plan, first: Time) -> Result<Sent, Failure> {
     let (timers, ahead) = (plan.timers(), millis(plan.ahead));
     let due = |n| first + plan.offset(n);

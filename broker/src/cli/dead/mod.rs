@@ -14,9 +14,10 @@ use work::{Which, Work};
 
 /// Dead letters: list, inspect, deliver anew, remove
 ///
-/// A timer becomes a dead letter when its retries are used up, its handler has failed it for good, or a cancel came too
-/// late and stopped what would have followed. Unconfirmed ones are at-most-once timers that were sent and never
-/// confirmed; nobody knows whether their handler ran, so they are never sent again by themselves.
+/// A timer becomes a dead letter when its retries are used up, its handler has failed it for good,
+/// or a cancel came too late and stopped what would have followed. Unconfirmed ones are
+/// at-most-once timers that were sent and never confirmed; nobody knows whether their handler ran,
+/// so they are never sent again by themselves.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Dead {
     List(List),
@@ -67,8 +68,8 @@ pub(crate) struct GetDead {
 
 /// Delivers dead letters anew, now, with a new retry budget
 ///
-/// Those that die again meanwhile are not replayed a second time. One whose key names another live timer by now stays
-/// where it is (exit code 7, or 9 among others).
+/// Those that die again meanwhile are not replayed a second time. One whose key names another live
+/// timer by now stays where it is (exit code 7, or 9 among others).
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer dead replay 01jz8q4v3c0000g5m3x9w2k7ha\n  \
     mtimer dead replay --group shop --app mail --dry-run\n  mtimer dead replay --all")]

@@ -1,7 +1,7 @@
 //! One timer as it is written on a line of NDJSON or in flags, and how it becomes a schedule.
 //!
-//! Invariant: the same line gives the same timer, as far as it says when and which: a key or an id together with a fixed
-//! time gives a fixed timer id, so that a file can be sent twice.
+//! Invariant: the same line gives the same timer, as far as it says when and which: a key or an id
+//! together with a fixed time gives a fixed timer id, so that a file can be sent twice.
 
 use std::fmt;
 use std::time::Duration;
@@ -189,7 +189,8 @@ fn name(id: Option<String>, key: Option<String>, when: When) -> Result<Name, Str
     }
 }
 
-/// FNV-1a 64 over everything that makes a timer what it is, finished as [`PartitionId::of_key`] does.
+/// FNV-1a 64 over everything that makes a timer what it is, finished as [`PartitionId::of_key`]
+/// does.
 struct Content(u64);
 
 impl Content {

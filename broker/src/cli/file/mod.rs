@@ -1,7 +1,7 @@
 //! `mtimer schedule --file`: many timers from a file of JSON, a line a timer.
 //!
-//! Invariant: a file is looked at as a whole before its first timer is sent; without `--skip-bad` one bad line means that
-//! nothing is sent.
+//! Invariant: a file is looked at as a whole before its first timer is sent; without `--skip-bad`
+//! one bad line means that nothing is sent.
 
 pub(crate) mod line;
 mod reader;
@@ -191,7 +191,8 @@ impl Summary {
         }
     }
 
-    /// The summary is the one result on standard output; what else there is to say goes to standard error.
+    /// The summary is the one result on standard output; what else there is to say goes to standard
+    /// error.
     fn said(&self, exit: Exit, message: &str) -> Failure {
         note(&format!("error: {message}"));
         Failure::silent(exit)

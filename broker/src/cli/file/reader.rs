@@ -8,7 +8,8 @@ use std::path::Path;
 
 use crate::cli::exit::{Exit, Failure};
 
-/// Bytes of a line: the largest payload, every byte of it escaped in the longest way, is well below it.
+/// Bytes of a line: the largest payload, every byte of it escaped in the longest way, is well below
+/// it.
 pub(crate) const MAX_LINE: usize = 1024 * 1024;
 
 /// Something that can be read from its beginning more than once.

@@ -1,7 +1,8 @@
 //! Sends the lines of a file at full speed.
 //!
-//! Invariant: a thread reads ahead by a few chunks and no further, so memory does not depend on the file; a chunk of which
-//! nothing could be stored ends it, instead of a wait for every line that is left.
+//! Invariant: a thread reads ahead by a few chunks and no further, so memory does not depend on the
+//! file; a chunk of which nothing could be stored ends it, instead of a wait for every line that is
+//! left.
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -111,7 +112,8 @@ fn stuck(results: &[Result<Scheduled, ScheduleError>]) -> Option<CutShort> {
     (exit != Exit::Done).then_some(CutShort::Stuck { exit, reason })
 }
 
-/// Reads the good lines into chunks, as long as somebody takes them; returns how many bad ones there were.
+/// Reads the good lines into chunks, as long as somebody takes them; returns how many bad ones
+/// there were.
 fn read(
     mut source: Source,
     mut maker: Maker,

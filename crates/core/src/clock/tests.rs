@@ -136,7 +136,8 @@ fn a_store_that_steps_back_stops_the_clock_and_never_turns_it() {
             let ahead = highest.saturating_sub(truth(s));
             assert!(seen.ahead_us.abs_diff(ahead) <= TRIP, "{seen:?}, {ahead}");
             assert_eq!(matches!(seen.doubt(), Some(Doubt::Ahead(_))), ahead > 250_000, "{seen:?}");
-            // Nothing becomes due that the store's clock has not reached, and what is due already is due at once.
+            // Nothing becomes due that the store's clock has not reached, and what is due already
+            // is due at once.
             assert!(now == highest || now <= truth(s));
             assert_eq!(clock.mono_until(s * S, Time::from_ms(now / 1_000)), 0);
             let next = Time::from_ms((highest / S + 100) * 1_000);
@@ -286,7 +287,8 @@ fn run(
             Change::Reach(i, heard) => _ = world.heard.get_mut(i).map(|at| *at = heard),
             Change::Trip(trip) => world.trip = trip,
         }
-        // All clocks of the store run at the true rate, and the monotonic clock of this host gains or loses.
+        // All clocks of the store run at the true rate, and the monotonic clock of this host gains
+        // or loses.
         world.mono = s * S;
         world.drifted = drift * (s as i64 - 1);
         let seen = clock.observe(s * S, world.host_reading(s * S), &world.readings(s * S));
@@ -341,7 +343,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Whatever happens, time that was handed out never steps back, and a waiter is never told to wait for it again.
+    /// Whatever happens, time that was handed out never steps back, and a waiter is never told to
+    /// wait for it again.
     #[test]
     fn handed_out_time_never_steps_back(masters in 0..4_usize, changes in changes(), drift in -150_i64..150) {
         let mut highest = Time::ZERO;
@@ -355,8 +358,9 @@ proptest! {
         });
     }
 
-    /// Right after a round in which every clock of the store was heard, the estimate is the median of the store's clocks
-    /// within the round trip: whatever happened before, and however far it has to go.
+    /// Right after a round in which every clock of the store was heard, the estimate is the median
+    /// of the store's clocks within the round trip: whatever happened before, and however far it
+    /// has to go.
     #[test]
     fn one_round_of_readings_is_enough(masters in 1..4_usize, changes in changes(), drift in -150_i64..150) {
         run(masters, &changes, drift, |world, clock, seen| {
@@ -369,7 +373,8 @@ proptest! {
         });
     }
 
-    /// A step is seen at once; without one, and with clocks that differ by less than two crystals do, it is never early.
+    /// A step is seen at once; without one, and with clocks that differ by less than two crystals
+    /// do, it is never early.
     #[test]
     fn it_is_never_early_by_a_clock_that_does_not_step(trips in proptest::collection::vec(0..500_000_u64, 1..100), drift in -150_i64..150) {
         let changes: Vec<Change> = trips.into_iter().map(Change::Trip).collect();

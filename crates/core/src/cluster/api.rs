@@ -86,7 +86,8 @@ pub enum NodeInput {
     },
     /// The connection of the latest [`NodeEffect::Connect`] is there, its handshake done.
     LinkUp,
-    /// It is gone, or could not be made; not told after [`NodeEffect::Disconnect`] or a later `Connect`.
+    /// It is gone, or could not be made; not told after [`NodeEffect::Disconnect`] or a later
+    /// `Connect`.
     LinkDown(String),
     /// A frame on that connection.
     FromLeader(PeerAnswer),
@@ -98,7 +99,8 @@ pub enum NodeInput {
     Unreachable(Vec<PartitionId>),
     /// This broker acquired a partition.
     Owned(PartitionId, Epoch),
-    /// An ownership ended (fenced, ended, handed over), or an acquisition that was asked for is given up.
+    /// An ownership ended (fenced, ended, handed over), or an acquisition that was asked for is
+    /// given up.
     Lost(PartitionId),
     /// What this broker has to do.
     Load(BrokerLoad),
@@ -127,10 +129,11 @@ pub enum NodeEffect {
     ToLeader(PeerRequest),
     /// Send on a session of another broker.
     ToPeer(PeerId, PeerAnswer),
-    /// Newer than any before: tell the engine and the clients. What follows from it for this broker comes after it.
+    /// Newer than any before: tell the engine and the clients. What follows from it for this broker
+    /// comes after it.
     Adopt(Arc<Topology>),
-    /// Acquire this partition. Comes again with a newer assignment while it is not owned, and after [`NodeInput::Lost`];
-    /// an acquisition under way goes on under the newer one.
+    /// Acquire this partition. Comes again with a newer assignment while it is not owned, and after
+    /// [`NodeInput::Lost`]; an acquisition under way goes on under the newer one.
     Own {
         /// Which.
         partition: PartitionId,
@@ -143,8 +146,9 @@ pub enum NodeEffect {
     Disown(PartitionId),
     /// This broker contradicts the cluster and must end: why. Nothing comes after it.
     Refused(String),
-    /// After [`NodeInput::Stop`], once: nothing is owned any more, or nobody takes it: go on stopping. If there is a
-    /// [`Node::lease`](super::Node::lease) still, resign it when everything is released.
+    /// After [`NodeInput::Stop`], once: nothing is owned any more, or nobody takes it: go on
+    /// stopping. If there is a [`Node::lease`](super::Node::lease) still, resign it when everything
+    /// is released.
     Left,
 }
 

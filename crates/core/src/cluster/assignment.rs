@@ -1,7 +1,8 @@
 //! Who is to own what: a pure function of who is there and who had what.
 //!
 //! Purpose: balance that moves as little as possible.
-//! Invariant: the same members and the same owners before give the same owners after, and these, given again, stay.
+//! Invariant: the same members and the same owners before give the same owners after, and these,
+//! given again, stay.
 //! Not in here: who counts as a member, how long something may be out of reach before that matters.
 
 use std::collections::BTreeSet;
@@ -42,9 +43,10 @@ impl Candidate {
 
 /// Decides who is to own each partition: an index into `members`, or nobody.
 ///
-/// `before` has, by partition number, the present owner as an index into `members`; `None`: nobody who is a member.
-/// Among the members of best standing who reach a partition all is balanced by weight (largest remainder), for equal
-/// weights within one; as few partitions move as balance allows. What nobody reaches stays where it is.
+/// `before` has, by partition number, the present owner as an index into `members`; `None`: nobody
+/// who is a member. Among the members of best standing who reach a partition all is balanced by
+/// weight (largest remainder), for equal weights within one; as few partitions move as balance
+/// allows. What nobody reaches stays where it is.
 pub fn assign(members: &[Candidate], before: &[Option<usize>]) -> Vec<Option<usize>> {
     let mut owners: Vec<_> = before.iter().map(|m| m.filter(|m| *m < members.len())).collect();
     let best: Vec<Option<Standing>> = (0..owners.len())
@@ -108,10 +110,11 @@ impl<'a> Share<'a> {
         m.standing == self.standing && m.reaches(partition)
     }
 
-    /// Gives the homeless a home, then moves from those above their quota to those below, until nobody can be helped.
+    /// Gives the homeless a home, then moves from those above their quota to those below, until
+    /// nobody can be helped.
     ///
-    /// Ends: with quotas by largest remainder, ties to whoever has more, every move brings the sum of squared distances
-    /// from the exact shares down.
+    /// Ends: with quotas by largest remainder, ties to whoever has more, every move brings the sum
+    /// of squared distances from the exact shares down.
     fn spread(&mut self, partitions: &[usize], owners: &mut [Option<usize>]) {
         self.set_quotas();
         for p in partitions {
@@ -140,13 +143,15 @@ impl<'a> Share<'a> {
         }
     }
 
-    /// Who may have the partition and is farthest below its quota, or least above it; the first of several.
+    /// Who may have the partition and is farthest below its quota, or least above it; the first of
+    /// several.
     fn neediest(&self, partition: usize) -> Option<usize> {
         let takers = self.takers.iter().copied().filter(|m| self.may_have(*m, partition));
         takers.min_by_key(|m| self.held[*m] as i64 - self.quota[*m] as i64)
     }
 
-    /// Largest remainder; of equal remainders, whoever has more has the better claim, so that it need not give it away.
+    /// Largest remainder; of equal remainders, whoever has more has the better claim, so that it
+    /// need not give it away.
     fn set_quotas(&mut self) {
         let weight = |m: usize| usize::from(self.members[m].weight.max(1));
         let weights: usize = self.takers.iter().map(|m| weight(*m)).sum();
@@ -270,7 +275,8 @@ mod tests {
         assert_eq!(assign(&members, &[Some(0), Some(1)]), [Some(0), Some(1)]);
     }
 
-    /// The fewest moves that bring `held` (and so many without an owner) to within one: by trying who gets the extra ones.
+    /// The fewest moves that bring `held` (and so many without an owner) to within one: by trying
+    /// who gets the extra ones.
     fn fewest(held: &[usize], total: usize) -> usize {
         let (floor, extras) = (total / held.len(), total % held.len());
         let subsets = 0u32..1 << held.len();

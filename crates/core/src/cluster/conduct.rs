@@ -91,7 +91,8 @@ impl Node {
     /// A term was seen. If it is higher than the one this broker leads under, it leads no more.
     fn see(&mut self, now: u64, term: Term) {
         if term.0 >= MAX_TERM.0 / 2 {
-            // No store gives it: whoever says so is no broker. What would be won above it has to be less than the limit.
+            // No store gives it: whoever says so is no broker. What would be won above it has to be
+            // less than the limit.
             self.counters.add(Count::StaleFrames, 1);
             return;
         }
@@ -255,7 +256,8 @@ impl Node {
                 if changed {
                     leadership.touch();
                 }
-                // What it decides because of this heartbeat it answers with, rather than pushes after it.
+                // What it decides because of this heartbeat it answers with, rather than pushes
+                // after it.
                 self.decide(now, Some(peer));
                 let Some(leadership) = &self.leadership else { return };
                 let newer = leadership.current().filter(|t| t.stamp() != has).map(|t| Topology::clone(t));
@@ -364,7 +366,8 @@ impl Node {
         self.out.push(NodeEffect::ToLeader(PeerRequest::Heartbeat(beat)));
     }
 
-    /// As leader: looks at the members once, and tells everybody if that changes something. `asking`: who is answered anyway.
+    /// As leader: looks at the members once, and tells everybody if that changes something.
+    /// `asking`: who is answered anyway.
     fn decide(&mut self, now: u64, asking: Option<PeerId>) {
         let Some(leadership) = &mut self.leadership else { return };
         let owned = self.holdings.owned().collect();

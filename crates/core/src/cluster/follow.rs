@@ -1,7 +1,8 @@
 //! A follower's link to the leader: heartbeats, answers, silence.
 //!
 //! Purpose: to know whether a leader is there and hears this broker.
-//! Invariant: only an answer to a heartbeat of this link shows that both directions work; a push does not.
+//! Invariant: only an answer to a heartbeat of this link shows that both directions work; a push
+//! does not.
 //! Not in here: what is in the answers, when to campaign.
 
 use mtimer_types::Term;

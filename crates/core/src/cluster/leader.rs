@@ -1,8 +1,8 @@
 //! One leadership: learns who is there and who has what, then decides, again and again.
 //!
 //! Purpose: from members to topologies, each published and pushed.
-//! Invariant: versions rise within the term; nothing is decided before the brokers of the last topology had their time to
-//! be heard; a topology differs from the one before it.
+//! Invariant: versions rise within the term; nothing is decided before the brokers of the last
+//! topology had their time to be heard; a topology differs from the one before it.
 //! Not in here: the lease, which ends all of this.
 
 use std::collections::BTreeMap;
@@ -70,7 +70,8 @@ impl Leadership {
         let owner = |p: u16| published.and_then(|t| t.owner(mtimer_types::PartitionId(p))).map(str::to_owned);
         let owners: Vec<_> = (0..options.partitions).map(owner).collect();
         let wait = |address: &String| {
-            // Who did not renew is most likely dead. One whom the store kept from it is alive, and comes like everybody.
+            // Who did not renew is most likely dead. One whom the store kept from it is alive, and
+            // comes like everybody.
             let brief = options.heartbeat_ms + CONNECT_MS;
             let dead = silent == Some(address);
             now + if dead { brief.min(options.member_timeout_ms) } else { options.member_timeout_ms }
@@ -112,7 +113,8 @@ impl Leadership {
         }
     }
 
-    /// Looks at everything once; a new topology, if it is another, and how many partitions change hands by it.
+    /// Looks at everything once; a new topology, if it is another, and how many partitions change
+    /// hands by it.
     pub(super) fn decide(&mut self, now: u64) -> Option<(Arc<Topology>, u64)> {
         if let Some(awaited) = &mut self.awaited {
             awaited.retain(|address, until| *until > now && !self.members.knows(address));
@@ -138,7 +140,8 @@ impl Leadership {
         Some((topology, moved))
     }
 
-    /// What the members own by their own word goes before what was published; of several the highest epoch.
+    /// What the members own by their own word goes before what was published; of several the
+    /// highest epoch.
     fn learn(&mut self) {
         let mut best: BTreeMap<u16, (Epoch, String)> = BTreeMap::new();
         for (address, m) in self.members.iter() {

@@ -1,8 +1,9 @@
 //! Leading, in time: when to campaign, when to renew, and until when a won lease may be acted on.
 //!
 //! Purpose: at most one broker acts as leader at any time.
-//! Invariant: the deadline counts from before the request left, by the own monotonic clock (suspensions included), less a
-//! margin for clocks that differ in rate: whoever obeys it has stopped before the store can have given the lease to another.
+//! Invariant: the deadline counts from before the request left, by the own monotonic clock
+//! (suspensions included), less a margin for clocks that differ in rate: whoever obeys it has
+//! stopped before the store can have given the lease to another.
 //! Not in here: what a leader does, who is connected to whom.
 
 use mtimer_store::{Candidate, Lease};
@@ -37,7 +38,8 @@ pub(super) struct Keeper {
     renew_ms: u64,
     rng: Rng,
     state: State,
-    /// Answers to campaigns sent until then say nothing any more: the lease was given up or lost since.
+    /// Answers to campaigns sent until then say nothing any more: the lease was given up or lost
+    /// since.
     void: Option<u64>,
     /// When the last campaign was sent.
     asked: Option<u64>,
@@ -49,7 +51,8 @@ pub(super) struct Keeper {
 
 #[derive(Debug)]
 enum State {
-    /// Somebody else may lead. `at`: when to campaign; `None`: a leader answers, or it is over for good.
+    /// Somebody else may lead. `at`: when to campaign; `None`: a leader answers, or it is over for
+    /// good.
     Seeking { at: Option<u64> },
     /// The lease is ours until the deadline.
     Holding { lease: Lease, won: u64, deadline: u64, renew: u64, renewing: bool },
@@ -155,8 +158,8 @@ impl Keeper {
         true
     }
 
-    /// A renewal was answered: `Some(true)` it is ours, `Some(false)` it is not, `None` nobody knows. Says whether the
-    /// lease was lost by it.
+    /// A renewal was answered: `Some(true)` it is ours, `Some(false)` it is not, `None` nobody
+    /// knows. Says whether the lease was lost by it.
     pub(super) fn renewed(&mut self, now: u64, sent: u64, answer: Option<bool>) -> bool {
         let until = self.deadline_of(sent);
         let State::Holding { won, deadline, renew, renewing, .. } = &mut self.state else { return false };
@@ -206,8 +209,8 @@ impl Keeper {
         self.back_off(now);
     }
 
-    /// The broker that let the lease run out before the campaign that was sent then: it had all its time to renew it, and
-    /// no failure of the store excuses it.
+    /// The broker that let the lease run out before the campaign that was sent then: it had all its
+    /// time to renew it, and no failure of the store excuses it.
     pub(super) fn silent(&mut self, sent: u64) -> Option<String> {
         let (address, until) = self.rival.take()?;
         (sent < until + CAMPAIGN_EVERY_MS).then_some(address)

@@ -1,7 +1,9 @@
-//! The leader's picture of the brokers: who is there, since when, what each reaches, who comes and goes too often.
+//! The leader's picture of the brokers: who is there, since when, what each reaches, who comes and
+//! goes too often.
 //!
 //! Purpose: from heartbeats, closed sessions and silence to members with a standing.
-//! Invariant: what counts is what the leader has heard in its own term; an address has one incarnation at a time.
+//! Invariant: what counts is what the leader has heard in its own term; an address has one
+//! incarnation at a time.
 //! Not in here: who is given what, what is published.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,9 +15,11 @@ use mtimer_types::{Epoch, PartitionId};
 use super::assignment::{Candidate, Standing};
 use super::{NodeOptions, PeerId, refusal};
 
-/// Two deaths within this time, ms, make a broker one that comes and goes; so long a good life makes up for it.
+/// Two deaths within this time, ms, make a broker one that comes and goes; so long a good life
+/// makes up for it.
 const FLAP_MS: u64 = 60_000;
-/// How long a broker that comes and goes is given nothing, first and at most, ms; doubles in between.
+/// How long a broker that comes and goes is given nothing, first and at most, ms; doubles in
+/// between.
 const HOLD_MS: (u64, u64) = (2_000, 60_000);
 /// Heartbeats answered and not known to have been heard: more need not be remembered.
 const MAX_UNHEARD: usize = 64;
@@ -115,7 +119,8 @@ impl Members {
         self.map.values().filter_map(|m| m.session)
     }
 
-    /// An operator's wish. Of a broker that has not been heard of yet, it is forgotten if that remains so.
+    /// An operator's wish. Of a broker that has not been heard of yet, it is forgotten if that
+    /// remains so.
     pub(super) fn drain(&mut self, now: u64, address: &str, drain: bool) {
         if drain {
             let until = (!self.knows(address)).then(|| now + self.options.member_timeout_ms);
@@ -194,7 +199,8 @@ impl Members {
         {
             self.died(now, &beat.address, m.joined);
         }
-        // Without a topology it has just begun: whatever mark there is was meant for an earlier life.
+        // Without a topology it has just begun: whatever mark there is was meant for an earlier
+        // life.
         if before.is_some() || beat.topology.1 == 0 {
             self.drained.remove(&beat.address);
         }
@@ -286,7 +292,8 @@ impl Members {
         let owner = |p: &PartitionId| owners.get(usize::from(p.0)).and_then(Option::as_deref);
         let listed =
             m.reach.listed.iter().filter(|(p, since)| owner(p) != Some(address) || **since + after <= now);
-        // It must reach it for a while before it is taken from another: stores come back at one broker sooner than at others.
+        // It must reach it for a while before it is taken from another: stores come back at one
+        // broker sooner than at others.
         let fresh = |p: &PartitionId, at: u64| {
             at + after > now && owner(p).is_some_and(|o| o != address && self.knows(o))
         };

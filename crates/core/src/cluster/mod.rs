@@ -1,15 +1,19 @@
-//! The cluster as one broker takes part in it: always a member, the leader while it holds the lease.
+//! The cluster as one broker takes part in it: always a member, the leader while it holds the
+//! lease.
 //!
-//! Purpose: who leads, who is there, who is to own what; and what follows from that for this broker. A pure state machine:
-//! answers of the store, frames of other brokers and the partitions that the shell owns go in through [`Node::handle`],
-//! [`NodeEffect`]s come out. `lease` decides when to campaign and how long a win counts, `follow` watches the link to the
-//! leader, `own` compares the topology with what is owned; while this broker leads, `leader` decides with the picture in
-//! `members` and the pure function in `assignment`.
+//! Purpose: who leads, who is there, who is to own what; and what follows from that for this
+//! broker. A pure state machine: answers of the store, frames of other brokers and the partitions
+//! that the shell owns go in through [`Node::handle`], [`NodeEffect`]s come out. `lease` decides
+//! when to campaign and how long a win counts, `follow` watches the link to the leader, `own`
+//! compares the topology with what is owned; while this broker leads, `leader` decides with the
+//! picture in `members` and the pure function in `assignment`.
 //!
-//! Invariants: at most one node acts as leader at any time, by lease and monotonic clock; terms and topologies never go
-//! back; owners go on while there is no leader. All of it is advice: the truth about a partition is its owner record.
+//! Invariants: at most one node acts as leader at any time, by lease and monotonic clock; terms and
+//! topologies never go back; owners go on while there is no leader. All of it is advice: the truth
+//! about a partition is its owner record.
 //!
-//! Not in here: sockets, the store, acquiring and releasing partitions, clocks, randomness but a seed.
+//! Not in here: sockets, the store, acquiring and releasing partitions, clocks, randomness but a
+//! seed.
 
 mod api;
 pub mod assignment;
@@ -125,7 +129,8 @@ impl Node {
         std::mem::take(&mut self.out)
     }
 
-    /// When to feed [`NodeInput::Tick`], monotonic ms; at least every half heartbeat, so that a standstill is noticed.
+    /// When to feed [`NodeInput::Tick`], monotonic ms; at least every half heartbeat, so that a
+    /// standstill is noticed.
     pub fn next_tick(&self) -> u64 {
         if self.refused {
             return u64::MAX;

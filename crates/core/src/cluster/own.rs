@@ -1,6 +1,7 @@
 //! What this broker owns, is to own and is to give up, by the newest topology it has.
 //!
-//! Purpose: the difference between the topology and what the shell owns, told to the shell once each.
+//! Purpose: the difference between the topology and what the shell owns, told to the shell once
+//! each.
 //! Invariant: nothing is given up for want of an owner: only for another one.
 //! Not in here: acquiring, releasing; who decided the topology.
 
@@ -120,7 +121,8 @@ impl Holdings {
         (owner != me && self.leaving.insert(partition)).then_some(Wish::Disown(partition))
     }
 
-    /// An ownership or an attempt ended. `wanted`: it is still assigned to this broker, and is asked for again in a while.
+    /// An ownership or an attempt ended. `wanted`: it is still assigned to this broker, and is
+    /// asked for again in a while.
     pub(super) fn lost(&mut self, now: u64, partition: PartitionId, wanted: bool) {
         let ownership = self.owned.remove(&partition);
         self.leaving.remove(&partition);

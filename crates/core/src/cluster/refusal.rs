@@ -8,7 +8,8 @@ use super::NodeOptions;
 /// Most and least weight of a broker.
 const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1_000;
 
-/// Whether it looks like `host:port` that somebody could connect to; an IPv6 address stands in brackets.
+/// Whether it looks like `host:port` that somebody could connect to; an IPv6 address stands in
+/// brackets.
 pub fn is_address(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
     let plain = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c.is_control());

@@ -1,9 +1,9 @@
 //! What clients ask about the whole broker: `Status` and `Broker`.
 //!
-//! Purpose: counts all partitions once for everybody who has asked by then.
-//! Invariants: one count is under way at a time, of at most [`PARTITIONS_AT_ONCE`] partitions at the
-//! same time; an answer counts what was stored when its question came, because who asks during a
-//! count waits for the next; counting takes about a tenth of the time, however much is asked.
+//! Purpose: counts all partitions once for everybody who has asked by then. Invariants: one count
+//! is under way at a time, of at most [`PARTITIONS_AT_ONCE`] partitions at the same time; an answer
+//! counts what was stored when its question came, because who asks during a count waits for the
+//! next; counting takes about a tenth of the time, however much is asked.
 //! Not in here: questions about single timers and listings.
 
 use std::collections::VecDeque;

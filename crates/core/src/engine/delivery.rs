@@ -30,8 +30,8 @@ impl Engine {
             while let Some(p) = self.partitions[ix].as_deref_mut()
                 && let Some((fire, ids)) = p.table.take_due(now.time)
             {
-                // Of many timers of one millisecond each is out of the processor's reach again when all have been looked at:
-                // what there is to do is done at the first look.
+                // Of many timers of one millisecond each is out of the processor's reach again when
+                // all have been looked at: what there is to do is done at the first look.
                 for id in ids {
                     if able {
                         self.make_ready(now, id, Some(fire));
@@ -46,8 +46,8 @@ impl Engine {
         }
     }
 
-    /// A due timer, or one that still waits for `from` in the wheel, goes to its destination's queue, or waits on for its
-    /// claim, or for the end of an edit.
+    /// A due timer, or one that still waits for `from` in the wheel, goes to its destination's
+    /// queue, or waits on for its claim, or for the end of an edit.
     fn make_ready(&mut self, now: Now, id: TimerId, from: Option<Time>) {
         let Some(p) = self.partition(id.partition()) else { return };
         let is_meant = |e: &&mut Entry| match from {
@@ -264,10 +264,10 @@ impl Engine {
         }
     }
 
-    /// Takes back the deliveries that were given out while the answers of this turn were handled and
-    /// that may not be sent any more: the process may have been stopped since, for longer than the
-    /// deadline or the fence allows. [`Engine::taken`] decides on them as if they were answered now.
-    /// Called before edits leave for the store: they say which deliveries are under way.
+    /// Takes back the deliveries that were given out while the answers of this turn were handled
+    /// and that may not be sent any more: the process may have been stopped since, for longer than
+    /// the deadline or the fence allows. [`Engine::taken`] decides on them as if they were answered
+    /// now. Called before edits leave for the store: they say which deliveries are under way.
     pub(super) fn take_back(&mut self, now: Now) {
         for member in std::mem::take(&mut self.roster.outgoing) {
             let Some(m) = self.roster.member(member) else { continue };

@@ -1,8 +1,10 @@
-//! Several brokers: what this one says about partitions that are another's, and how it gives one up.
+//! Several brokers: what this one says about partitions that are another's, and how it gives one
+//! up.
 //!
-//! A planned handover, in this order: nothing new is taken in or sent; takes that are under way are waited for, because
-//! what was taken and not sent nobody could send any more; what is queued goes to the store; then the release, with word
-//! of the deliveries under way. The lane keeps the order, so one round trip does it.
+//! A planned handover, in this order: nothing new is taken in or sent; takes that are under way are
+//! waited for, because what was taken and not sent nobody could send any more; what is queued goes
+//! to the store; then the release, with word of the deliveries under way. The lane keeps the order,
+//! so one round trip does it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,8 +19,9 @@ use super::table::State;
 use super::{Engine, Phase};
 use crate::api::{Call, Effect, Now, SessionId};
 
-/// By how much the clock of a predecessor is assumed to have been ahead, at most, ms. Brokers that read the same clocks differ
-/// by a round trip; what may happen beyond this is in `docs/guarantees.md`, under "When partitions change hands".
+/// By how much the clock of a predecessor is assumed to have been ahead, at most, ms. Brokers that
+/// read the same clocks differ by a round trip; what may happen beyond this is in
+/// `docs/guarantees.md`, under "When partitions change hands".
 const CLOCKS_MS: u64 = 1_000;
 
 impl Engine {
@@ -66,7 +69,8 @@ impl Engine {
         }
     }
 
-    /// Why an outcome is refused whose partition has gone: in a cluster another owner can still take it.
+    /// Why an outcome is refused whose partition has gone: in a cluster another owner can still
+    /// take it.
     pub(super) fn settled_elsewhere(&self) -> SettleRefusal {
         if self.topology.is_some() { SettleRefusal::Moved } else { SettleRefusal::Late }
     }
@@ -110,7 +114,8 @@ impl Engine {
                 Some(InFlight { id: *id, attempt: f.attempt, session: f.client, until })
             })
             .collect();
-        // What the predecessor left under way and has no outcome is handed on as it is, unless it was sent again since.
+        // What the predecessor left under way and has no outcome is handed on as it is, unless it
+        // was sent again since.
         let sent: HashSet<TimerId> = left.iter().map(|f| f.id).collect();
         left.extend(p.inherited.values().filter(|f| !sent.contains(&f.id)).cloned());
         left.sort_unstable_by_key(|f| f.id);
@@ -129,12 +134,14 @@ impl Engine {
 }
 
 impl Partition {
-    /// What the predecessor left under way of this timer, if the store has not counted it since as a failed attempt.
+    /// What the predecessor left under way of this timer, if the store has not counted it since as
+    /// a failed attempt.
     pub(super) fn word(&self, record: &Record) -> Option<&InFlight> {
         self.inherited.get(&record.timer.id).filter(|f| f.attempt > record.progress.failed)
     }
 
-    /// Whether everything that was sent before this ownership began, and still lives, is in memory or counted by the store.
+    /// Whether everything that was sent before this ownership began, and still lives, is in memory
+    /// or counted by the store.
     pub(super) fn has_read_past(&self) -> bool {
         let taken = |call: &Pending| matches!(call, Pending::Taken);
         self.horizon >= self.since + CLOCKS_MS && !self.calls.iter().any(taken)

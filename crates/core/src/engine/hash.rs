@@ -6,7 +6,8 @@ use std::hash::{BuildHasher, Hasher};
 pub(super) type Map<K, V> = HashMap<K, V, Seeded>;
 pub(super) type Set<K> = HashSet<K, Seeded>;
 
-/// Builds hashers from a seed that clients do not know, so that they cannot choose ids that collide.
+/// Builds hashers from a seed that clients do not know, so that they cannot choose ids that
+/// collide.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Seeded(pub(super) u64);
 

@@ -1,4 +1,5 @@
-//! What goes to the store and what comes back: acquisition, group commit, answers in order, the end of an ownership.
+//! What goes to the store and what comes back: acquisition, group commit, answers in order, the end
+//! of an ownership.
 
 use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_store::{Answer, Batch, Health, InFlight, LaneError, Op, Refusal, Retained};
@@ -89,7 +90,8 @@ impl Engine {
         for p in self.partitions.iter_mut().flatten().filter(|p| !p.release_out) {
             let all = all || p.missed;
             while p.applies_out == 0 {
-                // A claim waits while the store is away: what it is for is asked anew when it is back.
+                // A claim waits while the store is away: what it is for is asked anew when it is
+                // back.
                 let waits = p.queue.may_wait() && !(all || p.leaving || p.queue.len() >= size.0);
                 let idle = p.queue.is_empty() || waits;
                 let more = if all || !idle { GATHER_MS } else { 0 };
@@ -111,9 +113,10 @@ impl Engine {
         overtaken
     }
 
-    /// Sends the acknowledgements of a partition that may wait for others, with all that would go in a batch with them, so
-    /// that what is asked of the store next finds them done. Only those are overtaken that the batch cannot take, or that come
-    /// while another one is under way. Called when the turn ends, see [`Engine::take_back`].
+    /// Sends the acknowledgements of a partition that may wait for others, with all that would go
+    /// in a batch with them, so that what is asked of the store next finds them done. Only those
+    /// are overtaken that the batch cannot take, or that come while another one is under way.
+    /// Called when the turn ends, see [`Engine::take_back`].
     pub(super) fn let_go(&mut self, now: Now, at: PartitionId) {
         let size = self.batch_size();
         let mut overtaken = Vec::new();
@@ -127,8 +130,9 @@ impl Engine {
         self.answer_overtaken(overtaken);
     }
 
-    /// How many operations a batch has, and how many bytes of timers. However many are scheduled overdue at once, what is
-    /// on its way to the store and what is on its way to the park take a part of the budget only.
+    /// How many operations a batch has, and how many bytes of timers. However many are scheduled
+    /// overdue at once, what is on its way to the store and what is on its way to the park take a
+    /// part of the budget only.
     fn batch_size(&self) -> (usize, u64) {
         let owned = self.partitions.iter().flatten().count().max(1) as u64;
         let bytes = self.options.memory_bytes / (16 * owned);
@@ -171,7 +175,8 @@ impl Engine {
                     return self.lane_ended(id, LaneError::Broken(text));
                 }
                 p.note_lag(begun, now.mono_ms);
-                // A store may refuse before it looks at the owner record; one that lacks replicas has written.
+                // A store may refuse before it looks at the owner record; one that lacks replicas
+                // has written.
                 let unseen = |a: &Answer| {
                     matches!(a, Answer::Refused(Refusal::OutOfMemory | Refusal::ReadOnly | Refusal::MayEvict))
                 };
@@ -270,7 +275,8 @@ impl Engine {
         }
     }
 
-    /// Drops everything of a partition: what was sent is not ours any more, what was asked was not done.
+    /// Drops everything of a partition: what was sent is not ours any more, what was asked was not
+    /// done.
     pub(super) fn lane_ended(&mut self, id: PartitionId, error: LaneError) {
         let Some(p) = self.partitions.get_mut(usize::from(id.0)).and_then(Option::take) else { return };
         self.count(Counter::LanesEnded, 1);
@@ -283,7 +289,8 @@ impl Engine {
             LaneError::RolledBack(_) | LaneError::Broken(_) => ErrorCode::Unavailable,
         };
         let text = error.to_string();
-        // What has left may have been applied, whatever has ended the lane: its answer may be lost, or on its way here.
+        // What has left may have been applied, whatever has ended the lane: its answer may be lost,
+        // or on its way here.
         let unknown = format!("{error}; whether it was done is not known, repeat it");
         let of_calls = calls.into_iter().flat_map(|call| match call {
             Pending::Apply { ctxs, .. } => ctxs.into_iter().map(|ctx| (ctx, true)).collect(),
@@ -365,10 +372,10 @@ pub(super) fn together_by(now: Time, at: Time) -> Time {
 
 impl Partition {
     /// Takes the operations of the next batch. Two kinds go to `overtaken` instead, with their
-    /// answers: a schedule that must not be asked of the store any more ([`Self::known`]), and what a
-    /// client first sent longer ago than outcomes are kept, since it may be a repeat whose outcome is
-    /// forgotten. The others leave for the store, but for those that have become pointless
-    /// ([`Self::leaves`]).
+    /// answers: a schedule that must not be asked of the store any more ([`Self::known`]), and what
+    /// a client first sent longer ago than outcomes are kept, since it may be a repeat whose
+    /// outcome is forgotten. The others leave for the store, but for those that have become
+    /// pointless ([`Self::leaves`]).
     fn take_batch(
         &mut self,
         now: Now,

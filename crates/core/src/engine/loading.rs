@@ -1,4 +1,5 @@
-//! Into memory and out of it: what fires soon is loaded, within the budget; what does not fit goes back.
+//! Into memory and out of it: what fires soon is loaded, within the budget; what does not fit goes
+//! back.
 
 use mtimer_store::{Load, Loaded, Op, Page, Place, Record, Retained, Taken, Verdict};
 use mtimer_types::{DeadReason, PartitionId, Time, TimerId, limits::MAX_PAGE};
@@ -14,33 +15,36 @@ use crate::api::{Call, Counter, Effect, Now};
 const LOAD_TIMERS: usize = 4_000;
 /// Timers of one load however short memory is.
 const LEAST_TIMERS: usize = 64;
-/// Partitions that are read at once whose overdue timers are not in memory: after a takeover they may be many.
+/// Partitions that are read at once whose overdue timers are not in memory: after a takeover they
+/// may be many.
 const BEHIND_AT_ONCE: usize = 4;
-/// Partitions that are read at once though what they need is not near: while a load is taken in, what is due waits.
+/// Partitions that are read at once though what they need is not near: while a load is taken in,
+/// what is due waits.
 const AHEAD_AT_ONCE: usize = 4;
 /// Payload bytes of one load.
 const LOAD_BYTES: usize = 4 * 1024 * 1024;
-/// Due timers of one partition that wait for a claim, or on their way to the park; beyond them no more are loaded. (What
-/// its client has, or it waits for, does not keep others from being loaded.)
+/// Due timers of one partition that wait for a claim, or on their way to the park; beyond them no
+/// more are loaded. (What its client has, or it waits for, does not keep others from being loaded.)
 const BACKLOG: usize = 20_000;
 /// The same while memory is over its budget.
 const LEAST_BACKLOG: usize = 500;
-/// Retained timers of one kind and partition that are trimmed at a time; what is left goes 50 ms later.
+/// Retained timers of one kind and partition that are trimmed at a time; what is left goes 50 ms
+/// later.
 const TRIM_STEP: u32 = 200;
 /// What fires within this time is loaded even when memory is short, ms.
 const NEAR_MS: u64 = 1_000;
 /// What fires within this time is loaded even when memory is full, ms: two rounds of housekeeping.
 const SCARCE_MS: u64 = 100;
 
-/// How far ahead the first load of a partition reaches, ms: between half of what the following ones do and all of it, neighbours
-/// far apart (multiples of the golden ratio).
+/// How far ahead the first load of a partition reaches, ms: between half of what the following ones
+/// do and all of it, neighbours far apart (multiples of the golden ratio).
 fn first_reach(id: PartitionId, preload: u64) -> u64 {
     let share = u64::from(id.0.wrapping_mul(40_503));
     preload - preload * share / (2 << 16)
 }
 
-/// How far ahead timers are loaded, ms: all of `preload` while half of the memory is free, then less and less, because what could not be
-/// loaded in time would be late.
+/// How far ahead timers are loaded, ms: all of `preload` while half of the memory is free, then
+/// less and less, because what could not be loaded in time would be late.
 fn reach(preload: u64, used: u64, budget: u64) -> u64 {
     let near = preload.min(NEAR_MS);
     match used {
@@ -50,8 +54,9 @@ fn reach(preload: u64, used: u64, budget: u64) -> u64 {
             // It is no more than `preload`.
             near + (u128::from(preload - near) * left / u128::from(budget - budget / 2)) as u64
         }
-        // The reserve: what is overdue or nearly so is loaded in any case, a little at a time; it leaves by delivery or
-        // by park. Ahead of the present, so that there is not a load in every turn.
+        // The reserve: what is overdue or nearly so is loaded in any case, a little at a time; it
+        // leaves by delivery or by park. Ahead of the present, so that there is not a load in every
+        // turn.
         _ => SCARCE_MS,
     }
 }
@@ -87,7 +92,8 @@ impl Engine {
         let mut behind_out = owned.filter(|p| p.load_out && p.down.is_none() && behind(p)).count();
         let mut out = self.partitions.iter().flatten().filter(|p| p.load_out && p.down.is_none()).count();
         let mut wanting: Vec<_> = self.partitions.iter_mut().flatten().filter(wants).collect();
-        // Whoever inherits many partitions at once reads them in about the order of time, and goes on serving its own.
+        // Whoever inherits many partitions at once reads them in about the order of time, and goes
+        // on serving its own.
         wanting.sort_by_key(|p| p.horizon);
         for p in wanting {
             let overdue = behind(p);
@@ -97,7 +103,8 @@ impl Engine {
             }
             behind_out += usize::from(overdue);
             out += 1;
-            // The first load of each reaches differently far: so they do not come in step ever after, all in the same moment.
+            // The first load of each reaches differently far: so they do not come in step ever
+            // after, all in the same moment.
             let ahead = if p.horizon <= now.time { first_reach(p.id, preload) } else { preload };
             let target = now.time + ahead;
             let claim =
@@ -136,7 +143,8 @@ impl Engine {
         let sent = p.inherited.get(&id);
         let covered = covered || sent.is_some();
         if let Some(f) = sent {
-            // The store knows of one attempt at most that a claim covers; the word may be of a later one.
+            // The store knows of one attempt at most that a claim covers; the word may be of a
+            // later one.
             record.progress.failed = f.attempt - 1;
         }
         let state = match sent.filter(|f| f.until > now.time) {
@@ -180,7 +188,8 @@ impl Engine {
                     self.adopt(now, record, fire, covered);
                 }
             }
-            // Taken in this ownership and not in memory: it was not sent, and nobody else will see to it. A take can be repeated.
+            // Taken in this ownership and not in memory: it was not sent, and nobody else will see
+            // to it. A take can be repeated.
             Some((record, Place::Taken { epoch: of, unconfirmed: false })) if of == epoch => {
                 self.adopt(now, record, now.time, false);
                 if let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) {
@@ -193,8 +202,9 @@ impl Engine {
         }
     }
 
-    /// A timer that is not in memory was found parked: everything that was sent of it is counted in its
-    /// record. It may be one that this owner has parked without a confirmation, so its park is noted.
+    /// A timer that is not in memory was found parked: everything that was sent of it is counted in
+    /// its record. It may be one that this owner has parked without a confirmation, so its park is
+    /// noted.
     fn found_parked(&mut self, record: Record) {
         let id = record.timer.id;
         let Some(p) = self.partition(id.partition()).filter(|p| !p.table.contains(id)) else { return };
@@ -213,8 +223,8 @@ impl Engine {
         }
     }
 
-    /// Takes a timer out of memory, whatever it is doing, and gives back what it held. With it goes the word that the
-    /// predecessor left of it: the store has its outcome, or has counted it.
+    /// Takes a timer out of memory, whatever it is doing, and gives back what it held. With it goes
+    /// the word that the predecessor left of it: the store has its outcome, or has counted it.
     pub(super) fn forget(&mut self, id: TimerId) -> Option<Record> {
         self.partition(id.partition())?.inherited.remove(&id);
         self.take_out(id)
@@ -227,7 +237,8 @@ impl Engine {
         Some(entry.record)
     }
 
-    /// When memory is over its budget the farthest timers of the partition that reaches farthest go back.
+    /// When memory is over its budget the farthest timers of the partition that reaches farthest go
+    /// back.
     pub(super) fn shed(&mut self, now: Now) {
         let (_, used) = self.memory();
         if used <= self.options.memory_bytes {
@@ -257,8 +268,8 @@ impl Engine {
         }
     }
 
-    /// At-most-once timers found taken at an acquisition: nobody will settle them, but for those that the
-    /// predecessor left under way in good order.
+    /// At-most-once timers found taken at an acquisition: nobody will settle them, but for those
+    /// that the predecessor left under way in good order.
     pub(super) fn taken_page(&mut self, now: Now, at: PartitionId, page: Page<Taken>) {
         let Some(epoch) = self.partition(at).map(|p| p.epoch) else { return };
         for row in page.rows.into_iter().filter(|r| r.epoch != epoch) {
@@ -314,10 +325,10 @@ impl Engine {
 impl Partition {
     /// Queues again what the store would not take for now.
     ///
-    /// A move (take, park, unpark) is dropped if its timer has left the state of that move meanwhile,
-    /// and waits on while an edit of the timer is under way, which may put it elsewhere. Anything else
-    /// does not wait: an edit is told of a delivery whose outcome the store does not have, and of a
-    /// timer that the edit has ended an outcome changes nothing.
+    /// A move (take, park, unpark) is dropped if its timer has left the state of that move
+    /// meanwhile, and waits on while an edit of the timer is under way, which may put it elsewhere.
+    /// Anything else does not wait: an edit is told of a delivery whose outcome the store does not
+    /// have, and of a timer that the edit has ended an outcome changes nothing.
     pub(super) fn queue_put_off(&mut self) {
         for (op, ctx) in std::mem::take(&mut self.put_off) {
             let state = op.id().and_then(|id| self.table.get(id)).map(|e| &e.state);

@@ -1,19 +1,20 @@
 //! The engine: a broker's decisions as one state machine.
 //!
-//! Time, store answers and client messages go in through [`Engine::handle`]; [`Engine::flush`] then brings out what
-//! follows from a whole turn of them: claims, group commits, deliveries, replies. One timer's way through the files:
-//! `requests` (schedule) → `lanes` (stored) → `loading` (into memory) → `delivery` (due, claimed, ready, sent) →
-//! `settle` (acknowledged, retried, buried, expired), or → `park` and back. `table` holds the timers in memory, `roster`
-//! the sessions and destinations, `partition` what belongs to the ownership of one partition.
+//! Time, store answers and client messages go in through [`Engine::handle`]; [`Engine::flush`] then
+//! brings out what follows from a whole turn of them: claims, group commits, deliveries, replies.
+//! One timer's way through the files: `requests` (schedule) → `lanes` (stored) → `loading` (into
+//! memory) → `delivery` (due, claimed, ready, sent) → `settle` (acknowledged, retried, buried,
+//! expired), or → `park` and back. `table` holds the timers in memory, `roster` the sessions and
+//! destinations, `partition` what belongs to the ownership of one partition.
 //!
 //! Invariants:
 //!
 //! - A timer is sent only if a stored claim covers it or (at most once) it is taken.
-//! - A timer is not sent while an edit (cancel, reschedule, replace) holds it, see `edits`, nor after
-//!   its deadline. Both are checked whenever a delivery is given out, not only when a timer is due.
-//!   What is given out while an answer is handled is checked again for its deadline, and for a
-//!   recent fenced write, when the turn ends. That is before edits leave for the store, so they
-//!   count only what is sent as under way.
+//! - A timer is not sent while an edit (cancel, reschedule, replace) holds it, see `edits`, nor
+//!   after its deadline. Both are checked whenever a delivery is given out, not only when a timer
+//!   is due. What is given out while an answer is handled is checked again for its deadline, and
+//!   for a recent fenced write, when the turn ends. That is before edits leave for the store, so
+//!   they count only what is sent as under way.
 //! - A credit is given back exactly once for each delivery; every operation gets one reply.
 //! - Answers of the store are matched with calls by their order alone. A call that waits for its
 //!   answer keeps names, or numbers that stay valid until then: a destination's number is valid
@@ -61,12 +62,14 @@ use self::timeouts::Timeouts;
 use crate::api::{Counter, Effect, EngineOptions, Input, Now, SessionEvent, SessionId};
 use crate::figures::Tallies;
 
-/// What need not be at once (plain acknowledgements, claims) goes to the store at multiples of this, ms, of all partitions
-/// together: being woken up costs a store as much as what it is woken up for.
+/// What need not be at once (plain acknowledgements, claims) goes to the store at multiples of
+/// this, ms, of all partitions together: being woken up costs a store as much as what it is woken
+/// up for.
 const GATHER_MS: u64 = 10;
 /// How often destinations and memory are looked over while there is something to look for, ms.
 const HOUSEKEEPING_MS: u64 = 50;
-/// The longest that a turn is taken for, ms: a little over the pause between two when there is little to do.
+/// The longest that a turn is taken for, ms: a little over the pause between two when there is
+/// little to do.
 const TURN_MS: u64 = HOUSEKEEPING_MS + 10;
 
 /// A broker's decisions.
@@ -92,7 +95,8 @@ pub struct Engine {
     unsettled: usize,
     phase: Phase,
     housekeeping_at: u64,
-    /// The last time at which everything went to the store, in multiples of [`GATHER_MS`] of the cluster's clock.
+    /// The last time at which everything went to the store, in multiples of [`GATHER_MS`] of the
+    /// cluster's clock.
     gathered: u64,
     /// When what waits for others to go along with goes at the latest, monotonic ms.
     held_until: Option<u64>,
@@ -102,13 +106,14 @@ pub struct Engine {
     pressed: bool,
     /// Memory is over its budget.
     full: bool,
-    /// Time, ms, in which clients could have been heard and served: a turn counts for [`TURN_MS`] at most, so that a broker
-    /// that stood still does not take its clients for stuck.
+    /// Time, ms, in which clients could have been heard and served: a turn counts for [`TURN_MS`]
+    /// at most, so that a broker that stood still does not take its clients for stuck.
     attended: u64,
     flushed_at: u64,
     /// When the next sweep of parks may begin, monotonic ms.
     sweep_at: u64,
-    /// The sweep of parks under way: one at a time, of a partition that is owned and not being given up.
+    /// The sweep of parks under way: one at a time, of a partition that is owned and not being
+    /// given up.
     sweep: Option<Sweep>,
 }
 
@@ -195,7 +200,8 @@ impl Engine {
         out.append(&mut self.effects);
     }
 
-    /// The next monotonic time, ms, at which the engine wants an [`Input::Tick`] for a timeout of its own.
+    /// The next monotonic time, ms, at which the engine wants an [`Input::Tick`] for a timeout of
+    /// its own.
     pub fn next_tick(&self) -> Option<u64> {
         let busy = self.partitions.iter().flatten().any(|p| p.table.len() > 0 || p.down.is_some());
         let waiting = busy || self.roster.dests().any(|(_, d)| !d.parks.is_empty());

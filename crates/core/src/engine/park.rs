@@ -1,4 +1,5 @@
-//! Set aside until somebody can take it: parking costs no memory and no attempts, and holds up nobody else.
+//! Set aside until somebody can take it: parking costs no memory and no attempts, and holds up
+//! nobody else.
 
 use mtimer_store::{Answer, Op, Page, Record, Verdict};
 use mtimer_types::{Destination, PartitionId, Time, Timer, TimerId};
@@ -10,12 +11,13 @@ use super::roster::{DestIx, Park};
 use super::table::{Entry, State};
 use crate::api::{Call, Counter, Now};
 
-/// A destination that takes nothing for so long while memory is short is given no more to wait for, ms.
+/// A destination that takes nothing for so long while memory is short is given no more to wait for,
+/// ms.
 const IDLE_MS: u64 = 150;
 /// Timers that come back from the park at once.
 const RETURN_PAGE: u32 = 500;
-/// Parked timers that one step of a sweep looks at. With one step at most every [`SWEEP_MS`] a sweep costs little, however
-/// many are parked.
+/// Parked timers that one step of a sweep looks at. With one step at most every [`SWEEP_MS`] a
+/// sweep costs little, however many are parked.
 const SWEEP_PAGE: u32 = 200;
 /// Pause between two steps, ms.
 const SWEEP_MS: u64 = 100;
@@ -40,15 +42,16 @@ impl Park {
 }
 
 impl Engine {
-    /// Whether a destination has taken nothing for so long, for want of credit, that waiting for it is no use.
+    /// Whether a destination has taken nothing for so long, for want of credit, that waiting for it
+    /// is no use.
     pub(super) fn is_stuck(&self, dest: DestIx) -> bool {
         let since = self.roster.dest(dest).full_since;
         let waited = since.map_or(0, |since| self.attended.saturating_sub(since));
         since.is_some() && waited >= self.options.park_after_ms && !self.is_settling(dest)
     }
 
-    /// Whether a destination has taken nothing, for want of credit, for a moment that is longer than a busy one's between
-    /// two deliveries.
+    /// Whether a destination has taken nothing, for want of credit, for a moment that is longer
+    /// than a busy one's between two deliveries.
     fn is_idle(&self, dest: DestIx) -> bool {
         let patience = match self.roster.has_members(dest) {
             true => IDLE_MS.min(self.options.park_after_ms),
@@ -58,16 +61,16 @@ impl Engine {
         since.is_some_and(|since| self.attended.saturating_sub(since) >= patience)
     }
 
-    /// Whether most of the credit is missing because the store has not taken its outcomes yet, and not because the clients
-    /// are busy.
-    /// Parking would only give the store more to do; what memory is there for may wait.
+    /// Whether most of the credit is missing because the store has not taken its outcomes yet, and
+    /// not because the clients are busy. Parking would only give the store more to do; what memory
+    /// is there for may wait.
     fn is_settling(&self, dest: DestIx) -> bool {
         let settling = self.roster.dest(dest).settling;
         settling > 0 && !self.full && 2 * settling >= self.roster.outstanding(dest)
     }
 
-    /// Whether more is waiting for a destination without credit than memory is there for: then the rest is parked without
-    /// delay. What it takes in a quarter of a second may wait.
+    /// Whether more is waiting for a destination without credit than memory is there for: then the
+    /// rest is parked without delay. What it takes in a quarter of a second may wait.
     pub(super) fn is_crowded(&self, dest: DestIx) -> bool {
         let d = self.roster.dest(dest);
         let over = d.ready.len() as u64 >= d.sent_lately;
@@ -83,8 +86,9 @@ impl Engine {
         d.full_since = full.then_some(since);
     }
 
-    /// Parks what waits for credit beyond what the destination is going to take soon: everything if it is stuck; if it makes
-    /// progress, and memory is full, what is beyond some two seconds' worth at its present pace. Called every [`HOUSEKEEPING_MS`](super::HOUSEKEEPING_MS).
+    /// Parks what waits for credit beyond what the destination is going to take soon: everything if
+    /// it is stuck; if it makes progress, and memory is full, what is beyond some two seconds'
+    /// worth at its present pace. Called every [`HOUSEKEEPING_MS`](super::HOUSEKEEPING_MS).
     pub(super) fn park_waiting(&mut self, now: Now) {
         let park_after = self.options.park_after_ms;
         let all: Vec<DestIx> = self.roster.dests().map(|(ix, _)| ix).collect();
@@ -156,7 +160,8 @@ impl Engine {
         self.forget(id);
     }
 
-    /// Notes a parked timer, so that it is fetched when there is credit and expires at its deadline.
+    /// Notes a parked timer, so that it is fetched when there is credit and expires at its
+    /// deadline.
     pub(super) fn note_parked(&mut self, dest: DestIx, at: PartitionId, timer: &Timer) {
         if !self.serves(at) {
             return;
@@ -204,7 +209,8 @@ impl Engine {
             let coming = d.ready.len() as u64 + u64::from(d.returning);
             let fetches = d.parks.values().filter(|p| p.fetching).count() as u64;
             let room = free.saturating_sub(coming + fetches * u64::from(RETURN_PAGE));
-            // The partitions take turns, so that one that is parked in all the time does not keep the others' waiting.
+            // The partitions take turns, so that one that is parked in all the time does not keep
+            // the others' waiting.
             let turns = d.parks.range(d.unpark_from..).chain(&d.parks);
             let next = turns.filter(|(_, p)| !p.fetching && p.count > 0).map(|(at, _)| *at).next();
             let Some(at) = next.filter(|_| room > 0) else { return };
@@ -260,7 +266,8 @@ impl Engine {
         let entry = self.partition(at).and_then(|p| p.table.get_mut(id));
         let Some(entry) = entry else {
             if matches!(answer, Answer::Done) {
-                // It was taken out of memory meanwhile, to be read anew: what was read may have been parked still.
+                // It was taken out of memory meanwhile, to be read anew: what was read may have
+                // been parked still.
                 self.fetch(id);
             }
             return;
@@ -272,8 +279,8 @@ impl Engine {
         let dest = entry.dest;
         if matches!(answer, Answer::Done) {
             entry.state = State::Due;
-            // The store has filed it at the time of the batch. What may be sent before a claim covers that time a successor
-            // would take for unsent.
+            // The store has filed it at the time of the batch. What may be sent before a claim
+            // covers that time a successor would take for unsent.
             entry.fire = now.time;
             if let Some(p) = self.partition(at) {
                 p.due.push(id);
@@ -285,7 +292,8 @@ impl Engine {
         }
     }
 
-    /// A timer has left the park, or memory on its way back; the next page may be fetched when the last one is here.
+    /// A timer has left the park, or memory on its way back; the next page may be fetched when the
+    /// last one is here.
     pub(super) fn one_returned(&mut self, dest: DestIx, at: PartitionId) {
         let d = self.roster.dest_mut(dest);
         d.returning = d.returning.saturating_sub(1);
@@ -322,8 +330,8 @@ impl Engine {
         self.call(at, Pending::Sweep { dest: dest.clone() }, Call::Parked(dest, 0, SWEEP_PAGE));
     }
 
-    /// One step of a sweep: what has missed its deadline ends as expired. The page of a partition that was given up since is
-    /// passed over.
+    /// One step of a sweep: what has missed its deadline ends as expired. The page of a partition
+    /// that was given up since is passed over.
     pub(super) fn swept(&mut self, now: Now, at: PartitionId, dest: &Destination, page: Page<Record>) {
         if self.sweep.as_ref().is_none_or(|s| s.at != at || s.dest != *dest) {
             return;

@@ -1,4 +1,5 @@
-//! One partition while this broker owns it: its timers in memory, what is on its way to the store, its claim, its horizon.
+//! One partition while this broker owns it: its timers in memory, what is on its way to the store,
+//! its claim, its horizon.
 
 use std::collections::VecDeque;
 
@@ -19,19 +20,21 @@ use crate::api::Now;
 /// A key within its destination.
 pub(super) type KeyName = (Destination, Key);
 
-/// How long before a timer is due its claim is asked for, ms, beyond the time that the store takes to answer; earlier by up
-/// to [`GATHER_MS`], so that it goes together with others.
+/// How long before a timer is due its claim is asked for, ms, beyond the time that the store takes
+/// to answer; earlier by up to [`GATHER_MS`], so that it goes together with others.
 const CLAIM_LEAD_MS: u64 = 20;
-/// How far a claim reaches ahead, ms, beyond the same. A crash may redeliver what fires within it; a longer one is written
-/// less often.
+/// How far a claim reaches ahead, ms, beyond the same. A crash may redeliver what fires within it;
+/// a longer one is written less often.
 const CLAIM_SPAN_MS: u64 = 60 + GATHER_MS;
 /// The most that is reckoned with as the time that the store takes, ms.
 const MAX_LAG_MS: u64 = 250;
 /// Nothing is sent unless a fenced write that was begun within this time was answered, ms.
 pub(super) const FENCE_MS: u64 = 1_000;
-/// Operations that wait for a batch, or for their turn at a key; beyond it clients are told that it is too much.
+/// Operations that wait for a batch, or for their turn at a key; beyond it clients are told that it
+/// is too much.
 pub(super) const QUEUE_OPS: usize = 50_000;
-/// Of these, operations that wait for an earlier one on the same key: they go to the store one by one.
+/// Of these, operations that wait for an earlier one on the same key: they go to the store one by
+/// one.
 pub(super) const KEY_OPS: usize = 1_000;
 
 /// A call that was not answered yet.
@@ -54,7 +57,8 @@ pub(super) enum Pending {
     Query(QueryPart),
     ParkedDestinations,
     Parked {
-        /// By name: the destination may be forgotten, and its number reused, before the page arrives.
+        /// By name: the destination may be forgotten, and its number reused, before the page
+        /// arrives.
         dest: Destination,
     },
     Sweep {
@@ -78,13 +82,15 @@ pub(super) struct Partition {
     pub(super) put_off: Vec<(Op, OpCtx)>,
     /// Calls under way, oldest first.
     pub(super) calls: VecDeque<Pending>,
-    /// Batches under way. While one is, the next gathers; only a partition that is given up sends all at once.
+    /// Batches under way. While one is, the next gathers; only a partition that is given up sends
+    /// all at once.
     pub(super) applies_out: usize,
     /// Questions of clients.
     pub(super) questions: Questions,
     /// When all partitions last sent what may wait, this one could not send everything.
     pub(super) missed: bool,
-    /// How long it takes until the store has answered what is asked for, by the slowest batch lately, ms.
+    /// How long it takes until the store has answered what is asked for, by the slowest batch
+    /// lately, ms.
     lag: u64,
     /// Stored: everything that fires up to here may be sent.
     pub(super) claimed: Time,
@@ -105,14 +111,16 @@ pub(super) struct Partition {
     pub(super) due: Vec<TimerId>,
     /// Edits that hold their timer, by id: it is not sent until they are answered.
     pub(super) edits: Map<TimerId, u32>,
-    /// Late acknowledgements under way by id: such a timer may have ended, which the next answer tells.
+    /// Late acknowledgements under way by id: such a timer may have ended, which the next answer
+    /// tells.
     pub(super) late_acks: Map<TimerId, u32>,
     /// Operations under way by key.
     pub(super) key_edits: Map<KeyName, KeyEdits>,
     /// How many wait so.
     pub(super) waiting: usize,
-    /// Deliveries that the predecessor left under way and that have no outcome yet. They count as sent, also when their time
-    /// is over; what comes after them (a retry, a replay) is this owner's own.
+    /// Deliveries that the predecessor left under way and that have no outcome yet. They count as
+    /// sent, also when their time is over; what comes after them (a retry, a replay) is this
+    /// owner's own.
     pub(super) inherited: Map<TimerId, InFlight>,
     /// When dead letters and unconfirmed timers are trimmed next, monotonic ms.
     pub(super) trim_at: u64,
@@ -157,8 +165,8 @@ impl Partition {
         self.fenced_at.is_some_and(|at| mono_ms.saturating_sub(at) <= FENCE_MS)
     }
 
-    /// Whether a timer that fires at `fire` may be sent: the store knows that it may have been, and nobody else has taken
-    /// over as far as can be known.
+    /// Whether a timer that fires at `fire` may be sent: the store knows that it may have been, and
+    /// nobody else has taken over as far as can be known.
     pub(super) fn may_send(&self, fire: Time, mono_ms: u64) -> bool {
         !self.leaving && fire <= self.claimed && self.is_fenced(mono_ms)
     }
@@ -168,8 +176,9 @@ impl Partition {
         self.queue.len() + self.waiting >= QUEUE_OPS
     }
 
-    /// The claim that a call begun now should carry, if any: up to [`Self::claim_span`] ahead, if something fires soon (or
-    /// within `more` ms beyond that) and what was asked for does not reach that far.
+    /// The claim that a call begun now should carry, if any: up to [`Self::claim_span`] ahead, if
+    /// something fires soon (or within `more` ms beyond that) and what was asked for does not reach
+    /// that far.
     pub(super) fn claim_wanted(&self, now: Time, mono_ms: u64, more: u64) -> Option<Time> {
         if self.leaving {
             return None;
@@ -201,9 +210,10 @@ impl Partition {
         self.lag = took.max(self.lag - self.lag.div_ceil(8));
     }
 
-    /// The answer to a schedule that must not be asked of the store (any more): it is a repeat, and its timer has been
-    /// acknowledged, or its outcome is on the way, so that the store might bring it back. Any other is for the store to
-    /// answer: what is in memory was stored, but replicas may not have it yet.
+    /// The answer to a schedule that must not be asked of the store (any more): it is a repeat, and
+    /// its timer has been acknowledged, or its outcome is on the way, so that the store might bring
+    /// it back. Any other is for the store to answer: what is in memory was stored, but replicas
+    /// may not have it yet.
     pub(super) fn known(&self, recent: &mut RecentIds, now: Now, timer: &Timer) -> Option<OpReply> {
         if recent.contains(now, timer.id) {
             return Some(OpReply::Ended(Ended::Acknowledged));

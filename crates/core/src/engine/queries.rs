@@ -1,8 +1,8 @@
 //! What clients ask about single timers, and listings.
 //!
-//! Invariant: of the questions to one partition [`QUESTIONS_OUT`] are at the store at the same time;
-//! further ones wait here, so that writes do not wait behind all of them. How many a session may
-//! have unanswered is bounded where they come in.
+//! Invariant: of the questions to one partition [`QUESTIONS_OUT`] are at the store at the same
+//! time; further ones wait here, so that writes do not wait behind all of them. How many a session
+//! may have unanswered is bounded where they come in.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,8 @@ use crate::api::{Call, CallAnswer, Effect, Now, SessionId};
 /// Questions to one partition that are at the store at the same time: enough to keep it busy, few
 /// enough for a write behind them.
 const QUESTIONS_OUT: usize = 4;
-/// Rows of one page of a listing: with the largest payloads they still fit a frame. Whoever wants more asks again.
+/// Rows of one page of a listing: with the largest payloads they still fit a frame. Whoever wants
+/// more asks again.
 const PAGE_ROWS: u32 = 48;
 
 /// What the answer to a call is for.

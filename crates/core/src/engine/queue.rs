@@ -1,13 +1,15 @@
 //! The operations of one partition that wait for a batch, and whose turn it is.
 //!
-//! Purpose: a flood of one kind must not make the others wait. What ends a delivery or is needed for one (settle, take)
-//! goes first; then what leaves memory for the park or returns from it; then what clients ask for, the sessions taking
-//! turns. Nobody waits for ever: each lower line has a share of every batch. That parks go before schedules is what
-//! bounds memory when overdue timers are scheduled faster than they can be parked.
-//! Invariant: each line is first in, first out. What a client asks about a timer of which something waits in one of the
-//! owner's lines is queued there, behind that ([`Line`]). So operations of one client on different timers may change
-//! places.
-//! Not in here: which line an operation belongs to (`requests`), how many batches are under way (`lanes`).
+//! Purpose: a flood of one kind must not make the others wait. What ends a delivery or is needed
+//! for one (settle, take) goes first; then what leaves memory for the park or returns from it; then
+//! what clients ask for, the sessions taking turns. Nobody waits for ever: each lower line has a
+//! share of every batch. That parks go before schedules is what bounds memory when overdue timers
+//! are scheduled faster than they can be parked.
+//! Invariant: each line is first in, first out. What a client asks about a timer of which something
+//! waits in one of the owner's lines is queued there, behind that ([`Line`]). So operations of one
+//! client on different timers may change places.
+//! Not in here: which line an operation belongs to (`requests`), how many batches are under way
+//! (`lanes`).
 
 use std::collections::VecDeque;
 
@@ -111,7 +113,8 @@ impl OpQueue {
         line.push_back((op, ctx));
     }
 
-    /// Takes the next batch: so many operations at most, and timers of so many bytes (one at least).
+    /// Takes the next batch: so many operations at most, and timers of so many bytes (one at
+    /// least).
     pub(super) fn take(&mut self, most: usize, most_bytes: u64) -> Vec<Queued> {
         let of_sessions = self.len - self.prompt.len() - self.parks.len();
         let mut batch = Vec::with_capacity(self.len.min(most));

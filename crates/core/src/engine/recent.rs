@@ -1,4 +1,5 @@
-//! Ids of timers that were acknowledged a short while ago, so that a repeated schedule does not bring one back.
+//! Ids of timers that were acknowledged a short while ago, so that a repeated schedule does not
+//! bring one back.
 
 use mtimer_types::{TimerId, limits::REPEAT_HORIZON_MS};
 
@@ -7,11 +8,13 @@ use crate::api::Now;
 
 const GENERATIONS: usize = 4;
 const SPAN_MS: u64 = REPEAT_HORIZON_MS / (GENERATIONS as u64 - 1);
-/// Ids of a generation, at most, while time stands still: 150 MiB in all. It is far more than are acknowledged in [`SPAN_MS`].
+/// Ids of a generation, at most, while time stands still: 150 MiB in all. It is far more than are
+/// acknowledged in [`SPAN_MS`].
 const MOST: usize = 1 << 21;
 
-/// Remembers for at least the repeat horizon by both clocks, at most a third longer. The age of a request counts by the
-/// cluster clock, which may stand still. Of an id it keeps 64 bits, most of them random.
+/// Remembers for at least the repeat horizon by both clocks, at most a third longer. The age of a
+/// request counts by the cluster clock, which may stand still. Of an id it keeps 64 bits, most of
+/// them random.
 #[derive(Debug)]
 pub(super) struct RecentIds {
     generations: [Set<u64>; GENERATIONS],

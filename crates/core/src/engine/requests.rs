@@ -81,7 +81,8 @@ pub(super) enum OpCtx {
         id: TimerId,
         verdict: Verdict,
         report: Option<usize>,
-        /// Of a delivery that is not under way any more: the timer is not on its way to the store by its state.
+        /// Of a delivery that is not under way any more: the timer is not on its way to the store
+        /// by its state.
         late: bool,
     },
     Park {
@@ -269,7 +270,8 @@ impl Engine {
             && p.awaits_timers()
             && p.table.by_key(&(dest.clone(), key.clone())).is_none()
         {
-            // Words name no keys: it may be one that the predecessor has sent, and no claim in the store tells.
+            // Words name no keys: it may be one that the predecessor has sent, and no claim in the
+            // store tells.
             let text = format!("partition {at} was taken over and is still being read: try again later");
             return Err(failed(ErrorCode::Overloaded, text));
         }
@@ -280,8 +282,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Queues a client's operation. If it goes `soon`, no timer that it can change is sent from here on
-    /// until it is answered; else from when it leaves for the store ([`Partition::leaves`]).
+    /// Queues a client's operation. If it goes `soon`, no timer that it can change is sent from
+    /// here on until it is answered; else from when it leaves for the store
+    /// ([`Partition::leaves`]).
     fn submit(&mut self, at: PartitionId, op: RequestOp, reply: ReplyRef, name: Option<KeyName>, soon: bool) {
         let session = self.requests.get(reply.request).map_or(SessionId(0), |r| r.session);
         let Some(p) = self.partition(at) else {
@@ -293,7 +296,8 @@ impl Engine {
             RequestOp::Cancel { target, .. } | RequestOp::Reschedule { target, .. } => p.named(target),
             RequestOp::Replay { .. } | RequestOp::Purge { .. } => None,
         };
-        // What they say of a delivery under way, and the time to fire, is filled in when the batch is made.
+        // What they say of a delivery under way, and the time to fire, is filled in when the batch
+        // is made.
         let (op, mut ctx) = match op {
             RequestOp::Schedule { timer, policy } => {
                 (Op::Schedule { timer: timer.clone(), policy }, OpCtx::Schedule { reply, timer, name })
@@ -422,8 +426,8 @@ impl Engine {
         self.reply(reply, said);
     }
 
-    /// The timer that had the key of a newly scheduled one has ended as replaced, unless this is the answer to a repeat
-    /// and the key has passed on since.
+    /// The timer that had the key of a newly scheduled one has ended as replaced, unless this is
+    /// the answer to a repeat and the key has passed on since.
     fn supersede(&mut self, id: TimerId, name: Option<&KeyName>, replaced: Option<TimerId>) {
         if let Some(old) = replaced {
             self.forget(old);
@@ -460,8 +464,9 @@ impl Engine {
         self.reply(reply, said);
     }
 
-    /// A cancel came too late: the delivery under way is the last; what waits for another was buried by the store.
-    /// (If this is the answer to a repeat, a replay may have given the timer new attempts: what is read tells.)
+    /// A cancel came too late: the delivery under way is the last; what waits for another was
+    /// buried by the store. (If this is the answer to a repeat, a replay may have given the timer
+    /// new attempts: what is read tells.)
     fn stop_attempts(&mut self, id: TimerId) {
         let entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
         if let Some(entry) = entry.filter(|e| e.state.is_under_way()) {
@@ -494,8 +499,9 @@ impl Engine {
         self.reply(reply, said);
     }
 
-    /// The store has moved a timer to another time, now or when this request was first sent; since then it may have
-    /// gone on. What is under way is not touched: it was begun after the move. All else is read anew.
+    /// The store has moved a timer to another time, now or when this request was first sent; since
+    /// then it may have gone on. What is under way is not touched: it was begun after the move. All
+    /// else is read anew.
     fn move_to(&mut self, id: TimerId, due: Time) {
         let Some(p) = self.partition(id.partition()) else { return };
         let horizon = p.horizon;
@@ -536,8 +542,9 @@ impl Engine {
         self.not_applied(at, ctx, code, &refusal.to_string());
     }
 
-    /// An operation was applied but not confirmed, so it counts as unanswered; memory has to agree with the store all the
-    /// same: what is cancelled, replaced or moved must not be sent, what is filed must be.
+    /// An operation was applied but not confirmed, so it counts as unanswered; memory has to agree
+    /// with the store all the same: what is cancelled, replaced or moved must not be sent, what is
+    /// filed must be.
     fn reread(&mut self, at: PartitionId, ctx: &OpCtx) {
         match ctx {
             OpCtx::Schedule { timer, name, .. } => {
@@ -563,7 +570,8 @@ impl Engine {
         }
     }
 
-    /// Reads a timer anew that is not under way; one that is under way learns whether it was stopped.
+    /// Reads a timer anew that is not under way; one that is under way learns whether it was
+    /// stopped.
     fn read_anew(&mut self, id: TimerId) {
         let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
         if entry.is_some_and(|e| !e.state.is_under_way()) {
@@ -603,9 +611,10 @@ impl Engine {
 }
 
 impl Partition {
-    /// The owner's line in which something of the timer that an operation names, or of the one that has its key, waits or
-    /// has waited until its batch was made: the operation comes after it there. What the store would not take for now is
-    /// in no line, so the operation may come before it ([`Partition::queue_put_off`]).
+    /// The owner's line in which something of the timer that an operation names, or of the one that
+    /// has its key, waits or has waited until its batch was made: the operation comes after it
+    /// there. What the store would not take for now is in no line, so the operation may come before
+    /// it ([`Partition::queue_put_off`]).
     fn line_behind(&self, id: Option<TimerId>, ctx: &OpCtx) -> Option<Line> {
         let holder = match ctx {
             OpCtx::Schedule { name: Some(name), .. } => self.table.by_key(name),

@@ -1,4 +1,5 @@
-//! Who takes callbacks: sessions, their registrations (members of a destination) and credits, and each destination's queue.
+//! Who takes callbacks: sessions, their registrations (members of a destination) and credits, and
+//! each destination's queue.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -62,7 +63,8 @@ pub(super) struct Park {
     pub(super) fetching: bool,
     /// Of that page, how many are not here yet.
     pub(super) returning: u32,
-    /// The earliest deadline that a parked timer has, as far as is known; the beginning of time, if it is to be found out.
+    /// The earliest deadline that a parked timer has, as far as is known; the beginning of time, if
+    /// it is to be found out.
     pub(super) deadline: Option<Time>,
     /// When the first of them was due, as far as is known.
     pub(super) oldest: Option<Time>,
@@ -89,7 +91,8 @@ pub(super) struct Dest {
     pub(super) entries: usize,
     /// No credit free and nothing taken since this time, in attended ms.
     pub(super) full_since: Option<u64>,
-    /// Deliveries whose outcome is on its way to the store: their credit is held by the store, not by the clients.
+    /// Deliveries whose outcome is on its way to the store: their credit is held by the store, not
+    /// by the clients.
     pub(super) settling: usize,
     /// About how many deliveries it took in the last 250 ms.
     pub(super) sent_lately: u64,
@@ -239,7 +242,8 @@ impl Roster {
         dirty
     }
 
-    /// Forgets a destination that has nothing left. Call it with destinations of which something ended.
+    /// Forgets a destination that has nothing left. Call it with destinations of which something
+    /// ended.
     pub(super) fn sweep(&mut self, ix: DestIx) {
         let Some(d) = self.dests.get(ix) else { return };
         let idle =
@@ -251,7 +255,8 @@ impl Roster {
         }
     }
 
-    /// Registers, or changes the credit of a registration. `Err` if the number stands for another destination.
+    /// Registers, or changes the credit of a registration. `Err` if the number stands for another
+    /// destination.
     pub(super) fn register(
         &mut self,
         session: SessionId,
@@ -362,7 +367,8 @@ impl Roster {
         if self.is_session_full(m.session) { 0 } else { m.free() }
     }
 
-    /// Whether a member's session has as many bytes to settle as it may, so that it takes nothing more.
+    /// Whether a member's session has as many bytes to settle as it may, so that it takes nothing
+    /// more.
     pub(super) fn is_full(&mut self, member: MemberRef) -> bool {
         let session = self.member(member).map(|m| m.session);
         session.is_none_or(|session| self.is_session_full(session))
@@ -372,8 +378,8 @@ impl Roster {
         self.sessions.get(&session).is_none_or(|s| s.flight_bytes >= MAX_SESSION_UNSETTLED_BYTES)
     }
 
-    /// The least loaded member of a destination with credit, and how many deliveries it should take in one go, so that a
-    /// backlog of `waiting` is shared evenly.
+    /// The least loaded member of a destination with credit, and how many deliveries it should take
+    /// in one go, so that a backlog of `waiting` is shared evenly.
     pub(super) fn least_loaded(&self, dest: DestIx, waiting: usize) -> Option<(MemberRef, u32)> {
         let members = &self.dests[dest].members;
         let candidates =

@@ -60,8 +60,8 @@ impl Engine {
                 self.report(Some(report), id, Some(SettleRefusal::NotYours));
             }
             None if self.is_awaited(id, attempt, client) => {
-                // The word of it is here and the timer itself not yet: it is being loaded. The store has no claim that
-                // would tell of it, and would refuse a late ok.
+                // The word of it is here and the timer itself not yet: it is being loaded. The
+                // store has no claim that would tell of it, and would refuse a late ok.
                 self.report(Some(report), id, Some(SettleRefusal::Moved));
             }
             None if outcome == HandlerOutcome::Ok
@@ -69,7 +69,8 @@ impl Engine {
                 && !gone
                 && self.may_be_late(id, epoch, attempt) =>
             {
-                // Of what the predecessor left under way the store has no claim that would tell: the word of it does.
+                // Of what the predecessor left under way the store has no claim that would tell:
+                // the word of it does.
                 let left = self.was_left(id, attempt, client);
                 let verdict = if left { Verdict::Ack } else { Verdict::LateAck { attempt } };
                 let op = Op::settle(id, verdict.clone());
@@ -88,7 +89,8 @@ impl Engine {
 
     /// Whether the predecessor left this delivery under way and its timer is not in memory yet.
     fn is_awaited(&mut self, id: TimerId, attempt: u32, client: u128) -> bool {
-        // What is not there when all of it has been read has ended in an earlier ownership, and the word of it is old.
+        // What is not there when all of it has been read has ended in an earlier ownership, and the
+        // word of it is old.
         let loading = |p: &mut Partition| !p.table.contains(id) && !p.has_read_past();
         self.was_left(id, attempt, client) && self.partition(id.partition()).is_some_and(loading)
     }
@@ -99,8 +101,9 @@ impl Engine {
         word.is_some_and(|f| f.attempt == attempt && f.session == client)
     }
 
-    /// Whether this delivery can have been sent before, no outcome is on its way to the store, and there is room for one
-    /// (nothing else bounds how many a client sends). What is not in memory may wait for a late retry: the store knows.
+    /// Whether this delivery can have been sent before, no outcome is on its way to the store, and
+    /// there is room for one (nothing else bounds how many a client sends). What is not in memory
+    /// may wait for a late retry: the store knows.
     fn may_be_late(&mut self, id: TimerId, epoch: Epoch, attempt: u32) -> bool {
         self.partition(id.partition()).is_some_and(|p| {
             let settling = |e: &Entry| matches!(e.state, State::Settling { .. });
@@ -225,8 +228,8 @@ impl Engine {
         }
     }
 
-    /// Whether the store may learn a little later that a timer was acknowledged: nobody waits for the credit, and all that a
-    /// crash meanwhile does is to deliver it again.
+    /// Whether the store may learn a little later that a timer was acknowledged: nobody waits for
+    /// the credit, and all that a crash meanwhile does is to deliver it again.
     fn may_wait(&mut self, id: TimerId, member: Option<MemberRef>) -> bool {
         let Some(p) = self.partition(id.partition()).filter(|p| !p.leaving && p.down.is_none()) else {
             return false;
@@ -269,7 +272,8 @@ impl Engine {
         match verdict {
             Verdict::Ack | Verdict::LateAck { .. } if late && !done => self.unhold(id),
             Verdict::Retry { fire, failed, error, .. } if done => {
-                // Found stopped by the store, it is dead now: it is no longer pending, and memory must not keep it.
+                // Found stopped by the store, it is dead now: it is no longer pending, and memory
+                // must not keep it.
                 let Some(mut record) = self.forget(id) else { return self.report(report, id, refused) };
                 let within = self.partition(id.partition()).is_some_and(|p| fire <= p.horizon);
                 if within && !record.progress.stopped {
@@ -387,8 +391,8 @@ impl Engine {
                 || f.member.is_none() && f.client == client && epoch < current)
             && f.attempt == attempt
         {
-            // It is looked at when its present timeout comes, and then again at this one: however often a client asks,
-            // there is one entry of it.
+            // It is looked at when its present timeout comes, and then again at this one: however
+            // often a client asks, there is one entry of it.
             f.until = f.until.max(until);
         }
     }

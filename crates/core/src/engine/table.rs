@@ -29,7 +29,8 @@ impl Entry {
         ENTRY_BYTES + self.record.timer.payload.len() as u64
     }
 
-    /// Whether it is in the wheel at this time. Where it has been before, an entry of it may have stayed.
+    /// Whether it is in the wheel at this time. Where it has been before, an entry of it may have
+    /// stayed.
     pub(super) fn is_waiting_for(&self, fire: Time) -> bool {
         self.fire == fire && matches!(self.state, State::Waiting)
     }
@@ -56,8 +57,8 @@ pub(super) enum State {
     Waiting,
     /// Its time has come; waits for a claim that covers it.
     Due,
-    /// Its time has come, but an edit (cancel, reschedule, replace) or a late acknowledgement is under
-    /// way.
+    /// Its time has come, but an edit (cancel, reschedule, replace) or a late acknowledgement is
+    /// under way.
     Held,
     /// Claimed; waits in its destination's queue since this monotonic time, ms.
     Ready { since: u64 },
@@ -68,7 +69,8 @@ pub(super) enum State {
     /// An outcome is on its way to the store; this member's credit returns when it is there.
     /// `attempt`: of which delivery it is, if the timer was sent.
     Settling { member: Option<MemberRef>, attempt: Option<u32> },
-    /// On its way to the park; `sent`: the store has been asked, and comes to it before any later edit.
+    /// On its way to the park; `sent`: the store has been asked, and comes to it before any later
+    /// edit.
     Parking { sent: bool },
     /// On its way back from the park.
     Unparking,
@@ -99,7 +101,8 @@ pub(super) struct Flight {
 pub(super) struct Table {
     entries: Map<TimerId, Entry>,
     keys: Map<(Destination, Key), TimerId>,
-    /// Timers by the millisecond at which they fire. What is not `Waiting` for just that time any more is passed over.
+    /// Timers by the millisecond at which they fire. What is not `Waiting` for just that time any
+    /// more is passed over.
     wheel: BTreeMap<u64, Vec<TimerId>>,
     bytes: u64,
 }
@@ -186,8 +189,8 @@ impl Table {
         self.wheel.keys().next_back().map(|ms| Time::from_ms(*ms))
     }
 
-    /// Takes the first millisecond of the wheel that has come: its timers, also those that wait for it no more (see
-    /// [`Entry::is_waiting_for`]).
+    /// Takes the first millisecond of the wheel that has come: its timers, also those that wait for
+    /// it no more (see [`Entry::is_waiting_for`]).
     pub(super) fn take_due(&mut self, now: Time) -> Option<(Time, Vec<TimerId>)> {
         let bucket = self.wheel.first_entry().filter(|b| *b.key() <= now.as_ms())?;
         Some((Time::from_ms(*bucket.key()), bucket.remove()))

@@ -7,8 +7,8 @@ use mtimer_types::TimerId;
 /// Timeouts are rounded up to multiples of this, ms.
 const GRAIN_MS: u64 = 16;
 
-/// Deliveries by the time at which they may time out. An entry whose delivery was settled stays until its time or until
-/// such entries are the majority.
+/// Deliveries by the time at which they may time out. An entry whose delivery was settled stays
+/// until its time or until such entries are the majority.
 #[derive(Debug, Default)]
 pub(super) struct Timeouts {
     buckets: BTreeMap<u64, Vec<(TimerId, u32)>>,
@@ -41,7 +41,8 @@ impl Timeouts {
         due
     }
 
-    /// Forgets settled deliveries once they are the majority. `live` says how many there are, `is_live` which.
+    /// Forgets settled deliveries once they are the majority. `live` says how many there are,
+    /// `is_live` which.
     pub(super) fn prune(&mut self, live: usize, is_live: impl Fn(TimerId, u32) -> bool) {
         if self.len < 2 * live + 8_192 {
             return;

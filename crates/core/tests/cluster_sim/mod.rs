@@ -1,6 +1,8 @@
-//! A cluster in one thread: brokers whose clocks differ, links that are cut, a store that answers late or not at all.
+//! A cluster in one thread: brokers whose clocks differ, links that are cut, a store that answers
+//! late or not at all.
 //!
-//! A node knows durations only, by its host's monotonic clock: the hosts' wall clocks do not come into it. (They do in `sim`.)
+//! A node knows durations only, by its host's monotonic clock: the hosts' wall clocks do not come
+//! into it. (They do in `sim`.)
 
 mod faults;
 mod net;

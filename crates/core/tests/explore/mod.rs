@@ -1,6 +1,7 @@
 //! Which seeds a simulation runs, for how long, and what it says about one that fails.
 //!
-//! By default: the seeds of `regressions.txt` that belong to the test, then new random ones for [`SECONDS`]. With
+//! By default: the seeds of `regressions.txt` that belong to the test, then new random ones for
+//! [`SECONDS`]. With
 //!
 //! - `MTIMER_SIM_SEED=n` that one alone, and what led to the failure is printed;
 //! - `MTIMER_SIM_SECONDS=n` new ones for so long;
@@ -13,7 +14,8 @@ use std::hash::{BuildHasher, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// For how long each test looks at new seeds, s. There are six of them; on two processors that makes a minute.
+/// For how long each test looks at new seeds, s. There are six of them; on two processors that
+/// makes a minute.
 const SECONDS: u64 = 15;
 /// New seeds of each test in a long round: ten thousand in all.
 const LONG_SEEDS: u64 = 2_000;
@@ -55,11 +57,13 @@ impl Explore {
         Self { binary, test }
     }
 
-    /// Runs one seed after the other; returns how many failed. `check(seed, log)` says what is wrong, with `log` in detail.
+    /// Runs one seed after the other; returns how many failed. `check(seed, log)` says what is
+    /// wrong, with `log` in detail.
     ///
     /// # Panics
     ///
-    /// If a seed fails (unless told to go on): with the seed, the command that repeats it, and what to do to keep it.
+    /// If a seed fails (unless told to go on): with the seed, the command that repeats it, and what
+    /// to do to keep it.
     pub(crate) fn run(&self, mut check: impl FnMut(u64, bool) -> Result<(), String>) -> u64 {
         let keep_going = std::env::var("MTIMER_SIM_KEEP_GOING").is_ok_and(|v| v == "1");
         let mut failed = 0;

@@ -46,9 +46,11 @@ pub(super) struct Broker {
     pub(super) wake: Option<u64>,
     /// When its process goes on that was paused last, ms.
     resumes_at: u64,
-    /// Up to when its time may be behind the clock that decides, ms: it has not read the clocks since that stepped.
+    /// Up to when its time may be behind the clock that decides, ms: it has not read the clocks
+    /// since that stepped.
     behind_until: u64,
-    /// By how much its time may be ahead, because what decides has stepped back, µs; and when that was looked at, ms.
+    /// By how much its time may be ahead, because what decides has stepped back, µs; and when that
+    /// was looked at, ms.
     ahead_us: i64,
     ahead_at: u64,
 }
@@ -207,7 +209,8 @@ impl World {
         self.at(ROUND_MS, Event::Observe(b, inc));
     }
 
-    /// One turn of a broker: what is due, what follows from what has come, and when the next one is.
+    /// One turn of a broker: what is due, what follows from what has come, and when the next one
+    /// is.
     pub(super) fn turn(&mut self, b: usize) {
         self.brokers[b].wake = None;
         let Some(now) = self.now_of(b) else { return };
@@ -247,8 +250,8 @@ impl World {
         self.history.timed(m, error_us, excuse, advance);
     }
 
-    /// Whether this time is behind the clock that decides for a broker by much of the time for which outcomes are remembered:
-    /// what it stores now may be forgotten early.
+    /// Whether this time is behind the clock that decides for a broker by much of the time for
+    /// which outcomes are remembered: what it stores now may be forgotten early.
     pub(super) fn is_far_behind(&self, b: usize, time: Time) -> bool {
         let deciding_ms = deciding_us(self.us(), &self.brokers[b].host, &self.clocks) / 1_000;
         deciding_ms.saturating_sub_unsigned(time.as_ms()) > FORGETFUL_MS as i64
@@ -271,8 +274,8 @@ impl World {
         let Some(p) = process.as_mut() else { return };
         let alarm = p.alarms.first().map(|at| p.clock.reaches(us, host, *at));
         let mut tick = p.engine.next_tick().map(|at| p.clock.reaches_mono(host, at));
-        // A broker that has nothing to do looks about every 50 ms or every second. Of a quiet time that lasts for hours
-        // most of these looks are left out.
+        // A broker that has nothing to do looks about every 50 ms or every second. Of a quiet time
+        // that lasts for hours most of these looks are left out.
         let quiet = next.min(first.saturating_sub(5_000));
         if p.engine.unsettled() == 0 && quiet > ms + 1_000 && p.idle_turns > 20 {
             let pause = (50 << (p.idle_turns - 20).min(14)).min(LONGEST_IDLE_MS);
@@ -319,7 +322,8 @@ impl World {
         }
     }
 
-    /// What leaves a broker for its clients is looked at there: that is when a delivery begins and an answer is given.
+    /// What leaves a broker for its clients is looked at there: that is when a delivery begins and
+    /// an answer is given.
     fn look_at(&mut self, m: Moment, message: &ServerMessage) {
         match message {
             ServerMessage::Deliver { deliveries, .. } => {

@@ -1,4 +1,5 @@
-//! The rules: what must never happen, looked at as it happens, and what must have happened in the end.
+//! The rules: what must never happen, looked at as it happens, and what must have happened in the
+//! end.
 //!
 //! The numbers are those of `docs/guarantees.md`.
 
@@ -11,16 +12,18 @@ use super::HOP_MS;
 use super::history::{Answered, History, Life, Sent};
 use super::plan::Profile;
 
-/// An owner that has lost its partition without knowing may send for so long, ms by its own monotonic clock.
+/// An owner that has lost its partition without knowing may send for so long, ms by its own
+/// monotonic clock.
 const FENCE_MS: u64 = 1_000;
-/// How far a broker's time may be from the clock that decides, µs: what store clocks are apart, and the ways to them.
+/// How far a broker's time may be from the clock that decides, µs: what store clocks are apart, and
+/// the ways to them.
 pub(super) const CLOCK_BOUND_US: i64 = 60_000;
 
 /// By how much a predecessor's clock may be ahead for all that it has sent to be known, ms.
 const HANDOVER_MS: u64 = 1_000;
 
-/// A clock that goes ahead by more than this at once makes outcomes that were stored before it be forgotten too early to
-/// recognise repeats, ms.
+/// A clock that goes ahead by more than this at once makes outcomes that were stored before it be
+/// forgotten too early to recognise repeats, ms.
 pub(super) const FORGETFUL_MS: u64 = REPEAT_HORIZON_MS / 3;
 
 /// What a broker's time is forgiven, because what decides has stepped, or its host stood still.
@@ -179,8 +182,8 @@ impl History {
     }
 
     /// Whether the owner of this epoch can know of a delivery of the timer: not of one that a
-    /// predecessor has begun at a time that the owner's clock had not nearly reached when its ownership
-    /// began (see `docs/guarantees.md`, under "When partitions change hands").
+    /// predecessor has begun at a time that the owner's clock had not nearly reached when its
+    /// ownership began (see `docs/guarantees.md`, under "When partitions change hands").
     fn knows_of_sent(&self, id: TimerId, epoch: Epoch) -> bool {
         let ownerships = &self.owners[usize::from(id.partition().0)];
         let begun = ownerships.iter().find(|r| r.epoch == epoch).and_then(|r| r.begun);
@@ -244,7 +247,8 @@ impl History {
         }
     }
 
-    /// A broker's time, beside the clock that decides. `advance_ms`: how far it has gone since the last look.
+    /// A broker's time, beside the clock that decides. `advance_ms`: how far it has gone since the
+    /// last look.
     pub(super) fn timed(&mut self, m: Moment, error_us: i64, excuse: Excuse, advance_ms: Option<i64>) {
         let (b, error_ms) = (m.broker, error_us / 1_000);
         let text = if advance_ms.is_some_and(|ms| ms < 0) {
@@ -259,7 +263,8 @@ impl History {
         self.fail(m.ms, None, &text);
     }
 
-    /// Timers whose cancel came too late, and which wait for another attempt although nothing is under way.
+    /// Timers whose cancel came too late, and which wait for another attempt although nothing is
+    /// under way.
     pub(super) fn check_stopped(&mut self, ms: u64, now: Time, quiet_ms: u64) {
         let found = self.live().find(|(_, l)| {
             let stopped = l.too_late.filter(|a| !l.replayed_since(a.applied));

@@ -23,8 +23,8 @@ struct Session {
     /// When the last frame arrives at either end, ms: frames keep their order.
     up: u64,
     down: u64,
-    /// Outcomes that are not known to be dealt with. A confirmation does not say which outcome it is
-    /// of, so they are kept until all of them are confirmed.
+    /// Outcomes that are not known to be dealt with. A confirmation does not say which outcome it
+    /// is of, so they are kept until all of them are confirmed.
     unconfirmed: Vec<Settlement>,
     /// How many confirmations are missing.
     open: usize,

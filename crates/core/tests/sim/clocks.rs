@@ -1,6 +1,7 @@
 //! The clocks of the simulated hosts and stores, and what a broker makes of them.
 //!
-//! Reference time is the simulation's own: microseconds since [`START_US`]. No part of a broker ever sees it.
+//! Reference time is the simulation's own: microseconds since [`START_US`]. No part of a broker
+//! ever sees it.
 
 use mtimer_core::clock::{Reading, StoreReading};
 use mtimer_core::{ClusterClock, Now};
@@ -91,7 +92,8 @@ impl Host {
         (UPTIME_US + ran + ran / 1_000 * self.mono_ppm / 1_000) as u64
     }
 
-    /// The reference time at which the monotonic clock will show `mono_us`, to within a millisecond, not before it.
+    /// The reference time at which the monotonic clock will show `mono_us`, to within a
+    /// millisecond, not before it.
     fn reference_us(&self, mono_us: u64) -> i64 {
         let ran = mono_us as i64 - UPTIME_US;
         let ran = ran - ran / 1_000 * self.mono_ppm / 1_000;
@@ -153,7 +155,8 @@ impl StoreClocks {
         self.all.len()
     }
 
-    /// A round of readings: sent at `sent_us` and received now, as the host's monotonic clock shows.
+    /// A round of readings: sent at `sent_us` and received now, as the host's monotonic clock
+    /// shows.
     fn read(&self, us: i64, back_us: i64, sent_us: u64, received_us: u64) -> Vec<StoreReading> {
         let read = |(n, c): (usize, &StoreClock)| StoreReading {
             clock: format!("store {n}"),
@@ -263,7 +266,8 @@ impl BrokerClock {
         ceil_ms(host.reference_us(mono_ms * 1_000))
     }
 
-    /// Remembers the present, and says by how much the broker's time has gone on since it was last remembered, ms.
+    /// Remembers the present, and says by how much the broker's time has gone on since it was last
+    /// remembered, ms.
     pub(crate) fn advance(&mut self, now: Now) -> Option<i64> {
         let before = self.last.replace(now)?;
         Some(now.time.as_ms() as i64 - before.time.as_ms() as i64)
@@ -288,7 +292,8 @@ impl Naive {
     }
 }
 
-/// The clock that decides for a broker: the stores' median, or the host's where there is none. µs since the Unix epoch.
+/// The clock that decides for a broker: the stores' median, or the host's where there is none. µs
+/// since the Unix epoch.
 pub(crate) fn deciding_us(us: i64, host: &Host, stores: &StoreClocks) -> i64 {
     stores.median(us).unwrap_or_else(|| host.wall_us(us))
 }

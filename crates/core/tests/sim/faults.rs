@@ -125,7 +125,8 @@ impl World {
         }
     }
 
-    /// A broker does not know that nothing of it reaches the store, nor who has its partitions instead.
+    /// A broker does not know that nothing of it reaches the store, nor who has its partitions
+    /// instead.
     fn cut_off(&mut self, b: usize) {
         let Some(inc) = self.brokers[b].process.as_ref().map(|p| p.inc) else { return };
         self.stats.fault("broker cut off");

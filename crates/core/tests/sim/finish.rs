@@ -1,4 +1,5 @@
-//! From the beginning of a run to its end: load and faults, then healing, then a drain, then a look at what is left.
+//! From the beginning of a run to its end: load and faults, then healing, then a drain, then a look
+//! at what is left.
 
 use futures_util::FutureExt;
 use mtimer_protocol::RequestOp;
@@ -10,7 +11,8 @@ use super::{Event, PARTITIONS, START, World};
 const HEALED_MS: u64 = 40_000;
 /// After this without a fault nothing is under way, ms.
 const SETTLED_MS: u64 = 8_000;
-/// A run that has not drained after so long never will, ms: retry tiers are a day at most, and there are three.
+/// A run that has not drained after so long never will, ms: retry tiers are a day at most, and
+/// there are three.
 const LONGEST_MS: u64 = 8 * 86_400_000;
 
 impl World {

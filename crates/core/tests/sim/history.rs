@@ -1,7 +1,7 @@
 //! What happened to each timer, as its clients, its brokers and the store saw it.
 //!
-//! Nothing is judged here but by calling the rules of [`super::check`], which look at each event as it comes and at the
-//! whole at the end.
+//! Nothing is judged here but by calling the rules of [`super::check`], which look at each event as
+//! it comes and at the whole at the end.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -81,8 +81,8 @@ pub(super) struct Life {
     pub(super) move_applied: u64,
     /// When the store last applied an operation to it, ms.
     pub(super) applied_ms: u64,
-    /// An outcome of it is forgotten early, so that a repeat may bring it back: it was stored by a broker whose time was far
-    /// behind, or the clock that decides has stepped forward soon after.
+    /// An outcome of it is forgotten early, so that a repeat may bring it back: it was stored by a
+    /// broker whose time was far behind, or the clock that decides has stepped forward soon after.
     pub(super) forgotten: bool,
     /// The next attempt is not to be sent before this, reference ms, because a handler has said so.
     pub(super) not_before: Option<(u32, u64)>,
@@ -136,7 +136,8 @@ pub(crate) struct History {
     pub(super) applied: HashMap<u64, u64>,
     /// Keys by which timers were cancelled, whenever they came.
     pub(super) cancelled_names: HashSet<Name>,
-    /// By how much the clock that decides has stepped back in all, ms: what had come due before is not early after it.
+    /// By how much the clock that decides has stepped back in all, ms: what had come due before is
+    /// not early after it.
     pub(super) stepped_back_ms: u64,
     pub(super) seq: u64,
     /// Times at which a timer fires or expires: until the first of them nothing happens by itself.
@@ -185,7 +186,8 @@ impl History {
         self.wrong = Some(report);
     }
 
-    /// What was noted about the timers that the failure names, and about everything that concerns all.
+    /// What was noted about the timers that the failure names, and about everything that concerns
+    /// all.
     pub(crate) fn log_of_failure(&self) -> String {
         let Some(wrong) = &self.wrong else { return String::new() };
         let about = |id: &Option<TimerId>| id.is_none_or(|id| wrong.contains(&id.to_string()));
@@ -292,7 +294,8 @@ impl History {
             life.replays.push(seq);
             life.not_before = None;
         }
-        // A plain acknowledgement is remembered by the owner that took it: a repeat that reaches the next one is a new timer.
+        // A plain acknowledgement is remembered by the owner that took it: a repeat that reaches
+        // the next one is a new timer.
         let last = life.ends.last().filter(|_| before.is_none() && place.is_some());
         let reborn = last.map(|end| life.mode == Mode::AtLeastOnce && end.acknowledged && end.epoch < epoch);
         if reborn == Some(true) {

@@ -1,7 +1,8 @@
-//! The ways between brokers and the store: in order, each call with a time to get there and one to come back.
+//! The ways between brokers and the store: in order, each call with a time to get there and one to
+//! come back.
 //!
-//! The store itself is always there: what is down, cut, stuck or slow is the way to it. So every operation is applied at
-//! a known moment, and what it did to its timer can be looked at.
+//! The store itself is always there: what is down, cut, stuck or slow is the way to it. So every
+//! operation is applied at a known moment, and what it did to its timer can be looked at.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -140,7 +141,8 @@ impl World {
         self.at(after, Event::Reach(lane));
     }
 
-    /// Sabotage: a broker that has lost its way to the store goes on as if it had not. False if it has to wait.
+    /// Sabotage: a broker that has lost its way to the store goes on as if it had not. False if it
+    /// has to wait.
     fn answer_alone(&mut self, lane: u64, call: &Call) -> bool {
         let ms = self.ms;
         let Some(l) = self.lanes.lanes.get_mut(&lane) else { return false };

@@ -1,4 +1,5 @@
-//! What the clients ask for: timers of every kind, edits of them, listings; and how they repeat what was not answered.
+//! What the clients ask for: timers of every kind, edits of them, listings; and how they repeat
+//! what was not answered.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -219,8 +220,8 @@ impl World {
             return;
         }
         let first_sent = *a.first_sent.get_or_insert(now);
-        // Impatient clients flood a broker that is slow to answer. In the end they do not: what they
-        // remove then has to be answered in time.
+        // Impatient clients flood a broker that is slow to answer. In the end they do not: what
+        // they remove then has to be answered in time.
         let least = if self.ms < self.faulty_until { 0 } else { 2_000 };
         let patience = 1 + self.plan.patience_ms.max(least);
         let (mut op, to) = (a.op.clone(), a.to.take());

@@ -1,12 +1,15 @@
-//! The simulated world: brokers, their clients, the store, and the clocks of all of them, in one thread and from one seed.
+//! The simulated world: brokers, their clients, the store, and the clocks of all of them, in one
+//! thread and from one seed.
 //!
-//! Time is a queue of events: what lies between two of them costs nothing, so a run may take days. The brokers are real
-//! engines with real cluster clocks; the store is the in-memory model of the contract. What is simulated is all between
-//! and around them: shells, connections, the way to the store, hosts.
+//! Time is a queue of events: what lies between two of them costs nothing, so a run may take days.
+//! The brokers are real engines with real cluster clocks; the store is the in-memory model of the
+//! contract. What is simulated is all between and around them: shells, connections, the way to the
+//! store, hosts.
 //!
-//! One file each: `plan` (what a run is made of), `broker` (a broker's shell), `lanes` (its ways to the store), `owners`
-//! (who has which partition), `clients`, `load` (what they ask for), `faults`, `clocks`, `finish` (what is looked at in
-//! the end), `history` (what happened), `check` (whether it may have), `sabotage` (brokers that are broken on purpose).
+//! One file each: `plan` (what a run is made of), `broker` (a broker's shell), `lanes` (its ways to
+//! the store), `owners` (who has which partition), `clients`, `load` (what they ask for), `faults`,
+//! `clocks`, `finish` (what is looked at in the end), `history` (what happened), `check` (whether
+//! it may have), `sabotage` (brokers that are broken on purpose).
 
 mod broker;
 mod check;

@@ -10,7 +10,8 @@ const DAY: u64 = 24 * HOUR;
 /// What a run is about. A profile fixes which promises apply; the seed draws everything else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Profile {
-    /// Nothing fails and nothing moves: every timer is delivered exactly as often as its handlers ask for.
+    /// Nothing fails and nothing moves: every timer is delivered exactly as often as its handlers
+    /// ask for.
     Calm,
     /// Nothing fails, but partitions change hands and brokers stop in good order.
     Handovers,

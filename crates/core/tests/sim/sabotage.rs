@@ -1,5 +1,5 @@
-//! A broker that is broken on purpose: what it asks of the store, hears, or is told by its clients is altered on the way.
-//! Each way of it must be found by the checker.
+//! A broker that is broken on purpose: what it asks of the store, hears, or is told by its clients
+//! is altered on the way. Each way of it must be found by the checker.
 
 use mtimer_core::Call;
 use mtimer_protocol::{Delivery, OpReply, RequestOp, Settlement};
@@ -17,7 +17,8 @@ macro_rules! sabotages {
         }
 
         impl Sabotage {
-            /// All of them, each with the profile of the runs that are to find it, and what these say then.
+            /// All of them, each with the profile of the runs that are to find it, and what these
+            /// say then.
             pub(crate) const ALL: &[(Self, Profile, &str)] = &[$((Self::$name, Profile::$profile, $sign),)*];
         }
     };
@@ -56,7 +57,8 @@ sabotages! {
     IgnoreRetryAfter: Calm, "retry: sent";
     /// What is under way at a handover is not passed on.
     LoseInFlight: Handovers, "5: ";
-    /// Claims are taken for written while the store cannot be reached: the owner never stops sending.
+    /// Claims are taken for written while the store cannot be reached: the owner never stops
+    /// sending.
     NoFenceWindow: Faults, "10: sent by an owner";
     /// The clock follows a reading of the store by steps, also backwards.
     ClockStepsBack: Clocks, "12: the time";
@@ -80,7 +82,8 @@ impl Sabotage {
     /// Makes a plan one that shows it, where few do.
     pub(super) fn shape(self, plan: &mut Plan) {
         if self == Self::NoFenceWindow {
-            // Another broker has the partition, and this one still has timers of it and somebody to send them to.
+            // Another broker has the partition, and this one still has timers of it and somebody to
+            // send them to.
             plan.brokers = plan.brokers.max(2);
             plan.clustered = true;
             plan.credits = &[20, 100];

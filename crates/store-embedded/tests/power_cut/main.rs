@@ -2,8 +2,8 @@
 //! with everything that was answered; damage to what was answered is refused with its place.
 //!
 //! What a power cut does: everything synced is there; of what was written since the last sync, each
-//! sector is there or still holds what it held before (zeros), in any combination. All of it repeats
-//! from a seed. `MTIMER_LONG=1` tries about thirty times as many images.
+//! sector is there or still holds what it held before (zeros), in any combination. All of it
+//! repeats from a seed. `MTIMER_LONG=1` tries about thirty times as many images.
 
 #![allow(clippy::unwrap_used, reason = "this is a test")]
 

@@ -58,8 +58,8 @@ fn number_of_batch(batch_starts: usize) -> std::ops::Range<usize> {
     batch_starts + 5..batch_starts + 13
 }
 
-/// The engine's checksum does not cover a batch's sequence number. The next batch contradicts one that
-/// is too high; behind the last batch nothing does, and nothing depends on it.
+/// The engine's checksum does not cover a batch's sequence number. The next batch contradicts one
+/// that is too high; behind the last batch nothing does, and nothing depends on it.
 #[tokio::test]
 async fn a_raised_number_of_the_last_batch_loses_nothing() {
     let images = recorded(Durability::Sync, &[1; 50]).await;

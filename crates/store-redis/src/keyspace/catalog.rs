@@ -1,16 +1,18 @@
 //! The owner's picture of the slots of its partition.
 //!
-//! Purpose: which slots there are, in which index, how full, and what is in them; from that the slots
-//! in which an id may be, the place of a timer, what to load next and how far everything is loaded.
+//! Purpose: which slots there are, in which index, how full, and what is in them; from that the
+//! slots in which an id may be, the place of a timer, what to load next and how far everything is
+//! loaded.
 //!
 //! Invariants, whenever no write is under way:
 //! - Every slot that has contents is in the picture, in the index in which it is.
-//! - `need` of a slot is at or below the fire time of everything in it that the owner has not loaded or
-//!   filed; nothing is needed before `next`. So the horizon is exact: see [`mtimer_store::Loaded`].
+//! - `need` of a slot is at or below the fire time of everything in it that the owner has not
+//!   loaded or filed; nothing is needed before `next`. So the horizon is exact: see
+//!   [`mtimer_store::Loaded`].
 //!
 //! A wide slot that has too much in it to be loaded at once is *dense*: it takes in nothing from
-//! [`LEAD_MS`] before it begins, and its timers are moved to narrower slots, a few at a time. Those are
-//! candidates of the same ids, so a timer at its birth position stays there.
+//! [`LEAD_MS`] before it begins, and its timers are moved to narrower slots, a few at a time. Those
+//! are candidates of the same ids, so a timer at its birth position stays there.
 //!
 //! Not in here: timers, Redis, moved timers ([`super::fingerprints`]).
 
@@ -28,13 +30,13 @@ use super::secret::{Hash, Secret};
 pub(crate) const FULL: u32 = 128;
 /// Bytes after which a slot is full: reading one stays below a millisecond.
 const FULL_BYTES: u32 = 64 << 10;
-/// Bytes that a slot is taken to hold that a former owner has filled: each takeover may add as many to
-/// it, until it has [`FULL`] timers.
+/// Bytes that a slot is taken to hold that a former owner has filled: each takeover may add as many
+/// to it, until it has [`FULL`] timers.
 const FOUND_BYTES: u32 = FULL_BYTES / 2;
 /// A wide slot with more than so many full siblings' contents is dense.
 const DENSE: u64 = 5;
-/// How long before a dense slot begins its splitting does, ms: the largest takes thirteen steps, and
-/// loads come every few seconds if they do not reach farther than usual.
+/// How long before a dense slot begins its splitting does, ms: the largest takes thirteen steps,
+/// and loads come every few seconds if they do not reach farther than usual.
 const LEAD_MS: u64 = 120_000;
 /// Timers a narrower slot should get at least when a wide one is split.
 const SPLIT_DENSITY: u64 = 32;
@@ -62,8 +64,8 @@ pub(crate) enum Step {
 pub(crate) struct Place {
     /// In this slot. It may be the one in which the timer is already.
     pub(crate) slot: SlotKey,
-    /// It is one of those in which the timer is looked for, at the fire time that is in its id: it needs
-    /// no entry in `moved`.
+    /// It is one of those in which the timer is looked for, at the fire time that is in its id: it
+    /// needs no entry in `moved`.
     pub(crate) is_birth: bool,
 }
 
@@ -76,8 +78,8 @@ pub(crate) struct Placements {
 }
 
 impl Placements {
-    /// Slots that are in no index yet: their entries ([`Catalog::index`], with the slot's start as score)
-    /// are written before their contents.
+    /// Slots that are in no index yet: their entries ([`Catalog::index`], with the slot's start as
+    /// score) are written before their contents.
     pub(crate) fn new_slots(&self) -> &[SlotKey] {
         &self.new
     }
@@ -130,8 +132,8 @@ impl Catalog {
         Self { secret, slots: BTreeMap::new(), needs: BTreeSet::new(), next: 0, splitting: 0 }
     }
 
-    /// A slot was found in an index when the partition was acquired, with so many timers: any id may be
-    /// in it.
+    /// A slot was found in an index when the partition was acquired, with so many timers: any id
+    /// may be in it.
     pub(crate) fn found(&mut self, slot: SlotKey, index: IndexKey, timers: u32) {
         let state = match index {
             IndexKey::Zset | IndexKey::Retry(_) => SlotState::Waiting,
@@ -179,8 +181,8 @@ impl Catalog {
         self.slots.get(&slot).is_none_or(|entry| entry.ids.is_known())
     }
 
-    /// The slots in which a timer may be that has no entry in `moved`, those first that almost certainly
-    /// have it. Mostly none of a new timer, and one of a stored one.
+    /// The slots in which a timer may be that has no entry in `moved`, those first that almost
+    /// certainly have it. Mostly none of a new timer, and one of a stored one.
     pub(crate) fn births(&self, id: TimerId) -> Vec<SlotKey> {
         let timer = Placed { id, hash: self.secret.id(id), fire: id.birth_due() };
         let (mut likely, mut unknown) = (Vec::new(), Vec::new());
@@ -205,9 +207,9 @@ impl Catalog {
         last.map_or(0, |(slot, _)| level(width, slot.sibling) as usize + 1)
     }
 
-    /// The place for a timer that is to fire at `fire`, in `width` at most. It counts from now on, unless
-    /// it is abandoned. A timer that is in a slot already is counted there until [`Catalog::removed`], also
-    /// if that is the same slot. `size`: bytes of its value.
+    /// The place for a timer that is to fire at `fire`, in `width` at most. It counts from now on,
+    /// unless it is abandoned. A timer that is in a slot already is counted there until
+    /// [`Catalog::removed`], also if that is the same slot. `size`: bytes of its value.
     pub(crate) fn place(
         &mut self,
         id: TimerId,
@@ -282,8 +284,8 @@ impl Catalog {
         }
     }
 
-    /// These timers, which were in a slot, are not any more. A slot is forgotten with the last of what it
-    /// was known to have; its index entry has gone with its contents.
+    /// These timers, which were in a slot, are not any more. A slot is forgotten with the last of
+    /// what it was known to have; its index entry has gone with its contents.
     pub(crate) fn removed(&mut self, slot: SlotKey, ids: impl IntoIterator<Item = TimerId>) {
         let secret = self.secret;
         self.take_out(slot, ids.into_iter().map(|id| secret.id(id)), None);
@@ -318,8 +320,8 @@ impl Catalog {
         }
     }
 
-    /// A slot was read, has these ids and so many bytes of values, and is in the copy. One without ids is
-    /// in no index.
+    /// A slot was read, has these ids and so many bytes of values, and is in the copy. One without
+    /// ids is in no index.
     pub(crate) fn read_whole(
         &mut self,
         slot: SlotKey,
@@ -358,8 +360,8 @@ impl Catalog {
         if read.is_empty() { Step::Done } else { Step::Read(read) }
     }
 
-    /// Siblings of a dense slot that begins soon behind `until`, to be split next, so that little is left
-    /// of it when it is needed; none if there is no such slot.
+    /// Siblings of a dense slot that begins soon behind `until`, to be split next, so that little
+    /// is left of it when it is needed; none if there is no such slot.
     pub(crate) fn split_ahead(&mut self, until: Time) -> Vec<SlotKey> {
         self.splitting = self.splitting.max(until.as_ms().saturating_add(LEAD_MS));
         let soon = self.wide_windows(self.splitting).filter(|window| self.is_dense(*window));
@@ -405,8 +407,8 @@ impl Catalog {
         Time::from_ms(self.next.saturating_sub(1))
     }
 
-    /// The owner has forgotten what fires after `beyond`. Slots to move from the copy to the list; then
-    /// [`Catalog::listed`].
+    /// The owner has forgotten what fires after `beyond`. Slots to move from the copy to the list;
+    /// then [`Catalog::listed`].
     pub(crate) fn unload(&mut self, beyond: Time) -> Vec<SlotKey> {
         self.next = self.next.min(beyond.as_ms().saturating_add(1));
         let next = self.next;

@@ -1,8 +1,8 @@
 //! What the owner knows of the fields of a hash: that one is certainly not there, or nothing.
 //!
-//! Only the owner writes, so it knows the fields of every hash that it has seen from the first one on,
-//! or has read whole. It keeps 16 bits of each. One that is not there is taken for one that is with a
-//! probability of n/65,536 for n fields: 0.2 % in a full slot, 1.6 % at most.
+//! Only the owner writes, so it knows the fields of every hash that it has seen from the first one
+//! on, or has read whole. It keeps 16 bits of each. One that is not there is taken for one that is
+//! with a probability of n/65,536 for n fields: 0.2 % in a full slot, 1.6 % at most.
 
 use super::keys::{Bucket, SHELVES};
 use super::secret::Hash;
@@ -67,8 +67,8 @@ impl FromIterator<Hash> for Fingerprints {
 
 /// Which timers may have an entry in `moved`; of a partition without any to begin with.
 ///
-/// At most 32 KiB. A shelf that has had more than 1,024 entries, or was found with some, is known again
-/// once it was read whole or is empty.
+/// At most 32 KiB. A shelf that has had more than 1,024 entries, or was found with some, is known
+/// again once it was read whole or is empty.
 #[derive(Debug, Default)]
 pub(crate) struct MovedFilter {
     shelves: [Shelf; SHELVES as usize],
@@ -126,10 +126,11 @@ const PARTS: usize = 64;
 const BUCKETS: usize = 4;
 
 /// Which timers and requests may have a remembered outcome in an `ended` bucket. At most 130 KiB a
-/// bucket, and four buckets; nothing is known of a 64th of a bucket in which there are more than 1,024.
+/// bucket, and four buckets; nothing is known of a 64th of a bucket in which there are more than
+/// 1,024.
 ///
-/// Nobody but the owner writes outcomes, and only into the bucket of its clock: so buckets that begin
-/// behind its acquisition are known from their first outcome on.
+/// Nobody but the owner writes outcomes, and only into the bucket of its clock: so buckets that
+/// begin behind its acquisition are known from their first outcome on.
 #[derive(Debug)]
 pub(crate) struct EndedFilter {
     /// By bucket, ascending: those with outcomes.
@@ -141,8 +142,9 @@ pub(crate) struct EndedFilter {
 }
 
 impl EndedFilter {
-    /// Of an owner that acquires its partition in this bucket, by the store's clock. The clock of the
-    /// owner before it was not ahead by more than a bucket of that, or of this owner's ([`Self::begin`]).
+    /// Of an owner that acquires its partition in this bucket, by the store's clock. The clock of
+    /// the owner before it was not ahead by more than a bucket of that, or of this owner's
+    /// ([`Self::begin`]).
     pub(crate) const fn new(acquired: Bucket) -> Self {
         Self { buckets: Vec::new(), known_from: Bucket(acquired.0 + 2), is_begun: false }
     }

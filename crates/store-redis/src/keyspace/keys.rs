@@ -10,15 +10,16 @@ use mtimer_types::{PartitionId, SlotWidth, Time, limits};
 
 use super::place::siblings;
 
-/// Hashes over which moved timers are spread: bounds the size of one Redis key to migrate, and of what is known of
-/// one.
+/// Hashes over which moved timers are spread: bounds the size of one Redis key to migrate, and of
+/// what is known of one.
 pub(crate) const SHELVES: u8 = 16;
 /// Length of an `ended` bucket: the present one and the one before it cover the repeat horizon.
 const BUCKET_MS: u64 = limits::REPEAT_HORIZON_MS;
-/// A client's request is decided by what was read at most so long after it was handed to the lane, ms.
+/// A client's request is decided by what was read at most so long after it was handed to the lane,
+/// ms.
 pub(crate) const LOOKED_UP_WITHIN_MS: u64 = 30_000;
-/// How much longer a bucket is kept than the repeat horizon, ms: a repeat that was in time may wait before it is looked up,
-/// and clocks do not run alike.
+/// How much longer a bucket is kept than the repeat horizon, ms: a repeat that was in time may wait
+/// before it is looked up, and clocks do not run alike.
 const EXPIRY_SLACK_MS: u64 = LOOKED_UP_WITHIN_MS + 10_000;
 /// Bytes of a cluster's name.
 const MAX_CLUSTER_BYTES: usize = 64;
@@ -153,7 +154,8 @@ impl Keyspace {
     }
 }
 
-/// The hashes of timers, in the order in which a turn writes them: contents before entries, rows before keys.
+/// The hashes of timers, in the order in which a turn writes them: contents before entries, rows
+/// before keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum HashKey {
     /// See [`Keyspace::slot`].
@@ -191,14 +193,15 @@ impl Bucket {
         Self(now.as_ms() / BUCKET_MS)
     }
 
-    /// The buckets in which an outcome is looked for: the next one, too, as an earlier owner's clock
-    /// may have been ahead.
+    /// The buckets in which an outcome is looked for: the next one, too, as an earlier owner's
+    /// clock may have been ahead.
     pub(crate) const fn around(now: Time) -> [Self; 3] {
         let Self(n) = Self::of(now);
         [Self(n), Self(n.saturating_sub(1)), Self(n + 1)]
     }
 
-    /// When the hash expires, by the owner's clock: it covers the repeat horizon of the bucket's last moment.
+    /// When the hash expires, by the owner's clock: it covers the repeat horizon of the bucket's
+    /// last moment.
     pub(crate) const fn expires(self) -> Time {
         Time::from_ms((self.0 + 2) * BUCKET_MS + EXPIRY_SLACK_MS)
     }

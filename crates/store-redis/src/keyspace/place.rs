@@ -1,16 +1,16 @@
 //! Where a pending timer belongs, by its id and fire time alone.
 //!
 //! The slots of one track, width and start are *siblings*, in levels. A timer has one candidate in
-//! each level, and goes to the first that is not full; if a wide slot (a minute, an hour, a day) has
-//! none, to the next narrower width.
+//! each level, and goes to the first that is not full; if a wide slot (a minute, an hour, a day)
+//! has none, to the next narrower width.
 //!
 //! | width | siblings of its levels | chosen by |
 //! |---|---|---|
 //! | day, hour, minute | 1, 64 | the id's cohort: 128 timers that a client files in turn share a hash |
 //! | second | 1, 4, 32, 256, ... | the time within the second, and the keyed hash of the id |
 //!
-//! So a client can choose in which of few wide slots its timers are, but not that they outgrow them;
-//! and in a second it can choose nothing but the time. Not in here: which slots are full.
+//! So a client can choose in which of few wide slots its timers are, but not that they outgrow
+//! them; and in a second it can choose nothing but the time. Not in here: which slots are full.
 
 use mtimer_types::{SlotWidth, Time, TimerId};
 
@@ -85,9 +85,9 @@ const fn first_of(level: u32) -> u32 {
     if level == 0 { 0 } else { 1 + 4 * ((1 << (3 * (level - 1))) - 1) / 7 }
 }
 
-/// Of the bits that choose a sibling of a second, those that are taken from the fire time: timers of
-/// about the same time, which are mostly filed and settled together, share siblings. The others are
-/// the hash's: timers of the same millisecond spread.
+/// Of the bits that choose a sibling of a second, those that are taken from the fire time: timers
+/// of about the same time, which are mostly filed and settled together, share siblings. The others
+/// are the hash's: timers of the same millisecond spread.
 const fn time_bits(level: u32) -> u32 {
     match level {
         0 | 1 => 0,

@@ -1,8 +1,8 @@
 //! Keyed hashes: of ids, and of application keys.
 //!
 //! Whatever spreads timers over hashes, and fingerprints, is derived from SipHash-2-4 (Aumasson and
-//! Bernstein 2012) under a secret of the cluster: no client can choose ids, or keys, that meet in one
-//! place. The secret is made when the cluster is, and never changes: places depend on it.
+//! Bernstein 2012) under a secret of the cluster: no client can choose ids, or keys, that meet in
+//! one place. The secret is made when the cluster is, and never changes: places depend on it.
 
 use std::fmt;
 

@@ -15,8 +15,9 @@
 //! | | empty | [`LARGE`] |
 //! | `dest` | number | group, 0, app |
 //!
-//! Integers are little endian, times are milliseconds, records are [`Record::encode`]'s, whose first byte
-//! is below 128. Whatever is read may be damaged: that is an error, which says of which timer.
+//! Integers are little endian, times are milliseconds, records are [`Record::encode`]'s, whose
+//! first byte is below 128. Whatever is read may be damaged: that is an error, which says of which
+//! timer.
 
 use bytes::{Buf, BufMut, Bytes};
 use mtimer_store::decide::{At, Row};
@@ -72,7 +73,8 @@ pub(crate) fn encode_pending(record: &Record, fire: Time, tier: u8, is_birth: bo
     out
 }
 
-/// A pending timer from its value in a slot. `dest` turns the number of a destination into the destination.
+/// A pending timer from its value in a slot. `dest` turns the number of a destination into the
+/// destination.
 pub(crate) fn decode_pending(
     id: TimerId,
     value: &Bytes,

@@ -1,7 +1,9 @@
-//! Level `redis-replicated`: what is answered is on enough replicas, or the answer says that it is not.
+//! Level `redis-replicated`: what is answered is on enough replicas, or the answer says that it is
+//! not.
 //!
-//! What adds, takes or cancels waits for them, also if it was written earlier (a repeat). Settlements do not: if a
-//! failover undoes one the timer is delivered again. A claim waits for as long as it takes: what it covers is delivered.
+//! What adds, takes or cancels waits for them, also if it was written earlier (a repeat).
+//! Settlements do not: if a failover undoes one the timer is delivered again. A claim waits for as
+//! long as it takes: what it covers is delivered.
 //!
 //! Not in here: the other level, which waits for nothing.
 

@@ -1,6 +1,7 @@
 //! Destinations and their numbers within a partition: a record holds a number instead of two names.
 //!
-//! The owner gives the numbers, from 1 without gaps, and stores each with the first timer of its destination.
+//! The owner gives the numbers, from 1 without gaps, and stores each with the first timer of its
+//! destination.
 
 use std::collections::HashMap;
 

@@ -1,12 +1,14 @@
 //! From what was decided to what is written.
 //!
-//! The order of the commands is what makes a write that is cut off half way harmless until it is repeated: index entries
-//! before the contents they announce, rows before keys, what is new before what goes; and one removal a key, its last
-//! access. A hash slot that is being migrated cuts scripts off so.
+//! The order of the commands is what makes a write that is cut off half way harmless until it is
+//! repeated: index entries before the contents they announce, rows before keys, what is new before
+//! what goes; and one removal a key, its last access. A hash slot that is being migrated cuts
+//! scripts off so.
 //!
-//! Where a timer is, its entry in `moved` says, and its birth position if there is none. So contents are written before
-//! entries: a timer that moves is at one of the two places at every moment, and what is at the other one is a leftover.
-//! If both places are in one slot, its contents change at once, and the entry comes first. Entries go before contents do.
+//! Where a timer is, its entry in `moved` says, and its birth position if there is none. So
+//! contents are written before entries: a timer that moves is at one of the two places at every
+//! moment, and what is at the other one is a leftover. If both places are in one slot, its contents
+//! change at once, and the entry comes first. Entries go before contents do.
 
 use std::mem::discriminant;
 
@@ -285,9 +287,10 @@ impl Owner {
         #[cfg(not(test))]
         let expiring = draft.bucket;
         if let Some(bucket) = expiring {
-            // Counted from the moment at which it is applied, since the server's clock may be any other. It is never less
-            // than outcomes are remembered for, and more if a write is applied later, or again. Nothing stands between a
-            // bucket and its expiry: hash fields are in the order of `HashKey`, in which it is the last one.
+            // Counted from the moment at which it is applied, since the server's clock may be any
+            // other. It is never less than outcomes are remembered for, and more if a write is
+            // applied later, or again. Nothing stands between a bucket and its expiry: hash fields
+            // are in the order of `HashKey`, in which it is the last one.
             let lives = bucket.expires().ms_since(now).to_string();
             writes.command("PEXPIRE", &self.space.ended(bucket), 1, [lives]);
         }
@@ -348,7 +351,8 @@ impl Owner {
         }
     }
 
-    /// Takes note of what was applied. The timers that left slots are the caller's: see [`Note::leaving`].
+    /// Takes note of what was applied. The timers that left slots are the caller's: see
+    /// [`Note::leaving`].
     pub(crate) fn note(&mut self, note: Note) {
         // They were counted a second time when they were placed.
         note.refiled.into_iter().for_each(|(slot, id)| self.catalog.removed(slot, [id]));

@@ -1,7 +1,8 @@
 //! Reading what decisions need.
 //!
-//! Much of it the owner knows without asking: an id that cannot be in any hash is not stored. The rest is read with one
-//! command a hash, in one round; a timer that is not at its birth position takes a second one.
+//! Much of it the owner knows without asking: an id that cannot be in any hash is not stored. The
+//! rest is read with one command a hash, in one round; a timer that is not at its birth position
+//! takes a second one.
 
 use std::collections::HashMap;
 
@@ -21,8 +22,8 @@ use crate::keyspace::value::{
     self, Location, MovedEntry, decode_answer, decode_ended, decode_id, decode_moved, decode_pending,
 };
 
-/// Where the rows are that were read. Of a timer whose entry in `moved` leads to no row: the entry, so
-/// that it goes when a timer is filed under the id again.
+/// Where the rows are that were read. Of a timer whose entry in `moved` leads to no row: the entry,
+/// so that it goes when a timer is filed under the id again.
 pub(crate) type Locations = HashMap<TimerId, Location>;
 
 /// Fields of hashes to be read, one `HMGET` a hash.
@@ -173,7 +174,8 @@ impl Owner {
             locations.insert(id, if row.is_some() { at } else { Location::Moved });
             view.learn(Fact::Row(id, row));
         }
-        // A key outlives its timer, or what made it die, if an owner dies while its write is cut off half way: it is free.
+        // A key outlives its timer, or what made it die, if an owner dies while its write is cut
+        // off half way: it is free.
         let holders: Vec<_> = held.iter().map(|(.., holder)| Need::Row(*holder)).collect();
         if holders.iter().any(|row| !view.knows(row)) {
             Box::pin(self.learn(view, locations, holders, now)).await?;
@@ -279,7 +281,8 @@ impl Owner {
         Ok(rows)
     }
 
-    /// What was read; `None` for what is damaged, which is reported: it must not take others, or the lane, with it.
+    /// What was read; `None` for what is damaged, which is reported: it must not take others, or
+    /// the lane, with it.
     pub(crate) fn readable<T>(&mut self, read: Result<T, RecordError>) -> Option<T> {
         read.inspect_err(|error| self.unreadable.report(self.partition(), error)).ok()
     }

@@ -1,7 +1,7 @@
 //! The caller's side of a partition: a queue in the order of calls, and the task that works it off.
 //!
-//! Not in here: what the calls do. The queue holds what the owner has called and has no answer to yet; the owner bounds
-//! that.
+//! Not in here: what the calls do. The queue holds what the owner has called and has no answer to
+//! yet; the owner bounds that.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,7 +41,8 @@ impl Inbox {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes no call any more. Whoever waits is told why, as their calls are dropped. The first reason stays.
+    /// Takes no call any more. Whoever waits is told why, as their calls are dropped. The first
+    /// reason stays.
     fn end(&self, why: &LaneError) {
         let waiting = {
             let mut queue = self.queue();
@@ -56,7 +57,8 @@ impl Inbox {
     }
 }
 
-/// Ends a lane however its task ends, also by a panic or without ever having begun: nobody waits for ever.
+/// Ends a lane however its task ends, also by a panic or without ever having begun: nobody waits
+/// for ever.
 struct Ending {
     partition: PartitionId,
     inbox: Arc<Inbox>,
@@ -86,7 +88,8 @@ impl Ending {
     }
 }
 
-/// The owner's handle of a partition. Dropping it ends the partition's task, once everything called is done.
+/// The owner's handle of a partition. Dropping it ends the partition's task, once everything called
+/// is done.
 pub(crate) struct RedisLane {
     epoch: Epoch,
     inbox: Arc<Inbox>,
@@ -94,7 +97,8 @@ pub(crate) struct RedisLane {
 }
 
 impl RedisLane {
-    /// A handle, and the task that serves it. `abandoned` is the owner's: it is cancelled with the handle.
+    /// A handle, and the task that serves it. `abandoned` is the owner's: it is cancelled with the
+    /// handle.
     pub(crate) fn new(
         owner: Owner,
         health: watch::Sender<Health>,

@@ -1,7 +1,7 @@
 //! Looking into a partition: single timers, listings, counts.
 //!
-//! A listing is a sorted set of ids by position, whose timers are in `moved`. Positions rise for as long as the partition
-//! lives, so a cursor is a position.
+//! A listing is a sorted set of ids by position, whose timers are in `moved`. Positions rise for as
+//! long as the partition lives, so a cursor is a position.
 
 use std::collections::HashSet;
 
@@ -64,8 +64,8 @@ impl Owner {
         Ok(reply::pairs(answer).into_iter().filter_map(entry).collect())
     }
 
-    /// The rows of a listing from a position on: at most `limit`, and about [`PAGE_BYTES`]. What cannot be read is left
-    /// out. With where to go on.
+    /// The rows of a listing from a position on: at most `limit`, and about [`PAGE_BYTES`]. What
+    /// cannot be read is left out. With where to go on.
     async fn rows(
         &mut self,
         listing: &str,
@@ -144,7 +144,8 @@ impl Owner {
             let rows: Vec<_> =
                 rows.into_iter().filter(|row| row.at == At::Parked).map(|r| r.record).collect();
             match next {
-                // Whoever asks for one page only must get past rows that cannot be read, however many there are.
+                // Whoever asks for one page only must get past rows that cannot be read, however
+                // many there are.
                 Some(next) if rows.is_empty() => from = next,
                 next => return Ok(Page { rows, next }),
             }
@@ -252,7 +253,8 @@ impl Owner {
         let moved = self.total("HLEN", (0..SHELVES).map(|shelf| space.moved(shelf))).await?;
         let indexes = index_keys().map(|index| space.index(index)).chain([space.park()]);
         let indexed = self.total("ZCARD", indexes).await?;
-        // Entries for moved ids beyond those that hold a parked, taken or dead timer, and entries of indexes.
+        // Entries for moved ids beyond those that hold a parked, taken or dead timer, and entries
+        // of indexes.
         census.residue = moved.saturating_sub(census.parked + census.taken + census.dead) + indexed;
         Ok(census)
     }

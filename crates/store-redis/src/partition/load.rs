@@ -1,7 +1,7 @@
 //! Loading the wheel, and unloading it.
 //!
-//! The next slots are read whole, in the order of need; dense wide slots are split into narrower ones first. How far
-//! everything is loaded is the catalog's business.
+//! The next slots are read whole, in the order of need; dense wide slots are split into narrower
+//! ones first. How far everything is loaded is the catalog's business.
 
 use std::collections::HashMap;
 
@@ -152,8 +152,8 @@ impl Owner {
         Ok(payload)
     }
 
-    /// The timers of slots that can be read, and whether a slot is empty. Leftovers are removed first: what an owner has
-    /// left behind that died while its write was cut off half way.
+    /// The timers of slots that can be read, and whether a slot is empty. Leftovers are removed
+    /// first: what an owner has left behind that died while its write was cut off half way.
     async fn read_stored(&mut self, slots: &[SlotKey]) -> Result<Vec<(Vec<Stored>, bool)>, LaneError> {
         let contents = self.read_slots(slots).await?;
         let stored = |pairs: Vec<_>| (pairs.len(), self.stored(pairs));
@@ -279,8 +279,8 @@ impl Owner {
         Ok(())
     }
 
-    /// Reads which ids are in slots. Of those that this owner has neither read nor made, only whether they are empty:
-    /// leftovers may be in them.
+    /// Reads which ids are in slots. Of those that this owner has neither read nor made, only
+    /// whether they are empty: leftovers may be in them.
     pub(crate) async fn read_ids(&mut self, slots: impl Iterator<Item = SlotKey>) -> Result<(), LaneError> {
         let slots: Vec<_> = slots.collect();
         let mut reads = Pipeline::new();

@@ -1,10 +1,11 @@
 //! The owner's log: the last writes, in order, to be applied again if the store loses them.
 //!
-//! Every apply is a log record: it belongs to the sequence number that it raises the owner record to. A failover of
-//! Redis, or a restart from its append-only file, loses a suffix of what was applied and nothing else, so the records
-//! above the stored number are what was lost.
+//! Every apply is a log record: it belongs to the sequence number that it raises the owner record
+//! to. A failover of Redis, or a restart from its append-only file, loses a suffix of what was
+//! applied and nothing else, so the records above the stored number are what was lost.
 //!
-//! Invariant: the records follow one another: each starts at the sequence number to which the one before it leads.
+//! Invariant: the records follow one another: each starts at the sequence number to which the one
+//! before it leads.
 //!
 //! Not in here: applying them; when they are safe ([`super::trim`]).
 
@@ -29,16 +30,19 @@ pub(crate) struct LogRecord {
     pub(crate) writes: Arc<Writes>,
 }
 
-/// What a store keeps to apply again after a failover or a restart of Redis, and whether that is everything.
+/// What a store keeps to apply again after a failover or a restart of Redis, and whether that is
+/// everything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogStatus {
     /// Bytes that the logs of all partitions hold.
     pub bytes: usize,
-    /// Writes that were dropped for want of memory before they were safe, since the store was opened.
+    /// Writes that were dropped for want of memory before they were safe, since the store was
+    /// opened.
     pub dropped: u64,
     /// Writes that the store had lost and that were applied again, since it was opened.
     pub replayed: u64,
-    /// Since when some of the dropped writes are not known to be safe: a failover or a restart of Redis may lose them.
+    /// Since when some of the dropped writes are not known to be safe: a failover or a restart of
+    /// Redis may lose them.
     pub promise_off_since: Option<SystemTime>,
 }
 
@@ -125,7 +129,8 @@ pub(crate) struct Log {
 struct Records {
     queue: VecDeque<Kept>,
     bytes: usize,
-    /// The last record that was dropped for want of memory, until it is safe: where it led to, and when.
+    /// The last record that was dropped for want of memory, until it is safe: where it led to, and
+    /// when.
     gap: Option<(u64, Instant)>,
     /// Records are being applied again: how old they are says nothing.
     is_repeating: bool,
@@ -168,8 +173,8 @@ impl Log {
         self.grown.notify_one();
     }
 
-    /// Drops the records up to and including the one that led to `seq`, if they were applied at `until` or before: no
-    /// failover can lose them any more.
+    /// Drops the records up to and including the one that led to `seq`, if they were applied at
+    /// `until` or before: no failover can lose them any more.
     pub(crate) fn trim(&self, seq: u64, until: Instant) {
         let mut records = self.records();
         if records.is_repeating {
@@ -213,8 +218,8 @@ impl Log {
         self.behind.notified().await;
     }
 
-    /// The records to apply again to a store that has fallen back to `seq`. `None`: the log does not reach back so far.
-    /// Nothing is trimmed until they are applied ([`Self::repeated`]).
+    /// The records to apply again to a store that has fallen back to `seq`. `None`: the log does
+    /// not reach back so far. Nothing is trimmed until they are applied ([`Self::repeated`]).
     pub(crate) fn since(&self, seq: u64) -> Option<Vec<LogRecord>> {
         let mut records = self.records();
         let from = records.queue.iter().position(|kept| kept.record.seq == seq)?;

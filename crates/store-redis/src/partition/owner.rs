@@ -1,7 +1,7 @@
 //! What the owner of a partition knows of it.
 //!
-//! Invariant: whenever no call is being worked off, this is true of what the store has under the owner's sequence
-//! number.
+//! Invariant: whenever no call is being worked off, this is true of what the store has under the
+//! owner's sequence number.
 
 use std::sync::Arc;
 
@@ -34,7 +34,8 @@ pub(crate) struct Owner {
     pub(super) prior_claim: Time,
     /// The highest claim that is stored.
     pub(super) claimed: Time,
-    /// The highest position that was given in a listing (of dead letters, taken, unconfirmed, parked timers).
+    /// The highest position that was given in a listing (of dead letters, taken, unconfirmed,
+    /// parked timers).
     pub(super) position: u64,
     pub(super) is_released: bool,
 }

@@ -13,7 +13,8 @@ pub(crate) fn bytes(value: Value) -> Option<Bytes> {
     }
 }
 
-/// A whole number, also one that is written as a string or as a floating point number, as scores are.
+/// A whole number, also one that is written as a string or as a floating point number, as scores
+/// are.
 pub(crate) fn number(value: &Value) -> Option<u64> {
     match value {
         Value::Int(n) => u64::try_from(*n).ok(),

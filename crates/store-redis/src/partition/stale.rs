@@ -1,4 +1,5 @@
-//! Tests: reads that are answered by a server that is no master any more, from data older than the owner.
+//! Tests: reads that are answered by a server that is no master any more, from data older than the
+//! owner.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -86,8 +87,8 @@ impl Network for Servers {
     }
 }
 
-/// Who answers a read of an owner with an empty log that takes a former master for the master. Epoch and
-/// sequence number that both have.
+/// Who answers a read of an owner with an empty log that takes a former master for the master.
+/// Epoch and sequence number that both have.
 async fn read(former: (Epoch, u64), master: (Epoch, u64)) -> Result<Vec<Value>, LaneError> {
     let server = |address, (epoch, seq), is_master| Server { address, epoch, seq, is_master };
     let all = [server("former", former, false), server("master", master, true)];

@@ -6,8 +6,8 @@
 //! | an append-only file, no replicas | the server has answered something 5 s after it was applied |
 //! | neither | it is stored: no failover or restart keeps less and is still the same partition |
 //!
-//! Whatever the rule: only what the master has stored right now is safe, so what a failover has lost stays in the log
-//! until it is applied again. The owner is told of such a loss at once.
+//! Whatever the rule: only what the master has stored right now is safe, so what a failover has
+//! lost stays in the log until it is applied again. The owner is told of such a loss at once.
 //!
 //! Not in here: applying records again ([`super::writer`]).
 
@@ -24,7 +24,8 @@ use crate::wire::{Confirmed, Lost, Network, Replicas};
 
 /// How often a log with records is trimmed.
 const ROUND: Duration = Duration::from_millis(100);
-/// When the append-only file is on disk: Redis syncs it every second, and holds back answers if that takes over two.
+/// When the append-only file is on disk: Redis syncs it every second, and holds back answers if
+/// that takes over two.
 const SYNCED_AFTER: Duration = Duration::from_secs(5);
 /// How long a partition that is given up waits for replicas.
 const RELEASE_WITHIN: Duration = Duration::from_secs(1);
@@ -34,7 +35,8 @@ const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) struct Trimming {
     pub(crate) replicas: Arc<dyn Replicas>,
     pub(crate) network: Arc<dyn Network>,
-    /// All logs are trimmed at the same moments after this, so partitions of one server share a `WAIT`.
+    /// All logs are trimmed at the same moments after this, so partitions of one server share a
+    /// `WAIT`.
     pub(crate) began: Instant,
 }
 
@@ -60,7 +62,8 @@ impl Trimmer {
         }
     }
 
-    /// Waits until the replicas have everything, a second at most. Without replicas there is nothing to wait for.
+    /// Waits until the replicas have everything, a second at most. Without replicas there is
+    /// nothing to wait for.
     pub(crate) async fn secure(&self) {
         let secured = async {
             while self.replicas() != Some(0) && !self.log.is_empty() {
@@ -84,7 +87,8 @@ impl Trimmer {
 
     async fn round(&self) {
         let (asked, last) = (Instant::now(), self.log.last());
-        // After a redirection nobody has looked yet which replicas the new master has: nothing counts as safe.
+        // After a redirection nobody has looked yet which replicas the new master has: nothing
+        // counts as safe.
         let Some(replicas) = self.replicas() else { return self.look_again().await };
         match self.confirmed(replicas).await {
             Ok((stored, confirmed)) => {

@@ -1,12 +1,15 @@
 //! A turn: read what a batch needs, decide, write the result, answer.
 //!
-//! A plain acknowledgement of a timer that can only be at one place is written without reading it first: nearly all
-//! timers end so. If it was not there after all it goes through a second turn, which looks for it.
+//! A plain acknowledgement of a timer that can only be at one place is written without reading it
+//! first: nearly all timers end so. If it was not there after all it goes through a second turn,
+//! which looks for it.
 //!
-//! What would make a full store fuller is refused, and the rest decided anew without it. So is what clients ask for, if
-//! too long has passed since it was handed over: it may be a repeat of what the store has forgotten by now.
+//! What would make a full store fuller is refused, and the rest decided anew without it. So is what
+//! clients ask for, if too long has passed since it was handed over: it may be a repeat of what the
+//! store has forgotten by now.
 //!
-//! Not in here: what decisions are ([`mtimer_store::decide`]), how a lost answer is dealt with ([`super::writer`]).
+//! Not in here: what decisions are ([`mtimer_store::decide`]), how a lost answer is dealt with
+//! ([`super::writer`]).
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -30,7 +33,8 @@ const TURN_OPS: usize = 256;
 /// Payload bytes of one turn.
 const TURN_BYTES: usize = 256 << 10;
 
-/// An acknowledgement that is written blind: the operation's place in the batch, the timer, its slot.
+/// An acknowledgement that is written blind: the operation's place in the batch, the timer, its
+/// slot.
 struct BlindAck {
     at: usize,
     id: TimerId,
@@ -96,7 +100,8 @@ impl Owner {
         loop {
             let is_refused = |op: &Op| refused.why(op).is_some();
             if claim.is_none() && !ops.is_empty() && ops.iter().all(is_refused) {
-                // Nothing is left to write, so there is nothing for which the store has to take writes again.
+                // Nothing is left to write, so there is nothing for which the store has to take
+                // writes again.
                 return Ok(ops.iter().filter_map(|op| refused.why(op)).map(Answer::Refused).collect());
             }
             let some = if ops.iter().any(is_refused) {
@@ -115,8 +120,8 @@ impl Owner {
         }
     }
 
-    /// One attempt at a turn, or at half of it if it writes too many bytes. The inner error: so much is
-    /// refused, and nothing was written.
+    /// One attempt at a turn, or at half of it if it writes too many bytes. The inner error: so
+    /// much is refused, and nothing was written.
     async fn attempt(
         &mut self,
         ops: &[Op],
@@ -204,8 +209,8 @@ impl Owner {
         Ok(Ok(answers.into_iter().flatten().collect()))
     }
 
-    /// The acknowledgements that may be written blind: of timers that can be in one slot only, and that no other
-    /// operation of the turn is about.
+    /// The acknowledgements that may be written blind: of timers that can be in one slot only, and
+    /// that no other operation of the turn is about.
     fn blind_acks(&self, ops: &[Op]) -> Vec<BlindAck> {
         if !ops.iter().any(|op| matches!(op, Op::Settle { verdict: Verdict::Ack, timer: Some(_), .. })) {
             return Vec::new();
@@ -255,7 +260,8 @@ impl Owner {
         missed
     }
 
-    /// The same for a write that was applied and whose answer was lost: its slots are looked at anew.
+    /// The same for a write that was applied and whose answer was lost: its slots are looked at
+    /// anew.
     async fn settle_unreported(&mut self, mut note: Note) -> Result<HashSet<TimerId>, LaneError> {
         let leaving = std::mem::take(&mut note.leaving);
         self.note(note);
@@ -266,7 +272,8 @@ impl Owner {
     }
 }
 
-/// Whether a client asks for it and may have done so before: how that ended is remembered for a while.
+/// Whether a client asks for it and may have done so before: how that ended is remembered for a
+/// while.
 const fn is_request(op: &Op) -> bool {
     matches!(op, Op::Schedule { .. } | Op::Cancel { .. } | Op::Reschedule { .. })
 }
@@ -280,8 +287,8 @@ fn is_late(handed: HandedOver) -> bool {
     handed.age() > Duration::from_millis(LOOKED_UP_WITHIN_MS)
 }
 
-/// How many operations of a batch one turn takes, as far as their arguments tell: the other rows that
-/// they write are not read yet.
+/// How many operations of a batch one turn takes, as far as their arguments tell: the other rows
+/// that they write are not read yet.
 fn turn_length(ops: &[Op]) -> usize {
     let mut bytes = 0;
     let fits = |op: &&Op| {
@@ -308,8 +315,8 @@ const fn is_unseen(answer: &Answer) -> bool {
     matches!(answer, Answer::Cancel(CancelAnswer::NotFound) | Answer::Reschedule(RescheduleAnswer::NotFound))
 }
 
-/// While the store is full, or takes no writes, it remembers no cancels of timers that do not exist: anybody can send them
-/// without end.
+/// While the store is full, or takes no writes, it remembers no cancels of timers that do not
+/// exist: anybody can send them without end.
 fn refuse_unseen(why: Refusal, ops: &[Op], answers: &mut [Answer], changes: &mut Changes) {
     for (op, answer) in ops.iter().zip(answers) {
         if let Op::Cancel { target, request, .. } = op

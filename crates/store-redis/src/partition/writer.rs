@@ -1,17 +1,21 @@
-//! How an owner reads and writes its partition: each write exactly once and in order, whatever happens on the way.
+//! How an owner reads and writes its partition: each write exactly once and in order, whatever
+//! happens on the way.
 //!
-//! Every write carries the owner's epoch and nonce, the sequence number that must be stored before it, and the one that
-//! is stored with it. What is done about a lost answer rests on this:
+//! Every write carries the owner's epoch and nonce, the sequence number that must be stored before
+//! it, and the one that is stored with it. What is done about a lost answer rests on this:
 //!
-//! - At most one write is under way, and its content never changes for as long as it may still arrive. So it is sent
-//!   again as it is, until the stored number says that it was applied, or the server says that it was not.
-//! - A write of which a copy may still be on its way, or was cut off half way, is completed, also by a store that is
-//!   full: what is left of it would otherwise stay, or arrive behind the refusal.
-//! - A stored number below ours means that the store lost writes: a replica that lagged was promoted, or a server
-//!   restarted from an older file. The log applies them again. If it does not reach back so far the lane ends.
+//! - At most one write is under way, and its content never changes for as long as it may still
+//!   arrive. So it is sent again as it is, until the stored number says that it was applied, or the
+//!   server says that it was not.
+//! - A write of which a copy may still be on its way, or was cut off half way, is completed, also
+//!   by a store that is full: what is left of it would otherwise stay, or arrive behind the
+//!   refusal.
+//! - A stored number below ours means that the store lost writes: a replica that lagged was
+//!   promoted, or a server restarted from an older file. The log applies them again. If it does not
+//!   reach back so far the lane ends.
 //!
-//! Reads carry the numbers, too: what was read counts only if they are the stored ones, so decisions never rest on what
-//! a server has lost.
+//! Reads carry the numbers, too: what was read counts only if they are the stored ones, so
+//! decisions never rest on what a server has lost.
 //!
 //! Not in here: what is read and written ([`super::turn`]).
 
@@ -204,8 +208,8 @@ impl Writer {
         }
     }
 
-    /// Reads, and has the master confirm that the partition is still ours: for answers that rest on nothing that is
-    /// written.
+    /// Reads, and has the master confirm that the partition is still ours: for answers that rest on
+    /// nothing that is written.
     ///
     /// # Errors
     ///
@@ -252,7 +256,8 @@ impl Writer {
     /// The lane has ended.
     pub(crate) async fn wait_for_replicas(&mut self) -> Result<bool, LaneError> {
         let Some(Quorum { confirmations, replicas }) = self.quorum.clone() else { return Ok(true) };
-        // A second time, if the first one went to a server that has lost something, or is not the master any more.
+        // A second time, if the first one went to a server that has lost something, or is not the
+        // master any more.
         for _ in 0..2 {
             let read = self.identity.read();
             if let Ok(confirmed) = confirmations.confirm(self.identity.hash_slot, replicas, read).await
@@ -467,8 +472,8 @@ impl Writer {
         Ok(error.to_owned())
     }
 
-    /// Sends commands to the partition's master; follows `ASK` for those that were answered so, which is rare: the
-    /// commands are made a second time then.
+    /// Sends commands to the partition's master; follows `ASK` for those that were answered so,
+    /// which is rare: the commands are made a second time then.
     async fn send(&mut self, commands: impl Fn() -> Pipeline + Send + Sync) -> Result<Vec<Value>, Lost> {
         let node = match &self.node {
             Some(node) => node.clone(),
@@ -514,8 +519,8 @@ impl Writer {
         }
     }
 
-    /// Waits before another attempt. The first one is made at once and quietly: a connection may have been idle for
-    /// too long.
+    /// Waits before another attempt. The first one is made at once and quietly: a connection may
+    /// have been idle for too long.
     pub(crate) async fn pause(&mut self, why: &str) -> Result<(), LaneError> {
         if self.abandoned.is_cancelled() {
             return Err(LaneError::Closed);

@@ -1,7 +1,7 @@
 //! The writes of one turn, as the script `apply` takes them.
 //!
-//! Invariant: what was built is idempotent: it may be applied again, as it is, to what it was applied to before. So
-//! nothing in here adds to a number or appends to a list.
+//! Invariant: what was built is idempotent: it may be applied again, as it is, to what it was
+//! applied to before. So nothing in here adds to a number or appends to a list.
 
 /// The arguments of one `apply`: keys and commands, without the numbers that say whose it is.
 #[derive(Clone, Default, Debug)]
@@ -93,7 +93,8 @@ impl<I: IntoIterator<Item: AsRef<[u8]>, IntoIter: ExactSizeIterator>> Args for I
 const MAX_ARGUMENTS: usize = 1_000;
 
 impl Writes {
-    /// Adds a Redis command for a key. With more than 1,000 arguments it is repeated; `arity` of them stay together.
+    /// Adds a Redis command for a key. With more than 1,000 arguments it is repeated; `arity` of
+    /// them stay together.
     pub(crate) fn command<I: Args>(&mut self, name: &str, key: &str, arity: usize, args: I) {
         let (key, mut args) = (self.key(key.to_owned()), args.into_iter());
         while args.len() > 0 {
@@ -102,8 +103,8 @@ impl Writes {
         }
     }
 
-    /// Deletes fields of a hash; `member` leaves `index` if nothing is left. The number of the command, by which the
-    /// script's answer names it. At most 1,000 fields.
+    /// Deletes fields of a hash; `member` leaves `index` if nothing is left. The number of the
+    /// command, by which the script's answer names it. At most 1,000 fields.
     pub(crate) fn take_out<I: Args>(&mut self, hash: &str, index: &str, member: &str, ids: I) -> usize {
         self.take_out_by("TAKEOUT", hash, index, member, ids)
     }
@@ -119,7 +120,8 @@ impl Writes {
         self.commands
     }
 
-    /// Says that the store holds more afterwards: such writes are refused while it is out of memory.
+    /// Says that the store holds more afterwards: such writes are refused while it is out of
+    /// memory.
     pub(crate) const fn set_adds(&mut self) {
         self.adds = true;
     }

@@ -1,7 +1,8 @@
 //! The data of a simulated Redis, and the commands that the store uses.
 //!
-//! Written from the commands' documentation and from what the Lua scripts say, not from the store's code. A command or an
-//! argument that is not in here panics: a test must not pass because of something that Redis would not do.
+//! Written from the commands' documentation and from what the Lua scripts say, not from the store's
+//! code. A command or an argument that is not in here panics: a test must not pass because of
+//! something that Redis would not do.
 
 use std::collections::{BTreeMap, HashMap};
 

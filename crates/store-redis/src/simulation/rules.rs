@@ -147,8 +147,8 @@ fn schedule(timer: &Timer) -> Op {
     Op::Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create }
 }
 
-/// An acknowledgement, written blind, of a timer that was cancelled, whose key names another by now, and whose
-/// fingerprint is that of a third one.
+/// An acknowledgement, written blind, of a timer that was cancelled, whose key names another by
+/// now, and whose fingerprint is that of a third one.
 fn stale_acknowledgement() -> Check {
     block_on(async {
         let mut run = Run::new(1, 0).await?;
@@ -174,7 +174,8 @@ fn stale_acknowledgement() -> Check {
     })
 }
 
-/// An owner that dies while a timer takes the key of another one. The key finds one of them, however far that has got.
+/// An owner that dies while a timer takes the key of another one. The key finds one of them,
+/// however far that has got.
 fn torn_replacement() -> Check {
     let dies_after = |steps| async move {
         let mut run = Run::new(1, 0).await?;

@@ -1,6 +1,7 @@
 //! Random calls to an owner, compared with the model of the conformance suite after each.
 //!
-//! The model shares no code with the owner. Where an answer may differ from the model's is said at [`Run::agree`].
+//! The model shares no code with the owner. Where an answer may differ from the model's is said at
+//! [`Run::agree`].
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -205,8 +206,9 @@ impl Run {
         Ok(())
     }
 
-    /// Compares an answer with the model's. An acknowledgement that is written blind, and whose answer was lost or that
-    /// was cut off half way, finds its timer gone the second time: nobody can tell any more who has removed it.
+    /// Compares an answer with the model's. An acknowledgement that is written blind, and whose
+    /// answer was lost or that was cut off half way, finds its timer gone the second time: nobody
+    /// can tell any more who has removed it.
     fn agree(&self, op: &Op, answer: &Answer, expected: &Answer, in_doubt: bool) -> Check {
         let is_blind = matches!(op, Op::Settle { verdict: Verdict::Ack, timer: Some(_), .. });
         if is_blind && in_doubt && (answer, expected) == (&Answer::Gone, &Answer::Done) {
@@ -215,7 +217,8 @@ impl Run {
         same(&format!("the answer to {op:?}"), answer, expected)
     }
 
-    /// The owner remembers what is pending at or below the horizon, and drops what is not pending any more.
+    /// The owner remembers what is pending at or below the horizon, and drops what is not pending
+    /// any more.
     fn follow(&mut self) {
         let fires: BTreeMap<_, _> =
             self.model.pending().iter().map(|t| (t.record.timer.id, t.fire)).collect();
@@ -286,7 +289,8 @@ impl Run {
         let late = loop {
             let batch = Batch { now: self.now, claim: None, ops: vec![op.clone()] };
             let late = fenced.apply(batch, HandedOver::now()).await;
-            // A server that takes no writes for now refuses this one before it looks at whose it is.
+            // A server that takes no writes for now refuses this one before it looks at whose it
+            // is.
             if !matches!(late.as_deref(), Ok([Answer::Refused(_)])) {
                 break late;
             }
@@ -517,8 +521,8 @@ fn may_bury(op: &Op) -> bool {
     }
 }
 
-/// Of a timer that is not pending nobody can tell when it was filed, of one that is taken or dead nobody asks whether
-/// it was stopped.
+/// Of a timer that is not pending nobody can tell when it was filed, of one that is taken or dead
+/// nobody asks whether it was stopped.
 pub(super) fn plain(mut record: Record, place: Place) -> Record {
     if !matches!(place, Place::Pending { .. }) {
         record.progress.fresh = None;

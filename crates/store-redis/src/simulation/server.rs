@@ -1,7 +1,7 @@
 //! A simulated server, and the connections to it.
 //!
-//! Everything that goes wrong comes from one seed. A frame of a lost connection may arrive later, behind other writes:
-//! but not at a server that has lost writes, which is another process.
+//! Everything that goes wrong comes from one seed. A frame of a lost connection may arrive later,
+//! behind other writes: but not at a server that has lost writes, which is another process.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -85,7 +85,8 @@ pub(super) struct State {
     random: Random,
     /// One call in so many goes wrong; 0: none.
     pub(super) one_in: u64,
-    /// The next script is cut off after so many steps, and then every call gets lost: the owner is dying.
+    /// The next script is cut off after so many steps, and then every call gets lost: the owner is
+    /// dying.
     pub(super) last_steps: Option<usize>,
     is_dead: bool,
     full: u64,

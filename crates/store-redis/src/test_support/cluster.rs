@@ -148,8 +148,9 @@ impl TestCluster {
         }
     }
 
-    /// Cuts a master off from the others, though not from clients: it forgets them, and hears nothing from nodes that it
-    /// does not know. For a minute, and longer. Waits until it answers `CLUSTERDOWN`.
+    /// Cuts a master off from the others, though not from clients: it forgets them, and hears
+    /// nothing from nodes that it does not know. For a minute, and longer. Waits until it answers
+    /// `CLUSTERDOWN`.
     pub fn isolate(&self, node: usize) {
         let nodes: String = self.nodes[node].call(&["CLUSTER", "NODES"]);
         for line in nodes.lines().filter(|line| !line.contains("myself")) {

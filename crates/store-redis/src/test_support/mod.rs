@@ -1,7 +1,8 @@
 //! Real Redis servers for tests: standalone, cluster, and a proxy that cuts connections.
 //!
-//! Behind the feature `test-support`. Everything runs on free loopback ports, or in a [`Place`], and in temporary folders,
-//! and is killed on drop. It panics where a test would: there is nothing to recover.
+//! Behind the feature `test-support`. Everything runs on free loopback ports, or in a [`Place`],
+//! and in temporary folders, and is killed on drop. It panics where a test would: there is nothing
+//! to recover.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
 

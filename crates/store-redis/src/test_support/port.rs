@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// A port of one's own: below the range from which outgoing connections take theirs, so that a server which was stopped gets
-/// it again.
+/// A port of one's own: below the range from which outgoing connections take theirs, so that a
+/// server which was stopped gets it again.
 #[derive(Debug)]
 pub struct Port {
     /// Its number.

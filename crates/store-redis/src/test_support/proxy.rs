@@ -14,7 +14,8 @@ const SCRIPT: &[u8] = b"EVALSHA";
 enum Armed {
     #[default]
     Nothing,
-    /// Forward the next request that contains this, behind so many others, drop its answer and the connection.
+    /// Forward the next request that contains this, behind so many others, drop its answer and the
+    /// connection.
     Answer(Vec<u8>, usize),
     /// Drop the next request that contains this, and the connection.
     Call(Vec<u8>),
@@ -74,7 +75,8 @@ impl Proxy {
         format!("redis://{}", self.address)
     }
 
-    /// The next request that contains `mark` reaches the server; its answer is lost, and the connection with it.
+    /// The next request that contains `mark` reaches the server; its answer is lost, and the
+    /// connection with it.
     pub fn lose_answer(&self, mark: &str) {
         self.lose_answer_after(mark, 0);
     }
@@ -95,8 +97,8 @@ impl Proxy {
     }
 
     /// The next request that contains `mark` is delayed, and so many scripts from there on: the
-    /// client's connection is closed, and the server receives them right before the next request that
-    /// contains `mark`.
+    /// client's connection is closed, and the server receives them right before the next request
+    /// that contains `mark`.
     pub fn delay(&self, mark: &str, scripts: usize) {
         *self.state.armed.lock().unwrap() = Armed::Delay(mark.as_bytes().to_vec(), scripts);
     }
@@ -159,7 +161,8 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
         tokio::select! {
             read = client.read(&mut request) => {
                 let Ok(n @ 1..) = read else { return };
-                // It may have been working when the proxy went down: what was sent later must not slip through.
+                // It may have been working when the proxy went down: what was sent later must not
+                // slip through.
                 if up.is_cancelled() {
                     return;
                 }

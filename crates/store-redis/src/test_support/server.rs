@@ -25,7 +25,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// A program there, or here if there is no such place. The process is the program's own in either case.
+    /// A program there, or here if there is no such place. The process is the program's own in
+    /// either case.
     pub fn command(place: Option<&Self>, program: impl AsRef<OsStr>) -> Command {
         let Some(place) = place else { return Command::new(program) };
         let mut command = Command::new("ip");
@@ -172,7 +173,8 @@ impl Server {
         }
     }
 
-    /// Stops the process from running, as an overloaded machine would: it neither answers nor closes anything.
+    /// Stops the process from running, as an overloaded machine would: it neither answers nor
+    /// closes anything.
     pub fn freeze(&self) {
         self.signal("-STOP");
     }
@@ -270,8 +272,8 @@ impl Server {
 
     /// Lets replicas follow again.
     ///
-    /// Only by `PSYNC`: a replica whose `PSYNC` was just refused falls back to `SYNC`, after which it
-    /// counts its offset from another beginning and `WAIT` never confirms anything.
+    /// Only by `PSYNC`: a replica whose `PSYNC` was just refused falls back to `SYNC`, after which
+    /// it counts its offset from another beginning and `WAIT` never confirms anything.
     pub fn let_replicas_follow(&self) {
         self.call::<()>(&["ACL", "SETUSER", "default", "+psync"]);
     }

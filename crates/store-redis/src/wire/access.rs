@@ -1,6 +1,7 @@
 //! How to enter the servers: the same for all of them.
 //!
-//! Invariant: nothing in here is ever shown: neither a password nor a key is part of a message or of `Debug`.
+//! Invariant: nothing in here is ever shown: neither a password nor a key is part of a message or
+//! of `Debug`.
 
 use std::fmt;
 
@@ -38,7 +39,8 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
-    /// A client of the server at an address: `host:port`, or the path of a Unix socket. Connects to nothing.
+    /// A client of the server at an address: `host:port`, or the path of a Unix socket. Connects to
+    /// nothing.
     pub(crate) fn client(&self, address: &str) -> RedisResult<Client> {
         let (host, port) = match split(address) {
             Some((host, port)) => (host.to_owned(), port),
@@ -52,7 +54,8 @@ impl Access {
         Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: tls.authorities.clone() })
     }
 
-    /// The commands that a new connection begins with. The crate's own would hide what the server says to them.
+    /// The commands that a new connection begins with. The crate's own would hide what the server
+    /// says to them.
     pub(crate) fn login(&self) -> Vec<Cmd> {
         let mut login = Vec::new();
         if let Some(password) = &self.password {

@@ -26,14 +26,15 @@ pub(crate) enum Failed {
     Passing(String),
     /// The server is lost: look at the map, and try again.
     Lost(String),
-    /// The server at this address is no master (any more), or cannot serve as one for now: the same, without asking it.
+    /// The server at this address is no master (any more), or cannot serve as one for now: the
+    /// same, without asking it.
     NoMaster { address: String, why: String },
     /// Trying again is of no use.
     Lasting(StoreError),
 }
 
-/// Asks the master of a hash slot; follows redirections and waits out what passes, for some seconds. The command may be
-/// carried out more than once.
+/// Asks the master of a hash slot; follows redirections and waits out what passes, for some
+/// seconds. The command may be carried out more than once.
 ///
 /// # Errors
 ///
@@ -111,7 +112,8 @@ fn refused(why: &str) -> StoreError {
     }
 }
 
-/// What a server's or a connection's error text means to an operator, for those that waiting does not mend.
+/// What a server's or a connection's error text means to an operator, for those that waiting does
+/// not mend.
 const ADVICE: &[(&[&str], &str)] = &[
     (&["NOAUTH", "WRONGPASS"], "give user and password in the address, as in redis://user:pass@host:6379"),
     (&["without any password configured"], "this Redis has no password: leave it out of the address"),
@@ -163,7 +165,8 @@ pub(crate) fn explain(lost: Lost) -> StoreError {
     }
 }
 
-/// Refuses a server that does not let this user wait for replicas: no write would ever count as safe.
+/// Refuses a server that does not let this user wait for replicas: no write would ever count as
+/// safe.
 ///
 /// # Errors
 ///

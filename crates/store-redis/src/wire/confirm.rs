@@ -1,8 +1,9 @@
 //! How many replicas have what a server has carried out.
 //!
-//! `WAIT` holds back everything behind it on its connection, and it confirms what was carried out up to the last command
-//! of that same connection; on a fresh one that is nothing. So it has connections of its own, and a read goes before it: the
-//! server carries out one command after the other, hence whatever it answered anywhere before the read is covered.
+//! `WAIT` holds back everything behind it on its connection, and it confirms what was carried out
+//! up to the last command of that same connection; on a fresh one that is nothing. So it has
+//! connections of its own, and a read goes before it: the server carries out one command after the
+//! other, hence whatever it answered anywhere before the read is covered.
 //!
 //! One `WAIT` a server at a time: those who ask meanwhile share the next one (group commit).
 
@@ -24,8 +25,8 @@ use super::topology::connected;
 /// What a server and its replicas have.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Confirmed {
-    /// The reply to the read. Only if it says what the caller expects does the rest count: the server may have been
-    /// restarted, or have handed the hash slot over.
+    /// The reply to the read. Only if it says what the caller expects does the rest count: the
+    /// server may have been restarted, or have handed the hash slot over.
     pub(crate) read: Value,
     /// How many replicas have everything that the server had carried out when it answered the read.
     pub(crate) replicas: u32,
@@ -105,8 +106,8 @@ impl Confirmations {
         Self { servers, patience, groups: Arc::default() }
     }
 
-    /// Waits until so many replicas of the server at an address have everything that it had carried out when this was
-    /// called, or until patience ends. `read` is a command that writes nothing.
+    /// Waits until so many replicas of the server at an address have everything that it had carried
+    /// out when this was called, or until patience ends. `read` is a command that writes nothing.
     ///
     /// # Errors
     ///

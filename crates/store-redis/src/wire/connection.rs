@@ -1,8 +1,9 @@
 //! One connection to one server, shared by all partitions of that server.
 //!
-//! A task per connection hands pipelines to the `redis` crate's multiplexed connection in the order of the calls, at most
-//! [`UNDER_WAY`] at a time, and passes the answers on. Commands are sent once or not at all. A connection that breaks, or is
-//! silent while an answer is due, is over for good, and everything unanswered is [`Lost`].
+//! A task per connection hands pipelines to the `redis` crate's multiplexed connection in the order
+//! of the calls, at most [`UNDER_WAY`] at a time, and passes the answers on. Commands are sent once
+//! or not at all. A connection that breaks, or is silent while an answer is due, is over for good,
+//! and everything unanswered is [`Lost`].
 //!
 //! Not in here: what to do about an answer, which server to use.
 
@@ -28,8 +29,8 @@ use super::script;
 
 /// Pipelines sent and not yet answered. Others wait for their turn.
 const UNDER_WAY: usize = 1_024;
-/// Pipelines that wait for their turn. A partition has a few, so more are a sign that callers abandon their calls while the
-/// server stands still.
+/// Pipelines that wait for their turn. A partition has a few, so more are a sign that callers
+/// abandon their calls while the server stands still.
 const WAITING: usize = 16_384;
 /// Bytes gathered for one write.
 const WRITE_BYTES: usize = 128 << 10;
@@ -137,7 +138,8 @@ impl Connection {
         self.info = parse_info(info.text().unwrap_or_default());
         if how.scripts {
             let refused = self.call(script::load_all()).await?.iter().find_map(Reply::refusal);
-            // A server that cannot load scripts now (it is loading its data) is asked again when one is missed.
+            // A server that cannot load scripts now (it is loading its data) is asked again when
+            // one is missed.
             if let Some(refusal) = refused {
                 tracing::debug!(address = self.shared.address, refusal, "scripts are not loaded yet");
             }
@@ -318,13 +320,15 @@ impl Exchange {
             let (mut server, Request { commands, to }) = (self.server.clone(), request);
             let mut answers: Answers = async move {
                 match only(&commands) {
-                    // Of a command alone the crate tells why the connection broke; of a pipeline it does not.
+                    // Of a command alone the crate tells why the connection broke; of a pipeline it
+                    // does not.
                     Some(command) => Ok(vec![server.send_packed_command(command).await?]),
                     None => server.send_packed_commands(&commands, 0, commands.len()).await,
                 }
             }
             .boxed();
-            // The first poll puts it into the crate's queue, which has room for it: that fixes the order.
+            // The first poll puts it into the crate's queue, which has room for it: that fixes the
+            // order.
             if let Poll::Ready(answered) = poll!(unconstrained(&mut answers)) {
                 answers = ready(answered).boxed();
             }

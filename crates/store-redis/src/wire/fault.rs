@@ -2,8 +2,8 @@
 //!
 //! A pure function from an error's text to what the caller does. Not in here: doing it.
 
-/// What to do about an error reply. The script has not run; only of [`Remedy::Wait`] the first writes may have been kept, as a
-/// hash slot that is being migrated cuts scripts off.
+/// What to do about an error reply. The script has not run; only of [`Remedy::Wait`] the first
+/// writes may have been kept, as a hash slot that is being migrated cuts scripts off.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Remedy {
     /// MOVED: the hash slot belongs to that node now.
@@ -12,7 +12,8 @@ pub(crate) enum Remedy {
     Ask(String),
     /// It passes: wait a little and send again.
     Wait(String),
-    /// This node is no master (any more), or cannot serve as one for now: look where the master is, and ask others.
+    /// This node is no master (any more), or cannot serve as one for now: look where the master is,
+    /// and ask others.
     Rediscover(String),
     /// NOSCRIPT: load the scripts and send again.
     LoadScripts,
@@ -25,7 +26,8 @@ pub(crate) enum Remedy {
     Broken(String),
 }
 
-/// The table. `asked` is the address of the node that said it: a redirection without a host means the same host.
+/// The table. `asked` is the address of the node that said it: a redirection without a host means
+/// the same host.
 pub(crate) fn remedy(error: &str, asked: &str) -> Remedy {
     let mut words = error.split(' ');
     let code = words.next().unwrap_or_default();
@@ -38,12 +40,14 @@ pub(crate) fn remedy(error: &str, asked: &str) -> Remedy {
         },
         // A multi-key script while its hash slot migrates; a foreign script that runs too long.
         "TRYAGAIN" | "BUSY" => Remedy::Wait(said()),
-        // An operator has ended a script that runs too long (SCRIPT KILL), which Redis allows of one that has written nothing.
+        // An operator has ended a script that runs too long (SCRIPT KILL), which Redis allows of
+        // one that has written nothing.
         "ERR" if error.starts_with("ERR Script killed by user") => Remedy::Wait(said()),
-        // A script is cut off, as it has emptied a key of a hash slot that is being migrated and comes back to it.
+        // A script is cut off, as it has emptied a key of a hash slot that is being migrated and
+        // comes back to it.
         "ERR" if error.starts_with("ERR Script attempted to access a non local key") => Remedy::Wait(said()),
-        // A replica; one that has lost its master; a node that reads its data; one that knows of no quorum. Of the last two
-        // another may have taken the place meanwhile.
+        // A replica; one that has lost its master; a node that reads its data; one that knows of no
+        // quorum. Of the last two another may have taken the place meanwhile.
         "READONLY" | "MASTERDOWN" | "LOADING" | "CLUSTERDOWN" => Remedy::Rediscover(said()),
         "NOSCRIPT" => Remedy::LoadScripts,
         "OOM" => Remedy::OutOfMemory,

@@ -15,9 +15,10 @@ pub(crate) trait Node: Send + Sync {
     /// `host:port`, or the path of a Unix socket.
     fn address(&self) -> &str;
 
-    /// Sends commands in one piece, and returns one answer for each, in order; a command that the server refuses has
-    /// [`Value::ServerError`]. Pipelines reach the server in the order of the calls of this method. Dropping the
-    /// future abandons the answers, not the commands. Nothing is ever sent twice.
+    /// Sends commands in one piece, and returns one answer for each, in order; a command that the
+    /// server refuses has [`Value::ServerError`]. Pipelines reach the server in the order of the
+    /// calls of this method. Dropping the future abandons the answers, not the commands. Nothing is
+    /// ever sent twice.
     fn call(&self, commands: Pipeline) -> BoxFuture<'static, Result<Vec<Value>, Lost>>;
 }
 
@@ -32,8 +33,9 @@ pub(crate) trait Network: Send + Sync {
     /// A server said `MOVED`.
     fn moved(&self, hash_slot: u16, address: &str);
 
-    /// Looks for the masters again. `without`: asks other servers than this one, and in its place takes any that says that
-    /// it is the master. If nobody else answers, everything stays as it is known.
+    /// Looks for the masters again. `without`: asks other servers than this one, and in its place
+    /// takes any that says that it is the master. If nobody else answers, everything stays as it is
+    /// known.
     fn rediscover<'a>(&'a self, without: Option<&'a str>) -> BoxFuture<'a, Result<(), Lost>>;
 
     /// Whether the master of this hash slot may evict keys when its memory is full.

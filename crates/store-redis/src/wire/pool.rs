@@ -13,7 +13,8 @@ use super::connection::{Connection, Use};
 use super::node::Lost;
 use super::settings::Settings;
 
-/// A server to which no connection could be made is not tried again for so long: its callers come one by one.
+/// A server to which no connection could be made is not tried again for so long: its callers come
+/// one by one.
 const REFUSED_FOR: Duration = Duration::from_millis(30);
 
 /// See the module.

@@ -1,4 +1,5 @@
-//! Reading replies: the same shape in RESP2 and RESP3, and typed access that never fails on what a server sends.
+//! Reading replies: the same shape in RESP2 and RESP3, and typed access that never fails on what a
+//! server sends.
 
 use redis::{ServerError, Value};
 
@@ -61,7 +62,8 @@ pub(crate) fn error_text(error: &ServerError) -> String {
     }
 }
 
-/// Gives a RESP3 reply the shape that the same command has in RESP2, so that only connections know the protocol.
+/// Gives a RESP3 reply the shape that the same command has in RESP2, so that only connections know
+/// the protocol.
 pub(crate) fn in_resp2(value: Value) -> Value {
     match value {
         Value::Map(pairs) => {

@@ -1,7 +1,8 @@
 //! The scripts: one file each in `lua/`.
 //!
-//! Each begins with `#!lua` and its flags, and says what its keys, arguments and answers are. Two come from one file,
-//! `apply.lua`: [`Script::Apply`], which a full server refuses, and [`Script::ApplyFreeing`], which it runs.
+//! Each begins with `#!lua` and its flags, and says what its keys, arguments and answers are. Two
+//! come from one file, `apply.lua`: [`Script::Apply`], which a full server refuses, and
+//! [`Script::ApplyFreeing`], which it runs.
 
 use std::sync::OnceLock;
 

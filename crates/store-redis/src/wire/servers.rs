@@ -1,4 +1,5 @@
-//! The servers of a store: finds out what they are, keeps the map of hash slots, and hands out connections.
+//! The servers of a store: finds out what they are, keeps the map of hash slots, and hands out
+//! connections.
 //!
 //! Not in here: what to do about an answer; when to look at the map again.
 
@@ -98,8 +99,9 @@ impl Servers {
         self.known.topology.master(hash_slot)
     }
 
-    /// How many replicas the master of a hash slot has: in a cluster those that have not failed by the vote of
-    /// the masters, otherwise those that are connected. As it was when the servers were last looked at.
+    /// How many replicas the master of a hash slot has: in a cluster those that have not failed by
+    /// the vote of the masters, otherwise those that are connected. As it was when the servers were
+    /// last looked at.
     pub(crate) fn replicas(&self, hash_slot: u16) -> Option<u32> {
         self.known.topology.replicas(hash_slot)
     }
@@ -124,8 +126,8 @@ impl Servers {
         self.pool.get(address).await
     }
 
-    /// Looks at the map, asking all servers but these; the first that answers will do. A standalone master that still is
-    /// one stays the master, whatever others say.
+    /// Looks at the map, asking all servers but these; the first that answers will do. A standalone
+    /// master that still is one stays the master, whatever others say.
     ///
     /// # Errors
     ///

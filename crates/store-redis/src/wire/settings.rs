@@ -1,7 +1,9 @@
-//! Settings of the servers on which promises rest: noted when a connection is opened, and every [`CHECK_EVERY`].
+//! Settings of the servers on which promises rest: noted when a connection is opened, and every
+//! [`CHECK_EVERY`].
 //!
-//! The store does not start on a server that may evict keys. One that does so later (its configuration was changed, or a
-//! replica with another configuration became master) is reported and gets no new timers; what it holds is served.
+//! The store does not start on a server that may evict keys. One that does so later (its
+//! configuration was changed, or a replica with another configuration became master) is reported
+//! and gets no new timers; what it holds is served.
 //!
 //! Not in here: what a partition does about it.
 
@@ -77,7 +79,8 @@ impl Settings {
     }
 }
 
-/// Asks every master again, and which masters there are. One that does not answer is asked the next time.
+/// Asks every master again, and which masters there are. One that does not answer is asked the next
+/// time.
 pub(crate) async fn check(servers: &Servers) {
     if let Err(lost) = servers.rediscover(None).await {
         tracing::debug!(%lost, "no server tells which masters there are");

@@ -16,7 +16,8 @@ pub(crate) struct Range {
     pub(crate) from: u16,
     pub(crate) to: u16,
     pub(crate) master: String,
-    /// Replicas of the master that count: see `Servers::replicas`. `None`: only a redirection has named the master.
+    /// Replicas of the master that count: see `Servers::replicas`. `None`: only a redirection has
+    /// named the master.
     pub(crate) replicas: Option<u32>,
 }
 
@@ -74,7 +75,8 @@ impl Topology {
     }
 }
 
-/// Reads the reply to `ROLE` of a server outside a cluster; an error says what it is if it is no master.
+/// Reads the reply to `ROLE` of a server outside a cluster; an error says what it is if it is no
+/// master.
 pub(crate) fn of_standalone(role: &Value, asked: &str) -> Result<Vec<Range>, String> {
     let items = role.items().unwrap_or_default();
     match items.first().and_then(Reply::text) {

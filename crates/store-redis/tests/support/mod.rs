@@ -20,8 +20,8 @@ use mtimer_store_redis::{Options, RedisStore};
 /// The cluster of each site that has a server of its own.
 const CONFORMANCE: &str = "conformance";
 
-/// A server for each site, behind a proxy. They live as long as the harness: lanes may outlive their
-/// site. The store has the rights that operators are told to give it, and no others.
+/// A server for each site, behind a proxy. They live as long as the harness: lanes may outlive
+/// their site. The store has the rights that operators are told to give it, and no others.
 #[derive(Default)]
 pub struct Standalone {
     sites: Mutex<Vec<Arc<Inner>>>,

@@ -1,4 +1,5 @@
-//! What random sequences are made of: numbers from a seed, times that meet, timers, kinds of operations.
+//! What random sequences are made of: numbers from a seed, times that meet, timers, kinds of
+//! operations.
 
 use mtimer_types::{Destination, Key, Mode, Target, Time, Timer, TimerId};
 

@@ -7,7 +7,8 @@ use super::kit::{DAY, Kit, MINUTE, NEW, YEAR, dead_verdict, mix, schedule_op, un
 use super::owner::Owner;
 use crate::{Answer, CancelAnswer, Op, Place, RequestId};
 
-/// Texts that are easily damaged: separators of every store, hash tags, other scripts, what looks alike.
+/// Texts that are easily damaged: separators of every store, hash tags, other scripts, what looks
+/// alike.
 const ODD: [&str; 20] = [
     " ",
     ":",

@@ -1,5 +1,5 @@
-//! The census tells the truth, and an emptied partition is empty: nothing is left of timers that ended, whichever way
-//! they went.
+//! The census tells the truth, and an emptied partition is empty: nothing is left of timers that
+//! ended, whichever way they went.
 
 use mtimer_types::{DeadReason, KeyPolicy, SlotWidth, Target, Time, Timer, TimerId};
 
@@ -234,7 +234,8 @@ pub(super) async fn after_wide_windows_were_loaded_bit_by_bit(mut kit: Kit) {
     let (mut now, mut wheel) = (kit.now, Vec::new());
     while now < kit.now + 5 * DAY {
         now = now + 5 * HOUR;
-        // Time goes by: what is due is settled before the next step. What was loaded beyond the horizon is kept.
+        // Time goes by: what is due is settled before the next step. What was loaded beyond the
+        // horizon is kept.
         wheel.extend(owner.load(now).await);
         let fired: Vec<_> = wheel.extract_if(.., |t| t.fire <= now).collect();
         let ops: Vec<_> = fired.iter().map(|t| settle(t.record.timer.id, Verdict::Ack)).collect();

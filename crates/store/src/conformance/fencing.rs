@@ -1,7 +1,8 @@
 //! An owner that lost its partition: every call is refused and changes nothing.
 //!
-//! A lane that was told once may refuse by itself from then on. So each call under test is the first one that its
-//! owner makes after somebody else acquired the partition, and what can be seen is compared through the new owner.
+//! A lane that was told once may refuse by itself from then on. So each call under test is the
+//! first one that its owner makes after somebody else acquired the partition, and what can be seen
+//! is compared through the new owner.
 
 use mtimer_types::{Key, KeyPolicy, Target, Time, Timer};
 

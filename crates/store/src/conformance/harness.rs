@@ -9,23 +9,26 @@ use crate::Store;
 
 /// Makes stores to test. One harness serves many tests, also at the same time.
 pub trait Harness: Send + Sync {
-    /// A new, empty place for timers with this many partitions (8 at most), untouched by every other one.
+    /// A new, empty place for timers with this many partitions (8 at most), untouched by every
+    /// other one.
     fn fresh(&self, partitions: u16) -> BoxFuture<'_, Box<dyn Site>>;
 }
 
 /// One place for timers: everything that is opened here works on the same data.
 pub trait Site: Send + Sync {
-    /// A handle on the data, as another broker would have it. A store that can be open only once may give out the
-    /// same handle again.
+    /// A handle on the data, as another broker would have it. A store that can be open only once
+    /// may give out the same handle again.
     fn open(&mut self) -> BoxFuture<'_, Arc<dyn Store>>;
 
-    /// Closes and opens the store itself (the process dies and comes back). All handles and lanes have been dropped
-    /// before; [`Site::open`] follows. Default: not supported, for a store that keeps nothing.
+    /// Closes and opens the store itself (the process dies and comes back). All handles and lanes
+    /// have been dropped before; [`Site::open`] follows. Default: not supported, for a store that
+    /// keeps nothing.
     fn restart(&mut self) -> BoxFuture<'_, Result<(), Unsupported>> {
         Box::pin(async { Err(Unsupported) })
     }
 
-    /// Provokes a fault. Default: none is supported. A test whose fault is not supported passes and says so.
+    /// Provokes a fault. Default: none is supported. A test whose fault is not supported passes and
+    /// says so.
     fn fault(&mut self, fault: Fault) -> BoxFuture<'_, Result<(), Unsupported>> {
         let _ = fault;
         Box::pin(async { Err(Unsupported) })
@@ -45,13 +48,14 @@ pub enum Fault {
     LoseNextCall(PartitionId),
     /// The store cannot be reached, until [`Fault::ComeUp`].
     GoDown,
-    /// It can be reached again, with everything it had. Follows every [`Fault::GoDown`], and every lost answer or call
-    /// once the calls under test have been made (perhaps before they have left the lane): a site whose lanes find back
-    /// by themselves has nothing to do then, and must not disarm the loss.
+    /// It can be reached again, with everything it had. Follows every [`Fault::GoDown`], and every
+    /// lost answer or call once the calls under test have been made (perhaps before they have left
+    /// the lane): a site whose lanes find back by themselves has nothing to do then, and must not
+    /// disarm the loss.
     ComeUp,
     /// From now on (or no longer) the store refuses writes that need more memory.
     OutOfMemory(bool),
-    /// Remembered outcomes and answers are forgotten as if the repeat horizon had passed. (A store that goes by
-    /// [`crate::Batch::now`] has nothing to do: the test moves that by a minute, too.)
+    /// Remembered outcomes and answers are forgotten as if the repeat horizon had passed. (A store
+    /// that goes by [`crate::Batch::now`] has nothing to do: the test moves that by a minute, too.)
     ForgetEnded,
 }

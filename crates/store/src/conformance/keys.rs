@@ -88,7 +88,8 @@ pub(super) async fn a_chain_of_replacements(mut kit: Kit) {
     assert_eq!(owner.fires().await, [(timers[99].id, timers[99].due)]);
 }
 
-/// The key is free after `end`, and the timer that takes it is not disturbed by the same `end` once more.
+/// The key is free after `end`, and the timer that takes it is not disturbed by the same `end` once
+/// more.
 async fn freed_by(mut kit: Kit, end: impl AsyncFn(&Owner, &Timer)) {
     let owner = kit.owner().await;
     let key = kit.key("order-");

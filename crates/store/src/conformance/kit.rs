@@ -1,4 +1,5 @@
-//! What the tests are written with: a site with its clock, ways to own its partition, timers to put there.
+//! What the tests are written with: a site with its clock, ways to own its partition, timers to put
+//! there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -92,7 +93,8 @@ impl Kit {
         self.site.open().await
     }
 
-    /// Closes and opens the store. The caller has dropped its owners. False: it cannot, or keeps nothing.
+    /// Closes and opens the store. The caller has dropped its owners. False: it cannot, or keeps
+    /// nothing.
     pub(super) async fn restart(&mut self) -> bool {
         self.store = None;
         let done = self.site.restart().await;
@@ -103,8 +105,8 @@ impl Kit {
         done.is_ok()
     }
 
-    /// Closes and opens the store if it keeps its data over that, otherwise only opens it once more. The caller has
-    /// dropped its owners.
+    /// Closes and opens the store if it keeps its data over that, otherwise only opens it once
+    /// more. The caller has dropped its owners.
     pub(super) async fn reopen(&mut self) {
         self.store = None;
         // Unsupported: the data are still there.

@@ -1,7 +1,8 @@
-//! The lease of a store that several brokers share, and what comes with it. A store without one passes and says so.
+//! The lease of a store that several brokers share, and what comes with it. A store without one
+//! passes and says so.
 //!
-//! A lease runs out by a clock of the store's own, so these tests take leases that last for minutes, or for a few
-//! milliseconds where they wait until one has run out.
+//! A lease runs out by a clock of the store's own, so these tests take leases that last for
+//! minutes, or for a few milliseconds where they wait until one has run out.
 
 use std::sync::Arc;
 
@@ -292,7 +293,8 @@ pub(super) async fn its_terms_and_raised_terms_rise_together(mut kit: Kit) {
     assert!(kit.store().raise_term().await.unwrap() > third);
 }
 
-/// A store that has forgotten a term, or whose clock is behind the one that made it, does not go back.
+/// A store that has forgotten a term, or whose clock is behind the one that made it, does not go
+/// back.
 pub(super) async fn a_term_is_above_what_the_candidate_has_seen(mut kit: Kit) {
     let Some((one, two)) = brokers(&mut kit).await else { return };
     let first = one.win(LONG).await.term;

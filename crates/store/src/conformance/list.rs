@@ -8,7 +8,8 @@ use super::{
     parking, random, requests, reschedule, retries, steps,
 };
 
-/// Makes one `#[test]` of every conformance test. The argument is called to make a [`Harness`](crate::conformance::Harness).
+/// Makes one `#[test]` of every conformance test. The argument is called to make a
+/// [`Harness`](crate::conformance::Harness).
 #[macro_export]
 macro_rules! conformance_tests {
     ($make:expr) => {
@@ -51,7 +52,8 @@ macro_rules! as_table {
     };
 }
 
-/// Hands the list of tests to a macro: those that take a kit, in groups, then those that take the harness.
+/// Hands the list of tests to a macro: those that take a kit, in groups, then those that take the
+/// harness.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_list {

@@ -123,7 +123,8 @@ pub(super) async fn every_width_and_its_boundaries(kit: Kit) {
     let mut pair = Pair::new(kit).await;
     let now = pair.kit.now;
     let mut dues = BTreeSet::new();
-    // Where the client changes from one width to the next, and where slots of a width begin and end.
+    // Where the client changes from one width to the next, and where slots of a width begin and
+    // end.
     for ahead in [2 * MINUTE, 2 * HOUR, 2 * DAY] {
         dues.extend([now + ahead - 1, now + ahead, now + ahead + 1]);
     }

@@ -1,8 +1,9 @@
-//! Every operation on a timer in every place, against the reference: the answer, the answer to a repeat, and
-//! everything that can be seen afterwards.
+//! Every operation on a timer in every place, against the reference: the answer, the answer to a
+//! repeat, and everything that can be seen afterwards.
 //!
-//! Each test goes through all [`SPOTS`] with a few forms of one operation. A spot is reached the way an owner gets
-//! there, over two epochs, so that *earlier* and *this* epoch, *covered* and *fresh* are all met.
+//! Each test goes through all [`SPOTS`] with a few forms of one operation. A spot is reached the
+//! way an owner gets there, over two epochs, so that *earlier* and *this* epoch, *covered* and
+//! *fresh* are all met.
 
 use mtimer_types::{DeadReason, KeyPolicy, Target, Time, Timer, TimerId};
 
@@ -15,7 +16,8 @@ use crate::{Op, RequestId, Verdict};
 enum Spot {
     Nowhere,
     CancelledUnseen,
-    /// Pending, filed in the earlier epoch, due so many ms after now (negative: before, and so covered).
+    /// Pending, filed in the earlier epoch, due so many ms after now (negative: before, and so
+    /// covered).
     Old(i64),
     /// Pending, filed in this epoch.
     New(i64),

@@ -1,4 +1,5 @@
-//! The storage contract as code: what every implementation of [`crate::Store`] and [`crate::Lane`] must pass.
+//! The storage contract as code: what every implementation of [`crate::Store`] and [`crate::Lane`]
+//! must pass.
 //!
 //! An implementation writes a [`Harness`] and calls [`crate::conformance_tests!`] in its tests:
 //!
@@ -6,17 +7,17 @@
 //! mtimer_store::conformance_tests!(make_harness); // fn make_harness() -> impl Harness
 //! ```
 //!
-//! which makes one `#[test]` of every test here, under the module of its name. Each runs in a tokio runtime of its own
-//! with two workers; `make_harness` is called inside it.
-//! [`run_all`] runs them one after the other instead. How many random cases are run is said by
-//! `MTIMER_PROPTEST_CASES`; a case that fails prints its seed for `MTIMER_PROPTEST_SEED`.
+//! which makes one `#[test]` of every test here, under the module of its name. Each runs in a tokio
+//! runtime of its own with two workers; `make_harness` is called inside it. [`run_all`] runs them
+//! one after the other instead. How many random cases are run is said by `MTIMER_PROPTEST_CASES`; a
+//! case that fails prints its seed for `MTIMER_PROPTEST_SEED`.
 //!
-//! Invariant: the tests speak of timers and time only. They take answers whenever they come, know of no slots or
-//! scripts, and go by a clock that is an argument (set near the real one, because a store may forget outcomes by its
-//! own).
+//! Invariant: the tests speak of timers and time only. They take answers whenever they come, know
+//! of no slots or scripts, and go by a clock that is an argument (set near the real one, because a
+//! store may forget outcomes by its own).
 //!
-//! Not in here: speed, real crashes and real networks; what happens when the repeat horizon has passed is tested only
-//! where the harness can make a store forget.
+//! Not in here: speed, real crashes and real networks; what happens when the repeat horizon has
+//! passed is tested only where the harness can make a store forget.
 
 #![allow(clippy::unwrap_used, reason = "this is a test suite: it is meant to panic")]
 

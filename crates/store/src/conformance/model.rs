@@ -1,5 +1,6 @@
-//! The reference: what [`crate::op`] says, once more and as plainly as possible, so that a store has something to
-//! be compared with. Three maps and no cleverness; it shares no code with the stores.
+//! The reference: what [`crate::op`] says, once more and as plainly as possible, so that a store
+//! has something to be compared with. Three maps and no cleverness; it shares no code with the
+//! stores.
 //!
 //! Not in here: loading (see `pair`), time limits of what is remembered, faults.
 

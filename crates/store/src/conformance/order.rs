@@ -1,4 +1,5 @@
-//! Calls take effect in the order in which they are made, whole, and their answers are ready in that order.
+//! Calls take effect in the order in which they are made, whole, and their answers are ready in
+//! that order.
 
 use futures_util::FutureExt;
 use mtimer_types::{Ended, KeyPolicy, Target};

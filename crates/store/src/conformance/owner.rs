@@ -1,4 +1,5 @@
-//! An owner of the partition under test, with short names for every operation, and complete observation.
+//! An owner of the partition under test, with short names for every operation, and complete
+//! observation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
-//! A store and the reference side by side: every answer is compared at once, everything visible when asked.
+//! A store and the reference side by side: every answer is compared at once, everything visible
+//! when asked.
 //!
-//! Invariant on loads: the pair keeps the wheel that an owner would keep, and checks after each load that nothing
-//! pending at or below the horizon is missing from it.
+//! Invariant on loads: the pair keeps the wheel that an owner would keep, and checks after each
+//! load that nothing pending at or below the horizon is missing from it.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -87,8 +88,8 @@ impl Pair {
         self.settle(called).await
     }
 
-    /// The owner's memory after an operation: what is pending at or below the horizon was remembered, what is not
-    /// pending any more was dropped.
+    /// The owner's memory after an operation: what is pending at or below the horizon was
+    /// remembered, what is not pending any more was dropped.
     fn follow(&mut self) {
         let (wheel, horizon) = (&mut self.wheel, self.horizon);
         let fires: BTreeMap<TimerId, Time> =
@@ -97,7 +98,8 @@ impl Pair {
         wheel.extend(fires.into_iter().filter(|(_, fire)| *fire <= horizon));
     }
 
-    /// A load together with what may be going on around it: `calls` are made right behind it, before any answer.
+    /// A load together with what may be going on around it: `calls` are made right behind it,
+    /// before any answer.
     pub(super) async fn load(&mut self, load: Load, calls: Vec<Vec<Op>>) -> Check<Loaded> {
         self.load_in_trouble(load, calls, None).await
     }
@@ -196,7 +198,8 @@ impl Pair {
         Ok(())
     }
 
-    /// The store is closed and opened (or, where that is not supported, opened once more), then acquired.
+    /// The store is closed and opened (or, where that is not supported, opened once more), then
+    /// acquired.
     pub(super) async fn restart(self) -> Check<Self> {
         let Self { mut kit, owner, mut model, .. } = self;
         let epoch = owner.epoch;
@@ -260,8 +263,8 @@ impl Pair {
     }
 }
 
-/// Of a timer that is not pending nobody can tell when it was filed, of one that is taken or dead nobody asks
-/// whether it was stopped.
+/// Of a timer that is not pending nobody can tell when it was filed, of one that is taken or dead
+/// nobody asks whether it was stopped.
 fn plain(mut record: Record, place: Place) -> Record {
     if !matches!(place, Place::Pending { .. }) {
         record.progress.fresh = None;

@@ -1,9 +1,11 @@
-//! Random sequences of operations, loads, takeovers and restarts, run on the store and on the reference.
+//! Random sequences of operations, loads, takeovers and restarts, run on the store and on the
+//! reference.
 //!
-//! A case is a list of [`Step`]s made from a seed. Steps name timers by their place in a fixed list and carry their own
-//! randomness, so a step means nearly the same when others are left out: a case that fails is cut down to a short
-//! one, and its seed, steps and operations are printed. `MTIMER_PROPTEST_CASES` says how many cases are run,
-//! `MTIMER_PROPTEST_SEED` with which seed the first one is made.
+//! A case is a list of [`Step`]s made from a seed. Steps name timers by their place in a fixed list
+//! and carry their own randomness, so a step means nearly the same when others are left out: a case
+//! that fails is cut down to a short one, and its seed, steps and operations are printed.
+//! `MTIMER_PROPTEST_CASES` says how many cases are run, `MTIMER_PROPTEST_SEED` with which seed the
+//! first one is made.
 
 use std::panic::AssertUnwindSafe;
 
@@ -107,7 +109,8 @@ impl Case {
         let mut ops: Vec<Op> = Vec::new();
         for choice in choices {
             let op = self.op(*choice);
-            // Of those that die or become unconfirmed at the same time nobody knows which is the oldest.
+            // Of those that die or become unconfirmed at the same time nobody knows which is the
+            // oldest.
             if !(may_bury(&op) && ops.iter().any(may_bury)) {
                 ops.push(op);
             }
@@ -118,7 +121,8 @@ impl Case {
     fn op(&mut self, choice: Choice) -> Op {
         let mut r = Random(choice.seed);
         let timer = self.slot(choice, &mut r).clone();
-        // Mostly what makes sense where the timer is (so that sequences get somewhere), and anything at any time.
+        // Mostly what makes sense where the timer is (so that sequences get somewhere), and
+        // anything at any time.
         let kinds = match self.pair.model.timers.get(&timer.id).map(|e| e.place) {
             _ if r.one_in(3) => Kind::ALL,
             None => &[Kind::Schedule, Kind::Schedule, Kind::Schedule, Kind::Cancel, Kind::Again],
@@ -152,7 +156,8 @@ impl Case {
             }
             Kind::Cancel => {
                 let target = target(r, &timer);
-                // Mostly the next attempt; also one that was settled before, or one that is yet to come.
+                // Mostly the next attempt; also one that was settled before, or one that is yet to
+                // come.
                 let in_flight = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
                 self.asks(Op::Cancel { target, in_flight, request: RequestId(unique()) })
             }
@@ -236,7 +241,8 @@ impl Case {
                     max_bytes: r.pick(&[1, 100, 1 << 20]),
                     claim,
                 };
-                // One operation more than may bury would be ambiguous over batches of one time, too.
+                // One operation more than may bury would be ambiguous over batches of one time,
+                // too.
                 let choices: Vec<_> = behind.iter().flatten().copied().collect();
                 let ops = self.batch(&choices);
                 let behind: Vec<_> = ops.into_iter().map(|op| vec![op]).collect();

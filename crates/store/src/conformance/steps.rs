@@ -1,4 +1,5 @@
-//! Loads in steps: bounded in number and bytes, always getting on, never losing what comes in between.
+//! Loads in steps: bounded in number and bytes, always getting on, never losing what comes in
+//! between.
 
 use mtimer_types::{SlotWidth, Target, Time, Timer, TimerId};
 

@@ -109,8 +109,8 @@ pub(super) fn reschedule<T: Table>(
     Ok(RescheduleAnswer::Rescheduled(id))
 }
 
-/// No delivery of this timer can have been started, in whatever epoch: it is pending or parked, or was
-/// taken in this epoch and not sent.
+/// No delivery of this timer can have been started, in whatever epoch: it is pending or parked, or
+/// was taken in this epoch and not sent.
 fn untouched(ctx: &Context, row: &Row) -> bool {
     row.record.attempt(ctx.covered(row)) == 1 && !row.record.progress.stopped
 }
@@ -176,8 +176,8 @@ pub(super) fn trim<T: Table>(
     Ok(Answer::Trimmed { removed: removed as u32, more: count > removed })
 }
 
-/// A schedule of a timer that is retained for longer than the repeat horizon cannot be repeated any more. The end of any
-/// other timer must be remembered, or a repeat would bring it back.
+/// A schedule of a timer that is retained for longer than the repeat horizon cannot be repeated any
+/// more. The end of any other timer must be remembered, or a repeat would bring it back.
 fn purged(ctx: &Context, row: &Row) -> Option<Ended> {
     let old = row.at.retained_since().is_some_and(|since| !Context::remembers(ctx.now, since));
     (!old).then_some(Ended::Dead)

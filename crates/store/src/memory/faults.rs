@@ -9,7 +9,8 @@ use super::Shared;
 use super::partition::{Link, Partition};
 use crate::lane::LaneError;
 
-/// Disturbs a [`super::MemoryStore`], for all its views at once. A partition that does not exist is not disturbed.
+/// Disturbs a [`super::MemoryStore`], for all its views at once. A partition that does not exist is
+/// not disturbed.
 #[derive(Clone)]
 pub struct Faults {
     shared: Arc<Shared>,
@@ -25,8 +26,9 @@ impl Faults {
         self.on(partition, |p| p.set_link(Link::Held));
     }
 
-    /// Lanes carry out their calls, but the answers are lost with the connection. At [`Self::heal`] each lane finds out
-    /// what was applied and answers; if it was fenced or rolled back in between, it ends without knowing.
+    /// Lanes carry out their calls, but the answers are lost with the connection. At [`Self::heal`]
+    /// each lane finds out what was applied and answers; if it was fenced or rolled back in
+    /// between, it ends without knowing.
     pub fn cut(&self, partition: PartitionId) {
         self.on(partition, |p| p.set_link(Link::Cut));
     }
@@ -41,8 +43,8 @@ impl Faults {
         self.on(partition, |p| p.loses_acquisition = true);
     }
 
-    /// How many calls, of any view and any lane, met a partition that was cut or down so far, or lost their answer by
-    /// [`Self::lose_acquisition`]: when it rises, somebody has noticed.
+    /// How many calls, of any view and any lane, met a partition that was cut or down so far, or
+    /// lost their answer by [`Self::lose_acquisition`]: when it rises, somebody has noticed.
     pub fn met(&self) -> u64 {
         self.shared.disturbed.load(Ordering::SeqCst)
     }
@@ -62,8 +64,8 @@ impl Faults {
         self.on(partition, |p| p.full = full);
     }
 
-    /// Somebody else acquires the partition: every lane to it is fenced from now on, and learns it with its next call.
-    /// Returns the new epoch.
+    /// Somebody else acquires the partition: every lane to it is fenced from now on, and learns it
+    /// with its next call. Returns the new epoch.
     pub fn fence(&self, partition: PartitionId) -> Epoch {
         let mut epoch = Epoch::default();
         self.on(partition, |p| {
@@ -82,8 +84,8 @@ impl Faults {
         self.on(partition, |p| p.saved = Some(Box::new(p.stored.clone())));
     }
 
-    /// The partition forgets what was written since [`Self::save`] (as at a failover). Lanes learn it with their next
-    /// call. Nothing happens if nothing was saved.
+    /// The partition forgets what was written since [`Self::save`] (as at a failover). Lanes learn
+    /// it with their next call. Nothing happens if nothing was saved.
     pub fn roll_back(&self, partition: PartitionId) {
         self.on(partition, |p| {
             if let Some(saved) = p.saved.take() {
@@ -97,7 +99,8 @@ impl Faults {
         self.on(partition, |p| p.end_lanes(&LaneError::Broken(why.to_owned())));
     }
 
-    /// Sets the store's clock: the least epoch that an acquisition can get. [`Time::ZERO`]: it has none.
+    /// Sets the store's clock: the least epoch that an acquisition can get. [`Time::ZERO`]: it has
+    /// none.
     pub fn set_clock(&self, now: Time) {
         self.shared.clock.store(now.as_ms(), Ordering::SeqCst);
     }

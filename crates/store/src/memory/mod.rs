@@ -1,11 +1,12 @@
 //! The in-memory store: the model of the contract, with faults that a test can inject.
 //!
-//! Purpose: the simplest store that keeps the whole contract, for tests and simulations. Every [`MemoryStore`] that is
-//! cloned from one is another broker's view of the same state; dropping all but one and going on with that is a
-//! restart of the brokers.
+//! Purpose: the simplest store that keeps the whole contract, for tests and simulations. Every
+//! [`MemoryStore`] that is cloned from one is another broker's view of the same state; dropping all
+//! but one and going on with that is a restart of the brokers.
 //!
-//! Invariant: a call is carried out when it is made, unless a fault holds it up; answers leave a lane in the order
-//! of its calls. There is no clock and no randomness: equal calls give equal answers.
+//! Invariant: a call is carried out when it is made, unless a fault holds it up; answers leave a
+//! lane in the order of its calls. There is no clock and no randomness: equal calls give equal
+//! answers.
 //!
 //! Not in here: what operations mean (see [`crate::decide`]), durability.
 
@@ -88,7 +89,8 @@ impl Shared {
 
     fn partition(&self, id: PartitionId) -> Option<MutexGuard<'_, Partition>> {
         let partition = self.partitions.get(usize::from(id.0))?;
-        // A panic in a test's call leaves the state as it is: there is nothing half done to protect.
+        // A panic in a test's call leaves the state as it is: there is nothing half done to
+        // protect.
         Some(partition.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

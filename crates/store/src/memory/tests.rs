@@ -1,4 +1,5 @@
-//! Lanes, owners and faults of the in-memory store. Nothing here needs a runtime: what is ready is ready at once.
+//! Lanes, owners and faults of the in-memory store. Nothing here needs a runtime: what is ready is
+//! ready at once.
 
 use futures_util::FutureExt;
 use mtimer_types::{DeadReason, Ended, KeyPolicy, Mode, Nonce, Timer, TimerId};

@@ -1,8 +1,9 @@
 //! A hash function for the maps of a view.
 //!
-//! A view decides some hundred operations and is dropped: names that are chosen to collide cost microseconds, so it needs no
-//! secret. It folds products as wyhash and foldhash do; with the standard library's hasher a turn of keyed timers takes
-//! 10 % more (example `turns` of the Redis store).
+//! A view decides some hundred operations and is dropped: names that are chosen to collide cost
+//! microseconds, so it needs no secret. It folds products as wyhash and foldhash do; with the
+//! standard library's hasher a turn of keyed timers takes 10 % more (example `turns` of the Redis
+//! store).
 
 use std::hash::{BuildHasherDefault, Hasher};
 

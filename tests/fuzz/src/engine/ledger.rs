@@ -1,4 +1,5 @@
-//! What was promised of each timer, by the store's answers as the engine has seen them, and whether deliveries keep it.
+//! What was promised of each timer, by the store's answers as the engine has seen them, and whether
+//! deliveries keep it.
 
 use std::collections::{HashMap, HashSet};
 

@@ -306,7 +306,8 @@ impl<B: Backend> World<B> {
 
     fn operation(&mut self, program: &mut Program<'_>) -> RequestOp {
         let kind = program.byte() % 16;
-        // Another number for each: a repeated one gets the answer of the first time, which proves nothing.
+        // Another number for each: a repeated one gets the answer of the first time, which proves
+        // nothing.
         self.requests += 1;
         let request = self.requests;
         match kind {
@@ -542,8 +543,8 @@ impl<B: Backend> World<B> {
         (self.draining, self.released) = (false, false);
     }
 
-    /// A client that takes and acknowledges everything, and a store that is well: everything has to come to an end.
-    /// Says whether it has, as far as the engine can tell.
+    /// A client that takes and acknowledges everything, and a store that is well: everything has to
+    /// come to an end. Says whether it has, as far as the engine can tell.
     pub(super) fn serve_all(&mut self, mut is_done: impl FnMut(&mut Self) -> bool) -> bool {
         let mut rest = Program::new(&[]);
         (0..SLOTS).for_each(|slot| self.close_at(slot));

@@ -83,7 +83,8 @@ fn a_lease_that_is_lost_stays_lost_whatever_comes_late() {
 fn a_campaign_that_is_not_answered_is_given_up_after_four_lifetimes_of_a_lease() {
     let mut lab = Lab::new();
     assert_eq!(campaigns(&lab.take()), 1);
-    // An answer to an earlier one changes nothing about that, although it says that the lease is free soon.
+    // An answer to an earlier one changes nothing about that, although it says that the lease is
+    // free soon.
     let answer = Ok(Campaigned::Held { address: "a:1".into(), term: Term(3), remaining_ms: Some(10) });
     lab.feed(NodeInput::Campaigned { sent: lab.now - 1, answer });
     lab.pass(9_999, false);
@@ -194,7 +195,8 @@ fn a_strangers_lease_is_looked_at_every_second_and_owners_go_on() {
         lab.pass(1, false);
         assert_eq!(campaigns(&lab.take()), 1, "{address}");
     }
-    // One that runs out sooner is asked for at once, by everybody, so that all hear of the new leader.
+    // One that runs out sooner is asked for at once, by everybody, so that all hear of the new
+    // leader.
     let mut lab = Lab::new();
     lab.take();
     lab.held("a string", 0, Some(300));

@@ -1,5 +1,5 @@
-//! Random edits, outcomes, clients and owners that cross with answers of the store: what was answered
-//! holds for everything that is sent afterwards.
+//! Random edits, outcomes, clients and owners that cross with answers of the store: what was
+//! answered holds for everything that is sent afterwards.
 
 use std::collections::{BTreeMap, HashMap};
 

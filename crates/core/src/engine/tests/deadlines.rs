@@ -103,7 +103,8 @@ fn a_cancelled_timer_leaves_nothing_behind_among_the_deadlines() {
     assert_eq!(dest.next_deadline(), None);
 }
 
-/// A timer that is due in 5 ms, at most once, with 20 ms more to its deadline. The store's answers wait.
+/// A timer that is due in 5 ms, at most once, with 20 ms more to its deadline. The store's answers
+/// wait.
 fn about_to_be_taken() -> (Rig, Timer) {
     let mut rig = Rig::new(EngineOptions::default());
     rig.join(1, "a", 1);

@@ -163,7 +163,8 @@ fn credit_that_is_short_or_waited_for_is_given_back_at_once() {
     assert_eq!(stored(&mut rig), 0, "two of five");
     rig.run(10);
     rig.sent.clear();
-    // More become due than there is credit for: the credit that the store holds is asked for with that turn.
+    // More become due than there is credit for: the credit that the store holds is asked for with
+    // that turn.
     let due_in = 54 - rig.ms % 10;
     for _ in 0..5 {
         let t = rig.timer("a", due_in);
@@ -250,7 +251,8 @@ fn claims_are_asked_for_at_the_same_times_and_never_later_than_before() {
 #[test]
 fn a_claim_is_stored_in_time_although_a_batch_is_under_way() {
     const ANSWER_MS: u64 = 80;
-    // The batch leaves just before the claim would be asked for if it were answered in that time, and in twice that.
+    // The batch leaves just before the claim would be asked for if it were answered in that time,
+    // and in twice that.
     for before in [ANSWER_MS + 35, 2 * ANSWER_MS + 35] {
         let mut rig = Rig::new(EngineOptions::default());
         rig.join(1, "a", 10);

@@ -64,7 +64,8 @@ fn an_outcome_that_comes_before_its_inherited_timer_is_loaded_is_to_be_offered_a
     let t = rig.timer("a", 1);
     let d = rig.deliver(1, t);
     rig.stop();
-    // The release took the claims back: in the store nothing but the word of it tells that it was sent.
+    // The release took the claims back: in the store nothing but the word of it tells that it was
+    // sent.
     let mut next = Rig::acquired(store, 2, rig.ms, EngineOptions::default());
     next.join(1, "a", 10);
     next.settle(1, &d, HandlerOutcome::Ok);
@@ -76,7 +77,8 @@ fn an_outcome_that_comes_before_its_inherited_timer_is_loaded_is_to_be_offered_a
     assert_eq!((next.engine.memory().0, next.engine.unsettled()), (0, 0));
 }
 
-/// The first owner sends it and dies, the second sends it again and leaves in good order; the third comes after the timeout.
+/// The first owner sends it and dies, the second sends it again and leaves in good order; the third
+/// comes after the timeout.
 fn sent_twice_and_left(credit: u32) -> (Timer, Delivery, Rig) {
     let store = MemoryStore::new(1);
     let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
@@ -311,7 +313,8 @@ fn what_is_read_anew_is_not_forgotten_to_have_been_sent() {
     let (store, d, ms) = left_under_way(|t| t.callback_timeout_ms = Some(1_000));
     let mut next = Rig::on(store, 2, ms + 1_200, EngineOptions::default());
     next.join(1, "a", 0);
-    // Its time is over, and it waits for credit: an edit that is not confirmed makes the owner read it anew.
+    // Its time is over, and it waits for credit: an edit that is not confirmed makes the owner read
+    // it anew.
     next.run(50);
     next.unconfirmed = true;
     next.ask(1, vec![RequestOp::Reschedule { target: Target::Id(d.id), due: d.due, request: 1 }]);
@@ -340,7 +343,8 @@ fn an_edit_by_key_does_not_miss_what_was_left_under_way_and_is_not_loaded_yet() 
     assert_eq!(next.take_replies(), [OpReply::TooLate(d.id)]);
 }
 
-/// A store with so many unconfirmed timers, due long ago, and one that an owner has taken and not settled.
+/// A store with so many unconfirmed timers, due long ago, and one that an owner has taken and not
+/// settled.
 fn store_with_unconfirmed(count: u64) -> (MemoryStore, TimerId) {
     let mut rig = Rig::new(EngineOptions::default());
     let timers: Vec<_> =

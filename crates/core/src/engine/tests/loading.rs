@@ -7,7 +7,8 @@ use crate::engine::partition::Pending;
 use crate::engine::requests::OpCtx;
 use crate::engine::table::ENTRY_BYTES;
 
-/// A broker of several partitions that have just been acquired, all with this claim of a predecessor.
+/// A broker of several partitions that have just been acquired, all with this claim of a
+/// predecessor.
 fn acquired(partitions: u16, memory_bytes: u64, prior_claim: Time) -> (Engine, Now) {
     let now = Now { time: Time::from_ms(START), mono_ms: 0 };
     let options = EngineOptions { partitions, memory_bytes, ..EngineOptions::default() };
@@ -141,7 +142,8 @@ fn unloads(rig: &mut Rig) -> Vec<Time> {
     calls.filter_map(beyond).collect()
 }
 
-/// A broker with timers in memory that are due in so many ms, and a budget that is too small for them.
+/// A broker with timers in memory that are due in so many ms, and a budget that is too small for
+/// them.
 fn over_budget(due_in: u64) -> Rig {
     let mut rig = Rig::new(EngineOptions::default());
     rig.join(1, "a", 10);

@@ -1,4 +1,5 @@
-//! Single scenes of the engine on the in-memory model; whole lives are simulated in `tests/simulation.rs`.
+//! Single scenes of the engine on the in-memory model; whole lives are simulated in
+//! `tests/simulation.rs`.
 
 mod crossing;
 mod crowded;
@@ -296,8 +297,8 @@ fn dest(app: &str) -> Destination {
     Destination::new("test", app).unwrap()
 }
 
-/// A broker in which the repeat of a schedule waits, and its timer's acknowledgement behind it, because as many batches are under way
-/// as may be.
+/// A broker in which the repeat of a schedule waits, and its timer's acknowledgement behind it,
+/// because as many batches are under way as may be.
 fn overtaken_repeat(options: EngineOptions) -> (Rig, Delivery) {
     let mut rig = Rig::new(options);
     rig.join(1, "a", 100);

@@ -47,7 +47,8 @@ fn a_slow_store_makes_no_destination_look_stuck() {
     }
     rig.run(60);
     let (_, d) = rig.take_deliveries().remove(0);
-    // The client is done at once; the store does not say so for longer than anything waits before it is parked.
+    // The client is done at once; the store does not say so for longer than anything waits before
+    // it is parked.
     store.faults().hold(P);
     rig.settle(1, &d, HandlerOutcome::Ok);
     rig.run(900);
@@ -69,7 +70,8 @@ fn what_comes_back_from_the_park_is_not_sent_before_a_claim_covers_it() {
     let t = rig.timer("a", 0);
     rig.schedule(1, t.clone());
     rig.run(1_000);
-    // A claim for another timer reaches a little ahead; what comes back waits for its turn until after that.
+    // A claim for another timer reaches a little ahead; what comes back waits for its turn until
+    // after that.
     rig.join(2, "b", 1);
     let other = rig.timer("b", 10);
     rig.schedule(2, other);
@@ -91,8 +93,8 @@ fn what_comes_back_from_the_park_is_not_sent_before_a_claim_covers_it() {
     assert!(!cancelled, "cancelled although it was delivered");
 }
 
-/// An engine of three partitions that have just begun, each with so many timers parked for "a". What else an acquisition begins
-/// with is not answered, so that every answer is to a page.
+/// An engine of three partitions that have just begun, each with so many timers parked for "a".
+/// What else an acquisition begins with is not answered, so that every answer is to a page.
 pub(super) fn parked_in_three() -> (Engine, Now) {
     let now = Now { time: Time::from_ms(START), mono_ms: 0 };
     let mut engine = Engine::new(EngineOptions { partitions: 3, ..EngineOptions::default() }, now);
@@ -157,7 +159,8 @@ pub(super) fn sweep_for_a_second(engine: &mut Engine, now: &mut Now) -> Vec<(u16
     asked
 }
 
-/// Three partitions to sweep; the first one's sweep is under way when it is given up, and the second one's has begun.
+/// Three partitions to sweep; the first one's sweep is under way when it is given up, and the
+/// second one's has begun.
 fn swept_and_disowned() -> (Engine, Now) {
     let (mut engine, mut now) = parked_in_three();
     assert_eq!(sweep_for_a_second(&mut engine, &mut now), [(0, 0)]);

@@ -1,4 +1,5 @@
-//! Schedules, cancels and reschedules: refusals, repeats, and edits of what is on its way elsewhere.
+//! Schedules, cancels and reschedules: refusals, repeats, and edits of what is on its way
+//! elsewhere.
 
 use mtimer_types::Key;
 use mtimer_types::limits::{MAX_AHEAD_MS, MAX_BATCH, MAX_SENT_AHEAD_MS, MAX_SESSION_INFLIGHT};
@@ -298,7 +299,8 @@ fn new_and_refused_schedules_are_counted() {
     let d = rig.deliver(1, timer.clone());
     assert_eq!(counted(&rig), (1, 0));
     rig.take_replies();
-    // It is known here to be a repeat, to differ from the first, and by the store to want a key that is taken.
+    // It is known here to be a repeat, to differ from the first, and by the store to want a key
+    // that is taken.
     let other = Timer { key: timer.key.clone(), ..rig.timer("a", 0) };
     for (again, reply, refused) in [
         (timer.clone(), OpReply::Scheduled { new: false, replaced: None }, 0),
@@ -378,8 +380,8 @@ fn an_edit_waits_behind_the_park_of_its_timer() {
     let timers: Vec<Timer> = (0..20).map(|_| rig.timer("stuck", 0)).collect();
     timers.iter().for_each(|timer| rig.schedule(1, timer.clone()));
     rig.run(100);
-    // Everything waits, until the timers are on their way to the park and are moved to a later time. (The first
-    // of them is the last one that is parked.)
+    // Everything waits, until the timers are on their way to the park and are moved to a later
+    // time. (The first of them is the last one that is parked.)
     rig.engine.partition(P).unwrap().applies_out += 1;
     rig.run(300);
     let due = rig.now().time + 1_000;

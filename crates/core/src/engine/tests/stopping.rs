@@ -127,8 +127,8 @@ fn a_cancel_beside_a_take_that_is_answered_late_is_not_followed_by_a_delivery() 
     }
 }
 
-/// A process stops between the answer to a take and a cancel, both heard in one turn: the delivery is
-/// taken back, because the fence or its handler's time is over. A question that makes an
+/// A process stops between the answer to a take and a cancel, both heard in one turn: the delivery
+/// is taken back, because the fence or its handler's time is over. A question that makes an
 /// acknowledgement go is heard in the same turn.
 #[test]
 fn a_cancel_of_a_delivery_that_is_taken_back_in_the_same_turn_is_final() {

@@ -51,7 +51,8 @@ fn timers_of_about_the_same_time_share_siblings_and_those_of_one_millisecond_spr
 
 #[test]
 fn nothing_that_a_client_chooses_makes_a_slot_overflow() {
-    // All ids have the same cohort and low bits; the times are one millisecond, one second or one day.
+    // All ids have the same cohort and low bits; the times are one millisecond, one second or one
+    // day.
     type Choice = (&'static str, fn(u64) -> u64);
     let choices: [Choice; 3] =
         [("ms", |_| 40 * HOUR), ("second", |n| 40 * HOUR + n % 1_000), ("day", |n| DAY + n * 863 % DAY)];
@@ -423,9 +424,9 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-    /// Whatever is filed, refused, removed, split, loaded, unloaded and acquired: an id is looked for where
-    /// it is, what is at or below the horizon is in memory, every slot is in the index it is said to be, and
-    /// none has more than a full one's timers.
+    /// Whatever is filed, refused, removed, split, loaded, unloaded and acquired: an id is looked
+    /// for where it is, what is at or below the horizon is in memory, every slot is in the index it
+    /// is said to be, and none has more than a full one's timers.
     #[test]
     fn the_picture_is_true(acts in proptest::collection::vec(act(), 1..40)) {
         let mut world = World::new();

@@ -111,7 +111,8 @@ async fn a_redirection_to_ask_is_followed_for_one_command() {
     let key = (0..).map(|n| format!("{{{n}}}")).find(|key| cluster.node_of(key) == 0).unwrap();
     let slot = cluster.hash_slot(&key);
     cluster.begin_migration(&key, 0, 1);
-    // It is nowhere: the source says ASK, the target creates it. The target lacks scripts, too, and is given them.
+    // It is nowhere: the source says ASK, the target creates it. The target lacks scripts, too, and
+    // is given them.
     cluster.nodes[1].call::<()>(&["SCRIPT", "FLUSH"]);
     let raise = Script::RaiseTerm.command(&[&key]);
     assert!(ask(&servers, slot, &raise).await.unwrap().number().is_some());

@@ -1,4 +1,5 @@
-//! TLS, users, passwords, Unix sockets, databases, and what is said about servers that cannot be used.
+//! TLS, users, passwords, Unix sockets, databases, and what is said about servers that cannot be
+//! used.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -20,7 +20,8 @@ async fn an_error_inside_a_pipeline_is_the_answer_to_its_command_alone() {
     assert!(script.number().is_some(), "scripts are loaded: {script:?}");
 }
 
-/// Calls are made one after the other, from any thread; their answers are asked for in any order or not at all.
+/// Calls are made one after the other, from any thread; their answers are asked for in any order or
+/// not at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pipelines_are_sent_in_the_order_of_calls_even_if_nobody_waits_for_them() {
     const TASKS: usize = 16;
