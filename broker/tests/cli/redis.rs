@@ -47,7 +47,7 @@ impl Keeping {
     /// Bytes kept, records dropped, whether the promise is off.
     fn log(&self) -> [u64; 3] {
         let status = run(&["status", "--json", "--broker", &self.addr]).ok().json();
-        ["store_log_bytes", "store_log_dropped_records_total", "store_log_promise_off"]
+        ["store_log_bytes", "store_log_dropped_records_total", "store_log_at_risk"]
             .map(|name| status["counters"][name].as_u64().unwrap_or_else(|| panic!("{name}: {status}")))
     }
 }
@@ -55,9 +55,9 @@ impl Keeping {
 #[test]
 fn status_says_how_much_of_the_last_writes_is_kept() {
     let broker = Keeping::start(&[]);
-    let [bytes, dropped, promise_off] = broker.log();
+    let [bytes, dropped, at_risk] = broker.log();
     assert!(bytes >= 3 * BATCH, "{bytes}");
-    assert_eq!((dropped, promise_off), (0, 0));
+    assert_eq!((dropped, at_risk), (0, 0));
     let text = run(&["status", "--broker", &broker.addr]).ok().out;
     let line = text.lines().find(|line| line.starts_with("store_log_bytes")).unwrap();
     assert!(line.ends_with("now"), "{line}");
@@ -68,9 +68,9 @@ fn status_says_how_much_of_the_last_writes_is_kept() {
 #[test]
 fn status_says_when_what_was_answered_may_be_lost_and_when_no_more() {
     let broker = Keeping::start(&["--redis-write-log", "1MiB"]);
-    let [bytes, dropped, promise_off] = broker.log();
+    let [bytes, dropped, at_risk] = broker.log();
     assert!((1..=1 << 20).contains(&bytes) && dropped > 0, "{bytes} bytes, {dropped} dropped");
-    assert_eq!(promise_off, 1);
+    assert_eq!(at_risk, 1);
     broker.replica.thaw();
     wait_for("safe", || (broker.log() == [0, dropped, 0]).then_some(()));
 }

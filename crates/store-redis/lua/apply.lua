@@ -7,10 +7,13 @@
 -- ARGV[5..] commands: number of arguments behind the key, command, number of its key, arguments
 --
 -- Commands are Redis commands, and three of this script's own. Each of them may be repeated without harm:
---   TAKEOUT  hash: KEYS number of its index, its member there, fields ...   deletes the fields; the member leaves the
---            index if nothing is left in the hash
---   ZTAKEOUT sorted set: the same with members
---   FREE     hash: field, value, ...   deletes the fields that have these values; with the last one the field ''
+--   TAKEOUT  on a hash: number of its index among KEYS, its member there, fields ...
+--            deletes the fields; removes the member from the index if nothing is left in the hash
+--   ZTAKEOUT on a sorted set: the same with members in place of fields
+--   FREE     on a hash: field, value, field, value, ...
+--            deletes the fields that have these values. The field '' only makes Redis keep the hash as a hash table:
+--            it is deleted with the last other field
+-- The caller sends only Redis commands that may be repeated, too, each with about 1,000 arguments at most.
 --
 -- Answers: {'OK', command number, removed, left, ...}   for each TAKEOUT and ZTAKEOUT
 --          {'SEQ', epoch, nonce, sequence number}       what is stored, if it is not what ARGV says; nothing changed

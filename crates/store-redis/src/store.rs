@@ -39,8 +39,8 @@ const LOG_DROPPED_RECORDS: &str = "store_log_dropped_records_total";
 /// Metric: see [`LogStatus::replayed`].
 const LOG_REPLAYED_RECORDS: &str = "store_log_replayed_records_total";
 /// Metric: 1 if a failover or a restart of Redis may lose what was answered, else 0 (see
-/// [`LogStatus::promise_off_since`]).
-const LOG_PROMISE_OFF: &str = "store_log_promise_off";
+/// [`LogStatus::at_risk_since`]).
+const LOG_AT_RISK: &str = "store_log_at_risk";
 
 /// mtimer's store on Redis 7.0 or later, standalone or cluster.
 pub struct RedisStore {
@@ -190,12 +190,12 @@ impl Store for RedisStore {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let LogStatus { bytes, dropped, replayed, promise_off_since } = self.log_status();
+        let LogStatus { bytes, dropped, replayed, at_risk_since } = self.log_status();
         vec![
             (LOG_BYTES, bytes as u64),
             (LOG_DROPPED_RECORDS, dropped),
             (LOG_REPLAYED_RECORDS, replayed),
-            (LOG_PROMISE_OFF, promise_off_since.is_some().into()),
+            (LOG_AT_RISK, at_risk_since.is_some().into()),
         ]
     }
 }

@@ -365,7 +365,7 @@ impl Lines {
 async fn below_the_log_the_lane_ends_and_a_line_says_what_may_be_lost() {
     let lines = Lines::collect();
     let status = loses(Site::failover(), LITTLE).await;
-    assert!(status.dropped > 0 && status.promise_off_since.is_some(), "{status:?}");
+    assert!(status.dropped > 0 && status.at_risk_since.is_some(), "{status:?}");
     assert!((1..=LITTLE).contains(&status.bytes), "{status:?}");
     assert_eq!(lines.with("the log is full"), 1);
     assert_eq!(lines.with("writes that the log does not have any more"), 1);

@@ -360,7 +360,7 @@ async fn a_dense_wide_slot_is_split_and_every_id_is_still_found() {
     let start = SlotWidth::Day.start_of(at + 3 * 86_400_000);
     let timers: Vec<_> = (0..2_000).map(|n| of_width(SlotWidth::Day, start + n * 40_000, unique())).collect();
     owner.apply(timers.iter().map(schedule).collect()).await;
-    // Some are not at their birth position.
+    // Some are not at a slot that their id implies.
     for t in timers.iter().step_by(7) {
         let request = mtimer_store::RequestId(unique());
         let op = Op::Reschedule { target: Target::Id(t.id), due: t.due + 1, in_flight: false, request };

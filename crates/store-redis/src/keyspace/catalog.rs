@@ -12,7 +12,7 @@
 //!
 //! A wide slot that has too much in it to be loaded at once is *dense*: it takes in nothing from
 //! [`LEAD_MS`] before it begins, and its timers are moved to narrower slots, a few at a time. Those
-//! are candidates of the same ids, so a timer at its birth position stays there.
+//! are candidates of the same ids, so a timer in a slot that its id implies stays there.
 //!
 //! Not in here: timers, Redis, moved timers ([`super::fingerprints`]).
 
@@ -66,7 +66,7 @@ pub(crate) struct Place {
     pub(crate) slot: SlotKey,
     /// It is one of those in which the timer is looked for, at the fire time that is in its id: it
     /// needs no entry in `moved`.
-    pub(crate) is_birth: bool,
+    pub(crate) is_implied: bool,
 }
 
 /// What one apply files, until its outcome is known: then it is dropped, or goes to
@@ -176,14 +176,14 @@ impl Catalog {
         if slot.start < self.next { SlotState::Copy } else { SlotState::Waiting }
     }
 
-    /// Whether [`Catalog::births`] rules out for this slot whatever is not in it.
+    /// Whether [`Catalog::candidates`] rules out for this slot whatever is not in it.
     pub(crate) fn knows_ids(&self, slot: SlotKey) -> bool {
         self.slots.get(&slot).is_none_or(|entry| entry.ids.is_known())
     }
 
     /// The slots in which a timer may be that has no entry in `moved`, those first that almost
     /// certainly have it. Mostly none of a new timer, and one of a stored one.
-    pub(crate) fn births(&self, id: TimerId) -> Vec<SlotKey> {
+    pub(crate) fn candidates(&self, id: TimerId) -> Vec<SlotKey> {
         let timer = Placed { id, hash: self.secret.id(id), fire: id.birth_due() };
         let (mut likely, mut unknown) = (Vec::new(), Vec::new());
         for width in SlotWidth::ALL.into_iter().rev().filter(|width| *width <= id.birth_width()) {
@@ -228,8 +228,8 @@ impl Catalog {
         }
         turn.placed.push((slot, timer.hash, size));
         self.add(slot, timer.hash, fire.as_ms(), size);
-        let is_birth = track == 0 && fire == id.birth_due() && slot.width <= id.birth_width();
-        Place { slot, is_birth }
+        let is_implied = track == 0 && fire == id.birth_due() && slot.width <= id.birth_width();
+        Place { slot, is_implied }
     }
 
     fn choose(&self, timer: Placed, track: u8, width: SlotWidth) -> SlotKey {

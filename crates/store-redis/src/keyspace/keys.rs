@@ -113,7 +113,7 @@ impl Keyspace {
         format!("park:{}:{dest}", self.tail)
     }
 
-    /// Hash: id of a timer that is not at its birth position to where it is.
+    /// Hash: id of a timer that is not in a slot that its id implies to where it is.
     pub(crate) fn moved(&self, shelf: u8) -> String {
         format!("moved:{}:{shelf}", self.tail)
     }

@@ -2,7 +2,7 @@
 //!
 //! | where | field | value |
 //! |---|---|---|
-//! | `slot` | id (16 bytes) | at its birth position: the record |
+//! | `slot` | id (16 bytes) | in a slot that its id implies: the record |
 //! | | | elsewhere: 128 + tier, fire time (6 bytes), the record |
 //! | `moved` | id | `s`, name of the slot in which it is |
 //! | | | `p`, record: parked |
@@ -27,7 +27,7 @@ use mtimer_types::{DeadReason, Destination, Ended, Epoch, Time, TimerId};
 
 use super::keys::SlotKey;
 
-/// The first byte of a value that is not at its birth position, for tier 0.
+/// The first byte of a value that is not in a slot that its id implies, for tier 0.
 const MOVED: u8 = 128;
 /// Bytes of a time.
 const TIME: usize = 6;
@@ -42,12 +42,12 @@ pub(crate) const LARGE: [u8; 65] = [b'-'; 65];
 /// Where the bytes of a timer are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Location {
-    /// In a slot, with an entry in `moved` unless it is at its birth position.
+    /// In a slot, with an entry in `moved` unless it is in a slot that its id implies.
     Slot {
         /// Which.
         slot: SlotKey,
-        /// See [`super::catalog::Place::is_birth`].
-        is_birth: bool,
+        /// See [`super::catalog::Place::is_implied`].
+        is_implied: bool,
     },
     /// In its entry in `moved`.
     Moved,
@@ -63,9 +63,9 @@ pub(crate) enum MovedEntry {
 }
 
 /// The value of a pending timer in its slot. `dest` is the number of its destination.
-pub(crate) fn encode_pending(record: &Record, fire: Time, tier: u8, is_birth: bool, dest: u32) -> Vec<u8> {
+pub(crate) fn encode_pending(record: &Record, fire: Time, tier: u8, is_implied: bool, dest: u32) -> Vec<u8> {
     let mut out = Vec::with_capacity(record.timer.payload.len() + 32);
-    if !is_birth {
+    if !is_implied {
         out.put_u8(MOVED | tier);
         put_time(&mut out, fire);
     }
@@ -81,14 +81,14 @@ pub(crate) fn decode_pending(
     dest: impl FnOnce(u32) -> Option<Destination>,
 ) -> Result<(Row, bool), RecordError> {
     let mut rest = value.clone();
-    let is_birth = value.first().is_none_or(|first| *first < MOVED);
-    let at = if is_birth {
+    let is_implied = value.first().is_none_or(|first| *first < MOVED);
+    let at = if is_implied {
         At::Pending { fire: id.birth_due(), tier: 0 }
     } else {
         let tier = rest.get_u8() & !MOVED;
         At::Pending { fire: time(id, &mut rest)?, tier }
     };
-    Ok((Row { record: Record::decode(id, &rest, dest)?, at }, is_birth))
+    Ok((Row { record: Record::decode(id, &rest, dest)?, at }, is_implied))
 }
 
 /// The entry in `moved` of a timer in a slot.
@@ -320,12 +320,12 @@ mod tests {
         fn rows_survive(at in at(), payload in proptest::collection::vec(any::<u8>(), 0..80), failed: u32) {
             let row = Row { record: record(payload, failed), at };
             if let At::Pending { fire, tier } = at {
-                for is_birth in [false, true] {
-                    if is_birth && (fire, tier) != (BIRTH, 0) {
+                for is_implied in [false, true] {
+                    if is_implied && (fire, tier) != (BIRTH, 0) {
                         continue;
                     }
-                    let value = encode_pending(&row.record, fire, tier, is_birth, 300).into();
-                    prop_assert_eq!(decode_pending(id(), &value, known).unwrap(), (row.clone(), is_birth));
+                    let value = encode_pending(&row.record, fire, tier, is_implied, 300).into();
+                    prop_assert_eq!(decode_pending(id(), &value, known).unwrap(), (row.clone(), is_implied));
                 }
                 prop_assert_eq!(encode_moved(&row, 300), None);
             } else {

@@ -224,7 +224,7 @@ pub(crate) fn owner_record(fields: &[Value]) -> mtimer_store::OwnerRecord {
 /// See [`owner_record`].
 pub(crate) const OWNER_FIELDS: [&str; 6] = ["e", "n", "t", "v", "c", "r"];
 
-/// The partition's keys, for calls that need no owner.
+/// The key of a partition's owner record.
 pub(crate) fn owner_key(cluster: &str, partition: PartitionId) -> String {
     Keyspace::new(cluster, partition).owner()
 }

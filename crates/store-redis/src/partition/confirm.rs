@@ -2,8 +2,8 @@
 //! not.
 //!
 //! What adds, takes or cancels waits for them, also if it was written earlier (a repeat).
-//! Settlements do not: if a failover undoes one the timer is delivered again. A claim waits for as
-//! long as it takes: what it covers is delivered.
+//! Settlements do not: if a failover undoes one the timer is delivered again. A claim waits without
+//! limit, because deliveries begin once it is stored.
 //!
 //! Not in here: the other level, which waits for nothing.
 

@@ -2,13 +2,13 @@
 //!
 //! The order of the commands is what makes a write that is cut off half way harmless until it is
 //! repeated: index entries before the contents they announce, rows before keys, what is new before
-//! what goes; and one removal a key, its last access. A hash slot that is being migrated cuts
-//! scripts off so.
+//! what goes; and one removal a key (but for indexes), its last access. A hash slot that is being
+//! migrated cuts scripts off so.
 //!
-//! Where a timer is, its entry in `moved` says, and its birth position if there is none. So
-//! contents are written before entries: a timer that moves is at one of the two places at every
-//! moment, and what is at the other one is a leftover. If both places are in one slot, its contents
-//! change at once, and the entry comes first. Entries go before contents do.
+//! The entry in `moved` locates a timer; without one it is in a slot that its id implies. A copy
+//! anywhere else is a leftover. So contents are written before entries: a timer that moves is at
+//! one of the two places at every moment. If both places are in one slot, its contents change at
+//! once, and the entry comes first. Entries go before contents do.
 
 use std::mem::discriminant;
 
@@ -16,7 +16,7 @@ use mtimer_store::decide::{At, Row};
 use mtimer_store::view::{Changes, KeyChange, RowChange};
 use mtimer_types::{SlotWidth, Time, TimerId};
 
-use super::facts::Locations;
+use super::lookup::Locations;
 use super::owner::Owner;
 use super::writes::{ByKey, Writes};
 use crate::keyspace::catalog::Placements;
@@ -149,7 +149,7 @@ impl Owner {
         {
             draft.refiled.push((slot, id));
         }
-        let has_entry = |at: Location| !matches!(at, Location::Slot { is_birth: true, .. });
+        let has_entry = |at: Location| !matches!(at, Location::Slot { is_implied: true, .. });
         match (from.is_some_and(has_entry), to.is_some_and(has_entry)) {
             (true, false) => {
                 let shelf = self.secret.id(id).shelf();
@@ -190,17 +190,17 @@ impl Owner {
             return Location::Moved;
         };
         let location = from.filter(|_| stays).unwrap_or_else(|| {
-            let is_birth = tier == 0 && fire == id.birth_due();
+            let is_implied = tier == 0 && fire == id.birth_due();
             let width = SlotWidth::for_distance(fire.ms_since(now));
-            let width = if is_birth { id.birth_width() } else { width };
+            let width = if is_implied { id.birth_width() } else { width };
             let size = row.record.timer.payload.len() + 32;
             let place = self.catalog.place(id, fire, tier, width, size, &mut draft.placements);
-            Location::Slot { slot: place.slot, is_birth: place.is_birth }
+            Location::Slot { slot: place.slot, is_implied: place.is_implied }
         });
-        if let Location::Slot { slot, is_birth } = location {
-            let value = encode_pending(&row.record, fire, tier, is_birth, dest);
+        if let Location::Slot { slot, is_implied } = location {
+            let value = encode_pending(&row.record, fire, tier, is_implied, dest);
             draft.set(HashKey::Slot(slot), &field, &value);
-            if !(is_birth || stays && from.is_some()) {
+            if !(is_implied || stays && from.is_some()) {
                 let shelf = self.secret.id(id).shelf();
                 let is_in_place = matches!(from, Some(Location::Slot { slot: old, .. }) if old == slot);
                 if is_in_place {

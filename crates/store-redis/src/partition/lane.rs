@@ -88,8 +88,8 @@ impl Ending {
     }
 }
 
-/// The owner's handle of a partition. Dropping it ends the partition's task, once everything called
-/// is done.
+/// The owner's handle of a partition. After it is dropped the partition's task does what was
+/// called, and ends; the first failure ends it too, and fails the rest.
 pub(crate) struct RedisLane {
     epoch: Epoch,
     inbox: Arc<Inbox>,

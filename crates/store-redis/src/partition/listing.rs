@@ -14,7 +14,7 @@ use mtimer_store::{
 use mtimer_types::{Destination, Target, Time, TimerId, limits};
 use redis::Pipeline;
 
-use super::facts::{Locations, Lookup};
+use super::lookup::{Locations, Lookup};
 use super::owner::Owner;
 use super::reply;
 use super::writes::Writes;
@@ -270,7 +270,7 @@ impl Owner {
     /// See [`mtimer_store::Lane::release`].
     pub(crate) async fn release(&mut self, in_flight: Vec<InFlight>) -> Result<(), LaneError> {
         let mut writes = Writes::default();
-        // What was claimed beside the deliveries under way was not sent.
+        // Of what was claimed only the deliveries under way were sent: the claim is as before.
         let prior = self.prior_claim.as_ms().to_string().into_bytes();
         let in_flight = encode_in_flight(&in_flight);
         let fields = [b"f".to_vec(), in_flight, b"r".to_vec(), b"1".to_vec(), b"c".to_vec(), prior];

@@ -11,7 +11,7 @@ use mtimer_store::{LaneError, Load, Loaded, LoadedTimer};
 use mtimer_types::{Time, TimerId};
 use redis::{Pipeline, Value};
 
-use super::facts::Lookup;
+use super::lookup::Lookup;
 use super::owner::Owner;
 use super::reply;
 use super::writer::Written;
@@ -35,7 +35,7 @@ struct Stored {
     id: TimerId,
     value: Bytes,
     row: Row,
-    is_birth: bool,
+    is_implied: bool,
 }
 
 impl Owner {
@@ -66,7 +66,7 @@ impl Owner {
             self.confirm_claim().await?;
         }
         self.catalog.advance(load.until);
-        // Whoever claims waits to deliver.
+        // A load that claims delays deliveries: it does not split ahead.
         if is_done && load.claim.is_none() {
             for _ in 0..SPLITS_AHEAD {
                 let slots = self.catalog.split_ahead(load.until);
@@ -152,8 +152,8 @@ impl Owner {
         Ok(payload)
     }
 
-    /// The timers of slots that can be read, and whether a slot is empty. Leftovers are removed
-    /// first: what an owner has left behind that died while its write was cut off half way.
+    /// The timers of slots that can be read, and whether a slot is empty. First removes leftovers
+    /// of writes that were cut off when an earlier owner died.
     async fn read_stored(&mut self, slots: &[SlotKey]) -> Result<Vec<(Vec<Stored>, bool)>, LaneError> {
         let contents = self.read_slots(slots).await?;
         let stored = |pairs: Vec<_>| (pairs.len(), self.stored(pairs));
@@ -162,9 +162,9 @@ impl Owner {
         let mut doubtful = HashMap::new();
         for (slot, (_, stored)) in slots.iter().zip(&contents) {
             let is_own = self.catalog.knows_ids(*slot);
-            for Stored { id, is_birth, .. } in stored.iter().filter(|_| !is_own) {
+            for Stored { id, is_implied, .. } in stored.iter().filter(|_| !is_own) {
                 let hash = self.secret.id(*id);
-                if !is_birth || self.moved.may_have(hash) {
+                if !is_implied || self.moved.may_have(hash) {
                     let entry = lookup.field(HashKey::Moved(hash.shelf()), &id.to_bytes());
                     doubtful.insert((*slot, *id), entry);
                 }
@@ -176,7 +176,7 @@ impl Owner {
             let is_leftover = |timer: &mut Stored| {
                 let Some(entry) = doubtful.get(&(*slot, timer.id)) else { return false };
                 let entry = found.value(*entry);
-                entry.map_or(!timer.is_birth, |entry| encode_moved_to(*slot) != entry[..])
+                entry.map_or(!timer.is_implied, |entry| encode_moved_to(*slot) != entry[..])
             };
             let before = leftovers.len();
             leftovers.extend(stored.extract_if(.., is_leftover).map(|timer| (*slot, timer.id)));
@@ -211,8 +211,8 @@ impl Owner {
         let timer = |(id, value): (Value, Value)| {
             let (id, value) = (decode_id(&reply::bytes(id)?)?, reply::bytes(value)?);
             let read = decode_pending(id, &value, |number| self.dests.name(number));
-            let (row, is_birth) = self.readable(read)?;
-            Some(Stored { id, value, row, is_birth })
+            let (row, is_implied) = self.readable(read)?;
+            Some(Stored { id, value, row, is_implied })
         };
         pairs.into_iter().filter_map(timer).collect()
     }
@@ -223,7 +223,8 @@ impl Owner {
         let mut timers = Vec::new();
         for (from, (stored, _)) in slots.iter().zip(contents) {
             if stored.is_empty() {
-                // Empty, or all damaged: reading it takes it out of its index.
+                // Empty: loading it takes it out of its index. All damaged: loading it moves it to
+                // the index of loaded slots.
                 self.load_slots(&[*from], None, &mut Vec::new()).await?;
             }
             self.catalog.read_ids(*from, stored.iter().map(|timer| timer.id));
@@ -258,7 +259,7 @@ impl Owner {
             let size = timer.value.len();
             let place = self.catalog.place(timer.id, fire, from.track, width, size, &mut placements);
             fields.push((place.slot, timer));
-            if !timer.is_birth {
+            if !timer.is_implied {
                 entries.push((timer.id, place.slot));
             }
             leaving.push((*from, timer.id));

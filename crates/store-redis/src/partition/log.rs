@@ -43,7 +43,7 @@ pub struct LogStatus {
     pub replayed: u64,
     /// Since when some of the dropped writes are not known to be safe: a failover or a restart of
     /// Redis may lose them.
-    pub promise_off_since: Option<SystemTime>,
+    pub at_risk_since: Option<SystemTime>,
 }
 
 /// The memory that the logs of all partitions of a store share.
@@ -77,7 +77,7 @@ impl LogBudget {
         let gaps = self.gaps();
         let bytes = self.used.load(Ordering::Relaxed);
         let replayed = self.replayed.load(Ordering::Relaxed);
-        LogStatus { bytes, dropped: gaps.dropped, replayed, promise_off_since: gaps.since }
+        LogStatus { bytes, dropped: gaps.dropped, replayed, at_risk_since: gaps.since }
     }
 
     fn gaps(&self) -> MutexGuard<'_, Gaps> {
@@ -133,7 +133,7 @@ struct Records {
     /// when.
     gap: Option<(u64, Instant)>,
     /// Records are being applied again: how old they are says nothing.
-    is_repeating: bool,
+    is_replaying: bool,
 }
 
 #[derive(Debug)]
@@ -177,7 +177,7 @@ impl Log {
     /// `until` or before: no failover can lose them any more.
     pub(crate) fn trim(&self, seq: u64, until: Instant) {
         let mut records = self.records();
-        if records.is_repeating {
+        if records.is_replaying {
             return;
         }
         let is_safe = |next: u64, applied: Instant| next <= seq && applied <= until;
@@ -190,7 +190,7 @@ impl Log {
         }
     }
 
-    /// Whether a failover could lose nothing: everything that was applied is safe.
+    /// Whether no write is known that is not safe. Always true while the log is off (limit 0).
     pub(crate) fn is_empty(&self) -> bool {
         let records = self.records();
         records.queue.is_empty() && records.gap.is_none()
@@ -219,23 +219,23 @@ impl Log {
     }
 
     /// The records to apply again to a store that has fallen back to `seq`. `None`: the log does
-    /// not reach back so far. Nothing is trimmed until they are applied ([`Self::repeated`]).
-    pub(crate) fn since(&self, seq: u64) -> Option<Vec<LogRecord>> {
+    /// not reach back so far. Nothing is trimmed until they are applied ([`Self::finish_replay`]).
+    pub(crate) fn begin_replay(&self, seq: u64) -> Option<Vec<LogRecord>> {
         let mut records = self.records();
         let from = records.queue.iter().position(|kept| kept.record.seq == seq)?;
-        records.is_repeating = true;
+        records.is_replaying = true;
         Some(records.queue.range(from..).map(|kept| kept.record.clone()).collect())
     }
 
     /// A write that the store had lost is there again.
-    pub(crate) fn replayed(&self) {
+    pub(crate) fn count_replayed(&self) {
         self.budget.replayed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The store has everything again, since now.
-    pub(crate) fn repeated(&self) {
+    pub(crate) fn finish_replay(&self) {
         let mut records = self.records();
-        records.is_repeating = false;
+        records.is_replaying = false;
         let now = Instant::now();
         records.queue.iter_mut().for_each(|kept| kept.applied = now);
     }
@@ -277,8 +277,8 @@ mod tests {
     }
 
     fn numbers(log: &Log, seq: u64) -> Option<Vec<u64>> {
-        let numbers = log.since(seq).map(|records| records.iter().map(|record| record.seq).collect());
-        log.repeated();
+        let numbers = log.begin_replay(seq).map(|records| records.iter().map(|record| record.seq).collect());
+        log.finish_replay();
         numbers
     }
 
@@ -298,15 +298,15 @@ mod tests {
         assert_eq!((numbers(&log, 2), numbers(&log, 3)), (None, Some(vec![3, 4])));
         let budget = log.budget.clone();
         let status = budget.status();
-        assert!(status.dropped == 2 && status.promise_off_since.is_some() && status.bytes > 0, "{status:?}");
+        assert!(status.dropped == 2 && status.at_risk_since.is_some() && status.bytes > 0, "{status:?}");
         log.trim(2, Instant::now());
         assert_eq!(budget.status(), status, "3 was dropped, too");
         log.trim(3, Instant::now());
-        assert_eq!(budget.status(), LogStatus { promise_off_since: None, ..status });
+        assert_eq!(budget.status(), LogStatus { at_risk_since: None, ..status });
         log.push(record(5));
-        assert!(budget.status().promise_off_since.is_some());
+        assert!(budget.status().at_risk_since.is_some());
         drop(log);
-        assert_eq!(budget.status(), LogStatus { bytes: 0, dropped: 3, replayed: 0, promise_off_since: None });
+        assert_eq!(budget.status(), LogStatus { bytes: 0, dropped: 3, replayed: 0, at_risk_since: None });
     }
 
     #[tokio::test(start_paused = true)]
@@ -314,12 +314,12 @@ mod tests {
         let log = log(10);
         let applied = Instant::now();
         tokio::time::advance(Duration::from_secs(5)).await;
-        assert_eq!(log.since(2).map(|records| records.len()), Some(3));
+        assert_eq!(log.begin_replay(2).map(|records| records.len()), Some(3));
         log.trim(5, applied);
         assert_eq!(log.last(), Some(5), "trimmed while its records are applied again");
-        log.replayed();
+        log.count_replayed();
         assert_eq!(log.budget.status().replayed, 1);
-        log.repeated();
+        log.finish_replay();
         log.trim(5, applied);
         assert_eq!(log.last(), Some(5), "trimmed for its age before the store lost it");
         log.trim(5, Instant::now());
@@ -330,9 +330,6 @@ mod tests {
     fn without_memory_nothing_is_kept_or_promised() {
         let log = log(0);
         assert!(log.is_empty());
-        assert_eq!(
-            log.budget.status(),
-            LogStatus { bytes: 0, dropped: 0, replayed: 0, promise_off_since: None }
-        );
+        assert_eq!(log.budget.status(), LogStatus { bytes: 0, dropped: 0, replayed: 0, at_risk_since: None });
     }
 }

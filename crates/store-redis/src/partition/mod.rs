@@ -10,7 +10,7 @@
 //! | `lane` | queues calls, and runs the task that works them off |
 //! | `handed` | how long a call has waited |
 //! | `turn` | works a batch off: reads, decides, writes, answers |
-//! | `facts` | reads what decisions need, unless the owner knows it |
+//! | `lookup` | reads what decisions need, unless the owner knows it |
 //! | `encode` | turns what was decided into commands, in an order that may be cut off anywhere |
 //! | `writes` | holds the commands of one write, as the script `apply` takes them |
 //! | `load` | reads slots into the wheel; splits dense ones before |
@@ -26,12 +26,12 @@ pub(crate) mod acquire;
 pub(crate) mod confirm;
 mod destinations;
 mod encode;
-mod facts;
 pub(crate) mod handed;
 pub(crate) mod lane;
 mod listing;
 mod load;
 pub(crate) mod log;
+mod lookup;
 pub(crate) mod owner;
 mod reply;
 #[cfg(test)]

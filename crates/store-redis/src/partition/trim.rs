@@ -4,7 +4,7 @@
 //! |---|---|
 //! | replicas | all that the topology names have it; one that is disconnected counts until the topology drops it |
 //! | an append-only file, no replicas | the server has answered something 5 s after it was applied |
-//! | neither | it is stored: no failover or restart keeps less and is still the same partition |
+//! | neither | it is stored: nothing is kept for a restart |
 //!
 //! Whatever the rule: only what the master has stored right now is safe, so what a failover has
 //! lost stays in the log until it is applied again. The owner is told of such a loss at once.
@@ -89,14 +89,14 @@ impl Trimmer {
         let (asked, last) = (Instant::now(), self.log.last());
         // After a redirection nobody has looked yet which replicas the new master has: nothing
         // counts as safe.
-        let Some(replicas) = self.replicas() else { return self.look_again().await };
+        let Some(replicas) = self.replicas() else { return self.refresh_topology().await };
         match self.confirmed(replicas).await {
             Ok((stored, confirmed)) => {
                 if last.is_some_and(|last| stored < last) {
                     self.log.set_behind();
                 }
                 if confirmed.connected > replicas {
-                    self.look_again().await;
+                    self.refresh_topology().await;
                 }
                 // A replica has come since anybody looked: it counts from the next round on.
                 let is_current = self.replicas() == Some(replicas);
@@ -109,12 +109,12 @@ impl Trimmer {
             }
             Err(Lost(why)) => {
                 tracing::debug!(partition = self.identity.partition.0, why, "the log is not trimmed");
-                self.look_again().await;
+                self.refresh_topology().await;
             }
         }
     }
 
-    async fn look_again(&self) {
+    async fn refresh_topology(&self) {
         if let Err(Lost(why)) = self.shared.network.rediscover(None).await {
             tracing::debug!(
                 partition = self.identity.partition.0,

@@ -22,8 +22,8 @@ use mtimer_store::{Answer, Batch, LaneError, Op, Refusal, Verdict};
 use mtimer_types::{Ended, Key, Mode, Target, Time, TimerId};
 
 use super::encode::{Draft, Drafted, Note};
-use super::facts::Locations;
 use super::handed::HandedOver;
+use super::lookup::Locations;
 use super::owner::Owner;
 use super::writer::{TakenOut, Written};
 use crate::keyspace::keys::{Bucket, LOOKED_UP_WITHIN_MS, SlotKey};
@@ -121,7 +121,7 @@ impl Owner {
     }
 
     /// One attempt at a turn, or at half of it if it writes too many bytes. The inner error: so
-    /// much is refused, and nothing was written.
+    /// much is refused, and none of these operations was written.
     async fn attempt(
         &mut self,
         ops: &[Op],
@@ -184,8 +184,8 @@ impl Owner {
                     self.position = position;
                     return Ok(Err(Refused { adding: Some(why), ..refused }));
                 }
-                Written::Applied(taken_out) => self.settle(note, &taken_out),
-                Written::Unreported => self.settle_unreported(note).await?,
+                Written::Applied(taken_out) => self.record_applied(note, &taken_out),
+                Written::Unreported => self.record_unreported(note).await?,
             }
         };
         self.claimed = self.claimed.max(claim.unwrap_or_default());
@@ -227,7 +227,7 @@ impl Owner {
                 && named.get(&id) == Some(&1)
                 && timer.key.as_ref().is_none_or(|key| !any_key && !keys.contains(key))
                 && !self.moved.may_have(self.secret.id(id));
-            match self.catalog.births(id)[..] {
+            match self.catalog.candidates(id)[..] {
                 [slot] if is_plain && self.catalog.knows_ids(slot) => Some(BlindAck { at, id, slot }),
                 _ => None,
             }
@@ -236,7 +236,7 @@ impl Owner {
     }
 
     /// Takes note of a write. The timers of slots in which not all were found that were to leave.
-    fn settle(&mut self, mut note: Note, taken_out: &[TakenOut]) -> HashSet<TimerId> {
+    fn record_applied(&mut self, mut note: Note, taken_out: &[TakenOut]) -> HashSet<TimerId> {
         let mut missed = HashSet::new();
         let leaving = std::mem::take(&mut note.leaving);
         for timers in leaving.chunk_by(|(one, ..), (other, ..)| one == other) {
@@ -262,7 +262,7 @@ impl Owner {
 
     /// The same for a write that was applied and whose answer was lost: its slots are looked at
     /// anew.
-    async fn settle_unreported(&mut self, mut note: Note) -> Result<HashSet<TimerId>, LaneError> {
+    async fn record_unreported(&mut self, mut note: Note) -> Result<HashSet<TimerId>, LaneError> {
         let leaving = std::mem::take(&mut note.leaving);
         self.note(note);
         let mut slots: Vec<SlotKey> = leaving.iter().map(|(_, slot, _)| *slot).collect();

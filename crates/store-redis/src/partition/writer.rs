@@ -118,7 +118,7 @@ pub(crate) struct Writer {
     backoff: Backoff,
     /// Attempts since something worked.
     failures: u32,
-    /// Cancelled when nobody waits for an answer any more.
+    /// Cancelled when the lane's handle is dropped.
     abandoned: CancellationToken,
 }
 
@@ -168,7 +168,8 @@ impl Writer {
         self.health.send_replace(Health::Ended(why.clone()));
     }
 
-    /// Reads. The answers were true of the partition when nothing else was under way.
+    /// Reads a consistent state: reads again until the owner record, read behind it, has our epoch,
+    /// nonce and sequence number.
     ///
     /// # Errors
     ///
@@ -327,7 +328,7 @@ impl Writer {
         }
         let mut stored = stored;
         while stored != self.seq {
-            let Some(records) = self.log.since(stored) else {
+            let Some(records) = self.log.begin_replay(stored) else {
                 self.log_loss(self.identity.epoch, stored);
                 return Err(LaneError::RolledBack(self.identity.partition));
             };
@@ -343,7 +344,7 @@ impl Writer {
                 }
             }
         }
-        self.log.repeated();
+        self.log.finish_replay();
         Ok(())
     }
 
@@ -365,7 +366,7 @@ impl Writer {
         loop {
             let why = match self.attempt(record, Script::ApplyFreeing).await? {
                 Attempt::Applied(_) => {
-                    self.log.replayed();
+                    self.log.count_replayed();
                     return Ok(record.next);
                 }
                 Attempt::Stored(seq) => return Ok(seq),
@@ -397,12 +398,12 @@ impl Writer {
         match remedy(&error, self.address()) {
             Remedy::OutOfMemory if script == Script::Apply => Ok(Attempt::Refused(Refusal::OutOfMemory)),
             remedy @ Remedy::NoWrites(_) if script == Script::Apply => {
-                self.heal(remedy, &error).await?;
+                self.apply_remedy(remedy, &error).await?;
                 Ok(Attempt::Refused(Refusal::ReadOnly))
             }
             // A hash slot that is being migrated may have cut the script off.
-            remedy @ Remedy::Wait(_) => self.heal(remedy, &error).await.map(Attempt::Unknown),
-            remedy => self.heal(remedy, &error).await.map(Attempt::Again),
+            remedy @ Remedy::Wait(_) => self.apply_remedy(remedy, &error).await.map(Attempt::Unknown),
+            remedy => self.apply_remedy(remedy, &error).await.map(Attempt::Again),
         }
     }
 
@@ -439,7 +440,7 @@ impl Writer {
     async fn first_error(&mut self, values: &[Value]) -> Result<Option<String>, LaneError> {
         let Some(error) = values.iter().find_map(reply::error) else { return Ok(None) };
         let remedy = remedy(&error, self.address());
-        self.heal(remedy, &error).await.map(Some)
+        self.apply_remedy(remedy, &error).await.map(Some)
     }
 
     fn address(&self) -> &str {
@@ -447,7 +448,7 @@ impl Writer {
     }
 
     /// Prepares another attempt after a refusal.
-    async fn heal(&mut self, remedy: Remedy, error: &str) -> Result<String, LaneError> {
+    async fn apply_remedy(&mut self, remedy: Remedy, error: &str) -> Result<String, LaneError> {
         match remedy {
             Remedy::Follow(address) => {
                 self.network.moved(self.identity.hash_slot, &address);

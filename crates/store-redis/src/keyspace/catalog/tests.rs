@@ -22,12 +22,12 @@ fn catalog() -> Catalog {
     Catalog::new(Secret::new([7; Secret::BYTES]))
 }
 
-/// Files a timer at its birth position.
+/// Files a timer in a slot that its id implies.
 fn file(catalog: &mut Catalog, id: TimerId) -> SlotKey {
     let mut turn = Placements::default();
     let place = catalog.place(id, id.birth_due(), 0, id.birth_width(), 10, &mut turn);
-    assert!(place.is_birth);
-    assert!(catalog.births(id).contains(&place.slot));
+    assert!(place.is_implied);
+    assert!(catalog.candidates(id).contains(&place.slot));
     place.slot
 }
 
@@ -83,7 +83,7 @@ fn a_million_timers_of_one_second_spread_over_full_slots() {
     assert!(counts.iter().all(|n| *n <= FULL));
     // The last level has eight times as many siblings as the one before, and is as yet half full.
     assert!(counts.len() < 3 * 1_000_000 / FULL as usize, "{}", counts.len());
-    let places = |from: u64| (from..from + 1_000).map(|n| catalog.births(new(n)).len()).sum::<usize>();
+    let places = |from: u64| (from..from + 1_000).map(|n| catalog.candidates(new(n)).len()).sum::<usize>();
     // Of a stored timer one; of a new one none, but for its fingerprint in six candidates.
     let (stored, fresh) = (places(500_000), places(1_000_000));
     assert!((1_000..1_020).contains(&stored) && fresh < 20, "{stored} {fresh}");
@@ -111,7 +111,7 @@ fn an_id_that_nobody_filed_is_looked_for_only_where_ids_are_not_known() {
     let mut catalog = catalog();
     let new = |n: u64| id(7_000, SlotWidth::Second, mix(n));
     (0..5_000).for_each(|n| _ = file(&mut catalog, new(n)));
-    let places = |catalog: &Catalog| (5_000..6_000).map(|n| catalog.births(new(n)).len()).sum::<usize>();
+    let places = |catalog: &Catalog| (5_000..6_000).map(|n| catalog.candidates(new(n)).len()).sum::<usize>();
     assert!(places(&catalog) < 50);
     // After an acquisition all are unknown.
     let mut later = self::catalog();
@@ -122,7 +122,7 @@ fn an_id_that_nobody_filed_is_looked_for_only_where_ids_are_not_known() {
     later.read_ids(first, [new(5_000)].into_iter());
     assert!(later.knows_ids(first) && places(&later) < before - 900);
     // What is known comes first.
-    assert_eq!(later.births(new(5_000)).first(), Some(&first));
+    assert_eq!(later.candidates(new(5_000)).first(), Some(&first));
     later.removed(first, [new(5_000)]);
     assert!(!later.has(first));
 }
@@ -134,7 +134,7 @@ fn a_slot_is_forgotten_with_its_last_timer_and_an_unknown_one_is_not() {
     let slot = file(&mut catalog, timers[0]);
     file(&mut catalog, timers[1]);
     catalog.removed(slot, [timers[1]]);
-    assert_eq!(catalog.births(timers[1]), []);
+    assert_eq!(catalog.candidates(timers[1]), []);
     catalog.removed(slot, [timers[0]]);
     assert!(!catalog.has(slot) && catalog.step(Time::from_ms(9_000)) == Step::Done);
     catalog.found(slot, IndexKey::List, 200);
@@ -164,12 +164,12 @@ fn what_an_abandoned_apply_would_have_filed_is_nowhere() {
 fn a_rescheduled_or_retried_timer_is_not_at_its_birth_position() {
     let (mut catalog, mut turn) = (catalog(), Placements::default());
     let id = id(HOUR, SlotWidth::Minute, 1);
-    let mut is_birth =
-        |fire, track, width| catalog.place(id, Time::from_ms(fire), track, width, 10, &mut turn).is_birth;
-    assert!(is_birth(HOUR, 0, SlotWidth::Minute) && is_birth(HOUR, 0, SlotWidth::Second));
-    assert!(!is_birth(HOUR + 1, 0, SlotWidth::Minute));
-    assert!(!is_birth(HOUR, 1, SlotWidth::Second));
-    assert!(!is_birth(HOUR, 0, SlotWidth::Day));
+    let mut is_implied =
+        |fire, track, width| catalog.place(id, Time::from_ms(fire), track, width, 10, &mut turn).is_implied;
+    assert!(is_implied(HOUR, 0, SlotWidth::Minute) && is_implied(HOUR, 0, SlotWidth::Second));
+    assert!(!is_implied(HOUR + 1, 0, SlotWidth::Minute));
+    assert!(!is_implied(HOUR, 1, SlotWidth::Second));
+    assert!(!is_implied(HOUR, 0, SlotWidth::Day));
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn a_step_is_bounded() {
 #[derive(Debug)]
 struct World {
     catalog: Catalog,
-    /// By slot: ids, when they fire, and whether they are at their birth position.
+    /// By slot: ids, when they fire, and whether they are at a slot that their id implies.
     stored: BTreeMap<SlotKey, BTreeMap<TimerId, (u64, bool)>>,
     indexes: BTreeMap<SlotKey, IndexKey>,
     /// Timers that the owner has in memory.
@@ -279,7 +279,7 @@ impl World {
         }
         for (id, fire, place) in places {
             assert!(self.indexes.contains_key(&place.slot));
-            self.stored.entry(place.slot).or_default().insert(id, (fire, place.is_birth));
+            self.stored.entry(place.slot).or_default().insert(id, (fire, place.is_implied));
             if fire < horizon {
                 self.loaded.insert(id);
             }
@@ -407,9 +407,9 @@ impl World {
             let entry = &self.catalog.slots[slot];
             let len = content.len() as u32;
             assert!(entry.timers == len && len <= FULL, "{slot} has {len}: {entry:?}");
-            for (id, (fire, is_birth)) in content {
-                let is_there = || self.catalog.births(*id).contains(slot);
-                assert!(!is_birth || is_there(), "{id} is in {slot}");
+            for (id, (fire, is_implied)) in content {
+                let is_there = || self.catalog.candidates(*id).contains(slot);
+                assert!(!is_implied || is_there(), "{id} is in {slot}");
                 let is_loaded = self.loaded.contains(id);
                 assert!(is_loaded || *fire >= self.catalog.next, "{slot} has {fire} and is not loaded");
             }

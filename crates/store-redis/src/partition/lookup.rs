@@ -1,8 +1,8 @@
 //! Reading what decisions need.
 //!
 //! Much of it the owner knows without asking: an id that cannot be in any hash is not stored. The
-//! rest is read with one command a hash, in one round; a timer that is not at its birth position
-//! takes a second one.
+//! rest is read with one command a hash, mostly in one round. Each indirection takes another one:
+//! from a key to its timer, from an entry in `moved` to a slot.
 
 use std::collections::HashMap;
 
@@ -77,7 +77,7 @@ impl Found {
 
 /// What a need asks for.
 enum Query {
-    Row { id: TimerId, moved: Option<Ticket>, births: Vec<(SlotKey, Ticket)> },
+    Row { id: TimerId, moved: Option<Ticket>, candidates: Vec<(SlotKey, Ticket)> },
     Key { dest: Destination, key: Key, holder: Ticket },
     Ended { id: TimerId, buckets: Vec<Ticket> },
     Answered { request: mtimer_store::op::RequestId, buckets: Vec<Ticket> },
@@ -133,8 +133,8 @@ impl Owner {
         let (mut elsewhere, mut held, mut leftovers) = (Vec::new(), Vec::new(), Vec::new());
         for query in queries {
             match query {
-                Query::Row { id, moved, births } => {
-                    match self.find_row(id, moved, &births, &found, &mut leftovers) {
+                Query::Row { id, moved, candidates } => {
+                    match self.find_row(id, moved, &candidates, &found, &mut leftovers) {
                         Sought::Row(row, at) => {
                             locations.insert(id, at);
                             view.learn(Fact::Row(id, Some(row)));
@@ -196,13 +196,13 @@ impl Owner {
                 let field = id.to_bytes();
                 let moved = self.moved.may_have(hash);
                 let moved = moved.then(|| lookup.field(HashKey::Moved(hash.shelf()), &field));
-                let births = self.catalog.births(id).into_iter();
-                let births: Vec<_> =
-                    births.map(|slot| (slot, lookup.field(HashKey::Slot(slot), &field))).collect();
-                if moved.is_none() && births.is_empty() {
+                let candidates = self.catalog.candidates(id).into_iter();
+                let candidates: Vec<_> =
+                    candidates.map(|slot| (slot, lookup.field(HashKey::Slot(slot), &field))).collect();
+                if moved.is_none() && candidates.is_empty() {
                     return Err(Fact::Row(id, None));
                 }
-                Ok(Query::Row { id, moved, births })
+                Ok(Query::Row { id, moved, candidates })
             }
             Need::Key(dest, key) => {
                 if self.dests.number(&dest).is_none() {
@@ -234,7 +234,7 @@ impl Owner {
         &mut self,
         id: TimerId,
         moved: Option<Ticket>,
-        births: &[(SlotKey, Ticket)],
+        candidates: &[(SlotKey, Ticket)],
         found: &Found,
         leftovers: &mut Vec<(SlotKey, TimerId)>,
     ) -> Sought {
@@ -248,13 +248,13 @@ impl Owner {
             Some(None) => return Sought::Damaged,
             None => Sought::Nothing,
         };
-        for (slot, ticket) in births {
+        for (slot, ticket) in candidates {
             let Some(value) = found.value(*ticket) else { continue };
             let read = decode_pending(id, value, |number| self.dests.name(number));
-            let Some((row, is_birth)) = self.readable(read) else { continue };
+            let Some((row, is_implied)) = self.readable(read) else { continue };
             match &sought {
-                Sought::Nothing if is_birth => {
-                    sought = Sought::Row(row, Location::Slot { slot: *slot, is_birth });
+                Sought::Nothing if is_implied => {
+                    sought = Sought::Row(row, Location::Slot { slot: *slot, is_implied });
                 }
                 Sought::In(of) if of == slot => {}
                 _ => leftovers.push((*slot, id)),
@@ -276,7 +276,7 @@ impl Owner {
         for ((id, slot), ticket) in timers.into_iter().zip(tickets) {
             let row = found.value(ticket).map(|value| decode_pending(id, value, |n| self.dests.name(n)));
             let row = row.and_then(|row| self.readable(row)).map(|(row, _)| row);
-            rows.push((id, row, Location::Slot { slot, is_birth: false }));
+            rows.push((id, row, Location::Slot { slot, is_implied: false }));
         }
         Ok(rows)
     }
@@ -294,6 +294,6 @@ enum Sought {
     Nothing,
     /// Its entry in `moved` cannot be read.
     Damaged,
-    /// It is in this slot, which is not its birth position.
+    /// It is in this slot, which is not implied by its id.
     In(SlotKey),
 }
