@@ -375,6 +375,8 @@ async fn a_master_that_takes_no_writes_is_left_once_its_replica_was_promoted() {
     let owner = Owner::of(connect(Options::new([master.url(), replica.url()], "t")).await).await;
     let first = timer(now() + 60_000, 5);
     assert_eq!(owner.one(schedule(&first)).await, NEW);
+    // A replica without the acquisition is one of an earlier owner.
+    master.wait_for_replica(&replica);
     master.call::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     replica.call::<()>(&["REPLICAOF", "NO", "ONE"]);
     // The old one may take some more until it notices.

@@ -256,12 +256,17 @@ impl Server {
 
     /// Cuts the replicas off once they have all that was answered before.
     pub fn hold_replicas_back(&self, replica: &Self) {
+        self.wait_for_replica(replica);
+        self.cut_replicas_off();
+    }
+
+    /// Waits until a replica has all that was answered before.
+    pub fn wait_for_replica(&self, replica: &Self) {
         let deadline = Instant::now() + START_WITHIN;
         while self.digest() != replica.digest() {
             assert!(Instant::now() < deadline, "the replica does not follow within {START_WITHIN:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
-        self.cut_replicas_off();
     }
 
     /// Sends the replicas nothing from now on, as a master does that is about to fail.
