@@ -7,7 +7,7 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mtimer_store::op::{CancelAnswer, RequestId, RescheduleAnswer, ScheduleAnswer};
@@ -15,7 +15,9 @@ use mtimer_store::{Answer, Batch, Health, Lane, LaneError, Op, Place, Record, Re
 use mtimer_store_redis::test_support::{Server, ServerOptions, TestCluster};
 use mtimer_store_redis::{Durability, LogStatus, Options, RedisStore};
 use mtimer_types::{DeadReason, Mode, Target, Timer, TimerId};
+use support::lines::Lines;
 use support::owner::{Owner, PARTITION, ack, connect, keyed, now, schedule, timer, unique};
+use support::{WITHIN, until};
 
 const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
 const UNCONFIRMED: Answer = Answer::Refused(Refusal::NotReplicated);
@@ -24,15 +26,6 @@ const OWNER: &str = "owner:{2}:t";
 const EACH: u64 = 60;
 /// Memory for some of a plan's writes.
 const LITTLE: usize = 48 << 10;
-const WITHIN: Duration = Duration::from_secs(60);
-
-async fn until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + WITHIN;
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what}: not within {WITHIN:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
 
 /// Where a store loses the last writes.
 enum Site {
@@ -327,38 +320,6 @@ async fn without_the_log_a_failover_in_a_cluster_loses_what_was_answered() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_log_a_restart_loses_what_was_answered() {
     loses(Site::restart(), 0).await;
-}
-
-/// Lines that were logged.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Lines {
-    /// Of the whole process: nextest gives each test its own.
-    fn collect() -> Self {
-        let lines = Self::default();
-        let writer = lines.clone();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
-        // Another test of this process may have been first, with `cargo test`.
-        let _ = subscriber.try_init();
-        lines
-    }
-
-    fn with(&self, text: &str) -> usize {
-        let all = String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned();
-        all.lines().filter(|line| line.contains(text)).count()
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -217,6 +217,9 @@ async fn serve(mut owner: Owner, ending: Ending) {
 
 /// Works until the lane ends; returns well when the handle is gone and everything is done.
 async fn work(owner: &mut Owner, inbox: &Inbox) -> Result<(), LaneError> {
+    // Here and not in the acquisition: of those only some are carried out at once, and all
+    // partitions share this wait.
+    owner.secure_acquisition().await?;
     let log = owner.log().clone();
     loop {
         let call = inbox.queue().calls.pop_front();

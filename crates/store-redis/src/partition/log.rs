@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use mtimer_types::PartitionId;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -41,8 +42,8 @@ pub struct LogStatus {
     pub dropped: u64,
     /// Writes that the store had lost and that were applied again, since it was opened.
     pub replayed: u64,
-    /// Since when some of the dropped writes are not known to be safe: a failover or a restart of
-    /// Redis may lose them.
+    /// Since when some of the dropped writes, or of the acquisitions, are not known to be safe: a
+    /// failover or a restart of Redis may lose what was answered.
     pub at_risk_since: Option<SystemTime>,
 }
 
@@ -55,15 +56,24 @@ pub(crate) struct LogBudget {
     gaps: Mutex<Gaps>,
 }
 
-/// What was dropped for want of memory.
+/// What the logs lack.
 #[derive(Default, Debug)]
 struct Gaps {
-    /// Records.
+    /// Records that were dropped for want of memory.
     dropped: u64,
-    /// Logs of which a dropped record is not known to be safe.
+    /// Logs that have a gap ([`Records::gap`]).
     open: usize,
     /// Since when there are any.
     since: Option<SystemTime>,
+    /// It was logged since then that the logs are full.
+    is_full_logged: bool,
+}
+
+impl Gaps {
+    fn open(&mut self) {
+        self.open += 1;
+        self.since.get_or_insert_with(SystemTime::now);
+    }
 }
 
 impl LogBudget {
@@ -88,13 +98,14 @@ impl LogBudget {
         self.used.load(Ordering::Relaxed) > self.limit
     }
 
-    /// A record was dropped; `opens`: the first of its log.
+    /// A record was dropped; `opens`: its log has had no gap.
     fn dropped(&self, opens: bool) {
         let mut gaps = self.gaps();
         gaps.dropped += 1;
-        gaps.open += usize::from(opens);
-        if gaps.since.is_none() {
-            gaps.since = Some(SystemTime::now());
+        if opens {
+            gaps.open();
+        }
+        if !std::mem::replace(&mut gaps.is_full_logged, true) {
             tracing::error!(
                 limit = self.limit,
                 "the log is full and drops writes that replicas or the append-only file may not have yet: a failover \
@@ -103,15 +114,26 @@ impl LogBudget {
         }
     }
 
-    /// What a log has dropped is safe, or its partition is not ours any more.
+    /// Replicas may lack an acquisition. Logged for the first partition only.
+    fn acquisition_at_risk(&self, partition: PartitionId) {
+        let mut gaps = self.gaps();
+        if gaps.open == 0 {
+            tracing::warn!(
+                partition = partition.0,
+                "replicas may lack the acquisition of this partition, and of others: until they have it, a failover \
+                 of Redis can lose what is answered (see why replicas lag)"
+            );
+        }
+        gaps.open();
+    }
+
+    /// What a log lacks is safe, or its partition is not ours any more.
     fn closed(&self) {
         let mut gaps = self.gaps();
         gaps.open -= 1;
         if gaps.open == 0 {
-            gaps.since = None;
-            tracing::info!(
-                "all writes that the log dropped are safe: a failover of Redis loses nothing again"
-            );
+            *gaps = Gaps { dropped: gaps.dropped, ..Gaps::default() };
+            tracing::info!("all that the log lacks is safe: a failover of Redis loses nothing again");
         }
     }
 }
@@ -130,7 +152,7 @@ struct Records {
     queue: VecDeque<Kept>,
     bytes: usize,
     /// The last record that was dropped for want of memory, until it is safe: where it led to, and
-    /// when.
+    /// when. 0 if it is the acquisition that is not known to be safe.
     gap: Option<(u64, Instant)>,
     /// Records are being applied again: how old they are says nothing.
     is_replaying: bool,
@@ -173,6 +195,17 @@ impl Log {
         self.grown.notify_one();
     }
 
+    /// The acquisition is not known to be safe: until it is, the log does not suffice.
+    pub(crate) fn set_acquisition_at_risk(&self, partition: PartitionId) {
+        if self.budget.limit == 0 {
+            return;
+        }
+        let before = self.records().gap.replace((0, Instant::now()));
+        debug_assert!(before.is_none(), "nothing is written before");
+        self.budget.acquisition_at_risk(partition);
+        self.grown.notify_one();
+    }
+
     /// Drops the records up to and including the one that led to `seq`, if they were applied at
     /// `until` or before: no failover can lose them any more.
     pub(crate) fn trim(&self, seq: u64, until: Instant) {
@@ -190,7 +223,7 @@ impl Log {
         }
     }
 
-    /// Whether no write is known that is not safe. Always true while the log is off (limit 0).
+    /// Whether nothing is known that is not safe. Always true while the log is off (limit 0).
     pub(crate) fn is_empty(&self) -> bool {
         let records = self.records();
         records.queue.is_empty() && records.gap.is_none()
@@ -307,6 +340,39 @@ mod tests {
         assert!(budget.status().at_risk_since.is_some());
         drop(log);
         assert_eq!(budget.status(), LogStatus { bytes: 0, dropped: 3, replayed: 0, at_risk_since: None });
+    }
+
+    #[test]
+    fn the_promise_is_off_until_the_acquisition_is_safe() {
+        let log = Log::new(Arc::new(LogBudget::new(usize::MAX)));
+        let budget = log.budget.clone();
+        let is_at_risk = || budget.status().at_risk_since.is_some();
+        let before = Instant::now();
+        log.set_acquisition_at_risk(PartitionId(2));
+        assert!(is_at_risk() && !log.is_empty());
+        log.trim(0, before.checked_sub(Duration::from_secs(1)).unwrap());
+        assert!(is_at_risk(), "what was safe before says nothing");
+        log.trim(0, Instant::now());
+        assert!(!is_at_risk() && log.is_empty());
+        log.set_acquisition_at_risk(PartitionId(2));
+        drop(log);
+        assert!(!is_at_risk());
+        let off = Log::new(Arc::new(LogBudget::new(0)));
+        off.set_acquisition_at_risk(PartitionId(2));
+        assert!(off.is_empty());
+    }
+
+    #[test]
+    fn a_log_that_lacks_its_acquisition_and_drops_records_has_one_gap() {
+        let size = Writes::default().size();
+        let log = Log::new(Arc::new(LogBudget::new(size)));
+        log.set_acquisition_at_risk(PartitionId(2));
+        (0..3).for_each(|seq| log.push(record(seq)));
+        let is_at_risk = || log.budget.status().at_risk_since.is_some();
+        log.trim(1, Instant::now());
+        assert!(is_at_risk(), "the second record was dropped, too");
+        log.trim(2, Instant::now());
+        assert!(!is_at_risk());
     }
 
     #[tokio::test(start_paused = true)]

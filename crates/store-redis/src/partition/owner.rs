@@ -18,6 +18,8 @@ use crate::keyspace::catalog::Catalog;
 use crate::keyspace::fingerprints::{EndedFilter, MovedFilter};
 use crate::keyspace::keys::Keyspace;
 use crate::keyspace::secret::Secret;
+#[cfg(test)]
+use crate::simulation::{Broken, broken};
 
 /// The owner of a partition.
 pub(crate) struct Owner {
@@ -67,6 +69,20 @@ impl Owner {
     /// Trims its log.
     pub(crate) const fn trimmer(&self) -> &Arc<Trimmer> {
         &self.trimmer
+    }
+
+    /// Waits until a failover cannot lose the acquisition ([`Trimmer::secure_acquisition`]): the log
+    /// begins with it. Nothing is answered before.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(super) async fn secure_acquisition(&self) -> Result<(), LaneError> {
+        #[cfg(test)]
+        if broken(Broken::UnsafeAcquisition) {
+            return Ok(());
+        }
+        self.trimmer.secure_acquisition().await
     }
 
     /// Asks the store whether it has everything, and applies again what it has lost.

@@ -9,12 +9,16 @@
 //! Whatever the rule: only what the master has stored right now is safe, so what a failover has
 //! lost stays in the log until it is applied again. The owner is told of such a loss at once.
 //!
+//! The log reaches back to the acquisition, so the replicas that count are waited for before the
+//! owner answers anything: one that lacks the acquisition would take everything since with it.
+//!
 //! Not in here: applying records again ([`super::writer`]).
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mtimer_store::LaneError;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::log::Log;
@@ -27,6 +31,11 @@ const ROUND: Duration = Duration::from_millis(100);
 /// When the append-only file is on disk: Redis syncs it every second, and holds back answers if
 /// that takes over two.
 const SYNCED_AFTER: Duration = Duration::from_secs(5);
+/// How long an owner answers nothing because replicas may not have its acquisition. One that follows
+/// has it after a round trip. One that has failed, and that Redis still names, delays what is due by
+/// so much at each takeover: a broker and a replica may have died with one host. That is not more
+/// than it takes to notice that the broker is dead.
+const ACQUISITION_WITHIN: Duration = Duration::from_millis(500);
 /// How long a partition that is given up waits for replicas.
 const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 
@@ -47,6 +56,16 @@ pub(crate) struct Trimmer {
     log: Arc<Log>,
 }
 
+/// What the master of a partition has.
+struct Stored {
+    /// The sequence number.
+    seq: u64,
+    /// The replicas that count.
+    replicas: u32,
+    /// All of them have it.
+    is_replicated: bool,
+}
+
 impl Trimmer {
     pub(crate) const fn new(shared: Trimming, identity: Identity, log: Arc<Log>) -> Self {
         Self { shared, identity, log }
@@ -62,7 +81,29 @@ impl Trimmer {
         }
     }
 
-    /// Waits until the replicas have everything, a second at most. Without replicas there is
+    /// Waits until the replicas have the acquisition, half a second at most; then the log is at risk
+    /// until they have it. Without replicas there is nothing to wait for.
+    ///
+    /// # Errors
+    ///
+    /// The partition is not ours any more: the store has lost the acquisition, or there is another
+    /// owner.
+    pub(crate) async fn secure_acquisition(&self) -> Result<(), LaneError> {
+        let secured = async {
+            while self.replicas() != Some(0)
+                && !self.stored().await?.is_some_and(|stored| stored.is_replicated)
+            {
+                sleep(ROUND).await;
+            }
+            Ok(())
+        };
+        timeout(ACQUISITION_WITHIN, secured).await.unwrap_or_else(|_| {
+            self.log.set_acquisition_at_risk(self.identity.partition);
+            Ok(())
+        })
+    }
+
+    /// Waits until the replicas have all writes, a second at most. Without replicas there is
     /// nothing to wait for.
     pub(crate) async fn secure(&self) {
         let secured = async {
@@ -87,31 +128,53 @@ impl Trimmer {
 
     async fn round(&self) {
         let (asked, last) = (Instant::now(), self.log.last());
-        // After a redirection nobody has looked yet which replicas the new master has: nothing
-        // counts as safe.
-        let Some(replicas) = self.replicas() else { return self.refresh_topology().await };
-        match self.confirmed(replicas).await {
-            Ok((stored, confirmed)) => {
-                if last.is_some_and(|last| stored < last) {
+        match self.stored().await {
+            Ok(Some(Stored { seq, replicas, is_replicated })) => {
+                if last.is_some_and(|last| seq < last) {
                     self.log.set_behind();
                 }
-                if confirmed.connected > replicas {
-                    self.refresh_topology().await;
-                }
-                // A replica has come since anybody looked: it counts from the next round on.
-                let is_current = self.replicas() == Some(replicas);
                 if let Some(until) = asked.checked_sub(self.min_age(replicas))
-                    && is_current
-                    && confirmed.replicas >= replicas
+                    && is_replicated
                 {
-                    self.log.trim(stored, until);
+                    self.log.trim(seq, until);
                 }
             }
-            Err(Lost(why)) => {
-                tracing::debug!(partition = self.identity.partition.0, why, "the log is not trimmed");
+            Ok(None) => {}
+            Err(error) => {
+                tracing::debug!(partition = self.identity.partition.0, %error, "the log is not trimmed");
                 self.refresh_topology().await;
             }
         }
+    }
+
+    /// What the master has stored, and whether its replicas have it. `None`: it is not known now.
+    ///
+    /// # Errors
+    ///
+    /// The partition is not ours any more.
+    async fn stored(&self) -> Result<Option<Stored>, LaneError> {
+        // After a redirection nobody has looked yet which replicas the new master has: nothing
+        // counts as safe.
+        let Some(replicas) = self.replicas() else {
+            self.refresh_topology().await;
+            return Ok(None);
+        };
+        let confirmed = match self.confirmed(replicas).await {
+            Ok(confirmed) => confirmed,
+            Err(Lost(why)) => {
+                tracing::debug!(partition = self.identity.partition.0, why, "replicas confirm nothing");
+                self.refresh_topology().await;
+                return Ok(None);
+            }
+        };
+        let seq = self.identity.stored_seq(&reply::list(confirmed.read))?;
+        if confirmed.connected > replicas {
+            self.refresh_topology().await;
+        }
+        // A replica has come since anybody looked: it counts from the next round on.
+        let is_current = self.replicas() == Some(replicas);
+        let is_replicated = is_current && confirmed.replicas >= replicas;
+        Ok(Some(Stored { seq, replicas, is_replicated }))
     }
 
     async fn refresh_topology(&self) {
@@ -129,15 +192,10 @@ impl Trimmer {
         if is_synced_later { SYNCED_AFTER } else { Duration::ZERO }
     }
 
-    /// The stored number, and what the replicas have of everything up to it.
-    async fn confirmed(&self, replicas: u32) -> Result<(u64, Confirmed), Lost> {
+    /// The owner record as the master has it, and how many replicas have everything up to it.
+    async fn confirmed(&self, replicas: u32) -> Result<Confirmed, Lost> {
         let (at, read) = (self.identity.hash_slot, self.identity.read());
         let confirmed = self.shared.replicas.confirm(at, replicas, read).await?;
-        if let Some(error) = reply::error(&confirmed.read) {
-            return Err(Lost(error));
-        }
-        let stored = reply::list(confirmed.read.clone());
-        let seq = self.identity.stored_seq(&stored).map_err(|e| Lost(e.to_string()))?;
-        Ok((seq, confirmed))
+        reply::error(&confirmed.read).map_or(Ok(confirmed), |error| Err(Lost(error)))
     }
 }

@@ -47,6 +47,8 @@ pub(crate) enum Broken {
     LateRequestsDecided,
     /// Keys name timers before these are written.
     KeysBeforeRows,
+    /// An owner answers before replicas have its acquisition.
+    UnsafeAcquisition,
 }
 
 thread_local! {

@@ -123,6 +123,18 @@ fn a_store_that_has_lost_the_acquisition_ends_the_lane() {
     .unwrap();
 }
 
+#[test]
+fn an_owner_answers_once_replicas_have_its_acquisition() {
+    assert_eq!(failover_after_acquisition(), Ok(()));
+    assert!(with_broken(Broken::UnsafeAcquisition, failover_after_acquisition).is_err());
+}
+
+#[test]
+fn an_acquisition_that_the_store_has_lost_ends_the_lane_before_any_call() {
+    assert_eq!(lost_acquisition(), Ok(()));
+    assert!(with_broken(Broken::UnsafeAcquisition, lost_acquisition).is_err());
+}
+
 fn empty() -> Batch {
     Batch { now: Time::from_ms(START), claim: None, ops: Vec::new() }
 }
@@ -255,6 +267,47 @@ fn queued_repeat() -> Check {
             checked = calls => checked,
             () = task => Err("the lane has ended".into()),
         }
+    })
+}
+
+/// A replica that has nothing of the acquisition until somebody waits for it is promoted after the
+/// first answer.
+fn failover_after_acquisition() -> Check {
+    block_on(async {
+        let mut run = Run::new(1, 0).await?;
+        let before = run.server.state().data.clone();
+        run.server.state().replica = Some(before);
+        run.take_over().await?;
+        let (server, timer) = (run.server, timer(1, None));
+        let (health, _) = watch::channel(Health::Up);
+        let (lane, task) = RedisLane::new(run.owner, health, CancellationToken::new());
+        let scheduled = |new| vec![Answer::Schedule(ScheduleAnswer::Scheduled { new, replaced: None })];
+        let schedule = || lane.apply(Batch { ops: vec![schedule(&timer)], ..empty() });
+        let calls = async {
+            same("the timer", &alive(schedule().await)?, &scheduled(true))?;
+            server.state().promote_replica();
+            same("a repeat", &alive(schedule().await)?, &scheduled(false))
+        };
+        tokio::select! {
+            checked = calls => checked,
+            () = task => Err("the lane has ended".into()),
+        }
+    })
+}
+
+/// A replica without the acquisition is promoted before the owner has done anything.
+fn lost_acquisition() -> Check {
+    block_on(async {
+        let mut run = Run::new(1, 0).await?;
+        let before = run.server.state().data.clone();
+        run.take_over().await?;
+        run.server.state().roll_back(before.clone());
+        run.server.state().replica = Some(before);
+        let (health, seen) = watch::channel(Health::Up);
+        let (_lane, task) = RedisLane::new(run.owner, health, CancellationToken::new());
+        let idle = tokio::time::timeout(Duration::from_secs(60), task).await.is_err();
+        same("whether the lane lives", &idle, &false)?;
+        same("its health", &*seen.borrow(), &Health::Ended(LaneError::RolledBack(PARTITION)))
     })
 }
 

@@ -76,6 +76,8 @@ pub(super) struct State {
     pub(super) data: Data,
     /// As it was after each write since the acquisition.
     past: Vec<Data>,
+    /// What the replica has: everything, when it is asked. `None`: it never confirms.
+    pub(super) replica: Option<Data>,
     /// Frames of lost connections that may yet arrive.
     late: Vec<Pipeline>,
     /// Lost connections have lower numbers.
@@ -113,6 +115,7 @@ impl Simulated {
         Self(Arc::new(Mutex::new(State {
             data: Data::default(),
             past: Vec::new(),
+            replica: None,
             late: Vec::new(),
             connection: 0,
             has_scripts: true,
@@ -176,7 +179,7 @@ impl Network for Simulated {
     }
 }
 
-/// A replica that never confirms: the owner keeps its whole log.
+/// A replica. While it never confirms, the owner keeps its whole log.
 impl Replicas for Simulated {
     fn replicas(&self, _: u16) -> Option<u32> {
         Some(1)
@@ -186,8 +189,9 @@ impl Replicas for Simulated {
         false
     }
 
-    fn confirm(&self, _: u16, _: u32, _: Cmd) -> BoxFuture<'static, Result<Confirmed, Lost>> {
-        async { Err(Lost("the replica does not confirm".into())) }.boxed()
+    fn confirm(&self, _: u16, _: u32, read: Cmd) -> BoxFuture<'static, Result<Confirmed, Lost>> {
+        let server = self.clone();
+        async move { server.state().confirm(&read) }.boxed()
     }
 }
 
@@ -211,6 +215,20 @@ impl State {
         // What is on its way goes to the server that has failed.
         self.late.clear();
         self.happened.rollbacks += 1;
+    }
+
+    fn confirm(&mut self, read: &Cmd) -> Result<Confirmed, Lost> {
+        let Some(replica) = &mut self.replica else {
+            return Err(Lost("the replica does not confirm".into()));
+        };
+        replica.clone_from(&self.data);
+        Ok(Confirmed { read: self.data.run(&words(read)), replicas: 1, connected: 1 })
+    }
+
+    /// The replica becomes the master, and has no replica that confirms.
+    pub(super) fn promote_replica(&mut self) {
+        let data = self.replica.take().expect("a replica");
+        self.roll_back(data);
     }
 
     fn lose(&mut self) -> Result<Vec<Value>, Lost> {

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// The command that runs a script.
@@ -37,6 +38,8 @@ struct State {
     /// What the server has answered to them.
     late_answers: Mutex<String>,
     lost: std::sync::atomic::AtomicUsize,
+    /// Answers stay in the proxy.
+    held: watch::Sender<bool>,
     /// Cancelled to cut all connections; `None`: down.
     up: Mutex<Option<CancellationToken>>,
 }
@@ -60,6 +63,7 @@ impl Proxy {
             delayed: Mutex::default(),
             late_answers: Mutex::default(),
             lost: 0.into(),
+            held: watch::Sender::new(false),
             up: Mutex::new(Some(CancellationToken::new())),
         });
         let end = CancellationToken::new();
@@ -73,6 +77,22 @@ impl Proxy {
     /// As the store takes it.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
+    }
+
+    /// `host:port`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Forwards nothing that the server sends from now on. A replica behind the proxy lags. What is
+    /// held is lost with its connection.
+    pub fn hold(&self) {
+        self.state.held.send_replace(true);
+    }
+
+    /// Forwards what was held, and what follows.
+    pub fn let_through(&self) {
+        self.state.held.send_replace(false);
     }
 
     /// The next request that contains `mark` reaches the server; its answer is lost, and the
@@ -156,6 +176,7 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
     let Ok(mut server) = TcpStream::connect(&state.target).await else { return };
     // What is sent must not wait for more.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let mut held = state.held.subscribe();
     let (mut request, mut answer) = (vec![0; 256 << 10], vec![0; 256 << 10]);
     loop {
         tokio::select! {
@@ -207,6 +228,9 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
             }
             read = server.read(&mut answer) => {
                 let Ok(n @ 1..) = read else { return };
+                if held.wait_for(|held| !held).await.is_err() {
+                    return;
+                }
                 if client.write_all(&answer[..n]).await.is_err() {
                     return;
                 }

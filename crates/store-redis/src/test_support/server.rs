@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use super::port::Port;
+use super::proxy::Proxy;
 use super::tls::Authority;
 
 /// How long a server may take to start: a loaded machine is slow.
@@ -288,13 +289,25 @@ impl Server {
         // How long it waits for an answer from a master that has cut it off.
         let extra = vec!["--repl-timeout".to_owned(), "3".to_owned()];
         let replica = Self::start_with(ServerOptions { extra, ..ServerOptions::default() });
-        replica.call::<()>(&["REPLICAOF", &self.host().to_string(), &self.port().to_string()]);
+        self.wait_until_followed(&replica, &self.address());
+        replica
+    }
+
+    /// The same, with a proxy to this server in between.
+    pub fn add_replica_behind(&self, proxy: &Proxy) -> Self {
+        let replica = Self::start();
+        self.wait_until_followed(&replica, proxy.address());
+        replica
+    }
+
+    fn wait_until_followed(&self, replica: &Self, address: &str) {
+        let (host, port) = address.rsplit_once(':').expect("host:port");
+        replica.call::<()>(&["REPLICAOF", host, port]);
         let deadline = Instant::now() + START_WITHIN;
         while !self.call::<String>(&["INFO", "replication"]).contains("state=online") {
             assert!(Instant::now() < deadline, "no replica within {START_WITHIN:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
-        replica
     }
 
     /// Sends a command and returns its answer.

@@ -3,10 +3,12 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-use std::sync::atomic::{AtomicU64, Ordering};
+pub mod lines;
 pub mod owner;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -16,6 +18,17 @@ use mtimer_store_redis::test_support::{
     Proxy, Server, ServerOptions, TestCluster, as_user, documented_rights, user_with,
 };
 use mtimer_store_redis::{Options, RedisStore};
+
+/// How long a condition may take to come true.
+pub const WITHIN: Duration = Duration::from_secs(60);
+
+pub async fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + WITHIN;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}: not within {WITHIN:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
 
 /// The cluster of each site that has a server of its own.
 const CONFORMANCE: &str = "conformance";

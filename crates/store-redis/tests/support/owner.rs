@@ -116,9 +116,12 @@ pub async fn acquire(store: &dyn Store) -> Acquired {
 }
 
 pub async fn try_acquire(store: &dyn Store) -> Result<Acquired, AcquireError> {
-    let stored = store.owner(PARTITION).await.expect("the store can be reached");
+    try_acquire_of(store, PARTITION).await
+}
+
+pub async fn try_acquire_of(store: &dyn Store, partition: PartitionId) -> Result<Acquired, AcquireError> {
+    let stored = store.owner(partition).await.expect("the store can be reached");
     let (term, version) = (Term(stored.term.0.max(1)), stored.version + 1);
-    let acquire =
-        Acquire { partition: PARTITION, expected: stored.epoch, nonce: Nonce(unique()), term, version };
+    let acquire = Acquire { partition, expected: stored.epoch, nonce: Nonce(unique()), term, version };
     store.acquire(acquire).await
 }
