@@ -34,7 +34,7 @@ use crate::error::{BrokerError, StartError};
 use crate::frames::ReceiveBudget;
 use crate::http::{self, DEFAULT_HTTP, Sources};
 use crate::inbox::Gate;
-use crate::lanes::{Lanes, Means};
+use crate::lanes::{AcquireMode, Lanes};
 use crate::listener::listen;
 use crate::metrics::Source;
 use crate::options::{BrokerOptions, HttpListen};
@@ -135,8 +135,8 @@ async fn begin(
     let (ownership, joined) = match coordination {
         Some(coordination) => {
             let clock = Arc::new(start_clock(&options, &*store).await?);
-            let (cluster, means, joined) = found(&options, &store, coordination, &counters, &clock, local)?;
-            (Ownership { means, clock, acquired: Vec::new(), cluster: Some(cluster) }, Some(joined))
+            let (cluster, mode, joined) = found(&options, &store, coordination, &counters, &clock, local)?;
+            (Ownership { mode, clock, acquired: Vec::new(), cluster: Some(cluster) }, Some(joined))
         }
         None => (own_all(&options, &store, &counters).await?, None),
     };
@@ -207,7 +207,7 @@ struct ClusterSide {
     orders: mpsc::Sender<Order>,
 }
 
-type Founded = (ClusterSide, Means, watch::Receiver<bool>);
+type Founded = (ClusterSide, AcquireMode, watch::Receiver<bool>);
 
 fn found(
     options: &BrokerOptions,
@@ -256,12 +256,12 @@ fn found(
     let assigned = Assigned::new(store.clone(), &address, topology_out, patience, counters.clone());
     let membership = Membership { address, board, orders, joined, topology: None };
     let side = ClusterSide { task, membership, peers, orders: orders_in };
-    Ok((side, Means::Assigned(Arc::new(assigned)), joined_out))
+    Ok((side, AcquireMode::Assigned(Arc::new(assigned)), joined_out))
 }
 
 /// What a broker needs before it serves anybody.
 struct Ownership {
-    means: Means,
+    mode: AcquireMode,
     clock: Arc<Clock>,
     acquired: Vec<(PartitionId, Acquired)>,
     cluster: Option<ClusterSide>,
@@ -286,8 +286,8 @@ async fn own_all(
         };
         let partitions = stream::iter(0..store.info().partitions);
         let acquired = partitions.map(one).buffer_unordered(ACQUIRE_AT_ONCE).try_collect().await?;
-        let means = Means::Alone(Arc::new(acquirer));
-        Ok(Ownership { means, clock: Arc::new(clock), acquired, cluster: None })
+        let mode = AcquireMode::Alone(Arc::new(acquirer));
+        Ok(Ownership { mode, clock: Arc::new(clock), acquired, cluster: None })
     };
     let began = Instant::now();
     match options.startup_timeout {
@@ -354,7 +354,7 @@ fn assemble(
     identity: Arc<Identity>,
     web: Web,
 ) -> Result<(Broker, impl Future<Output = ()> + Send + use<>), StartError> {
-    let Ownership { means, clock, acquired, cluster } = ownership;
+    let Ownership { mode, clock, acquired, cluster } = ownership;
     let (cluster_tasks, membership, peers) = match cluster {
         Some(ClusterSide { task, membership, peers, orders }) => {
             (Some((task, orders)), Some(membership), Some(peers))
@@ -376,7 +376,7 @@ fn assemble(
         engine: Engine::new(engine, clock.now()),
         clock: clock.clone(),
         wheel: Wheel::new(clock.clone()).map_err(StartError::Thread)?,
-        lanes: Lanes::new(means),
+        lanes: Lanes::new(mode),
         store: store.clone(),
         counters: counters.clone(),
         inbox,

@@ -244,7 +244,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             if let Some(frame) = self.take()? {
                 return Ok(frame);
             }
-            if self.make_room().await? {
+            if self.grow().await? {
                 // The client could not send meanwhile.
                 window = Window::begin(self.window);
             }
@@ -296,18 +296,18 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Makes room for more bytes; says whether there was a wait for memory.
-    async fn make_room(&mut self) -> Result<bool, FrameError> {
+    /// Makes the buffer larger if it is full. Returns whether that had to wait for memory.
+    async fn grow(&mut self) -> Result<bool, FrameError> {
         let Some(large) = &mut self.large else {
             self.buffer.reserve(FREE_BYTES - self.buffer.len());
             return Ok(false);
         };
-        let (held, room) = (large.body.len(), large.body.capacity());
-        if held < room.min(large.announced) {
+        let (held, capacity) = (large.body.len(), large.body.capacity());
+        if held < capacity.min(large.announced) {
             return Ok(false);
         }
         // Twice what has come, so that memory follows what a client sends.
-        let more = room.min(large.announced - held);
+        let more = capacity.min(large.announced - held);
         let evicted_at = large.evicted_at();
         let waited = tokio::select! {
             biased;
@@ -337,8 +337,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             match &mut self.large {
                 Some(large) => {
                     let missing = large.announced - large.body.len();
-                    let room = large.body.capacity() - large.body.len();
-                    self.socket.read_buf(&mut (&mut large.body).limit(missing.min(room))).await
+                    let free = large.body.capacity() - large.body.len();
+                    self.socket.read_buf(&mut (&mut large.body).limit(missing.min(free))).await
                 }
                 None => self.socket.read_buf(&mut (&mut self.buffer).limit(FREE_BYTES - held)).await,
             }

@@ -70,9 +70,9 @@ pub(crate) struct Gate {
     bytes: Arc<Semaphore>,
 }
 
-/// One session's way in.
+/// A session's sending end of the engine's inbox, with the session's limits.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct Ingress {
     session: SessionId,
     gate: Gate,
     ops: Arc<Semaphore>,
@@ -91,8 +91,8 @@ impl Gate {
         (MAX_INGRESS.saturating_sub(self.bytes.available_permits()) as u64, MAX_INGRESS as u64)
     }
 
-    pub(crate) fn way(&self, session: SessionId) -> Way {
-        Way {
+    pub(crate) fn ingress(&self, session: SessionId) -> Ingress {
+        Ingress {
             session,
             gate: self.clone(),
             ops: Arc::new(Semaphore::new(MAX_SESSION_INFLIGHT)),
@@ -101,7 +101,7 @@ impl Gate {
     }
 }
 
-impl Way {
+impl Ingress {
     /// Completes when the engine's task has ended.
     pub(crate) async fn engine_gone(&self) {
         self.gate.inbox.closed().await;
@@ -112,7 +112,7 @@ impl Way {
         self.gate.inbox.send(FromSession { session: self.session, what }).await.map_err(|_| EngineGone)
     }
 
-    /// Waits until there is room for a frame of so many bytes and for what it may decode to.
+    /// Waits for the budget of a frame of so many bytes and of what it may decode to.
     pub(crate) async fn reserve(&self, frame: usize) -> Result<Ticket, EngineGone> {
         let bytes = frame + most_decoded(frame);
         // Asked for in the same order by everybody, and the engine gives back without asking: no
@@ -122,7 +122,7 @@ impl Way {
         Ok(Ticket { ops: None, session_bytes: Some(session_bytes), bytes: Some(bytes) })
     }
 
-    /// Sends a message that came in a frame of so many bytes, once there is room for its
+    /// Sends a message that came in a frame of so many bytes, once there are permits for its
     /// operations.
     pub(crate) async fn send_message(
         &self,
@@ -255,44 +255,44 @@ mod tests {
     }
 
     /// Sends a message that came in a frame of so many bytes.
-    async fn send(way: &Way, event: SessionEvent, frame: usize) -> Result<(), EngineGone> {
-        let ticket = way.reserve(frame).await?;
-        way.send_message(event, frame, ticket).await
+    async fn send(ingress: &Ingress, event: SessionEvent, frame: usize) -> Result<(), EngineGone> {
+        let ticket = ingress.reserve(frame).await?;
+        ingress.send_message(event, frame, ticket).await
     }
 
     #[tokio::test]
     async fn a_session_waits_for_answers_when_it_has_too_many_operations_open() {
         let (gate, mut events) = Gate::new();
-        let way = gate.way(SessionId(1));
+        let ingress = gate.ingress(SessionId(1));
         for _ in 0..MAX_SESSION_INFLIGHT / 2_000 {
-            send(&way, request(2_000), 40_000).now_or_never().expect("there is room").unwrap();
+            send(&ingress, request(2_000), 40_000).now_or_never().expect("within the budget").unwrap();
         }
-        assert!(send(&way, request(1), 20).now_or_never().is_none());
-        send(&gate.way(SessionId(2)), request(1), 20).now_or_never().expect("others go on").unwrap();
+        assert!(send(&ingress, request(1), 20).now_or_never().is_none());
+        send(&gate.ingress(SessionId(2)), request(1), 20).now_or_never().expect("others go on").unwrap();
         let first = events.recv().await.unwrap();
-        assert!(send(&way, request(1), 20).now_or_never().is_none(), "handled is not answered");
+        assert!(send(&ingress, request(1), 20).now_or_never().is_none(), "handled is not answered");
         drop(first);
-        send(&way, request(1), 20).now_or_never().expect("answered").unwrap();
+        send(&ingress, request(1), 20).now_or_never().expect("answered").unwrap();
     }
 
     #[tokio::test]
     async fn bytes_are_bounded_for_one_and_for_all() {
         let (gate, mut events) = Gate::new();
         let query = || SessionEvent::Query { corr: 1, query: Query::Status };
-        let ways: Vec<Way> =
-            (0..=MAX_INGRESS / MAX_SESSION_INGRESS).map(|n| gate.way(SessionId(n as u64))).collect();
-        let (last, others) = ways.split_last().unwrap();
-        for way in others {
+        let all: Vec<Ingress> =
+            (0..=MAX_INGRESS / MAX_SESSION_INGRESS).map(|n| gate.ingress(SessionId(n as u64))).collect();
+        let (last, others) = all.split_last().unwrap();
+        for ingress in others {
             // A task that never waits is made to, now and then, which would look like a full gate
             // here.
             tokio::task::yield_now().await;
-            send(way, query(), MAX_SESSION_INGRESS).now_or_never().expect("there is room").unwrap();
-            assert!(send(way, query(), 1).now_or_never().is_none(), "its own share is used");
+            send(ingress, query(), MAX_SESSION_INGRESS).now_or_never().expect("within the budget").unwrap();
+            assert!(send(ingress, query(), 1).now_or_never().is_none(), "its own share is used");
         }
         assert!(send(last, query(), 1).now_or_never().is_none(), "all together are at the limit");
         drop(events.recv().await.unwrap());
         tokio::task::yield_now().await;
-        send(last, query(), 1).now_or_never().expect("room again").unwrap();
+        send(last, query(), 1).now_or_never().expect("there is budget again").unwrap();
         drop(events);
         assert_eq!(last.send(What::Closed).await, Err(EngineGone));
     }
@@ -300,11 +300,11 @@ mod tests {
     #[tokio::test]
     async fn what_a_frame_may_decode_to_is_reserved_and_what_it_does_not_need_is_given_back() {
         let (gate, mut events) = Gate::new();
-        let way = gate.way(SessionId(1));
+        let ingress = gate.ingress(SessionId(1));
         let held = || MAX_INGRESS - gate.bytes.available_permits();
-        let ticket = way.reserve(4_000).await.unwrap();
+        let ticket = ingress.reserve(4_000).await.unwrap();
         assert_eq!(held(), 4_000 + MAX_BATCH * OP_BYTES);
-        way.send_message(request(10), 4_000, ticket).await.unwrap();
+        ingress.send_message(request(10), 4_000, ticket).await.unwrap();
         assert_eq!(held(), 4_000 + 10 * OP_BYTES);
         drop(events.recv().await.unwrap());
         assert_eq!(held(), 0);
@@ -313,7 +313,7 @@ mod tests {
     #[tokio::test]
     async fn one_message_over_the_whole_allowance_waits_for_nothing_but_itself() {
         let (gate, _events) = Gate::new();
-        let way = gate.way(SessionId(1));
-        send(&way, request(300_000), 4 << 20).now_or_never().expect("alone it may").unwrap();
+        let ingress = gate.ingress(SessionId(1));
+        send(&ingress, request(300_000), 4 << 20).now_or_never().expect("alone it may").unwrap();
     }
 }

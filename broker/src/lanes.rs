@@ -100,7 +100,7 @@ struct Wanted {
 
 /// How partitions are acquired.
 #[derive(Clone)]
-pub(crate) enum Means {
+pub(crate) enum AcquireMode {
     /// There is no cluster: this broker owns everything, and acquires anew what it has lost.
     Alone(Arc<Acquirer>),
     /// What the leader assigns.
@@ -112,7 +112,7 @@ pub(crate) struct Lanes {
     owned: HashMap<PartitionId, Ownership>,
     calls: FuturesUnordered<BoxFuture<'static, (Answered, Took)>>,
     health: FuturesUnordered<BoxFuture<'static, HealthChanged>>,
-    means: Means,
+    mode: AcquireMode,
     acquiring: JoinSet<Reacquired>,
     /// In a cluster: the partitions that this broker is to own, and those that it is acquiring all
     /// the same.
@@ -127,12 +127,12 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    pub(crate) fn new(means: Means) -> Self {
+    pub(crate) fn new(mode: AcquireMode) -> Self {
         Self {
             owned: HashMap::new(),
             calls: FuturesUnordered::new(),
             health: FuturesUnordered::new(),
-            means,
+            mode,
             acquiring: JoinSet::new(),
             wanted: HashMap::new(),
             restless: HashMap::new(),
@@ -238,7 +238,7 @@ impl Lanes {
     /// Acquires a partition under an assignment, unless it is owned. An acquisition under way goes
     /// on under it.
     pub(crate) fn own(&mut self, partition: PartitionId, assignment: Assignment) {
-        if !matches!(self.means, Means::Assigned(_)) {
+        if !matches!(self.mode, AcquireMode::Assigned(_)) {
             return;
         }
         let wanted = self
@@ -250,7 +250,7 @@ impl Lanes {
     }
 
     fn begin_to_acquire(&mut self, partition: PartitionId) {
-        let Means::Assigned(assigned) = &self.means else { return };
+        let AcquireMode::Assigned(assigned) = &self.mode else { return };
         let Some(wanted) = self.wanted.get_mut(&partition) else { return };
         let idle = !wanted.acquiring && !self.owned.contains_key(&partition);
         if !idle || wanted.assignment.borrow().is_none() {
@@ -261,10 +261,10 @@ impl Lanes {
         self.acquiring.spawn(async move { (partition, assigned.acquire(partition, assignment).await) });
     }
 
-    /// The partition is another broker's: `true` if it is owned and has to be released first. An
-    /// acquisition that may have been carried out is seen to its end, so that it can be given up in
-    /// good order, too.
-    pub(crate) fn disown(&mut self, partition: PartitionId) -> bool {
+    /// Withdraws a partition's assignment. Returns whether it is owned, and has to be released
+    /// first. An acquisition that may have been carried out is awaited, so that it can be released
+    /// in good order, too.
+    pub(crate) fn withdraw(&mut self, partition: PartitionId) -> bool {
         if let Some(wanted) = self.wanted.get_mut(&partition) {
             wanted.assignment.send_replace(None);
             if !wanted.acquiring {
@@ -278,7 +278,7 @@ impl Lanes {
     /// broker's by now.
     pub(crate) fn is_wanted(&self, partition: PartitionId) -> bool {
         let assigned = |w: &Wanted| w.assignment.borrow().is_some();
-        matches!(self.means, Means::Alone(_)) || self.wanted.get(&partition).is_some_and(assigned)
+        matches!(self.mode, AcquireMode::Alone(_)) || self.wanted.get(&partition).is_some_and(assigned)
     }
 
     /// What has become of an acquisition; `None`: nothing, it is not wanted any more.
@@ -327,10 +327,10 @@ impl Lanes {
             return;
         }
         let epoch = ownership.epoch;
-        let acquirer = match &self.means {
-            Means::Alone(acquirer) => acquirer.clone(),
-            Means::Assigned(_) if *error == LaneError::Closed => return,
-            Means::Assigned(_) => {
+        let acquirer = match &self.mode {
+            AcquireMode::Alone(acquirer) => acquirer.clone(),
+            AcquireMode::Assigned(_) if *error == LaneError::Closed => return,
+            AcquireMode::Assigned(_) => {
                 tracing::warn!(%partition, %epoch, %error, "the ownership has ended");
                 return;
             }

@@ -70,7 +70,7 @@ impl Outbox {
         })
     }
 
-    /// Puts a message in; if there is no room, ends the session instead ([`Outbox::overflowed`]).
+    /// Puts a message in; if it is full, ends the session instead ([`Outbox::overflowed`]).
     /// After [`Outbox::close`] messages vanish: the session is ending.
     pub(crate) fn push(&self, message: ServerMessage) {
         let bytes = weight(&message);

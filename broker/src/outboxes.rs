@@ -3,7 +3,7 @@
 //! Purpose: clients that do not read cost the broker a fixed amount of memory, however many they
 //! are.
 //! Invariant: no message is queued beyond the limit. Sessions are closed before that, those with
-//! the most waiting first, so that one that reads finds room while others do not.
+//! the most waiting first, so that one that reads has budget while others do not.
 //! Not in here: the bound of a single session, and when its bytes have left (the outbox's).
 
 use std::cmp::Reverse;

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The thread and the way to it. Dropping it ends the thread.
+/// A handle of the thread. Dropping it ends the thread.
 pub(crate) struct Precise {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -27,13 +27,14 @@ pub(crate) struct Precise {
 
 #[derive(Default)]
 struct Shared {
-    wish: Mutex<Wish>,
+    request: Mutex<Request>,
     changed: Condvar,
     reached: Notify,
 }
 
 #[derive(Default)]
-struct Wish {
+struct Request {
+    /// When to wake the task.
     at: Option<std::time::Instant>,
     stop: bool,
 }
@@ -68,7 +69,7 @@ impl Precise {
 
 impl Drop for Precise {
     fn drop(&mut self) {
-        self.shared.wish.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
+        self.shared.request.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
         self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {
             // It only ever sleeps: there is nothing to wait for, and nothing that it could say.
@@ -79,23 +80,23 @@ impl Drop for Precise {
 
 impl Shared {
     fn wait_for(&self, at: std::time::Instant) {
-        self.wish.lock().unwrap_or_else(PoisonError::into_inner).at = Some(at);
+        self.request.lock().unwrap_or_else(PoisonError::into_inner).at = Some(at);
         self.changed.notify_one();
     }
 
     fn run(&self) {
-        let mut wish = self.wish.lock().unwrap_or_else(PoisonError::into_inner);
-        while !wish.stop {
+        let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
+        while !request.stop {
             let now = std::time::Instant::now();
-            wish = match wish.at {
-                None => self.changed.wait(wish).unwrap_or_else(PoisonError::into_inner),
+            request = match request.at {
+                None => self.changed.wait(request).unwrap_or_else(PoisonError::into_inner),
                 Some(at) if at <= now => {
-                    wish.at = None;
+                    request.at = None;
                     self.reached.notify_one();
-                    wish
+                    request
                 }
                 Some(at) => {
-                    let waited = self.changed.wait_timeout(wish, at - now);
+                    let waited = self.changed.wait_timeout(request, at - now);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
             };

@@ -27,7 +27,7 @@ use crate::cluster::{Identity, PeerEvent, PeerWhat};
 use crate::counters::{Counters, ShellCounter};
 use crate::frames::{FrameReader, ReceiveBudget};
 use crate::handshake::{ReadError, Refusal, read_hello, read_message};
-use crate::inbox::{EngineGone, ForCluster, Gate, OutOfPlace, Sorted, Ticket, Way, What, sort};
+use crate::inbox::{EngineGone, ForCluster, Gate, Ingress, OutOfPlace, Sorted, Ticket, What, sort};
 use crate::outbox::{Outbox, Overflow};
 use crate::outboxes::Outboxes;
 use crate::writer::{Pace, WriteError, write_all};
@@ -87,9 +87,9 @@ enum End {
 }
 
 impl End {
-    /// Whether it is waited until the client has taken what the outbox still holds. Not if all
-    /// sessions together have too much waiting: the memory is needed at once.
-    fn has_last_words(&self) -> bool {
+    /// Whether the outbox is flushed before the connection is closed. Not if all sessions together
+    /// have too much waiting: the memory is needed at once.
+    fn flushes_outbox(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::EngineGone | Self::Overflowed(Overflow::Session { .. }))
     }
 }
@@ -212,9 +212,9 @@ impl Session<'_> {
     ) -> End {
         let context = self.context;
         let outbox = Outbox::open(context.outbox_limit, &context.outboxes);
-        let way = context.gate.way(self.session);
+        let ingress = context.gate.ingress(self.session);
         outbox.push(ServerMessage::Welcome(self.welcome()));
-        if way.send(What::Opened { client, outbox: outbox.clone() }).await.is_err() {
+        if ingress.send(What::Opened { client, outbox: outbox.clone() }).await.is_err() {
             outbox.close(Some(stopping()));
         }
         // Whether another broker has made itself known here.
@@ -223,27 +223,27 @@ impl Session<'_> {
             let mut writer = pin!(write_all(write, &outbox, context.pace(), &context.counters));
             let mut written = false;
             let end = tokio::select! {
-                end = self.read(frames, &way, &outbox, &mut peer) => end,
+                end = self.read(frames, &ingress, &outbox, &mut peer) => end,
                 wrote = &mut writer => {
                     written = true;
                     self.wrote(wrote, &outbox)
                 }
                 over = outbox.overflowed() => self.overflowed(over),
-                () = way.engine_gone() => End::EngineGone,
+                () = ingress.engine_gone() => End::EngineGone,
             };
             match &end {
                 End::Refused(refusal) => outbox.close(Some(refusal.clone().into())),
                 End::EngineGone => outbox.close(Some(stopping())),
                 End::Client | End::Lost(_) | End::Closed | End::Overflowed(_) => outbox.close(None),
             }
-            if !written && end.has_last_words() {
+            if !written && end.flushes_outbox() {
                 // A client whose connection takes nothing misses them.
                 let _ = timeout(LAST_WORDS, &mut writer).await;
             }
             end
         };
         // If the engine is gone it need not know, and neither need the cluster's task.
-        let _ = way.send(What::Closed).await;
+        let _ = ingress.send(What::Closed).await;
         if let Some(cluster) = context.cluster.as_ref().filter(|_| peer) {
             let _ = cluster.send(PeerEvent { session: self.session, what: PeerWhat::Gone }).await;
         }
@@ -257,7 +257,7 @@ impl Session<'_> {
     async fn read(
         &self,
         frames: &mut FrameReader<OwnedReadHalf>,
-        way: &Way,
+        ingress: &Ingress,
         outbox: &Arc<Outbox>,
         peer: &mut bool,
     ) -> End {
@@ -270,7 +270,7 @@ impl Session<'_> {
             };
             // What other brokers and observers send is small, and must not wait behind clients.
             let ticket = match self.role {
-                Role::Client => way.reserve(frame.body.len()).await,
+                Role::Client => ingress.reserve(frame.body.len()).await,
                 Role::Broker | Role::Observer => Ok(Ticket::default()),
             };
             let Ok(ticket) = ticket else { return End::EngineGone };
@@ -285,7 +285,7 @@ impl Session<'_> {
                     *peer |= matches!(what, ForCluster::Request(_));
                     self.tell_cluster(what, outbox).await
                 }
-                Ok(Sorted::ForEngine(event)) => way.send_message(event, bytes, ticket).await,
+                Ok(Sorted::ForEngine(event)) => ingress.send_message(event, bytes, ticket).await,
                 Ok(Sorted::Pong) => Ok(()),
                 Ok(Sorted::Ping(n)) => {
                     outbox.push(ServerMessage::Pong(n, context.clock.now().time));

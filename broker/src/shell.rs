@@ -337,7 +337,7 @@ impl Shell {
             Order::Own { .. } if !matches!(self.phase, Phase::Serving | Phase::Leaving { .. }) => {}
             Order::Own { partition, term, version } => self.lanes.own(partition, (term, version)),
             Order::Disown(partition) => {
-                if self.lanes.disown(partition) {
+                if self.lanes.withdraw(partition) {
                     self.giving_up.entry(partition).or_insert_with(Instant::now);
                     self.handle(Input::Disown(partition));
                 }

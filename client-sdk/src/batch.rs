@@ -1,10 +1,10 @@
 //! Operations of one call that are waited for together.
 //!
 //! Each has its answer for itself, in whatever order they come; whoever waits is woken once, with
-//! all of them. Neither an allocation nor a place in the queue for room is an operation's own.
+//! all of them. No operation costs an allocation or a place in the queue for permits of its own.
 //!
 //! Invariant: every [`Part`] ends exactly once, with an answer or, if it is dropped, without; the
-//! room comes back as they end.
+//! permits are released as they end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,11 +15,11 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use crate::RequestError;
 use crate::sync::Locked;
 
-/// Room that is given back together: others who wait for it need not wait for the whole batch,
+/// Permits that are released together: others who wait for them need not wait for the whole batch,
 /// which may last until the timeout of an operation whose broker is away.
-const GIVEN_BACK: u32 = 64;
-/// Parts in which a smaller batch gives its room back.
-const GIVEN_BACK_PARTS: u32 = 8;
+const RELEASED: u32 = 64;
+/// Parts in which a smaller batch releases its permits.
+const RELEASED_PARTS: u32 = 8;
 
 type Answer = Result<OpReply, RequestError>;
 
@@ -34,10 +34,10 @@ struct Batch {
 struct State {
     answers: Vec<Option<Answer>>,
     missing: usize,
-    room: OwnedSemaphorePermit,
-    /// Room of all operations.
+    permits: OwnedSemaphorePermit,
+    /// Permits of all operations.
     total: u32,
-    /// Room of what has ended, not given back yet.
+    /// Permits of operations that have ended, not released yet.
     free: u32,
     /// Taken when nothing is missing any more.
     done: Option<oneshot::Sender<Vec<Option<Answer>>>>,
@@ -49,7 +49,8 @@ pub(crate) struct Part {
     /// Taken when it ends.
     batch: Option<Arc<Batch>>,
     index: u32,
-    room: u32,
+    /// Its permits.
+    weight: u32,
 }
 
 /// Whoever waits for a batch.
@@ -60,16 +61,18 @@ pub(crate) struct Answers {
     len: usize,
 }
 
-/// A batch of operations that take so much of the room each.
-pub(crate) fn batch(rooms: &[u32], room: OwnedSemaphorePermit) -> (impl Iterator<Item = Part>, Answers) {
+/// A batch of operations of these weights, which are their numbers of permits.
+pub(crate) fn batch(weights: &[u32], permits: OwnedSemaphorePermit) -> (impl Iterator<Item = Part>, Answers) {
     let (done, all) = oneshot::channel();
-    let len = rooms.len();
+    let len = weights.len();
     let answers = std::iter::repeat_with(|| None).take(len).collect();
-    let state = State { answers, missing: len, room, total: rooms.iter().sum(), free: 0, done: Some(done) };
+    let state =
+        State { answers, missing: len, permits, total: weights.iter().sum(), free: 0, done: Some(done) };
     let batch = Arc::new(Batch { state: Mutex::new(state), abandoned: AtomicBool::new(false) });
     let of = Arc::clone(&batch);
-    let part = move |(index, room): (u32, &u32)| Part { batch: Some(Arc::clone(&of)), index, room: *room };
-    ((0..).zip(rooms).map(part), Answers { batch, done: all, len })
+    let part =
+        move |(index, weight): (u32, &u32)| Part { batch: Some(Arc::clone(&of)), index, weight: *weight };
+    ((0..).zip(weights).map(part), Answers { batch, done: all, len })
 }
 
 impl Part {
@@ -89,11 +92,11 @@ impl Part {
             *place = answer;
         }
         state.missing -= 1;
-        state.free += self.room;
+        state.free += self.weight;
         let whole = state.missing == 0;
-        if whole || state.free >= GIVEN_BACK.min(state.total.div_ceil(GIVEN_BACK_PARTS)) {
+        if whole || state.free >= RELEASED.min(state.total.div_ceil(RELEASED_PARTS)) {
             let free = std::mem::take(&mut state.free);
-            drop(state.room.split(free as usize));
+            drop(state.permits.split(free as usize));
         }
         if whole && let Some(done) = state.done.take() {
             let answers = std::mem::take(&mut state.answers);
@@ -142,23 +145,23 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn answers_come_in_order_and_room_comes_back_on_the_way() {
-        let room = Arc::new(Semaphore::new(200));
-        let taken = Arc::clone(&room).try_acquire_many_owned(200).unwrap();
-        let rooms = [1, 100, 98, 1];
-        let (parts, answers) = batch(&rooms, taken);
+    async fn answers_come_in_order_and_permits_are_released_on_the_way() {
+        let semaphore = Arc::new(Semaphore::new(200));
+        let taken = Arc::clone(&semaphore).try_acquire_many_owned(200).unwrap();
+        let weights = [1, 100, 98, 1];
+        let (parts, answers) = batch(&weights, taken);
         let mut parts: Vec<Part> = parts.collect();
         assert_eq!(answers.len(), 4);
         let waiting = answers.all();
         tokio::pin!(waiting);
         parts.pop().unwrap().answer(Ok(OpReply::Done));
-        assert_eq!(room.available_permits(), 0, "a little is not given back alone");
+        assert_eq!(semaphore.available_permits(), 0, "a few are not released alone");
         drop(parts.pop());
-        assert_eq!(room.available_permits(), 99);
+        assert_eq!(semaphore.available_permits(), 99);
         assert!(waiting.as_mut().now_or_never().is_none());
         parts.remove(0).answer(Ok(OpReply::NotFound));
         parts.remove(0).answer(Err(RequestError::Observer));
-        assert_eq!(room.available_permits(), 200);
+        assert_eq!(semaphore.available_permits(), 200);
         let all: Vec<_> = waiting.await.collect();
         assert!(matches!(
             &all[..],
@@ -174,33 +177,33 @@ mod tests {
     #[tokio::test]
     async fn what_is_answered_keeps_little_of_a_small_batch() {
         for (total, rest) in [(60, 7), (200, 24), (512, 63), (2_000, 63), (9, 1), (8, 0), (1, 0)] {
-            let room = Arc::new(Semaphore::new(total));
-            let taken = Arc::clone(&room).try_acquire_many_owned(total as u32).unwrap();
-            let rooms = vec![1; total];
-            let (parts, _answers) = batch(&rooms, taken);
+            let semaphore = Arc::new(Semaphore::new(total));
+            let taken = Arc::clone(&semaphore).try_acquire_many_owned(total as u32).unwrap();
+            let weights = vec![1; total];
+            let (parts, _answers) = batch(&weights, taken);
             let mut parts: Vec<Part> = parts.collect();
             let mut most = 0;
             // The first is not answered for long.
             for (answered, part) in parts.drain(1..).enumerate() {
                 part.answer(Ok(OpReply::Done));
-                most = most.max(answered + 1 - room.available_permits());
+                most = most.max(answered + 1 - semaphore.available_permits());
             }
             assert_eq!(most, rest, "of {total}");
             drop(parts);
-            assert_eq!(room.available_permits(), total);
+            assert_eq!(semaphore.available_permits(), total);
         }
     }
 
     #[tokio::test]
     async fn what_nobody_waits_for_is_abandoned() {
-        let room = Arc::new(Semaphore::new(2));
-        let taken = Arc::clone(&room).try_acquire_many_owned(2).unwrap();
+        let semaphore = Arc::new(Semaphore::new(2));
+        let taken = Arc::clone(&semaphore).try_acquire_many_owned(2).unwrap();
         let (parts, answers) = batch(&[1, 1], taken);
         let parts: Vec<Part> = parts.collect();
         assert!(parts.iter().all(|part| !part.is_abandoned()));
         drop(answers);
         assert!(parts.iter().all(Part::is_abandoned));
         drop(parts);
-        assert_eq!(room.available_permits(), 2);
+        assert_eq!(semaphore.available_permits(), 2);
     }
 }

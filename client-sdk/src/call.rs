@@ -51,8 +51,7 @@ pub(crate) struct Waiter {
     last: Option<Box<RequestError>>,
 }
 
-/// Where the answer goes. With it comes back the operation's part of the room for those on their
-/// way.
+/// Where the answer goes. With it the operation's permits are released.
 #[derive(Debug)]
 pub(crate) enum Reply {
     /// To a call for this operation alone.
@@ -104,7 +103,7 @@ impl Waiter {
     pub(crate) fn answer(self, answer: Result<OpReply, RequestError>) {
         match self.reply {
             // Whoever asked may have stopped waiting.
-            Reply::Alone(reply, _room) => _ = reply.send(answer),
+            Reply::Alone(reply, _permits) => _ = reply.send(answer),
             Reply::Together(part) => part.answer(answer),
         }
     }
@@ -199,7 +198,7 @@ impl Call {
                 }
                 RequestError::Refused { code, message }
             }
-            // The first sending may have found room where the repeat did not.
+            // The store may have taken the first sending, and refused the repeat as full.
             ErrorCode::StoreFull if !waiter.is_fresh() => {
                 self.waiter.give_up(now, &message);
                 return Next::Answered;

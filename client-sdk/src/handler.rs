@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use crate::dedupe::Dedupe;
 use crate::inbox::{Arrived, Inbox};
 use crate::line::{Fate, Line};
-use crate::settling::Told;
+use crate::settling::PendingSettlement;
 use crate::shared::{Shared, count};
 use crate::{Callback, Outcome};
 
@@ -64,7 +64,7 @@ pub(crate) struct Dispatcher {
     inbox: Arc<Inbox>,
     running: Arc<Running>,
     dedupe: Option<Arc<Dedupe>>,
-    outcomes: Vec<Told>,
+    outcomes: Vec<PendingSettlement>,
     /// When the first of them came.
     since: Instant,
     /// When the latest handler gave the word back.
@@ -91,7 +91,7 @@ impl Dispatcher {
         while let Some(arrived) = self.inbox.next().await {
             self.batch(arrived, &begin).await;
         }
-        self.room(1).await;
+        self.wait_for_fewer_than(1).await;
     }
 
     /// Begins everything that came in one frame.
@@ -104,7 +104,7 @@ impl Dispatcher {
         for delivery in deliveries {
             if self.running.count.load(Ordering::Acquire) >= self.inbox.credit {
                 self.flush();
-                self.room(self.inbox.credit).await;
+                self.wait_for_fewer_than(self.inbox.credit).await;
                 late = true;
             }
             if late && is_pointless(&delivery, &line, at) {
@@ -142,7 +142,7 @@ impl Dispatcher {
         // A handler that was given more time tells later than this, and then this moment counts.
         let told = move |outcome, now| {
             let settlement = Settlement { id, epoch, attempt, outcome };
-            Told::new(settlement, over, (at + timeout).max(now))
+            PendingSettlement::new(settlement, over, (at + timeout).max(now))
         };
         if self.dedupe.as_ref().is_some_and(|d| d.knows(id)) {
             count(&self.shared.counters.deduplicated, 1);
@@ -191,7 +191,7 @@ impl Dispatcher {
     }
 
     /// Waits until fewer than `limit` handlers run.
-    async fn room(&self, limit: u32) {
+    async fn wait_for_fewer_than(&self, limit: u32) {
         while self.running.count.load(Ordering::Acquire) >= limit {
             self.running.ended.notified().await;
         }

@@ -4,7 +4,7 @@
 //! settled and may send another while a stuck handler keeps the first ones waiting here; then the
 //! oldest give way, which the broker is going to deliver again. Of n brokers each has an n-th of
 //! the credit; while n changes, one can still have its old share out and others their new ones
-//! already, so there is room for twice the credit then.
+//! already, so twice the credit may wait then.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -45,7 +45,7 @@ struct State {
     queue: VecDeque<Arrived>,
     waiting: usize,
     /// Most of those.
-    room: usize,
+    capacity: usize,
     ending: bool,
     closed: bool,
 }
@@ -59,7 +59,7 @@ impl Inbox {
             state: Mutex::new(State {
                 queue: VecDeque::new(),
                 waiting: 0,
-                room: credit as usize,
+                capacity: credit as usize,
                 ending: false,
                 closed: false,
             }),
@@ -77,7 +77,7 @@ impl Inbox {
         let (credit, brokers) = (self.credit as usize, brokers as usize);
         let mut state = self.state.locked();
         // What one broker left behind may still be waiting when there is no other any more.
-        state.room = if brokers > 1 || state.room > credit { 2 * credit + brokers } else { credit };
+        state.capacity = if brokers > 1 || state.capacity > credit { 2 * credit + brokers } else { credit };
     }
 
     /// Takes callbacks in; for each that gave way, returns the connection that it came over.
@@ -87,7 +87,7 @@ impl Inbox {
         state.waiting += arrived.deliveries.len();
         state.queue.push_back(arrived);
         let mut evicted = Vec::new();
-        while state.waiting > state.room {
+        while state.waiting > state.capacity {
             let Some(oldest) = state.queue.front_mut() else { break };
             if oldest.deliveries.pop_front().is_some() {
                 state.waiting -= 1;

@@ -21,8 +21,8 @@ pub(crate) struct Asked {
     query: Query,
     goal: Goal,
     reply: oneshot::Sender<Result<QueryAnswer, RequestError>>,
-    /// Its part of the room for operations on their way.
-    _room: OwnedSemaphorePermit,
+    /// Bounds how many operations and questions are under way.
+    _permit: OwnedSemaphorePermit,
     at: Instant,
     timeout: Duration,
     tries: u32,
@@ -36,11 +36,11 @@ impl Asked {
         query: Query,
         goal: Goal,
         reply: oneshot::Sender<Result<QueryAnswer, RequestError>>,
-        room: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
         timeout: Duration,
     ) -> Self {
         let at = Instant::now();
-        Self { query, goal, reply, _room: room, at, timeout, tries: 0, hint: None, last: None }
+        Self { query, goal, reply, _permit: permit, at, timeout, tries: 0, hint: None, last: None }
     }
 
     fn answer(self, answer: Result<QueryAnswer, RequestError>) {

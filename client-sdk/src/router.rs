@@ -1,9 +1,9 @@
 //! Everything that waits to be sent or answered, for all connections, behind one lock that is held
 //! for moments only.
 //!
-//! Invariant: what is in here is bounded: operations and questions by the room that their callers
-//! took, outcomes by the credit that was given, registrations by their limit, the rest by its
-//! connection's [`Outbox`].
+//! Invariant: what is in here is bounded: operations and questions by the permits that their
+//! callers hold, outcomes by the credit that was given, registrations by their limit, the rest by
+//! its connection's [`Outbox`].
 //!
 //! Not in here: sockets and tasks. A session takes messages out ([`Router::gather`]) and puts
 //! answers in; which connections there should be is decided by the [pool](crate::pool).
@@ -22,7 +22,7 @@ use crate::outbox::Outbox;
 use crate::queries::{Asked, Queries};
 use crate::requests::Requests;
 use crate::routes::Routes;
-use crate::settling::{Pushed, Settling, Told};
+use crate::settling::{PendingSettlement, Pushed, Settling};
 
 /// Questions sent in one go.
 const QUERIES_AT_ONCE: usize = 64;
@@ -224,15 +224,15 @@ impl Router {
     }
 
     /// Queues outcomes; says how many are pointless.
-    pub(crate) fn settle(&mut self, outcomes: impl Iterator<Item = Told>) -> u64 {
+    pub(crate) fn settle(&mut self, outcomes: impl Iterator<Item = PendingSettlement>) -> u64 {
         let (mut last, mut pointless) = (None, 0);
         // Neighbours mostly go the same way.
         let (mut way, mut over, mut left_out) = (None, 0, 0);
-        for told in outcomes {
-            let from = (told.settlement.id.partition(), told.over.session);
+        for pending in outcomes {
+            let from = (pending.settlement.id.partition(), pending.over.session);
             let to = match way {
                 Some((same, to)) if same == from => to,
-                _ => self.routes.settle_line(from.0, &told.over),
+                _ => self.routes.settle_line(from.0, &pending.over),
             };
             way = Some((from, to));
             if over != from.1 {
@@ -240,7 +240,7 @@ impl Router {
                 over = from.1;
             }
             left_out += 1;
-            match self.settling.push_to(to, told, &self.routes) {
+            match self.settling.push_to(to, pending, &self.routes) {
                 Pushed::To(session) if last != Some(session) => {
                     last = Some(session);
                     self.wake(session);

@@ -1,4 +1,4 @@
-//! Operations and questions on their way in: room for them, one by one or many together.
+//! Operations and questions on their way in: permits for them, one by one or many together.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::routes::Goal;
 use crate::shared::Shared;
 use crate::sync::Locked;
 
-/// Bytes of an operation that count as one.
-const ROOM_BYTES: usize = 4 * 1024;
+/// Bytes of an operation that need one more permit.
+const PERMIT_BYTES: usize = 4 * 1024;
 /// Operations that [`Shared::request_all`] hands over at once.
 const CHUNK: usize = 500;
 
@@ -28,9 +28,9 @@ impl Shared {
         if self.settings.role != Role::Client {
             return Err(RequestError::Observer);
         }
-        let room = self.take_room(weight(&op)).await?;
+        let permits = self.acquire(weight(&op)).await?;
         let (reply, answer) = oneshot::channel();
-        let waiter = Waiter::new(Reply::Alone(reply, room), Instant::now(), self.settings.request_timeout);
+        let waiter = Waiter::new(Reply::Alone(reply, permits), Instant::now(), self.settings.request_timeout);
         let call = Call::new(op, self.partitions, waiter);
         self.hand_over(|router| router.request([call]))?;
         answer.await.unwrap_or(Err(RequestError::Closed))
@@ -49,7 +49,7 @@ impl Shared {
         let mut pending = VecDeque::new();
         while ops.peek().is_some() {
             let most = ops.size_hint().0.clamp(1, CHUNK);
-            let (mut chunk, mut rooms, mut total) = (Vec::with_capacity(most), Vec::with_capacity(most), 0);
+            let (mut chunk, mut weights, mut total) = (Vec::with_capacity(most), Vec::with_capacity(most), 0);
             while let Some(op) = ops.next_if(|op| {
                 let more = total + weight(op).min(self.capacity);
                 chunk.is_empty() || (chunk.len() < CHUNK && more <= self.capacity)
@@ -57,10 +57,10 @@ impl Shared {
                 let weight = weight(&op).min(self.capacity);
                 total += weight;
                 chunk.push(op);
-                rooms.push(weight);
+                weights.push(weight);
             }
             let waiting = chunk.len();
-            match self.take_room(total).await.and_then(|room| self.hand_over_all(chunk, &rooms, room)) {
+            match self.acquire(total).await.and_then(|permits| self.hand_over_all(chunk, &weights, permits)) {
                 Ok(waiting) => pending.push_back(waiting),
                 Err(error) => {
                     // What was handed over before is answered before it.
@@ -77,11 +77,11 @@ impl Shared {
     fn hand_over_all(
         &self,
         chunk: Vec<RequestOp>,
-        rooms: &[u32],
-        room: OwnedSemaphorePermit,
+        weights: &[u32],
+        permits: OwnedSemaphorePermit,
     ) -> Result<Answers, RequestError> {
         let (now, timeout) = (Instant::now(), self.settings.request_timeout);
-        let (parts, answers) = batch(rooms, room);
+        let (parts, answers) = batch(weights, permits);
         let calls = chunk.into_iter().zip(parts).map(|(op, part)| {
             Call::new(op, self.partitions, Waiter::new(Reply::Together(part), now, timeout))
         });
@@ -104,16 +104,16 @@ impl Shared {
 
     /// Asks a question and waits for its answer.
     pub(crate) async fn query_of(&self, query: Query, goal: Goal) -> Result<QueryAnswer, RequestError> {
-        let room = self.take_room(1).await?;
+        let permit = self.acquire(1).await?;
         let (reply, answer) = oneshot::channel();
-        let asked = Asked::new(query, goal, reply, room, self.settings.request_timeout);
+        let asked = Asked::new(query, goal, reply, permit, self.settings.request_timeout);
         self.hand_over(|router| router.ask(asked))?;
         answer.await.unwrap_or(Err(RequestError::Closed))
     }
 
-    async fn take_room(&self, weight: u32) -> Result<OwnedSemaphorePermit, RequestError> {
-        let room = Arc::clone(&self.room).acquire_many_owned(weight.min(self.capacity)).await;
-        room.map_err(|_| RequestError::Closed)
+    async fn acquire(&self, weight: u32) -> Result<OwnedSemaphorePermit, RequestError> {
+        let permits = Arc::clone(&self.permits).acquire_many_owned(weight.min(self.capacity)).await;
+        permits.map_err(|_| RequestError::Closed)
     }
 
     fn hand_over(&self, push: impl FnOnce(&mut Router)) -> Result<(), RequestError> {
@@ -145,7 +145,7 @@ async fn collect(
     }
 }
 
-/// How much room an operation takes.
+/// How many permits an operation takes.
 fn weight(op: &RequestOp) -> u32 {
-    1 + (op_bytes(op) / ROOM_BYTES) as u32
+    1 + (op_bytes(op) / PERMIT_BYTES) as u32
 }

@@ -34,14 +34,14 @@ const DOUBTFUL: usize = 256;
 
 /// An outcome, and where the delivery came from.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct PendingSettlement {
     pub(crate) settlement: Settlement,
     pub(crate) over: Arc<Line>,
     until: Instant,
     tries: u32,
 }
 
-impl Told {
+impl PendingSettlement {
     /// `deadline`: when the handler's time is over.
     pub(crate) fn new(settlement: Settlement, over: Arc<Line>, deadline: Instant) -> Self {
         Self { settlement, over, until: deadline + PATIENCE, tries: 0 }
@@ -66,11 +66,11 @@ pub(crate) enum Pushed {
 /// What belongs to one connection.
 #[derive(Debug, Default)]
 struct Lane {
-    queue: VecDeque<Told>,
+    queue: VecDeque<PendingSettlement>,
     /// Frames that are not known to be confirmed. One confirmation answers one frame, but not in
     /// the order of sending; of several frames with as many outcomes it stays open which one it
     /// was, until all of them are confirmed.
-    sent: VecDeque<Vec<Told>>,
+    sent: VecDeque<Vec<PendingSettlement>>,
     /// How many frames of that many outcomes are not confirmed.
     open: BTreeMap<usize, usize>,
 }
@@ -81,11 +81,16 @@ impl Lane {
     }
 
     /// A frame of `size` outcomes was answered. Returns it if it is certain which one.
-    fn answered(&mut self, size: usize, refused: Option<TimerId>) -> Result<Vec<Told>, &'static str> {
+    fn answered(
+        &mut self,
+        size: usize,
+        refused: Option<TimerId>,
+    ) -> Result<Vec<PendingSettlement>, &'static str> {
         let open = self.open.get_mut(&size).ok_or("more outcomes confirmed than were sent")?;
         *open -= 1;
         let left = *open;
-        let has = |frame: &Vec<Told>, id| frame.iter().any(|told| told.settlement.id == id);
+        let has =
+            |frame: &Vec<PendingSettlement>, id| frame.iter().any(|pending| pending.settlement.id == id);
         let at = refused.and_then(|id| self.sent.iter().position(|f| f.len() == size && has(f, id)));
         let frame = at.and_then(|at| self.sent.remove(at)).unwrap_or_default();
         let mut doubtful = self.sent.iter().filter(|f| f.len() == size).count() - left.min(self.sent.len());
@@ -105,10 +110,10 @@ impl Lane {
 pub(crate) struct Settling {
     lanes: BTreeMap<u64, Lane>,
     /// The owners of their partitions are not connected.
-    unrouted: Vec<Told>,
+    unrouted: Vec<PendingSettlement>,
     /// Their partitions are moving: offered again at that time; with the connection over which they
     /// were refused.
-    waiting: BTreeMap<(Instant, u64), (u64, Told)>,
+    waiting: BTreeMap<(Instant, u64), (u64, PendingSettlement)>,
     last_number: u64,
 }
 
@@ -118,23 +123,23 @@ impl Settling {
     }
 
     /// Queues an outcome.
-    pub(crate) fn push(&mut self, told: Told, routes: &Routes) -> Pushed {
-        let to = routes.settle_line(told.settlement.id.partition(), &told.over);
-        self.push_to(to, told, routes)
+    pub(crate) fn push(&mut self, pending: PendingSettlement, routes: &Routes) -> Pushed {
+        let to = routes.settle_line(pending.settlement.id.partition(), &pending.over);
+        self.push_to(to, pending, routes)
     }
 
     /// Queues an outcome for the connection that the routes name for it ([`Routes::settle_line`]).
-    pub(crate) fn push_to(&mut self, to: Option<u64>, told: Told, routes: &Routes) -> Pushed {
+    pub(crate) fn push_to(&mut self, to: Option<u64>, pending: PendingSettlement, routes: &Routes) -> Pushed {
         match to.and_then(|to| Some((to, self.lanes.get_mut(&to)?))) {
-            Some((to, lane)) if told.is_ok() || routes.may_know(to, &told.over) => {
-                lane.queue.push_back(told);
+            Some((to, lane)) if pending.is_ok() || routes.may_know(to, &pending.over) => {
+                lane.queue.push_back(pending);
                 Pushed::To(to)
             }
             Some(_) => Pushed::Pointless,
-            // Nobody but a broker of a cluster leaves word of anything.
-            None if !told.is_ok() && told.over.name.is_none() => Pushed::Pointless,
+            // Nobody but a broker of a cluster hands deliveries over.
+            None if !pending.is_ok() && pending.over.name.is_none() => Pushed::Pointless,
             None => {
-                self.unrouted.push(told);
+                self.unrouted.push(pending);
                 Pushed::Waits
             }
         }
@@ -153,13 +158,14 @@ impl Settling {
 
     /// Whether time changes anything.
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty() || self.unrouted.iter().any(|told| !told.is_ok())
+        !self.waiting.is_empty() || self.unrouted.iter().any(|pending| !pending.is_ok())
     }
 
     pub(crate) fn next(&mut self, session: u64) -> Option<Vec<Settlement>> {
         let lane = self.lanes.get_mut(&session).filter(|lane| !lane.queue.is_empty())?;
-        let frame: Vec<Told> = lane.queue.drain(..lane.queue.len().min(FRAME_OUTCOMES)).collect();
-        let settlements = frame.iter().map(|told| told.settlement.clone()).collect();
+        let frame: Vec<PendingSettlement> =
+            lane.queue.drain(..lane.queue.len().min(FRAME_OUTCOMES)).collect();
+        let settlements = frame.iter().map(|pending| pending.settlement.clone()).collect();
         *lane.open.entry(frame.len()).or_default() += 1;
         lane.sent.push_back(frame);
         Some(settlements)
@@ -180,28 +186,28 @@ impl Settling {
         let mut frame = lane.answered(size, refused.first().map(|(id, _)| *id))?;
         let mut over = 0;
         for (id, why) in refused {
-            let at = frame.iter().position(|told| told.settlement.id == *id);
-            let told = at.map(|at| frame.swap_remove(at)).filter(|_| *why == SettleRefusal::Moved);
-            over += u64::from(!told.is_some_and(|told| self.moved(session, told, now, routes)));
+            let at = frame.iter().position(|pending| pending.settlement.id == *id);
+            let pending = at.map(|at| frame.swap_remove(at)).filter(|_| *why == SettleRefusal::Moved);
+            over += u64::from(!pending.is_some_and(|pending| self.moved(session, pending, now, routes)));
         }
         Ok(over)
     }
 
     /// An outcome was refused because its partition is another broker's; false: it is too late for
     /// another try.
-    fn moved(&mut self, session: u64, mut told: Told, now: Instant, routes: &Routes) -> bool {
-        let to = routes.settle_line(told.settlement.id.partition(), &told.over);
-        if to.is_some_and(|to| to != session) && told.tries == 0 {
-            told.tries = 1;
-            return self.push(told, routes) != Pushed::Pointless;
+    fn moved(&mut self, session: u64, mut pending: PendingSettlement, now: Instant, routes: &Routes) -> bool {
+        let to = routes.settle_line(pending.settlement.id.partition(), &pending.over);
+        if to.is_some_and(|to| to != session) && pending.tries == 0 {
+            pending.tries = 1;
+            return self.push(pending, routes) != Pushed::Pointless;
         }
-        let again = now + backoff(told.tries, RETRY_FIRST, RETRY_MOST);
-        told.tries += 1;
-        if again >= told.until {
+        let again = now + backoff(pending.tries, RETRY_FIRST, RETRY_MOST);
+        pending.tries += 1;
+        if again >= pending.until {
             return false;
         }
         self.last_number += 1;
-        self.waiting.insert((again, self.last_number), (session, told));
+        self.waiting.insert((again, self.last_number), (session, pending));
         true
     }
 
@@ -215,14 +221,14 @@ impl Settling {
     /// another owner than the one that refused it. Returns how many outcomes are pointless now.
     pub(crate) fn reroute(&mut self, routes: &Routes) -> u64 {
         let queues = self.lanes.values_mut().map(|lane| std::mem::take(&mut lane.queue));
-        let mut all: Vec<Told> = queues.flatten().collect();
+        let mut all: Vec<PendingSettlement> = queues.flatten().collect();
         all.append(&mut self.unrouted);
-        for (key, (session, told)) in std::mem::take(&mut self.waiting) {
-            let to = routes.settle_line(told.settlement.id.partition(), &told.over);
+        for (key, (session, pending)) in std::mem::take(&mut self.waiting) {
+            let to = routes.settle_line(pending.settlement.id.partition(), &pending.over);
             if to.is_some_and(|to| to != session) {
-                all.push(told);
+                all.push(pending);
             } else {
-                self.waiting.insert(key, (session, told));
+                self.waiting.insert(key, (session, pending));
             }
         }
         self.push_all(all.into_iter(), routes)
@@ -233,17 +239,17 @@ impl Settling {
     pub(crate) fn sweep(&mut self, now: Instant, routes: &Routes) -> (bool, u64) {
         let (mut queued, mut over) = (false, 0);
         while let Some(entry) = self.waiting.first_entry().filter(|e| e.key().0 <= now) {
-            let (_, told) = entry.remove();
-            over += u64::from(self.push(told, routes) == Pushed::Pointless);
+            let (_, pending) = entry.remove();
+            over += u64::from(self.push(pending, routes) == Pushed::Pointless);
             queued = true;
         }
         let before = self.unrouted.len();
-        self.unrouted.retain(|told| told.is_ok() || told.until > now);
+        self.unrouted.retain(|pending| pending.is_ok() || pending.until > now);
         (queued, over + (before - self.unrouted.len()) as u64)
     }
 
-    fn push_all(&mut self, all: impl Iterator<Item = Told>, routes: &Routes) -> u64 {
-        all.filter_map(|told| (self.push(told, routes) == Pushed::Pointless).then_some(1)).sum()
+    fn push_all(&mut self, all: impl Iterator<Item = PendingSettlement>, routes: &Routes) -> u64 {
+        all.filter_map(|pending| (self.push(pending, routes) == Pushed::Pointless).then_some(1)).sum()
     }
 }
 

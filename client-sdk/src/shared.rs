@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::line::Line;
 use crate::link::Connection;
 use crate::router::{Losses, Router};
-use crate::settling::Told;
+use crate::settling::PendingSettlement;
 use crate::sync::Locked;
 use crate::{ClientBuilder, CloseError};
 
@@ -45,7 +45,9 @@ pub(crate) struct Shared {
     pub(crate) token: CancellationToken,
     pub(crate) tasks: TaskTracker,
     pub(crate) runtime: Handle,
-    pub(crate) room: Arc<Semaphore>,
+    /// For operations and questions that are under way.
+    pub(crate) permits: Arc<Semaphore>,
+    /// How many permits there are.
     pub(crate) capacity: u32,
     pub(crate) busy: Notify,
     closing: tokio::sync::Mutex<()>,
@@ -142,7 +144,7 @@ impl Shared {
             token: CancellationToken::new(),
             tasks: TaskTracker::new(),
             runtime: Handle::current(),
-            room: Arc::new(Semaphore::new(capacity as usize)),
+            permits: Arc::new(Semaphore::new(capacity as usize)),
             capacity,
             busy: Notify::new(),
             closing: tokio::sync::Mutex::new(()),
@@ -252,7 +254,7 @@ impl Shared {
     }
 
     /// Queues outcomes.
-    pub(crate) fn settle(&self, outcomes: &mut Vec<Told>) {
+    pub(crate) fn settle(&self, outcomes: &mut Vec<PendingSettlement>) {
         if outcomes.is_empty() {
             return;
         }
@@ -366,7 +368,7 @@ impl Shared {
     /// Stops everything at once.
     pub(crate) fn stop(&self) {
         self.token.cancel();
-        self.room.close();
+        self.permits.close();
         self.router.locked().close();
         self.tell_connected();
     }

@@ -31,7 +31,7 @@ pub const HOP_MS: u64 = 1_500;
 const RETRY_MS: u64 = 5_000;
 /// How far the cluster clock may be from the host's when times of both are compared, ms.
 const CLOCK_MS: u64 = 100;
-/// How far ahead an owner's claim can reach, ms, with room for clocks and logs.
+/// How far ahead an owner's claim can reach, ms, with a margin for clocks and logs.
 const CLAIM_MS: u64 = 1_000;
 /// How far back a store that loses writes may go, ms.
 const LOSS_MS: u64 = 2_000;

@@ -39,7 +39,7 @@ impl Status {
         let numbers = [
             ("pending", status.pending, "first delivery to come"),
             ("retrying", status.retrying, "a further attempt to come"),
-            ("ready", status.ready, "due, waiting for room"),
+            ("ready", status.ready, "due, waiting for credit"),
             ("in_flight", status.in_flight, "delivered, not settled"),
             ("parked", status.parked, "due, and nobody takes them"),
             ("taken", status.taken, "at-most-once, sent or about to be"),

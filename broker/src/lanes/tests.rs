@@ -97,7 +97,7 @@ impl Lane for Fake {
 async fn lanes() -> Lanes {
     let store = Arc::new(MemoryStore::new(1));
     let acquirer = Acquirer::start(store, Arc::new(Outage::default()), Arc::new(Counters::default())).await;
-    Lanes::new(Means::Alone(Arc::new(acquirer.unwrap())))
+    Lanes::new(AcquireMode::Alone(Arc::new(acquirer.unwrap())))
 }
 
 /// In a cluster, and the store whose partitions are assigned.
@@ -106,7 +106,7 @@ fn assigned_lanes() -> (Lanes, MemoryStore) {
     let (_, topology) = watch::channel(None);
     let shared = Arc::new(store.clone());
     let assigned = Assigned::new(shared, "a:1", topology, Duration::from_secs(1), Arc::default());
-    (Lanes::new(Means::Assigned(Arc::new(assigned))), store)
+    (Lanes::new(AcquireMode::Assigned(Arc::new(assigned))), store)
 }
 
 async fn acquired(lanes: &mut Lanes) -> Acquired {
@@ -265,7 +265,7 @@ async fn an_assigned_partition_is_acquired_once_however_often_it_is_assigned() {
 async fn an_assignment_that_is_withdrawn_in_time_acquires_nothing() {
     let (mut lanes, store) = assigned_lanes();
     lanes.own(P, (Term(1), 1));
-    assert!(!lanes.disown(P), "it is not owned");
+    assert!(!lanes.withdraw(P), "it is not owned");
     assert!(lanes.next().now_or_never().is_none() && !lanes.is_wanted(P));
     let next = tokio::time::timeout(STABLE, lanes.next()).await;
     assert!(next.is_err() && lanes.wanted.is_empty());
@@ -276,7 +276,7 @@ async fn an_assignment_that_is_withdrawn_in_time_acquires_nothing() {
 async fn an_assignment_that_comes_back_while_it_is_withdrawn_is_acquired() {
     let (mut lanes, _) = assigned_lanes();
     lanes.own(P, (Term(1), 1));
-    lanes.disown(P);
+    lanes.withdraw(P);
     // The task looks, sees no assignment and ends; nobody has taken note of that yet.
     tokio::task::yield_now().await;
     lanes.own(P, (Term(1), 2));
@@ -299,11 +299,11 @@ async fn an_acquisition_that_may_have_been_carried_out_is_seen_to_its_end() {
         () = met() => {}
         _ = lanes.next() => panic!("the answer was lost"),
     }
-    assert!(!lanes.disown(P));
+    assert!(!lanes.withdraw(P));
     let acquired = acquired(&mut lanes).await;
     assert!(!lanes.is_wanted(P), "it is to be given up in good order");
     lanes.begin(P, acquired);
-    assert!(lanes.disown(P), "it is owned");
+    assert!(lanes.withdraw(P), "it is owned");
     assert!(lanes.wanted.is_empty());
 }
 

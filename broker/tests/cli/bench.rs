@@ -86,7 +86,7 @@ fn a_mix_has_the_timers_that_were_asked_for() {
     has_mix(&report, 500);
     let load = ["--for", "250ms", "--ahead", "100ms", "--rate", "400"];
     has_mix(&bench("lateness", &[&load[..], &MIX, &once].concat()), 100);
-    has_mix(&bench("lifecycle", &[&load[..], &["--lonely"], &MIX, &once].concat()), 100);
+    has_mix(&bench("lifecycle", &[&load[..], &["--sparse"], &MIX, &once].concat()), 100);
     let said = run(&[&["bench", "schedule", "--timers", "100"], &MIX[..], &once].concat()).ok().out;
     assert!(
         said.contains("64 bytes each, 30 % keyed, 20 % at most once, 10 % failing once; store"),
@@ -161,7 +161,7 @@ fn growth_has_a_row_for_each_step_and_a_restart() {
         report["rows"].as_array().unwrap().iter().map(|row| row["pending"].as_u64().unwrap()).collect();
     assert_eq!(pending, [0, 1_000, 1_500]);
     assert!(report["restart_ms"].as_f64().unwrap() > 0.0, "{report}");
-    let report = bench("memory", &[&small[..], &["--crash", "--lonely"]].concat());
+    let report = bench("memory", &[&small[..], &["--crash", "--sparse"]].concat());
     assert!(report["restart_ms"].as_f64().unwrap() > 0.0, "{report}");
 }
 

@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 enum Step {
     /// Somebody asks.
     Ask,
-    /// A connection has room for a frame.
+    /// A connection can take a frame.
     Send(usize),
     /// The oldest frame that was sent is answered: done, not now, stored but not replicated, full,
     /// refused, unknown, or moved.
@@ -68,7 +68,7 @@ const NAMES: [&str; 2] = ["a", "b"];
 struct World {
     requests: Requests,
     routes: Routes,
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     start: Instant,
     now: Instant,
     answers: Vec<oneshot::Receiver<Result<OpReply, RequestError>>>,
@@ -86,7 +86,7 @@ impl World {
         let mut world = Self {
             requests: Requests::new(),
             routes: Routes::new(2),
-            room: Arc::new(Semaphore::new(10_000)),
+            permits: Arc::new(Semaphore::new(10_000)),
             start: now,
             now,
             answers: Vec::new(),
@@ -130,12 +130,12 @@ impl World {
 
     fn ask(&mut self) {
         let (reply, answer) = oneshot::channel();
-        let room = Arc::clone(&self.room).try_acquire_owned().unwrap();
+        let permit = Arc::clone(&self.permits).try_acquire_owned().unwrap();
         let n = self.answers.len() as u64;
         let zero = Time::from_ms(0);
         let op =
             RequestOp::Purge { id: TimerId::new(zero, zero, mtimer_types::PartitionId(n as u16 % 2), n) };
-        let call = Call::new(op, 2, Waiter::new(Reply::Alone(reply, room), self.now, TIMEOUT));
+        let call = Call::new(op, 2, Waiter::new(Reply::Alone(reply, permit), self.now, TIMEOUT));
         self.requests.push(call, &self.routes);
         self.answers.push(answer);
     }
@@ -248,7 +248,7 @@ proptest! {
             world.requests.sweep(world.now, "no connection", &world.routes);
         }
         prop_assert!(world.requests.is_empty());
-        prop_assert_eq!(world.room.available_permits(), 10_000, "all room is given back");
+        prop_assert_eq!(world.permits.available_permits(), 10_000, "all are released");
         for (n, mut answer) in world.answers.into_iter().enumerate() {
             let answer = answer.try_recv();
             prop_assert!(answer.is_ok(), "number {n}: {answer:?}");

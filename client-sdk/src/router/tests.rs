@@ -47,9 +47,9 @@ impl Gathered {
         let (mut router, now) = (Router::new(1), Instant::now());
         let session = router.opened(&welcome()).0.session;
         let (reply, answer) = oneshot::channel();
-        let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let op = RequestOp::Purge { id: TimerId::from_u128(0) };
-        router.request([Call::new(op, 1, Waiter::new(Reply::Alone(reply, room), now, TIMEOUT))]);
+        router.request([Call::new(op, 1, Waiter::new(Reply::Alone(reply, permit), now, TIMEOUT))]);
         let mut out = Vec::new();
         router.gather(session, Time::from_ms(1_000_000), now, &mut out);
         let frame = out.into_iter().find_map(|outgoing| match outgoing {

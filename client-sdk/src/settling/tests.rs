@@ -69,7 +69,8 @@ impl World {
         let settlement = Settlement { id: id(partition, n), epoch: Epoch(1), attempt: 1, outcome };
         let line = Arc::clone(&self.lines[over as usize - 1]);
         let deadline = self.now + Duration::from_secs(30);
-        self.settling.push(Told::new(settlement, line, deadline), &self.routes) != Pushed::Pointless
+        self.settling.push(PendingSettlement::new(settlement, line, deadline), &self.routes)
+            != Pushed::Pointless
     }
 
     fn sent(&mut self, session: u64) -> Vec<u64> {

@@ -69,8 +69,8 @@ pub enum Input {
     /// Stop gracefully, step one: refuse new work, deliver nothing more, say so to the sessions,
     /// wait for settlements.
     Drain,
-    /// Stop gracefully, step two: leave word of what is still under way and release every
-    /// partition.
+    /// Stop gracefully, step two: release every partition, with a list of the deliveries still
+    /// under way.
     Release,
 }
 

@@ -172,7 +172,7 @@ pub struct MemberView {
     pub stopping: bool,
     /// It comes and goes, and is given nothing for so long, in ms; 0: it is not held back.
     pub held_back_ms: u64,
-    /// Partitions that it owns by its own word.
+    /// Partitions that it reports to own.
     pub owned: u32,
     /// Partitions whose place in the store it cannot reach.
     pub unreachable: u32,
@@ -180,7 +180,7 @@ pub struct MemberView {
     pub load: BrokerLoad,
 }
 
-/// One broker in detail, by its own word.
+/// One broker in detail, as it reports itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct BrokerView {
     /// Where it is reached; empty: it has no cluster around it.
@@ -198,7 +198,7 @@ pub struct BrokerView {
     pub clients: Vec<ClientView>,
 }
 
-/// One partition, by its owner's word.
+/// One partition, as its owner reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PartitionView {
     /// Which.

@@ -25,8 +25,9 @@ use crate::partition::{Owner, Partition};
 use crate::table::View;
 use crate::tree::Tree;
 
-/// Calls that wait for the committer. A caller beyond it waits for room, blocking its thread: the
-/// committer depends on nobody, so that does not last. Owners bound their calls far below this.
+/// Calls that wait for the committer. A caller beyond it waits until the queue has space, blocking
+/// its thread: the committer depends on nobody, so that does not last. Owners bound their calls far
+/// below this.
 pub(crate) const MAX_WAITING: usize = 4_096;
 /// Operations of one group: tens of milliseconds of work, so that the first of them is not answered
 /// much later.

@@ -33,7 +33,7 @@ pub(crate) struct View<'a> {
     memo: HashMap<TimerId, Position>,
     /// The key that was read or written last, and the timer that it names.
     named: Option<(Slice, Option<TimerId>)>,
-    /// What is written next; kept for its room.
+    /// What is written next; kept for its capacity.
     value: Vec<u8>,
     /// Filed as pending by this call.
     filed: Vec<(Time, TimerId)>,

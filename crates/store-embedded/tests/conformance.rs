@@ -34,7 +34,7 @@ impl Directory {
 
 impl Harness for Embedded {
     fn fresh(&self, partitions: u16) -> BoxFuture<'_, Box<dyn Site>> {
-        let folder = tempfile::tempdir().expect("there is room for a temporary folder");
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let site = Directory { folder, partitions, durability: self.durability, open: None };
         Box::pin(async move { Box::new(site) as Box<dyn Site> })
     }

@@ -308,7 +308,7 @@ async fn at_the_memory_limit_everything_but_adding_goes_on() {
     server.call::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     let adding = cases.into_iter().filter(|(name, op, _)| op.adds() && *name != "replay");
     for (name, op, expected) in adding {
-        assert_eq!(owner.one(op).await, expected, "{name}, with room again");
+        assert_eq!(owner.one(op).await, expected, "{name}, with memory again");
     }
 }
 

@@ -132,7 +132,7 @@ mod tests {
         cursor.stopped((at, id(7, 1 << 40)), at);
         let mut filed = (0..=MAX_BEHIND as u64).map(|n| id(7, n));
         filed.by_ref().take(MAX_BEHIND).for_each(|id| cursor.filed(at, id));
-        assert_eq!(cursor.start(), Some((at, Some(id(7, 1 << 40)))), "it still has room");
+        assert_eq!(cursor.start(), Some((at, Some(id(7, 1 << 40)))), "there is still capacity");
         filed.for_each(|id| cursor.filed(at, id));
         assert_eq!(cursor.pop_behind(), None);
         assert_eq!(cursor.start(), Some((at, None)));

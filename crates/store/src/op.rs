@@ -3,7 +3,7 @@
 //! ## Places
 //!
 //! A live timer is in exactly one [`Place`]: *pending* at a time to fire, *parked* until its
-//! destination has room, or *taken* (an at-most-once timer that was or is about to be sent). A
+//! destination has credit, or *taken* (an at-most-once timer that was or is about to be sent). A
 //! *dead* one is a dead letter. A live timer holds its key, unless it is taken and unconfirmed; a
 //! dead one holds none.
 //!
@@ -274,7 +274,7 @@ pub enum Verdict {
     Unconfirmed,
 }
 
-/// The store's word on one operation.
+/// The store's answer to one operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// To [`Op::Schedule`].

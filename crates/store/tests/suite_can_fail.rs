@@ -440,7 +440,7 @@ noticed! {
     the_assignment_is_ignored: AssignmentIgnored by
         "ownership::acquire_with_an_assignment_that_is_not_newer_is_refused";
     the_expected_epoch_is_ignored: ExpectedEpochIgnored by "ownership::acquire_with_another_epoch_is_refused";
-    what_is_in_flight_is_lost: InFlightLost by "ownership::release_leaves_word_of_deliveries_under_way";
+    what_is_in_flight_is_lost: InFlightLost by "ownership::release_hands_over_deliveries_under_way";
     errors_are_lost: ErrorLost by "dead::a_letter_is_complete";
     tiers_are_lost: TierLost by "retries::through_all_tiers";
     the_unconfirmed_vanish: UnconfirmedAcknowledged by "once::unconfirmed_is_listed_and_stays";

@@ -7,7 +7,7 @@ use crate::Term;
 /// Bytes of a group key or an app key. They are interned, so this bounds memory per destination,
 /// not per timer.
 pub const MAX_NAME_BYTES: usize = 128;
-/// Bytes of an application's key: room for a URL path or two UUIDs.
+/// Bytes of an application's key: enough for a URL path or two UUIDs.
 pub const MAX_KEY_BYTES: usize = 256;
 /// Bytes of a payload: a frame of a few timers stays under the frame limit, and one Redis script
 /// moving a handful stays around a millisecond.
@@ -46,7 +46,7 @@ pub const MAX_BROKERS: usize = 128;
 /// operators, dashboards.
 pub const MAX_OBSERVERS: usize = 256;
 /// Terms are below this, which is a time in ms far beyond every clock: a higher one that somebody
-/// claims to have seen is nonsense, and believed it would leave no room for later ones.
+/// claims to have seen is invalid, and would leave no later ones if it was believed.
 pub const MAX_TERM: Term = Term(1 << 50);
 /// Bytes of a broker's address.
 pub const MAX_ADDRESS_BYTES: usize = 255;

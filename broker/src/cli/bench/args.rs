@@ -82,7 +82,7 @@ pub(crate) struct Fire {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench lifecycle --redis redis://127.0.0.1:6379\n  \
     mtimer bench lifecycle --rate 60000 --for 60s\n  \
-    mtimer bench lifecycle --lonely --rate 500 --partitions 1024 --redis redis://127.0.0.1:6379\n          \
+    mtimer bench lifecycle --sparse --rate 500 --partitions 1024 --redis redis://127.0.0.1:6379\n          \
     redis_above_idle_us is what a timer costs that nothing shares a slot or a script with\n  \
     mtimer bench lifecycle --rate 5000 --keyed 10 --fail 1 --at-most-once 5\n          \
     a mix as applications have it; without --rate the highest rate that it can be sustained at")]
@@ -107,7 +107,7 @@ pub(crate) struct Lifecycle {
     /// if a partition has less than one in a second. A timer with a key goes to the partition of
     /// its key
     #[arg(long)]
-    pub(super) lonely: bool,
+    pub(super) sparse: bool,
     /// Lateness p99 up to which a rate counts as sustained
     #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = span)]
     pub(super) p99: Duration,
@@ -223,7 +223,7 @@ pub(crate) struct Burst {
 /// With --json the steps are "rows"; tests/bench/plot makes a picture of them.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench memory --redis redis://127.0.0.1:6379 --tune-redis\n  \
-    mtimer bench memory --redis redis://127.0.0.1:6379 --lonely --timers 10000\n  \
+    mtimer bench memory --redis redis://127.0.0.1:6379 --sparse --timers 10000\n  \
     mtimer bench memory --redis redis://127.0.0.1:6379 --timers 10000000 --json > growth.json\n  \
     tests/bench/plot growth.json > growth.svg")]
 pub(crate) struct Memory {
@@ -236,7 +236,7 @@ pub(crate) struct Memory {
     /// Timers that share their slot with no other: spread over 3,000 days (10,000 timers of 64
     /// partitions, say)
     #[arg(long, conflicts_with = "over")]
-    pub(super) lonely: bool,
+    pub(super) sparse: bool,
     /// Timers by which cost is measured at each step
     #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub(super) probe: u64,
@@ -367,12 +367,12 @@ impl Burst {
 
 impl Lateness {
     pub(super) fn plan(&self, rate: u64) -> Plan {
-        Plan { rate, over: self.over, ahead: self.ahead, lonely: false }
+        Plan { rate, over: self.over, ahead: self.ahead, sparse: false }
     }
 }
 
 impl Lifecycle {
     pub(super) fn plan(&self, rate: u64, over: Duration) -> Plan {
-        Plan { rate, over, ahead: self.ahead, lonely: self.lonely }
+        Plan { rate, over, ahead: self.ahead, sparse: self.sparse }
     }
 }

@@ -18,7 +18,7 @@ use crate::cli::{load, progress};
 /// The first step.
 const FIRST: u64 = 1_000;
 /// Over how long timers are spread that are to share their slot with no other.
-const LONELY: Duration = Duration::from_secs(3_000 * 86_400);
+const SPARSE: Duration = Duration::from_secs(3_000 * 86_400);
 /// Within this the timers of a probe are due.
 const WITHIN: Duration = Duration::from_secs(1);
 /// How long Redis may take to see what its connections need after a load: it looks every second.
@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Fills, probes, restarts.
 pub(super) async fn run(bed: &mut Bed, out: Output, bench: &args::Memory) -> Result<bool, Failure> {
     let (warmup, rounds) = bench.common.rounds(3);
-    let over = if bench.lonely { LONELY } else { bench.over };
+    let over = if bench.sparse { SPARSE } else { bench.over };
     let (mark, total) = (bed.mark(), Round::default());
     let mut growth = Growth { bench, over, rounds, probes: 0, total, rows: Vec::new(), last: Vec::new() };
     let weights = growth.weigh(bed).await?;

@@ -33,7 +33,7 @@ pub(super) struct Plan {
     pub(super) ahead: Duration,
     /// Each in another partition than the one before, instead of in runs: then a slot holds one, if
     /// there are partitions enough.
-    pub(super) lonely: bool,
+    pub(super) sparse: bool,
 }
 
 impl Plan {
@@ -105,7 +105,7 @@ async fn send(bed: &Bed, dest: &Destination, plan: &Plan, first: Time) -> Result
     let make = |n| {
         let mut schedule = Schedule::at(dest.clone(), due(n));
         // A key has a partition of its own.
-        let is_free = plan.lonely && !bed.mix.of(n).is_keyed;
+        let is_free = plan.sparse && !bed.mix.of(n).is_keyed;
         if is_free {
             let partition = PartitionId((n % partitions) as u16);
             schedule = schedule.id(TimerId::new(due(n), bed.client.now(), partition, rand::random()));

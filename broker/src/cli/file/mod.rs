@@ -105,9 +105,9 @@ fn tell(problems: &Problems, what: &str) {
     for problem in &problems.first {
         note(&format!("line {} {what}: {}", problem.line, problem.reason));
     }
-    let untold = problems.count - problems.first.len() as u64;
-    if untold > 0 {
-        note(&format!("and {} more", grouped(untold)));
+    let not_listed = problems.count - problems.first.len() as u64;
+    if not_listed > 0 {
+        note(&format!("and {} more", grouped(not_listed)));
     }
 }
 

@@ -269,8 +269,8 @@ impl Node {
 
     fn owned(&mut self, now: u64, partition: PartitionId, epoch: Epoch) {
         let me = &self.options.address;
-        let wish = self.holdings.gained(now, partition, epoch, self.topology.as_deref(), me);
-        self.wish(wish);
+        let change = self.holdings.gained(now, partition, epoch, self.topology.as_deref(), me);
+        self.change_ownership(change);
         self.hurry(now);
     }
 
@@ -295,8 +295,8 @@ impl Node {
             return;
         }
         self.stopping = Some(now);
-        let wishes = self.holdings.stop();
-        self.wish(wishes);
+        let changes = self.holdings.stop();
+        self.change_ownership(changes);
         self.link.hurry(now, 0);
     }
 
@@ -321,8 +321,8 @@ impl Node {
 
     /// Everything that is due.
     pub(super) fn advance(&mut self, now: u64) {
-        let wishes = self.holdings.due(now);
-        self.wish(wishes);
+        let changes = self.holdings.due(now);
+        self.change_ownership(changes);
         self.decide(now, None);
         let leaves = self.leaves(now);
         match self.link.due(now) {

@@ -40,7 +40,7 @@ use self::counters::{Count, Counters};
 use self::follow::Link;
 use self::leader::Leadership;
 use self::lease::Keeper;
-use self::own::{Holdings, Wish};
+use self::own::{Holdings, OwnershipChange};
 pub use self::refusal::is_address;
 use self::rng::Rng;
 
@@ -218,16 +218,16 @@ impl Node {
         }
         self.counters.add(Count::TopologiesAdopted, 1);
         self.out.push(NodeEffect::Adopt(Arc::clone(&topology)));
-        let wishes = self.holdings.adopt(now, &topology, &self.options.address, self.stopping.is_some());
+        let changes = self.holdings.adopt(now, &topology, &self.options.address, self.stopping.is_some());
         self.topology = Some(topology);
-        self.wish(wishes);
+        self.change_ownership(changes);
     }
 
-    fn wish(&mut self, wishes: impl IntoIterator<Item = Wish>) {
+    fn change_ownership(&mut self, changes: impl IntoIterator<Item = OwnershipChange>) {
         let (term, version) = self.topology.as_ref().map(|t| t.stamp()).unwrap_or_default();
-        self.out.extend(wishes.into_iter().map(|wish| match wish {
-            Wish::Own(partition) => NodeEffect::Own { partition, term, version },
-            Wish::Disown(partition) => NodeEffect::Disown(partition),
+        self.out.extend(changes.into_iter().map(|change| match change {
+            OwnershipChange::Own(partition) => NodeEffect::Own { partition, term, version },
+            OwnershipChange::Disown(partition) => NodeEffect::Disown(partition),
         }));
     }
 }

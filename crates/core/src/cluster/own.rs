@@ -17,12 +17,12 @@ const SETTLED_MS: u64 = 10_000;
 
 /// What the shell is to do about one partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wish {
+pub(super) enum OwnershipChange {
     Own(PartitionId),
     Disown(PartitionId),
 }
 
-/// A partition that was wished for at some time.
+/// A partition that this broker was assigned at some time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Attempt {
     /// When it was asked for last.
@@ -65,14 +65,21 @@ impl Holdings {
     }
 
     /// A newer topology. `stopping`: nothing new is taken.
-    pub(super) fn adopt(&mut self, now: u64, topology: &Topology, me: &str, stopping: bool) -> Vec<Wish> {
+    pub(super) fn adopt(
+        &mut self,
+        now: u64,
+        topology: &Topology,
+        me: &str,
+        stopping: bool,
+    ) -> Vec<OwnershipChange> {
         let all = (0..topology.owners.len()).map(|p| PartitionId(p as u16));
         all.filter_map(|p| self.compare(now, topology, me, stopping, p)).collect()
     }
 
     /// Stop: what is being acquired is not wanted any more.
-    pub(super) fn stop(&mut self) -> Vec<Wish> {
-        let open = self.attempts.iter().filter(|(_, a)| a.open).map(|(p, _)| Wish::Disown(*p)).collect();
+    pub(super) fn stop(&mut self) -> Vec<OwnershipChange> {
+        let open =
+            self.attempts.iter().filter(|(_, a)| a.open).map(|(p, _)| OwnershipChange::Disown(*p)).collect();
         self.attempts.clear();
         open
     }
@@ -84,7 +91,7 @@ impl Holdings {
         me: &str,
         stopping: bool,
         partition: PartitionId,
-    ) -> Option<Wish> {
+    ) -> Option<OwnershipChange> {
         let owner = topology.owner(partition);
         let owned = self.owned.contains_key(&partition);
         if owner == Some(me) {
@@ -92,15 +99,16 @@ impl Holdings {
         }
         let attempt = self.attempts.remove(&partition);
         if owned {
-            return (owner.is_some() && self.leaving.insert(partition)).then_some(Wish::Disown(partition));
+            return (owner.is_some() && self.leaving.insert(partition))
+                .then_some(OwnershipChange::Disown(partition));
         }
-        attempt.filter(|a| a.open).map(|_| Wish::Disown(partition))
+        attempt.filter(|a| a.open).map(|_| OwnershipChange::Disown(partition))
     }
 
-    fn ask(&mut self, now: u64, partition: PartitionId) -> Wish {
+    fn ask(&mut self, now: u64, partition: PartitionId) -> OwnershipChange {
         let attempt = self.attempts.entry(partition).or_default();
         (attempt.asked, attempt.open, attempt.again) = (now, true, None);
-        Wish::Own(partition)
+        OwnershipChange::Own(partition)
     }
 
     /// A partition was acquired.
@@ -111,14 +119,14 @@ impl Holdings {
         epoch: Epoch,
         topology: Option<&Topology>,
         me: &str,
-    ) -> Option<Wish> {
+    ) -> Option<OwnershipChange> {
         self.owned.insert(partition, (epoch, now));
         self.leaving.remove(&partition);
         if let Some(attempt) = self.attempts.get_mut(&partition) {
             (attempt.open, attempt.again) = (false, None);
         }
         let owner = topology.and_then(|t| t.owner(partition))?;
-        (owner != me && self.leaving.insert(partition)).then_some(Wish::Disown(partition))
+        (owner != me && self.leaving.insert(partition)).then_some(OwnershipChange::Disown(partition))
     }
 
     /// An ownership or an attempt ended. `wanted`: it is still assigned to this broker, and is
@@ -142,7 +150,7 @@ impl Holdings {
     }
 
     /// What is to be asked for again by now.
-    pub(super) fn due(&mut self, now: u64) -> Vec<Wish> {
+    pub(super) fn due(&mut self, now: u64) -> Vec<OwnershipChange> {
         let due = |a: &Attempt| a.again.is_some_and(|at| at <= now);
         let partitions: Vec<_> = self.attempts.iter().filter(|(_, a)| due(a)).map(|(p, _)| *p).collect();
         partitions.into_iter().map(|p| self.ask(now, p)).collect()

@@ -3,8 +3,8 @@
 //!
 //! A planned handover, in this order: nothing new is taken in or sent; takes that are under way are
 //! waited for, because what was taken and not sent nobody could send any more; what is queued goes
-//! to the store; then the release, with word of the deliveries under way. The lane keeps the order,
-//! so one round trip does it.
+//! to the store; then the release, with a list of the deliveries under way. The lane keeps the
+//! order, so one round trip does it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl Engine {
         }
     }
 
-    /// Sends what is queued and then the release, with word of the deliveries under way.
+    /// Sends what is queued and then the release, with a list of the deliveries under way.
     pub(super) fn release_one(&mut self, now: Now, at: PartitionId) {
         let Some(p) = self.partition(at).filter(|p| !p.release_out) else { return };
         p.leaving = true;
@@ -136,7 +136,7 @@ impl Engine {
 impl Partition {
     /// What the predecessor left under way of this timer, if the store has not counted it since as
     /// a failed attempt.
-    pub(super) fn word(&self, record: &Record) -> Option<&InFlight> {
+    pub(super) fn inherited_delivery(&self, record: &Record) -> Option<&InFlight> {
         self.inherited.get(&record.timer.id).filter(|f| f.attempt > record.progress.failed)
     }
 
@@ -147,7 +147,7 @@ impl Partition {
         self.horizon >= self.since + CLOCKS_MS && !self.calls.iter().any(taken)
     }
 
-    /// Whether there is word of a delivery whose timer may still come into memory.
+    /// Whether the timer of an inherited delivery may still come into memory.
     pub(super) fn awaits_timers(&self) -> bool {
         let fetch = |call: &Pending| matches!(call, Pending::Fetch(_));
         !self.inherited.is_empty()
@@ -155,8 +155,8 @@ impl Partition {
             && (!self.has_read_past() || self.calls.iter().any(fetch))
     }
 
-    /// Drops the words whose timers have ended, or whose attempts the store has counted.
-    pub(super) fn drop_old_words(&mut self) {
+    /// Drops inherited deliveries whose timers have ended, or whose attempts the store has counted.
+    pub(super) fn drop_old_inherited(&mut self) {
         let fetch = |call: &Pending| matches!(call, Pending::Fetch(_));
         if !self.inherited.is_empty() && self.has_read_past() && !self.calls.iter().any(fetch) {
             let table = &self.table;

@@ -77,9 +77,9 @@ impl Engine {
         let budget = self.options.memory_bytes;
         let preload = reach(self.options.preload_ms, used, budget);
         let owned = self.partitions.iter().flatten().count().max(1) as u64;
-        let room = budget.saturating_sub(used) / owned;
-        let max_timers = ((room / ENTRY_BYTES) as usize).clamp(LEAST_TIMERS, LOAD_TIMERS);
-        let max_bytes = (room as usize).clamp(64 * 1024, LOAD_BYTES);
+        let free = budget.saturating_sub(used) / owned;
+        let max_timers = ((free / ENTRY_BYTES) as usize).clamp(LEAST_TIMERS, LOAD_TIMERS);
+        let max_bytes = (free as usize).clamp(64 * 1024, LOAD_BYTES);
         let backlog = if used >= budget { LEAST_BACKLOG } else { BACKLOG };
         let behind = |p: &Partition| p.horizon < now.time;
         let wants = |p: &&mut Box<Partition>| {
@@ -123,7 +123,7 @@ impl Engine {
         }
         if let Some(p) = self.partition(at) {
             p.horizon = p.horizon.max(loaded.horizon);
-            p.drop_old_words();
+            p.drop_old_inherited();
         }
     }
 
@@ -137,14 +137,14 @@ impl Engine {
         let dest = self.roster.dest_ix(&record.timer.dest);
         self.roster.dest_mut(dest).entries += 1;
         let Some(p) = self.partitions[usize::from(at.0)].as_deref_mut() else { return };
-        if p.word(&record).is_none() {
+        if p.inherited_delivery(&record).is_none() {
             p.inherited.remove(&id);
         }
         let sent = p.inherited.get(&id);
         let covered = covered || sent.is_some();
         if let Some(f) = sent {
-            // The store knows of one attempt at most that a claim covers; the word may be of a
-            // later one.
+            // The store knows of one attempt at most that a claim covers; the inherited delivery
+            // may be of a later one.
             record.progress.failed = f.attempt - 1;
         }
         let state = match sent.filter(|f| f.until > now.time) {
@@ -224,13 +224,13 @@ impl Engine {
     }
 
     /// Takes a timer out of memory, whatever it is doing, and gives back what it held. With it goes
-    /// the word that the predecessor left of it: the store has its outcome, or has counted it.
+    /// its inherited delivery: the store has the outcome, or has counted it.
     pub(super) fn forget(&mut self, id: TimerId) -> Option<Record> {
         self.partition(id.partition())?.inherited.remove(&id);
         self.take_out(id)
     }
 
-    /// The same for what is going to be read anew: the word still counts.
+    /// The same for what is going to be read anew: its inherited delivery still counts.
     pub(super) fn take_out(&mut self, id: TimerId) -> Option<Record> {
         let entry = self.partition(id.partition())?.table.remove(id)?;
         self.retire(id, &entry);
@@ -274,8 +274,8 @@ impl Engine {
         let Some(epoch) = self.partition(at).map(|p| p.epoch) else { return };
         for row in page.rows.into_iter().filter(|r| r.epoch != epoch) {
             let id = row.record.timer.id;
-            let word = self.partition(at).and_then(|p| p.word(&row.record));
-            let awaited = word.is_some_and(|f| f.until > now.time);
+            let inherited = self.partition(at).and_then(|p| p.inherited_delivery(&row.record));
+            let awaited = inherited.is_some_and(|f| f.until > now.time);
             if awaited {
                 let fire = row.record.timer.due;
                 self.adopt(now, row.record, fire, false);

@@ -106,7 +106,7 @@ impl Engine {
                 _ if stuck => 0,
                 pace if hurry => pace,
                 pace if self.full => pace * 8,
-                // There is room: who makes progress is not parked.
+                // Memory is free: who makes progress is not parked.
                 _ => continue,
             };
             let patience = usize::try_from(patience).unwrap_or(usize::MAX);
@@ -208,13 +208,13 @@ impl Engine {
             let d = self.roster.dest(dest);
             let coming = d.ready.len() as u64 + u64::from(d.returning);
             let fetches = d.parks.values().filter(|p| p.fetching).count() as u64;
-            let room = free.saturating_sub(coming + fetches * u64::from(RETURN_PAGE));
+            let wanted = free.saturating_sub(coming + fetches * u64::from(RETURN_PAGE));
             // The partitions take turns, so that one that is parked in all the time does not keep
             // the others' waiting.
             let turns = d.parks.range(d.unpark_from..).chain(&d.parks);
             let next = turns.filter(|(_, p)| !p.fetching && p.count > 0).map(|(at, _)| *at).next();
-            let Some(at) = next.filter(|_| room > 0) else { return };
-            let (name, limit) = (d.name.clone(), room.min(u64::from(RETURN_PAGE)) as u32);
+            let Some(at) = next.filter(|_| wanted > 0) else { return };
+            let (name, limit) = (d.name.clone(), wanted.min(u64::from(RETURN_PAGE)) as u32);
             let d = self.roster.dest_mut(dest);
             d.unpark_from = PartitionId(at.0.saturating_add(1));
             if let Some(park) = d.parks.get_mut(&at) {

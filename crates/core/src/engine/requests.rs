@@ -270,8 +270,8 @@ impl Engine {
             && p.awaits_timers()
             && p.table.by_key(&(dest.clone(), key.clone())).is_none()
         {
-            // Words name no keys: it may be one that the predecessor has sent, and no claim in the
-            // store tells.
+            // Inherited deliveries name no keys: it may be one that the predecessor has sent, and
+            // no claim in the store shows it.
             let text = format!("partition {at} was taken over and is still being read: try again later");
             return Err(failed(ErrorCode::Overloaded, text));
         }

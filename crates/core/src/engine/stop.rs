@@ -1,4 +1,4 @@
-//! Stopping in good order: refuse, drain, leave word, release.
+//! Stopping in good order: refuse, drain, release with a list of what is under way.
 
 use mtimer_protocol::ServerMessage;
 use mtimer_types::PartitionId;
@@ -18,7 +18,7 @@ impl Engine {
         self.effects.extend(sessions.into_iter().map(|s| Effect::Send(s, ServerMessage::Closing)));
     }
 
-    /// Releases every partition, with word of the deliveries that are still under way.
+    /// Releases every partition, with a list of the deliveries that are still under way.
     pub(super) fn release(&mut self, now: Now) {
         if matches!(self.phase, Phase::Releasing | Phase::Released) {
             return;

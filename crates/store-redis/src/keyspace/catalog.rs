@@ -236,14 +236,14 @@ impl Catalog {
         let mut width = width;
         loop {
             let mut candidates = timer.candidates(track, width);
-            let has_room = |slot: &SlotKey| self.slots.get(slot).is_none_or(|entry| !entry.is_full());
+            let has_space = |slot: &SlotKey| self.slots.get(slot).is_none_or(|entry| !entry.is_full());
             let Some(narrower) = width.narrower() else {
                 // The last level of a second takes in everything that is left.
                 let mut last = SlotKey { track, width, start: 0, sibling: 0 };
-                return candidates.inspect(|slot| last = *slot).find(has_room).unwrap_or(last);
+                return candidates.inspect(|slot| last = *slot).find(has_space).unwrap_or(last);
             };
             if self.takes_in(track, width, timer.fire)
-                && let Some(slot) = candidates.find(has_room)
+                && let Some(slot) = candidates.find(has_space)
             {
                 return slot;
             }

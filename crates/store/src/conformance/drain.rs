@@ -248,13 +248,13 @@ pub(super) async fn after_a_handover(mut kit: Kit) {
     let first = kit.owner().await;
     let timers = mixed(&kit, 60);
     first.add_all(&timers).await;
-    let word = timers[..20].iter().map(|t| crate::InFlight {
+    let left = timers[..20].iter().map(|t| crate::InFlight {
         id: t.id,
         attempt: 1,
         session: 1,
         until: kit.now + MINUTE,
     });
-    first.lane.release(word.collect()).await.unwrap();
+    first.lane.release(left.collect()).await.unwrap();
     let second = kit.owner().await;
     assert_eq!(second.in_flight.len(), 20);
     each(&second, &timers, |t| vec![settle(t.id, Verdict::Ack)]).await;

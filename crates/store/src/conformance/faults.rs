@@ -1,4 +1,4 @@
-//! Lost answers, a store that is away, a store without room. A test whose fault the site cannot
+//! Lost answers, a store that is away, a store that is full. A test whose fault the site cannot
 //! provoke says so and passes.
 
 use mtimer_types::{Ended, Key, KeyPolicy, Target, Time, Timer};
@@ -186,7 +186,7 @@ pub(super) async fn a_lane_survives_many_outages(kit: Kit) {
     pair.check_all().await.unwrap();
 }
 
-/// A partition with a timer in each place, and then no room for more.
+/// A partition with a timer in each place, and then no memory for more.
 async fn full(kit: &mut Kit) -> Option<(Owner, Vec<Timer>)> {
     let owner = kit.owner().await;
     let timers: Vec<_> =
@@ -197,7 +197,7 @@ async fn full(kit: &mut Kit) -> Option<(Owner, Vec<Timer>)> {
     kit.fault(Fault::OutOfMemory(true)).await.then_some((owner, timers))
 }
 
-pub(super) async fn without_room_what_adds_is_refused(mut kit: Kit) {
+pub(super) async fn a_full_store_refuses_what_adds(mut kit: Kit) {
     let Some((owner, timers)) = full(&mut kit).await else { return };
     let before = owner.state().await;
     let target = Target::Id(timers[3].id);
@@ -212,7 +212,7 @@ pub(super) async fn without_room_what_adds_is_refused(mut kit: Kit) {
     kit.fault(Fault::OutOfMemory(false)).await;
 }
 
-pub(super) async fn without_room_everything_else_goes_on(mut kit: Kit) {
+pub(super) async fn a_full_store_does_everything_else(mut kit: Kit) {
     let Some((owner, timers)) = full(&mut kit).await else { return };
     let id = |n: usize| timers[n].id;
     owner.claim(kit.now + SECOND).await;
@@ -232,7 +232,7 @@ pub(super) async fn without_room_everything_else_goes_on(mut kit: Kit) {
     kit.fault(Fault::OutOfMemory(false)).await;
 }
 
-pub(super) async fn without_room_a_batch_is_refused_in_part_only(mut kit: Kit) {
+pub(super) async fn a_full_store_refuses_a_batch_in_part_only(mut kit: Kit) {
     let Some((owner, timers)) = full(&mut kit).await else { return };
     let new = kit.timer(kit.now);
     let ops = vec![
@@ -248,7 +248,7 @@ pub(super) async fn without_room_a_batch_is_refused_in_part_only(mut kit: Kit) {
     kit.fault(Fault::OutOfMemory(false)).await;
 }
 
-pub(super) async fn a_refusal_for_want_of_room_is_not_final(mut kit: Kit) {
+pub(super) async fn a_refusal_by_a_full_store_is_not_final(mut kit: Kit) {
     let Some((owner, timers)) = full(&mut kit).await else { return };
     let new = kit.timer(kit.now);
     let request = RequestId(unique());

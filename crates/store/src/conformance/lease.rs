@@ -316,7 +316,7 @@ pub(super) async fn terms_rise_over_a_restart(mut kit: Kit) {
     assert!(two.win_in_time().await.term > lease.term);
 }
 
-pub(super) async fn without_room_it_goes_on(mut kit: Kit) {
+pub(super) async fn in_a_full_store_it_goes_on(mut kit: Kit) {
     let Some((one, two)) = brokers(&mut kit).await else { return };
     let old = one.win(LONG).await;
     if !kit.fault(Fault::OutOfMemory(true)).await {

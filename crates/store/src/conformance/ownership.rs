@@ -261,7 +261,7 @@ pub(super) async fn release_closes_the_lane(mut kit: Kit) {
     assert_eq!(next.fires().await, [(timer.id, kit.now)], "only what came before the release was done");
 }
 
-pub(super) async fn release_leaves_word_of_deliveries_under_way(mut kit: Kit) {
+pub(super) async fn release_hands_over_deliveries_under_way(mut kit: Kit) {
     let first = kit.owner().await;
     let rows: Vec<_> = (1..4).map(|attempt| delivery(&kit, attempt)).collect();
     first.lane.release(rows.clone()).await.unwrap();
@@ -269,7 +269,7 @@ pub(super) async fn release_leaves_word_of_deliveries_under_way(mut kit: Kit) {
     assert_eq!(sorted(second.in_flight), sorted(rows));
 }
 
-pub(super) async fn word_of_deliveries_stays_until_the_next_release(mut kit: Kit) {
+pub(super) async fn handed_over_deliveries_stay_until_the_next_release(mut kit: Kit) {
     let first = kit.owner().await;
     let rows = vec![delivery(&kit, 1), delivery(&kit, 2)];
     first.lane.release(rows.clone()).await.unwrap();
@@ -278,7 +278,7 @@ pub(super) async fn word_of_deliveries_stays_until_the_next_release(mut kit: Kit
     assert_eq!(
         sorted(third.in_flight.clone()),
         sorted(rows),
-        "the second owner died: its predecessor's word stays"
+        "the second owner died: its predecessor's list stays"
     );
     let own = vec![delivery(&kit, 5)];
     third.lane.release(own.clone()).await.unwrap();

@@ -1,4 +1,4 @@
-//! A release in good order, and what the next owner makes of the word that was left.
+//! A release in good order, and what the next owner makes of the deliveries that it lists.
 
 use mtimer_store::{Batch, InFlight, Op, Verdict};
 use mtimer_types::Key;
@@ -7,7 +7,7 @@ use super::*;
 use crate::engine::hash::Seeded;
 use crate::engine::partition::{Partition, Pending};
 
-/// One of these is delivered by an owner that then stops in good order, and leaves word of it.
+/// One of these is delivered by an owner that then stops in good order, and lists it.
 fn left_under_way(timer: impl FnOnce(&mut Timer)) -> (MemoryStore, Delivery, u64) {
     let store = MemoryStore::new(1);
     let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
@@ -19,13 +19,13 @@ fn left_under_way(timer: impl FnOnce(&mut Timer)) -> (MemoryStore, Delivery, u64
     (store, d, rig.ms)
 }
 
-/// The words that whoever acquires the partition next is given.
-fn words(store: &MemoryStore, term: u64, ms: u64) -> usize {
-    Rig::acquired(store.clone(), term, ms, EngineOptions::default()).words()
+/// How many deliveries whoever acquires the partition next inherits.
+fn inherited(store: &MemoryStore, term: u64, ms: u64) -> usize {
+    Rig::acquired(store.clone(), term, ms, EngineOptions::default()).inherited()
 }
 
 #[test]
-fn a_graceful_stop_leaves_word_and_the_next_owner_honours_it() {
+fn a_graceful_stop_lists_deliveries_and_the_next_owner_honours_it() {
     let store = MemoryStore::new(1);
     let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
     rig.join(1, "a", 10);
@@ -64,7 +64,7 @@ fn an_outcome_that_comes_before_its_inherited_timer_is_loaded_is_to_be_offered_a
     let t = rig.timer("a", 1);
     let d = rig.deliver(1, t);
     rig.stop();
-    // The release took the claims back: in the store nothing but the word of it tells that it was
+    // The release took the claims back: in the store nothing but the list shows that it was
     // sent.
     let mut next = Rig::acquired(store, 2, rig.ms, EngineOptions::default());
     next.join(1, "a", 10);
@@ -187,7 +187,7 @@ fn a_stop_answers_what_waited_for_another_edit_of_its_key() {
 }
 
 #[test]
-fn what_was_taken_after_a_replay_is_unconfirmed_although_an_old_word_of_it_is_left() {
+fn what_was_taken_after_a_replay_is_unconfirmed_although_an_old_delivery_of_it_is_listed() {
     let (store, d, ms) = left_under_way(|t| {
         t.mode = Mode::AtMostOnce;
         t.callback_timeout_ms = Some(60_000);
@@ -212,38 +212,38 @@ fn what_was_taken_after_a_replay_is_unconfirmed_although_an_old_word_of_it_is_le
 }
 
 #[test]
-fn words_of_what_has_ended_are_not_handed_on() {
+fn deliveries_that_have_ended_are_not_handed_on() {
     let (store, d, ms) = left_under_way(|t| t.callback_timeout_ms = Some(60_000));
     let mut second = Rig::on(store.clone(), 2, ms, EngineOptions::default());
     second.join(1, "a", 10);
     second.settle(1, &d, HandlerOutcome::Ok);
     second.run(5);
-    assert_eq!((second.refusals(), second.words()), (vec![], 0));
-    // It dies, and its successor is given the old word.
+    assert_eq!((second.refusals(), second.inherited()), (vec![], 0));
+    // It dies, and its successor is given the old list.
     let mut third = Rig::acquired(store.clone(), 3, second.ms, EngineOptions::default());
-    assert_eq!(third.words(), 1);
+    assert_eq!(third.inherited(), 1);
     third.run(5_000);
-    assert_eq!(third.words(), 0);
+    assert_eq!(third.inherited(), 0);
     third.stop();
-    assert_eq!(words(&store, 4, third.ms), 0);
+    assert_eq!(inherited(&store, 4, third.ms), 0);
 }
 
 #[test]
-fn words_of_what_ends_with_the_ownership_are_handed_on_once() {
+fn deliveries_that_end_with_the_ownership_are_handed_on_once() {
     let (store, d, ms) = left_under_way(|t| t.callback_timeout_ms = Some(60_000));
     let mut second = Rig::on(store.clone(), 2, ms, EngineOptions::default());
     second.join(1, "a", 10);
-    // Whether the store takes its outcome is open when the word is left.
+    // Whether the store takes its outcome is open when the list is written.
     second.settle(1, &d, HandlerOutcome::Ok);
     second.stop();
     let mut third = Rig::on(store.clone(), 3, second.ms, EngineOptions::default());
     third.run(5_000);
     third.stop();
-    assert_eq!(words(&store, 4, third.ms), 0);
+    assert_eq!(inherited(&store, 4, third.ms), 0);
 }
 
 #[test]
-fn the_word_of_a_replaced_timer_goes_with_it() {
+fn the_inherited_delivery_of_a_replaced_timer_goes_with_it() {
     let key = Key::new("order-1").unwrap();
     let (store, _, ms) = left_under_way(|t| {
         t.callback_timeout_ms = Some(60_000);
@@ -251,16 +251,16 @@ fn the_word_of_a_replaced_timer_goes_with_it() {
     });
     let mut second = Rig::on(store, 2, ms, EngineOptions::default());
     second.join(1, "a", 10);
-    assert_eq!(second.words(), 1);
+    assert_eq!(second.inherited(), 1);
     let mut timer = second.timer("a", 60_000);
     timer.key = Some(key);
     second.ask(1, vec![RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Replace }]);
     second.run(5);
-    assert_eq!(second.words(), 0);
+    assert_eq!(second.inherited(), 0);
 }
 
 #[test]
-fn the_word_of_what_is_still_under_way_is_handed_on() {
+fn a_delivery_that_is_still_under_way_is_handed_on() {
     let (store, d, ms) = left_under_way(|t| t.callback_timeout_ms = Some(60_000));
     let mut second = Rig::on(store.clone(), 2, ms, EngineOptions::default());
     second.join(1, "a", 10);
@@ -288,7 +288,7 @@ fn left_and_parked() -> (MemoryStore, Delivery, Rig) {
 #[test]
 fn a_cancel_of_what_was_left_under_way_and_then_parked_ends_it() {
     let (_, d, mut next) = left_and_parked();
-    assert_eq!(next.words(), 0);
+    assert_eq!(next.inherited(), 0);
     next.ask(1, vec![RequestOp::Cancel { target: Target::Id(d.id), request: 1 }]);
     next.run(5);
     assert_eq!(next.take_replies(), [OpReply::TooLate(d.id)]);
@@ -296,12 +296,12 @@ fn a_cancel_of_what_was_left_under_way_and_then_parked_ends_it() {
 }
 
 #[test]
-fn a_cancel_of_what_is_parked_and_has_an_old_word_ends_it() {
+fn a_cancel_of_what_is_parked_and_has_an_inherited_delivery_ends_it() {
     let (store, d, next) = left_and_parked();
-    // The next owner has the word, and has not looked for its timer yet.
+    // The next owner has the list, and has not looked for its timer yet.
     let mut third = Rig::acquired(store, 3, next.ms, EngineOptions::default());
     third.join(1, "b", 1);
-    assert_eq!(third.words(), 1);
+    assert_eq!(third.inherited(), 1);
     third.ask(1, vec![RequestOp::Cancel { target: Target::Id(d.id), request: 1 }]);
     third.run(5);
     assert_eq!(third.take_replies(), [OpReply::TooLate(d.id)]);
@@ -418,34 +418,34 @@ fn unconfirmed_timers_are_trimmed_by_count_and_by_age_and_that_is_counted() {
 }
 
 #[test]
-fn words_are_kept_until_all_that_was_sent_before_has_been_read() {
+fn inherited_deliveries_are_kept_until_all_that_was_sent_before_has_been_read() {
     let since = Time::from_ms(5_000);
     let id = TimerId::from_u128(1);
-    let words_left = |horizon, call: Option<Pending>| {
+    let left = |horizon, call: Option<Pending>| {
         let mut p = Partition::new(P, Epoch(2), Time::ZERO, since, Seeded(1));
         p.horizon = Time::from_ms(horizon);
         p.calls.extend(call);
         p.inherited.insert(id, InFlight { id, attempt: 1, session: 1, until: since });
-        p.drop_old_words();
+        p.drop_old_inherited();
         p.inherited.len()
     };
     // The predecessor's clock may have been ahead by a second.
-    assert_eq!(words_left(5_999, None), 1);
-    assert_eq!(words_left(6_000, Some(Pending::Taken)), 1);
-    assert_eq!(words_left(6_000, Some(Pending::Fetch(id))), 1);
-    assert_eq!(words_left(6_000, None), 0);
+    assert_eq!(left(5_999, None), 1);
+    assert_eq!(left(6_000, Some(Pending::Taken)), 1);
+    assert_eq!(left(6_000, Some(Pending::Fetch(id))), 1);
+    assert_eq!(left(6_000, None), 0);
 }
 
 #[test]
-fn a_word_whose_timer_is_not_loaded_yet_is_handed_on() {
+fn an_inherited_delivery_whose_timer_is_not_loaded_yet_is_handed_on() {
     let (store, _, ms) = left_under_way(|t| t.callback_timeout_ms = Some(60_000));
     let mut second = Rig::acquired(store.clone(), 2, ms, EngineOptions::default());
     second.stop();
-    assert_eq!(words(&store, 3, ms), 1);
+    assert_eq!(inherited(&store, 3, ms), 1);
 }
 
 #[test]
-fn an_edit_by_key_right_after_a_takeover_waits_only_if_there_is_a_word() {
+fn an_edit_by_key_right_after_a_takeover_waits_only_if_there_is_an_inherited_delivery() {
     let mut rig = Rig::acquired(MemoryStore::new(1), 1, 0, EngineOptions::default());
     rig.join(1, "a", 10);
     let target = Target::Key(dest("a"), Key::new("order-1").unwrap());

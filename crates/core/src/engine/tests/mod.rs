@@ -255,8 +255,8 @@ impl Rig {
         self.lane.get(Target::Id(id)).now_or_never().unwrap().unwrap().map(|(_, place)| place)
     }
 
-    /// How many deliveries of predecessors the engine has word of.
-    fn words(&mut self) -> usize {
+    /// How many deliveries the engine has inherited from predecessors.
+    fn inherited(&mut self) -> usize {
         self.engine.partition(P).unwrap().inherited.len()
     }
 

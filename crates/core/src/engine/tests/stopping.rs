@@ -223,7 +223,7 @@ fn a_broker_is_released_when_the_store_has_its_partitions_back() {
 }
 
 #[test]
-fn a_handover_waits_for_a_take_and_leaves_word_of_its_delivery() {
+fn a_handover_waits_for_a_take_and_lists_its_delivery() {
     for way in ["queued", "asked", "refused for now"] {
         let mut rig = rig();
         let once = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 50) };
@@ -246,7 +246,7 @@ fn a_handover_waits_for_a_take_and_leaves_word_of_its_delivery() {
         assert_eq!(rig.take_deliveries().len(), 1, "{way}");
         assert_eq!(rig.ended, Some(LaneError::Closed));
         let mut next = Rig::acquired(rig.store, 2, rig.ms, EngineOptions::default());
-        assert_eq!(next.words(), 1, "{way}");
+        assert_eq!(next.inherited(), 1, "{way}");
     }
 }
 
@@ -395,7 +395,7 @@ fn a_cancel_of_a_retry_that_was_filed_with_the_release_ends_the_timer() {
         let mut second = Rig::on(first.store.clone(), 2, first.ms, EngineOptions::default());
         second.join(1, "a", 10);
         second.run(10);
-        // The retry goes to the store together with the release, which hands the old word on.
+        // The retry goes to the store together with the release, which hands the old list on.
         retry(&mut second, &d, A_MONTH);
         second.stop();
         let mut third = Rig::on(first.store, 3, second.ms, EngineOptions::default());
