@@ -29,6 +29,9 @@ impl Keeping {
         let ready: Value = serde_json::from_str(&broker.line()).unwrap();
         let addr = ready["listening"].as_str().unwrap().to_owned();
         let this = Self { replica, _master: master, _broker: broker, addr };
+        // What is answered first comes after the wait for replicas to have the acquisition.
+        run(&["schedule", "--group", "g", "--app", "a", "--in", "1h", "--broker", &this.addr]).ok();
+        wait_for("safe acquisition", || (this.log() == [0, 0, 0]).then_some(()));
         this.replica.freeze();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("timers.ndjson");
