@@ -1,5 +1,6 @@
 //! Acquiring a partition: its owner record, then what an owner knows by heart.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use mtimer_store::{Acquire, AcquireError, Health, InFlight, LaneError, StoreError};
@@ -95,6 +96,7 @@ where
         moved: MovedFilter::default(),
         // The epoch is the store's clock, or above it.
         ended: EndedFilter::new(Bucket::of(Time::from_ms(granted.epoch.0))),
+        taken: HashSet::new(),
         dests: Destinations::default(),
         unreadable: Unreadable::default(),
         prior_claim: granted.prior_claim,

@@ -14,7 +14,7 @@ use std::mem::discriminant;
 
 use mtimer_store::decide::{At, Row};
 use mtimer_store::view::{Changes, KeyChange, RowChange};
-use mtimer_types::{SlotWidth, Time, TimerId};
+use mtimer_types::{Ended, SlotWidth, Time, TimerId};
 
 use super::lookup::Locations;
 use super::owner::Owner;
@@ -48,6 +48,9 @@ pub(crate) struct Draft {
     unmoved: ByKey<u8, 1>,
     /// Keys that become free if they still name the timer: field, id.
     freed: ByKey<(), 2>,
+    /// At-most-once timers that are taken, and that are not taken any more.
+    taken: Vec<TimerId>,
+    no_more_taken: Vec<TimerId>,
     pub(crate) placements: Placements,
     /// Timers that are filed anew in the slot in which they are.
     refiled: Vec<(SlotKey, TimerId)>,
@@ -75,6 +78,8 @@ pub(crate) struct Note {
     refiled: Vec<(SlotKey, TimerId)>,
     moved: Vec<TimerId>,
     moved_back: Vec<TimerId>,
+    taken: Vec<TimerId>,
+    no_more_taken: Vec<TimerId>,
     remembered: Vec<Hash>,
     bucket: Option<Bucket>,
     position: u64,
@@ -89,6 +94,18 @@ impl Draft {
     /// A key becomes free if it still names the timer.
     pub(crate) fn free(&mut self, key: KeyField, id: TimerId) {
         self.freed.push((), [&key, &id.to_bytes()]);
+    }
+
+    /// A timer that this owner has taken ends.
+    pub(crate) fn end_taken(&mut self, shelf: u8, id: TimerId) {
+        self.unmoved.push(shelf, [&id.to_bytes()]);
+        self.moved_back.push(id);
+        self.unlist_taken(id);
+    }
+
+    fn unlist_taken(&mut self, id: TimerId) {
+        self.unlisted.push(ListingKey::Taken, [&id.to_bytes()]);
+        self.no_more_taken.push(id);
     }
 
     fn set(&mut self, hash: HashKey, field: &[u8], value: &[u8]) {
@@ -109,18 +126,23 @@ impl Owner {
         if changes.keys.iter().any(|key| key.after.is_some()) {
             draft.set(HashKey::AppKeys, b"", &LARGE);
         }
-        let bucket = Bucket::of(now);
         for (id, how) in &changes.ended {
-            self.remember(draft, bucket, &id.to_bytes(), &encode_ended(*how));
+            self.remember_end(draft, *id, *how, now);
         }
         for (request, answer) in &changes.answered {
             if let Some(answer) = encode_answer(answer) {
-                self.remember(draft, bucket, &request_field(*request), &answer);
+                self.remember(draft, &request_field(*request), &answer, now);
             }
         }
     }
 
-    fn remember(&self, draft: &mut Draft, bucket: Bucket, field: &[u8], outcome: &[u8]) {
+    /// Remembers how a timer has ended.
+    pub(crate) fn remember_end(&self, draft: &mut Draft, id: TimerId, how: Ended, now: Time) {
+        self.remember(draft, &id.to_bytes(), &encode_ended(how), now);
+    }
+
+    fn remember(&self, draft: &mut Draft, field: &[u8], outcome: &[u8], now: Time) {
+        let bucket = Bucket::of(now);
         draft.set(HashKey::Ended(bucket), field, outcome);
         draft.remembered.push(self.secret.bytes(field));
         draft.bucket = Some(bucket);
@@ -222,7 +244,10 @@ impl Owner {
                 draft.index.push(ListingKey::Park, [b"0", number.to_string().as_bytes()]);
                 ListingKey::ParkOf(number)
             }
-            At::Taken { .. } => ListingKey::Taken,
+            At::Taken { .. } => {
+                draft.taken.push(row.id());
+                ListingKey::Taken
+            }
             At::Unconfirmed { .. } => ListingKey::Unconfirmed,
             At::Dead { .. } => ListingKey::Dead,
         };
@@ -237,7 +262,7 @@ impl Owner {
                 let number = self.dests.intern(&row.record.timer.dest);
                 return draft.unparked.push(number, [&row.id().to_bytes()]);
             }
-            At::Taken { .. } => ListingKey::Taken,
+            At::Taken { .. } => return draft.unlist_taken(row.id()),
             At::Unconfirmed { .. } => ListingKey::Unconfirmed,
             At::Dead { .. } => ListingKey::Dead,
         };
@@ -332,6 +357,8 @@ impl Owner {
             refiled: draft.refiled,
             moved: draft.moved,
             moved_back: draft.moved_back,
+            taken: draft.taken,
+            no_more_taken: draft.no_more_taken,
             remembered: draft.remembered,
             bucket: draft.bucket,
             position: self.position,
@@ -358,6 +385,8 @@ impl Owner {
         note.refiled.into_iter().for_each(|(slot, id)| self.catalog.removed(slot, [id]));
         note.moved.into_iter().for_each(|id| self.moved.add(self.secret.id(id)));
         note.moved_back.into_iter().for_each(|id| self.moved.remove(self.secret.id(id)));
+        self.taken.extend(note.taken);
+        note.no_more_taken.iter().for_each(|id| _ = self.taken.remove(id));
         if let Some(bucket) = note.bucket {
             note.remembered.iter().for_each(|field| self.ended.add(bucket, *field));
         }

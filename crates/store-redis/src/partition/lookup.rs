@@ -7,10 +7,10 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use mtimer_store::LaneError;
 use mtimer_store::decide::{Row, Table};
 use mtimer_store::record::RecordError;
 use mtimer_store::view::{Fact, Need, View};
+use mtimer_store::{Answer, LaneError};
 use mtimer_types::{Destination, Key, Time, TimerId};
 use redis::{Cmd, Pipeline};
 
@@ -158,14 +158,7 @@ impl Owner {
                 }
                 Query::Answered { request, buckets } => {
                     let value = buckets.into_iter().find_map(|ticket| found.value(ticket));
-                    let answer = value.and_then(|value| {
-                        let answer = decode_answer(value);
-                        if answer.is_none() {
-                            self.unreadable.report_answer(self.partition());
-                        }
-                        answer
-                    });
-                    view.learn(Fact::Answered(request, answer));
+                    view.learn(Fact::Answered(request, value.and_then(|value| self.readable_answer(value))));
                 }
             }
         }
@@ -174,8 +167,18 @@ impl Owner {
             locations.insert(id, if row.is_some() { at } else { Location::Moved });
             view.learn(Fact::Row(id, row));
         }
-        // A key outlives its timer, or what made it die, if an owner dies while its write is cut
-        // off half way: it is free.
+        self.find_holders(held, view, locations, now).await
+    }
+
+    /// Tells the view which timers have the keys that name them. A key outlives its timer, or what
+    /// made it die, if an owner dies while its write is cut off half way: it is free.
+    async fn find_holders(
+        &mut self,
+        held: Vec<(Destination, Key, TimerId)>,
+        view: &mut View,
+        locations: &mut Locations,
+        now: Time,
+    ) -> Result<(), LaneError> {
         let holders: Vec<_> = held.iter().map(|(.., holder)| Need::Row(*holder)).collect();
         if holders.iter().any(|row| !view.knows(row)) {
             Box::pin(self.learn(view, locations, holders, now)).await?;
@@ -279,6 +282,14 @@ impl Owner {
             rows.push((id, row, Location::Slot { slot, is_implied: false }));
         }
         Ok(rows)
+    }
+
+    fn readable_answer(&mut self, value: &[u8]) -> Option<Answer> {
+        let answer = decode_answer(value);
+        if answer.is_none() {
+            self.unreadable.report_answer(self.partition());
+        }
+        answer
     }
 
     /// What was read; `None` for what is damaged, which is reported: it must not take others, or

@@ -3,10 +3,11 @@
 //! Invariant: whenever no call is being worked off, this is true of what the store has under the
 //! owner's sequence number.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use mtimer_store::LaneError;
-use mtimer_types::{Epoch, PartitionId, Time};
+use mtimer_types::{Epoch, PartitionId, Time, TimerId};
 use redis::Pipeline;
 
 use super::destinations::Destinations;
@@ -30,6 +31,8 @@ pub(crate) struct Owner {
     pub(super) catalog: Catalog,
     pub(super) moved: MovedFilter,
     pub(super) ended: EndedFilter,
+    /// At-most-once timers that this owner has taken. Each is in `moved`, and nowhere else.
+    pub(super) taken: HashSet<TimerId>,
     pub(super) dests: Destinations,
     pub(super) unreadable: Unreadable,
     /// The highest claim of the owners before.

@@ -1,8 +1,8 @@
 //! A turn: read what a batch needs, decide, write the result, answer.
 //!
-//! A plain acknowledgement of a timer that can only be at one place is written without reading it
-//! first: nearly all timers end so. If it was not there after all it goes through a second turn,
-//! which looks for it.
+//! An acknowledgement of a timer that can only be at one place is written without reading it first:
+//! nearly all timers end so. If it was not there after all it goes through a second turn, which
+//! looks for it.
 //!
 //! What would make a full store fuller is refused, and the rest decided anew without it. So is what
 //! clients ask for, if too long has passed since it was handed over: it may be a repeat of what the
@@ -34,11 +34,11 @@ const TURN_OPS: usize = 256;
 const TURN_BYTES: usize = 256 << 10;
 
 /// An acknowledgement that is written blind: the operation's place in the batch, the timer, its
-/// slot.
+/// slot. `None`: this owner has taken it.
 struct BlindAck {
     at: usize,
     id: TimerId,
-    slot: SlotKey,
+    slot: Option<SlotKey>,
 }
 
 /// What is refused of a turn.
@@ -160,7 +160,12 @@ impl Owner {
         draft.adds = decided.answers.iter().any(is_unseen);
         self.draft(&mut draft, &decided.changes, &locations, now);
         for ack in &blind {
-            draft.leave(ack.slot, ack.id);
+            if let Some(slot) = ack.slot {
+                draft.leave(slot, ack.id);
+            } else {
+                draft.end_taken(self.secret.id(ack.id).shelf(), ack.id);
+                self.remember_end(&mut draft, ack.id, Ended::Acknowledged, now);
+            }
             if let Op::Settle { timer: Some(timer), .. } = &ops[ack.at]
                 && let Some(key) = &timer.key
             {
@@ -209,7 +214,7 @@ impl Owner {
         Ok(Ok(answers.into_iter().flatten().collect()))
     }
 
-    /// The acknowledgements that may be written blind: of timers that can be in one slot only, and
+    /// The acknowledgements that may be written blind: of timers that can be at one place only, and
     /// that no other operation of the turn is about.
     fn blind_acks(&self, ops: &[Op]) -> Vec<BlindAck> {
         if !ops.iter().any(|op| matches!(op, Op::Settle { verdict: Verdict::Ack, timer: Some(_), .. })) {
@@ -223,12 +228,18 @@ impl Owner {
         let ack = |(at, op): (usize, &Op)| {
             let Op::Settle { id, verdict: Verdict::Ack, timer: Some(timer) } = op else { return None };
             let id = *id;
-            let is_plain = timer.mode == Mode::AtLeastOnce
-                && named.get(&id) == Some(&1)
-                && timer.key.as_ref().is_none_or(|key| !any_key && !keys.contains(key))
-                && !self.moved.may_have(self.secret.id(id));
+            let is_alone = named.get(&id) == Some(&1)
+                && timer.key.as_ref().is_none_or(|key| !any_key && !keys.contains(key));
+            if !is_alone {
+                return None;
+            }
+            if timer.mode == Mode::AtMostOnce {
+                return self.taken.contains(&id).then_some(BlindAck { at, id, slot: None });
+            }
             match self.catalog.candidates(id)[..] {
-                [slot] if is_plain && self.catalog.knows_ids(slot) => Some(BlindAck { at, id, slot }),
+                [slot] if self.catalog.knows_ids(slot) && !self.moved.may_have(self.secret.id(id)) => {
+                    Some(BlindAck { at, id, slot: Some(slot) })
+                }
                 _ => None,
             }
         };
