@@ -11,7 +11,7 @@ use super::queue::Queued;
 use super::recent::RecentIds;
 use super::requests::{OpCtx, OpenRequest, check_age};
 use super::table::{Entry, State};
-use super::{Engine, GATHER_MS, Phase};
+use super::{Engine, GATHER_MS, Phase, TICK_MS};
 use crate::api::{Call, CallAnswer, Counter, Effect, Now};
 
 /// Bytes of timers of one batch however small the budget is: one large timer.
@@ -56,13 +56,15 @@ impl Engine {
 
     /// Makes batches of what is queued, each with a claim if one is wanted.
     pub(super) fn commit(&mut self, now: Now) {
-        let all = self.is_gathering(now);
+        let tick = now.time.as_ms() / TICK_MS;
+        let ticked = std::mem::replace(&mut self.ticked, tick) != tick;
+        let all = std::mem::take(&mut self.short) || self.phase != Phase::Running;
         if self.phase == Phase::Releasing {
             return;
         }
         // What waited for an operation of the same key has its turn when that is answered.
         loop {
-            let overtaken = self.make_batches(now, all);
+            let overtaken = self.make_batches(now, ticked, all);
             if overtaken.is_empty() {
                 return;
             }
@@ -70,34 +72,31 @@ impl Engine {
         }
     }
 
-    /// Whether what may wait goes now, of all partitions.
-    fn is_gathering(&mut self, now: Now) -> bool {
-        let tick = now.time.as_ms() / GATHER_MS;
-        let moved = std::mem::replace(&mut self.gathered, tick) != tick;
-        let short = std::mem::take(&mut self.short);
-        // The cluster's clock may stand still.
-        let over = self.held_until.is_some_and(|at| now.mono_ms >= at);
-        let all = moved || short || over || self.phase != Phase::Running;
-        self.held_until = self.held_until.filter(|_| !all);
-        all
-    }
-
-    /// Returns what was overtaken, or has become too old, while it waited.
-    fn make_batches(&mut self, now: Now, all: bool) -> Vec<Overtaken> {
+    /// Returns what was overtaken, or has become too old, while it waited. `ticked`: a multiple of
+    /// [`TICK_MS`] has passed, so claims go. `all`: what may wait goes now.
+    fn make_batches(&mut self, now: Now, ticked: bool, all: bool) -> Vec<Overtaken> {
         let size = self.batch_size();
-        let mut held = false;
         let mut overtaken = Vec::new();
+        self.gather_at = None;
         for p in self.partitions.iter_mut().flatten().filter(|p| !p.release_out) {
-            let all = all || p.missed;
+            if p.queue.may_wait() {
+                // They wait also while a batch is under way.
+                p.gather_at(now);
+            }
             while p.applies_out == 0 {
+                let waits = p.queue.may_wait() && !all && !p.leaving && p.queue.len() < size.0;
+                let gather_at = waits.then(|| p.gather_at(now)).filter(|at| now.mono_ms < *at);
+                let idle = p.queue.is_empty() || gather_at.is_some();
+                let ahead = match idle {
+                    true if ticked => TICK_MS,
+                    true => 0,
+                    false => GATHER_MS,
+                };
                 // A claim waits while the store is away: what it is for is asked anew when it is
                 // back.
-                let waits = p.queue.may_wait() && !(all || p.leaving || p.queue.len() >= size.0);
-                let idle = p.queue.is_empty() || waits;
-                let more = if all || !idle { GATHER_MS } else { 0 };
-                let claim = p.claim_wanted(now.time, now.mono_ms, more).filter(|_| p.down.is_none());
+                let claim = p.claim_wanted(now.time, now.mono_ms, ahead).filter(|_| p.down.is_none());
                 if idle && claim.is_none() {
-                    held |= waits;
+                    self.gather_at = self.gather_at.into_iter().chain(gather_at).min();
                     break;
                 }
                 let queued = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
@@ -106,10 +105,7 @@ impl Engine {
                 }
                 self.effects.push(Effect::Call(p.id, Call::Apply(p.batch_of(now, claim, queued))));
             }
-            p.missed = all && (!p.queue.is_empty() || p.down.is_some());
         }
-        let next = now.mono_ms + GATHER_MS - now.time.as_ms() % GATHER_MS;
-        self.held_until = held.then(|| self.held_until.unwrap_or(next));
         overtaken
     }
 
@@ -366,7 +362,7 @@ impl Engine {
 
 /// When what must go to the store by `at` is to go: with others if it can.
 pub(super) fn together_by(now: Time, at: Time) -> Time {
-    let shared = at - at.as_ms() % GATHER_MS;
+    let shared = at - at.as_ms() % TICK_MS;
     if shared > now { shared } else { at }
 }
 
@@ -384,6 +380,7 @@ impl Partition {
         requests: &Slab<OpenRequest>,
         overtaken: &mut Vec<Overtaken>,
     ) -> Vec<Queued> {
+        self.gather_at = None;
         let mut queued = self.queue.take(ops, bytes);
         let known = |recent: &mut RecentIds, ctx: &OpCtx| match ctx {
             OpCtx::Schedule { timer, .. } => self.known(recent, now, timer),
@@ -404,6 +401,14 @@ impl Partition {
         }
         queued.retain_mut(|(op, ctx)| self.leaves(op, ctx));
         queued
+    }
+
+    /// When the acknowledgements that may wait go, monotonic ms: once every [`GATHER_MS`], at
+    /// another tick than most other partitions.
+    pub(super) fn gather_at(&mut self, now: Now) -> u64 {
+        let phase = u64::from(self.id.0) * TICK_MS;
+        let wait = GATHER_MS - (now.time.as_ms() + phase) % GATHER_MS;
+        *self.gather_at.get_or_insert(now.mono_ms + wait)
     }
 
     fn batch_of(&mut self, now: Now, claim: Option<Time>, queued: Vec<Queued>) -> Batch {

@@ -62,10 +62,13 @@ use self::timeouts::Timeouts;
 use crate::api::{Counter, Effect, EngineOptions, Input, Now, SessionEvent, SessionId};
 use crate::figures::Tallies;
 
-/// What need not be at once (plain acknowledgements, claims) goes to the store at multiples of
-/// this, ms, of all partitions together: being woken up costs a store as much as what it is woken
-/// up for.
-const GATHER_MS: u64 = 10;
+/// What need not be at once (claims, acknowledgements) goes to the store at multiples of this, ms,
+/// so that partitions share wake-ups: one costs a store as much as what it is woken up for.
+const TICK_MS: u64 = 10;
+/// How long an acknowledgement may wait for others of its partition, or for a claim, ms. Every
+/// write of a partition costs the same whatever it carries: see `lateness` of a mixed load in
+/// docs/performance-notes.md. A crash may redeliver what waits. Partitions take turns at the ticks.
+const GATHER_MS: u64 = 40;
 /// How often destinations and memory are looked over while there is something to look for, ms.
 const HOUSEKEEPING_MS: u64 = 50;
 /// The longest that a turn is taken for, ms: a little over the pause between two when there is
@@ -95,11 +98,10 @@ pub struct Engine {
     unsettled: usize,
     phase: Phase,
     housekeeping_at: u64,
-    /// The last time at which everything went to the store, in multiples of [`GATHER_MS`] of the
-    /// cluster's clock.
-    gathered: u64,
-    /// When what waits for others to go along with goes at the latest, monotonic ms.
-    held_until: Option<u64>,
+    /// The last tick, in multiples of [`TICK_MS`] of the cluster's clock.
+    ticked: u64,
+    /// When the first partition sends the acknowledgements that wait there, monotonic ms.
+    gather_at: Option<u64>,
     /// Somebody waits for credit that such an outcome holds.
     short: bool,
     /// Memory is more than half full: what nobody takes is parked without delay.
@@ -146,8 +148,8 @@ impl Engine {
             unsettled: 0,
             phase: Phase::Running,
             housekeeping_at: now.mono_ms,
-            gathered: 0,
-            held_until: None,
+            ticked: 0,
+            gather_at: None,
             short: false,
             pressed: false,
             full: false,
@@ -208,7 +210,7 @@ impl Engine {
         let idle = if waiting { HOUSEKEEPING_MS } else { 1_000 };
         let owns = self.partitions.iter().any(Option::is_some);
         let house = owns.then_some((self.housekeeping_at + idle).saturating_sub(HOUSEKEEPING_MS));
-        [self.timeouts.next(), house, self.held_until, self.counting.next()].into_iter().flatten().min()
+        [self.timeouts.next(), house, self.gather_at, self.counting.next()].into_iter().flatten().min()
     }
 
     /// Deliveries sent and not settled, and settlements not stored yet: 0 when a drain is complete.

@@ -7,7 +7,6 @@ use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_store::{InFlight, Op};
 use mtimer_types::{Destination, Ended, Epoch, Key, PartitionId, Time, Timer, TimerId};
 
-use super::GATHER_MS;
 use super::edits::KeyEdits;
 use super::hash::{Map, Seeded};
 use super::queries::Questions;
@@ -15,17 +14,19 @@ use super::queue::OpQueue;
 use super::recent::RecentIds;
 use super::requests::{OpCtx, QueryPart, failed};
 use super::table::Table;
+use super::{GATHER_MS, TICK_MS};
 use crate::api::Now;
 
 /// A key within its destination.
 pub(super) type KeyName = (Destination, Key);
 
 /// How long before a timer is due its claim is asked for, ms, beyond the time that the store takes
-/// to answer; earlier by up to [`GATHER_MS`], so that it goes together with others.
+/// to answer; earlier by up to [`TICK_MS`] so that it goes together with others, and by up to
+/// [`GATHER_MS`] with another write.
 const CLAIM_LEAD_MS: u64 = 20;
-/// How far a claim reaches ahead, ms, beyond the same. A crash may redeliver what fires within it;
-/// a longer one is written less often.
-const CLAIM_SPAN_MS: u64 = 60 + GATHER_MS;
+/// How far a claim reaches ahead, ms, beyond the same: under a steady load it lasts until the next
+/// acknowledgements take the next claim along. A crash may redeliver what fires within it.
+const CLAIM_SPAN_MS: u64 = CLAIM_LEAD_MS + GATHER_MS + TICK_MS;
 /// The most that is reckoned with as the time that the store takes, ms.
 const MAX_LAG_MS: u64 = 250;
 /// Nothing is sent unless a fenced write that was begun within this time was answered, ms.
@@ -87,8 +88,8 @@ pub(super) struct Partition {
     pub(super) applies_out: usize,
     /// Questions of clients.
     pub(super) questions: Questions,
-    /// When all partitions last sent what may wait, this one could not send everything.
-    pub(super) missed: bool,
+    /// When the acknowledgements that wait in the queue go at the latest, monotonic ms.
+    pub(super) gather_at: Option<u64>,
     /// How long it takes until the store has answered what is asked for, by the slowest batch
     /// lately, ms.
     lag: u64,
@@ -139,7 +140,7 @@ impl Partition {
             calls: VecDeque::new(),
             applies_out: 0,
             questions: Questions::default(),
-            missed: false,
+            gather_at: None,
             lag: 0,
             claimed: prior_claim,
             claim_asked: prior_claim,
@@ -177,13 +178,13 @@ impl Partition {
     }
 
     /// The claim that a call begun now should carry, if any: up to [`Self::claim_span`] ahead, if
-    /// something fires soon (or within `more` ms beyond that) and what was asked for does not reach
+    /// something fires soon (or within `ahead` ms beyond that) and what was asked for does not reach
     /// that far.
-    pub(super) fn claim_wanted(&self, now: Time, mono_ms: u64, more: u64) -> Option<Time> {
+    pub(super) fn claim_wanted(&self, now: Time, mono_ms: u64, ahead: u64) -> Option<Time> {
         if self.leaving {
             return None;
         }
-        let soon = now + self.claim_lead() + more;
+        let soon = now + self.claim_lead() + ahead;
         let uncovered = !self.due.is_empty() && now > self.claim_asked;
         let coming = self.table.next_fire_after(self.claim_asked).is_some_and(|fire| fire <= soon);
         let active = !self.due.is_empty() || self.table.next_fire().is_some_and(|fire| fire <= soon);

@@ -229,13 +229,13 @@ impl Engine {
     }
 
     /// Whether the store may learn a little later that a timer was acknowledged: nobody waits for
-    /// the credit, and all that a crash meanwhile does is to deliver it again.
+    /// the credit. If the broker dies meanwhile, the client repeats the outcome to the next owner.
+    /// If the client dies too, the timer is delivered again, or is unconfirmed (at most once).
     fn may_wait(&mut self, id: TimerId, member: Option<MemberRef>) -> bool {
         let Some(p) = self.partition(id.partition()).filter(|p| !p.leaving && p.down.is_none()) else {
             return false;
         };
-        let entry = p.table.get(id).filter(|e| e.record.timer.mode == Mode::AtLeastOnce);
-        let Some(dest) = entry.map(|e| e.dest) else { return false };
+        let Some(dest) = p.table.get(id).map(|e| e.dest) else { return false };
         let d = self.roster.dest(dest);
         let awaited = !d.ready.is_empty() || !d.parks.is_empty() || d.returning > 0;
         !awaited && member.is_some_and(|m| self.roster.has_slack(m))

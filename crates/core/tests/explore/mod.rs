@@ -20,7 +20,7 @@ const SECONDS: u64 = 15;
 /// New seeds of each test in a long round: ten thousand in all.
 const LONG_SEEDS: u64 = 2_000;
 /// Seeds for each sabotage.
-const SABOTAGE_SEEDS: u64 = 40;
+const SABOTAGE_SEEDS: u64 = 100;
 const LONG_SABOTAGE_SEEDS: u64 = 1_000;
 const REGRESSIONS: &str = include_str!("../regressions.txt");
 

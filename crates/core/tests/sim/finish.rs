@@ -3,6 +3,7 @@
 
 use futures_util::FutureExt;
 use mtimer_protocol::RequestOp;
+use mtimer_types::limits::REPEAT_HORIZON_MS;
 use mtimer_types::{KeyPolicy, PartitionId, Target, TimerId};
 
 use super::{Event, PARTITIONS, START, World};
@@ -58,6 +59,9 @@ impl World {
         if self.history.wrong.is_some() {
             return;
         }
+        // Up to 1,000 repeats of edits may wait for a key at a slow store. They are answered as too
+        // old by then.
+        self.run_until(self.ms + REPEAT_HORIZON_MS + 5_000);
         let now = self.client_time();
         let mut ids: Vec<TimerId> = Vec::new();
         for (dest, key) in self.load.names.clone() {

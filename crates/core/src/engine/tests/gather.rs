@@ -23,7 +23,7 @@ fn under_way_with(options: EngineOptions, count: usize, credit: u32) -> (Rig, Ve
 
 /// Just behind a time at which everything goes.
 fn to_the_beginning(rig: &mut Rig) {
-    rig.run(1 + 10 - rig.ms % 10);
+    rig.run(1 + GATHER_MS - rig.ms % GATHER_MS);
     rig.sent.clear();
 }
 
@@ -34,6 +34,11 @@ fn stored(rig: &mut Rig) -> u32 {
         _ => 0,
     };
     rig.sent.drain(..).map(accepted).sum()
+}
+
+/// When what waits goes.
+fn common_time(rig: &Rig) -> u64 {
+    rig.ms / GATHER_MS * GATHER_MS + GATHER_MS
 }
 
 /// Batches that a turn sends now.
@@ -49,15 +54,15 @@ fn batches(rig: &mut Rig) -> usize {
 fn acknowledgements_wait_and_go_together() {
     let (mut rig, d) = under_way(3, 100);
     rig.settle(1, &d[0], HandlerOutcome::Ok);
-    rig.run(4);
+    rig.run(20);
     rig.settle(1, &d[1], HandlerOutcome::Ok);
-    rig.run(3);
+    rig.run(17);
     rig.settle(1, &d[2], HandlerOutcome::Ok);
     rig.turn();
     assert_eq!(stored(&mut rig), 0);
-    assert_eq!(rig.engine.next_tick(), Some(rig.ms / 10 * 10 + 10), "it asks to be woken up");
+    assert_eq!(rig.engine.next_tick(), Some(common_time(&rig)), "it asks to be woken up");
     assert!(rig.place(d[0].id).is_some() && rig.engine.unsettled() == 3);
-    rig.ms = rig.ms / 10 * 10 + 10;
+    rig.ms = common_time(&rig);
     assert_eq!(batches(&mut rig), 1);
     rig.turn();
     assert_eq!(stored(&mut rig), 3);
@@ -65,16 +70,45 @@ fn acknowledgements_wait_and_go_together() {
 }
 
 #[test]
+fn an_acknowledgement_of_an_at_most_once_timer_waits_too() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 100);
+    let t = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 1) };
+    let d = rig.deliver(1, t);
+    to_the_beginning(&mut rig);
+    rig.settle(1, &d, HandlerOutcome::Ok);
+    assert_eq!(batches(&mut rig), 0);
+    rig.ms = common_time(&rig);
+    assert_eq!(batches(&mut rig), 1);
+    rig.turn();
+    assert_eq!((stored(&mut rig), rig.place(d.id)), (1, None));
+}
+
+#[test]
+fn partitions_take_turns() {
+    let gather_at = |partition| {
+        let seed = crate::engine::hash::Seeded(1);
+        let mut p =
+            crate::engine::Partition::new(PartitionId(partition), Epoch(1), Time::ZERO, Time::ZERO, seed);
+        let at = |ms| Now { time: Time::from_ms(START + ms), mono_ms: ms };
+        let first = p.gather_at(at(3));
+        assert_eq!(p.gather_at(at(17)), first, "it does not move while something waits");
+        first
+    };
+    assert_eq!([0, 1, 2, 3, 4].map(gather_at), [40, 30, 20, 10, 40]);
+}
+
+#[test]
 fn they_wait_no_longer_when_the_clock_stands_still() {
     let (mut rig, d) = under_way(1, 100);
     let mut at = rig.now();
     rig.settle(1, &d[0], HandlerOutcome::Ok);
-    for ms in 0..20 {
+    for ms in 0..2 * GATHER_MS {
         at.mono_ms = rig.ms + ms;
         let mut effects = Vec::new();
         rig.engine.flush(at, &mut effects);
         if effects.iter().any(|e| matches!(e, Effect::Call(_, Call::Apply(_)))) {
-            assert_eq!(ms, 9);
+            assert_eq!(ms, GATHER_MS - 1);
             return;
         }
     }
@@ -83,8 +117,7 @@ fn they_wait_no_longer_when_the_clock_stands_still() {
 
 #[test]
 fn what_is_no_plain_acknowledgement_goes_at_once_and_takes_them_along() {
-    let failure = HandlerOutcome::Fail { error: "no".into() };
-    for (outcome, mode) in [(failure, Mode::AtLeastOnce), (HandlerOutcome::Ok, Mode::AtMostOnce)] {
+    for mode in [Mode::AtLeastOnce, Mode::AtMostOnce] {
         let (mut rig, d) = under_way(1, 100);
         let t = Timer { mode, ..rig.timer("a", 1) };
         let other = rig.deliver(1, t);
@@ -92,7 +125,7 @@ fn what_is_no_plain_acknowledgement_goes_at_once_and_takes_them_along() {
         rig.settle(1, &d[0], HandlerOutcome::Ok);
         rig.turn();
         assert_eq!(stored(&mut rig), 0);
-        rig.settle(1, &other, outcome);
+        rig.settle(1, &other, HandlerOutcome::Fail { error: "no".into() });
         assert_eq!(batches(&mut rig), 1);
         rig.turn();
         assert_eq!(stored(&mut rig), 2);
@@ -161,11 +194,11 @@ fn credit_that_is_short_or_waited_for_is_given_back_at_once() {
     rig.settle(1, &d[1], HandlerOutcome::Ok);
     rig.turn();
     assert_eq!(stored(&mut rig), 0, "two of five");
-    rig.run(10);
+    rig.run(GATHER_MS);
     rig.sent.clear();
     // More become due than there is credit for: the credit that the store holds is asked for with
     // that turn.
-    let due_in = 54 - rig.ms % 10;
+    let due_in = 2 * GATHER_MS - 6 - rig.ms % GATHER_MS;
     for _ in 0..5 {
         let t = rig.timer("a", due_in);
         rig.schedule(1, t);
@@ -177,7 +210,7 @@ fn credit_that_is_short_or_waited_for_is_given_back_at_once() {
     rig.ms += 1;
     rig.turn();
     assert_eq!((rig.take_deliveries().len(), stored(&mut rig)), (5, 1));
-    assert_ne!(rig.ms % 10, 0);
+    assert_ne!(rig.ms % GATHER_MS, 0);
 }
 
 #[test]
@@ -295,9 +328,9 @@ fn acknowledgements_that_a_batch_under_way_held_back_wait_no_longer_than_for_it(
     rig.settle(1, &d[0], HandlerOutcome::Ok);
     rig.engine.partition(P).unwrap().applies_out += 1;
     // The common time passes.
-    rig.run(12);
+    rig.run(GATHER_MS + 2);
     rig.engine.partition(P).unwrap().applies_out -= 1;
-    assert_ne!(rig.ms % 10, 0);
+    assert_ne!(rig.ms % GATHER_MS, 0);
     assert_eq!(batches(&mut rig), 1);
 }
 

@@ -151,7 +151,7 @@ fn a_timer_counts_with_its_payload_while_it_is_in_memory() {
     rig.run(100);
     let bytes_after_each = rig.take_deliveries().into_iter().map(|(_, d)| {
         rig.settle(1, &d, HandlerOutcome::Ok);
-        rig.run(20);
+        rig.run(GATHER_MS);
         rig.engine.memory().1 / 10_000
     });
     assert_eq!(bytes_after_each.collect::<Vec<_>>(), [1, 0]);

@@ -363,7 +363,7 @@ fn edits_that_overtake_a_refused_acknowledgement_come_too_late() {
         let (mut rig, timer, d) = delivered();
         rig.read_only = true;
         rig.settle(1, &d, HandlerOutcome::Ok);
-        rig.run(12);
+        rig.run(GATHER_MS);
         rig.read_only = false;
         let target = targets(&timer)[n % 2].clone();
         let due = timer.due + 60_000;
