@@ -31,7 +31,6 @@ mod restore;
 mod table;
 mod tables;
 mod tree;
-mod upgrade;
 
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -118,13 +117,12 @@ pub struct EmbeddedStore {
 
 impl EmbeddedStore {
     /// Opens a data directory, or makes one. Blocks for as long as it takes to check the journals
-    /// and up to 1 GiB of tables, and for the engine to read its journal; the first time with a
-    /// directory of an older format, for as long as it takes to rewrite all pending timers, too.
+    /// and up to 1 GiB of tables, and for the engine to read its journal.
     ///
     /// # Errors
     ///
-    /// If the directory is in use, has another number of partitions, is not mtimer's, is damaged,
-    /// or cannot be written.
+    /// If the directory is in use, has another number of partitions or another format, is not
+    /// mtimer's, is damaged, or cannot be written.
     pub fn open(options: Options) -> Result<Self, OpenError> {
         let path = options.path.clone();
         let directory = Directory::open(&path, options.partitions)?;
@@ -136,7 +134,6 @@ impl EmbeddedStore {
             let mut tree =
                 Tree::open(&directory.database, options.cache_bytes).map_err(|e| unreadable(&path, &e))?;
             is_complete(&path, &tree, &checked)?;
-            bring_to_this_format(&path, &directory, &mut tree)?;
             let watermark = Watermark::open(&path).and_then(|watermark| tree.keep_watermark(watermark));
             watermark.map_err(|source| OpenError::Io {
                 what: "write",
@@ -271,24 +268,6 @@ fn is_complete(path: &Path, tree: &Tree, checked: &Checked) -> Result<(), OpenEr
         return Err(damaged(path, damage.to_string()));
     }
     Ok(())
-}
-
-fn bring_to_this_format(path: &Path, directory: &Directory, tree: &mut Tree) -> Result<(), OpenError> {
-    match directory.format {
-        1 => {
-            tracing::info!(path = %path.display(), "bringing the data directory to a newer format");
-            directory.mark_upgrading()?;
-            upgrade::from_format_1(tree).map_err(|fault| OpenError::Io {
-                what: "bring to a newer format",
-                path: path.to_owned(),
-                source: std::io::Error::other(fault.to_string()),
-            })?;
-            directory.mark()
-        }
-        // Its batches have no headers; the next ones do.
-        2 => directory.mark(),
-        _ => Ok(()),
-    }
 }
 
 fn damaged(path: &Path, what: String) -> OpenError {
