@@ -16,6 +16,7 @@ use super::signals::Stop;
 const LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Subcommand, Debug)]
+#[command(after_help = "Examples:\n  mtimer cluster status\n  mtimer cluster drain 10.0.0.6:7400")]
 pub(crate) enum Cluster {
     Status(Status),
     Drain(Drain),

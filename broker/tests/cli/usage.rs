@@ -3,7 +3,7 @@
 use crate::harness::run;
 
 #[test]
-fn help_lists_the_exit_codes_and_every_command_has_one() {
+fn help_lists_the_exit_codes_and_every_command_has_one_with_an_example() {
     let help = run(&["--help"]).ok().out;
     for part in ["Exit codes:", "6  too-late", "130  interrupted", "mtimer demo"] {
         assert!(help.contains(part), "{part}: {help}");
@@ -27,7 +27,9 @@ fn help_lists_the_exit_codes_and_every_command_has_one() {
         "dead replay",
         "dead purge",
         "dead unconfirmed",
+        "cluster",
         "cluster status",
+        "cluster drain",
         "bench schedule",
         "bench fire",
         "bench lifecycle",
@@ -43,6 +45,8 @@ fn help_lists_the_exit_codes_and_every_command_has_one() {
         let args: Vec<&str> = command.split(' ').chain(["--help"]).collect();
         let help = run(&args).ok().out;
         assert!(help.contains("--json") && help.contains("Usage: mtimer"), "{command}: {help}");
+        let example = format!("mtimer {command}");
+        assert!(help.lines().any(|line| line.trim_start().starts_with(&example)), "{command}: {help}");
     }
     assert!(run(&["bench", "--help"]).ok().out.contains("mtimer bench fire --fail 10"));
     assert!(run(&["broker", "--help"]).ok().out.contains("[default: 127.0.0.1:7400]"));

@@ -19,6 +19,8 @@ use work::{Which, Work};
 /// at-most-once timers that were sent and never confirmed; nobody knows whether their handler ran,
 /// so they are never sent again by themselves.
 #[derive(Subcommand, Debug)]
+#[command(after_help = "Examples:\n  mtimer dead list --group shop\n  \
+    mtimer dead replay --group shop --app mail --dry-run")]
 pub(crate) enum Dead {
     List(List),
     Unconfirmed(UnconfirmedList),
@@ -42,6 +44,8 @@ pub(crate) struct List {
 
 /// Lists at-most-once timers that were sent and never confirmed
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer dead unconfirmed\n  \
+    mtimer dead unconfirmed --group shop --json | jq -r .id")]
 pub(crate) struct UnconfirmedList {
     /// Only of this group
     #[arg(long)]
