@@ -12,7 +12,6 @@ mod units;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
 use mtimer_core::EngineOptions;
@@ -22,25 +21,70 @@ use serde::Deserialize;
 
 use crate::cluster::ClusterOptions;
 use crate::options::{BrokerOptions, HttpListen, InvalidOptions};
-pub use units::{InvalidValue, List, Size, Span};
+pub use units::{Durability, InvalidValue, List, LogFormat, SettingValue, Size, Span};
 
-/// Defines [`PartialConfig`] and what has to be said once for each setting.
+/// One setting: what flags, variables and documents have to know of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The name of its field in [`PartialConfig`].
+    pub field: &'static str,
+    /// What can be written, and what each means; empty if the values cannot be listed.
+    pub choices: &'static [(&'static str, &'static str)],
+    help: &'static str,
+    read: fn(&mut PartialConfig, &str) -> Result<(), String>,
+}
+
+impl Setting {
+    /// Returns its name in the file and as a flag, such as `park-after`.
+    pub fn name(&self) -> String {
+        self.field.replace('_', "-")
+    }
+
+    /// Returns its environment variable, such as `MTIMER_PARK_AFTER`.
+    pub fn variable(&self) -> String {
+        format!("MTIMER_{}", self.field.to_ascii_uppercase())
+    }
+
+    /// Returns what it is, in one sentence without a full stop.
+    pub fn help(&self) -> &'static str {
+        self.help.trim_start()
+    }
+
+    /// Sets it to what a variable or a flag says.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the text, and what to write.
+    pub fn read(&self, config: &mut PartialConfig, text: &str) -> Result<(), String> {
+        (self.read)(config, text)
+    }
+}
+
+/// Defines [`PartialConfig`] and [`SETTINGS`]: all that has to be said once for each setting.
 macro_rules! settings {
-    ($( $(#[$meta:meta])* $name:ident : $ty:ty = $var:literal, )*) => {
+    ($( $(#[doc = $help:literal])+ $name:ident : $ty:ty, )*) => {
         /// Settings, each given or not. Layers are read with [`PartialConfig::from_file`],
-        /// [`PartialConfig::from_env`] and clap, and put together with [`PartialConfig::or`].
-        #[derive(Clone, Debug, Default, PartialEq, Deserialize, clap::Args)]
+        /// [`PartialConfig::from_env`] and [`Setting::read`], and put together with
+        /// [`PartialConfig::or`].
+        #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
         #[serde(deny_unknown_fields, rename_all = "kebab-case")]
         pub struct PartialConfig {
-            $( $(#[$meta])* #[serde(default)] #[arg(long, value_name = "VALUE")] pub $name: Option<$ty>, )*
+            $( $(#[doc = $help])+ #[serde(default)] pub $name: Option<$ty>, )*
             /// Retry tiers of single destinations; only in the file, as `[[destination]]`.
             #[serde(default)]
-            #[arg(skip)]
             pub destination: Vec<DestinationConfig>,
         }
 
-        /// The environment variables of settings.
-        const VARIABLES: &[&str] = &[$( $var, )*];
+        /// Every setting that is one value.
+        pub const SETTINGS: &[Setting] = &[$( Setting {
+            field: stringify!($name),
+            choices: <$ty as SettingValue>::CHOICES,
+            help: concat!($($help),+),
+            read: |config, text| {
+                config.$name = Some(<$ty as SettingValue>::read(text)?);
+                Ok(())
+            },
+        }, )*];
 
         impl PartialConfig {
             /// What is given here, and from `lower` what is not.
@@ -52,104 +96,96 @@ macro_rules! settings {
                 }
                 self
             }
-
-            fn set_variable(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
-                match name {
-                    $( $var => self.$name = Some(parse_variable(name, value)?), )*
-                    _ => return Err(ConfigError::UnknownVariable { name: name.to_owned(), known: known_variables() }),
-                }
-                Ok(())
-            }
         }
     };
 }
 
 settings! {
     /// Where clients connect. Nothing is authenticated or encrypted: trusted networks only
-    listen: String = "MTIMER_LISTEN",
+    listen: String,
     /// Where metrics and health probes are served over HTTP, without authentication: HOST:PORT,
     /// off, or auto (127.0.0.1:7480 if that is free)
-    http: String = "MTIMER_HTTP",
+    http: String,
     /// Destinations that have metrics of their own; the others are counted together
-    metrics_destinations: usize = "MTIMER_METRICS_DESTINATIONS",
+    metrics_destinations: usize,
     /// The address that clients are to use, if it is not the one listened on
-    advertise: String = "MTIMER_ADVERTISE",
+    advertise: String,
     /// Its share of the partitions in relation to other brokers', 1 to 1000
-    weight: u16 = "MTIMER_WEIGHT",
+    weight: u16,
     /// How long the leader's lease lasts if it is not renewed
-    lease_ttl: Span = "MTIMER_LEASE_TTL",
+    lease_ttl: Span,
     /// How often a broker tells the leader that it is there
-    peer_heartbeat: Span = "MTIMER_PEER_HEARTBEAT",
+    peer_heartbeat: Span,
     /// Silence after which the leader gives a broker's partitions to others
-    peer_timeout: Span = "MTIMER_PEER_TIMEOUT",
+    peer_timeout: Span,
     /// How long a new owner waits for a live old one to give a partition up
-    handover_timeout: Span = "MTIMER_HANDOVER_TIMEOUT",
+    handover_timeout: Span,
     /// The cluster's name
-    cluster: String = "MTIMER_CLUSTER",
+    cluster: String,
     /// Redis servers, separated by commas; without any the store is embedded
-    redis: List<String> = "MTIMER_REDIS",
+    redis: List<String>,
     /// PEM file of the authorities that sign the certificates of Redis; without it the system's
-    redis_tls_ca: PathBuf = "MTIMER_REDIS_TLS_CA",
+    redis_tls_ca: PathBuf,
     /// PEM file of the certificate to show to Redis, and its chain
-    redis_tls_cert: PathBuf = "MTIMER_REDIS_TLS_CERT",
+    redis_tls_cert: PathBuf,
     /// PEM file of the key of that certificate
-    redis_tls_key: PathBuf = "MTIMER_REDIS_TLS_KEY",
+    redis_tls_key: PathBuf,
     /// Memory for the last writes, to repeat what Redis loses; 0: none [default: 64MiB]
-    redis_write_log: Size = "MTIMER_REDIS_WRITE_LOG",
+    redis_write_log: Size,
     /// embedded-sync, embedded-fast, redis or redis-replicated
-    durability: Durability = "MTIMER_DURABILITY",
+    durability: Durability,
     /// How many replicas have to confirm a write (redis-replicated)
-    replicas: u32 = "MTIMER_REPLICAS",
+    replicas: u32,
     /// How long they may take; then the write is answered as not confirmed
-    replicas_within: Span = "MTIMER_REPLICAS_WITHIN",
+    replicas_within: Span,
     /// Partitions of the cluster, fixed when it is created
-    partitions: u16 = "MTIMER_PARTITIONS",
+    partitions: u16,
     /// Folder of the embedded store
-    data: PathBuf = "MTIMER_DATA",
+    data: PathBuf,
     /// How far ahead timers are loaded into memory; less once half of --memory is used
-    preload: Span = "MTIMER_PRELOAD",
+    preload: Span,
     /// Budget for timers in memory
-    memory: Size = "MTIMER_MEMORY",
+    memory: Size,
     /// How long a due timer waits for a client before it is set aside
-    park_after: Span = "MTIMER_PARK_AFTER",
+    park_after: Span,
     /// Delays before attempt 2, 3, ..., separated by commas; empty: one attempt only
-    retry: List<Span> = "MTIMER_RETRY",
+    retry: List<Span>,
     /// Random part that is added to a retry delay, in percent
-    jitter_percent: u8 = "MTIMER_JITTER_PERCENT",
+    jitter_percent: u8,
     /// How long a handler may take if the timer does not say
-    callback_timeout: Span = "MTIMER_CALLBACK_TIMEOUT",
+    callback_timeout: Span,
     /// How long dead letters are kept
-    dead_max_age: Span = "MTIMER_DEAD_MAX_AGE",
+    dead_max_age: Span,
     /// How many dead letters a partition keeps
-    dead_max_count: u64 = "MTIMER_DEAD_MAX_COUNT",
+    dead_max_count: u64,
     /// How long at-most-once timers stay listed as unconfirmed
-    unconfirmed_max_age: Span = "MTIMER_UNCONFIRMED_MAX_AGE",
+    unconfirmed_max_age: Span,
     /// How many unconfirmed timers a partition keeps
-    unconfirmed_max_count: u64 = "MTIMER_UNCONFIRMED_MAX_COUNT",
+    unconfirmed_max_count: u64,
     /// How long a graceful stop waits for handlers
-    drain_timeout: Span = "MTIMER_DRAIN_TIMEOUT",
+    drain_timeout: Span,
     /// How long to wait at start for a store that is away; 0s: for ever
-    startup_timeout: Span = "MTIMER_STARTUP_TIMEOUT",
+    startup_timeout: Span,
     /// How often either side of a connection sends something
-    heartbeat: Span = "MTIMER_HEARTBEAT",
+    heartbeat: Span,
     /// Silence after which a client is taken for dead
-    heartbeat_timeout: Span = "MTIMER_HEARTBEAT_TIMEOUT",
+    heartbeat_timeout: Span,
     /// How long a connection may take for its handshake
-    handshake_timeout: Span = "MTIMER_HANDSHAKE_TIMEOUT",
+    handshake_timeout: Span,
     /// Connections at most that have not finished their handshake
-    max_handshakes: usize = "MTIMER_MAX_HANDSHAKES",
+    max_handshakes: usize,
     /// Sessions of clients at most; other brokers and observers have places besides
-    max_sessions: usize = "MTIMER_MAX_SESSIONS",
+    max_sessions: usize,
     /// Memory for frames that clients are sending, of all together
-    receiving: Size = "MTIMER_RECEIVING",
+    receiving: Size,
     /// What may wait for one session to read it, at most
-    session_outbox: Size = "MTIMER_SESSION_OUTBOX",
+    session_outbox: Size,
     /// What may wait for all sessions together, at most
-    outboxes: Size = "MTIMER_OUTBOXES",
+    outboxes: Size,
     /// text or json
-    log_format: LogFormat = "MTIMER_LOG_FORMAT",
+    log_format: LogFormat,
     /// error, warn, info, debug or trace, or a filter such as info,mtimer_broker=debug
-    log_level: String = "MTIMER_LOG_LEVEL",
+    log_level: String,
 }
 
 /// Variables that are not settings of a broker but belong to other commands or name the file.
@@ -165,20 +201,6 @@ pub struct DestinationConfig {
     pub app: String,
     /// Delays before attempt 2, 3, ...
     pub retry: List<Span>,
-}
-
-/// What an answered schedule means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Durability {
-    /// Embedded store: committed and fsynced.
-    EmbeddedSync,
-    /// Embedded store: written, fsynced a little later.
-    EmbeddedFast,
-    /// Redis: in the master's memory.
-    Redis,
-    /// Redis: confirmed by replicas.
-    RedisReplicated,
 }
 
 /// Most replicas that a write can wait for.
@@ -203,32 +225,6 @@ impl Default for Replication {
     fn default() -> Self {
         Self { replicas: 1, within: Duration::from_secs(2) }
     }
-}
-
-/// How log lines look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum LogFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// One JSON object a line.
-    Json,
-}
-
-macro_rules! from_value_enum {
-    ($($ty:ty: $what:literal),*) => { $(
-        impl FromStr for $ty {
-            type Err = String;
-            fn from_str(s: &str) -> Result<Self, String> {
-                <$ty as clap::ValueEnum>::from_str(s.trim(), false).map_err(|_| format!("{s:?} is not {}", $what))
-            }
-        }
-    )* };
-}
-from_value_enum! {
-    Durability: "a durability level: write embedded-sync, embedded-fast, redis or redis-replicated",
-    LogFormat: "a log format: write text or json"
 }
 
 /// Every setting with its value.
@@ -340,7 +336,13 @@ impl PartialConfig {
         let mut config = Self::default();
         for (name, value) in vars {
             if name.starts_with("MTIMER_") && !OTHER_VARIABLES.contains(&name.as_str()) {
-                config.set_variable(&name, &value)?;
+                let setting = SETTINGS.iter().find(|setting| setting.variable() == name);
+                let Some(setting) = setting else {
+                    return Err(ConfigError::UnknownVariable { name, known: known_variables() });
+                };
+                setting
+                    .read(&mut config, &value)
+                    .map_err(|message| ConfigError::Variable { name, message })?;
             }
         }
         Ok(config)
@@ -553,16 +555,10 @@ fn parse_address(setting: &'static str, text: &str, write: &str) -> Result<Socke
     found.next().ok_or_else(|| bad("the name has no address".to_owned()))
 }
 
-fn parse_variable<T: FromStr>(name: &str, value: &str) -> Result<T, ConfigError>
-where
-    T::Err: std::fmt::Display,
-{
-    let invalid = |e: T::Err| ConfigError::Variable { name: name.to_owned(), message: e.to_string() };
-    value.parse().map_err(invalid)
-}
-
 fn known_variables() -> String {
-    let known: BTreeSet<&str> = VARIABLES.iter().chain(OTHER_VARIABLES).copied().collect();
+    let settings = SETTINGS.iter().map(Setting::variable);
+    let known: BTreeSet<String> =
+        settings.chain(OTHER_VARIABLES.iter().map(|&name| name.to_owned())).collect();
     known.into_iter().collect::<Vec<_>>().join(", ")
 }
 

@@ -21,7 +21,7 @@ const START_WITHIN: Duration = Duration::from_secs(60);
 /// The exit code of a broker whose address is taken.
 const LISTEN: i32 = 14;
 
-/// What is broken on purpose in a broker that can be broken (see `broker/src/cli/sabotage.rs`).
+/// What is broken on purpose in a broker that can be broken (see `crates/cli/src/sabotage.rs`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sabotage {
     /// Nothing: it is to behave like any other.
