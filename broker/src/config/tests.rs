@@ -1,6 +1,13 @@
+use std::collections::BTreeSet;
 use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mtimer_store_redis::{DEFAULT_LOG_BYTES, TlsFiles};
+use mtimer_types::Destination;
 
 use super::*;
+use crate::options::BrokerOptions;
 
 fn flags(given: &[(&str, &str)]) -> PartialConfig {
     let mut config = PartialConfig::default();
@@ -168,4 +175,48 @@ fn a_heartbeat_beyond_all_bounds_is_refused() {
     let heartbeat = format!("{}s", u64::MAX).parse().unwrap();
     let config = PartialConfig { heartbeat: Some(heartbeat), ..PartialConfig::default() };
     assert!(config.resolve().is_err());
+}
+
+const ON_TLS: &str = "redis = [\"rediss://a\"]\nredis-tls-ca = \"ca.pem\"\nredis-tls-cert = \"c.pem\"\n\
+                      redis-tls-key = \"c.key\"\n";
+
+fn resolved(text: &str) -> Config {
+    PartialConfig::from_file(file(text).path()).unwrap().resolve().unwrap()
+}
+
+#[test]
+fn what_is_shown_can_be_read_again() {
+    for text in [
+        "",
+        "listen = \"127.0.0.1:1\"\nhttp = \"off\"\nmetrics-destinations = 7\nretry = [\"1s\", \"2m\"]\ndurability = \"embedded-fast\"\npartitions = 8\n\
+         startup-timeout = \"3s\"\nmemory = \"64MiB\"\nadvertise = \"h:1\"\nlog-format = \"json\"\n\
+         [[destination]]\ngroup = \"g\"\napp = \"a\"\nretry = []\n",
+        "redis = [\"redis://a\", \"redis://b\"]\ndurability = \"redis-replicated\"\nreplicas = 3\n\
+         redis-write-log = \"8MiB\"\n",
+        ON_TLS,
+    ] {
+        let first = resolved(text).to_toml().unwrap();
+        assert_eq!(resolved(&first).to_toml().unwrap(), first);
+    }
+}
+
+#[test]
+fn every_setting_is_shown() {
+    let names = |text| -> Vec<String> {
+        match toml::from_str(&resolved(text).to_toml().unwrap()).unwrap() {
+            toml::Value::Table(all) => all.into_iter().map(|(name, _)| name).collect(),
+            other => panic!("{other}"),
+        }
+    };
+    let on_redis =
+        "redis = [\"redis://a\"]\ndurability = \"redis-replicated\"\npartitions = 8\nadvertise = \"h:1\"\n";
+    let shown: BTreeSet<String> = [on_redis, "", ON_TLS].into_iter().flat_map(names).collect();
+    let known: BTreeSet<String> = SETTINGS.iter().map(Setting::name).collect();
+    assert_eq!(shown, known);
+}
+
+#[test]
+fn passwords_are_not_shown() {
+    let shown = resolved("redis = [\"redis://u:s3cret@h:1\", \"redis://u:s3\"]\n").settings().redis;
+    assert_eq!(shown, Some(List(vec!["redis://u:***@h:1".to_owned(), "***".to_owned()])));
 }

@@ -111,8 +111,8 @@ impl Broker {
         }
         if self.print_config {
             return match out.json {
-                true => out.object(&settings::as_json(&config)),
-                false => out.text(settings::as_toml(&config)?.trim_end()),
+                true => out.object(&settings::as_json(&config)?),
+                false => out.text(config.to_toml()?.trim_end()),
             };
         }
         logging::start(config.log_format, &config.log_level)?;
