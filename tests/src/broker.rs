@@ -11,8 +11,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::binary::{breakable, mtimer};
-use crate::cluster::Parties;
 use crate::journal::Journal;
+use crate::party::Parties;
 use crate::process::Process;
 
 /// How long a broker may take to start: a loaded machine is slow, and it may have a journal to

@@ -8,10 +8,11 @@ use std::fs;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use super::proxy::Label;
-
 /// What clients' software names begin with: `client-3`.
 const CLIENT: &[u8] = b"client-";
+
+/// Names a connection by where it comes from, where it arrives, and its first bytes.
+pub type Label = Arc<dyn Fn(SocketAddr, SocketAddr, &[u8]) -> String + Send + Sync>;
 
 /// Brokers by process id.
 #[derive(Clone, Debug, Default)]
