@@ -1,7 +1,6 @@
 //! The Redis store: opening it, and removing the keys of a temporary cluster.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -12,7 +11,6 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, cmd, pipe};
 
 use super::exit::{Exit, Failure};
-use super::store::Opened;
 
 /// Waits between two tries to reach a store that is away.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -77,11 +75,11 @@ pub(crate) fn options(config: &RedisConfig, cluster: &str) -> Options {
 }
 
 /// Opens a store on Redis. While it is away it is tried again, for `patience` (`None`: for ever).
-pub(crate) async fn open(options: Options, patience: Option<Duration>) -> Result<Opened, Failure> {
+pub(crate) async fn open(options: Options, patience: Option<Duration>) -> Result<RedisStore, Failure> {
     let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
         let why = match RedisStore::connect(options.clone()).await {
-            Ok(store) => return Ok(Opened::other(Arc::new(store))),
+            Ok(store) => return Ok(store),
             Err(StoreError::Unavailable(why)) => why,
             Err(error) => return Err(error.into()),
         };

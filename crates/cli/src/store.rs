@@ -52,7 +52,8 @@ impl Opened {
                 Ok(Self { store: Arc::clone(&embedded) as Arc<dyn Store>, embedded: Some(embedded) })
             }
             StoreConfig::Redis(redis) => {
-                super::redis::open(super::redis::options(redis, cluster), patience).await
+                let opening = super::redis::open(super::redis::options(redis, cluster), patience);
+                Ok(Self::other(Arc::new(opening.await?)))
             }
         }
     }

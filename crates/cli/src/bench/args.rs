@@ -8,8 +8,6 @@ use mtimer_broker::config::Durability;
 use mtimer_client::limits::MAX_PAYLOAD_BYTES;
 
 use super::mix::Mix;
-use super::steady::Plan;
-use super::volley::Volley;
 use crate::flags::one_of;
 use crate::logging::LogArgs;
 use crate::moment::span;
@@ -352,28 +350,4 @@ fn payload(text: &str) -> Result<usize, String> {
         text.parse().map_err(|_| format!("{text:?} is not a number of bytes: give {least} to {most}"))?;
     let within = usize::try_from(bytes).ok().filter(|bytes| (least..=most).contains(bytes));
     within.ok_or_else(|| format!("a payload of {bytes} bytes is outside the limits: give {least} to {most}"))
-}
-
-impl Fire {
-    pub(super) fn volley(&self) -> Volley {
-        Volley { timers: self.timers, within: self.within, ahead: self.ahead }
-    }
-}
-
-impl Burst {
-    pub(super) fn volley(&self) -> Volley {
-        Volley { timers: self.timers, within: Duration::ZERO, ahead: self.ahead }
-    }
-}
-
-impl Lateness {
-    pub(super) fn plan(&self, rate: u64) -> Plan {
-        Plan { rate, over: self.over, ahead: self.ahead, sparse: false }
-    }
-}
-
-impl Lifecycle {
-    pub(super) fn plan(&self, rate: u64, over: Duration) -> Plan {
-        Plan { rate, over, ahead: self.ahead, sparse: self.sparse }
-    }
 }

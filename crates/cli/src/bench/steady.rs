@@ -10,6 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use mtimer_client::{Destination, PartitionId, Schedule, ScheduleError, Scheduled, Time, TimerId};
 use tokio::time::MissedTickBehavior;
 
+use super::args::{Lateness, Lifecycle};
 use super::bed::Bed;
 use super::report::Round;
 use crate::exit::Failure;
@@ -178,4 +179,16 @@ async fn wait(bed: &Bed, plan: &Plan, tally: &Tally, first: Time, sent: &Sent, b
         tokio::time::sleep(BEAT).await;
     }
     bar.finish_and_clear();
+}
+
+impl Lateness {
+    pub(super) fn plan(&self, rate: u64) -> Plan {
+        Plan { rate, over: self.over, ahead: self.ahead, sparse: false }
+    }
+}
+
+impl Lifecycle {
+    pub(super) fn plan(&self, rate: u64, over: Duration) -> Plan {
+        Plan { rate, over, ahead: self.ahead, sparse: self.sparse }
+    }
 }

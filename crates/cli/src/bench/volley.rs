@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use mtimer_client::{Schedule, Time};
 
+use super::args::{Burst, Fire};
 use super::bed::Bed;
 use super::meter::Cpu;
 use super::report::Round;
@@ -116,5 +117,17 @@ async fn watch(bed: &Bed, tally: &Tally, first: Time, scheduled: u64, before: u6
             bar.set_position(settled);
         }
         tokio::time::sleep(LOOK).await;
+    }
+}
+
+impl Fire {
+    pub(super) fn volley(&self) -> Volley {
+        Volley { timers: self.timers, within: self.within, ahead: self.ahead }
+    }
+}
+
+impl Burst {
+    pub(super) fn volley(&self) -> Volley {
+        Volley { timers: self.timers, within: Duration::ZERO, ahead: self.ahead }
     }
 }

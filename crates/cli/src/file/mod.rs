@@ -4,6 +4,7 @@
 //! one bad line means that nothing is sent.
 
 pub(crate) mod line;
+mod make;
 mod reader;
 mod report;
 mod send;
@@ -12,11 +13,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use mtimer_client::{Client, Schedule};
+use mtimer_client::Client;
 use serde_json::json;
 
-use self::line::{Fields, Maker};
-use self::reader::{MAX_LINE, Numbered, Source};
+use self::line::Maker;
+use self::make::make;
+use self::reader::Source;
 use self::report::Problems;
 use self::send::{CutShort, End};
 use crate::exit::{Exit, Failure};
@@ -92,13 +94,6 @@ fn check(mut source: Source, mut maker: Maker, client: &Client, stop: &Stop) -> 
     }
     bar.finish_and_clear();
     Ok(Checked { source, good, bad })
-}
-
-/// The schedule of a line, if everything about it is right.
-fn make(line: &Numbered<'_>, maker: &mut Maker, client: &Client) -> Result<Schedule, String> {
-    let text = line.text.ok_or_else(|| format!("it has more than {MAX_LINE} bytes"))?;
-    let schedule = maker.schedule(Fields::parse(text)?, client.now())?;
-    Ok(client.prepare(schedule).map_err(|e| e.to_string())?.1)
 }
 
 fn tell(problems: &Problems, what: &str) {

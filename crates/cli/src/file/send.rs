@@ -11,7 +11,7 @@ use mtimer_client::{Client, Schedule, ScheduleError, Scheduled};
 use tokio::sync::mpsc;
 
 use super::line::Maker;
-use super::make;
+use super::make::make;
 use super::reader::Source;
 use super::report::Sent;
 use crate::exit::{self, Exit, Failure};
