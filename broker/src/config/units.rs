@@ -154,11 +154,11 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
 
 /// Defines an enum whose values have names.
 macro_rules! choices {
-    ($(#[$meta:meta])* $ty:ident, $what:literal: $( #[doc = $help:literal] $variant:ident = $name:literal, )*) => {
+    ($(#[$meta:meta])* $ty:ident, $what:literal: $( #[doc = $help:literal] $(#[$mark:ident])? $variant:ident = $name:literal, )*) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum $ty {
-            $( #[doc = $help] $variant, )*
+            $( #[doc = $help] $(#[$mark])? $variant, )*
         }
 
         impl $ty {
@@ -226,17 +226,13 @@ choices! {
 
 choices! {
     /// How log lines look.
+    #[derive(Default)]
     LogFormat, "a log format":
     /// For people
+    #[default]
     Text = "text",
     /// One JSON object a line
     Json = "json",
-}
-
-impl Default for LogFormat {
-    fn default() -> Self {
-        Self::Text
-    }
 }
 
 /// A type of settings: how a variable or a flag is read.

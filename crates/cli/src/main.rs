@@ -10,6 +10,7 @@ mod args;
 mod bench;
 mod broker;
 mod cluster;
+mod completions;
 mod dead;
 mod demo;
 mod exec;
@@ -20,6 +21,7 @@ mod listen;
 mod load;
 mod local;
 mod logging;
+mod man;
 mod moment;
 mod output;
 mod ping;
@@ -95,10 +97,12 @@ enum Command {
     Cluster(cluster::Cluster),
     #[command(subcommand)]
     Bench(bench::Bench),
+    Completions(completions::Completions),
+    Man(man::Man),
 }
 
-/// Reads the command line and does what it says.
-fn main() -> ExitCode {
+/// The command line with what its help says besides: defaults and exit codes.
+fn described() -> clap::Command {
     let help = format!(
         "Exit codes:\n{}\nWith --json a failure is told as {{\"error\", \"message\", \"exit_code\"}} on standard output.",
         exit::table()
@@ -107,7 +111,12 @@ fn main() -> ExitCode {
         .mut_subcommand("broker", |c| settings::with_defaults(c, &["durability"]))
         .mut_subcommand("dev", |c| settings::with_defaults(c, &["durability", "data"]));
     let more = command.get_after_help().map(|text| format!("{text}\n\n{help}")).unwrap_or(help);
-    let matches = command.after_long_help(more).get_matches();
+    command.after_long_help(more)
+}
+
+/// Reads the command line and does what it says.
+fn main() -> ExitCode {
+    let matches = described().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let out = Output::new(cli.json);
     match run(cli.command, out) {
@@ -137,6 +146,8 @@ fn run(command: Command, out: Output) -> Result<(), Failure> {
             Command::Repair(repair) => repair.run(out).await,
             Command::Cluster(cluster) => cluster.run(out).await,
             Command::Bench(bench) => bench.run(out).await,
+            Command::Completions(completions) => completions.run(described(), out),
+            Command::Man(man) => man.run(described(), out),
         }
     });
     // A thread that still reads standard input must not hold up the end.

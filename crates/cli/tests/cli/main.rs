@@ -12,4 +12,5 @@ mod harness;
 mod listen;
 mod redis;
 mod repair;
+mod shell;
 mod usage;

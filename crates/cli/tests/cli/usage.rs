@@ -30,6 +30,8 @@ fn help_lists_the_exit_codes_and_every_command_has_one_with_an_example() {
         "cluster",
         "cluster status",
         "cluster drain",
+        "completions",
+        "man",
         "bench schedule",
         "bench fire",
         "bench lifecycle",
