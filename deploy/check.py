@@ -33,8 +33,8 @@ def seconds(value):
 
 SETTINGS = re.findall(r"^#([a-z][a-z-]*) = ", text("mtimer.toml"), re.M)
 VARIABLES = {"MTIMER_" + name.upper().replace("-", "_") for name in SETTINGS}
-# What a stop takes at most: handlers (the drain timeout), and besides handing over (10 s), giving up (5 s), closing (4 s),
-# and a second.
+# What a stop takes at most: handlers (the drain timeout), and besides handing over (10 s), giving
+# up (5 s), closing (4 s), and a second.
 STOP_BESIDES = 20
 STOP = STOP_BESIDES + seconds(re.search(r'^#drain-timeout = "(.*)"', text("mtimer.toml"), re.M)[1])
 

@@ -38,7 +38,7 @@ use crate::lanes::{AcquireMode, Lanes};
 use crate::listener::listen;
 use crate::metrics::Source;
 use crate::options::{BrokerOptions, HttpListen};
-use crate::outboxes::Outboxes;
+use crate::outbox::Outboxes;
 use crate::session::{SessionContext, welcome};
 use crate::shell::{Control, Membership, Parts, Shell};
 use crate::wheel::Wheel;

@@ -10,7 +10,6 @@ use mtimer_types::limits;
 
 use crate::auth::{AcceptAll, Authenticator};
 use crate::clock::{HostClock, SystemClock};
-use crate::cluster::ClusterOptions;
 
 /// What can be set of a broker. [`Default`] gives a broker on 127.0.0.1:7400 that lets everybody
 /// in.
@@ -55,6 +54,38 @@ pub struct BrokerOptions {
     /// Destinations that have metrics of their own: those with the most pending timers. All others
     /// are one, `other`.
     pub metrics_destinations: usize,
+}
+
+/// What can be set of a broker's part in a cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClusterOptions {
+    /// Where clients and other brokers reach this one, `host:port`; `None`: where it listens.
+    pub advertise: Option<String>,
+    /// Its share of the partitions in relation to others': 1 to 1,000.
+    pub weight: u16,
+    /// How long the leader's lease lasts if it is not renewed: 500 ms to 60 s. When the leader
+    /// dies, nobody is given anything for about so long.
+    pub lease_ttl: Duration,
+    /// How often a broker tells the leader that it is there: 50 ms to a third of `peer_timeout`.
+    pub peer_heartbeat: Duration,
+    /// Silence after which the leader takes a broker for dead and gives its partitions to others.
+    pub peer_timeout: Duration,
+    /// How long a new owner waits for the old one, which is alive, to give a partition up in good
+    /// order.
+    pub handover_timeout: Duration,
+}
+
+impl Default for ClusterOptions {
+    fn default() -> Self {
+        Self {
+            advertise: None,
+            weight: 100,
+            lease_ttl: Duration::from_millis(2_500),
+            peer_heartbeat: Duration::from_millis(500),
+            peer_timeout: Duration::from_millis(1_500),
+            handover_timeout: Duration::from_secs(2),
+        }
+    }
 }
 
 /// Where metrics and health probes are served.

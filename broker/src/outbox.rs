@@ -1,27 +1,27 @@
-//! What waits to be sent to one session, bounded in bytes.
+//! What waits to be sent to sessions, bounded in bytes: of one session ([`Outbox`]), and of all
+//! together ([`Outboxes`]).
 //!
 //! Purpose: the engine's task puts messages in without ever waiting; the session's writer takes
-//! them out.
-//! Invariant: a session that does not read costs at most its bound; one that is over is closed.
-//! Bytes count until they have left for the socket.
-//! Not in here: encoding (the writer's), the bound on all outboxes together ([`Outboxes`]).
+//! them out. Clients that do not read cost the broker a fixed amount of memory, however many they
+//! are.
+//! Invariant: a session that does not read costs at most its bound; one that is over is closed. No
+//! message is queued beyond the limit of all: sessions are closed before that, those with the most
+//! waiting first, so that one that reads has budget while others do not. Bytes count until they
+//! have left for the socket.
+//! Not in here: encoding (the writer's).
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+mod weight;
 
-use mtimer_protocol::{
-    BrokerEntry, ClientView, ErrorCode, MemberView, OpReply, PeerAnswer, QueryAnswer, ServerMessage,
-    TimerView, Topology,
-};
-use mtimer_types::{Timer, limits};
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use mtimer_protocol::{ErrorCode, ServerMessage};
+use mtimer_types::limits::OUTBOX_RESERVE;
 use tokio::sync::Notify;
 
-use crate::outboxes::Outboxes;
-
-/// Fixed part of a message's weight: it covers what the queue and the message itself take.
-const MESSAGE_BYTES: usize = 256;
-/// Fixed part of the weight of a delivery or a row.
-const ROW_BYTES: usize = 320;
+use self::weight::weight;
 
 /// Why a session that does not read is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -222,134 +222,110 @@ fn take_from(messages: &mut VecDeque<(ServerMessage, usize)>, most: usize) -> (V
     (taken, sum)
 }
 
-/// About how many bytes a message holds.
-fn weight(message: &ServerMessage) -> usize {
-    MESSAGE_BYTES
-        + match message {
-            ServerMessage::Deliver { deliveries, .. } => deliveries
-                .iter()
-                .map(|d| ROW_BYTES + d.payload.len() + d.key.as_ref().map_or(0, |k| k.as_str().len()))
-                .sum(),
-            ServerMessage::Reply { replies, .. } => replies.iter().map(reply_weight).sum(),
-            ServerMessage::Answer { answer, .. } => answer_weight(answer),
-            ServerMessage::Settled { refused, .. } => std::mem::size_of_val(refused.as_slice()),
-            ServerMessage::Topology(topology) => topology_weight(topology),
-            ServerMessage::Peer(PeerAnswer::Heard { topology: Some(topology), .. }) => {
-                topology_weight(topology)
-            }
-            _ => 0,
-        }
+/// The bytes in all outboxes of a broker, and their limit.
+#[derive(Debug)]
+pub(crate) struct Outboxes {
+    limit: usize,
+    /// Bytes that count against the limit.
+    bytes: AtomicUsize,
+    /// Those among them of sessions that are ending: they are free in a moment.
+    ending: AtomicUsize,
+    open: Mutex<Open>,
 }
 
-fn topology_weight(topology: &Topology) -> usize {
-    let brokers: usize = topology.brokers.iter().map(|b| size_of::<BrokerEntry>() + b.address.len()).sum();
-    brokers + size_of_val(topology.owners.as_slice())
+/// The outboxes that there are, by number.
+#[derive(Debug, Default)]
+struct Open {
+    last: u64,
+    outboxes: HashMap<u64, Weak<Outbox>>,
 }
 
-fn reply_weight(reply: &OpReply) -> usize {
-    let text = if let OpReply::Failed { message, .. } = reply { message.len() } else { 0 };
-    size_of::<OpReply>() + text
-}
-
-fn answer_weight(answer: &QueryAnswer) -> usize {
-    match answer {
-        QueryAnswer::Timer(Some(TimerView { timer, .. })) => timer_weight(timer),
-        QueryAnswer::Dead { rows, .. } => rows.iter().map(|r| timer_weight(&r.timer)).sum(),
-        QueryAnswer::Unconfirmed { rows, .. } => rows.iter().map(|r| timer_weight(&r.timer)).sum(),
-        QueryAnswer::Status(status) => status.counters.len() * 64,
-        QueryAnswer::Cluster(view) => {
-            let of = |m: &MemberView| size_of::<MemberView>() + m.address.len() + m.software.len();
-            topology_weight(&view.topology) + view.members.iter().map(of).sum::<usize>()
-        }
-        QueryAnswer::Broker(view) => {
-            let names = |c: &ClientView| c.dest.group().len() + c.dest.app().len();
-            let of = |c: &ClientView| size_of::<ClientView>() + names(c);
-            size_of_val(view.partitions.as_slice()) + view.clients.iter().map(of).sum::<usize>()
-        }
-        _ => 0,
+impl Outboxes {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit, bytes: AtomicUsize::new(0), ending: AtomicUsize::new(0), open: Mutex::default() }
     }
-}
 
-fn timer_weight(timer: &Timer) -> usize {
-    // An error text and a key go with it.
-    ROW_BYTES + limits::MAX_ERROR_BYTES + timer.payload.len()
+    /// Adds an outbox, made with the number that it has here.
+    pub(crate) fn add(&self, outbox: impl FnOnce(u64) -> Outbox) -> Arc<Outbox> {
+        let mut open = self.open();
+        open.last += 1;
+        let number = open.last;
+        let outbox = Arc::new(outbox(number));
+        open.outboxes.insert(number, Arc::downgrade(&outbox));
+        outbox
+    }
+
+    /// Forgets an outbox.
+    pub(crate) fn remove(&self, number: u64) {
+        self.open().outboxes.remove(&number);
+    }
+
+    /// Bytes that wait to be sent, and their limit.
+    pub(crate) fn used(&self) -> (u64, u64) {
+        (self.bytes.load(Ordering::Relaxed) as u64, self.limit as u64)
+    }
+
+    /// Takes so many bytes for a message; `false`: they are not there.
+    pub(crate) fn take(&self, bytes: usize) -> bool {
+        let fits = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    /// Takes so many bytes for the last words of a session. They are few, and are not refused.
+    pub(crate) fn take_anyway(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.ending.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The session that has these bytes is ending.
+    pub(crate) fn end(&self, bytes: usize) {
+        self.ending.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Gives bytes back. `ending`: they are of a session that is ending.
+    pub(crate) fn give_back(&self, bytes: usize, ending: bool) {
+        if ending {
+            self.ending.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Closes the sessions with the most waiting if the reserve is touched.
+    pub(crate) fn relieve(&self) {
+        let most = self.limit - self.limit / OUTBOX_RESERVE;
+        if self.staying() <= most {
+            return;
+        }
+        // Dropped behind the lock: the last reference to an outbox takes it, too.
+        let mut all: Vec<(usize, Arc<Outbox>)> = Vec::new();
+        let open = self.open();
+        let outboxes = open.outboxes.values().filter_map(Weak::upgrade);
+        all.extend(outboxes.map(|outbox| (outbox.waiting(), outbox)));
+        all.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
+        for (waiting, outbox) in &all {
+            if self.staying() <= most {
+                break;
+            }
+            outbox.overflow(Overflow::All { waiting: *waiting, limit: self.limit });
+        }
+        drop(open);
+    }
+
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Bytes of sessions that are not ending.
+    fn staying(&self) -> usize {
+        let ending = self.ending.load(Ordering::Relaxed);
+        self.bytes.load(Ordering::Relaxed).saturating_sub(ending)
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        // No code in here panics between two changes that belong together.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use mtimer_protocol::{BrokerView, ClusterView};
-    use mtimer_types::Term;
-
-    use super::*;
-
-    fn outbox(limit: usize) -> Arc<Outbox> {
-        Outbox::open(limit, &Arc::new(Outboxes::new(usize::MAX)))
-    }
-
-    #[tokio::test]
-    async fn bytes_count_until_they_are_sent() {
-        let outbox = outbox(3 * MESSAGE_BYTES);
-        for n in 0..3 {
-            outbox.push(ServerMessage::Ping(n));
-        }
-        let (messages, bytes) = outbox.take(usize::MAX).await.unwrap();
-        assert_eq!((messages.len(), bytes), (3, 3 * MESSAGE_BYTES));
-        // An empty queue takes one.
-        outbox.push(ServerMessage::Ping(4));
-        assert_eq!((outbox.waiting(), outbox.why_overflowed()), (4 * MESSAGE_BYTES, None));
-        outbox.sent(bytes);
-        outbox.push(ServerMessage::Ping(5));
-        outbox.push(ServerMessage::Ping(6));
-        assert_eq!((outbox.waiting(), outbox.why_overflowed()), (3 * MESSAGE_BYTES, None));
-    }
-
-    #[tokio::test]
-    async fn a_session_that_is_over_its_limit_is_told_and_gets_nothing_else() {
-        let outbox = outbox(3 * MESSAGE_BYTES);
-        for n in 0..5 {
-            outbox.push(ServerMessage::Ping(n));
-        }
-        let over = outbox.overflowed().await;
-        assert_eq!(over, Overflow::Session { queued: 4 * MESSAGE_BYTES, limit: 3 * MESSAGE_BYTES });
-        let (messages, bytes) = outbox.take(usize::MAX).await.unwrap();
-        let (code, message) = (ErrorCode::Overloaded, over.to_string());
-        assert_eq!(messages, [ServerMessage::Refused { code, message }]);
-        outbox.sent(bytes);
-        assert!(outbox.take(usize::MAX).await.is_none());
-        assert_eq!(outbox.waiting(), 0);
-    }
-
-    #[tokio::test]
-    async fn a_writer_takes_a_part_at_a_time() {
-        let outbox = outbox(1 << 20);
-        for n in 0..5 {
-            outbox.push(ServerMessage::Ping(n));
-        }
-        let (messages, bytes) = outbox.take(MESSAGE_BYTES + 1).await.unwrap();
-        assert_eq!((messages.len(), bytes), (2, 2 * MESSAGE_BYTES));
-        let (messages, _) = outbox.take(1).await.unwrap();
-        assert_eq!(messages, [ServerMessage::Ping(2)]);
-        outbox.close(None);
-        let (messages, _) = outbox.take(usize::MAX).await.unwrap();
-        assert_eq!(messages.len(), 2);
-        assert!(outbox.take(usize::MAX).await.is_none());
-    }
-
-    #[test]
-    fn what_tells_of_a_whole_cluster_weighs_as_much() {
-        let topology = Topology { owners: vec![Some(0); 1_024], ..Topology::default() };
-        let views = vec![Default::default(); 1_024];
-        let broker = BrokerView { partitions: views, ..BrokerView::default() };
-        let cluster = ClusterView { topology: topology.clone(), ..ClusterView::default() };
-        let answer = |answer| ServerMessage::Answer { corr: 1, answer };
-        for message in [
-            ServerMessage::Topology(topology.clone()),
-            ServerMessage::Peer(PeerAnswer::Heard { seq: 1, term: Term(1), topology: Some(topology) }),
-            answer(QueryAnswer::Cluster(cluster)),
-            answer(QueryAnswer::Broker(broker)),
-        ] {
-            let encoded = mtimer_protocol::encode(&message).unwrap().len();
-            assert!(weight(&message) >= encoded, "{} of {encoded} bytes", weight(&message));
-        }
-    }
-}
+mod tests;

@@ -28,8 +28,8 @@ use crate::counters::{Counters, ShellCounter};
 use crate::frames::{FrameReader, ReceiveBudget};
 use crate::handshake::{ReadError, Refusal, read_hello, read_message};
 use crate::inbox::{EngineGone, ForCluster, Gate, Ingress, OutOfPlace, Sorted, Ticket, What, sort};
+use crate::outbox::Outboxes;
 use crate::outbox::{Outbox, Overflow};
-use crate::outboxes::Outboxes;
 use crate::writer::{Pace, WriteError, write_all};
 
 /// How long the last words to a client may take.

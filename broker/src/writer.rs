@@ -172,7 +172,7 @@ mod tests {
     use tokio_util::codec::FramedRead;
 
     use super::*;
-    use crate::outboxes::Outboxes;
+    use crate::outbox::Outboxes;
 
     fn delivery(n: u128, payload: usize) -> Delivery {
         Delivery {

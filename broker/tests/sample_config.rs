@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
-use clap::Args;
-use mtimer_broker::config::{PartialConfig, StoreConfig};
+use mtimer_broker::config::{PartialConfig, SETTINGS, Setting, StoreConfig};
 use mtimer_store_redis::DEFAULT_LOG_BYTES;
 
 fn sample() -> String {
@@ -41,10 +40,7 @@ fn as_it_is_it_changes_nothing() {
 fn every_setting_is_in_it_once() {
     let all = all_set();
     assert_eq!(all.destination.len(), 1);
-    let known: BTreeSet<String> = PartialConfig::augment_args(clap::Command::new("mtimer"))
-        .get_arguments()
-        .filter_map(|arg| arg.get_long().map(str::to_owned))
-        .collect();
+    let known: BTreeSet<String> = SETTINGS.iter().map(Setting::name).collect();
     assert!(known.contains("listen") && known.len() > 20, "{known:?}");
     // Reading has refused what is not known or there twice, so names are compared one way only.
     let text = sample();

@@ -41,11 +41,7 @@ fn build_if_needed() -> PathBuf {
     if built.is_none() || built < newest {
         build(sources, &folder);
     }
-    assert!(
-        binary.exists(),
-        "{} is not there: cargo build -p mtimer-broker, or set MTIMER_BIN",
-        binary.display()
-    );
+    assert!(binary.exists(), "{} is not there: cargo build -p mtimer, or set MTIMER_BIN", binary.display());
     binary
 }
 
@@ -60,13 +56,13 @@ fn build(workspace: &Path, folder: &Path) {
 fn cargo_build(workspace: &Path, target: &Path, profile: &str, more: &[&str]) {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "--quiet", "-p", "mtimer-broker", "--profile", profile, "--target-dir"])
+        .args(["build", "--quiet", "-p", "mtimer", "--profile", profile, "--target-dir"])
         .arg(target)
         .args(more)
         .current_dir(workspace)
         .status()
         .expect("cargo runs");
-    assert!(status.success(), "cargo build -p mtimer-broker: {status}");
+    assert!(status.success(), "cargo build -p mtimer: {status}");
 }
 
 /// The latest change of a source file below `folder`.

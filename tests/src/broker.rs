@@ -11,8 +11,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::binary::{breakable, mtimer};
-use crate::cluster::Parties;
 use crate::journal::Journal;
+use crate::party::Parties;
 use crate::process::Process;
 
 /// How long a broker may take to start: a loaded machine is slow, and it may have a journal to
@@ -21,7 +21,7 @@ const START_WITHIN: Duration = Duration::from_secs(60);
 /// The exit code of a broker whose address is taken.
 const LISTEN: i32 = 14;
 
-/// What is broken on purpose in a broker that can be broken (see `broker/src/cli/sabotage.rs`).
+/// What is broken on purpose in a broker that can be broken (see `crates/cli/src/sabotage.rs`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sabotage {
     /// Nothing: it is to behave like any other.

@@ -21,6 +21,7 @@ mod figures;
 mod fires;
 mod history;
 mod journal;
+mod party;
 mod process;
 mod spread;
 mod tell;
@@ -32,9 +33,7 @@ pub use behaviour::Behaviour;
 pub use binary::mtimer;
 pub use broker::{Broker, Launch, Sabotage};
 pub use check::{HOP_MS, Verdict, Violation, check, judge, print_violations};
-pub use cluster::{
-    Cluster, Label, Load, Member, Net, Parties, Proxy, Redis, RedisKind, Setup, Way, Ways, Work, apart,
-};
+pub use cluster::{Cluster, Load, Member, Net, Proxy, Redis, RedisKind, Setup, Way, Ways, Work, apart};
 pub use drain::{drain, free_keys, purge};
 pub use edges::{Connect, Edges, watch_clock};
 pub use figures::Figures;
@@ -45,6 +44,7 @@ pub use history::{
 };
 pub use journal::{Entry, Journal, Note};
 pub use mtimer_store_redis::test_support::{Place, Server, ServerOptions};
+pub use party::{Label, Parties};
 pub use process::{Process, cpu_seconds, rss_kib, signal};
 pub use rustix::process::Signal;
 pub use spread::Spread;

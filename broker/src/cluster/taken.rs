@@ -15,7 +15,7 @@ use mtimer_protocol::{Role, Welcome};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::Order;
+use super::event::Order;
 use super::link::connect;
 
 /// How often it is looked who answers, until it is this broker.

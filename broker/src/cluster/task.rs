@@ -15,8 +15,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::board::{Board, Posted};
+use super::event::{Order, PeerEvent, PeerWhat};
 use super::link::{Link, LinkEvent};
-use super::{Order, PeerEvent, PeerWhat};
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::BrokerError;

@@ -1,13 +1,21 @@
+use std::collections::BTreeSet;
 use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::Parser;
+use mtimer_store_redis::{DEFAULT_LOG_BYTES, TlsFiles};
+use mtimer_types::Destination;
 
 use super::*;
+use crate::options::BrokerOptions;
 
-#[derive(Parser)]
-struct Cli {
-    #[command(flatten)]
-    flags: PartialConfig,
+fn flags(given: &[(&str, &str)]) -> PartialConfig {
+    let mut config = PartialConfig::default();
+    for (name, value) in given {
+        let setting = SETTINGS.iter().find(|setting| setting.name() == *name).unwrap();
+        setting.read(&mut config, value).unwrap();
+    }
+    config
 }
 
 fn env(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -28,8 +36,8 @@ fn flags_over_environment_over_file_over_defaults() {
     );
     let vars =
         env(&[("MTIMER_CLUSTER", "env"), ("MTIMER_HEARTBEAT", "2s"), ("MTIMER_TOKEN", "x"), ("HOME", "/")]);
-    let cli = Cli::parse_from(["mtimer", "--cluster", "flag", "--park-after", "100ms"]);
-    let config = PartialConfig::layered(cli.flags, vars, Some(file.path())).unwrap().resolve().unwrap();
+    let flags = flags(&[("cluster", "flag"), ("park-after", "100ms")]);
+    let config = PartialConfig::layered(flags, vars, Some(file.path())).unwrap().resolve().unwrap();
     let b = &config.broker;
     assert_eq!((b.cluster.as_str(), b.heartbeat.as_secs(), b.heartbeat_timeout.as_secs()), ("flag", 2, 6));
     assert_eq!((b.engine.preload_ms, b.engine.memory_bytes, b.engine.park_after_ms), (2_000, 64 << 20, 100));
@@ -47,7 +55,6 @@ fn unknown_keys_and_variables_are_errors() {
     assert!(text.contains("clustre") && text.contains("cluster"), "{text}");
     let text = PartialConfig::from_env(env(&[("MTIMER_CLUSTRE", "x")])).unwrap_err().to_string();
     assert!(text.contains("MTIMER_CLUSTRE is not known") && text.contains("MTIMER_CLUSTER"), "{text}");
-    assert!(Cli::try_parse_from(["mtimer", "--clustre", "x"]).is_err());
     let bad = file("[[destination]]\ngroup = \"g\"\nretry = []\n");
     assert!(PartialConfig::from_file(bad.path()).unwrap_err().to_string().contains("app"));
 }
@@ -68,6 +75,11 @@ fn errors_name_value_limit_and_fix() {
         "partitions is 2000, allowed is 1 to 1024: 16 a core is plenty"
     );
     assert!(error(&[("MTIMER_LISTEN", "7400")]).contains("write host:port, such as 0.0.0.0:7400"));
+    assert_eq!(
+        error(&[("MTIMER_REPLICAS", "-1")]),
+        "the environment variable MTIMER_REPLICAS is not valid: \"-1\" is not a number from 0 to 4294967295"
+    );
+    assert!(error(&[("MTIMER_REDIS_TLS_CA", "")]).contains("it is empty: write a path"));
     assert!(error(&[("MTIMER_DURABILITY", "redis")]).contains("the store is embedded"));
     assert!(error(&[("MTIMER_DURABILITY", "best")]).contains("write embedded-sync, embedded-fast, redis or"));
     let both = [("MTIMER_REDIS", "redis://h"), ("MTIMER_DATA", "/x")];
@@ -163,4 +175,48 @@ fn a_heartbeat_beyond_all_bounds_is_refused() {
     let heartbeat = format!("{}s", u64::MAX).parse().unwrap();
     let config = PartialConfig { heartbeat: Some(heartbeat), ..PartialConfig::default() };
     assert!(config.resolve().is_err());
+}
+
+const ON_TLS: &str = "redis = [\"rediss://a\"]\nredis-tls-ca = \"ca.pem\"\nredis-tls-cert = \"c.pem\"\n\
+                      redis-tls-key = \"c.key\"\n";
+
+fn resolved(text: &str) -> Config {
+    PartialConfig::from_file(file(text).path()).unwrap().resolve().unwrap()
+}
+
+#[test]
+fn what_is_shown_can_be_read_again() {
+    for text in [
+        "",
+        "listen = \"127.0.0.1:1\"\nhttp = \"off\"\nmetrics-destinations = 7\nretry = [\"1s\", \"2m\"]\ndurability = \"embedded-fast\"\npartitions = 8\n\
+         startup-timeout = \"3s\"\nmemory = \"64MiB\"\nadvertise = \"h:1\"\nlog-format = \"json\"\n\
+         [[destination]]\ngroup = \"g\"\napp = \"a\"\nretry = []\n",
+        "redis = [\"redis://a\", \"redis://b\"]\ndurability = \"redis-replicated\"\nreplicas = 3\n\
+         redis-write-log = \"8MiB\"\n",
+        ON_TLS,
+    ] {
+        let first = resolved(text).to_toml().unwrap();
+        assert_eq!(resolved(&first).to_toml().unwrap(), first);
+    }
+}
+
+#[test]
+fn every_setting_is_shown() {
+    let names = |text| -> Vec<String> {
+        match toml::from_str(&resolved(text).to_toml().unwrap()).unwrap() {
+            toml::Value::Table(all) => all.into_iter().map(|(name, _)| name).collect(),
+            other => panic!("{other}"),
+        }
+    };
+    let on_redis =
+        "redis = [\"redis://a\"]\ndurability = \"redis-replicated\"\npartitions = 8\nadvertise = \"h:1\"\n";
+    let shown: BTreeSet<String> = [on_redis, "", ON_TLS].into_iter().flat_map(names).collect();
+    let known: BTreeSet<String> = SETTINGS.iter().map(Setting::name).collect();
+    assert_eq!(shown, known);
+}
+
+#[test]
+fn passwords_are_not_shown() {
+    let shown = resolved("redis = [\"redis://u:s3cret@h:1\", \"redis://u:s3\"]\n").settings().redis;
+    assert_eq!(shown, Some(List(vec!["redis://u:***@h:1".to_owned(), "***".to_owned()])));
 }

@@ -1,10 +1,11 @@
 //! Values of settings as people write them: durations, sizes, lists.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A duration such as `250ms`, `5s`, `2h 30m`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -97,6 +98,33 @@ where
     }
 }
 
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            bytes if bytes.is_multiple_of(1 << 20) => write!(f, "{}MiB", bytes >> 20),
+            bytes => write!(f, "{bytes}"),
+        }
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<T: Serialize> Serialize for List<T> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(s)
+    }
+}
+
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         String::deserialize(d)?.parse().map_err(de::Error::custom)
@@ -123,6 +151,147 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
         Vec::deserialize(d).map(Self)
     }
 }
+
+/// Defines an enum whose values have names.
+macro_rules! choices {
+    ($(#[$meta:meta])* $ty:ident, $what:literal: $( #[doc = $help:literal] $(#[$mark:ident])? $variant:ident = $name:literal, )*) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $ty {
+            $( #[doc = $help] $(#[$mark])? $variant, )*
+        }
+
+        impl $ty {
+            /// Returns the name that it has in settings.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $( Self::$variant => $name, )*
+                }
+            }
+        }
+
+        impl SettingValue for $ty {
+            const CHOICES: &'static [(&'static str, &'static str)] = &[$( ($name, $help), )*];
+
+            fn read(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|error: InvalidValue| error.to_string())
+            }
+        }
+
+        impl FromStr for $ty {
+            type Err = InvalidValue;
+
+            fn from_str(s: &str) -> Result<Self, InvalidValue> {
+                match s.trim() {
+                    $( $name => Ok(Self::$variant), )*
+                    _ => Err(InvalidValue::new(s, format!(concat!($what, ": write {}"), any_of(Self::CHOICES)))),
+                }
+            }
+        }
+
+        impl Serialize for $ty {
+            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.serialize_str(self.name())
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $ty {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                String::deserialize(d)?.parse().map_err(de::Error::custom)
+            }
+        }
+    };
+}
+
+fn any_of(choices: &[(&str, &str)]) -> String {
+    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+    match names.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        _ => names.concat(),
+    }
+}
+
+choices! {
+    /// What an answered schedule means.
+    Durability, "a durability level":
+    /// Embedded store: committed and fsynced
+    EmbeddedSync = "embedded-sync",
+    /// Embedded store: written, fsynced a little later
+    EmbeddedFast = "embedded-fast",
+    /// Redis: in the master's memory
+    Redis = "redis",
+    /// Redis: confirmed by replicas
+    RedisReplicated = "redis-replicated",
+}
+
+choices! {
+    /// How log lines look.
+    #[derive(Default)]
+    LogFormat, "a log format":
+    /// For people
+    #[default]
+    Text = "text",
+    /// One JSON object a line
+    Json = "json",
+}
+
+/// A type of settings: how a variable or a flag is read.
+pub trait SettingValue: Sized {
+    /// What can be written, and what each means; empty if the values cannot be listed.
+    const CHOICES: &'static [(&'static str, &'static str)] = &[];
+
+    /// Reads a value.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the text, and what to write.
+    fn read(text: &str) -> Result<Self, String>;
+}
+
+impl SettingValue for String {
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(text.to_owned())
+    }
+}
+
+impl SettingValue for PathBuf {
+    fn read(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Err("it is empty: write a path".to_owned()) } else { Ok(Self::from(text)) }
+    }
+}
+
+impl SettingValue for Span {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: InvalidValue| error.to_string())
+    }
+}
+
+impl SettingValue for Size {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: InvalidValue| error.to_string())
+    }
+}
+
+impl<T: FromStr> SettingValue for List<T>
+where
+    T::Err: fmt::Display,
+{
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: InvalidValue| error.to_string())
+    }
+}
+
+macro_rules! numbers {
+    ($($ty:ty),*) => { $(
+        impl SettingValue for $ty {
+            fn read(text: &str) -> Result<Self, String> {
+                let what = || format!("a number from 0 to {}", Self::MAX);
+                text.parse().map_err(|_| InvalidValue::new(text, what()).to_string())
+            }
+        }
+    )* };
+}
+numbers!(u8, u16, u32, u64, usize);
 
 #[cfg(test)]
 mod tests {

@@ -28,7 +28,7 @@ use self::collect::Scrape;
 use crate::counters::Counters;
 use crate::frames::ReceiveBudget;
 use crate::inbox::Gate;
-use crate::outboxes::Outboxes;
+use crate::outbox::Outboxes;
 use crate::shell::Control;
 
 /// The content type of what [`Source::scrape`] gives.

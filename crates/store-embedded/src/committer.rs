@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use mtimer_store::{Acquire, AcquireError, Acquired, LaneError, OwnerRecord, StoreError};
+use mtimer_store::{Acquire, AcquireError, InFlight, LaneError, OwnerRecord, StoreError};
 use mtimer_types::{Epoch, PartitionId, Term};
 use tokio::sync::oneshot;
 
-use crate::Durability;
 use crate::destinations::Destinations;
 use crate::fault::Fault;
-use crate::lane::{EmbeddedLane, LaneShared};
+use crate::lane_shared::LaneShared;
 use crate::layout::{Fact, Space, fact_key};
+use crate::options::Durability;
 use crate::partition::{Owner, Partition};
 use crate::table::View;
 use crate::tree::Tree;
@@ -56,13 +56,19 @@ impl Queue {
     }
 }
 
+/// A partition that was acquired, for the lane to be made.
+pub(crate) struct Acquisition {
+    pub(crate) lane: Arc<LaneShared>,
+    /// Deliveries that the predecessor had under way.
+    pub(crate) in_flight: Vec<InFlight>,
+}
+
 pub(crate) struct Committer {
     pub(crate) tree: Tree,
     pub(crate) destinations: Destinations,
     pub(crate) partitions: Vec<Partition>,
     pub(crate) term: Term,
     durability: Durability,
-    queue: Queue,
     broken: Option<Fault>,
     /// The group under way is synced at any level.
     sync_now: bool,
@@ -70,7 +76,7 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub(crate) fn new(tree: Tree, partitions: u16, durability: Durability, queue: Queue) -> Self {
+    pub(crate) fn new(tree: Tree, partitions: u16, durability: Durability) -> Self {
         let partitions = (0..partitions).map(|p| Partition::new(PartitionId(p))).collect();
         Self {
             tree,
@@ -78,7 +84,6 @@ impl Committer {
             partitions,
             term: Term(0),
             durability,
-            queue,
             broken: None,
             sync_now: false,
             closing: Vec::new(),
@@ -222,7 +227,7 @@ impl Committer {
         Ok(partition.owner.record)
     }
 
-    pub(crate) fn acquire(&mut self, acquire: &Acquire) -> Result<Acquired, AcquireError> {
+    pub(crate) fn acquire(&mut self, acquire: &Acquire) -> Result<Acquisition, AcquireError> {
         let stored = self.owner(acquire.partition)?;
         let repeated = stored.epoch != Epoch::default() && stored.nonce == acquire.nonce;
         if !repeated {
@@ -257,8 +262,7 @@ impl Committer {
         let Owner { record, prior_claim } = partition.owner;
         let shared = Arc::new(LaneShared::new(partition.id, record.epoch, record.nonce, prior_claim));
         partition.join(&shared);
-        let lane = Arc::new(EmbeddedLane { shared, queue: self.queue.clone() });
-        Ok(Acquired { lane, epoch: record.epoch, prior_claim, in_flight: partition.in_flight.clone() })
+        Ok(Acquisition { lane: shared, in_flight: partition.in_flight.clone() })
     }
 
     pub(crate) fn raise_term(&mut self) -> Result<Term, StoreError> {
@@ -296,8 +300,8 @@ mod tests {
     fn after_a_sync_that_fails_nothing_is_answered() {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::open(dir.path(), 1 << 20).unwrap();
-        let (sender, calls) = std::sync::mpsc::sync_channel(8);
-        let mut committer = Committer::new(tree, 1, Durability::Sync, Queue(sender));
+        let (_sender, calls) = std::sync::mpsc::sync_channel(8);
+        let mut committer = Committer::new(tree, 1, Durability::Sync);
         let raise = |committer: &mut Committer| {
             let (answer, received) = std::sync::mpsc::channel();
             let work = Box::new(move |committer: &mut Committer| -> Deliver {

@@ -22,16 +22,9 @@ const LOCK: &str = "mtimer.lock";
 const MARKER: &str = "mtimer-store";
 const DATABASE: &str = "db";
 const TITLE: &str = "mtimer embedded store";
+/// The only format that is read. A change of what is stored needs another one.
 const FORMAT: u32 = 3;
-/// From this format on the marker ends with a checksum of the lines before.
-const CHECKED: u32 = 3;
 const CHECK: &str = "check ";
-/// The oldest format that can be brought to ours.
-const OLDEST: u32 = 1;
-/// What the marker says of the former format while timers are brought to ours. It stands where a
-/// reader that does not know it looks for the partition count, so that such a one refuses the
-/// directory, too.
-const UPGRADING: &str = "upgrading from";
 
 /// Why a data directory could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +66,8 @@ pub enum OpenError {
     },
     /// Written by another version of mtimer.
     #[error(
-        "the data directory {path} has format {stored}, this mtimer reads format {ours}: use the version that wrote it"
+        "the data directory {path} has format {stored}, this version reads only format {ours} and converts no other: \
+         use the version that wrote it, or start with an empty directory"
     )]
     Format {
         /// Which directory.
@@ -119,9 +113,6 @@ pub(crate) struct Directory {
     /// Unlocked when it is dropped.
     pub(crate) lock: File,
     pub(crate) database: PathBuf,
-    /// The format in which its timers are, or some of them, if they were being brought to ours.
-    pub(crate) format: u32,
-    path: PathBuf,
     partitions: u16,
 }
 
@@ -138,16 +129,15 @@ impl Directory {
         }
         let lock = lock(path)?;
         // Whoever held the lock may have made the directory meanwhile.
-        let format = if marker.try_exists().map_err(io_error("look for", &marker))? {
-            check_marker(path, &marker, partitions)?
+        if marker.try_exists().map_err(io_error("look for", &marker))? {
+            check_marker(path, &marker, partitions)?;
         } else {
-            write_marker(path, &marker, partitions, None)?;
-            FORMAT
-        };
+            write_marker(path, &marker, partitions)?;
+        }
         let database = path.join(DATABASE);
         clear_unfinished(path, &database)?;
         check_names(path, &database)?;
-        Ok(Self { lock, database, format, path: path.to_owned(), partitions })
+        Ok(Self { lock, database, partitions })
     }
 
     /// Locks a directory that exists, to repair it. Changes nothing.
@@ -157,24 +147,13 @@ impl Directory {
             return Err(OpenError::Foreign { path: path.to_owned() });
         }
         let lock = lock(path)?;
-        let (format, partitions) = read_marker(path, &marker)?;
+        let partitions = read_marker(path, &marker)?;
         let database = path.join(DATABASE);
-        Ok(Self { lock, database, format, path: path.to_owned(), partitions })
+        Ok(Self { lock, database, partitions })
     }
 
     pub(crate) const fn partitions(&self) -> u16 {
         self.partitions
-    }
-
-    /// Says in the directory that its timers are being brought to the present format: whoever reads
-    /// the former one only would miss those that are there already, and refuses it from now on.
-    pub(crate) fn mark_upgrading(&self) -> Result<(), OpenError> {
-        write_marker(&self.path, &self.path.join(MARKER), self.partitions, Some(self.format))
-    }
-
-    /// Says in the directory that its timers have the present format.
-    pub(crate) fn mark(&self) -> Result<(), OpenError> {
-        write_marker(&self.path, &self.path.join(MARKER), self.partitions, None)
     }
 }
 
@@ -210,17 +189,17 @@ fn lock(path: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// The directory's format, or the former one if it is being brought to ours; if it can be opened.
-fn check_marker(path: &Path, marker: &Path, partitions: u16) -> Result<u32, OpenError> {
-    let (former, stored) = read_marker(path, marker)?;
+/// Refuses a directory of another format or another number of partitions.
+fn check_marker(path: &Path, marker: &Path, partitions: u16) -> Result<(), OpenError> {
+    let stored = read_marker(path, marker)?;
     if stored != partitions {
         return Err(OpenError::Partitions { path: path.to_owned(), stored, given: partitions });
     }
-    Ok(former)
+    Ok(())
 }
 
-/// The directory's format, or the former one, and its partition count.
-fn read_marker(path: &Path, marker: &Path) -> Result<(u32, u16), OpenError> {
+/// The directory's partition count, if the directory has the format that is read.
+fn read_marker(path: &Path, marker: &Path) -> Result<u16, OpenError> {
     let damaged = || OpenError::Damaged {
         path: path.to_owned(),
         what: format!("{MARKER} at offset 0: it does not say its format and partition count"),
@@ -231,26 +210,20 @@ fn read_marker(path: &Path, marker: &Path) -> Result<(u32, u16), OpenError> {
         Some((text, checksum)) => (text, Some(checksum)),
         None => (&text[..], None),
     };
-    let mut lines = text.lines().peekable();
+    let mut lines = text.lines();
     if lines.next() != Some(TITLE) || checksum.is_some_and(|checksum| checksum != checksum_of(text)) {
         return Err(damaged());
     }
     let number = |line: Option<&str>, name: &str| line?.strip_prefix(name)?.trim().parse::<u32>().ok();
     let format = number(lines.next(), "format").ok_or_else(damaged)?;
-    if format >= CHECKED && checksum.is_none() {
-        return Err(damaged());
-    }
-    if !(OLDEST..=FORMAT).contains(&format) {
+    // Formats 1 and 2 have no checksum.
+    if format != FORMAT {
         return Err(OpenError::Format { path: path.to_owned(), stored: format, ours: FORMAT });
     }
-    let former = match lines.next_if(|line| line.starts_with(UPGRADING)) {
-        Some(line) => number(Some(line), UPGRADING).filter(|n| (OLDEST..format).contains(n)),
-        None => Some(format),
-    };
-    let former = former.ok_or_else(damaged)?;
-    let stored =
-        number(lines.next(), "partitions").and_then(|n| u16::try_from(n).ok()).ok_or_else(damaged)?;
-    Ok((former, stored))
+    if checksum.is_none() {
+        return Err(damaged());
+    }
+    number(lines.next(), "partitions").and_then(|n| u16::try_from(n).ok()).ok_or_else(damaged)
 }
 
 fn temporary_name() -> String {
@@ -258,11 +231,10 @@ fn temporary_name() -> String {
 }
 
 /// Writes the marker so that it is there whole or not at all.
-fn write_marker(path: &Path, marker: &Path, partitions: u16, former: Option<u32>) -> Result<(), OpenError> {
+fn write_marker(path: &Path, marker: &Path, partitions: u16) -> Result<(), OpenError> {
     let temporary = path.join(temporary_name());
-    let upgrading = former.map(|former| format!("{UPGRADING} {former}\n")).unwrap_or_default();
     let write = || {
-        let text = format!("{TITLE}\nformat {FORMAT}\n{upgrading}partitions {partitions}\n");
+        let text = format!("{TITLE}\nformat {FORMAT}\npartitions {partitions}\n");
         let mut file = File::create(&temporary)?;
         write!(file, "{text}{CHECK}{}", checksum_of(&text))?;
         file.sync_all()?;
@@ -371,44 +343,41 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_or_newer_marker_is_refused() {
+    fn a_damaged_marker_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        for (marker, says) in [
-            (&b"\xff\xfe"[..], "is damaged"),
-            (b"mtimer embedded store\nformat 1\n", "is damaged"),
-            (b"mtimer embedded store\nformat 3\npartitions 4\n", "is damaged"),
-            (b"mtimer embedded store\nformat 3\npartitions 5\ncheck 0000000000000000\n", "is damaged"),
-            (b"mtimer embedded store\nformat 2\nupgrading from 2\npartitions 4\n", "is damaged"),
+        for marker in [
+            &b"\xff\xfe"[..],
+            b"mtimer embedded store\n",
+            b"mtimer embedded store\nformat 3\npartitions 4\n",
+            b"mtimer embedded store\nformat 3\npartitions 5\ncheck 0000000000000000\n",
+            b"mtimer embedded store\nformat 2\npartitions 4\ncheck 0000000000000000\n",
         ] {
             std::fs::write(dir.path().join(MARKER), marker).unwrap();
-            assert!(refusal(dir.path(), 4).contains(says));
+            assert!(refusal(dir.path(), 4).contains("is damaged"));
         }
     }
 
     #[test]
-    fn a_newer_format_is_refused_with_its_number() {
-        let dir = tempfile::tempdir().unwrap();
-        let text = "mtimer embedded store\nformat 9\npartitions 4\n";
-        std::fs::write(dir.path().join(MARKER), format!("{text}{CHECK}{}", checksum_of(text))).unwrap();
-        assert!(refusal(dir.path(), 4).contains("has format 9, this mtimer reads format 3"));
-    }
-
-    #[test]
-    fn an_older_format_is_told_until_the_directory_is_marked() {
+    fn another_format_is_refused_with_its_number_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let marker = dir.path().join(MARKER);
-        std::fs::write(&marker, "mtimer embedded store\nformat 1\npartitions 4\n").unwrap();
-        let directory = Directory::open(dir.path(), 4).unwrap();
-        assert_eq!(directory.format, 1);
-        directory.mark_upgrading().unwrap();
-        let text = std::fs::read_to_string(&marker).unwrap();
-        assert!(text.starts_with("mtimer embedded store\nformat 3\nupgrading from 1\npartitions 4\ncheck "));
-        drop(directory);
-        let directory = Directory::open(dir.path(), 4).unwrap();
-        assert_eq!(directory.format, 1);
-        directory.mark().unwrap();
-        drop(directory);
-        assert_eq!(Directory::open(dir.path(), 4).unwrap().format, FORMAT);
+        let newer = "mtimer embedded store\nformat 9\npartitions 4\n";
+        let newer = format!("{newer}{CHECK}{}", checksum_of(newer));
+        for (text, format) in [
+            ("mtimer embedded store\nformat 1\npartitions 4\n", 1),
+            ("mtimer embedded store\nformat 2\npartitions 4\n", 2),
+            (&newer, 9),
+        ] {
+            std::fs::write(&marker, text).unwrap();
+            let says = format!(
+                "has format {format}, this version reads only format 3 and converts no other: \
+                 use the version that wrote it, or start with an empty directory"
+            );
+            assert!(refusal(dir.path(), 4).contains(&says), "{}", refusal(dir.path(), 4));
+            let repair = Directory::existing(dir.path()).err().unwrap();
+            assert!(repair.to_string().contains(&says), "{repair}");
+            assert_eq!(std::fs::read_to_string(&marker).unwrap(), text);
+        }
     }
 
     #[test]

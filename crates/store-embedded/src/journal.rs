@@ -37,7 +37,7 @@ pub(crate) struct Batch {
     /// Behind its last byte.
     pub(crate) end: usize,
     pub(crate) seqno: u64,
-    /// Its header, and the keyspace that the header is in. Older formats have none.
+    /// Its header, and the keyspace that the header is in. Every batch of the store has one.
     pub(crate) header: Option<(Group, u64)>,
 }
 
@@ -167,7 +167,7 @@ pub(crate) enum Verdict {
 /// Reads journals one after the other, the oldest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Walk {
-    /// The last batch's number, if one with a header was seen.
+    /// The last batch's number, if there was one.
     pub(crate) last: Option<u64>,
     /// The last batch's sequence number.
     pub(crate) seqno: Option<u64>,
@@ -207,21 +207,16 @@ impl Walk {
         if batch.seqno > MAX_SEQNO {
             return Err("the batch's sequence number is out of range");
         }
-        match batch.header {
-            None if self.last.is_some() => return Err("the batch has no header"),
-            None => {}
-            Some((group, keyspace)) => {
-                if batch.seqno < group.seqno_floor {
-                    return Err("the batch's sequence number is too low");
-                }
-                if self.last.is_some_and(|last| group.first != last + 1) {
-                    return Err("batches before this one are missing");
-                }
-                self.last = Some(group.last);
-                self.synced = self.synced.max(group.synced);
-                self.keyspace = Some(keyspace);
-            }
+        let Some((group, keyspace)) = batch.header else { return Err("the batch has no header") };
+        if batch.seqno < group.seqno_floor {
+            return Err("the batch's sequence number is too low");
         }
+        if self.last.is_some_and(|last| group.first != last + 1) {
+            return Err("batches before this one are missing");
+        }
+        self.last = Some(group.last);
+        self.synced = self.synced.max(group.synced);
+        self.keyspace = Some(keyspace);
         self.seqno = Some(batch.seqno);
         self.batches += 1;
         Ok(())
@@ -251,27 +246,13 @@ impl Walk {
         let mut later = next;
         // A batch without a header that is whole was never torn: somebody else wrote it.
         let is_foreign = parse(bytes, flaw.at).is_ok_and(|batch| batch.header.is_none());
-        let mut is_synced = is_sealed
-            || is_foreign
-            || synced_by(watermark.unwrap_or(0))
-            || (self.last.is_none() && headless_follows(bytes, flaw.at + 1));
+        let mut is_synced = is_sealed || is_foreign || synced_by(watermark.unwrap_or(0));
         while let (false, Some(batch)) = (is_synced, later) {
             is_synced = batch.header.is_some_and(|(group, _)| synced_by(group.synced));
             later = resume(bytes, batch.end);
         }
         if is_synced { Verdict::Damaged { next } } else { Verdict::Torn }
     }
-}
-
-/// Whether a whole batch of an older format, without a header, begins behind the end of another.
-fn headless_follows(bytes: &[u8], mut from: usize) -> bool {
-    while let Some(found) = bytes.get(from..).and_then(|rest| find(rest, TRAILER)) {
-        from += found + TRAILER.len();
-        if parse(bytes, from).is_ok_and(|batch| batch.header.is_none()) {
-            return true;
-        }
-    }
-    false
 }
 
 /// Sequence numbers stay far below; the engine keeps the highest bit for itself.
@@ -324,6 +305,20 @@ mod tests {
         assert_eq!(bytes[first.end - 4..first.end], *TRAILER);
         let last = bridge(Group { seqno_floor: first.seqno, ..header(1) }, KEYSPACE);
         assert_eq!(last[START_LEN..HEADER_AT], bytes[START_LEN..HEADER_AT]);
+    }
+
+    #[test]
+    fn a_whole_batch_without_a_header_is_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Database::builder(dir.path()).open().unwrap();
+        let space = db.keyspace("facts", KeyspaceCreateOptions::default).unwrap();
+        space.insert("one", "row").unwrap();
+        db.persist(PersistMode::SyncAll).unwrap();
+        let bytes = crate::check::read_journal(&dir.path().join("0.jnl")).unwrap();
+        let mut walk = Walk::default();
+        let flaw = Flaw { at: 0, what: "the batch has no header" };
+        assert_eq!(walk.take(&bytes, 0), (0, Some(flaw)));
+        assert_eq!(walk.judge(&bytes, flaw, None, false), Verdict::Damaged { next: None });
     }
 
     #[test]

@@ -1,47 +1,19 @@
 //! An owner's way to its partition: calls go to the committer in the order they are made.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use mtimer_store::{
-    Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError, LaneFuture, Load,
-    LoadCursor, Loaded, Page, Place, Record, Taken, Unconfirmed,
+    Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneFuture, Load, Loaded, Page,
+    Place, Record, Taken, Unconfirmed,
 };
-use mtimer_types::{Destination, Epoch, Nonce, PartitionId, Target, Time};
+use mtimer_types::{Destination, Epoch, Target, Time};
 use tokio::sync::{oneshot, watch};
 
-use crate::committer::{Call, Deliver, Queue};
+use crate::committer::{Call, Committer, Deliver, Queue};
 use crate::fault::Fault;
+use crate::lane_shared::LaneShared;
 use crate::table::View;
-
-/// What the committer knows of a lane.
-pub(crate) struct LaneShared {
-    pub(crate) partition: PartitionId,
-    pub(crate) epoch: Epoch,
-    pub(crate) nonce: Nonce,
-    pub(crate) prior_claim: Time,
-    pub(crate) health: watch::Sender<Health>,
-    cursor: Mutex<LoadCursor>,
-    ended: Mutex<Option<LaneError>>,
-}
-
-impl LaneShared {
-    pub(crate) fn new(partition: PartitionId, epoch: Epoch, nonce: Nonce, prior_claim: Time) -> Self {
-        let health = watch::Sender::new(Health::Up);
-        let (cursor, ended) = (Mutex::default(), Mutex::default());
-        Self { partition, epoch, nonce, prior_claim, health, cursor, ended }
-    }
-
-    /// How far the owner has loaded. Only the committer looks.
-    pub(crate) fn cursor(&self) -> MutexGuard<'_, LoadCursor> {
-        self.cursor.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Why the lane has ended, if it has.
-    pub(crate) fn ended(&self) -> MutexGuard<'_, Option<LaneError>> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 pub(crate) struct EmbeddedLane {
     pub(crate) shared: Arc<LaneShared>,
@@ -57,7 +29,7 @@ impl EmbeddedLane {
     ) -> LaneFuture<T> {
         let (answer, receiver) = oneshot::channel();
         let lane = self.shared.clone();
-        let work = Box::new(move |committer: &mut crate::committer::Committer| -> Deliver {
+        let work = Box::new(move |committer: &mut Committer| -> Deliver {
             let result = committer.turn(&lane, carry_out);
             Box::new(move |fault| {
                 // Whoever dropped the future does not want the answer.

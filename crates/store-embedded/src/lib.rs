@@ -23,21 +23,21 @@ pub mod fuzzing;
 mod group;
 mod journal;
 mod lane;
+mod lane_shared;
 mod layout;
 mod listing;
+mod options;
 mod partition;
 mod repair;
 mod restore;
 mod table;
 mod tables;
 mod tree;
-mod upgrade;
 
 use std::panic::catch_unwind;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use mtimer_store::{
@@ -47,66 +47,16 @@ use mtimer_types::{PartitionId, Term};
 use tokio::sync::oneshot;
 
 use crate::check::Checked;
-use crate::committer::{Call, Committer, Deliver, MAX_WAITING, Queue};
+use crate::committer::{Acquisition, Call, Committer, Deliver, MAX_WAITING, Queue};
 pub use crate::damage::Damage;
 use crate::directory::Directory;
 pub use crate::directory::OpenError;
 use crate::fault::Fault;
 use crate::group::Watermark;
+use crate::lane::EmbeddedLane;
+pub use crate::options::{Durability, Options};
 pub use crate::repair::{Report, repair};
 use crate::tree::Tree;
-
-/// How an embedded store is opened.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Options {
-    /// The data directory; made if it does not exist. On a local disk: a lock file keeps other
-    /// processes away.
-    pub path: PathBuf,
-    /// How many partitions; fixed when the directory is made.
-    pub partitions: u16,
-    /// What an answer promises.
-    pub durability: Durability,
-    /// Bytes of memory for what was read from disk. Besides, up to about 150 MiB are
-    /// in memory to be written.
-    pub cache_bytes: u64,
-}
-
-/// What is on disk when the store answers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Durability {
-    /// `embedded-sync`: everything, synced; survives a power cut.
-    #[default]
-    Sync,
-    /// `embedded-fast`: handed to the operating system, synced every so often; survives a crash of
-    /// the process. A power cut may lose what came in since the last sync.
-    Fast {
-        /// Longest time between a write and its sync.
-        every: Duration,
-    },
-}
-
-impl Durability {
-    /// [`Durability::Fast`] with its usual 50 ms.
-    pub const fn fast() -> Self {
-        Self::Fast { every: Duration::from_millis(50) }
-    }
-
-    /// The level's name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sync => "embedded-sync",
-            Self::Fast { .. } => "embedded-fast",
-        }
-    }
-}
-
-impl Options {
-    /// The usual settings for a directory: synced, 32 MiB of cache.
-    pub fn new(path: impl Into<PathBuf>, partitions: u16) -> Self {
-        let (durability, cache_bytes) = (Durability::default(), 32 * 1024 * 1024);
-        Self { path: path.into(), partitions, durability, cache_bytes }
-    }
-}
 
 /// A store in a directory. Dropping it closes it and blocks until that is done; see
 /// [`EmbeddedStore::close`].
@@ -118,13 +68,12 @@ pub struct EmbeddedStore {
 
 impl EmbeddedStore {
     /// Opens a data directory, or makes one. Blocks for as long as it takes to check the journals
-    /// and up to 1 GiB of tables, and for the engine to read its journal; the first time with a
-    /// directory of an older format, for as long as it takes to rewrite all pending timers, too.
+    /// and up to 1 GiB of tables, and for the engine to read its journal.
     ///
     /// # Errors
     ///
-    /// If the directory is in use, has another number of partitions, is not mtimer's, is damaged,
-    /// or cannot be written.
+    /// If the directory is in use, has another number of partitions or another format, is not
+    /// mtimer's, is damaged, or cannot be written.
     pub fn open(options: Options) -> Result<Self, OpenError> {
         let path = options.path.clone();
         let directory = Directory::open(&path, options.partitions)?;
@@ -136,14 +85,13 @@ impl EmbeddedStore {
             let mut tree =
                 Tree::open(&directory.database, options.cache_bytes).map_err(|e| unreadable(&path, &e))?;
             is_complete(&path, &tree, &checked)?;
-            bring_to_this_format(&path, &directory, &mut tree)?;
             let watermark = Watermark::open(&path).and_then(|watermark| tree.keep_watermark(watermark));
             watermark.map_err(|source| OpenError::Io {
                 what: "write",
                 path: path.join(group::WATERMARK),
                 source,
             })?;
-            let committer = Committer::new(tree, options.partitions, options.durability, queue.clone());
+            let committer = Committer::new(tree, options.partitions, options.durability);
             committer.restored().map_err(|fault| damaged(&path, fault.to_string()))
         })
         .unwrap_or_else(|_| {
@@ -226,7 +174,12 @@ impl Store for EmbeddedStore {
     }
 
     fn acquire(&self, acquire: Acquire) -> StoreFuture<Acquired, AcquireError> {
-        self.ask(move |committer| committer.acquire(&acquire))
+        let queue = self.queue.clone();
+        self.ask(move |committer| {
+            let Acquisition { lane: shared, in_flight } = committer.acquire(&acquire)?;
+            let (epoch, prior_claim) = (shared.epoch, shared.prior_claim);
+            Ok(Acquired { lane: Arc::new(EmbeddedLane { shared, queue }), epoch, prior_claim, in_flight })
+        })
     }
 
     fn raise_term(&self) -> StoreFuture<Term> {
@@ -271,24 +224,6 @@ fn is_complete(path: &Path, tree: &Tree, checked: &Checked) -> Result<(), OpenEr
         return Err(damaged(path, damage.to_string()));
     }
     Ok(())
-}
-
-fn bring_to_this_format(path: &Path, directory: &Directory, tree: &mut Tree) -> Result<(), OpenError> {
-    match directory.format {
-        1 => {
-            tracing::info!(path = %path.display(), "bringing the data directory to a newer format");
-            directory.mark_upgrading()?;
-            upgrade::from_format_1(tree).map_err(|fault| OpenError::Io {
-                what: "bring to a newer format",
-                path: path.to_owned(),
-                source: std::io::Error::other(fault.to_string()),
-            })?;
-            directory.mark()
-        }
-        // Its batches have no headers; the next ones do.
-        2 => directory.mark(),
-        _ => Ok(()),
-    }
 }
 
 fn damaged(path: &Path, what: String) -> OpenError {

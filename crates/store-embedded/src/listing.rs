@@ -315,7 +315,7 @@ mod tests {
 
     use super::*;
     use crate::destinations::Destinations;
-    use crate::lane::LaneShared;
+    use crate::lane_shared::LaneShared;
     use crate::partition::Partition;
     use crate::tree::Tree;
 

@@ -6,10 +6,10 @@ use std::sync::{Arc, Weak};
 
 use bytes::{Buf, BufMut};
 use fjall::Slice;
-use mtimer_store::{Census, Health, InFlight, LaneError, OwnerRecord};
+use mtimer_store::{Census, InFlight, LaneError, OwnerRecord};
 use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time, TimerId};
 
-use crate::lane::LaneShared;
+use crate::lane_shared::LaneShared;
 use crate::layout::{Fact, Space, fact_key};
 use crate::tree::Tree;
 
@@ -219,17 +219,6 @@ pub(crate) fn decode_in_flight(mut bytes: &[u8]) -> Option<Vec<InFlight>> {
         });
     }
     Some(list)
-}
-
-impl LaneShared {
-    /// Ends the lane, unless it has ended already.
-    pub(crate) fn end(&self, end: LaneError) {
-        let mut ended = self.ended();
-        if ended.is_none() {
-            self.health.send_replace(Health::Ended(end.clone()));
-            *ended = Some(end);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use mtimer_types::{Destination, Ended, Key, Target, Time, TimerId};
 
 use crate::destinations::Destinations;
 use crate::fault::Fault;
-use crate::lane::LaneShared;
+use crate::lane_shared::LaneShared;
 use crate::layout::{
     Fact, Memory, Position, Shelf, Space, app_key, bucket_of, decode_answer, decode_ended, encode_answer,
     encode_ended, ended_key, fact_key, pending_key, put_head, take_shelf_head,

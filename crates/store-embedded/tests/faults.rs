@@ -19,7 +19,6 @@ const DIRECTORY: &str = "MTIMER_TEST_DIRECTORY";
 const LEVEL: &str = "MTIMER_TEST_LEVEL";
 /// Timers of a directory that was used a little.
 const USED: u64 = 10;
-const MARKER: &str = "mtimer-store";
 
 fn timer(n: u64) -> Timer {
     let due = Time::from_ms(2_000_000_000_000);
@@ -96,19 +95,13 @@ struct Disturbed {
 
 impl Disturbed {
     fn start(path: &Path, level: &str) -> Self {
-        Self::limited(path, level, "unlimited")
+        Self::run(path, level, r#"trap '' XFSZ; exec "$0" child --exact --nocapture"#)
     }
 
     /// No file may grow beyond so many bytes.
     fn full_at(path: &Path, level: &str, bytes: u64) -> Self {
         let limit = format!("exec prlimit --fsize={bytes}:{bytes}");
         Self::run(path, level, &format!(r#"trap '' XFSZ; {limit} "$0" child --exact --nocapture"#))
-    }
-
-    /// No file may grow beyond so many blocks of 512 bytes.
-    fn limited(path: &Path, level: &str, blocks: &str) -> Self {
-        let limit = format!("ulimit -f {blocks}");
-        Self::run(path, level, &format!(r#"trap '' XFSZ; {limit}; exec "$0" child --exact --nocapture"#))
     }
 
     /// A write over the limit on file sizes is to fail, not to kill: the shell ignores the signal.
@@ -219,74 +212,22 @@ async fn a_disk_that_is_full_at_any_byte_of_a_write_loses_nothing_that_was_answe
     println!("disk full: {rounds} places, {answered} timers answered before");
 }
 
-/// Makes a closed directory one of format 1, but for so many timers: its batches have no headers.
-fn to_format_1(path: &Path, marker: &str, but_for: u64) {
-    let (old, new) = (path.join("db"), path.join("db.new"));
-    {
-        let from = fjall::Database::builder(&old).open().unwrap();
-        let to = fjall::Database::builder(&new).open().unwrap();
-        for space in ["pending", "shelf", "moved", "keys", "ended", "facts"] {
-            let rows = from.keyspace(space, fjall::KeyspaceCreateOptions::default).unwrap();
-            let space = to.keyspace(space, fjall::KeyspaceCreateOptions::default).unwrap();
-            for row in rows.iter() {
-                let (key, value) = row.into_inner().unwrap();
-                if *key != *b"n" {
-                    space.insert(key, value).unwrap();
-                }
-            }
-        }
-        let pending = to.keyspace("pending", fjall::KeyspaceCreateOptions::default).unwrap();
-        let rows: Vec<_> = pending.iter().map(|row| row.into_inner().unwrap()).collect();
-        for (key, value) in rows.into_iter().skip(but_for as usize) {
-            // All fire at their birth due times, of which the id has no second copy now.
-            assert_eq!((key.len(), key[8]), (19, 1));
-            pending.insert([&key[..8], &key[2..8], &key[9..]].concat(), value).unwrap();
-            pending.remove(key).unwrap();
-        }
-        to.persist(fjall::PersistMode::SyncAll).unwrap();
-    }
-    std::fs::remove_dir_all(&old).unwrap();
-    std::fs::rename(new, old).unwrap();
-    std::fs::remove_file(path.join("mtimer-synced")).unwrap();
-    std::fs::write(path.join(MARKER), marker).unwrap();
-}
-
-fn marker(path: &Path) -> String {
-    std::fs::read_to_string(path.join(MARKER)).unwrap()
-}
-
-const FORMAT_1: &str = "mtimer embedded store\nformat 1\npartitions 4\n";
-const FORMAT_2: &str = "mtimer embedded store\nformat 2\npartitions 4\n";
-const UPGRADING: &str =
-    "mtimer embedded store\nformat 3\nupgrading from 1\npartitions 4\ncheck 979f35eefa41da9b\n";
-const FORMAT_3: &str = "mtimer embedded store\nformat 3\npartitions 4\ncheck 9254fe76759b07d0\n";
-
 #[tokio::test]
-async fn an_upgrade_goes_on_where_it_was_interrupted() {
-    for (from, done) in
-        [(FORMAT_1, 0), (FORMAT_1, USED / 2), (UPGRADING, USED / 2), (UPGRADING, USED), (FORMAT_2, USED)]
-    {
-        let dir = tempfile::tempdir().unwrap();
-        used(dir.path()).await;
-        to_format_1(dir.path(), from, done);
-        check(dir.path(), USED).await;
-        assert_eq!(marker(dir.path()), FORMAT_3);
-    }
-}
-
-#[tokio::test]
-async fn an_upgrade_is_told_to_older_builds_before_it_begins() {
+async fn a_directory_of_an_older_format_is_refused_and_not_changed() {
     let dir = tempfile::tempdir().unwrap();
     used(dir.path()).await;
-    to_format_1(dir.path(), FORMAT_1, 0);
-    // The journal is longer than that already, so not even the first step can be written.
-    let mut child = Disturbed::limited(dir.path(), "sync", "16");
-    let error = child.until(1).unwrap();
-    assert!(error.contains("bring to a newer format"), "{error}");
-    child.child.wait().unwrap();
-    assert_eq!(marker(dir.path()), UPGRADING, "it goes by the number");
+    let marker = dir.path().join("mtimer-store");
+    let present = std::fs::read(&marker).unwrap();
+    for format in [1, 2] {
+        let older = format!("mtimer embedded store\nformat {format}\npartitions 4\n");
+        std::fs::write(&marker, &older).unwrap();
+        let text = refusal(dir.path()).to_string();
+        assert!(text.contains(&format!("has format {format}, this version reads only format 3")), "{text}");
+        assert!(text.contains("start with an empty directory"), "{text}");
+        assert_eq!(std::fs::read_to_string(&marker).unwrap(), older);
+    }
+    std::fs::write(&marker, present).unwrap();
     check(dir.path(), USED).await;
-    assert_eq!(marker(dir.path()), FORMAT_3);
 }
 
 /// A data directory with a few timers, closed.

@@ -3,20 +3,24 @@
 --
 -- KEYS[1]  owner:{p}:c   hash: e epoch, n nonce, s sequence number, c claimed-until (ms), ...
 -- KEYS[2..]              the keys that are written
--- ARGV[1] epoch, ARGV[2] nonce, ARGV[3] the sequence number that must be stored, ARGV[4] the one to store
+-- ARGV[1] epoch, ARGV[2] nonce, ARGV[3] the sequence number that must be stored,
+-- ARGV[4] the one to store
 -- ARGV[5..] commands: number of arguments behind the key, command, number of its key, arguments
 --
--- Commands are Redis commands, and three of this script's own. Each of them may be repeated without harm:
+-- Commands are Redis commands, and three of this script's own. Each of them may be repeated without
+-- harm:
 --   TAKEOUT  on a hash: number of its index among KEYS, its member there, fields ...
 --            deletes the fields; removes the member from the index if nothing is left in the hash
 --   ZTAKEOUT on a sorted set: the same with members in place of fields
 --   FREE     on a hash: field, value, field, value, ...
---            deletes the fields that have these values. The field '' only makes Redis keep the hash as a hash table:
---            it is deleted with the last other field
--- The caller sends only Redis commands that may be repeated, too, each with about 1,000 arguments at most.
+--            deletes the fields that have these values. The field '' only makes Redis keep the
+--            hash as a hash table: it is deleted with the last other field
+-- The caller sends only Redis commands that may be repeated, too, each with about 1,000 arguments
+-- at most.
 --
 -- Answers: {'OK', command number, removed, left, ...}   for each TAKEOUT and ZTAKEOUT
---          {'SEQ', epoch, nonce, sequence number}       what is stored, if it is not what ARGV says; nothing changed
+--          {'SEQ', epoch, nonce, sequence number}       what is stored, if it is not what ARGV
+--                                                       says; nothing changed
 local call, argv, keys = redis.call, ARGV, KEYS
 local owner = call('HMGET', keys[1], 'e', 'n', 's')
 if owner[1] ~= argv[1] or owner[2] ~= argv[2] or owner[3] ~= argv[3] then
@@ -25,8 +29,8 @@ end
 
 local answer = {'OK'}
 
--- Removes members from a collection, and the collection from its index if that empties it. The length is read first:
--- the removal may be the last access to a key that is being migrated.
+-- Removes members from a collection, and the collection from its index if that empties it. The
+-- length is read first: the removal may be the last access to a key that is being migrated.
 local function take_out(number, length, remove, key, first, last)
   local index, name = keys[argv[first] + 0], argv[first + 1]
   local before = call(length, key)

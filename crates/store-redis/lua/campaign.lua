@@ -4,8 +4,10 @@
 -- KEYS[1] leader:{c}     'address incarnation term', expires by itself
 -- KEYS[2] term:{c}
 -- KEYS[3] topology:{c}
--- ARGV[1] address; ARGV[2] incarnation; ARGV[3] how long the lease lasts, ms; ARGV[4] a term that a new one must exceed
--- Answers: {'WON', term, topology or nil} or {'HELD', what the key holds, ms until it expires or -1}
+-- ARGV[1] address; ARGV[2] incarnation; ARGV[3] how long the lease lasts, ms;
+-- ARGV[4] a term that a new one must exceed
+-- Answers: {'WON', term, topology or nil} or
+--          {'HELD', what the key holds, ms until it expires or -1}
 
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then

@@ -43,8 +43,8 @@ pub(crate) async fn facts(
     };
     if format != FORMAT {
         return unusable(format!(
-            "cluster {cluster} is stored in format {format}, this version reads format {FORMAT}: use the version that \
-             wrote it, or another cluster name"
+            "cluster {cluster} is stored in format {format}, this version reads only format {FORMAT} and converts no \
+             other: use the version that wrote it, or start with another cluster name"
         ));
     }
     let Some(partitions) = u16::try_from(stored).ok().filter(|n| (1..=MAX_PARTITIONS).contains(n)) else {

@@ -17,7 +17,7 @@
 //! | `lua/` | scripts: `apply` for all writes to partitions, one each for owners and the lease | timers |
 //!
 //! Beside them: `clients` (connections for other programs), `coordination` (the leader's lease) and
-//! `facts` (what is fixed of a cluster; terms and clocks). For tests: `simulation` (an owner on a
+//! `facts` (what is fixed of a cluster; terms and clocks), `password` (addresses to be shown). For tests: `simulation` (an owner on a
 //! simulated Redis), `test_support` (real servers), `sabotage` (a store that is broken on purpose).
 //!
 //! Not in here: the wheel, sessions, retry policy, elections.
@@ -30,6 +30,7 @@ mod facts;
 mod keyspace;
 mod options;
 mod partition;
+mod password;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
 #[cfg(test)]
@@ -42,4 +43,5 @@ mod wire;
 pub use clients::connect_to_masters;
 pub use options::{DEFAULT_LOG_BYTES, DEFAULT_PARTITIONS, Durability, Options, TlsFiles};
 pub use partition::log::LogStatus;
+pub use password::without_password;
 pub use store::RedisStore;

@@ -10,18 +10,16 @@
 use bytes::Bytes;
 use mtimer_types::{PartitionId, Term};
 
-use crate::lane::StoreFuture;
+use crate::error::StoreFuture;
 
-#[cfg(doc)]
-use crate::lane::Store;
-
-/// What a store that several processes share offers them; see [`Store::coordination`].
+/// What a store that several processes share offers them; see
+/// [`Store::coordination`](crate::Store::coordination).
 pub trait Coordination: Send + Sync + 'static {
     /// Takes the lease if nobody has it, or if it is held under the candidate's own address: an
     /// address has one process, so that is an earlier life of it. A lease that the candidate has
     /// already (its answer was lost) is renewed and keeps its term; otherwise the term is raised
-    /// above every term before by the same rule as [`Store::raise_term`], and above what the
-    /// candidate has seen.
+    /// above every term before by the same rule as
+    /// [`Store::raise_term`](crate::Store::raise_term), and above what the candidate has seen.
     fn campaign(&self, candidate: Candidate) -> StoreFuture<Campaigned>;
 
     /// Makes the lease last `ttl_ms` from now, if it still is the caller's; `false`: it is not, and

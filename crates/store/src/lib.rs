@@ -18,6 +18,7 @@ pub mod conformance;
 pub mod coordination;
 pub mod cursor;
 pub mod decide;
+pub mod error;
 pub mod lane;
 pub mod memory;
 pub mod op;
@@ -26,10 +27,10 @@ pub mod view;
 
 pub use coordination::{Campaigned, Candidate, Coordination, Lease};
 pub use cursor::LoadCursor;
+pub use error::{AcquireError, LaneError, LaneFuture, StoreError, StoreFuture};
 pub use lane::{
-    Acquire, AcquireError, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError,
-    LaneFuture, Load, Loaded, LoadedTimer, OwnerRecord, Page, Store, StoreClock, StoreError, StoreFuture,
-    StoreInfo, Taken, Unconfirmed,
+    Acquire, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, Load, Loaded, LoadedTimer,
+    OwnerRecord, Page, Store, StoreClock, StoreInfo, Taken, Unconfirmed,
 };
 pub use memory::MemoryStore;
 pub use op::{

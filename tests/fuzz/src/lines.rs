@@ -3,14 +3,14 @@
 // Its unit tests stay where they are.
 #[rustfmt::skip]
 #[allow(dead_code, unreachable_pub)]
-#[path = "../../../broker/src/cli/file/line.rs"]
+#[path = "../../../crates/cli/src/file/line.rs"]
 mod line;
 
 use line::{Fields, Maker, delays};
 use mtimer_client::Time;
 
 use crate::bounded;
-use crate::cli::moment::{self, Deadline};
+use crate::moment::{self, Deadline};
 
 const NOW: Time = Time::from_ms(1_700_000_000_000);
 

@@ -7,7 +7,6 @@
 
 mod load;
 mod netns;
-mod party;
 mod proxy;
 mod redis;
 
@@ -21,13 +20,13 @@ use rustix::process::Signal;
 
 pub use load::{Load, Work};
 pub use netns::{Net, apart};
-pub use party::Parties;
-pub use proxy::{Label, Proxy, Way, Ways};
+pub use proxy::{Proxy, Way, Ways};
 pub use redis::{Redis, RedisKind};
 
 use crate::broker::{Broker, Launch, Sabotage};
 use crate::history::{Excuse, Final, History, Recorder};
 use crate::journal::Journal;
+use crate::party::Parties;
 use crate::wire::Wire;
 use crate::{host_ms, wait_for};
 

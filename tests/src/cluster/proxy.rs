@@ -20,12 +20,11 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::party::Label;
+
 /// How long a connection may take to say something before it is given a name: the first to speak
 /// are those who dial.
 const FIRST_WORD: Duration = Duration::from_secs(5);
-
-/// Names a connection by where it comes from, where it arrives, and its first bytes.
-pub type Label = Arc<dyn Fn(SocketAddr, SocketAddr, &[u8]) -> String + Send + Sync>;
 
 /// What happens to bytes of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -12,7 +12,7 @@ use mtimer_protocol::{BrokerEntry, Topology};
 use mtimer_store::Lease;
 use mtimer_types::Epoch;
 
-use super::NodeOptions;
+use super::api::NodeOptions;
 use super::assignment::assign;
 use super::members::Members;
 

@@ -12,8 +12,9 @@ use mtimer_protocol::{BrokerLoad, Heartbeat, MemberView};
 use mtimer_types::limits::MAX_BROKERS;
 use mtimer_types::{Epoch, PartitionId};
 
+use super::api::{NodeOptions, PeerId};
 use super::assignment::{Candidate, Standing};
-use super::{NodeOptions, PeerId, refusal};
+use super::refusal;
 
 /// Two deaths within this time, ms, make a broker one that comes and goes; so long a good life
 /// makes up for it.

@@ -3,7 +3,7 @@
 use mtimer_protocol::Heartbeat;
 use mtimer_types::limits::{MAX_ADDRESS_BYTES, MAX_BROKERS};
 
-use super::NodeOptions;
+use super::api::NodeOptions;
 
 /// Most and least weight of a broker.
 const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1_000;

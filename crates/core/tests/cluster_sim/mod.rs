@@ -5,12 +5,14 @@
 //! into it. (They do in `sim`.)
 
 mod faults;
+mod host;
 mod net;
+mod observe;
+mod stats;
 mod store;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
 
 use mtimer_core::cluster::{Node, NodeEffect, NodeInput, NodeOptions, PeerId};
 use mtimer_protocol::{Topology, encode};
@@ -18,40 +20,11 @@ use mtimer_store::{Candidate, Lease, StoreError};
 use mtimer_types::{Epoch, PartitionId, Term};
 
 pub(crate) use self::faults::{Cut, Plan};
+use self::host::{Clock, Rng};
 use self::net::{Conn, ConnId};
+pub(crate) use self::stats::Stats;
 use self::store::Store;
 use self::watch::Watch;
-
-/// How much was simulated.
-#[derive(Debug, Default)]
-pub(crate) struct Stats {
-    runs: u64,
-    simulated_ms: u64,
-    brokers: u64,
-    topologies: u64,
-    faults: u64,
-}
-
-impl Stats {
-    pub(crate) fn add(&mut self, world: &World) {
-        self.runs += 1;
-        self.simulated_ms += world.now - BEGINNING_MS;
-        self.brokers += world.plan.brokers as u64;
-        self.topologies += world.watch.decided;
-        self.faults += world.faults;
-    }
-}
-
-impl fmt::Display for Stats {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { runs, brokers, topologies, faults, .. } = self;
-        let hours = self.simulated_ms as f64 / 3_600_000.0;
-        write!(
-            f,
-            "{runs} seeds, {hours:.1} h simulated, {brokers} brokers, {topologies} topologies, {faults} faults"
-        )
-    }
-}
 
 /// What a simulation is to go wrong by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,43 +41,6 @@ pub(crate) enum Sabotage {
 
 /// The time at which a run begins, ms.
 const BEGINNING_MS: u64 = 1_000_000;
-
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n.max(1)
-    }
-
-    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.below(high - low + 1)
-    }
-
-    fn percent(&mut self, p: u64) -> bool {
-        self.below(100) < p
-    }
-}
-
-/// A host's monotonic clock: its own beginning, a rate up to 1 % off.
-#[derive(Clone, Copy, Debug)]
-struct Clock {
-    offset: u64,
-    per_mille: u64,
-}
-
-impl Clock {
-    fn local(self, real: u64) -> u64 {
-        self.offset + real * self.per_mille / 1_000
-    }
-
-    fn real(self, local: u64) -> u64 {
-        (local.saturating_sub(self.offset) * 1_000).div_ceil(self.per_mille)
-    }
-}
 
 /// A partition that a shell tries to acquire.
 #[derive(Clone, Copy, Debug)]
@@ -184,7 +120,7 @@ fn index(address: &str) -> Option<usize> {
 
 impl World {
     pub(crate) fn new(seed: u64, plan: Plan) -> Self {
-        let mut rng = Rng(seed);
+        let mut rng = Rng::new(seed);
         let clocks = (0..plan.brokers)
             .map(|_| Clock { offset: rng.below(1 << 40), per_mille: rng.between(990, 1_010) })
             .collect();
@@ -559,56 +495,5 @@ impl World {
             self.feed(i, inc, input);
         }
         self.feed(i, inc, NodeInput::Tick);
-    }
-
-    pub(crate) fn leader(&self) -> Option<usize> {
-        (0..self.procs.len()).find(|i| {
-            let p = self.procs[*i].as_ref().filter(|p| !p.paused);
-            p.is_some_and(|p| p.node.view(p.clock.local(self.now)).leads)
-        })
-    }
-
-    /// The leader's newest topology.
-    pub(crate) fn topology(&self) -> Option<&Topology> {
-        let leader = self.procs[self.leader()?].as_ref()?;
-        leader.node.topology().map(|t| &**t)
-    }
-
-    /// Partitions that no living broker owns.
-    pub(crate) fn orphans(&self) -> usize {
-        let owned = |n: &u16| {
-            let epoch = Epoch(self.store.owners[usize::from(*n)].epoch);
-            self.procs.iter().flatten().any(|p| p.owned.get(&PartitionId(*n)) == Some(&epoch))
-        };
-        (0..self.plan.partitions).filter(|n| !owned(n)).count()
-    }
-
-    /// By partition: the address that it is assigned to.
-    pub(crate) fn assigned(&self) -> Vec<Option<String>> {
-        let Some(t) = self.topology() else { return Vec::new() };
-        (0..self.plan.partitions).map(|n| t.owner(PartitionId(n)).map(str::to_owned)).collect()
-    }
-
-    /// What is missing until everything is as it should be.
-    pub(crate) fn missing(&self) -> Option<String> {
-        let Some(t) = self.topology() else { return Some("there is no leader with a topology".into()) };
-        let mut counts = vec![0usize; self.procs.len()];
-        for n in 0..self.plan.partitions {
-            let p = PartitionId(n);
-            let Some(i) = t.owner(p).and_then(index) else { return Some(format!("{n} is nobody's")) };
-            counts[i] += 1;
-            let owner = self.procs[i].as_ref();
-            if !owner.is_some_and(|o| {
-                o.owned.get(&p).is_some_and(|e| e.0 == self.store.owners[usize::from(n)].epoch)
-            }) {
-                return Some(format!("{n} is to be n{i}'s and is not"));
-            }
-        }
-        let live: Vec<usize> = (0..self.procs.len()).filter(|i| self.procs[*i].is_some()).collect();
-        let (min, max) = (live.iter().map(|i| counts[*i]).min()?, live.iter().map(|i| counts[*i]).max()?);
-        if t.brokers.len() != live.len() {
-            return Some(format!("{} of {} brokers are members", t.brokers.len(), live.len()));
-        }
-        (max - min > 1).then(|| format!("not balanced: {counts:?}"))
     }
 }

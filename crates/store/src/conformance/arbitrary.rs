@@ -3,7 +3,8 @@
 
 use mtimer_types::{Destination, Key, Mode, Target, Time, Timer, TimerId};
 
-use super::kit::{DAY, HOUR, Kit, MINUTE, SECOND, mix};
+use super::kit::Kit;
+use super::values::{DAY, HOUR, MINUTE, SECOND, mix};
 
 /// SplitMix64.
 #[derive(Clone, Debug)]

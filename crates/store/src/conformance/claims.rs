@@ -2,7 +2,8 @@
 
 use mtimer_types::{DeadReason, Time};
 
-use super::kit::{HOUR, Kit, MINUTE, NEW, SECOND, pending_at, schedule_op};
+use super::kit::Kit;
+use super::values::{HOUR, MINUTE, NEW, SECOND, pending_at, schedule_op};
 use crate::{Answer, Batch, CancelAnswer, Load, Op, Place, RescheduleAnswer, Verdict};
 
 pub(super) async fn an_empty_batch_can_carry_one(mut kit: Kit) {

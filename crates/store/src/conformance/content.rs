@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use mtimer_types::{Destination, Key, Mode, RetryTiers, Target, Timer, limits};
 
-use super::kit::{DAY, Kit, MINUTE, NEW, YEAR, dead_verdict, mix, schedule_op, unique};
+use super::kit::Kit;
 use super::owner::Owner;
+use super::values::{DAY, MINUTE, NEW, YEAR, dead_verdict, mix, schedule_op, unique};
 use crate::{Answer, CancelAnswer, Op, Place, RequestId};
 
 /// Texts that are easily damaged: separators of every store, hash tags, other scripts, what looks

@@ -2,8 +2,9 @@
 
 use mtimer_types::{DeadReason, Destination, Ended, RetryTiers, Time, Timer, TimerId};
 
-use super::kit::{DAY, HOUR, Kit, MINUTE, NEW, SECOND, dest, other_dest, pending_at};
+use super::kit::Kit;
 use super::owner::Owner;
+use super::values::{DAY, HOUR, MINUTE, NEW, SECOND, dest, other_dest, pending_at};
 use crate::{Answer, CancelAnswer, DeadFilter, DeadLetter, Op, Place, Retained, ScheduleAnswer, Verdict};
 
 fn bury(id: TimerId, reason: DeadReason, failed: u32, error: &str) -> Op {

@@ -3,9 +3,10 @@
 
 use mtimer_types::{DeadReason, KeyPolicy, SlotWidth, Target, Time, Timer, TimerId};
 
-use super::kit::{DAY, HOUR, Kit, MINUTE, SECOND, YEAR, dead_verdict, unique};
+use super::kit::Kit;
 use super::owner::Owner;
 use super::pair::schedule_with;
+use super::values::{DAY, HOUR, MINUTE, SECOND, YEAR, dead_verdict, unique};
 use crate::{Answer, Census, Op, RequestId, Retained, Verdict};
 
 const EMPTY: Census = Census { pending: 0, retrying: 0, parked: 0, taken: 0, dead: 0, keys: 0, residue: 0 };

@@ -4,9 +4,10 @@
 use mtimer_types::{Ended, Key, KeyPolicy, Target, Time, Timer};
 
 use super::harness::Fault;
-use super::kit::{DAY, HOUR, Kit, MINUTE, NEW, SECOND, dead_verdict, pending_at, schedule_op, unique};
+use super::kit::Kit;
 use super::owner::Owner;
 use super::pair::{Pair, schedule_with};
+use super::values::{DAY, HOUR, MINUTE, NEW, SECOND, dead_verdict, pending_at, schedule_op, unique};
 use crate::{
     Answer, Batch, CancelAnswer, Health, Load, Op, Place, Refusal, RequestId, RescheduleAnswer, Retained,
     ScheduleAnswer, Verdict,

@@ -6,9 +6,10 @@
 
 use mtimer_types::{Key, KeyPolicy, Target, Time, Timer};
 
-use super::kit::{DAY, HOUR, Kit, MINUTE, NEW, SECOND, dead_verdict, dest, schedule_op, unique};
+use super::kit::Kit;
 use super::owner::{Owner, State};
 use super::pair::{same_state, schedule_with};
+use super::values::{DAY, HOUR, MINUTE, NEW, SECOND, dead_verdict, dest, schedule_op, unique};
 use crate::{
     Answer, Batch, DeadFilter, Health, InFlight, LaneError, Load, Op, RequestId, Retained, ScheduleAnswer,
     Verdict,

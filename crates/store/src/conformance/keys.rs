@@ -2,8 +2,9 @@
 
 use mtimer_types::{Ended, Key, KeyPolicy, Target, Timer};
 
-use super::kit::{DAY, HOUR, Kit, MINUTE, NEW, OLD, SECOND, dest, other_dest, pending_at, unique};
+use super::kit::Kit;
 use super::owner::Owner;
+use super::values::{DAY, HOUR, MINUTE, NEW, OLD, SECOND, dest, other_dest, pending_at, unique};
 use crate::{Answer, CancelAnswer, Op, Place, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict};
 
 pub(super) async fn create_refuses_a_key_in_use(mut kit: Kit) {

@@ -1,52 +1,20 @@
-//! What the tests are written with: a site with its clock, ways to own its partition, timers to put
-//! there.
+//! What the tests are written with: a site with its clock, ways to own its partition.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use mtimer_types::{
-    DeadReason, Destination, Key, KeyPolicy, Mode, Nonce, PartitionId, Term, Time, Timer, TimerId,
-};
+use mtimer_types::{Destination, Key, Mode, Nonce, PartitionId, Term, Time, Timer};
 
 use super::harness::{Fault, Harness, Site, Unsupported};
 use super::owner::Owner;
-use crate::{Acquire, AcquireError, Op, OwnerRecord, Place, ScheduleAnswer, Store, Verdict};
-
-pub(super) const SECOND: u64 = 1_000;
-pub(super) const MINUTE: u64 = 60 * SECOND;
-pub(super) const HOUR: u64 = 60 * MINUTE;
-pub(super) const DAY: u64 = 24 * HOUR;
-pub(super) const YEAR: u64 = 365 * DAY;
+use super::values::{YEAR, dest, plain_timer, unique};
+use crate::{Acquire, AcquireError, OwnerRecord, Store};
 
 /// Partitions of a site, unless a test asks for another number.
 const PARTITIONS: u16 = 4;
 /// The partition that tests work on: not the first one.
 const PARTITION: PartitionId = PartitionId(2);
-
-/// A number that no other call in this process returns; its bits look random.
-pub(super) fn unique() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    mix(NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014), a bijection.
-pub(super) fn mix(n: u64) -> u64 {
-    let mut z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-pub(super) fn dest() -> Destination {
-    Destination::new("orders", "billing").unwrap()
-}
-
-pub(super) fn other_dest() -> Destination {
-    Destination::new("orders", "shipping").unwrap()
-}
 
 /// One test's site, and the clock it goes by.
 pub(super) struct Kit {
@@ -142,7 +110,7 @@ impl Kit {
 
     pub(super) async fn acquire(&self, acquire: Acquire) -> Result<Owner, AcquireError> {
         let acquired = self.store().acquire(acquire).await?;
-        Ok(Owner::new(acquired, self))
+        Ok(Owner::new(acquired, self.store(), self.partition, self.now, self.far))
     }
 
     /// Acquires the partition, whoever has it.
@@ -185,37 +153,6 @@ impl Kit {
     pub(super) fn key(&self, name: &str) -> Key {
         self.key_of(name, &dest())
     }
-}
-
-pub(super) fn plain_timer(due: Time, now: Time, partition: PartitionId) -> Timer {
-    Timer {
-        id: TimerId::new(due, now, partition, unique()),
-        dest: dest(),
-        key: None,
-        due,
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
-        payload: Bytes::from_static(b"payload"),
-    }
-}
-
-/// Stored just now, and nothing was replaced.
-pub(super) const NEW: ScheduleAnswer = ScheduleAnswer::Scheduled { new: true, replaced: None };
-/// Stored before.
-pub(super) const OLD: ScheduleAnswer = ScheduleAnswer::Scheduled { new: false, replaced: None };
-
-pub(super) fn pending_at(fire: Time) -> Option<Place> {
-    Some(Place::Pending { fire, tier: 0 })
-}
-
-pub(super) fn schedule_op(timer: &Timer) -> Op {
-    Op::Schedule { timer: Arc::new(timer.clone()), policy: KeyPolicy::Create }
-}
-
-pub(super) fn dead_verdict(failed: u32) -> Verdict {
-    Verdict::Dead { reason: DeadReason::Failed, failed, error: "no such order".into() }
 }
 
 /// A test: takes the harness, panics if the store breaks the contract.

@@ -11,7 +11,8 @@ use futures_util::future::join_all;
 use mtimer_types::{PartitionId, Term};
 
 use super::harness::Fault;
-use super::kit::{Kit, unique};
+use super::kit::Kit;
+use super::values::unique;
 use crate::{Campaigned, Candidate, Coordination, Lease, StoreError, StoreFuture};
 
 const LONG: u64 = 10 * 60_000;

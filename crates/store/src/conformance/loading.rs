@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 
 use mtimer_types::{KeyPolicy, SlotWidth, Time, Timer, TimerId};
 
-use super::kit::{DAY, HOUR, Kit, MINUTE, SECOND, YEAR, schedule_op, unique};
+use super::kit::Kit;
 use super::pair::{Pair, schedule_with};
+use super::values::{DAY, HOUR, MINUTE, SECOND, YEAR, schedule_op, unique};
 use crate::{Load, Loaded, Op};
 
 pub(super) const MIB: usize = 1 << 20;

@@ -7,8 +7,9 @@
 
 use mtimer_types::{DeadReason, KeyPolicy, Target, Time, Timer, TimerId};
 
-use super::kit::{DAY, HOUR, Kit, MINUTE, SECOND, YEAR, dead_verdict, unique};
+use super::kit::Kit;
 use super::pair::{Pair, schedule_with};
+use super::values::{DAY, HOUR, MINUTE, SECOND, YEAR, dead_verdict, unique};
 use crate::{Op, RequestId, Verdict};
 
 /// What happens to a timer before the operation under test; `now` is where the prior claim ends.

@@ -48,6 +48,7 @@ mod requests;
 mod reschedule;
 mod retries;
 mod steps;
+mod values;
 
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};

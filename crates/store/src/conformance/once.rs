@@ -2,8 +2,9 @@
 
 use mtimer_types::{DeadReason, Ended, KeyPolicy, Time, Timer, TimerId};
 
-use super::kit::{HOUR, Kit, MINUTE, NEW, SECOND, dead_verdict, pending_at};
+use super::kit::Kit;
 use super::owner::Owner;
+use super::values::{HOUR, MINUTE, NEW, SECOND, dead_verdict, pending_at};
 use crate::{Answer, CancelAnswer, Op, Place, Retained, ScheduleAnswer, Taken, Unconfirmed, Verdict};
 
 pub(super) async fn a_taken_timer_is_not_pending(mut kit: Kit) {
@@ -163,7 +164,7 @@ pub(super) async fn unconfirmed_is_listed_and_stays(mut kit: Kit) {
     assert_eq!(second.all_taken(10).await, []);
     assert_eq!(second.pending().await.len(), 0);
     assert_eq!(second.cancel(timer.id).await, CancelAnswer::TooLate(timer.id));
-    assert_eq!(second.schedule(&timer).await, super::kit::OLD);
+    assert_eq!(second.schedule(&timer).await, super::values::OLD);
 }
 
 pub(super) async fn a_successor_can_give_up_on_it(mut kit: Kit) {

@@ -4,8 +4,9 @@
 use futures_util::FutureExt;
 use mtimer_types::{Ended, KeyPolicy, Target};
 
-use super::kit::{HOUR, Kit, MINUTE, NEW, OLD, SECOND, schedule_op, unique};
+use super::kit::Kit;
 use super::pair::schedule_with;
+use super::values::{HOUR, MINUTE, NEW, OLD, SECOND, schedule_op, unique};
 use crate::{Answer, CancelAnswer, Op, RequestId, ScheduleAnswer, Verdict};
 
 pub(super) async fn an_empty_batch_has_no_answers(mut kit: Kit) {
@@ -126,7 +127,7 @@ pub(super) async fn a_batch_of_2000(mut kit: Kit) {
         0 => Op::settle(t.id, Verdict::Ack),
         1 => Op::Park { id: t.id, failed: 0 },
         2 => Op::Cancel { target: Target::Id(t.id), in_flight: None, request: RequestId(unique()) },
-        3 => Op::settle(t.id, super::kit::dead_verdict(1)),
+        3 => Op::settle(t.id, super::values::dead_verdict(1)),
         _ => schedule_op(t),
     });
     let answers = owner.apply(ops.collect()).await;
@@ -160,7 +161,7 @@ pub(super) async fn partitions_do_not_wait_for_each_other(mut kit: Kit) {
     let calls: Vec<_> = (0..50)
         .flat_map(|n| {
             let a = here.send(vec![schedule_op(&kit.timer(kit.now + n))]);
-            let timer = super::kit::plain_timer(kit.now + n, kit.now, there.partition);
+            let timer = super::values::plain_timer(kit.now + n, kit.now, there.partition);
             [a, there.send(vec![schedule_op(&timer)])]
         })
         .collect();

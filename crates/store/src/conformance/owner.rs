@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mtimer_types::{Destination, Epoch, Key, KeyPolicy, PartitionId, Target, Time, Timer, TimerId};
 
-use super::kit::{Kit, NEW, dead_verdict, dest, schedule_op, unique};
+use super::values::{NEW, dead_verdict, dest, schedule_op, unique};
 use crate::{
     Acquired, Answer, Batch, CancelAnswer, Census, DeadFilter, DeadLetter, InFlight, Lane, LaneError,
     LaneFuture, Load, Loaded, LoadedTimer, Op, OwnerRecord, Page, Place, Record, RequestId, RescheduleAnswer,
@@ -39,17 +39,23 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    pub(super) fn new(acquired: Acquired, kit: &Kit) -> Self {
+    pub(super) fn new(
+        acquired: Acquired,
+        store: Arc<dyn Store>,
+        partition: PartitionId,
+        now: Time,
+        far: Time,
+    ) -> Self {
         assert_eq!(acquired.lane.epoch(), acquired.epoch, "the lane has the epoch that was acquired");
         Self {
-            store: kit.store(),
+            store,
             lane: acquired.lane,
-            partition: kit.partition,
+            partition,
             epoch: acquired.epoch,
             prior_claim: acquired.prior_claim,
             in_flight: acquired.in_flight,
-            now: kit.now,
-            far: kit.far,
+            now,
+            far,
         }
     }
 

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time};
 
-use super::kit::{DAY, Kit, MINUTE, NEW, OLD, SECOND, pending_at, unique};
+use super::kit::Kit;
+use super::values::{DAY, MINUTE, NEW, OLD, SECOND, pending_at, unique};
 use crate::{Acquire, AcquireError, CancelAnswer, InFlight, LaneError, OwnerRecord};
 
 pub(super) async fn a_new_partition_has_no_owner(kit: Kit) {
@@ -249,7 +250,7 @@ pub(super) async fn release_closes_the_lane(mut kit: Kit) {
     owner.lane.release(Vec::new()).await.unwrap();
     assert!(kit.owner_record().await.released, "whoever comes next sees that nobody has it");
     assert_eq!(
-        owner.try_apply(vec![super::kit::schedule_op(&kit.timer(kit.now))]).await,
+        owner.try_apply(vec![super::values::schedule_op(&kit.timer(kit.now))]).await,
         Err(LaneError::Closed)
     );
     assert_eq!(owner.send_load(kit.now).await, Err(LaneError::Closed));
@@ -298,7 +299,7 @@ pub(super) async fn release_with_1000_deliveries(mut kit: Kit) {
 pub(super) async fn release_comes_after_what_was_called_before_it(mut kit: Kit) {
     let first = kit.owner().await;
     let timers: Vec<_> = (0..50).map(|n| kit.timer(kit.now + n)).collect();
-    let calls: Vec<_> = timers.iter().map(|t| first.send(vec![super::kit::schedule_op(t)])).collect();
+    let calls: Vec<_> = timers.iter().map(|t| first.send(vec![super::values::schedule_op(t)])).collect();
     let released = first.lane.release(Vec::new());
     released.await.unwrap();
     for call in calls {

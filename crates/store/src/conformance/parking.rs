@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use mtimer_types::{Destination, Time, Timer, TimerId};
 
-use super::kit::{HOUR, Kit, MINUTE, SECOND, dest, other_dest, pending_at};
+use super::kit::Kit;
 use super::owner::pages;
+use super::values::{HOUR, MINUTE, SECOND, dest, other_dest, pending_at};
 use crate::{Answer, Census, Op, Place, Record};
 
 fn ids(rows: &[Record]) -> Vec<TimerId> {

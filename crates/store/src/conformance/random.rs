@@ -14,8 +14,9 @@ use mtimer_types::{DeadReason, Destination, KeyPolicy, Time, Timer};
 
 use super::arbitrary::{Kind, Random, TICK, arbitrary_time, arbitrary_timer, target};
 use super::harness::{Fault, Harness};
-use super::kit::{DAY, HOUR, Kit, MINUTE, SECOND, dest, mix, other_dest, panic_text, unique};
+use super::kit::{Kit, panic_text};
 use super::pair::{Check, Pair, schedule_with};
+use super::values::{DAY, HOUR, MINUTE, SECOND, dest, mix, other_dest, unique};
 use crate::{InFlight, LaneError, Load, Op, Place, RequestId, Retained, Verdict};
 
 /// Cases when the environment does not say otherwise: a few seconds on every store.

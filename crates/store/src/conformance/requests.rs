@@ -2,7 +2,8 @@
 
 use mtimer_types::{Ended, Target, Timer};
 
-use super::kit::{DAY, HOUR, Kit, MINUTE, NEW, OLD, SECOND, dest, pending_at, schedule_op, unique};
+use super::kit::Kit;
+use super::values::{DAY, HOUR, MINUTE, NEW, OLD, SECOND, dest, pending_at, schedule_op, unique};
 use crate::{Answer, CancelAnswer, Op, Place, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict};
 
 pub(super) async fn a_schedule_is_filed_at_its_time(mut kit: Kit) {
@@ -57,7 +58,7 @@ pub(super) async fn every_difference_is_a_conflict(mut kit: Kit) {
     let others = [
         Timer { payload: "other".into(), ..t() },
         Timer { payload: Default::default(), ..t() },
-        Timer { dest: super::kit::other_dest(), key: None, ..t() },
+        Timer { dest: super::values::other_dest(), key: None, ..t() },
         Timer { key: None, ..t() },
         Timer { key: Some(kit.key("d-")), ..t() },
         Timer { mode: mtimer_types::Mode::AtMostOnce, ..t() },

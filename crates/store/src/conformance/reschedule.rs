@@ -2,7 +2,8 @@
 
 use mtimer_types::{SlotWidth, Time, Timer, TimerId};
 
-use super::kit::{DAY, HOUR, Kit, MINUTE, NEW, OLD, SECOND, YEAR, pending_at, unique};
+use super::kit::Kit;
+use super::values::{DAY, HOUR, MINUTE, NEW, OLD, SECOND, YEAR, pending_at, unique};
 use crate::{Answer, CancelAnswer, Op, RescheduleAnswer, Verdict};
 
 /// Moves a timer born at `now + from` to `now + to` and uses its id for everything.
@@ -116,7 +117,7 @@ pub(super) async fn in_one_batch_with_its_schedule_and_end(mut kit: Kit) {
     let target = || mtimer_types::Target::Id(timer.id);
     let request = || crate::RequestId(unique());
     let ops = vec![
-        super::kit::schedule_op(&timer),
+        super::values::schedule_op(&timer),
         Op::Reschedule { target: target(), due: kit.now, in_flight: false, request: request() },
         Op::Park { id: timer.id, failed: 0 },
         Op::Reschedule { target: target(), due: kit.now + HOUR, in_flight: false, request: request() },

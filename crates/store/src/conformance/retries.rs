@@ -2,7 +2,8 @@
 
 use mtimer_types::{DeadReason, Time};
 
-use super::kit::{DAY, HOUR, Kit, MINUTE, SECOND};
+use super::kit::Kit;
+use super::values::{DAY, HOUR, MINUTE, SECOND};
 use crate::{Answer, Op, Place, Verdict};
 
 fn retry(fire: Time, tier: u8, failed: u32, error: &str) -> Verdict {

@@ -3,10 +3,11 @@
 
 use mtimer_types::{SlotWidth, Target, Time, Timer, TimerId};
 
-use super::kit::{DAY, HOUR, Kit, MINUTE, SECOND, schedule_op, unique};
+use super::kit::Kit;
 use super::loading::{MIB, add, all, ids, load};
 use super::owner::Owner;
 use super::pair::Pair;
+use super::values::{DAY, HOUR, MINUTE, SECOND, schedule_op, unique};
 use crate::{Answer, Load, Loaded, Op, RequestId};
 
 pub(super) async fn a_full_wide_window_is_loaded_in_parts(kit: Kit) {

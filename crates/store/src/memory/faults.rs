@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use mtimer_types::{Epoch, Nonce, PartitionId, Time};
 
-use super::Shared;
 use super::partition::{Link, Partition};
-use crate::lane::LaneError;
+use super::shared::Shared;
+use crate::error::LaneError;
 
 /// Disturbs a [`super::MemoryStore`], for all its views at once. A partition that does not exist is
 /// not disturbed.

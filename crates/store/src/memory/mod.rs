@@ -10,30 +10,33 @@
 //!
 //! Not in here: what operations mean (see [`crate::decide`]), durability.
 
+mod coordination;
 mod faults;
 mod lease;
 mod partition;
+mod shared;
 mod table;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt;
 use futures_util::future::ready;
 use mtimer_types::{Destination, Epoch, PartitionId, Target, Term, Time};
 use tokio::sync::{oneshot, watch};
 
+use self::coordination::MemoryCoordination;
 pub use self::faults::Faults;
-use self::lease::{LeaseCell, MemoryCoordination};
 use self::partition::{CUT, Deliver, LaneState, Link, Partition, Turn};
+use self::shared::Shared;
 #[cfg(test)]
 pub(crate) use self::table::MemoryTable;
 use crate::coordination::Coordination;
 use crate::cursor::LoadCursor;
+use crate::error::{AcquireError, LaneError, LaneFuture, StoreFuture};
 use crate::lane::{
-    Acquire, AcquireError, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError,
-    LaneFuture, Load, Loaded, OwnerRecord, Page, Store, StoreClock, StoreError, StoreFuture, StoreInfo,
-    Taken, Unconfirmed,
+    Acquire, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, Load, Loaded, OwnerRecord,
+    Page, Store, StoreClock, StoreInfo, Taken, Unconfirmed,
 };
 use crate::op::{Answer, Batch, Place};
 use crate::record::Record;
@@ -45,27 +48,10 @@ pub struct MemoryStore {
     coordinated: bool,
 }
 
-struct Shared {
-    lease: LeaseCell,
-    partitions: Vec<Mutex<Partition>>,
-    term: AtomicU64,
-    /// The store's clock in ms; 0: it has none.
-    clock: AtomicU64,
-    lanes: AtomicU64,
-    /// Calls that met a partition that was cut or down.
-    disturbed: AtomicU64,
-}
-
 impl MemoryStore {
     /// An empty state of so many partitions.
     pub fn new(partitions: u16) -> Self {
-        let partitions = (0..partitions).map(|p| Mutex::new(Partition::new(PartitionId(p)))).collect();
-        let (lease, zero) = (LeaseCell::default(), || AtomicU64::new(0));
-        let (term, clock, lanes, disturbed) = (zero(), zero(), zero(), zero());
-        Self {
-            shared: Arc::new(Shared { lease, partitions, term, clock, lanes, disturbed }),
-            coordinated: false,
-        }
+        Self { shared: Arc::new(Shared::new(partitions)), coordinated: false }
     }
 
     /// The same for several brokers: with a lease to compete for.
@@ -80,33 +66,9 @@ impl MemoryStore {
     }
 }
 
-impl Shared {
-    /// Raises the term, above `seen` as well.
-    fn raise_term(&self, seen: Term) -> Term {
-        self.term.fetch_max(seen.0, Ordering::SeqCst);
-        Term(self.term.fetch_add(1, Ordering::SeqCst) + 1)
-    }
-
-    fn partition(&self, id: PartitionId) -> Option<MutexGuard<'_, Partition>> {
-        let partition = self.partitions.get(usize::from(id.0))?;
-        // A panic in a test's call leaves the state as it is: there is nothing half done to
-        // protect.
-        Some(partition.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn reachable(&self, id: PartitionId) -> Result<MutexGuard<'_, Partition>, StoreError> {
-        let partition = self.partition(id).ok_or_else(|| {
-            let count = self.partitions.len();
-            StoreError::Unusable(format!("there is no partition {id}: the store has {count}, counted from 0"))
-        })?;
-        match &partition.link {
-            Link::Up | Link::Held | Link::Cut => Ok(partition),
-            Link::Down(why) => Err(self.unavailable(why)),
-        }
-    }
-
-    fn acquire(self: &Arc<Self>, acquire: &Acquire) -> Result<Acquired, AcquireError> {
-        let mut partition = self.reachable(acquire.partition)?;
+impl MemoryStore {
+    fn acquire_now(&self, acquire: &Acquire) -> Result<Acquired, AcquireError> {
+        let mut partition = self.shared.reachable(acquire.partition)?;
         let stored = &mut partition.stored;
         let owner = stored.owner;
         let repeated = owner.epoch != Epoch::default() && owner.nonce == acquire.nonce;
@@ -122,7 +84,7 @@ impl Shared {
             if given <= (owner.term, owner.version) {
                 return Err(AcquireError::Assignment { given, stored: (owner.term, owner.version) });
             }
-            let clock = self.clock.load(Ordering::SeqCst);
+            let clock = self.shared.clock.load(Ordering::SeqCst);
             stored.owner = OwnerRecord {
                 epoch: Epoch((owner.epoch.0 + 1).max(clock)),
                 nonce: acquire.nonce,
@@ -135,19 +97,13 @@ impl Shared {
             stored.seq += 1;
         }
         if partition.link == Link::Cut || std::mem::take(&mut partition.loses_acquisition) {
-            return Err(self.unavailable(CUT).into());
+            return Err(self.shared.unavailable(CUT).into());
         }
         Ok(self.lane(&mut partition))
     }
 
-    /// The error of a call that met a disturbed partition.
-    fn unavailable(&self, why: &str) -> StoreError {
-        self.disturbed.fetch_add(1, Ordering::SeqCst);
-        StoreError::Unavailable(why.to_owned())
-    }
-
-    fn lane(self: &Arc<Self>, partition: &mut Partition) -> Acquired {
-        let number = self.lanes.fetch_add(1, Ordering::SeqCst);
+    fn lane(&self, partition: &mut Partition) -> Acquired {
+        let number = self.shared.lanes.fetch_add(1, Ordering::SeqCst);
         let stored = &partition.stored;
         let (health, watch) = watch::channel(Health::Up);
         let (epoch, prior_claim) = (stored.owner.epoch, stored.prior_claim);
@@ -164,7 +120,8 @@ impl Shared {
             unanswered: Default::default(),
         };
         partition.lanes.insert(number, state);
-        let lane = MemoryLane { shared: self.clone(), partition: partition.id, number, epoch, health: watch };
+        let lane =
+            MemoryLane { shared: self.shared.clone(), partition: partition.id, number, epoch, health: watch };
         Acquired { lane: Arc::new(lane), epoch, prior_claim, in_flight }
     }
 }
@@ -184,7 +141,7 @@ impl Store for MemoryStore {
     }
 
     fn acquire(&self, acquire: Acquire) -> StoreFuture<Acquired, AcquireError> {
-        ready(self.shared.acquire(&acquire)).boxed()
+        ready(self.acquire_now(&acquire)).boxed()
     }
 
     fn raise_term(&self) -> StoreFuture<Term> {

@@ -8,7 +8,8 @@ use tokio::sync::watch;
 use super::table::MemoryTable;
 use crate::cursor::LoadCursor;
 use crate::decide::{self, Context};
-use crate::lane::{Health, InFlight, LaneError, OwnerRecord};
+use crate::error::LaneError;
+use crate::lane::{Health, InFlight, OwnerRecord};
 use crate::op::{Answer, Batch, Refusal};
 
 /// What survives every owner.

@@ -6,6 +6,7 @@ use mtimer_types::{DeadReason, Ended, KeyPolicy, Mode, Nonce, Timer, TimerId};
 
 use super::*;
 use crate::decide::Table;
+use crate::error::StoreError;
 use crate::op::{Op, Refusal, RequestId, ScheduleAnswer, Verdict};
 
 const P: PartitionId = PartitionId(0);

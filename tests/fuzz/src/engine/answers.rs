@@ -11,8 +11,9 @@ use mtimer_store::{
 };
 use mtimer_types::{DeadReason, Destination, Ended, Epoch, PartitionId, Target, Time, Timer, TimerId};
 
+use super::backend::{Acquired, Backend, Known};
 use super::input::Program;
-use super::world::{Acquired, Backend, Known, World, dest};
+use super::world::{World, dest};
 
 /// Runs a program against a store that may say anything.
 pub(crate) fn any_answers(data: &[u8]) {

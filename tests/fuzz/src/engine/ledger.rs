@@ -7,7 +7,7 @@ use mtimer_protocol::Delivery;
 use mtimer_store::{Answer, CancelAnswer, Op, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_types::{Epoch, Mode, Target, Time, TimerId};
 
-use super::world::Known;
+use super::backend::Known;
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {

@@ -10,6 +10,7 @@
 //! to an end.
 
 mod answers;
+mod backend;
 mod input;
 mod ledger;
 mod model;

@@ -9,9 +9,10 @@ use mtimer_protocol::Delivery;
 use mtimer_store::{Acquire, Health, Lane, LaneFuture, MemoryStore, Op, Store};
 use mtimer_types::{Nonce, PartitionId, Term};
 
+use super::backend::{Acquired, Backend, Known};
 use super::input::Program;
 use super::ledger::Ledger;
-use super::world::{Acquired, Backend, Known, PARTITIONS, World};
+use super::world::{PARTITIONS, World};
 
 /// Runs a program against the model; then everything that was scheduled has to come to an end.
 pub(crate) fn model_store(data: &[u8]) {

@@ -4,17 +4,18 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mtimer_core::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
+use mtimer_core::{Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
 use mtimer_protocol::{
     BrokerEntry, Delivery, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, Settlement,
     Topology,
 };
-use mtimer_store::{Health, InFlight, LaneError};
+use mtimer_store::{Health, LaneError};
 use mtimer_types::{
     Destination, Epoch, HandlerOutcome, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Term, Time,
     Timer, TimerId,
 };
 
+use super::backend::{Acquired, Backend, Known};
 use super::input::Program;
 
 pub(super) const START: u64 = 1_700_000_000_000;
@@ -26,52 +27,6 @@ const ADDRESS: &str = "a:1";
 const MAX_STEPS: usize = 300;
 /// Timers that a program makes at most.
 const MAX_TIMERS: usize = 64;
-
-/// What stands behind the engine.
-pub(super) trait Backend {
-    /// A call that was made and not answered to the engine yet.
-    type Open;
-
-    /// The partition is acquired anew. `None`: not for now.
-    fn acquire(&mut self, at: PartitionId, world: &Known, program: &mut Program<'_>) -> Option<Acquired>;
-    /// A call is made on the partition's lane.
-    fn call(&mut self, at: PartitionId, call: Call) -> Self::Open;
-    /// The answer to the oldest open call. `Err`: it is not there yet.
-    fn answer(
-        &mut self,
-        at: PartitionId,
-        open: Self::Open,
-        world: &Known,
-        program: &mut Program<'_>,
-    ) -> Result<CallAnswer, Self::Open>;
-    /// Something that a store may do by itself.
-    fn disturb(&mut self, at: PartitionId, program: &mut Program<'_>) -> Option<Health>;
-    /// The lane has ended; these calls get no answer.
-    fn ended(&mut self, at: PartitionId, open: VecDeque<Self::Open>);
-    /// A delivery is on its way to a client.
-    fn delivered(&mut self, world: &Known, delivery: &Delivery);
-}
-
-/// A partition acquired.
-pub(super) struct Acquired {
-    pub(super) epoch: Epoch,
-    pub(super) prior_claim: Time,
-    pub(super) in_flight: Vec<InFlight>,
-}
-
-/// What a backend may look at.
-pub(super) struct Known {
-    pub(super) now: Now,
-    /// Every timer that a client has asked for, and some that it has not.
-    pub(super) timers: Vec<Arc<Timer>>,
-}
-
-impl Known {
-    /// The timers of one partition.
-    pub(super) fn of(&self, at: PartitionId) -> Vec<Arc<Timer>> {
-        self.timers.iter().filter(|t| t.id.partition() == at).cloned().collect()
-    }
-}
 
 struct Client {
     session: SessionId,

@@ -1,0 +1,44 @@
+//! What the engine's task, sessions and the cluster's task tell each other.
+
+use std::sync::Arc;
+
+use mtimer_core::SessionId;
+use mtimer_protocol::{PeerRequest, Query, Topology};
+use mtimer_types::{PartitionId, Term};
+
+use crate::outbox::Outbox;
+
+/// What the engine's task is to do.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// A newer topology than before: clients are told.
+    Adopt(Arc<Topology>),
+    /// Acquire a partition under this assignment.
+    Own { partition: PartitionId, term: Term, version: u64 },
+    /// Give a partition up in good order, or stop acquiring it.
+    Disown(PartitionId),
+    /// After [`Board::stop`](super::Board::stop): everything is given up that somebody else can take.
+    Left,
+    /// The cluster will not have this broker; why.
+    Refused(String),
+    /// Another broker answers at the address that this one advertises.
+    AddressTaken { address: String, cluster: String },
+}
+
+/// Something of a session for the cluster's task.
+#[derive(Debug)]
+pub(crate) struct PeerEvent {
+    pub(crate) session: SessionId,
+    pub(crate) what: PeerWhat,
+}
+
+/// What it is.
+#[derive(Debug)]
+pub(crate) enum PeerWhat {
+    /// A message of another broker.
+    Request { request: PeerRequest, outbox: Arc<Outbox> },
+    /// A question about the cluster, of anybody.
+    Query { corr: u64, query: Query, outbox: Arc<Outbox> },
+    /// A session that was another broker's has ended.
+    Gone,
+}

@@ -1,0 +1,236 @@
+//! The list of settings, and the layers that give them values.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::error::ConfigError;
+use super::units::{Durability, List, LogFormat, SettingValue, Size, Span};
+
+/// One setting: what flags, variables and documents have to know of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The name of its field in [`PartialConfig`].
+    pub field: &'static str,
+    /// What can be written, and what each means; empty if the values cannot be listed.
+    pub choices: &'static [(&'static str, &'static str)],
+    help: &'static str,
+    read: fn(&mut PartialConfig, &str) -> Result<(), String>,
+}
+
+impl Setting {
+    /// Returns its name in the file and as a flag, such as `park-after`.
+    pub fn name(&self) -> String {
+        self.field.replace('_', "-")
+    }
+
+    /// Returns its environment variable, such as `MTIMER_PARK_AFTER`.
+    pub fn variable(&self) -> String {
+        format!("MTIMER_{}", self.field.to_ascii_uppercase())
+    }
+
+    /// Returns what it is, in one sentence without a full stop.
+    pub fn help(&self) -> &'static str {
+        self.help.trim_start()
+    }
+
+    /// Sets it to what a variable or a flag says.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the text, and what to write.
+    pub fn read(&self, config: &mut PartialConfig, text: &str) -> Result<(), String> {
+        (self.read)(config, text)
+    }
+}
+
+/// Defines [`PartialConfig`] and [`SETTINGS`]: all that has to be said once for each setting.
+macro_rules! settings {
+    ($( $(#[doc = $help:literal])+ $name:ident : $ty:ty, )*) => {
+        /// Settings, each given or not. Layers are read with [`PartialConfig::from_file`],
+        /// [`PartialConfig::from_env`] and [`Setting::read`], and put together with
+        /// [`PartialConfig::or`].
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+        pub struct PartialConfig {
+            $(
+                $(#[doc = $help])+
+                #[serde(default, skip_serializing_if = "Option::is_none")]
+                pub $name: Option<$ty>,
+            )*
+            /// Retry tiers of single destinations; only in the file, as `[[destination]]`.
+            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            pub destination: Vec<DestinationConfig>,
+        }
+
+        /// Every setting that is one value.
+        pub const SETTINGS: &[Setting] = &[$( Setting {
+            field: stringify!($name),
+            choices: <$ty as SettingValue>::CHOICES,
+            help: concat!($($help),+),
+            read: |config, text| {
+                config.$name = Some(<$ty as SettingValue>::read(text)?);
+                Ok(())
+            },
+        }, )*];
+
+        impl PartialConfig {
+            /// What is given here, and from `lower` what is not.
+            #[must_use]
+            pub fn or(mut self, lower: Self) -> Self {
+                $( self.$name = self.$name.or(lower.$name); )*
+                if self.destination.is_empty() {
+                    self.destination = lower.destination;
+                }
+                self
+            }
+        }
+    };
+}
+
+settings! {
+    /// Where clients connect. Nothing is authenticated or encrypted: trusted networks only
+    listen: String,
+    /// Where metrics and health probes are served over HTTP, without authentication: HOST:PORT,
+    /// off, or auto (127.0.0.1:7480 if that is free)
+    http: String,
+    /// Destinations that have metrics of their own; the others are counted together
+    metrics_destinations: usize,
+    /// The address that clients are to use, if it is not the one listened on
+    advertise: String,
+    /// Its share of the partitions in relation to other brokers', 1 to 1000
+    weight: u16,
+    /// How long the leader's lease lasts if it is not renewed
+    lease_ttl: Span,
+    /// How often a broker tells the leader that it is there
+    peer_heartbeat: Span,
+    /// Silence after which the leader gives a broker's partitions to others
+    peer_timeout: Span,
+    /// How long a new owner waits for a live old one to give a partition up
+    handover_timeout: Span,
+    /// The cluster's name
+    cluster: String,
+    /// Redis servers, separated by commas; without any the store is embedded
+    redis: List<String>,
+    /// PEM file of the authorities that sign the certificates of Redis; without it the system's
+    redis_tls_ca: PathBuf,
+    /// PEM file of the certificate to show to Redis, and its chain
+    redis_tls_cert: PathBuf,
+    /// PEM file of the key of that certificate
+    redis_tls_key: PathBuf,
+    /// Memory for the last writes, to repeat what Redis loses; 0: none [default: 64MiB]
+    redis_write_log: Size,
+    /// embedded-sync, embedded-fast, redis or redis-replicated
+    durability: Durability,
+    /// How many replicas have to confirm a write (redis-replicated)
+    replicas: u32,
+    /// How long they may take; then the write is answered as not confirmed
+    replicas_within: Span,
+    /// Partitions of the cluster, fixed when it is created
+    partitions: u16,
+    /// Folder of the embedded store
+    data: PathBuf,
+    /// How far ahead timers are loaded into memory; less once half of --memory is used
+    preload: Span,
+    /// Budget for timers in memory
+    memory: Size,
+    /// How long a due timer waits for a client before it is set aside
+    park_after: Span,
+    /// Delays before attempt 2, 3, ..., separated by commas; empty: one attempt only
+    retry: List<Span>,
+    /// Random part that is added to a retry delay, in percent
+    jitter_percent: u8,
+    /// How long a handler may take if the timer does not say
+    callback_timeout: Span,
+    /// How long dead letters are kept
+    dead_max_age: Span,
+    /// How many dead letters a partition keeps
+    dead_max_count: u64,
+    /// How long at-most-once timers stay listed as unconfirmed
+    unconfirmed_max_age: Span,
+    /// How many unconfirmed timers a partition keeps
+    unconfirmed_max_count: u64,
+    /// How long a graceful stop waits for handlers
+    drain_timeout: Span,
+    /// How long to wait at start for a store that is away; 0s: for ever
+    startup_timeout: Span,
+    /// How often either side of a connection sends something
+    heartbeat: Span,
+    /// Silence after which a client is taken for dead
+    heartbeat_timeout: Span,
+    /// How long a connection may take for its handshake
+    handshake_timeout: Span,
+    /// Connections at most that have not finished their handshake
+    max_handshakes: usize,
+    /// Sessions of clients at most; other brokers and observers have places besides
+    max_sessions: usize,
+    /// Memory for frames that clients are sending, of all together
+    receiving: Size,
+    /// What may wait for one session to read it, at most
+    session_outbox: Size,
+    /// What may wait for all sessions together, at most
+    outboxes: Size,
+    /// text or json
+    log_format: LogFormat,
+    /// error, warn, info, debug or trace, or a filter such as info,mtimer_broker=debug
+    log_level: String,
+}
+
+/// Variables that are not settings of a broker but belong to other commands or name the file.
+const OTHER_VARIABLES: &[&str] = &["MTIMER_CONFIG", "MTIMER_BROKER", "MTIMER_TOKEN"];
+
+/// Retry tiers of one destination.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct DestinationConfig {
+    /// Group key.
+    pub group: String,
+    /// App key.
+    pub app: String,
+    /// Delays before attempt 2, 3, ...
+    pub retry: List<Span>,
+}
+
+impl PartialConfig {
+    /// Reads a TOML file.
+    pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        toml::from_str(&text).map_err(|e| ConfigError::File { path: path.to_owned(), message: e.to_string() })
+    }
+
+    /// Reads `MTIMER_*` variables, usually from [`std::env::vars`]; others are not looked at.
+    pub fn from_env(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self, ConfigError> {
+        let mut config = Self::default();
+        for (name, value) in vars {
+            if name.starts_with("MTIMER_") && !OTHER_VARIABLES.contains(&name.as_str()) {
+                let setting = SETTINGS.iter().find(|setting| setting.variable() == name);
+                let Some(setting) = setting else {
+                    return Err(ConfigError::UnknownVariable { name, known: known_variables() });
+                };
+                setting
+                    .read(&mut config, &value)
+                    .map_err(|message| ConfigError::Variable { name, message })?;
+            }
+        }
+        Ok(config)
+    }
+
+    /// Puts flags over the environment over the file (if there is one).
+    pub fn layered(
+        flags: Self,
+        vars: impl IntoIterator<Item = (String, String)>,
+        file: Option<&Path>,
+    ) -> Result<Self, ConfigError> {
+        let file = file.map(Self::from_file).transpose()?.unwrap_or_default();
+        Ok(flags.or(Self::from_env(vars)?).or(file))
+    }
+}
+
+fn known_variables() -> String {
+    let settings = SETTINGS.iter().map(Setting::variable);
+    let known: BTreeSet<String> =
+        settings.chain(OTHER_VARIABLES.iter().map(|&name| name.to_owned())).collect();
+    known.into_iter().collect::<Vec<_>>().join(", ")
+}

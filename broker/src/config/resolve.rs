@@ -1,0 +1,282 @@
+//! What the settings mean: options of the broker, and where the timers live.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use mtimer_core::EngineOptions;
+use mtimer_store_redis::{DEFAULT_LOG_BYTES, TlsFiles};
+use mtimer_types::{Destination, RetryTiers};
+
+use super::error::ConfigError;
+use super::list::PartialConfig;
+use super::units::{Durability, List, LogFormat, Size, Span};
+use crate::options::{BrokerOptions, ClusterOptions, HttpListen};
+
+/// Most replicas that a write can wait for.
+const MAX_REPLICAS: u32 = 16;
+/// Bounds of the time that they may take: less is noise, more holds up everything behind the write.
+const MIN_REPLICAS_WITHIN: Duration = Duration::from_millis(10);
+const MAX_REPLICAS_WITHIN: Duration = Duration::from_secs(60);
+
+/// The least memory for the last writes, if there is to be any: a few turns of a partition.
+const MIN_WRITE_LOG: u64 = 1 << 20;
+
+/// What `redis-replicated` waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replication {
+    /// Replicas that have to confirm a write, 1 to 16.
+    pub replicas: u32,
+    /// How long they may take, 10 ms to 60 s.
+    pub within: Duration,
+}
+
+impl Default for Replication {
+    fn default() -> Self {
+        Self { replicas: 1, within: Duration::from_secs(2) }
+    }
+}
+
+/// Every setting with its value.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The broker's options.
+    pub broker: BrokerOptions,
+    /// Where the timers live.
+    pub store: StoreConfig,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// The log filter.
+    pub log_level: String,
+}
+
+/// Where the timers live.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoreConfig {
+    /// In a folder of this machine.
+    Embedded {
+        /// The folder.
+        data: PathBuf,
+        /// Fsync before every answer.
+        sync: bool,
+        /// Partitions, if the folder is new; otherwise it must have as many. `None`: as it has, or
+        /// the store's default.
+        partitions: Option<u16>,
+    },
+    /// In Redis or Redis Cluster.
+    Redis(RedisConfig),
+}
+
+/// A store in Redis or Redis Cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RedisConfig {
+    /// One server or several.
+    pub urls: Vec<String>,
+    /// Files for TLS.
+    pub tls: TlsFiles,
+    /// Wait for replicas.
+    pub replication: Option<Replication>,
+    /// Memory, in bytes, for the last writes, which are repeated if Redis loses them. 0: none.
+    pub write_log_bytes: usize,
+    /// Partitions, if the cluster is new; otherwise it must have as many. `None`: as it has, or the
+    /// store's default.
+    pub partitions: Option<u16>,
+}
+
+impl PartialConfig {
+    /// Adds the defaults and checks every value.
+    pub fn resolve(self) -> Result<Config, ConfigError> {
+        let store = self.store()?;
+        let base = BrokerOptions::default();
+        let listen = match &self.listen {
+            Some(text) => parse_address("listen", text, "host:port, such as 0.0.0.0:7400")?,
+            None => base.listen,
+        };
+        let span = |value: Option<Span>, default: Duration| value.map_or(default, |s| s.0);
+        // Somebody who sets only the heartbeat wants the usual three of them.
+        let heartbeat = span(self.heartbeat, base.heartbeat);
+        let size = |value: Option<Size>, default: usize| {
+            value.map_or(default, |s| usize::try_from(s.0).unwrap_or(usize::MAX))
+        };
+        let broker = BrokerOptions {
+            listen,
+            cluster: self.cluster.clone().unwrap_or(base.cluster),
+            engine: self.engine(base.engine)?,
+            heartbeat,
+            heartbeat_timeout: span(self.heartbeat_timeout, heartbeat.saturating_mul(3)),
+            drain_timeout: span(self.drain_timeout, base.drain_timeout),
+            startup_timeout: self.startup_timeout.map(|s| s.0).filter(|d| !d.is_zero()),
+            handshake_timeout: span(self.handshake_timeout, base.handshake_timeout),
+            max_handshakes: self.max_handshakes.unwrap_or(base.max_handshakes),
+            max_sessions: self.max_sessions.unwrap_or(base.max_sessions),
+            receiving_bytes: size(self.receiving, base.receiving_bytes),
+            session_outbox_bytes: size(self.session_outbox, base.session_outbox_bytes),
+            outboxes_bytes: size(self.outboxes, base.outboxes_bytes),
+            membership: ClusterOptions {
+                advertise: self.advertise.clone(),
+                weight: self.weight.unwrap_or(base.membership.weight),
+                lease_ttl: span(self.lease_ttl, base.membership.lease_ttl),
+                peer_heartbeat: span(self.peer_heartbeat, base.membership.peer_heartbeat),
+                peer_timeout: span(self.peer_timeout, base.membership.peer_timeout),
+                handover_timeout: span(self.handover_timeout, base.membership.handover_timeout),
+            },
+            http: self.http()?,
+            metrics_destinations: self.metrics_destinations.unwrap_or(base.metrics_destinations),
+            ..BrokerOptions::default()
+        };
+        broker.validate()?;
+        Ok(Config {
+            broker,
+            store,
+            log_format: self.log_format.unwrap_or_default(),
+            log_level: self.log_level.unwrap_or_else(|| "info".to_owned()),
+        })
+    }
+
+    fn http(&self) -> Result<HttpListen, ConfigError> {
+        Ok(match self.http.as_deref() {
+            None | Some("auto") => HttpListen::Auto,
+            Some("off") => HttpListen::Off,
+            Some(text) => HttpListen::At(parse_address(
+                "http",
+                text,
+                "host:port, such as 127.0.0.1:7480, or off, or auto",
+            )?),
+        })
+    }
+
+    fn store(&self) -> Result<StoreConfig, ConfigError> {
+        let partitions = self.partitions;
+        let urls = self.redis.as_ref().map(|l| l.0.clone()).unwrap_or_default();
+        let tls = self.redis_tls(&urls)?;
+        let write_log_bytes = self.redis_write_log(&urls)?;
+        let wrong =
+            |message: &str| ConfigError::Setting { setting: "durability", message: message.to_owned() };
+        if urls.is_empty() {
+            let sync = match self.durability {
+                None | Some(Durability::EmbeddedSync) => true,
+                Some(Durability::EmbeddedFast) => false,
+                Some(_) => return Err(wrong("the store is embedded: give redis URLs, or an embedded level")),
+            };
+            let data = self.data.clone().unwrap_or_else(|| PathBuf::from("mtimer-data"));
+            return Ok(StoreConfig::Embedded { data, sync, partitions });
+        }
+        if self.data.is_some() {
+            let message = "a folder and redis URLs are given: leave one of them out".to_owned();
+            return Err(ConfigError::Setting { setting: "data", message });
+        }
+        let replication = match self.durability {
+            None | Some(Durability::Redis) if self.replicas.or(self.replicas_within.map(|_| 0)).is_some() => {
+                return Err(wrong("replicas are set: write redis-replicated, or leave them out"));
+            }
+            None | Some(Durability::Redis) => None,
+            Some(Durability::RedisReplicated) => Some(self.replication()?),
+            Some(_) => return Err(wrong("the store is Redis: write redis or redis-replicated")),
+        };
+        Ok(StoreConfig::Redis(RedisConfig { urls, tls, replication, write_log_bytes, partitions }))
+    }
+
+    fn redis_tls(&self, urls: &[String]) -> Result<TlsFiles, ConfigError> {
+        let Self { redis_tls_ca, redis_tls_cert, redis_tls_key, .. } = self;
+        let wrong = |setting, file: &Path, what| {
+            let message = format!("{} is given, but {what}", file.display());
+            Err(ConfigError::Setting { setting, message })
+        };
+        let given = [
+            ("redis-tls-ca", redis_tls_ca),
+            ("redis-tls-cert", redis_tls_cert),
+            ("redis-tls-key", redis_tls_key),
+        ];
+        for (setting, file) in given {
+            if let Some(file) = file
+                && !urls.iter().any(|url| url.starts_with("rediss://"))
+            {
+                return wrong(
+                    setting,
+                    file,
+                    "no server in redis begins with rediss://: write that, or leave it out",
+                );
+            }
+        }
+        match (redis_tls_cert, redis_tls_key) {
+            (Some(file), None) => wrong("redis-tls-cert", file, "not its key: give redis-tls-key, too"),
+            (None, Some(file)) => {
+                wrong("redis-tls-key", file, "not its certificate: give redis-tls-cert, too")
+            }
+            (certificate, key) => Ok(TlsFiles {
+                authorities: redis_tls_ca.clone(),
+                certificate: certificate.clone(),
+                key: key.clone(),
+            }),
+        }
+    }
+
+    fn redis_write_log(&self, urls: &[String]) -> Result<usize, ConfigError> {
+        let wrong = |message| Err(ConfigError::Setting { setting: "redis-write-log", message });
+        let Some(Size(bytes)) = self.redis_write_log else { return Ok(DEFAULT_LOG_BYTES) };
+        if urls.is_empty() {
+            return wrong("the store is embedded: give redis URLs, or leave it out".to_owned());
+        }
+        if (1..MIN_WRITE_LOG).contains(&bytes) {
+            return wrong(format!("{bytes} bytes: allowed are 0 (none), or 1MiB and more"));
+        }
+        Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+
+    fn replication(&self) -> Result<Replication, ConfigError> {
+        let base = Replication::default();
+        let replicas = self.replicas.unwrap_or(base.replicas);
+        let within = self.replicas_within.map_or(base.within, |s| s.0);
+        let wrong = |setting, message| Err(ConfigError::Setting { setting, message });
+        if !(1..=MAX_REPLICAS).contains(&replicas) {
+            return wrong("replicas", format!("{replicas} replicas: allowed are 1 to {MAX_REPLICAS}"));
+        }
+        if within < MIN_REPLICAS_WITHIN || within > MAX_REPLICAS_WITHIN {
+            let ms = within.as_millis();
+            return wrong("replicas-within", format!("{ms} ms: allowed are 10ms to 60s"));
+        }
+        Ok(Replication { replicas, within })
+    }
+
+    fn engine(&self, base: EngineOptions) -> Result<EngineOptions, ConfigError> {
+        let mut retry_by_dest = HashMap::new();
+        for d in &self.destination {
+            let bad = |message: String| ConfigError::Setting { setting: "destination", message };
+            let dest = Destination::new(&d.group, &d.app).map_err(|e| bad(e.to_string()))?;
+            if retry_by_dest.insert(dest.clone(), tiers(&d.retry)).is_some() {
+                return Err(bad(format!("{dest} is there twice: write it once")));
+            }
+        }
+        Ok(EngineOptions {
+            address: base.address,
+            partitions: self.partitions.unwrap_or(base.partitions),
+            preload_ms: self.preload.map_or(base.preload_ms, Span::as_ms),
+            memory_bytes: self.memory.map_or(base.memory_bytes, |s| s.0),
+            batch_ops: base.batch_ops,
+            park_after_ms: self.park_after.map_or(base.park_after_ms, Span::as_ms),
+            retry: self.retry.as_ref().map_or(base.retry, tiers),
+            retry_by_dest,
+            jitter_percent: self.jitter_percent.unwrap_or(base.jitter_percent),
+            callback_timeout_ms: self.callback_timeout.map_or(base.callback_timeout_ms, Span::as_ms_u32),
+            dead_max_age_ms: self.dead_max_age.map_or(base.dead_max_age_ms, Span::as_ms),
+            dead_max_count: self.dead_max_count.unwrap_or(base.dead_max_count),
+            unconfirmed_max_age_ms: self.unconfirmed_max_age.map_or(base.unconfirmed_max_age_ms, Span::as_ms),
+            unconfirmed_max_count: self.unconfirmed_max_count.unwrap_or(base.unconfirmed_max_count),
+            seed: base.seed,
+        })
+    }
+}
+
+fn tiers(list: &List<Span>) -> RetryTiers {
+    RetryTiers(list.0.iter().map(|s| s.as_ms_u32()).collect())
+}
+
+fn parse_address(setting: &'static str, text: &str, write: &str) -> Result<SocketAddr, ConfigError> {
+    let bad = |what: String| ConfigError::Setting {
+        setting,
+        message: format!("{text:?} is not an address: {what}; write {write}"),
+    };
+    let mut found = text.to_socket_addrs().map_err(|e| bad(e.to_string()))?;
+    found.next().ok_or_else(|| bad("the name has no address".to_owned()))
+}

@@ -1,0 +1,99 @@
+use super::weight::MESSAGE_BYTES;
+use super::*;
+
+fn outbox(limit: usize) -> Arc<Outbox> {
+    Outbox::open(limit, &Arc::new(Outboxes::new(usize::MAX)))
+}
+
+#[tokio::test]
+async fn bytes_count_until_they_are_sent() {
+    let outbox = outbox(3 * MESSAGE_BYTES);
+    for n in 0..3 {
+        outbox.push(ServerMessage::Ping(n));
+    }
+    let (messages, bytes) = outbox.take(usize::MAX).await.unwrap();
+    assert_eq!((messages.len(), bytes), (3, 3 * MESSAGE_BYTES));
+    // An empty queue takes one.
+    outbox.push(ServerMessage::Ping(4));
+    assert_eq!((outbox.waiting(), outbox.why_overflowed()), (4 * MESSAGE_BYTES, None));
+    outbox.sent(bytes);
+    outbox.push(ServerMessage::Ping(5));
+    outbox.push(ServerMessage::Ping(6));
+    assert_eq!((outbox.waiting(), outbox.why_overflowed()), (3 * MESSAGE_BYTES, None));
+}
+
+#[tokio::test]
+async fn a_session_that_is_over_its_limit_is_told_and_gets_nothing_else() {
+    let outbox = outbox(3 * MESSAGE_BYTES);
+    for n in 0..5 {
+        outbox.push(ServerMessage::Ping(n));
+    }
+    let over = outbox.overflowed().await;
+    assert_eq!(over, Overflow::Session { queued: 4 * MESSAGE_BYTES, limit: 3 * MESSAGE_BYTES });
+    let (messages, bytes) = outbox.take(usize::MAX).await.unwrap();
+    let (code, message) = (ErrorCode::Overloaded, over.to_string());
+    assert_eq!(messages, [ServerMessage::Refused { code, message }]);
+    outbox.sent(bytes);
+    assert!(outbox.take(usize::MAX).await.is_none());
+    assert_eq!(outbox.waiting(), 0);
+}
+
+#[tokio::test]
+async fn a_writer_takes_a_part_at_a_time() {
+    let outbox = outbox(1 << 20);
+    for n in 0..5 {
+        outbox.push(ServerMessage::Ping(n));
+    }
+    let (messages, bytes) = outbox.take(MESSAGE_BYTES + 1).await.unwrap();
+    assert_eq!((messages.len(), bytes), (2, 2 * MESSAGE_BYTES));
+    let (messages, _) = outbox.take(1).await.unwrap();
+    assert_eq!(messages, [ServerMessage::Ping(2)]);
+    outbox.close(None);
+    let (messages, _) = outbox.take(usize::MAX).await.unwrap();
+    assert_eq!(messages.len(), 2);
+    assert!(outbox.take(usize::MAX).await.is_none());
+}
+
+fn outboxes(messages: usize) -> Arc<Outboxes> {
+    Arc::new(Outboxes::new(messages * MESSAGE_BYTES))
+}
+
+fn push(outbox: &Outbox, messages: usize) {
+    (0..messages).for_each(|n| outbox.push(ServerMessage::Ping(n as u64)));
+}
+
+fn bytes(outboxes: &Outboxes) -> usize {
+    outboxes.bytes.load(Ordering::Relaxed)
+}
+
+#[test]
+fn the_session_with_the_most_waiting_is_closed_and_others_go_on() {
+    let all = outboxes(80);
+    let [small, most, other, mine] = [(); 4].map(|()| Outbox::open(1 << 20, &all));
+    push(&small, 10);
+    push(&most, 35);
+    push(&other, 25);
+    assert!(most.why_overflowed().is_none(), "the reserve is not touched");
+    push(&mine, 1);
+    let over = most.why_overflowed().expect("closed");
+    assert_eq!(over, Overflow::All { waiting: 35 * MESSAGE_BYTES, limit: 80 * MESSAGE_BYTES });
+    assert_eq!(bytes(&all), (10 + 25 + 1) * MESSAGE_BYTES);
+    assert!([small, other, mine].iter().all(|outbox| outbox.why_overflowed().is_none()));
+}
+
+#[tokio::test]
+async fn no_message_is_queued_beyond_the_limit() {
+    let all = outboxes(80);
+    let mut taken = Vec::new();
+    // Their writers have taken what waited, and their connections take nothing.
+    for _ in 0..200 {
+        let outbox = Outbox::open(1 << 20, &all);
+        push(&outbox, 3);
+        let waiting = outbox.take(usize::MAX).await;
+        taken.push((outbox, waiting));
+    }
+    let held = bytes(&all);
+    assert!((70 * MESSAGE_BYTES..=80 * MESSAGE_BYTES).contains(&held), "{held} bytes are held");
+    taken.clear();
+    assert_eq!((bytes(&all), all.staying(), all.open().outboxes.len()), (0, 0, 0));
+}

@@ -1,0 +1,90 @@
+//! About how many bytes a message takes while it waits.
+
+use mtimer_protocol::{
+    BrokerEntry, ClientView, MemberView, OpReply, PeerAnswer, QueryAnswer, ServerMessage, TimerView, Topology,
+};
+use mtimer_types::{Timer, limits};
+
+/// Fixed part of a message's weight: it covers what the queue and the message itself take.
+pub(super) const MESSAGE_BYTES: usize = 256;
+/// Fixed part of the weight of a delivery or a row.
+const ROW_BYTES: usize = 320;
+
+/// About how many bytes a message holds.
+pub(super) fn weight(message: &ServerMessage) -> usize {
+    MESSAGE_BYTES
+        + match message {
+            ServerMessage::Deliver { deliveries, .. } => deliveries
+                .iter()
+                .map(|d| ROW_BYTES + d.payload.len() + d.key.as_ref().map_or(0, |k| k.as_str().len()))
+                .sum(),
+            ServerMessage::Reply { replies, .. } => replies.iter().map(reply_weight).sum(),
+            ServerMessage::Answer { answer, .. } => answer_weight(answer),
+            ServerMessage::Settled { refused, .. } => std::mem::size_of_val(refused.as_slice()),
+            ServerMessage::Topology(topology) => topology_weight(topology),
+            ServerMessage::Peer(PeerAnswer::Heard { topology: Some(topology), .. }) => {
+                topology_weight(topology)
+            }
+            _ => 0,
+        }
+}
+
+fn topology_weight(topology: &Topology) -> usize {
+    let brokers: usize = topology.brokers.iter().map(|b| size_of::<BrokerEntry>() + b.address.len()).sum();
+    brokers + size_of_val(topology.owners.as_slice())
+}
+
+fn reply_weight(reply: &OpReply) -> usize {
+    let text = if let OpReply::Failed { message, .. } = reply { message.len() } else { 0 };
+    size_of::<OpReply>() + text
+}
+
+fn answer_weight(answer: &QueryAnswer) -> usize {
+    match answer {
+        QueryAnswer::Timer(Some(TimerView { timer, .. })) => timer_weight(timer),
+        QueryAnswer::Dead { rows, .. } => rows.iter().map(|r| timer_weight(&r.timer)).sum(),
+        QueryAnswer::Unconfirmed { rows, .. } => rows.iter().map(|r| timer_weight(&r.timer)).sum(),
+        QueryAnswer::Status(status) => status.counters.len() * 64,
+        QueryAnswer::Cluster(view) => {
+            let of = |m: &MemberView| size_of::<MemberView>() + m.address.len() + m.software.len();
+            topology_weight(&view.topology) + view.members.iter().map(of).sum::<usize>()
+        }
+        QueryAnswer::Broker(view) => {
+            let names = |c: &ClientView| c.dest.group().len() + c.dest.app().len();
+            let of = |c: &ClientView| size_of::<ClientView>() + names(c);
+            size_of_val(view.partitions.as_slice()) + view.clients.iter().map(of).sum::<usize>()
+        }
+        _ => 0,
+    }
+}
+
+fn timer_weight(timer: &Timer) -> usize {
+    // An error text and a key go with it.
+    ROW_BYTES + limits::MAX_ERROR_BYTES + timer.payload.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use mtimer_protocol::{BrokerView, ClusterView};
+    use mtimer_types::Term;
+
+    use super::*;
+
+    #[test]
+    fn what_tells_of_a_whole_cluster_weighs_as_much() {
+        let topology = Topology { owners: vec![Some(0); 1_024], ..Topology::default() };
+        let views = vec![Default::default(); 1_024];
+        let broker = BrokerView { partitions: views, ..BrokerView::default() };
+        let cluster = ClusterView { topology: topology.clone(), ..ClusterView::default() };
+        let answer = |answer| ServerMessage::Answer { corr: 1, answer };
+        for message in [
+            ServerMessage::Topology(topology.clone()),
+            ServerMessage::Peer(PeerAnswer::Heard { seq: 1, term: Term(1), topology: Some(topology) }),
+            answer(QueryAnswer::Cluster(cluster)),
+            answer(QueryAnswer::Broker(broker)),
+        ] {
+            let encoded = mtimer_protocol::encode(&message).unwrap().len();
+            assert!(weight(&message) >= encoded, "{} of {encoded} bytes", weight(&message));
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! `mtimer broker` and `mtimer dev`: a broker that stays up until it is told to stop.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use mtimer_broker::config::{Config, StoreConfig};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::exit::{Exit, Failure};
+use super::flags::SettingFlags;
+use super::output::{Output, Tone};
+use super::signals::Stop;
+use super::store::Opened;
+use super::{logging, settings};
+
+const STOPPING: &str = "stopping: running handlers may finish";
+
+/// A broker to play with: embedded store, one process, stays up
+///
+/// Starts a broker on an embedded store, says where it listens and what can be typed next, and
+/// stays up until INT or TERM. Without --data its timers live in a temporary folder that is removed
+/// at the end.
+///
+/// Every setting of `mtimer broker` can be given as a flag or as a variable (MTIMER_LISTEN for
+/// --listen, and so on).
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer dev\n  mtimer dev --data ./timers --listen 127.0.0.1:7500\n  \
+    mtimer dev --listen 127.0.0.1:0 --json      any free port; the first line says which\n  \
+    mtimer dev --retry 1s,5s --callback-timeout 10s")]
+pub(crate) struct Dev {
+    #[command(flatten)]
+    settings: SettingFlags,
+}
+
+/// One broker of a cluster
+///
+/// Runs a broker in the foreground until INT or TERM. Then, in a cluster, it first hands its
+/// partitions over to the other brokers and serves each until then (10s at most); handlers go on
+/// and settle with the new owner. With what nobody has taken over it takes no more clients and lets
+/// running handlers finish (up to --drain-timeout), gives it up (5s), closes the connections (4s),
+/// and ends: allow --drain-timeout and 20s more. A second signal ends it at once; nothing that was
+/// answered is lost by that.
+///
+/// Settings come from flags, over the environment (MTIMER_ and the flag's name in capitals), over
+/// the file, over defaults; --print-config shows what results. A key or a variable that is not
+/// known is an error.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    mtimer broker --cluster shop --redis redis://10.0.0.5:6379 --listen 0.0.0.0:7400\n  \
+    mtimer broker --store embedded --data /var/lib/mtimer\n  \
+    mtimer broker --config /etc/mtimer.toml --print-config\n  \
+    mtimer broker --print-config > mtimer.toml          every setting with its default, to begin with")]
+pub(crate) struct Broker {
+    /// A TOML file with settings, named as the flags are
+    #[arg(long, value_name = "FILE", env = "MTIMER_CONFIG")]
+    config: Option<PathBuf>,
+    /// Where the timers live; without it: in Redis if --redis is given, else embedded
+    #[arg(long, value_enum, value_name = "KIND")]
+    store: Option<StoreKind>,
+    /// Show the settings that result, as a file, and end
+    #[arg(long)]
+    print_config: bool,
+    #[command(flatten)]
+    settings: SettingFlags,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum StoreKind {
+    /// In a folder of this machine (--data)
+    Embedded,
+    /// In Redis or Redis Cluster (--redis)
+    Redis,
+}
+
+impl Dev {
+    pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
+        let kept = self.settings.0.data.is_some();
+        let mut config = settings::read(self.settings.0, None)?;
+        let StoreConfig::Embedded { data, .. } = &mut config.store else {
+            return Err(Failure::usage(
+                "dev has an embedded store: leave the Redis servers out, or use mtimer broker",
+            ));
+        };
+        let kept = kept || std::env::var_os("MTIMER_DATA").is_some();
+        let folder = if kept { None } else { Some(temp_dir()?) };
+        if let Some(folder) = &folder {
+            *data = folder.path().join("data");
+        }
+        logging::start(config.log_format, &config.log_level)?;
+        let ready =
+            |addr: SocketAddr| if out.json { Ok(()) } else { out.text(&welcome(out, &config, kept, addr)) };
+        serve(&config, out, ready).await
+    }
+}
+
+impl Broker {
+    pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
+        let config = settings::read(self.settings.0, self.config.as_deref())?;
+        match (self.store, &config.store) {
+            (Some(StoreKind::Embedded), StoreConfig::Redis { .. }) => {
+                return Err(Failure::usage(
+                    "--store embedded, but Redis servers are given: leave one of them out",
+                ));
+            }
+            (Some(StoreKind::Redis), StoreConfig::Embedded { .. }) => {
+                return Err(Failure::usage("--store redis needs servers: give --redis redis://host:6379"));
+            }
+            _ => {}
+        }
+        if self.print_config {
+            return match out.json {
+                true => out.object(&settings::as_json(&config)?),
+                false => out.text(config.to_toml()?.trim_end()),
+            };
+        }
+        logging::start(config.log_format, &config.log_level)?;
+        let ready = |addr: SocketAddr| match out.json {
+            true => Ok(()),
+            false => {
+                out.text(&format!("mtimer broker of cluster {} listens on {addr}", config.broker.cluster))
+            }
+        };
+        serve(&config, out, ready).await
+    }
+}
+
+/// Runs a broker until it is told to stop, or ends by itself.
+async fn serve(
+    config: &Config,
+    out: Output,
+    ready: impl FnOnce(SocketAddr) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let stop = Stop::on_signals(STOPPING)?;
+    let opening = Opened::open(&config.store, &config.broker.cluster, config.broker.startup_timeout);
+    // Told to stop while it starts, it stops as it would later: in good order, and that is no
+    // failure.
+    let Some(opened) = stop.unless(opening).await else { return Ok(()) };
+    let opened = opened?;
+    let starting = mtimer_broker::start_unless(config.broker.clone(), opened.store.clone(), stop.asked());
+    let Some(broker) = starting.await? else {
+        opened.close().await;
+        return Ok(());
+    };
+    let addr = broker.local_addr();
+    let info = opened.store.info();
+    if out.json {
+        out.object(&json!({
+            "listening": addr.to_string(),
+            "http": broker.http_addr().map(|addr| addr.to_string()),
+            "cluster": config.broker.cluster,
+            "store": info.kind,
+            "durability": info.durability,
+            "partitions": info.partitions,
+            "data": match &config.store { StoreConfig::Embedded { data, .. } => Some(data), StoreConfig::Redis { .. } => None },
+            "pid": std::process::id(),
+        }))?;
+    }
+    ready(addr)?;
+    let ended = match stop.unless(broker.wait()).await {
+        Some(ended) => ended,
+        None => broker.stop().await,
+    };
+    drop(broker);
+    opened.close().await;
+    Ok(ended?)
+}
+
+fn welcome(out: Output, config: &Config, kept: bool, addr: SocketAddr) -> String {
+    let data = match &config.store {
+        StoreConfig::Embedded { data, .. } => data.display().to_string(),
+        StoreConfig::Redis(redis) => redis.urls.join(","),
+    };
+    let flag = match reachable(addr).to_string() {
+        usual if usual == "127.0.0.1:7400" => String::new(),
+        addr => format!(" --broker {addr}"),
+    };
+    let until = if kept { "kept" } else { "gone when this stops; keep them with --data DIR" };
+    let command = |c: &str| out.tone(Tone::Strong, c);
+    format!(
+        "mtimer listens on {}\ntimers: {data} ({until})\n\nIn another terminal:\n  {}\n  {}\n  {}\n\nStop with Ctrl-C.",
+        out.tone(Tone::Good, &addr.to_string()),
+        command(&format!("mtimer listen{flag} --group demo --app hello")),
+        command(&format!("mtimer schedule{flag} --group demo --app hello --in 3s --payload 'it is time'")),
+        command(&format!("mtimer status{flag}")),
+    )
+}
+
+/// An address to connect to, for one to listen on.
+fn reachable(addr: SocketAddr) -> SocketAddr {
+    match addr.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), addr.port()),
+        _ => addr,
+    }
+}
+
+/// A folder that goes when it is dropped.
+pub(crate) fn temp_dir() -> Result<TempDir, Failure> {
+    tempfile::Builder::new()
+        .prefix("mtimer-")
+        .tempdir()
+        .map_err(|e| Failure::new(Exit::Failed, format!("cannot make a temporary folder: {e}")))
+}

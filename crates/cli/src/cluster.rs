@@ -1,0 +1,381 @@
+//! `mtimer cluster`: the brokers, what each owns, who is connected; emptying one for maintenance.
+
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use mtimer_client::{BrokerView, Client, ClusterView, PartitionId, PartitionView};
+use serde_json::{Value, json};
+
+use super::args::ClientArgs;
+use super::exit::{Exit, Failure};
+use super::moment;
+use super::output::{Output, Table, Tone, grouped, note};
+use super::signals::Stop;
+
+/// How often it is looked how far a broker is emptied.
+const LOOK: Duration = Duration::from_millis(200);
+
+#[derive(Subcommand, Debug)]
+#[command(after_help = "Examples:\n  mtimer cluster status\n  mtimer cluster drain 10.0.0.6:7400")]
+pub(crate) enum Cluster {
+    Status(Status),
+    Drain(Drain),
+}
+
+/// Leader, brokers, partitions, clients
+///
+/// Asks the leader for the members and every broker for what it owns. Partitions: who is to own it
+/// (and, while it is handed over, who does), its epoch, timers to come, overdue, in the owner's
+/// memory (copy), delivered and not settled, to be retried, dead.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  mtimer cluster status --broker 10.0.0.5:7400\n  mtimer cluster status --watch 1s\n  \
+    mtimer cluster status --json | jq '.brokers[] | {address, partitions}'"
+)]
+pub(crate) struct Status {
+    /// Again and again, until stopped [default pause: 2s]
+    #[arg(long, value_name = "PAUSE", value_parser = moment::span, num_args = 0..=1, default_missing_value = "2s")]
+    watch: Option<Duration>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Empty a broker for maintenance
+///
+/// The broker's partitions are handed over to the others in good order, and it is given none until
+/// this is undone or it is started anew. It goes on serving its clients. Waits until it owns
+/// nothing, unless told not to.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  mtimer cluster drain 10.0.0.6:7400\n  mtimer cluster drain 10.0.0.6:7400 --undo"
+)]
+pub(crate) struct Drain {
+    /// The broker's address, as `mtimer cluster status` shows it
+    #[arg(value_name = "BROKER")]
+    address: String,
+    /// Give it partitions again
+    #[arg(long)]
+    undo: bool,
+    /// Do not wait until it is done
+    #[arg(long)]
+    no_wait: bool,
+    /// How long to wait
+    #[arg(long, value_name = "DURATION", value_parser = moment::span, default_value = "60s")]
+    within: Duration,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+impl Cluster {
+    pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
+        match self {
+            Self::Status(status) => status.run(out).await,
+            Self::Drain(drain) => drain.run(out).await,
+        }
+    }
+}
+
+/// All that there is to show.
+struct Picture {
+    cluster: String,
+    view: ClusterView,
+    brokers: Vec<(String, Result<BrokerView, String>)>,
+}
+
+impl Status {
+    async fn run(self, out: Output) -> Result<(), Failure> {
+        let Some(pause) = self.watch else {
+            let picture = self.client.looking(Picture::take).await?;
+            return picture.show(out);
+        };
+        let stop = Stop::on_signals("stopping")?;
+        let watch = async |client: &Client| {
+            while !stop.is_asked() {
+                let picture = Picture::take(client).await?;
+                out.clear()?;
+                picture.show(out)?;
+                if stop.unless(tokio::time::sleep(pause)).await.is_none() {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        self.client.looking(watch).await
+    }
+}
+
+impl Picture {
+    async fn take(client: &Client) -> Result<Self, Failure> {
+        let view = match client.topology() {
+            Some(_) => client.cluster().await?,
+            None => ClusterView::default(),
+        };
+        let views = client.broker_views().await;
+        let brokers = views.into_iter().map(|(address, view)| (address, view.map_err(|e| e.to_string())));
+        Ok(Self { cluster: client.info().cluster.clone(), view, brokers: brokers.collect() })
+    }
+
+    /// Whether there is a cluster around the broker at all.
+    fn clustered(&self) -> bool {
+        self.view.topology.version > 0
+    }
+
+    fn owner(&self, partition: PartitionId) -> Option<(&str, &PartitionView)> {
+        self.brokers.iter().find_map(|(address, view)| {
+            let row = view.as_ref().ok()?.partitions.iter().find(|p| p.partition == partition)?;
+            Some((address.as_str(), row))
+        })
+    }
+
+    fn numbers(&self) -> Vec<PartitionId> {
+        let owned =
+            self.brokers.iter().filter_map(|(_, view)| view.as_ref().ok()).flat_map(|v| &v.partitions);
+        let assigned = (0..).map(PartitionId).take(self.view.topology.owners.len());
+        let mut all: Vec<_> = owned.map(|p| p.partition).chain(assigned).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    fn show(&self, out: Output) -> Result<(), Failure> {
+        if out.json { out.object(&self.json()) } else { self.text(out) }
+    }
+
+    fn json(&self) -> Value {
+        let t = &self.view.topology;
+        let brokers: Vec<Value> =
+            self.brokers.iter().map(|(address, view)| self.broker_json(address, view)).collect();
+        let partitions: Vec<Value> = self.numbers().into_iter().map(|p| self.partition_json(p)).collect();
+        let rows = || self.brokers.iter().filter_map(|(_, v)| v.as_ref().ok()).flat_map(|v| &v.partitions);
+        let total = |count: fn(&PartitionView) -> u64| rows().map(count).sum::<u64>();
+        let mut clients = Vec::new();
+        for (address, view) in &self.brokers {
+            for c in view.iter().flat_map(|v| &v.clients) {
+                clients.push(json!({
+                    "group": c.dest.group(), "app": c.dest.app(), "broker": address, "sessions": c.sessions,
+                    "credit": c.credit, "in_flight": c.in_flight, "waiting": c.waiting,
+                }));
+            }
+        }
+        json!({
+            "cluster": self.cluster,
+            "leader": self.clustered().then_some(&t.leader),
+            "term": t.term.0,
+            "version": t.version,
+            "pending": total(|p| p.pending),
+            "overdue": total(|p| p.overdue),
+            "in_flight": total(|p| p.in_flight),
+            "retrying": total(|p| p.retrying),
+            "parked": total(|p| p.parked),
+            "dead": total(|p| p.dead),
+            "brokers": brokers,
+            "partitions": partitions,
+            "clients": clients,
+        })
+    }
+
+    fn broker_json(&self, address: &str, view: &Result<BrokerView, String>) -> Value {
+        let t = &self.view.topology;
+        let member = self.view.members.iter().find(|m| m.address == *address);
+        let load =
+            view.as_ref().map(|v| v.load).or_else(|_| member.map(|m| m.load).ok_or(())).unwrap_or_default();
+        json!({
+            "address": address,
+            "leads": self.clustered() && t.leader == *address,
+            "software": member.map(|m| &m.software),
+            "weight": member.map(|m| m.weight),
+            "heartbeat_age_ms": member.map(|m| m.heartbeat_age_ms),
+            "draining": t.brokers.iter().any(|b| b.address == *address && b.draining),
+            "stopping": member.is_some_and(|m| m.stopping),
+            "held_back_ms": member.map_or(0, |m| m.held_back_ms),
+            "unreachable_partitions": member.map_or(0, |m| m.unreachable),
+            "partitions": view.as_ref().map_or_else(|_| member.map_or(0, |m| m.owned as usize), |v| v.partitions.len()),
+            "sessions": load.sessions,
+            "loaded": load.loaded,
+            "in_flight": load.in_flight,
+            "error": view.as_ref().err(),
+        })
+    }
+
+    fn partition_json(&self, partition: PartitionId) -> Value {
+        let owned = self.owner(partition);
+        let row = owned.map(|(_, row)| *row).unwrap_or_default();
+        json!({
+            "partition": partition.0,
+            "assigned": self.view.topology.owner(partition),
+            "owner": owned.map(|(owner, _)| owner),
+            "epoch": owned.map(|_| row.epoch.0),
+            "reachable": row.reachable,
+            "pending": row.pending,
+            "overdue": row.overdue,
+            "copy": row.loaded,
+            "in_flight": row.in_flight,
+            "retrying": row.retrying,
+            "parked": row.parked,
+            "taken": row.taken,
+            "dead": row.dead,
+        })
+    }
+
+    fn text(&self, out: Output) -> Result<(), Failure> {
+        let t = &self.view.topology;
+        let name = out.tone(Tone::Strong, &self.cluster);
+        match self.clustered() {
+            true => out.text(&format!(
+                "cluster {name}: led by {}, term {}, topology {}",
+                t.leader, t.term.0, t.version
+            ))?,
+            false => out.text(&format!("{name}: one broker alone on its store"))?,
+        }
+        out.text("")?;
+        self.brokers_table().lines().try_for_each(|line| out.text(&line))?;
+        for (address, error) in self.brokers.iter().filter_map(|(a, v)| Some((a, v.as_ref().err()?))) {
+            out.text(&format!("{} {address} does not answer: {error}", out.tone(Tone::Bad, "!")))?;
+        }
+        out.text("")?;
+        self.partitions_table().lines().try_for_each(|line| out.text(&line))?;
+        out.text("")?;
+        self.clients_table().lines().try_for_each(|line| out.text(&line))
+    }
+
+    fn brokers_table(&self) -> Table<8> {
+        let mut table = Table::new([
+            "broker",
+            "software",
+            "heartbeat",
+            "partitions",
+            "sessions",
+            "in memory",
+            "in flight",
+            "",
+        ]);
+        for (address, view) in &self.brokers {
+            let b = self.broker_json(address, view);
+            let number = |name: &str| grouped(b[name].as_u64().unwrap_or_default());
+            let marks = [
+                (b["leads"] == true, "leads"),
+                (b["draining"] == true, "draining"),
+                (b["stopping"] == true, "stopping"),
+                (b["held_back_ms"].as_u64() > Some(0), "held back: comes and goes"),
+                (b["unreachable_partitions"].as_u64() > Some(0), "does not reach the whole store"),
+            ];
+            let marks: Vec<&str> = marks.iter().filter(|(on, _)| *on).map(|(_, mark)| *mark).collect();
+            table.row([
+                address.clone(),
+                b["software"].as_str().unwrap_or("").to_owned(),
+                b["heartbeat_age_ms"].as_u64().map_or_else(|| "-".to_owned(), |ms| format!("{ms} ms ago")),
+                number("partitions"),
+                number("sessions"),
+                number("loaded"),
+                number("in_flight"),
+                marks.join(", "),
+            ]);
+        }
+        table
+    }
+
+    fn partitions_table(&self) -> Table<10> {
+        let mut table = Table::new([
+            "partition",
+            "owner",
+            "epoch",
+            "pending",
+            "overdue",
+            "copy",
+            "in flight",
+            "retrying",
+            "dead",
+            "",
+        ]);
+        for partition in self.numbers() {
+            let owned = self.owner(partition);
+            let row = owned.map(|(_, row)| *row).unwrap_or_default();
+            let owner = owned.map(|(owner, _)| owner);
+            let assigned = self.view.topology.owner(partition);
+            let mark = match (owner, assigned) {
+                (None, Some(to)) => format!("nobody's yet, on its way to {to}"),
+                (Some(now), Some(to)) if now != to => format!("on its way to {to}"),
+                (None, None) => "nobody can have it".to_owned(),
+                _ if !row.reachable => "its store cannot be reached".to_owned(),
+                _ => String::new(),
+            };
+            let counts =
+                [row.pending, row.overdue, row.loaded, row.in_flight, row.retrying, row.dead].map(grouped);
+            let [pending, overdue, copy, flying, retrying, dead] = counts;
+            table.row([
+                partition.to_string(),
+                owner.unwrap_or("-").to_owned(),
+                row.epoch.to_string(),
+                pending,
+                overdue,
+                copy,
+                flying,
+                retrying,
+                dead,
+                mark,
+            ]);
+        }
+        table
+    }
+
+    fn clients_table(&self) -> Table<7> {
+        let mut table = Table::new(["group", "app", "broker", "sessions", "credit", "in flight", "waiting"]);
+        for (address, view) in &self.brokers {
+            for c in view.iter().flat_map(|v| &v.clients) {
+                table.row([
+                    c.dest.group().to_owned(),
+                    c.dest.app().to_owned(),
+                    address.clone(),
+                    grouped(c.sessions.into()),
+                    grouped(c.credit),
+                    grouped(c.in_flight),
+                    grouped(c.waiting),
+                ]);
+            }
+        }
+        table
+    }
+}
+
+impl Drain {
+    async fn run(self, out: Output) -> Result<(), Failure> {
+        let work = async |client: &Client| self.carry_out(client, out).await;
+        self.client.looking(work).await
+    }
+
+    async fn carry_out(&self, client: &Client, out: Output) -> Result<(), Failure> {
+        client.drain(&self.address, !self.undo).await?;
+        let began = Instant::now();
+        let mut left = owned_by(client, &self.address).await?;
+        while !self.undo && !self.no_wait && left > 0 {
+            if began.elapsed() > self.within {
+                let text = format!(
+                    "{} still owns {left} partitions after {} s; it goes on being emptied",
+                    self.address,
+                    self.within.as_secs()
+                );
+                return Err(Failure::new(Exit::NotNow, text));
+            }
+            tokio::time::sleep(LOOK).await;
+            let now = owned_by(client, &self.address).await?;
+            if now != left && !out.json {
+                note(&format!("{now} partitions left"));
+            }
+            left = now;
+        }
+        let done = json!({ "broker": self.address, "draining": !self.undo, "partitions": left });
+        out.either(&done, || match (self.undo, left) {
+            (true, _) => format!("{} is given partitions again", self.address),
+            (false, 0) => format!("{} is empty: stop it, or end this with --undo", self.address),
+            (false, n) => format!("{} is being emptied: {n} partitions left", self.address),
+        })
+    }
+}
+
+/// How many partitions a broker is to own or does own.
+async fn owned_by(client: &Client, address: &str) -> Result<usize, Failure> {
+    let view = client.cluster().await?;
+    let assigned = view.topology.partitions_of(address).count();
+    let owned = view.members.iter().find(|m| m.address == address).map_or(0, |m| m.owned as usize);
+    Ok(assigned.max(owned))
+}

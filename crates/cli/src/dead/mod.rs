@@ -1,0 +1,257 @@
+//! `mtimer dead`: what will not be delivered by itself any more.
+
+mod work;
+
+use clap::{Args, Subcommand};
+use mtimer_client::{Client, DeadFilter, DeadRow, RequestError, TimerId, UnconfirmedRow};
+use serde_json::{Map, Value, json};
+
+use super::args::ClientArgs;
+use super::exit::{Exit, Failure};
+use super::output::{Output, Table, grouped, note, plain};
+use super::{moment, view};
+use work::{Which, Work};
+
+/// Dead letters: list, inspect, deliver anew, remove
+///
+/// A timer becomes a dead letter when its retries are used up, its handler has failed it for good,
+/// or a cancel came too late and stopped what would have followed. Unconfirmed ones are
+/// at-most-once timers that were sent and never confirmed; nobody knows whether their handler ran,
+/// so they are never sent again by themselves.
+#[derive(Subcommand, Debug)]
+#[command(after_help = "Examples:\n  mtimer dead list --group shop\n  \
+    mtimer dead replay --group shop --app mail --dry-run")]
+pub(crate) enum Dead {
+    List(List),
+    Unconfirmed(UnconfirmedList),
+    Get(GetDead),
+    Replay(Replay),
+    Purge(Purge),
+}
+
+/// Lists dead letters, oldest first in each partition
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer dead list\n  mtimer dead list --group shop --json | jq -r .id")]
+pub(crate) struct List {
+    #[command(flatten)]
+    filter: Filter,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
+    limit: u64,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Lists at-most-once timers that were sent and never confirmed
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer dead unconfirmed\n  \
+    mtimer dead unconfirmed --group shop --json | jq -r .id")]
+pub(crate) struct UnconfirmedList {
+    /// Only of this group
+    #[arg(long)]
+    group: Option<String>,
+    /// Only of this app
+    #[arg(long)]
+    app: Option<String>,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
+    limit: u64,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Shows a dead letter with everything about it
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  mtimer dead get 01jz8q4v3c0000g5m3x9w2k7ha")]
+pub(crate) struct GetDead {
+    /// The timer's id
+    id: TimerId,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Delivers dead letters anew, now, with a new retry budget
+///
+/// Those that die again meanwhile are not replayed a second time. One whose key names another live
+/// timer by now stays where it is (exit code 7, or 9 among others).
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer dead replay 01jz8q4v3c0000g5m3x9w2k7ha\n  \
+    mtimer dead replay --group shop --app mail --dry-run\n  mtimer dead replay --all")]
+pub(crate) struct Replay {
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Removes dead letters for good
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer dead purge 01jz8q4v3c0000g5m3x9w2k7ha\n  \
+    mtimer dead purge --group shop --app mail --dry-run\n  mtimer dead purge --all")]
+pub(crate) struct Purge {
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(Args, Clone, Debug)]
+struct Filter {
+    /// Only of this group
+    #[arg(long)]
+    group: Option<String>,
+    /// Only of this app
+    #[arg(long)]
+    app: Option<String>,
+    /// At-most-once timers that were never confirmed, instead of dead letters
+    #[arg(long)]
+    unconfirmed: bool,
+}
+
+impl Dead {
+    pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
+        match self {
+            Self::List(list) => list_all(&list.client, list.filter, list.limit, out).await,
+            Self::Unconfirmed(UnconfirmedList { group, app, limit, client }) => {
+                list_all(&client, Filter { group, app, unconfirmed: true }, limit, out).await
+            }
+            Self::Get(get) => get.run(out).await,
+            Self::Replay(replay) => replay.which.run(Work::Replay, out).await,
+            Self::Purge(purge) => purge.which.run(Work::Purge, out).await,
+        }
+    }
+}
+
+/// A row of either listing.
+enum Row {
+    Dead(Box<DeadRow>),
+    Unconfirmed(Box<UnconfirmedRow>),
+}
+
+impl Row {
+    fn id(&self) -> TimerId {
+        match self {
+            Self::Dead(row) => row.timer.id,
+            Self::Unconfirmed(row) => row.timer.id,
+        }
+    }
+
+    fn object(&self) -> Map<String, Value> {
+        match self {
+            Self::Dead(row) => view::dead_object(row),
+            Self::Unconfirmed(row) => view::unconfirmed_object(row),
+        }
+    }
+}
+
+/// The rows that pass a filter.
+enum Rows {
+    Dead(mtimer_client::Listing<DeadRow>),
+    Unconfirmed(mtimer_client::Listing<UnconfirmedRow>, Filter),
+}
+
+impl Rows {
+    fn new(client: &Client, filter: Filter) -> Self {
+        if filter.unconfirmed {
+            return Self::Unconfirmed(client.unconfirmed(), filter);
+        }
+        Self::Dead(client.dead(DeadFilter { group: filter.group, app: filter.app }))
+    }
+
+    async fn next(&mut self) -> Result<Option<Row>, RequestError> {
+        match self {
+            Self::Dead(rows) => Ok(rows.next().await?.map(|row| Row::Dead(Box::new(row)))),
+            Self::Unconfirmed(rows, filter) => {
+                while let Some(row) = rows.next().await? {
+                    let dest = &row.timer.dest;
+                    let passes = filter.group.as_deref().is_none_or(|g| g == dest.group())
+                        && filter.app.as_deref().is_none_or(|a| a == dest.app());
+                    if passes {
+                        return Ok(Some(Row::Unconfirmed(Box::new(row))));
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Rows of a table that are lined up together.
+const TABLE_ROWS: u64 = 500;
+
+async fn list_all(args: &ClientArgs, filter: Filter, limit: u64, out: Output) -> Result<(), Failure> {
+    args.looking(async |client| list_rows(client, filter, limit, out).await).await
+}
+
+async fn list_rows(client: &Client, filter: Filter, limit: u64, out: Output) -> Result<(), Failure> {
+    let unconfirmed = filter.unconfirmed;
+    let mut rows = Rows::new(client, filter);
+    let (mut shown, mut table) = (0, new_table());
+    while shown < limit {
+        let Some(row) = rows.next().await? else { break };
+        shown += 1;
+        if out.json {
+            out.object(&row.object())?;
+            continue;
+        }
+        add_row(&mut table, &row);
+        if shown.is_multiple_of(TABLE_ROWS) {
+            std::mem::replace(&mut table, new_table()).lines().try_for_each(|line| out.text(&line))?;
+        }
+    }
+    if !out.json {
+        if !shown.is_multiple_of(TABLE_ROWS) {
+            table.lines().try_for_each(|line| out.text(&line))?;
+        }
+        let what = if unconfirmed { "unconfirmed timers" } else { "dead letters" };
+        note(&format!("{} {what}", grouped(shown)));
+    }
+    Ok(())
+}
+
+fn new_table() -> Table<7> {
+    Table::new(["id", "destination", "key", "since", "reason", "attempts", "last error"])
+}
+
+fn add_row(table: &mut Table<7>, row: &Row) {
+    let timer = match row {
+        Row::Dead(row) => &row.timer,
+        Row::Unconfirmed(row) => &row.timer,
+    };
+    let name = plain(&timer.dest.to_string(), 40);
+    let key = timer.key.as_ref().map(|k| plain(k.as_str(), 30)).unwrap_or_default();
+    let (since, reason, attempts, error) = match row {
+        Row::Dead(row) => {
+            let reason = json!(row.reason).as_str().unwrap_or_default().to_owned();
+            let error = row.last_error.as_deref().unwrap_or_default();
+            (moment::shown(row.died), reason, row.attempts.to_string(), plain(error, 60))
+        }
+        Row::Unconfirmed(row) => {
+            (moment::shown(row.timer.due), "unconfirmed".to_owned(), "1".to_owned(), String::new())
+        }
+    };
+    table.row([timer.id.to_string(), name, key, since, reason, attempts, error]);
+}
+
+impl GetDead {
+    async fn run(self, out: Output) -> Result<(), Failure> {
+        let object = self.client.looking(async |client| self.object(client).await).await?;
+        out.either(&object, || view::fields(&object, out))
+    }
+
+    async fn object(&self, client: &Client) -> Result<Map<String, Value>, Failure> {
+        let missing = || Failure::new(Exit::NotFound, format!("{} is neither dead nor unconfirmed", self.id));
+        // Where it stands tells which listing has the rest.
+        let found = client.get(self.id).await?.ok_or_else(missing)?;
+        let unconfirmed = match found.state {
+            mtimer_client::TimerState::Dead => false,
+            mtimer_client::TimerState::Unconfirmed => true,
+            _ => return Err(missing()),
+        };
+        let dest = &found.timer.dest;
+        let (group, app) = (Some(dest.group().to_owned()), Some(dest.app().to_owned()));
+        let mut rows = Rows::new(client, Filter { group, app, unconfirmed });
+        loop {
+            let row = rows.next().await?.ok_or_else(missing)?;
+            if row.id() == self.id {
+                return Ok(row.object());
+            }
+        }
+    }
+}

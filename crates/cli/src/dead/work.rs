@@ -1,0 +1,208 @@
+//! Replaying and purging: by ids, or everything that passes a filter.
+
+use clap::Args;
+use indicatif::ProgressBar;
+use mtimer_client::{Client, Replayed, RequestError, Time, TimerId};
+use serde_json::{Map, json};
+
+use super::{Filter, Row, Rows};
+use crate::args::ClientArgs;
+use crate::exit::{self, Exit, Failure};
+use crate::output::{Output, grouped, note};
+use crate::progress;
+use crate::signals::Stop;
+
+#[derive(Args, Debug)]
+pub(super) struct Which {
+    /// Ids of timers
+    #[arg(conflicts_with_all = ["group", "app", "all"])]
+    ids: Vec<TimerId>,
+    #[command(flatten)]
+    filter: Filter,
+    /// All of them
+    #[arg(long)]
+    all: bool,
+    /// Only say which it would be
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    Replay,
+    Purge,
+}
+
+impl Work {
+    fn done(self) -> &'static str {
+        match self {
+            Self::Replay => "replayed",
+            Self::Purge => "purged",
+        }
+    }
+}
+
+/// Timers worked on at once.
+const CHUNK: usize = 1_000;
+
+#[derive(Default)]
+struct Count {
+    matched: u64,
+    done: u64,
+    not_found: u64,
+    key_taken: u64,
+    failed: u64,
+    exit: Option<Exit>,
+}
+
+impl Count {
+    fn add(&mut self, id: TimerId, result: Result<Replayed, RequestError>) {
+        let exit = match result {
+            Ok(Replayed::Replayed) => {
+                self.done += 1;
+                return;
+            }
+            Ok(Replayed::NotFound) => {
+                self.not_found += 1;
+                Exit::NotFound
+            }
+            Ok(Replayed::KeyTaken(live)) => {
+                self.key_taken += 1;
+                note(&format!("{id}: its key names the live timer {live} by now"));
+                Exit::Conflict
+            }
+            Err(error) => {
+                self.failed += 1;
+                note(&format!("{id}: {error}"));
+                exit::of_request(&error)
+            }
+        };
+        self.exit = Some(match self.exit {
+            None => exit,
+            Some(other) if other == exit => exit,
+            Some(_) => Exit::Partly,
+        });
+    }
+}
+
+impl Which {
+    pub(super) async fn run(self, work: Work, out: Output) -> Result<(), Failure> {
+        if self.ids.is_empty() && !self.all && self.filter.group.is_none() && self.filter.app.is_none() {
+            return Err(Failure::usage("which ones? Give ids, or --group, --app or both, or --all"));
+        }
+        let stop = Stop::on_signals("stopping: waiting for the answers to what was sent")?;
+        let work_on = async |client: &Client| {
+            let mut count = Count::default();
+            if self.ids.is_empty() {
+                self.filtered(client, work, &mut count, &stop, out).await?;
+            }
+            for ids in self.ids.chunks(CHUNK) {
+                self.chunk(client, work, ids.to_vec(), &mut count, out).await?;
+            }
+            Ok(count)
+        };
+        let count = self.client.with(work_on).await?;
+        self.summary(work, &count, stop.is_asked(), out)
+    }
+
+    async fn filtered(
+        &self,
+        client: &Client,
+        work: Work,
+        count: &mut Count,
+        stop: &Stop,
+        out: Output,
+    ) -> Result<(), Failure> {
+        let bar: ProgressBar = progress::counter(work.done());
+        // What dies from here on has been replayed already, or is none of what was asked for.
+        let began: Time = client.now();
+        let mut rows = Rows::new(client, self.filter.clone());
+        let mut ids = Vec::new();
+        while !stop.is_asked() {
+            let row = rows.next().await?;
+            let end = row.is_none();
+            ids.extend(row.filter(|row| !matches!(row, Row::Dead(r) if r.died > began)).map(|row| row.id()));
+            if ids.len() >= CHUNK || end {
+                self.chunk(client, work, std::mem::take(&mut ids), count, out).await?;
+                bar.set_position(count.matched);
+            }
+            if end {
+                break;
+            }
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    async fn chunk(
+        &self,
+        client: &Client,
+        work: Work,
+        ids: Vec<TimerId>,
+        count: &mut Count,
+        out: Output,
+    ) -> Result<(), Failure> {
+        count.matched += ids.len() as u64;
+        if self.dry_run {
+            return ids.iter().try_for_each(|id| out.either(&json!({ "id": id }), || id.to_string()));
+        }
+        let results: Vec<Result<Replayed, RequestError>> = match work {
+            Work::Replay => client.replay_all(ids.clone()).await,
+            Work::Purge => {
+                let purged = |there| if there { Replayed::Replayed } else { Replayed::NotFound };
+                client.purge_all(ids.clone()).await.into_iter().map(|r| r.map(purged)).collect()
+            }
+        };
+        ids.into_iter().zip(results).for_each(|(id, result)| count.add(id, result));
+        Ok(())
+    }
+
+    fn summary(&self, work: Work, count: &Count, interrupted: bool, out: Output) -> Result<(), Failure> {
+        let Count { matched, done, not_found, key_taken, failed, exit } = count;
+        if self.dry_run {
+            note(&format!("{} would be {}", grouped(*matched), work.done()));
+        } else {
+            let mut object = Map::new();
+            object.insert(work.done().to_owned(), json!(done));
+            for (name, value) in [("not_found", not_found), ("key_taken", key_taken), ("failed", failed)] {
+                object.insert(name.to_owned(), json!(value));
+            }
+            out.either(&object, || {
+                let mut text = format!("{} {}", grouped(*done), work.done());
+                for (n, what) in
+                    [(not_found, "not found"), (key_taken, "with a key that is taken"), (failed, "failed")]
+                {
+                    if *n > 0 {
+                        text += &format!(", {} {what}", grouped(*n));
+                    }
+                }
+                text
+            })?;
+        }
+        match exit {
+            None if interrupted => Err(Failure::silent(Exit::Interrupted)),
+            None => Ok(()),
+            // A filter has no claim to what was gone before its turn came.
+            Some(Exit::NotFound) if self.ids.is_empty() => Ok(()),
+            Some(_) if *done > 0 => Err(Failure::silent(Exit::Partly)),
+            Some(exit) => Err(Failure::silent(*exit)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn different_reasons_end_in_partly() {
+        let id = TimerId::from_u128(1);
+        let mut count = Count::default();
+        count.add(id, Ok(Replayed::NotFound));
+        assert_eq!(count.exit, Some(Exit::NotFound));
+        count.add(id, Ok(Replayed::KeyTaken(id)));
+        assert_eq!((count.exit, count.not_found, count.key_taken), (Some(Exit::Partly), 1, 1));
+    }
+}

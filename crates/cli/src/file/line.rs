@@ -1,0 +1,305 @@
+//! One timer as it is written on a line of NDJSON or in flags, and how it becomes a schedule.
+//!
+//! Invariant: the same line gives the same timer, as far as it says when and which: a key or an id
+//! together with a fixed time gives a fixed timer id, so that a file can be sent twice.
+
+use std::fmt;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use mtimer_client::{Destination, Key, KeyPolicy, Mode, PartitionId, Schedule, Time, TimerId, When};
+use mtimer_types::SlotWidth;
+use serde::de::{self, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::moment::{self, Deadline};
+
+/// A line of the file.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    #[serde(rename = "in", default)]
+    after: Option<String>,
+    #[serde(default)]
+    at: Option<Moment>,
+    #[serde(default)]
+    group: Option<String>,
+    #[serde(default)]
+    app: Option<String>,
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(default)]
+    key: Option<String>,
+    #[serde(default)]
+    payload: Option<String>,
+    #[serde(default)]
+    payload_base64: Option<String>,
+    #[serde(default)]
+    mode: Option<Mode>,
+    #[serde(default)]
+    deadline: Option<Moment>,
+    #[serde(default)]
+    retry: Option<Delays>,
+    #[serde(default)]
+    callback_timeout: Option<String>,
+}
+
+/// A timer that is asked for, by a line or by flags.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fields {
+    pub(crate) when: Option<When>,
+    pub(crate) group: Option<String>,
+    pub(crate) app: Option<String>,
+    /// A timer id, or else a key.
+    pub(crate) id: Option<String>,
+    pub(crate) key: Option<String>,
+    pub(crate) payload: Bytes,
+    pub(crate) mode: Option<Mode>,
+    pub(crate) deadline: Option<Deadline>,
+    pub(crate) retry: Option<Vec<Duration>>,
+    pub(crate) callback_timeout: Option<Duration>,
+}
+
+impl Fields {
+    /// Reads a line.
+    pub(crate) fn parse(line: &[u8]) -> Result<Self, String> {
+        let line: Line = serde_json::from_slice(line).map_err(|e| json_error(&e))?;
+        let when = match (line.after, line.at) {
+            (Some(after), None) => When::After(moment::span(&after)?),
+            (None, Some(at)) => When::At(at.time()?),
+            (None, None) => return Err("it does not say when: give \"in\" or \"at\"".to_owned()),
+            (Some(_), Some(_)) => return Err("it has both \"in\" and \"at\": leave one out".to_owned()),
+        };
+        let payload = match (line.payload, line.payload_base64) {
+            (Some(_), Some(_)) => {
+                return Err("it has both \"payload\" and \"payload_base64\": leave one out".to_owned());
+            }
+            (Some(text), None) => Bytes::from(text),
+            (None, Some(text)) => {
+                let decoded = BASE64.decode(&text);
+                Bytes::from(decoded.map_err(|e| format!("\"payload_base64\" is not base 64: {e}"))?)
+            }
+            (None, None) => Bytes::new(),
+        };
+        Ok(Self {
+            when: Some(when),
+            group: line.group,
+            app: line.app,
+            id: line.id,
+            key: line.key,
+            payload,
+            mode: line.mode,
+            deadline: line.deadline.map(Moment::deadline).transpose()?,
+            retry: line.retry.map(|d| d.0),
+            callback_timeout: line.callback_timeout.as_deref().map(moment::span).transpose()?,
+        })
+    }
+}
+
+/// Makes schedules of fields: defaults, ids, the policy for keys.
+#[derive(Clone, Debug)]
+pub(crate) struct Maker {
+    /// For what a line does not say.
+    pub(crate) defaults: Fields,
+    /// `None`: create, but keep for what comes with an id that is a key.
+    pub(crate) policy: Option<KeyPolicy>,
+    /// Timers with a key and a fixed time get the same id every time.
+    pub(crate) repeatable: bool,
+    /// Of the cluster.
+    pub(crate) partitions: u16,
+    /// The last one made: the next line usually has the same.
+    pub(crate) dest: Option<Destination>,
+}
+
+/// What a field names.
+enum Name {
+    Id(TimerId),
+    Key { key: Key, was_id: bool },
+    None,
+}
+
+impl Maker {
+    /// The schedule of these fields. `now` is the cluster clock.
+    pub(crate) fn schedule(&mut self, fields: Fields, now: Time) -> Result<Schedule, String> {
+        let when = fields.when.ok_or("it does not say when")?;
+        let dest = self.destination(&fields)?;
+        let defaults = &self.defaults;
+        let mode = fields.mode.or(defaults.mode);
+        let deadline = fields.deadline.or(defaults.deadline);
+        let retry = fields.retry.or_else(|| defaults.retry.clone());
+        let timeout = fields.callback_timeout.or(defaults.callback_timeout);
+        let mut schedule = Schedule::new(dest.clone(), when);
+        match name(fields.id, fields.key, when)? {
+            Name::None => {}
+            Name::Id(id) => schedule = schedule.id(id),
+            Name::Key { key, was_id } => {
+                let usual = if self.repeatable || was_id { KeyPolicy::Keep } else { KeyPolicy::Create };
+                if let (When::At(due), true) = (when, self.repeatable) {
+                    let mut content = Content::new(&dest, &key);
+                    content.part(&fields.payload);
+                    content.part(format!("{mode:?} {deadline:?} {retry:?} {timeout:?}").as_bytes());
+                    let width = SlotWidth::for_distance(due.ms_since(now));
+                    let partition = PartitionId::of_key(&dest, &key, self.partitions);
+                    schedule = schedule.id(TimerId::with_width(due, width, partition, content.finish()));
+                }
+                schedule = schedule.key(key).policy(self.policy.unwrap_or(usual));
+            }
+        }
+        schedule = schedule.payload(fields.payload).mode(mode.unwrap_or_default());
+        if let Some(deadline) = deadline {
+            schedule = schedule.deadline(deadline.after(when));
+        }
+        if let Some(retry) = retry {
+            schedule = schedule.retry(retry);
+        }
+        if let Some(timeout) = timeout {
+            schedule = schedule.callback_timeout(timeout);
+        }
+        Ok(schedule)
+    }
+
+    fn destination(&mut self, fields: &Fields) -> Result<Destination, String> {
+        let missing = |what: &str| format!("it names no {what}, and there is no --{what} for lines without");
+        let group =
+            fields.group.as_deref().or(self.defaults.group.as_deref()).ok_or_else(|| missing("group"))?;
+        let app = fields.app.as_deref().or(self.defaults.app.as_deref()).ok_or_else(|| missing("app"))?;
+        if let Some(dest) = self.dest.as_ref().filter(|d| d.group() == group && d.app() == app) {
+            return Ok(dest.clone());
+        }
+        let dest = Destination::new(group, app).map_err(|e| e.to_string())?;
+        self.dest = Some(dest.clone());
+        Ok(dest)
+    }
+}
+
+/// An id that is a timer id made for this time is one; any other is a key.
+fn name(id: Option<String>, key: Option<String>, when: When) -> Result<Name, String> {
+    let is_own = |id: &TimerId| when == When::At(id.birth_due());
+    let key_of = |text: &str| Key::new(text).map_err(|e| e.to_string());
+    match (id, key) {
+        (None, None) => Ok(Name::None),
+        (None, Some(key)) => Ok(Name::Key { key: key_of(&key)?, was_id: false }),
+        (Some(id), key) => match (id.parse().ok().filter(is_own), key) {
+            (Some(id), None) => Ok(Name::Id(id)),
+            (None, None) => Ok(Name::Key { key: key_of(&id)?, was_id: true }),
+            (_, Some(_)) => Err("it has both an \"id\" and a \"key\": leave one out".to_owned()),
+        },
+    }
+}
+
+/// FNV-1a 64 over everything that makes a timer what it is, finished as [`PartitionId::of_key`]
+/// does.
+struct Content(u64);
+
+impl Content {
+    fn new(dest: &Destination, key: &Key) -> Self {
+        let mut content = Self(0xcbf2_9ce4_8422_2325);
+        content.part(dest.group().as_bytes());
+        content.part(dest.app().as_bytes());
+        content.part(key.as_str().as_bytes());
+        content
+    }
+
+    fn part(&mut self, bytes: &[u8]) {
+        let length = (bytes.len() as u64).to_le_bytes();
+        for b in length.iter().chain(bytes) {
+            self.0 = (self.0 ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+
+    fn finish(self) -> u64 {
+        let mut h = self.0;
+        h = (h ^ (h >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        h = (h ^ (h >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        h ^ (h >> 33)
+    }
+}
+
+/// A time as text, or as milliseconds since the epoch.
+#[derive(Debug)]
+enum Moment {
+    Ms(u64),
+    Text(String),
+}
+
+impl Moment {
+    fn time(self) -> Result<Time, String> {
+        match self {
+            Self::Ms(ms) => moment::in_range(ms),
+            Self::Text(text) => moment::time(&text),
+        }
+    }
+
+    fn deadline(self) -> Result<Deadline, String> {
+        match self {
+            Self::Ms(ms) => moment::in_range(ms).map(Deadline::At),
+            Self::Text(text) => Deadline::parse(&text),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl Visitor<'_> for V {
+            type Value = Moment;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a time: RFC 3339, or milliseconds since 1970")
+            }
+            fn visit_u64<E: de::Error>(self, ms: u64) -> Result<Moment, E> {
+                Ok(Moment::Ms(ms))
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Moment, E> {
+                Ok(Moment::Text(text.to_owned()))
+            }
+        }
+        d.deserialize_any(V)
+    }
+}
+
+/// Retry delays: `"1s,5s"` or `["1s", "5s"]`.
+#[derive(Debug)]
+struct Delays(Vec<Duration>);
+
+/// Retry delays separated by commas; none means one attempt only.
+pub(crate) fn delays(text: &str) -> Result<Vec<Duration>, String> {
+    let parts = text.split(',').map(str::trim).filter(|_| !text.trim().is_empty());
+    parts.map(moment::span).collect()
+}
+
+impl<'de> Deserialize<'de> for Delays {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Delays;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("retry delays: \"1s,5s\" or [\"1s\", \"5s\"]")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Delays, E> {
+                delays(text).map(Delays).map_err(E::custom)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Delays, A::Error> {
+                let mut all = Vec::new();
+                while let Some(text) = seq.next_element::<String>()? {
+                    all.push(moment::span(&text).map_err(de::Error::custom)?);
+                }
+                Ok(Delays(all))
+            }
+        }
+        d.deserialize_any(V)
+    }
+}
+
+/// What is wrong with the JSON. Every line is line 1 to the parser, so only the column is told.
+fn json_error(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" at line 1 column ") {
+        Some((what, column)) => format!("{what} (column {column})"),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+//! The log: to standard error, as text or JSON.
+
+use std::io::{self, IsTerminal};
+
+use clap::Args;
+use mtimer_broker::config::LogFormat;
+use tracing_subscriber::EnvFilter;
+
+use super::exit::Failure;
+use super::flags::one_of;
+use super::output::colours;
+
+/// How the log looks.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct LogArgs {
+    /// How log lines look on standard error
+    #[arg(long, value_parser = one_of::<LogFormat>(), value_name = "FORMAT", default_value = LogFormat::Text.name(), help_heading = "Output")]
+    log_format: LogFormat,
+    /// What is logged: error, warn, info, debug, trace, or a filter such as
+    /// info,mtimer_client=debug [default: MTIMER_LOG, RUST_LOG, else warn]
+    #[arg(long, value_name = "FILTER", help_heading = "Output")]
+    log_level: Option<String>,
+}
+
+impl LogArgs {
+    /// Starts the log of a command.
+    pub(crate) fn start(&self) -> Result<(), Failure> {
+        start(self.log_format, &self.filter())
+    }
+
+    /// Starts the log of a measurement: its handlers fail on purpose, and that is not logged.
+    pub(crate) fn start_for_bench(&self) -> Result<(), Failure> {
+        start(self.log_format, &format!("mtimer_client::handler=error,{}", self.filter()))
+    }
+
+    /// What is logged.
+    pub(crate) fn filter(&self) -> String {
+        self.log_level.clone().or_else(from_env).unwrap_or_else(|| "warn".to_owned())
+    }
+}
+
+/// The filter of the environment.
+pub(crate) fn from_env() -> Option<String> {
+    let variable = |name| std::env::var(name).ok().filter(|v| !v.is_empty());
+    variable("MTIMER_LOG").or_else(|| variable("RUST_LOG"))
+}
+
+/// What libraries say of their daily work is for those who ask for it by name.
+const QUIET: &str = "fjall=warn,lsm_tree=warn";
+
+/// Starts the log.
+pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|e| {
+        Failure::usage(format!("the log filter {filter:?} is not valid: {e}; write info, for example"))
+    })?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let started = match format {
+        LogFormat::Json => log.json().flatten_event(true).try_init(),
+        LogFormat::Text => log.with_ansi(colours(io::stderr().is_terminal())).try_init(),
+    };
+    started.map_err(|e| Failure::new(super::exit::Exit::Failed, format!("cannot start the log: {e}")))
+}

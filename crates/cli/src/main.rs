@@ -1,0 +1,170 @@
+//! The `mtimer` program: the command line around the broker and the client.
+//!
+//! Purpose: everything that `mtimer` can be asked to do, each command in a file of its own; here is
+//! what the commands are called and what runs them.
+//! Invariant: results go to standard output, everything else to standard error; the exit code tells
+//! how it ended ([`exit::Exit`]).
+//! Not in here: what a broker or a client does (the broker's library, the client SDK).
+
+mod args;
+mod bench;
+mod broker;
+mod cluster;
+mod completions;
+mod dead;
+mod demo;
+mod exec;
+mod exit;
+mod file;
+mod flags;
+mod listen;
+mod load;
+mod local;
+mod logging;
+mod man;
+mod moment;
+mod output;
+mod ping;
+mod progress;
+mod query;
+mod redis;
+mod repair;
+#[cfg(feature = "sabotage")]
+mod sabotage;
+mod schedule;
+mod settings;
+mod signals;
+mod status;
+mod store;
+mod tally;
+mod view;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use serde_json::json;
+
+use exit::{Exit, Failure};
+use output::{Output, Tone, note};
+
+/// What one thread allocates another frees here, all the time: frames, timers, answers. That is
+/// where it does better than the system's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// mtimer calls your application back at the right time.
+#[derive(Parser, Debug)]
+#[command(
+    name = "mtimer",
+    version,
+    max_term_width = 110,
+    arg_required_else_help = true,
+    long_about = "mtimer calls your application back at the right time.\n\n\
+        You hand a broker a timer: a time, a destination (a group and an app), a payload. When it is due, the broker \
+        calls back whoever listens for that destination, and goes on trying until the callback is acknowledged, the \
+        retries are used up, or the timer's own deadline has passed.\n\n\
+        Durations are written with a unit (250ms, 5s, 2h); times as RFC 3339 or as milliseconds since 1970; sizes in \
+        bytes or with KiB, MiB, GiB.",
+    after_help = "Start here:\n  mtimer demo                        see it work, in five seconds\n  \
+        mtimer dev                         a broker to play with; prints what to type next\n  \
+        mtimer help <command>              examples, units and defaults of a command"
+)]
+struct Cli {
+    /// Results as JSON: one object, or one a line
+    #[arg(long, global = true, help_heading = "Output")]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Demo(demo::Demo),
+    Dev(broker::Dev),
+    Broker(broker::Broker),
+    Schedule(Box<schedule::ScheduleCommand>),
+    Get(query::Get),
+    Cancel(query::Cancel),
+    Reschedule(query::Reschedule),
+    Listen(listen::Listen),
+    #[command(subcommand)]
+    Dead(dead::Dead),
+    Ping(ping::Ping),
+    Status(status::Status),
+    Repair(repair::Repair),
+    /// The cluster: who leads, who owns what, who is connected
+    #[command(subcommand)]
+    Cluster(cluster::Cluster),
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    Completions(completions::Completions),
+    Man(man::Man),
+}
+
+/// The command line with what its help says besides: defaults and exit codes.
+fn described() -> clap::Command {
+    let help = format!(
+        "Exit codes:\n{}\nWith --json a failure is told as {{\"error\", \"message\", \"exit_code\"}} on standard output.",
+        exit::table()
+    );
+    let command = Cli::command()
+        .mut_subcommand("broker", |c| settings::with_defaults(c, &["durability"]))
+        .mut_subcommand("dev", |c| settings::with_defaults(c, &["durability", "data"]));
+    let more = command.get_after_help().map(|text| format!("{text}\n\n{help}")).unwrap_or(help);
+    command.after_long_help(more)
+}
+
+/// Reads the command line and does what it says.
+fn main() -> ExitCode {
+    let matches = described().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let out = Output::new(cli.json);
+    match run(cli.command, out) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => tell(out, &failure),
+    }
+}
+
+fn run(command: Command, out: Output) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::new(Exit::Failed, format!("cannot start the runtime: {e}")))?;
+    let result = runtime.block_on(async {
+        match command {
+            Command::Demo(demo) => demo.run(out).await,
+            Command::Dev(dev) => dev.run(out).await,
+            Command::Broker(broker) => broker.run(out).await,
+            Command::Schedule(schedule) => schedule.run(out).await,
+            Command::Get(get) => get.run(out).await,
+            Command::Cancel(cancel) => cancel.run(out).await,
+            Command::Reschedule(reschedule) => reschedule.run(out).await,
+            Command::Listen(listen) => listen.run(out).await,
+            Command::Dead(dead) => dead.run(out).await,
+            Command::Ping(ping) => ping.run(out).await,
+            Command::Status(status) => status.run(out).await,
+            Command::Repair(repair) => repair.run(out).await,
+            Command::Cluster(cluster) => cluster.run(out).await,
+            Command::Bench(bench) => bench.run(out).await,
+            Command::Completions(completions) => completions.run(described(), out),
+            Command::Man(man) => man.run(described(), out),
+        }
+    });
+    // A thread that still reads standard input must not hold up the end.
+    runtime.shutdown_background();
+    result
+}
+
+fn tell(out: Output, failure: &Failure) -> ExitCode {
+    if !failure.message.is_empty() {
+        if out.json {
+            let exit = failure.exit;
+            let object = json!({ "error": exit.name(), "message": failure.message, "exit_code": exit as u8 });
+            // If it cannot be told, the exit code still says it.
+            let _ = out.object(&object);
+        } else {
+            note(&format!("{} {}", Output::for_errors().tone(Tone::Bad, "error:"), failure.message));
+        }
+    }
+    failure.exit.into()
+}

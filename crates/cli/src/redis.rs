@@ -1,0 +1,132 @@
+//! The Redis store: opening it, and removing the keys of a temporary cluster.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use mtimer_broker::config::{List, PartialConfig, RedisConfig, Replication};
+use mtimer_store::StoreError;
+use mtimer_store_redis::{Durability, Options, RedisStore, TlsFiles, connect_to_masters};
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, cmd, pipe};
+
+use super::exit::{Exit, Failure};
+
+/// Waits between two tries to reach a store that is away.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Keys looked at and removed in one go.
+const KEYS: u64 = 1_000;
+
+/// Files for addresses that begin with rediss://, for commands that have no other settings.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct TlsArgs {
+    /// PEM file of the authorities that sign the certificates of Redis [default: the system's]
+    #[arg(long, value_name = "FILE", requires = "redis", help_heading = "Store")]
+    pub(crate) redis_tls_ca: Option<PathBuf>,
+    /// PEM file of the certificate to show to Redis, and its chain
+    #[arg(long, value_name = "FILE", requires = "redis", help_heading = "Store")]
+    pub(crate) redis_tls_cert: Option<PathBuf>,
+    /// PEM file of the key of that certificate
+    #[arg(long, value_name = "FILE", requires = "redis", help_heading = "Store")]
+    pub(crate) redis_tls_key: Option<PathBuf>,
+}
+
+impl TlsArgs {
+    /// The settings of a broker on these servers.
+    pub(crate) fn settings(&self, urls: &[String]) -> PartialConfig {
+        let Self { redis_tls_ca, redis_tls_cert, redis_tls_key } = self.clone();
+        let redis = Some(List(urls.to_vec()));
+        PartialConfig { redis, redis_tls_ca, redis_tls_cert, redis_tls_key, ..PartialConfig::default() }
+    }
+
+    /// What it takes to enter these servers.
+    pub(crate) fn options(&self, urls: &[String], cluster: &str) -> Options {
+        let Self { redis_tls_ca, redis_tls_cert, redis_tls_key } = self.clone();
+        let tls = TlsFiles { authorities: redis_tls_ca, certificate: redis_tls_cert, key: redis_tls_key };
+        Options { tls, ..Options::new(urls.iter().cloned(), cluster) }
+    }
+
+    /// The flags that are given, each with its file.
+    pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let Self { redis_tls_ca, redis_tls_cert, redis_tls_key } = self;
+        let all = [
+            ("--redis-tls-ca", redis_tls_ca),
+            ("--redis-tls-cert", redis_tls_cert),
+            ("--redis-tls-key", redis_tls_key),
+        ];
+        all.into_iter().filter_map(|(name, file)| Some((name, file.as_deref()?)))
+    }
+}
+
+/// What the store is given.
+pub(crate) fn options(config: &RedisConfig, cluster: &str) -> Options {
+    let durability = match config.replication {
+        None => Durability::Redis,
+        Some(Replication { replicas, within }) => Durability::Replicated { replicas, timeout: within },
+    };
+    Options {
+        tls: config.tls.clone(),
+        partitions: config.partitions,
+        durability,
+        log_bytes: config.write_log_bytes,
+        ..Options::new(config.urls.iter().cloned(), cluster)
+    }
+}
+
+/// Opens a store on Redis. While it is away it is tried again, for `patience` (`None`: for ever).
+pub(crate) async fn open(options: Options, patience: Option<Duration>) -> Result<RedisStore, Failure> {
+    let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
+    loop {
+        let why = match RedisStore::connect(options.clone()).await {
+            Ok(store) => return Ok(store),
+            Err(StoreError::Unavailable(why)) => why,
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(patience) = patience.filter(|p| began.elapsed() + pause > *p) {
+            let text = format!(
+                "the store could not be used within {} s: {why}; start it, or allow more with --startup-timeout",
+                patience.as_secs()
+            );
+            return Err(Failure::new(Exit::NotNow, text));
+        }
+        if pause == FIRST_PAUSE {
+            tracing::warn!(%why, "the store is away, trying again");
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Removes every key of a cluster whose name is used for nothing else and is part of no other key:
+/// the random name of a temporary one. Returns how many there were.
+pub(crate) async fn remove(options: &Options) -> Result<u64, Failure> {
+    let masters = connect_to_masters(options).await?;
+    remove_keys(masters, &options.cluster).await.map_err(|e| Failure::new(Exit::NotNow, e.to_string()))
+}
+
+async fn remove_keys(masters: Vec<MultiplexedConnection>, cluster: &str) -> Result<u64, RedisError> {
+    let mut removed = 0;
+    for mut connection in masters {
+        let mut cursor = 0_u64;
+        loop {
+            let mut scan = cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(format!("*{cluster}*")).arg("COUNT").arg(KEYS);
+            let (next, keys): (u64, Vec<Vec<u8>>) = scan.query_async(&mut connection).await?;
+            if !keys.is_empty() {
+                // One command a key: those of a Redis Cluster lie in different hash slots.
+                let mut all = pipe();
+                for key in &keys {
+                    all.cmd("UNLINK").arg(key).ignore();
+                }
+                let () = all.query_async(&mut connection).await?;
+                removed += keys.len() as u64;
+            }
+            if next == 0 {
+                break;
+            }
+            cursor = next;
+        }
+    }
+    Ok(removed)
+}

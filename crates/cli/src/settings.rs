@@ -1,0 +1,76 @@
+//! A broker's settings as the command line sees them: reading the layers, and showing the result.
+
+use std::path::Path;
+
+use mtimer_broker::config::{Config, PartialConfig};
+use serde_json::Value;
+
+use super::exec::CHILD_VARIABLES;
+use super::exit::{Exit, Failure};
+use super::logging;
+
+/// Flags over environment over file over defaults.
+pub(crate) fn read(flags: PartialConfig, file: Option<&Path>) -> Result<Config, Failure> {
+    // Commands that `listen --exec` runs may start a broker: what describes their callback is no
+    // setting.
+    let ours = |name: &str| name == "MTIMER_LOG" || CHILD_VARIABLES.contains(&name);
+    #[cfg(feature = "sabotage")]
+    let ours = |name: &str| ours(name) || name == super::sabotage::VARIABLE;
+    // A variable that is not UTF-8 is none of ours either.
+    let vars = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| !ours(name));
+    let layers = PartialConfig::layered(flags, vars, file)?;
+    let logged = layers.log_level.is_some();
+    let mut config = layers.resolve()?;
+    if let Some(filter) = logging::from_env().filter(|_| !logged) {
+        config.log_level = filter;
+    }
+    Ok(config)
+}
+
+/// The settings as JSON, under the names that they have in the file.
+pub(crate) fn as_json(config: &Config) -> Result<Value, Failure> {
+    let wrong = |e| Failure::new(Exit::Failed, format!("cannot write the settings: {e}"));
+    serde_json::to_value(config.settings()).map_err(wrong)
+}
+
+/// The command with the default of every setting in its help; `but` are told elsewhere.
+pub(crate) fn with_defaults(command: clap::Command, but: &[&str]) -> clap::Command {
+    let Ok(config) = PartialConfig::default().resolve() else { return command };
+    let Ok(Value::Object(defaults)) = as_json(&config) else { return command };
+    let told = |name: &str| !but.contains(&name);
+    defaults.into_iter().filter(|(name, _)| told(name)).fold(command, |command, (name, value)| {
+        let shown = match value {
+            Value::String(text) => text,
+            Value::Array(parts) => parts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
+            other => other.to_string(),
+        };
+        command.mut_arg(name.replace('-', "_"), |arg| {
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            arg.help(format!("{help} [default: {shown}]"))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Args;
+
+    use super::*;
+    use crate::flags::SettingFlags;
+
+    #[test]
+    fn every_setting_that_has_a_default_shows_it_in_its_help() {
+        let flags = SettingFlags::augment_args(clap::Command::new("mtimer"));
+        let without: Vec<String> = with_defaults(flags, &[])
+            .get_arguments()
+            .filter(|arg| !arg.get_help().is_some_and(|help| help.to_string().contains("[default: ")))
+            .filter_map(|arg| arg.get_long().map(str::to_owned))
+            .collect();
+        let tls = ["redis-tls-ca", "redis-tls-cert", "redis-tls-key"];
+        let without_default =
+            [&["advertise", "redis"], &tls[..], &["replicas", "replicas-within", "partitions"]];
+        assert_eq!(without, without_default.concat());
+    }
+}

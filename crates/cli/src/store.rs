@@ -1,0 +1,90 @@
+//! Opens the store that the settings name.
+//!
+//! Not in here: removing what a temporary store leaves behind (see [`super::local`]).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mtimer_broker::config::StoreConfig;
+use mtimer_store::{MemoryStore, Store};
+use mtimer_store_embedded::{Durability, EmbeddedStore, OpenError, Options};
+
+use super::exit::{Exit, Failure};
+
+/// Partitions of an embedded store that is new: one process shares out its own work, so few are
+/// enough.
+const EMBEDDED_PARTITIONS: u16 = 16;
+
+/// A store that is open.
+pub(crate) struct Opened {
+    pub(crate) store: Arc<dyn Store>,
+    embedded: Option<Arc<EmbeddedStore>>,
+}
+
+impl Opened {
+    /// Opens a store. Blocks nobody: an embedded one may have a long journal to read. One that is
+    /// away is waited for, for `patience` (`None`: for ever).
+    pub(crate) async fn open(
+        config: &StoreConfig,
+        cluster: &str,
+        patience: Option<Duration>,
+    ) -> Result<Self, Failure> {
+        #[cfg(feature = "sabotage")]
+        if let Some(sabotage) = super::sabotage::Sabotage::begin()? {
+            let Self { store, embedded } = Self::open_kind(config, cluster, patience).await?;
+            return Ok(Self { store: sabotage.wrap(store), embedded });
+        }
+        Self::open_kind(config, cluster, patience).await
+    }
+
+    async fn open_kind(
+        config: &StoreConfig,
+        cluster: &str,
+        patience: Option<Duration>,
+    ) -> Result<Self, Failure> {
+        match config {
+            StoreConfig::Embedded { data, sync, partitions } => {
+                let (data, sync, partitions) = (data.clone(), *sync, *partitions);
+                let opening = tokio::task::spawn_blocking(move || open_embedded(data, sync, partitions));
+                let opened = opening.await.map_err(|e| Failure::new(Exit::Failed, e.to_string()))?;
+                let embedded = Arc::new(opened?);
+                Ok(Self { store: Arc::clone(&embedded) as Arc<dyn Store>, embedded: Some(embedded) })
+            }
+            StoreConfig::Redis(redis) => {
+                let opening = super::redis::open(super::redis::options(redis, cluster), patience);
+                Ok(Self::other(Arc::new(opening.await?)))
+            }
+        }
+    }
+
+    /// A store that keeps nothing: for measuring everything else.
+    pub(crate) fn memory() -> Self {
+        Self::other(Arc::new(MemoryStore::new(EMBEDDED_PARTITIONS)))
+    }
+
+    /// A store that needs no closing.
+    pub(crate) fn other(store: Arc<dyn Store>) -> Self {
+        Self { store, embedded: None }
+    }
+
+    /// Gives the data directory free, once the broker has stopped.
+    pub(crate) async fn close(self) {
+        if let Some(store) = self.embedded {
+            store.close().await;
+        }
+    }
+}
+
+fn open_embedded(data: PathBuf, sync: bool, partitions: Option<u16>) -> Result<EmbeddedStore, Failure> {
+    let open = |partitions| {
+        let durability = if sync { Durability::Sync } else { Durability::fast() };
+        EmbeddedStore::open(Options { durability, ..Options::new(&data, partitions) })
+    };
+    let opened = match (open(partitions.unwrap_or(EMBEDDED_PARTITIONS)), partitions) {
+        // Nobody asked for a number: the one that it has is right.
+        (Err(OpenError::Partitions { stored, .. }), None) => open(stored),
+        (opened, _) => opened,
+    };
+    opened.map_err(|e| Failure::new(Exit::StoreUnusable, e.to_string()))
+}

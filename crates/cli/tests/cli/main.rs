@@ -1,0 +1,16 @@
+//! The command line from outside: real processes, what they print, and how they end.
+
+#![allow(clippy::unwrap_used)]
+
+mod bench;
+mod client;
+mod daemon;
+mod dead;
+mod demo;
+mod file;
+mod harness;
+mod listen;
+mod redis;
+mod repair;
+mod shell;
+mod usage;

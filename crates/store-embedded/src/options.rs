@@ -1,0 +1,56 @@
+//! What can be set of an embedded store.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How an embedded store is opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The data directory; made if it does not exist. On a local disk: a lock file keeps other
+    /// processes away.
+    pub path: PathBuf,
+    /// How many partitions; fixed when the directory is made.
+    pub partitions: u16,
+    /// What an answer promises.
+    pub durability: Durability,
+    /// Bytes of memory for what was read from disk. Besides, up to about 150 MiB are
+    /// in memory to be written.
+    pub cache_bytes: u64,
+}
+
+/// What is on disk when the store answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Durability {
+    /// `embedded-sync`: everything, synced; survives a power cut.
+    #[default]
+    Sync,
+    /// `embedded-fast`: handed to the operating system, synced every so often; survives a crash of
+    /// the process. A power cut may lose what came in since the last sync.
+    Fast {
+        /// Longest time between a write and its sync.
+        every: Duration,
+    },
+}
+
+impl Durability {
+    /// [`Durability::Fast`] with its usual 50 ms.
+    pub const fn fast() -> Self {
+        Self::Fast { every: Duration::from_millis(50) }
+    }
+
+    /// The level's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sync => "embedded-sync",
+            Self::Fast { .. } => "embedded-fast",
+        }
+    }
+}
+
+impl Options {
+    /// The usual settings for a directory: synced, 32 MiB of cache.
+    pub fn new(path: impl Into<PathBuf>, partitions: u16) -> Self {
+        let (durability, cache_bytes) = (Durability::default(), 32 * 1024 * 1024);
+        Self { path: path.into(), partitions, durability, cache_bytes }
+    }
+}

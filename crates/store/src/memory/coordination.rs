@@ -1,0 +1,97 @@
+//! The in-memory store as several brokers of one test share it: the lease, and the topology.
+//!
+//! Unlike everything else here it has a clock: tokio's, which a test may pause.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::ready;
+use mtimer_types::PartitionId;
+use tokio::time::Instant;
+
+use super::lease::LeaseState;
+use super::partition::Link;
+use super::shared::Shared;
+use crate::coordination::{Campaigned, Candidate, Coordination, Lease};
+use crate::error::{StoreError, StoreFuture};
+
+/// One broker's view of the lease.
+pub(super) struct MemoryCoordination(pub(super) Arc<Shared>);
+
+impl MemoryCoordination {
+    fn answer<T: Send + 'static>(&self, act: impl FnOnce(&mut LeaseState) -> T) -> StoreFuture<T> {
+        let mut state = self.0.lease();
+        if state.held.as_ref().is_some_and(|(_, until)| *until <= Instant::now()) {
+            state.held = None;
+        }
+        let answer = match &state.down {
+            Some(why) => Err(StoreError::Unavailable(why.clone())),
+            None => Ok(act(&mut state)),
+        };
+        ready(answer).boxed()
+    }
+}
+
+impl Coordination for MemoryCoordination {
+    fn campaign(&self, candidate: Candidate) -> StoreFuture<Campaigned> {
+        let shared = self.0.clone();
+        self.answer(move |state| {
+            let until = Instant::now() + Duration::from_millis(candidate.ttl_ms);
+            let Candidate { address, incarnation, seen, .. } = candidate;
+            let term = match &state.held {
+                Some((held, until)) if held.address != address => {
+                    let remaining = until.saturating_duration_since(Instant::now()).as_millis();
+                    return Campaigned::Held {
+                        address: held.address.clone(),
+                        term: held.term,
+                        remaining_ms: Some(u64::try_from(remaining).unwrap_or(u64::MAX)),
+                    };
+                }
+                Some((held, _)) if held.incarnation == incarnation => held.term,
+                _ => shared.raise_term(seen),
+            };
+            state.held = Some((Lease { address, incarnation, term }, until));
+            Campaigned::Won { term, published: state.published.clone() }
+        })
+    }
+
+    fn renew(&self, lease: Lease, ttl_ms: u64) -> StoreFuture<bool> {
+        self.answer(move |state| {
+            let holds = state.holds(&lease);
+            if holds {
+                state.held = Some((lease, Instant::now() + Duration::from_millis(ttl_ms)));
+            }
+            holds
+        })
+    }
+
+    fn resign(&self, lease: Lease) -> StoreFuture<bool> {
+        self.answer(move |state| {
+            let holds = state.holds(&lease);
+            if holds {
+                state.held = None;
+            }
+            holds
+        })
+    }
+
+    fn publish(&self, lease: Lease, topology: Bytes) -> StoreFuture<bool> {
+        self.answer(move |state| {
+            let holds = state.holds(&lease);
+            if holds {
+                state.published = Some(topology);
+            }
+            holds
+        })
+    }
+
+    fn unreachable(&self) -> StoreFuture<Vec<PartitionId>> {
+        let down = self.0.partitions.iter().filter_map(|p| {
+            let p = p.lock().unwrap_or_else(PoisonError::into_inner);
+            matches!(p.link, Link::Down(_)).then_some(p.id)
+        });
+        ready(Ok(down.collect())).boxed()
+    }
+}
