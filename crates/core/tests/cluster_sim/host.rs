@@ -1,19 +1,18 @@
 //! A host of a simulated cluster: chance, and a clock.
 
-/// The only source of randomness of a run (SplitMix64).
-pub(crate) struct Rng(u64);
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
+
+/// The only source of randomness of a run.
+pub(crate) struct Rng(SplitMix64);
 
 impl Rng {
     pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::seed_from_u64(seed))
     }
 
     pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n.max(1)
+        self.0.next_u64() % n.max(1)
     }
 
     pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use mtimer_store::{Acquire, Answer, Batch, Lane, Op, ScheduleAnswer, Store};
 use mtimer_store_embedded::{Durability, EmbeddedStore, Options};
 use mtimer_types::{Destination, KeyPolicy, Mode, Nonce, PartitionId, Target, Time, Timer, TimerId};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 
 /// The partition that every test uses.
 pub(crate) const P: PartitionId = PartitionId(1);
@@ -17,15 +19,16 @@ pub(crate) const P: PartitionId = PartitionId(1);
 /// matters is that there are some.
 const ALLOCATED: u64 = 8_192;
 
-/// A random number generator with a seed (splitmix64).
-pub(crate) struct Random(pub(crate) u64);
+/// A random number generator with a seed.
+pub(crate) struct Random(SplitMix64);
 
 impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(SplitMix64::seed_from_u64(seed))
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     pub(crate) fn below(&mut self, bound: usize) -> usize {
@@ -42,7 +45,7 @@ pub(crate) fn scratch() -> tempfile::TempDir {
 
 pub(crate) fn timer(n: u64, bytes: usize) -> Timer {
     let due = Time::from_ms(2_000_000_000_000 + n);
-    let mut random = Random(n);
+    let mut random = Random::new(n);
     Timer {
         id: TimerId::new(due, Time::ZERO, P, n),
         dest: Destination::new("orders", "billing").unwrap(),

@@ -23,7 +23,7 @@ fn flipped(image: &Image, file: &Path, at: usize) -> tempfile::TempDir {
 async fn a_repair_keeps_every_batch_of_the_journal_but_the_damaged_one() {
     let images = recorded(Durability::Sync, &[1; 50]).await;
     let (image, timers) = images.last().unwrap();
-    let (journal, mut random) = (image.journal().clone(), Random(SEED));
+    let (journal, mut random) = (image.journal().clone(), Random::new(SEED));
     let (first, end) = (images[1].0.0[&journal].len(), image.0[&journal].len());
     let last_number = number_of_batch(images[images.len() - 2].0.0[&journal].len());
     for _ in 0..times(12, 400) {
@@ -109,7 +109,7 @@ async fn a_repair_keeps_what_is_outside_an_unreadable_block_of_a_table() {
     let (dir, timers) = with_tables().await;
     let image = Image::of(dir.path());
     let table = image.0.keys().find(|path| path.starts_with("db/keyspaces/1/tables")).unwrap();
-    let mut random = Random(SEED);
+    let mut random = Random::new(SEED);
     for _ in 0..times(2, 40) {
         // The blocks of rows come first.
         let spoilt = flipped(&image, table, random.below(image.0[table].len() / 2));
