@@ -18,7 +18,7 @@
 -- The caller sends only Redis commands that may be repeated, too, each with about 1,000 arguments
 -- at most.
 --
--- Answers: {'OK', command number, removed, left, ...}   for each TAKEOUT and ZTAKEOUT
+-- Answers: {'OK', command number, removed, left, ...}   for each TAKEOUT, ZTAKEOUT and FREE
 --          {'SEQ', epoch, nonce, sequence number}       what is stored, if it is not what ARGV
 --                                                       says; nothing changed
 local call, argv, keys = redis.call, ARGV, KEYS
@@ -40,15 +40,18 @@ local function take_out(number, length, remove, key, first, last)
   answer[n + 1], answer[n + 2], answer[n + 3] = number, removed, before - removed
 end
 
-local function free(key, first, last)
+local function free(number, key, first, last)
   local fields, stale = {}, {}
   for i = first, last, 2 do fields[#fields + 1] = argv[i] end
   local values = call('HMGET', key, unpack(fields))
   for i = 1, #fields do
     if values[i] == argv[first + 2 * i - 1] then stale[#stale + 1] = fields[i] end
   end
-  if #stale == call('HLEN', key) - 1 then stale[#stale + 1] = '' end
+  local before = call('HLEN', key)
+  if #stale == before - 1 then stale[#stale + 1] = '' end
   if #stale > 0 then call('HDEL', key, unpack(stale)) end
+  local n = #answer
+  answer[n + 1], answer[n + 2], answer[n + 3] = number, #stale, before - #stale
 end
 
 local i, last, number = 5, #argv, 0
@@ -60,7 +63,7 @@ while i <= last do
   elseif command == 'ZTAKEOUT' then
     take_out(number, 'ZCARD', 'ZREM', key, first, to)
   elseif command == 'FREE' then
-    free(key, first, to)
+    free(number, key, first, to)
   else
     call(command, key, unpack(argv, first, to))
   end

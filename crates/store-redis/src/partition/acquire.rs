@@ -97,6 +97,7 @@ where
         // The epoch is the store's clock, or above it.
         ended: EndedFilter::new(Bucket::of(Time::from_ms(granted.epoch.0))),
         taken: HashSet::new(),
+        keys_are_hash_table: false,
         dests: Destinations::default(),
         unreadable: Unreadable::default(),
         prior_claim: granted.prior_claim,

@@ -60,6 +60,8 @@ pub(crate) struct Draft {
     /// Fields of outcomes, and the bucket into which they go.
     remembered: Vec<Hash>,
     bucket: Option<Bucket>,
+    /// The keys have [`LARGE`] beside them afterwards.
+    makes_hash_table: bool,
     /// The store holds more afterwards.
     pub(crate) adds: bool,
 }
@@ -73,8 +75,8 @@ pub(crate) struct Drafted {
 /// What is true once a write has been applied.
 pub(crate) struct Note {
     pub(crate) placements: Placements,
-    /// Timers that left a slot, with the number of the command, in the order of the commands.
-    pub(crate) leaving: Vec<(usize, SlotKey, TimerId)>,
+    /// In the order of the commands.
+    pub(crate) leaving: Vec<Leaving>,
     refiled: Vec<(SlotKey, TimerId)>,
     moved: Vec<TimerId>,
     moved_back: Vec<TimerId>,
@@ -82,8 +84,14 @@ pub(crate) struct Note {
     no_more_taken: Vec<TimerId>,
     remembered: Vec<Hash>,
     bucket: Option<Bucket>,
+    makes_hash_table: bool,
+    /// The number of the command that frees keys, if there is one.
+    pub(crate) freeing: Option<usize>,
     position: u64,
 }
+
+/// A timer that left a slot, and the number of the command.
+pub(crate) type Leaving = (usize, SlotKey, TimerId);
 
 impl Draft {
     /// A timer leaves its slot.
@@ -123,8 +131,9 @@ impl Owner {
         for key in &changes.keys {
             self.draft_key(draft, key);
         }
-        if changes.keys.iter().any(|key| key.after.is_some()) {
+        if !self.keys_are_hash_table && changes.keys.iter().any(|key| key.after.is_some()) {
             draft.set(HashKey::AppKeys, b"", &LARGE);
+            draft.makes_hash_table = true;
         }
         for (id, how) in &changes.ended {
             self.remember_end(draft, *id, *how, now);
@@ -319,6 +328,31 @@ impl Owner {
             let lives = bucket.expires().ms_since(now).to_string();
             writes.command("PEXPIRE", &self.space.ended(bucket), 1, [lives]);
         }
+        let (leaving, freeing) = self.finish_removals(&mut writes, &mut draft);
+        #[cfg(test)]
+        if broken(Broken::IndexBehindContents) {
+            self.announce(&mut writes, &draft.placements);
+        }
+        let note = Note {
+            placements: draft.placements,
+            leaving,
+            refiled: draft.refiled,
+            moved: draft.moved,
+            moved_back: draft.moved_back,
+            taken: draft.taken,
+            no_more_taken: draft.no_more_taken,
+            remembered: draft.remembered,
+            bucket: draft.bucket,
+            makes_hash_table: draft.makes_hash_table,
+            freeing,
+            position: self.position,
+        };
+        Drafted { writes, note }
+    }
+
+    /// What goes: entries before contents, keys last. Returns [`Note::leaving`] and
+    /// [`Note::freeing`].
+    fn finish_removals(&self, writes: &mut Writes, draft: &mut Draft) -> (Vec<Leaving>, Option<usize>) {
         for (shelf, fields) in draft.unmoved.groups() {
             writes.command("HDEL", &self.space.moved(*shelf), 1, fields);
         }
@@ -338,6 +372,7 @@ impl Owner {
         for (listing, members) in draft.unlisted.groups() {
             writes.command("ZREM", &self.space.listing(*listing), 1, members);
         }
+        let mut freeing = None;
         for ((), pairs) in draft.freed.groups() {
             let key = self.space.app_keys();
             #[cfg(test)]
@@ -345,25 +380,9 @@ impl Owner {
                 writes.command("HDEL", &key, 1, pairs.step_by(2));
                 continue;
             }
-            writes.command("FREE", &key, 2, pairs);
+            freeing = Some(writes.free(&key, pairs));
         }
-        #[cfg(test)]
-        if broken(Broken::IndexBehindContents) {
-            self.announce(&mut writes, &draft.placements);
-        }
-        let note = Note {
-            placements: draft.placements,
-            leaving,
-            refiled: draft.refiled,
-            moved: draft.moved,
-            moved_back: draft.moved_back,
-            taken: draft.taken,
-            no_more_taken: draft.no_more_taken,
-            remembered: draft.remembered,
-            bucket: draft.bucket,
-            position: self.position,
-        };
-        Drafted { writes, note }
+        (leaving, freeing)
     }
 
     /// Enters slots that are new into their indexes.
@@ -390,6 +409,7 @@ impl Owner {
         if let Some(bucket) = note.bucket {
             note.remembered.iter().for_each(|field| self.ended.add(bucket, *field));
         }
+        self.keys_are_hash_table |= note.makes_hash_table;
         self.position = note.position;
         self.dests.set_stored();
     }

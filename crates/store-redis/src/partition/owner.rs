@@ -33,6 +33,8 @@ pub(crate) struct Owner {
     pub(super) ended: EndedFilter,
     /// At-most-once timers that this owner has taken. Each is in `moved`, and nowhere else.
     pub(super) taken: HashSet<TimerId>,
+    /// This owner has put [`crate::keyspace::value::LARGE`] beside the application keys.
+    pub(super) keys_are_hash_table: bool,
     pub(super) dests: Destinations,
     pub(super) unreadable: Unreadable,
     /// The highest claim of the owners before.

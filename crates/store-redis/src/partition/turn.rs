@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use mtimer_store::decide::Context;
 use mtimer_store::op::{CancelAnswer, RescheduleAnswer};
-use mtimer_store::view::{Changes, View, first_needs};
+use mtimer_store::view::{Changes, Decided, View, first_needs};
 use mtimer_store::{Answer, Batch, LaneError, Op, Refusal, Verdict};
 use mtimer_types::{Ended, Key, Mode, Target, Time, TimerId};
 
@@ -136,15 +136,7 @@ impl Owner {
         let decided_ops =
             if blind.is_empty() { Cow::Borrowed(ops) } else { others().map(|(_, op)| op.clone()).collect() };
 
-        let (mut view, mut locations) = (View::new(), Locations::new());
-        self.learn(&mut view, &mut locations, decided_ops.iter().flat_map(first_needs), now).await?;
-        let context = Context { epoch: self.epoch(), prior_claim: self.prior_claim, now };
-        let mut decided = loop {
-            match view.decide(&context, &decided_ops) {
-                Ok(decided) => break decided,
-                Err(needs) => self.learn(&mut view, &mut locations, needs, now).await?,
-            }
-        };
+        let (mut decided, locations) = self.decide(&decided_ops, now).await?;
         if decided_ops.iter().any(is_request) && is_late(handed) {
             return Ok(Err(Refused { is_late: true, ..refused }));
         }
@@ -159,59 +151,81 @@ impl Owner {
         let mut draft = Draft::default();
         draft.adds = decided.answers.iter().any(is_unseen);
         self.draft(&mut draft, &decided.changes, &locations, now);
-        for ack in &blind {
-            if let Some(slot) = ack.slot {
-                draft.leave(slot, ack.id);
-            } else {
-                draft.end_taken(self.secret.id(ack.id).shelf(), ack.id);
-                self.remember_end(&mut draft, ack.id, Ended::Acknowledged, now);
-            }
-            if let Op::Settle { timer: Some(timer), .. } = &ops[ack.at]
-                && let Some(key) = &timer.key
-            {
-                let field = self.secret.key(&timer.dest, key);
-                draft.free(field, ack.id);
-            }
-        }
-        let Drafted { writes, note } = self.finish(draft, claim, now);
-        let is_refused = |answer: &Answer| matches!(answer, Answer::Refused(_));
-        let missed = if writes.is_empty() {
-            // A refusal is true whoever the owner is.
-            if ops.is_empty() || !decided.answers.iter().all(is_refused) {
-                self.writer.read_as_owner(&redis::Pipeline::new()).await?;
-            }
-            HashSet::new()
-        } else {
-            match self.writer.write(writes).await? {
-                Written::Refused(why) => {
-                    self.catalog.abandon(note.placements);
-                    self.dests.forget_unstored();
-                    self.position = position;
-                    return Ok(Err(Refused { adding: Some(why), ..refused }));
-                }
-                Written::Applied(taken_out) => self.record_applied(note, &taken_out),
-                Written::Unreported => self.record_unreported(note).await?,
+        blind.iter().for_each(|ack| self.draft_ack(&mut draft, ack, &ops[ack.at], now));
+        let drafted = self.finish(draft, claim, now);
+        // A refusal is true whoever the owner is.
+        let says_nothing = !ops.is_empty() && decided.answers.iter().all(|a| matches!(a, Answer::Refused(_)));
+        let missed = match self.write(drafted, says_nothing).await? {
+            Ok(missed) => missed,
+            Err(why) => {
+                self.position = position;
+                return Ok(Err(Refused { adding: Some(why), ..refused }));
             }
         };
         self.claimed = self.claimed.max(claim.unwrap_or_default());
 
         let mut answers: Vec<Option<Answer>> = vec![None; ops.len()];
         others().map(|(at, _)| at).zip(decided.answers).for_each(|(at, answer)| answers[at] = Some(answer));
-        let mut again = Vec::new();
-        for ack in blind {
-            if missed.contains(&ack.id) {
-                again.push(ack.at);
-            } else {
-                answers[ack.at] = Some(Answer::Done);
-            }
-        }
+        let (again, done): (Vec<_>, Vec<_>) = blind.into_iter().partition(|ack| missed.contains(&ack.id));
+        done.iter().for_each(|ack| answers[ack.at] = Some(Answer::Done));
         if !again.is_empty() {
-            let ack = |at: &usize| ops[*at].id().map(|id| Op::settle(id, Verdict::Ack));
-            let acks: Vec<Op> = again.iter().filter_map(ack).collect();
+            let acks: Vec<Op> = again.iter().map(|ack| Op::settle(ack.id, Verdict::Ack)).collect();
             let late = Box::pin(self.turn(&acks, (now, handed), None)).await?;
-            again.into_iter().zip(late).for_each(|(at, answer)| answers[at] = Some(answer));
+            again.into_iter().zip(late).for_each(|(ack, answer)| answers[ack.at] = Some(answer));
         }
         Ok(Ok(answers.into_iter().flatten().collect()))
+    }
+
+    /// Reads what decisions need, and decides. Also where the rows are that were read.
+    async fn decide(&mut self, ops: &[Op], now: Time) -> Result<(Decided, Locations), LaneError> {
+        let (mut view, mut locations) = (View::new(), Locations::new());
+        self.learn(&mut view, &mut locations, ops.iter().flat_map(first_needs), now).await?;
+        let context = Context { epoch: self.epoch(), prior_claim: self.prior_claim, now };
+        loop {
+            match view.decide(&context, ops) {
+                Ok(decided) => return Ok((decided, locations)),
+                Err(needs) => self.learn(&mut view, &mut locations, needs, now).await?,
+            }
+        }
+    }
+
+    fn draft_ack(&self, draft: &mut Draft, ack: &BlindAck, op: &Op, now: Time) {
+        if let Some(slot) = ack.slot {
+            draft.leave(slot, ack.id);
+        } else {
+            draft.end_taken(self.secret.id(ack.id).shelf(), ack.id);
+            self.remember_end(draft, ack.id, Ended::Acknowledged, now);
+        }
+        if let Op::Settle { timer: Some(timer), .. } = op
+            && let Some(key) = &timer.key
+        {
+            draft.free(self.secret.key(&timer.dest, key), ack.id);
+        }
+    }
+
+    /// Writes, and takes note of it. The timers of slots in which not all were found that were to
+    /// leave. If nothing is to be written the master confirms that the partition is ours, unless
+    /// the turn `says_nothing` that rests on it. The inner error: it was refused.
+    async fn write(
+        &mut self,
+        Drafted { writes, note }: Drafted,
+        says_nothing: bool,
+    ) -> Result<Result<HashSet<TimerId>, Refusal>, LaneError> {
+        if writes.is_empty() {
+            if !says_nothing {
+                self.writer.read_as_owner(&redis::Pipeline::new()).await?;
+            }
+            return Ok(Ok(HashSet::new()));
+        }
+        match self.writer.write(writes).await? {
+            Written::Refused(why) => {
+                self.catalog.abandon(note.placements);
+                self.dests.forget_unstored();
+                Ok(Err(why))
+            }
+            Written::Applied(taken_out) => Ok(Ok(self.record_applied(note, &taken_out))),
+            Written::Unreported => self.record_unreported(note).await.map(Ok),
+        }
     }
 
     /// The acknowledgements that may be written blind: of timers that can be at one place only, and
@@ -263,7 +277,10 @@ impl Owner {
                 missed.extend(ids());
             }
         }
+        let freed = taken_out.iter().find(|taken| Some(taken.command) == note.freeing);
         self.note(note);
+        // The large value has gone with the last key.
+        self.keys_are_hash_table &= freed.is_none_or(|freed| freed.left > 0);
         #[cfg(test)]
         if crate::simulation::broken(crate::simulation::Broken::MissesIgnored) {
             missed.clear();
@@ -276,6 +293,7 @@ impl Owner {
     async fn record_unreported(&mut self, mut note: Note) -> Result<HashSet<TimerId>, LaneError> {
         let leaving = std::mem::take(&mut note.leaving);
         self.note(note);
+        self.keys_are_hash_table = false;
         let mut slots: Vec<SlotKey> = leaving.iter().map(|(_, slot, _)| *slot).collect();
         slots.dedup();
         self.read_ids(slots.into_iter()).await?;

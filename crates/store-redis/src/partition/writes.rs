@@ -114,6 +114,13 @@ impl Writes {
         self.take_out_by("ZTAKEOUT", set, index, member, ids)
     }
 
+    /// Deletes fields of a hash that have these values: field, value, ... The number of the last
+    /// command, by which the script's answer names it.
+    pub(crate) fn free<I: Args>(&mut self, hash: &str, pairs: I) -> usize {
+        self.command("FREE", hash, 2, pairs);
+        self.commands
+    }
+
     fn take_out_by<I: Args>(&mut self, name: &str, key: &str, index: &str, member: &str, ids: I) -> usize {
         let (key, index) = (self.key(key.to_owned()), self.index(index));
         self.push(name, key, &[index.to_string().as_bytes(), member.as_bytes()], ids.into_iter());

@@ -210,12 +210,15 @@ impl Data {
                 "FREE" => {
                     let has = |pair: &&[Vec<u8>]| self.field(key, &pair[0]) == bulk(pair[1].clone());
                     let mut stale: Vec<_> = args.chunks(2).filter(has).map(|pair| pair[0].clone()).collect();
-                    if stale.len() as i64 == self.call("HLEN", key, &[]) - 1 {
+                    let before = self.call("HLEN", key, &[]);
+                    if stale.len() as i64 == before - 1 {
                         stale.push(Vec::new());
                     }
                     if !stale.is_empty() {
                         self.call("HDEL", key, &stale);
                     }
+                    let removed = stale.len() as i64;
+                    answer.extend([number, removed, before - removed].map(Value::Int));
                 }
                 name => _ = self.call(name, key, args),
             }
