@@ -20,12 +20,12 @@ use crate::facts::{clocks, facts, raise_term};
 use crate::keyspace::keys::{check_cluster, hash_slot, leader, meta, term, topology};
 use crate::options::{Durability, Options};
 use crate::partition::acquire::{OWNER_FIELDS, Shared, acquire, owner_key, owner_record};
-use crate::partition::confirm::Quorum;
 use crate::partition::lane::RedisLane;
 use crate::partition::log::{LogBudget, LogStatus};
 use crate::partition::trim::Trimming;
 use crate::wire::{
-    Confirmations, Pool, Reply, Servers, Use, ask, check_server, check_wait, explain, watch as watch_settings,
+    Confirmations, Pool, Quorum, Reply, Servers, Use, ask, check_server, check_wait, explain,
+    watch as watch_settings,
 };
 
 /// How long an acquisition may take to read the partition's indexes.

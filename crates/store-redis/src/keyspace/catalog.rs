@@ -23,7 +23,8 @@ use mtimer_types::{SlotWidth, Time, TimerId};
 
 use super::fingerprints::Fingerprints;
 use super::keys::{IndexKey, SlotKey};
-use super::place::{Placed, level};
+use super::levels::level;
+use super::place::Placed;
 use super::secret::{Hash, Secret};
 
 /// Timers after which a slot is full: the listpack's sweet spot.

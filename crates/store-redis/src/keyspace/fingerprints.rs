@@ -4,8 +4,9 @@
 //! on, or has read whole. It keeps 16 bits of each. One that is not there is taken for one that is
 //! with a probability of n/65,536 for n fields: 0.2 % in a full slot, 1.6 % at most.
 
-use super::keys::{Bucket, SHELVES};
+use super::keys::Bucket;
 use super::secret::Hash;
+use super::secret::SHELVES;
 
 /// Fields of a hash that are remembered; of one that has more nothing is known.
 const MOST: usize = 1_024;

@@ -8,11 +8,8 @@ use std::fmt;
 use mtimer_store::StoreError;
 use mtimer_types::{PartitionId, SlotWidth, Time, limits};
 
-use super::place::siblings;
+use super::levels::siblings;
 
-/// Hashes over which moved timers are spread: bounds the size of one Redis key to migrate, and of
-/// what is known of one.
-pub(crate) const SHELVES: u8 = 16;
 /// Length of an `ended` bucket: the present one and the one before it cover the repeat horizon.
 const BUCKET_MS: u64 = limits::REPEAT_HORIZON_MS;
 /// A client's request is decided by what was read at most so long after it was handed to the lane,

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `keys` | what is this key called? |
 //! | `secret` | the keyed hash of an id, the field of an application key |
+//! | `levels` | how many siblings has a slot? |
 //! | `place` | in which slots may a timer be filed? |
 //! | `fingerprints` | can a field be ruled out in a hash? |
 //! | `catalog` | which slots are there, where does a timer go, what is loaded next? |
@@ -14,6 +15,7 @@
 pub(crate) mod catalog;
 pub(crate) mod fingerprints;
 pub(crate) mod keys;
+pub(crate) mod levels;
 pub(crate) mod place;
 pub(crate) mod secret;
 pub(crate) mod value;

@@ -15,32 +15,8 @@
 use mtimer_types::{SlotWidth, Time, TimerId};
 
 use super::keys::SlotKey;
+use super::levels::{bits, first_of, levels};
 use super::secret::Hash;
-
-/// Levels of a slot of a second: the last one alone takes eight thousand million timers, and 260
-/// million of one millisecond.
-const SECOND_LEVELS: u32 = 10;
-/// Levels of a wide slot.
-const WIDE_LEVELS: u32 = 2;
-
-/// Levels of a slot.
-pub(crate) const fn levels(width: SlotWidth) -> u32 {
-    if matches!(width, SlotWidth::Second) { SECOND_LEVELS } else { WIDE_LEVELS }
-}
-
-/// Siblings of a slot: their numbers are below this.
-pub(crate) const fn siblings(width: SlotWidth) -> u32 {
-    if matches!(width, SlotWidth::Second) { first_of(SECOND_LEVELS) } else { 1 + TimerId::COHORTS as u32 }
-}
-
-/// The level of a sibling.
-pub(crate) const fn level(width: SlotWidth, sibling: u32) -> u32 {
-    let mut level = 0;
-    while level + 1 < levels(width) && sibling >= first_of(level + 1) {
-        level += 1;
-    }
-    level
-}
 
 /// A timer that has a place among the siblings of any slot.
 #[derive(Clone, Copy, Debug)]
@@ -74,17 +50,6 @@ impl Placed {
     }
 }
 
-/// Bits that choose a sibling of a level of a second: few levels, so that an id has few candidates.
-const fn bits(level: u32) -> u32 {
-    if level == 0 { 0 } else { 3 * level - 1 }
-}
-
-/// The first sibling of a level: behind 1 + 4 + 32 + ... of the levels below.
-const fn first_of(level: u32) -> u32 {
-    // From the second level on each has eight times as many: a geometric sum.
-    if level == 0 { 0 } else { 1 + 4 * ((1 << (3 * (level - 1))) - 1) / 7 }
-}
-
 /// Of the bits that choose a sibling of a second, those that are taken from the fire time: timers
 /// of about the same time, which are mostly filed and settled together, share siblings. The others
 /// are the hash's: timers of the same millisecond spread.
@@ -102,22 +67,13 @@ mod tests {
     use mtimer_types::PartitionId;
     use proptest::prelude::*;
 
+    use super::super::levels::{level, siblings};
     use super::super::secret::Secret;
     use super::*;
 
     fn placed(fire: u64, random: u64) -> Placed {
         let id = TimerId::with_width(Time::from_ms(fire), SlotWidth::Day, PartitionId(0), random);
         Placed { id, hash: Secret::new([1; 16]).id(id), fire: Time::from_ms(fire) }
-    }
-
-    #[test]
-    fn the_levels_of_a_second_follow_each_other() {
-        assert_eq!([0, 1, 2, 3, 4].map(first_of), [0, 1, 5, 37, 293]);
-        for l in 0..SECOND_LEVELS {
-            assert_eq!(first_of(l + 1) - first_of(l), 1 << bits(l));
-            assert_eq!(level(SlotWidth::Second, first_of(l)), l);
-            assert_eq!(level(SlotWidth::Second, first_of(l + 1) - 1), l);
-        }
     }
 
     proptest! {

@@ -9,7 +9,9 @@ use std::fmt;
 use mtimer_types::{Destination, Key, TimerId};
 use siphasher::{sip, sip128};
 
-use super::keys::SHELVES;
+/// Hashes over which moved timers are spread: bounds the size of one Redis key to migrate, and of
+/// what is known of one.
+pub(crate) const SHELVES: u8 = 16;
 
 /// Bits of a hash, from the lowest: 16 are the fingerprint, 8 choose a shelf or a shard, 8 are not
 /// used, 32 choose a sibling. So timers of one hash have independent fingerprints.

@@ -9,7 +9,6 @@ use redis::{Pipeline, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::confirm::Quorum;
 use super::destinations::Destinations;
 use super::listing::index_keys;
 use super::log::{Log, LogBudget};
@@ -20,12 +19,12 @@ use super::unreadable::Unreadable;
 use super::writer::{Identity, Writer};
 use crate::keyspace::catalog::Catalog;
 use crate::keyspace::fingerprints::{EndedFilter, MovedFilter};
-use crate::keyspace::keys::{Bucket, IndexKey, Keyspace, SHELVES, SlotKey, hash_slot};
-use crate::keyspace::secret::Secret;
+use crate::keyspace::keys::{Bucket, IndexKey, Keyspace, SlotKey, hash_slot};
+use crate::keyspace::secret::{SHELVES, Secret};
 use crate::keyspace::value::{decode_destination, decode_in_flight};
 #[cfg(test)]
 use crate::simulation::{Broken, broken};
-use crate::wire::{Network, Script};
+use crate::wire::{Network, Quorum, Script};
 
 /// Entries of each index that are read at a time.
 const INDEX_PAGE: usize = 300;

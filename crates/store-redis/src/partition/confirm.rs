@@ -7,20 +7,9 @@
 //!
 //! Not in here: the other level, which waits for nothing.
 
-use std::sync::Arc;
-
 use mtimer_store::{Answer, LaneError, Op, Refusal};
 
 use super::owner::Owner;
-use crate::wire::Replicas;
-
-/// How many replicas must have a write.
-#[derive(Clone)]
-pub(crate) struct Quorum {
-    /// Waits for them as long as the level says.
-    pub(crate) confirmations: Arc<dyn Replicas>,
-    pub(crate) replicas: u32,
-}
 
 impl Owner {
     /// Waits until the answers to a batch may be given, and refuses those that may not.

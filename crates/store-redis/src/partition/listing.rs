@@ -18,7 +18,8 @@ use super::lookup::{Locations, Lookup};
 use super::owner::Owner;
 use super::reply;
 use super::writes::Writes;
-use crate::keyspace::keys::{HashKey, IndexKey, SHELVES, SlotKey};
+use crate::keyspace::keys::{HashKey, IndexKey, SlotKey};
+use crate::keyspace::secret::SHELVES;
 use crate::keyspace::value::{Location, MovedEntry, decode_id, decode_moved, encode_in_flight};
 
 /// Bytes of records after which a page of a listing ends.

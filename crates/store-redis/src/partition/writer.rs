@@ -27,13 +27,12 @@ use redis::{Cmd, Pipeline, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::confirm::Quorum;
 use super::log::{Log, LogRecord};
 use super::reply;
 use super::writes::Writes;
 #[cfg(test)]
 use crate::simulation::{Broken, broken};
-use crate::wire::{Backoff, Lost, Network, Node, Remedy, Script, asking, load_all, remedy};
+use crate::wire::{Backoff, Lost, Network, Node, Quorum, Remedy, Script, asking, load_all, remedy};
 
 /// Who writes.
 #[derive(Clone, Debug)]

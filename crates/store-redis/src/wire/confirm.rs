@@ -52,6 +52,14 @@ pub(crate) trait Replicas: Send + Sync {
     ) -> BoxFuture<'static, Result<Confirmed, Lost>>;
 }
 
+/// How many replicas must have a write.
+#[derive(Clone)]
+pub(crate) struct Quorum {
+    /// Waits for them as long as the level says.
+    pub(crate) confirmations: Arc<dyn Replicas>,
+    pub(crate) replicas: u32,
+}
+
 /// See the module. Clones share its connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Confirmations {

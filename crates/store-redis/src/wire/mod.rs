@@ -6,7 +6,7 @@
 //! | `connection`, `access`, `reply` | one connection; how to enter a server; reading what it says |
 //! | `pool`, `servers`, `topology` | one connection a server; which server has which hash slot |
 //! | `fault`, `ask`, `backoff` | what to do about an error; one command to whatever server has a hash slot |
-//! | `confirm`, `settings` | what replicas have; what servers say of themselves |
+//! | `confirm`, `settings`, `watch` | what replicas have; what servers say of themselves, again and again |
 //! | `script` | the scripts |
 //!
 //! Not in here: timers, partitions, what a lost answer means to a partition.
@@ -26,11 +26,12 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod watch;
 
 pub(crate) use self::access::{Access, Tls};
 pub(crate) use self::ask::{Failed, ask, asking, check_server, check_wait, explain, once};
 pub(crate) use self::backoff::Backoff;
-pub(crate) use self::confirm::{Confirmations, Confirmed, Replicas};
+pub(crate) use self::confirm::{Confirmations, Confirmed, Quorum, Replicas};
 pub(crate) use self::connection::Use;
 pub(crate) use self::fault::{Remedy, remedy};
 pub(crate) use self::node::{Lost, Network, Node};
@@ -38,4 +39,4 @@ pub(crate) use self::pool::Pool;
 pub(crate) use self::reply::Reply;
 pub(crate) use self::script::{Script, load_all};
 pub(crate) use self::servers::Servers;
-pub(crate) use self::settings::watch;
+pub(crate) use self::watch::watch;

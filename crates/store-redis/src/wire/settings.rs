@@ -1,5 +1,5 @@
-//! Settings of the servers on which promises rest: noted when a connection is opened, and every
-//! [`CHECK_EVERY`].
+//! Settings of the servers on which promises rest: noted when a connection is opened, and while the
+//! store is in use ([`super::watch`]).
 //!
 //! The store does not start on a server that may evict keys. One that does so later (its
 //! configuration was changed, or a replica with another configuration became master) is reported
@@ -8,19 +8,8 @@
 //! Not in here: what a partition does about it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use redis::cmd;
-use tokio_util::sync::CancellationToken;
-
-use super::connection::parse_info;
-use super::node::Network;
-use super::reply::Reply;
-use super::servers::Servers;
-
-/// How often the servers in use are asked.
-pub(super) const CHECK_EVERY: Duration = Duration::from_secs(30);
 /// The only eviction policy that loses no timers.
 pub(crate) const NO_EVICTION: &str = "noeviction";
 /// The field of INFO that has the policy.
@@ -79,38 +68,9 @@ impl Settings {
     }
 }
 
-/// Asks every master again, and which masters there are. One that does not answer is asked the next
-/// time.
-pub(crate) async fn check(servers: &Servers) {
-    if let Err(lost) = servers.rediscover(None).await {
-        tracing::debug!(%lost, "no server tells which masters there are");
-    }
-    for address in servers.masters() {
-        let Ok(server) = servers.connection(&address).await else { continue };
-        // Servers before 7.0 take one section only.
-        let Ok(info) = server.ask(cmd("INFO").arg("everything").to_owned()).await else { continue };
-        if let Some(text) = info.text() {
-            servers.settings().note(&address, &parse_info(text));
-        }
-    }
-}
-
-/// Checks for as long as the store is in use.
-pub(crate) async fn watch(servers: Weak<Servers>, over: CancellationToken) {
-    let rounds = async {
-        loop {
-            tokio::time::sleep(CHECK_EVERY).await;
-            match servers.upgrade() {
-                Some(servers) => check(&servers).await,
-                None => return,
-            }
-        }
-    };
-    over.run_until_cancelled(rounds).await;
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::connection::parse_info;
     use super::*;
 
     #[test]

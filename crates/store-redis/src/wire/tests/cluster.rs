@@ -1,7 +1,7 @@
 //! Finding the master: several standalone servers, a cluster, failovers, migrations.
 
 use super::*;
-use crate::wire::settings;
+use crate::wire::{settings, watch};
 
 #[tokio::test]
 async fn of_several_standalone_servers_the_master_is_used() {
@@ -150,10 +150,10 @@ async fn a_server_that_begins_to_evict_is_noticed() {
     assert!(!servers.may_evict(1) && !servers.append_only(1));
     server.call::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     server.call::<()>(&["CONFIG", "SET", "appendonly", "yes"]);
-    settings::check(&servers).await;
+    watch::check(&servers).await;
     assert!(servers.may_evict(1) && servers.append_only(1));
     server.call::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    settings::check(&servers).await;
+    watch::check(&servers).await;
     assert!(!servers.may_evict(1));
 }
 
@@ -163,21 +163,21 @@ async fn servers_in_use_are_looked_at_again_and_again() {
     let server = Server::start();
     let servers = std::sync::Arc::new(discover(vec![server.url()]).await);
     let over = tokio_util::sync::CancellationToken::new();
-    let watching = tokio::spawn(settings::watch(std::sync::Arc::downgrade(&servers), over.clone()));
+    let watching = tokio::spawn(watch::watch(std::sync::Arc::downgrade(&servers), over.clone()));
     for policy in ["allkeys-lru", "noeviction", "volatile-ttl"] {
         server.call::<()>(&["CONFIG", "SET", "maxmemory-policy", policy]);
         // The watch has to wait for its next look before time passes.
         tokio::task::yield_now().await;
         tokio::time::pause();
-        tokio::time::advance(settings::CHECK_EVERY).await;
+        tokio::time::advance(watch::CHECK_EVERY).await;
         tokio::time::resume();
         let noticed = async {
             while servers.may_evict(1) == (policy == settings::NO_EVICTION) {
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             }
         };
-        let noticed = tokio::time::timeout(settings::CHECK_EVERY / 2, noticed).await;
-        assert!(noticed.is_ok(), "{policy} was not noticed within {:?}", settings::CHECK_EVERY);
+        let noticed = tokio::time::timeout(watch::CHECK_EVERY / 2, noticed).await;
+        assert!(noticed.is_ok(), "{policy} was not noticed within {:?}", watch::CHECK_EVERY);
     }
     over.cancel();
     watching.await.unwrap();

@@ -1,0 +1,45 @@
+//! Looks at the settings of the servers in use again and again ([`super::settings`]).
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use redis::cmd;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::parse_info;
+use super::node::Network;
+use super::reply::Reply;
+use super::servers::Servers;
+
+/// How often the servers in use are asked.
+pub(super) const CHECK_EVERY: Duration = Duration::from_secs(30);
+
+/// Asks every master again, and which masters there are. One that does not answer is asked the next
+/// time.
+pub(crate) async fn check(servers: &Servers) {
+    if let Err(lost) = servers.rediscover(None).await {
+        tracing::debug!(%lost, "no server tells which masters there are");
+    }
+    for address in servers.masters() {
+        let Ok(server) = servers.connection(&address).await else { continue };
+        // Servers before 7.0 take one section only.
+        let Ok(info) = server.ask(cmd("INFO").arg("everything").to_owned()).await else { continue };
+        if let Some(text) = info.text() {
+            servers.settings().note(&address, &parse_info(text));
+        }
+    }
+}
+
+/// Checks for as long as the store is in use.
+pub(crate) async fn watch(servers: Weak<Servers>, over: CancellationToken) {
+    let rounds = async {
+        loop {
+            tokio::time::sleep(CHECK_EVERY).await;
+            match servers.upgrade() {
+                Some(servers) => check(&servers).await,
+                None => return,
+            }
+        }
+    };
+    over.run_until_cancelled(rounds).await;
+}
