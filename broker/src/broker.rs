@@ -23,6 +23,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::access::Access;
 use crate::acquire::{Acquirer, Outage};
 use crate::clock::{Clock, keep};
 use crate::cluster::{
@@ -106,6 +107,7 @@ async fn begin(
     store: Arc<dyn Store>,
 ) -> Result<(Broker, impl Future<Output = Result<(), StartError>>), StartError> {
     options.validate()?;
+    let access = Arc::new(Access::open(options.access.clone())?);
     // First of all: a second broker started by mistake on the same address must not take the
     // partitions over.
     let addr = options.listen;
@@ -117,17 +119,18 @@ async fn begin(
     if coordination.is_some() {
         // Before it listens: whoever answers now is not this process.
         let (address, cluster) = (options.address(local)?, options.cluster.clone());
-        if who_answers(&address, &cluster, SOFTWARE, String::new(), &identity).await == Answers::Another {
+        if who_answers(&address, &cluster, SOFTWARE, access.peer_token(), &identity).await == Answers::Another
+        {
             return Err(BrokerError::AddressTaken { address, cluster }.into());
         }
     }
     let listener = socket.listen(BACKLOG).map_err(listen_error)?;
-    let web = Web::start(options.http)?;
-    if !local.ip().is_loopback() {
+    let web = Web::start(options.http, &access)?;
+    if !local.ip().is_loopback() && !access.is_closed() {
         tracing::warn!(
             %local,
-            "listening beyond this machine; connections are neither authenticated nor encrypted: trusted \
-             networks only"
+            "insecure: listening beyond this machine; connections are neither authenticated nor encrypted: \
+             trusted networks only"
         );
     }
     let counters = Arc::new(Counters::default());
@@ -135,12 +138,14 @@ async fn begin(
     let (ownership, joined) = match coordination {
         Some(coordination) => {
             let clock = Arc::new(start_clock(&options, &*store).await?);
-            let (cluster, mode, joined) = found(&options, &store, coordination, &counters, &clock, local)?;
+            let (cluster, mode, joined) =
+                found(&options, &store, coordination, &counters, &clock, &access, local)?;
             (Ownership { mode, clock, acquired: Vec::new(), cluster: Some(cluster) }, Some(joined))
         }
         None => (own_all(&options, &store, &counters).await?, None),
     };
-    let (broker, running) = assemble(options, store, counters, ownership, listener, identity, web)?;
+    let endpoint = Endpoint { listener, identity, access, web };
+    let (broker, running) = assemble(options, store, counters, ownership, endpoint)?;
     tokio::spawn(running);
     let end = broker.end.clone();
     let joining = async move {
@@ -215,6 +220,7 @@ fn found(
     coordination: Arc<dyn Coordination>,
     counters: &Arc<Counters>,
     clock: &Arc<Clock>,
+    access: &Arc<Access>,
     local: SocketAddr,
 ) -> Result<Founded, StartError> {
     let address = options.address(local)?;
@@ -250,7 +256,7 @@ fn found(
         topology,
         counters: counters.clone(),
         software,
-        token: String::new(),
+        access: access.clone(),
     });
     let patience = own.handover_timeout;
     let assigned = Assigned::new(store.clone(), &address, topology_out, patience, counters.clone());
@@ -307,17 +313,26 @@ struct Web {
     addr: Option<SocketAddr>,
 }
 
+/// Where others connect, and who is let in there.
+struct Endpoint {
+    listener: TcpListener,
+    identity: Arc<Identity>,
+    access: Arc<Access>,
+    web: Web,
+}
+
 impl Web {
-    fn start(http: HttpListen) -> Result<Self, StartError> {
+    fn start(http: HttpListen, access: &Arc<Access>) -> Result<Self, StartError> {
         let (sources, answered_from) = watch::channel(None);
         let mut web = Self { tasks: Tasks::default(), sources, addr: None };
         match http {
             HttpListen::Off => {}
             HttpListen::At(addr) => {
-                web.listen(addr, answered_from).map_err(|source| StartError::Http { addr, source })?;
+                web.listen(addr, answered_from, access)
+                    .map_err(|source| StartError::Http { addr, source })?;
             }
             HttpListen::Auto => {
-                if let Err(error) = web.listen(DEFAULT_HTTP, answered_from) {
+                if let Err(error) = web.listen(DEFAULT_HTTP, answered_from, access) {
                     tracing::warn!(
                         addr = %DEFAULT_HTTP, %error,
                         "metrics and health probes are not served: give this broker an address with --http"
@@ -328,10 +343,10 @@ impl Web {
         Ok(web)
     }
 
-    fn listen(&mut self, addr: SocketAddr, answered_from: Sources) -> io::Result<()> {
+    fn listen(&mut self, addr: SocketAddr, answered_from: Sources, access: &Arc<Access>) -> io::Result<()> {
         let listener = bind(addr)?.listen(HTTP_BACKLOG)?;
         let local = listener.local_addr()?;
-        if !local.ip().is_loopback() {
+        if !local.ip().is_loopback() && !access.is_closed() {
             tracing::warn!(
                 %local,
                 "metrics are served beyond this machine, to anybody: they name destinations; trusted networks only"
@@ -339,7 +354,7 @@ impl Web {
         }
         tracing::info!(%local, "metrics and health probes are served");
         self.addr = Some(local);
-        self.tasks.spawn("http", http::serve(listener, answered_from));
+        self.tasks.spawn("http", http::serve(listener, answered_from, access.clone()));
         Ok(())
     }
 }
@@ -350,11 +365,10 @@ fn assemble(
     store: Arc<dyn Store>,
     counters: Arc<Counters>,
     ownership: Ownership,
-    listener: TcpListener,
-    identity: Arc<Identity>,
-    web: Web,
+    endpoint: Endpoint,
 ) -> Result<(Broker, impl Future<Output = ()> + Send + use<>), StartError> {
     let Ownership { mode, clock, acquired, cluster } = ownership;
+    let Endpoint { listener, identity, access, web } = endpoint;
     let (cluster_tasks, membership, peers) = match cluster {
         Some(ClusterSide { task, membership, peers, orders }) => {
             (Some((task, orders)), Some(membership), Some(peers))
@@ -389,7 +403,7 @@ fn assemble(
         gate,
         clock: clock.clone(),
         counters: counters.clone(),
-        auth: options.auth,
+        access: access.clone(),
         receiving: Arc::new(ReceiveBudget::new(options.receiving_bytes)),
         receiving_from_brokers: Arc::new(ReceiveBudget::new(limits::MAX_RECEIVING_FROM_BROKERS)),
         outboxes: Arc::new(Outboxes::new(options.outboxes_bytes)),
@@ -420,13 +434,14 @@ fn assemble(
     };
     let Web { mut tasks, sources, addr: http } = web;
     sources.send_replace(Some(Arc::new(source)));
-    let broker = Broker { local, http, control, end, abort: abort.clone() };
+    let broker = Broker { local, http, control, end, access: access.clone(), abort: abort.clone() };
     let running = async move {
         tasks.spawn("engine", shell.run(acquired));
+        tasks.spawn("access", access.clone().watch(stopping.clone()));
         if let (Some((task, orders)), Some(address)) = (cluster_tasks, address) {
             tasks.spawn("cluster", task.run());
             tasks.spawn("address", async move {
-                claim(address, cluster, SOFTWARE, &identity, orders).await;
+                claim(address, cluster, SOFTWARE, &access, &identity, orders).await;
                 Ok(())
             });
         }
@@ -480,7 +495,7 @@ impl Tasks {
             match joined.map(|joined| self.name_of(joined)) {
                 // The clock and, without sessions, the listener end by themselves once the broker
                 // is stopping; who looks after the address, once it leads here.
-                Some(("clock" | "listener" | "cluster" | "address" | "http", Ok(()))) => {}
+                Some(("clock" | "listener" | "cluster" | "address" | "http" | "access", Ok(()))) => {}
                 Some((_, end)) => break end,
                 None => break Ok(()),
             }
@@ -532,6 +547,7 @@ pub struct Broker {
     http: Option<SocketAddr>,
     control: mpsc::Sender<Control>,
     end: End,
+    access: Arc<Access>,
     abort: CancellationToken,
 }
 
@@ -558,6 +574,12 @@ impl Broker {
         // If nobody takes it, it has ended already.
         let _ = self.control.send(Control::Stop).await;
         self.wait().await
+    }
+
+    /// Reads the tokens file and this broker's own token again now. It does so by itself within
+    /// seconds when one of the files changes. A file that is not valid changes nothing.
+    pub fn reload(&self) {
+        self.access.reload();
     }
 
     /// Stops at once: what is under way is left as if the process had been killed. [`Broker::wait`]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use mtimer_store::StoreError;
 use mtimer_types::{Epoch, PartitionId, Term};
 
+use crate::access::AccessError;
 use crate::options::InvalidOptions;
 
 /// The broker did not start.
@@ -15,6 +16,9 @@ pub enum StartError {
     /// An option is out of range.
     #[error(transparent)]
     Options(#[from] InvalidOptions),
+    /// The tokens cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// The address to listen on cannot be used.
     #[error("cannot listen on {addr}: {source}; choose another address with --listen or stop what uses it")]
     Listen {

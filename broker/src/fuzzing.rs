@@ -1,6 +1,5 @@
 //! Entry points for the fuzz targets in `tests/fuzz`. Not part of the crate's interface.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,7 +10,7 @@ use mtimer_types::limits::MAX_FRAME_BEFORE_AUTH;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::runtime::Runtime;
 
-use crate::auth::AcceptAll;
+use crate::access::Access;
 use crate::frames::{FrameError, FrameReader, ReceiveBudget};
 use crate::handshake::read_hello;
 
@@ -75,6 +74,7 @@ pub fn frames(stream: &[u8], lengths: &[usize], limit: usize, budget: usize) -> 
 /// Reads the first frame of a connection that sends `bytes` and ends. `None`: the connection is
 /// refused or has ended.
 pub fn hello(bytes: &[u8]) -> Option<Hello> {
-    let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-    wait(read_hello(&mut reader(bytes, &[], MAX_FRAME_BEFORE_AUTH, 0), peer, &AcceptAll)).ok()
+    let access = Arc::new(Access::everybody());
+    let read = wait(read_hello(&mut reader(bytes, &[], MAX_FRAME_BEFORE_AUTH, 0), &access));
+    read.ok().map(|(hello, _)| hello)
 }

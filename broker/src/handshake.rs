@@ -6,12 +6,12 @@
 //! the engine.
 //! Not in here: the deadline and the caps (the session's and the listener's).
 
-use std::net::SocketAddr;
+use std::sync::Arc;
 
 use mtimer_protocol::{ClientMessage, ErrorCode, Hello, MAGIC, VERSION, decode};
 use tokio::io::AsyncRead;
 
-use crate::auth::Authenticator;
+use crate::access::{Access, Guard};
 use crate::counters::ShellCounter;
 use crate::frames::{Frame, FrameError, FrameReader};
 
@@ -73,9 +73,8 @@ pub(crate) fn read_message(frame: &Frame) -> Result<ClientMessage, ReadError> {
 /// Reads and checks the hello.
 pub(crate) async fn read_hello<R: AsyncRead + Unpin>(
     frames: &mut FrameReader<R>,
-    peer: SocketAddr,
-    auth: &dyn Authenticator,
-) -> Result<Hello, ReadError> {
+    access: &Arc<Access>,
+) -> Result<(Hello, Option<Arc<Guard>>), ReadError> {
     let hello = match read_message(&frames.next().await?)? {
         ClientMessage::Hello(hello) => hello,
         _ => {
@@ -84,10 +83,10 @@ pub(crate) async fn read_hello<R: AsyncRead + Unpin>(
         }
     };
     check(&hello).map_err(ReadError::Refused)?;
-    auth.authenticate(peer, &hello).map_err(|denied| {
-        ReadError::Refused(Refusal::new(ShellCounter::AuthRefused, ErrorCode::Unauthorized, denied.0))
+    let guard = access.authenticate(&hello).map_err(|why| {
+        ReadError::Refused(Refusal::new(ShellCounter::AuthRefused, ErrorCode::Unauthorized, why))
     })?;
-    Ok(hello)
+    Ok((hello, guard))
 }
 
 fn check(hello: &Hello) -> Result<(), Refusal> {

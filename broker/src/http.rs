@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -24,6 +24,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
+use crate::access::Access;
 use crate::error::BrokerError;
 use crate::metrics::{self, Source};
 
@@ -48,7 +49,11 @@ const TEXT: &str = "text/plain; charset=utf-8";
 pub(crate) type Sources = watch::Receiver<Option<Arc<Source>>>;
 
 /// Serves until the engine's task has ended. Aborting it ends all connections at once.
-pub(crate) async fn serve(listener: TcpListener, sources: Sources) -> Result<(), BrokerError> {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    sources: Sources,
+    access: Arc<Access>,
+) -> Result<(), BrokerError> {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
     let mut end = std::pin::pin!(ended(sources.clone()));
@@ -65,10 +70,10 @@ pub(crate) async fn serve(listener: TcpListener, sources: Sources) -> Result<(),
         };
         match accepted {
             (place, Ok((socket, _))) => {
-                let sources = sources.clone();
+                let (sources, access) = (sources.clone(), access.clone());
                 connections.spawn(async move {
                     let _place = place;
-                    serve_one(socket, sources).await;
+                    serve_one(socket, sources, &access).await;
                 });
             }
             (_, Err(error)) => {
@@ -91,8 +96,8 @@ async fn ended(mut sources: Sources) {
     }
 }
 
-async fn serve_one(socket: TcpStream, sources: Sources) {
-    let service = service_fn(|request| answer(request, sources.borrow().clone()));
+async fn serve_one(socket: TcpStream, sources: Sources, access: &Access) {
+    let service = service_fn(|request| answer(request, sources.borrow().clone(), access));
     let connection = http1::Builder::new()
         .keep_alive(false)
         .timer(TokioTimer::new())
@@ -110,11 +115,20 @@ async fn serve_one(socket: TcpStream, sources: Sources) {
 async fn answer(
     request: Request<Incoming>,
     source: Option<Arc<Source>>,
+    access: &Access,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let known = matches!(request.uri().path(), "/metrics" | "/healthz" | "/readyz");
     if known && !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return Ok(response);
+    }
+    // Probes are open: they say nothing but whether the broker is well.
+    if request.uri().path() == "/metrics"
+        && let Err(why) = access.may_scrape(bearer(&request))
+    {
+        let mut response = text(StatusCode::UNAUTHORIZED, format!("{why}\n"));
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return Ok(response);
     }
     Ok(match (request.uri().path(), source) {
@@ -127,6 +141,13 @@ async fn answer(
         ("/readyz", Some(source)) => readiness(&source).await,
         _ => text(StatusCode::NOT_FOUND, "there is /metrics, /healthz, /readyz\n"),
     })
+}
+
+/// The token of a request; empty if there is none.
+fn bearer<T>(request: &Request<T>) -> &str {
+    let value = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let (scheme, token) = value.and_then(|value| value.split_once(' ')).unwrap_or_default();
+    if scheme.eq_ignore_ascii_case("bearer") { token.trim() } else { "" }
 }
 
 /// Alive: the engine's loop answers.

@@ -15,6 +15,7 @@ use mtimer_types::Timer;
 use mtimer_types::limits::{MAX_BATCH, MAX_CREDIT, MAX_INGRESS, MAX_SESSION_INFLIGHT, MAX_SESSION_INGRESS};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
+use crate::access::Guard;
 use crate::outbox::Outbox;
 
 /// Events that wait for the engine's task: enough to keep it busy; what they hold is bounded by the
@@ -35,7 +36,7 @@ pub(crate) struct FromSession {
 #[derive(Debug)]
 pub(crate) enum What {
     /// The first one: the handshake is done.
-    Opened { client: u128, outbox: Arc<Outbox> },
+    Opened { client: u128, outbox: Arc<Outbox>, guard: Option<Arc<Guard>> },
     /// A message.
     Message { event: SessionEvent, ticket: Ticket },
     /// The last one.
@@ -132,7 +133,7 @@ impl Ingress {
     ) -> Result<(), EngineGone> {
         ticket.shrink(frame + decoded(&event));
         let ops = match &event {
-            SessionEvent::Request(request) => request.ops.len(),
+            SessionEvent::Request(request) | SessionEvent::Screened { request, .. } => request.ops.len(),
             SessionEvent::Query { .. } => QUERY_OPS,
             _ => 0,
         };
@@ -157,6 +158,11 @@ const LEAST_ENCODED: usize = 2;
 fn decoded(event: &SessionEvent) -> usize {
     match event {
         SessionEvent::Request(request) => request.ops.len() * OP_BYTES,
+        SessionEvent::Screened { request, denied } => {
+            let texts: usize =
+                denied.iter().map(|(_, why)| why.capacity() + size_of::<(usize, String)>()).sum();
+            request.ops.len() * OP_BYTES + texts
+        }
         SessionEvent::Settle(settlements) => settlements.len() * size_of::<Settlement>(),
         _ => 0,
     }

@@ -10,8 +10,8 @@
 //! Not in here: any decision about timers (the engine's), how timers are stored (the store's), the
 //! command line.
 
+mod access;
 mod acquire;
-mod auth;
 mod broker;
 mod clock;
 mod cluster;
@@ -38,7 +38,7 @@ pub mod testing;
 mod wheel;
 mod writer;
 
-pub use auth::{AcceptAll, Authenticator, Denied};
+pub use access::{AccessError, AccessOptions, PeerToken};
 pub use broker::{Broker, start, start_unless};
 pub use clock::{HostClock, SystemClock};
 pub use error::{BrokerError, StartError};

@@ -8,7 +8,7 @@ use mtimer_core::EngineOptions;
 use mtimer_core::cluster::is_address;
 use mtimer_types::limits;
 
-use crate::auth::{AcceptAll, Authenticator};
+use crate::access::AccessOptions;
 use crate::clock::{HostClock, SystemClock};
 
 /// What can be set of a broker. [`Default`] gives a broker on 127.0.0.1:7400 that lets everybody
@@ -23,8 +23,8 @@ pub struct BrokerOptions {
     /// The engine's own options. The number of partitions is the store's, and a seed of 0 means a
     /// random one.
     pub engine: EngineOptions,
-    /// Who may open a session.
-    pub auth: Arc<dyn Authenticator>,
+    /// Who may open a session, and what it may do there.
+    pub access: AccessOptions,
     /// The host's clock.
     pub host_clock: Arc<dyn HostClock>,
     /// Something is sent to every session at least this often.
@@ -107,7 +107,7 @@ impl Default for BrokerOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], 7400)),
             cluster: "mtimer".to_owned(),
             engine: EngineOptions::default(),
-            auth: Arc::new(AcceptAll),
+            access: AccessOptions::default(),
             host_clock: Arc::new(SystemClock),
             heartbeat: Duration::from_millis(limits::HEARTBEAT_MS),
             heartbeat_timeout: Duration::from_millis(limits::HEARTBEAT_TIMEOUT_MS),
@@ -163,6 +163,7 @@ impl BrokerOptions {
     /// Checks every option that can be checked without the store.
     pub fn validate(&self) -> Result<(), InvalidOptions> {
         check_cluster(&self.cluster)?;
+        self.check_exposure()?;
         let fix = "give a duration such as 5s";
         within("heartbeat", self.heartbeat, MIN_HEARTBEAT, MAX_SPAN / 4, fix)?;
         let fix = "give at least two heartbeats, three are usual";
@@ -192,6 +193,29 @@ impl BrokerOptions {
         )?;
         check_membership(&self.membership)?;
         check_engine(&self.engine)
+    }
+
+    /// Whether anybody beyond this machine is let in: only if there are tokens, or if it is wanted.
+    fn check_exposure(&self) -> Result<(), InvalidOptions> {
+        if self.access.tokens.is_some() || self.access.insecure {
+            return Ok(());
+        }
+        let http = match self.http {
+            HttpListen::At(addr) => Some(("http", addr)),
+            HttpListen::Off | HttpListen::Auto => None,
+        };
+        let exposed = |(_, addr): &(&str, SocketAddr)| !addr.ip().is_loopback();
+        match [Some(("listen", self.listen)), http].into_iter().flatten().find(exposed) {
+            None => Ok(()),
+            Some((option, addr)) => Err(InvalidOptions {
+                option,
+                value: format!(
+                    "{addr}, where others than this machine reach it, and nobody has to show a token"
+                ),
+                allowed: "an address of this machine only, such as 127.0.0.1:7400".to_owned(),
+                fix: "set tokens to a file made with `mtimer token create`, or insecure on a trusted network",
+            }),
+        }
     }
 
     /// Where clients and other brokers reach a broker that listens on `local`.

@@ -11,8 +11,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mtimer_core::SessionId;
-use mtimer_protocol::{ErrorCode, Hello, Role, ServerMessage, VERSION, Welcome};
+use mtimer_access::{Principal, denied_ops, needs};
+use mtimer_core::{SessionEvent, SessionId};
+use mtimer_protocol::{
+    ClientMessage, ErrorCode, Hello, QueryAnswer, Role, ServerMessage, SettleRefusal, VERSION, Welcome,
+};
 use mtimer_types::limits::{MAX_BATCH, MAX_BROKERS, MAX_FRAME, MAX_FRAME_BEFORE_AUTH, MAX_OBSERVERS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -21,7 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::auth::Authenticator;
+use crate::access::{Access, Guard};
 use crate::clock::Clock;
 use crate::cluster::{Identity, PeerEvent, PeerWhat};
 use crate::counters::{Counters, ShellCounter};
@@ -43,7 +46,7 @@ pub(crate) struct SessionContext {
     pub(crate) gate: Gate,
     pub(crate) clock: Arc<Clock>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) auth: Arc<dyn Authenticator>,
+    pub(crate) access: Arc<Access>,
     /// Memory for frames that are being received, from other brokers and from everybody else.
     pub(crate) receiving: Arc<ReceiveBudget>,
     pub(crate) receiving_from_brokers: Arc<ReceiveBudget>,
@@ -111,7 +114,7 @@ pub(crate) async fn serve(
     // Longer than the handshake may take, so that its own deadline ends it, with its own reason.
     let window = 2 * context.handshake_timeout;
     let mut frames = FrameReader::new(read, MAX_FRAME_BEFORE_AUTH, window, context.receiving.clone());
-    let welcomed = match shake_hands(&mut frames, peer, &context).await {
+    let welcomed = match shake_hands(&mut frames, &context).await {
         Ok(welcomed) => welcomed,
         Err(ReadError::Refused(refusal)) => {
             context.counters.count(refusal.counter);
@@ -133,25 +136,26 @@ pub(crate) async fn serve(
     frames.begin_session(MAX_FRAME, context.heartbeat_timeout, context.receiving_of(welcomed.hello.role));
     let software = &welcomed.hello.software;
     tracing::debug!(session = session.0, %peer, software, "session opened");
-    let end = Session { session, role: welcomed.hello.role, context: &context }
-        .run(&mut frames, &mut write, welcomed.hello.client)
-        .await;
+    let end =
+        Session { session, role: welcomed.hello.role, guard: welcomed.guard.clone(), context: &context }
+            .run(&mut frames, &mut write, welcomed.hello.client)
+            .await;
     tracing::debug!(session = session.0, %peer, %end, "session closed");
 }
 
 /// A hello that was accepted, and the place among the sessions that goes with it.
 struct Welcomed {
     hello: Hello,
+    guard: Option<Arc<Guard>>,
     _place: OwnedSemaphorePermit,
 }
 
 async fn shake_hands(
     frames: &mut FrameReader<OwnedReadHalf>,
-    peer: SocketAddr,
     context: &SessionContext,
 ) -> Result<Welcomed, ReadError> {
-    let hello = tokio::select! {
-        hello = timeout(context.handshake_timeout, read_hello(frames, peer, &*context.auth)) => hello.map_err(|_| {
+    let (hello, guard) = tokio::select! {
+        hello = timeout(context.handshake_timeout, read_hello(frames, &context.access)) => hello.map_err(|_| {
             let text = format!("no hello within {} ms", context.handshake_timeout.as_millis());
             ReadError::Refused(Refusal::protocol(ShellCounter::HandshakesTimedOut, text))
         })??,
@@ -169,7 +173,7 @@ async fn shake_hands(
         let text = format!("all {most} sessions of this broker for {whose} are taken: try again later");
         ReadError::Refused(Refusal::new(ShellCounter::SessionsRefused, ErrorCode::Overloaded, text))
     })?;
-    Ok(Welcomed { hello, _place: place })
+    Ok(Welcomed { hello, guard, _place: place })
 }
 
 /// Tells a stranger why it is refused.
@@ -200,6 +204,8 @@ async fn linger(frames: &mut FrameReader<OwnedReadHalf>, write: &mut OwnedWriteH
 struct Session<'a> {
     session: SessionId,
     role: Role,
+    /// `None`: it may do everything.
+    guard: Option<Arc<Guard>>,
     context: &'a SessionContext,
 }
 
@@ -214,7 +220,8 @@ impl Session<'_> {
         let outbox = Outbox::open(context.outbox_limit, &context.outboxes);
         let ingress = context.gate.ingress(self.session);
         outbox.push(ServerMessage::Welcome(self.welcome()));
-        if ingress.send(What::Opened { client, outbox: outbox.clone() }).await.is_err() {
+        let guard = self.guard.clone();
+        if ingress.send(What::Opened { client, outbox: outbox.clone(), guard }).await.is_err() {
             outbox.close(Some(stopping()));
         }
         // Whether another broker has made itself known here.
@@ -230,6 +237,7 @@ impl Session<'_> {
                 }
                 over = outbox.overflowed() => self.overflowed(over),
                 () = ingress.engine_gone() => End::EngineGone,
+                why = self.revoked() => self.unauthorized(why),
             };
             match &end {
                 End::Refused(refusal) => outbox.close(Some(refusal.clone().into())),
@@ -280,7 +288,23 @@ impl Session<'_> {
             };
             let bytes = frame.body.len();
             drop(frame);
+            let (message, denied) = match &self.guard {
+                None => (message, Vec::new()),
+                Some(guard) => match screened(&guard.principal(), message) {
+                    Screened::Allowed(message) => (message, Vec::new()),
+                    Screened::Partly(message, denied) => (message, denied),
+                    Screened::Answered(answer) => {
+                        answer.into_iter().for_each(|answer| outbox.push(answer));
+                        continue;
+                    }
+                    Screened::Refused(why) => return self.unauthorized(&why),
+                },
+            };
             let sent = match sort(message, self.role, context.cluster.is_some()) {
+                Ok(Sorted::ForEngine(SessionEvent::Request(request))) if !denied.is_empty() => {
+                    let event = SessionEvent::Screened { request, denied };
+                    ingress.send_message(event, bytes, ticket).await
+                }
                 Ok(Sorted::ForCluster(what)) => {
                     *peer |= matches!(what, ForCluster::Request(_));
                     self.tell_cluster(what, outbox).await
@@ -325,6 +349,18 @@ impl Session<'_> {
         }
     }
 
+    /// Completes when the session's token is valid no longer.
+    async fn revoked(&self) -> &'static str {
+        match &self.guard {
+            Some(guard) => guard.revoked().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn unauthorized(&self, why: &str) -> End {
+        self.refused(Refusal::new(ShellCounter::AuthRefused, ErrorCode::Unauthorized, why))
+    }
+
     fn refused(&self, refusal: Refusal) -> End {
         self.context.counters.count(refusal.counter);
         tracing::info!(session = self.session.0, %refusal, "closing a session");
@@ -353,6 +389,43 @@ impl Session<'_> {
     fn welcome(&self) -> Welcome {
         let context = self.context;
         Welcome { session: self.session.0, now: context.clock.now().time, ..context.welcome.clone() }
+    }
+}
+
+/// What becomes of a message of somebody with a token.
+enum Screened {
+    Allowed(ClientMessage),
+    /// A request, and the operations of it that are refused.
+    Partly(ClientMessage, Vec<(usize, String)>),
+    /// Refused, with this answer if its kind has one.
+    Answered(Option<ServerMessage>),
+    /// Refused, and nothing but the end of the session can say so.
+    Refused(String),
+}
+
+/// Looks whether a message is allowed.
+fn screened(who: &Principal, message: ClientMessage) -> Screened {
+    if let ClientMessage::Request(request) = &message {
+        let denied = denied_ops(who, request);
+        return if denied.is_empty() {
+            Screened::Allowed(message)
+        } else {
+            Screened::Partly(message, denied)
+        };
+    }
+    let Err(denied) = needs::of_message(&message).check(who) else { return Screened::Allowed(message) };
+    match message {
+        ClientMessage::Query { corr, .. } => {
+            let answer = QueryAnswer::Failed { code: ErrorCode::Unauthorized, message: denied.to_string() };
+            Screened::Answered(Some(ServerMessage::Answer { corr, answer }))
+        }
+        // Whoever may take no callbacks has none to settle.
+        ClientMessage::Settle(settlements) => {
+            let refused = settlements.into_iter().map(|s| (s.id, SettleRefusal::NotYours)).collect();
+            Screened::Answered(Some(ServerMessage::Settled { accepted: 0, refused }))
+        }
+        ClientMessage::Extend { .. } => Screened::Answered(None),
+        _ => Screened::Refused(denied.to_string()),
     }
 }
 

@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::access::Guard;
 use crate::clock::Clock;
 use crate::cluster::{Board, Order};
 use crate::counters::{Counters, ShellCounter};
@@ -92,6 +93,8 @@ enum Phase {
 /// A session, as the engine's task sees it.
 struct Entry {
     outbox: Arc<Outbox>,
+    /// What it may see; `None`: everything.
+    guard: Option<Arc<Guard>>,
     /// Of requests and queries that are not answered, by kind and number; a client may use a number
     /// twice.
     tickets: HashMap<(Kind, u64), Vec<Ticket>>,
@@ -449,8 +452,8 @@ impl Shell {
     fn take_from_session(&mut self, from: FromSession) -> usize {
         let session = from.session;
         match from.what {
-            What::Opened { client, outbox } => {
-                self.sessions.insert(session, Entry { outbox, tickets: HashMap::new() });
+            What::Opened { client, outbox, guard } => {
+                self.sessions.insert(session, Entry { outbox, guard, tickets: HashMap::new() });
                 self.handle(Input::Session(session, SessionEvent::Opened { client }));
                 1
             }
@@ -465,7 +468,7 @@ impl Shell {
                     return 1;
                 };
                 let (work, kept) = match &event {
-                    SessionEvent::Request(request) => {
+                    SessionEvent::Request(request) | SessionEvent::Screened { request, .. } => {
                         (request.ops.len(), Some((Kind::Request, request.corr)))
                     }
                     SessionEvent::Query { corr, .. } => (1, Some((Kind::Query, *corr))),
@@ -580,6 +583,9 @@ impl Shell {
         };
         if let Some(key) = answered {
             entry.answered(key);
+        }
+        if let (Some(guard), ServerMessage::Answer { answer, .. }) = (&entry.guard, &mut message) {
+            mtimer_access::screen(&guard.principal(), answer);
         }
         entry.outbox.push(message);
     }

@@ -2,11 +2,9 @@
 
 mod support;
 
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use mtimer_broker::{Authenticator, BrokerOptions, Denied};
+use mtimer_broker::BrokerOptions;
 use mtimer_protocol::{BrokerLoad, ClientMessage, ErrorCode, Heartbeat, Hello, PeerRequest, Request, Role};
 use mtimer_types::{Term, Time};
 use support::{Client, broker, count, frame, hello, options, wait_count, works};
@@ -69,25 +67,6 @@ async fn a_long_software_name_is_refused() {
         (code, text.as_str()),
         (ErrorCode::Invalid, "the software's name has 129 bytes, the limit is 128: shorten it")
     );
-}
-
-#[derive(Debug)]
-struct Password;
-
-impl Authenticator for Password {
-    fn authenticate(&self, _peer: SocketAddr, hello: &Hello) -> Result<(), Denied> {
-        if hello.token == "sesame" { Ok(()) } else { Err(Denied("this token opens nothing here".to_owned())) }
-    }
-}
-
-#[tokio::test]
-async fn the_authenticator_decides() {
-    let broker = broker(BrokerOptions { auth: Arc::new(Password), ..options() }).await;
-    let mut client = Client::connect(&broker).await;
-    client.send(&ClientMessage::Hello(hello())).await;
-    assert_eq!(client.refused().await, (ErrorCode::Unauthorized, "this token opens nothing here".to_owned()));
-    assert_eq!(count(&broker, "auth_refused_total").await, 1);
-    Client::connect(&broker).await.shake_hands(Hello { token: "sesame".to_owned(), ..hello() }).await;
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use tokio::time::sleep;
 
 use super::event::Order;
 use super::link::connect;
+use crate::access::Access;
 
 /// How often it is looked who answers, until it is this broker.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -80,12 +81,13 @@ pub(crate) async fn claim(
     address: String,
     cluster: String,
     software: &str,
+    access: &Access,
     identity: &Identity,
     orders: mpsc::Sender<Order>,
 ) {
     let look = async {
         loop {
-            match who_answers(&address, &cluster, software, String::new(), identity).await {
+            match who_answers(&address, &cluster, software, access.peer_token(), identity).await {
                 Answers::This => return,
                 Answers::Another => break,
                 Answers::Nobody => sleep(LOOK_EVERY).await,

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::board::{Board, Posted};
 use super::event::{Order, PeerEvent, PeerWhat};
 use super::link::{Link, LinkEvent};
+use crate::access::Access;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::BrokerError;
@@ -40,8 +41,8 @@ pub(crate) struct Parts {
     pub(crate) topology: watch::Sender<Option<Arc<Topology>>>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) software: String,
-    /// Proof of who it is, for the leader.
-    pub(crate) token: String,
+    /// Has this broker's own token, for the leader.
+    pub(crate) access: Arc<Access>,
 }
 
 /// See the module.
@@ -306,8 +307,8 @@ impl ClusterTask {
                 }
             }
             NodeEffect::Connect(address) => {
-                let Parts { software, token, .. } = &self.parts;
-                self.link = Some(Link::open(address, software, token.clone()));
+                let Parts { software, access, .. } = &self.parts;
+                self.link = Some(Link::open(address, software, access.peer_token()));
             }
             NodeEffect::Disconnect => self.link = None,
             NodeEffect::ToLeader(request) => self.send_to_leader(request),

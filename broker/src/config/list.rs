@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::ConfigError;
+use crate::access::PeerToken;
 use super::units::{Durability, List, LogFormat, SettingValue, Size, Span};
 
 /// One setting: what flags, variables and documents have to know of it.
@@ -15,6 +16,8 @@ pub struct Setting {
     pub field: &'static str,
     /// What can be written, and what each means; empty if the values cannot be listed.
     pub choices: &'static [(&'static str, &'static str)],
+    /// It is true or false; as a flag without a value it is true.
+    pub is_switch: bool,
     help: &'static str,
     read: fn(&mut PartialConfig, &str) -> Result<(), String>,
 }
@@ -62,12 +65,17 @@ macro_rules! settings {
             /// Retry tiers of single destinations; only in the file, as `[[destination]]`.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             pub destination: Vec<DestinationConfig>,
+            /// This broker's own token, which it shows to other brokers; only from the variable
+            /// `MTIMER_PEER_TOKEN`, so that it stands in no list of processes and in no settings.
+            #[serde(skip)]
+            pub peer_token: PeerToken,
         }
 
         /// Every setting that is one value.
         pub const SETTINGS: &[Setting] = &[$( Setting {
             field: stringify!($name),
             choices: <$ty as SettingValue>::CHOICES,
+            is_switch: <$ty as SettingValue>::IS_SWITCH,
             help: concat!($($help),+),
             read: |config, text| {
                 config.$name = Some(<$ty as SettingValue>::read(text)?);
@@ -83,6 +91,9 @@ macro_rules! settings {
                 if self.destination.is_empty() {
                     self.destination = lower.destination;
                 }
+                if self.peer_token == PeerToken::None {
+                    self.peer_token = lower.peer_token;
+                }
                 self
             }
         }
@@ -90,11 +101,17 @@ macro_rules! settings {
 }
 
 settings! {
-    /// Where clients connect. Nothing is authenticated or encrypted: trusted networks only
+    /// Where clients connect. Beyond this machine only with --tokens, or with --insecure
     listen: String,
-    /// Where metrics and health probes are served over HTTP, without authentication: HOST:PORT,
-    /// off, or auto (127.0.0.1:7480 if that is free)
+    /// Where metrics and health probes are served over HTTP: HOST:PORT, off, or auto (127.0.0.1:7480
+    /// if that is free). With --tokens metrics need one that may read on *
     http: String,
+    /// The file of tokens, made with `mtimer token create`: whoever connects has to show one of them
+    tokens: PathBuf,
+    /// A file with nothing but this broker's own token in it, which it shows to other brokers
+    peer_token_file: PathBuf,
+    /// Listen beyond this machine without tokens: anybody who gets there may do everything
+    insecure: bool,
     /// Destinations that have metrics of their own; the others are counted together
     metrics_destinations: usize,
     /// The address that clients are to use, if it is not the one listened on
@@ -178,7 +195,9 @@ settings! {
 }
 
 /// Variables that are not settings of a broker but belong to other commands or name the file.
-const OTHER_VARIABLES: &[&str] = &["MTIMER_CONFIG", "MTIMER_BROKER", "MTIMER_TOKEN"];
+const OTHER_VARIABLES: &[&str] = &["MTIMER_CONFIG", "MTIMER_BROKER", "MTIMER_TOKEN", PEER_TOKEN];
+/// The variable with this broker's own token.
+pub(super) const PEER_TOKEN: &str = "MTIMER_PEER_TOKEN";
 
 /// Retry tiers of one destination.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -204,7 +223,9 @@ impl PartialConfig {
     pub fn from_env(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self, ConfigError> {
         let mut config = Self::default();
         for (name, value) in vars {
-            if name.starts_with("MTIMER_") && !OTHER_VARIABLES.contains(&name.as_str()) {
+            if name == PEER_TOKEN {
+                config.peer_token = PeerToken::Value(value);
+            } else if name.starts_with("MTIMER_") && !OTHER_VARIABLES.contains(&name.as_str()) {
                 let setting = SETTINGS.iter().find(|setting| setting.variable() == name);
                 let Some(setting) = setting else {
                     return Err(ConfigError::UnknownVariable { name, known: known_variables() });

@@ -10,8 +10,9 @@ use mtimer_store_redis::{DEFAULT_LOG_BYTES, TlsFiles};
 use mtimer_types::{Destination, RetryTiers};
 
 use super::error::ConfigError;
-use super::list::PartialConfig;
+use super::list::{PEER_TOKEN, PartialConfig};
 use super::units::{Durability, List, LogFormat, Size, Span};
+use crate::access::{AccessOptions, PeerToken};
 use crate::options::{BrokerOptions, ClusterOptions, HttpListen};
 
 /// Most replicas that a write can wait for.
@@ -122,6 +123,7 @@ impl PartialConfig {
                 handover_timeout: span(self.handover_timeout, base.membership.handover_timeout),
             },
             http: self.http()?,
+            access: self.access()?,
             metrics_destinations: self.metrics_destinations.unwrap_or(base.metrics_destinations),
             ..BrokerOptions::default()
         };
@@ -132,6 +134,26 @@ impl PartialConfig {
             log_format: self.log_format.unwrap_or_default(),
             log_level: self.log_level.unwrap_or_else(|| "info".to_owned()),
         })
+    }
+
+    fn access(&self) -> Result<AccessOptions, ConfigError> {
+        let peer_token = match (&self.peer_token_file, &self.peer_token) {
+            (Some(file), PeerToken::None) => PeerToken::File(file.clone()),
+            (None, token) => token.clone(),
+            (Some(_), _) => {
+                let message = format!("{PEER_TOKEN} is set as well: leave one of them out");
+                return Err(ConfigError::Setting { setting: "peer-token-file", message });
+            }
+        };
+        if self.tokens.is_some() && self.redis.is_some() && peer_token == PeerToken::None {
+            let message = format!(
+                "brokers of a cluster show a token to each other, and this one has none: make one with `mtimer \
+                 token create --grant broker,read:*` and give it in peer-token-file or {PEER_TOKEN}"
+            );
+            return Err(ConfigError::Setting { setting: "tokens", message });
+        }
+        let insecure = self.insecure.unwrap_or_default();
+        Ok(AccessOptions { tokens: self.tokens.clone(), peer_token, insecure })
     }
 
     fn http(&self) -> Result<HttpListen, ConfigError> {

@@ -9,6 +9,7 @@ use super::error::ConfigError;
 use super::list::{DestinationConfig, PartialConfig};
 use super::resolve::{Config, RedisConfig, StoreConfig};
 use super::units::{Durability, List, Size, Span};
+use crate::access::PeerToken;
 use crate::options::HttpListen;
 
 impl Config {
@@ -21,6 +22,12 @@ impl Config {
         let shared = PartialConfig {
             listen: Some(b.listen.to_string()),
             http: Some(http(b.http)),
+            tokens: b.access.tokens.clone(),
+            peer_token_file: match &b.access.peer_token {
+                PeerToken::File(file) => Some(file.clone()),
+                PeerToken::None | PeerToken::Value(_) => None,
+            },
+            insecure: Some(b.access.insecure),
             metrics_destinations: Some(b.metrics_destinations),
             advertise: membership.advertise.clone(),
             weight: Some(membership.weight),
@@ -62,6 +69,8 @@ impl Config {
             log_format: Some(self.log_format),
             log_level: Some(self.log_level.clone()),
             destination: self.destinations(),
+            // A secret.
+            peer_token: PeerToken::None,
         };
         self.store.settings().or(shared)
     }

@@ -239,6 +239,8 @@ choices! {
 pub trait SettingValue: Sized {
     /// What can be written, and what each means; empty if the values cannot be listed.
     const CHOICES: &'static [(&'static str, &'static str)] = &[];
+    /// Whether it is true or false.
+    const IS_SWITCH: bool = false;
 
     /// Reads a value.
     ///
@@ -251,6 +253,14 @@ pub trait SettingValue: Sized {
 impl SettingValue for String {
     fn read(text: &str) -> Result<Self, String> {
         Ok(text.to_owned())
+    }
+}
+
+impl SettingValue for bool {
+    const IS_SWITCH: bool = true;
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| format!("{text:?} is not true or false"))
     }
 }
 

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::exit::{Exit, Failure};
 use super::flags::SettingFlags;
 use super::output::{Output, Tone};
-use super::signals::Stop;
+use super::signals::{Stop, on_hangup};
 use super::store::Opened;
 use super::{logging, settings};
 
@@ -45,7 +45,8 @@ pub(crate) struct Dev {
 ///
 /// Settings come from flags, over the environment (MTIMER_ and the flag's name in capitals), over
 /// the file, over defaults; --print-config shows what results. A key or a variable that is not
-/// known is an error.
+/// known is an error. On HUP, and by itself within seconds, it reads the tokens file and its own token
+/// again; a file that is not valid changes nothing.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     mtimer broker --cluster shop --redis redis://10.0.0.5:6379 --listen 0.0.0.0:7400\n  \
@@ -158,7 +159,14 @@ async fn serve(
         }))?;
     }
     ready(addr)?;
-    let ended = match stop.unless(broker.wait()).await {
+    let reloading = on_hangup(|| broker.reload())?;
+    let running = async {
+        tokio::select! {
+            ended = broker.wait() => ended,
+            () = reloading => Ok(()),
+        }
+    };
+    let ended = match stop.unless(running).await {
         Some(ended) => ended,
         None => broker.stop().await,
     };

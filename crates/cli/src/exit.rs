@@ -178,7 +178,7 @@ fn of_broker(error: &BrokerError) -> Exit {
 
 fn of_start(error: &StartError) -> Exit {
     match error {
-        StartError::Options(_) => E::Usage,
+        StartError::Options(_) | StartError::Access(_) => E::Usage,
         StartError::Listen { .. } | StartError::Http { .. } => E::Listen,
         StartError::Store(error) => of_store(error),
         StartError::StoreAway { .. } | StartError::NotJoined { .. } => E::NotNow,

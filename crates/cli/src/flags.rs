@@ -46,6 +46,10 @@ fn flag(setting: &'static Setting) -> Arg {
         names(setting.choices).into()
     };
     let arg = Arg::new(setting.field).long(setting.name()).value_name("VALUE");
+    let arg = match setting.is_switch {
+        true => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+        false => arg,
+    };
     arg.help(setting.help()).value_parser(value)
 }
 

@@ -37,6 +37,7 @@ mod signals;
 mod status;
 mod store;
 mod tally;
+mod token;
 mod view;
 
 use std::process::ExitCode;
@@ -95,6 +96,9 @@ enum Command {
     /// The cluster: who leads, who owns what, who is connected
     #[command(subcommand)]
     Cluster(cluster::Cluster),
+    /// Tokens: who may do what at a broker
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     #[command(subcommand)]
     Bench(bench::Bench),
     Completions(completions::Completions),
@@ -145,6 +149,7 @@ fn run(command: Command, out: Output) -> Result<(), Failure> {
             Command::Status(status) => status.run(out).await,
             Command::Repair(repair) => repair.run(out).await,
             Command::Cluster(cluster) => cluster.run(out).await,
+            Command::Token(token) => token.run(out),
             Command::Bench(bench) => bench.run(out).await,
             Command::Completions(completions) => completions.run(described(), out),
             Command::Man(man) => man.run(described(), out),

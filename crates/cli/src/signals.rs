@@ -38,6 +38,26 @@ impl Stop {
     }
 }
 
+/// Does something at each HUP, without an end.
+#[cfg(unix)]
+pub(crate) fn on_hangup(act: impl Fn()) -> Result<impl Future<Output = ()>, Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut hangup = signal(SignalKind::hangup())
+        .map_err(|e| Failure::new(Exit::Failed, format!("cannot watch for signals: {e}")))?;
+    Ok(async move {
+        while hangup.recv().await.is_some() {
+            act();
+        }
+        std::future::pending().await
+    })
+}
+
+/// There is no HUP here.
+#[cfg(not(unix))]
+pub(crate) fn on_hangup(_act: impl Fn()) -> Result<impl Future<Output = ()>, Failure> {
+    Ok(std::future::pending())
+}
+
 #[cfg(unix)]
 fn watch(token: CancellationToken, what: &'static str) -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};

@@ -98,6 +98,13 @@ pub enum SessionEvent {
     },
     /// `ClientMessage::Request`.
     Request(Request),
+    /// The same, of which some operations are not allowed to this session.
+    Screened {
+        /// The request.
+        request: Request,
+        /// The operations that are refused, by their place in ascending order, and why. Not empty.
+        denied: Vec<(usize, String)>,
+    },
     /// `ClientMessage::Settle`.
     Settle(Vec<Settlement>),
     /// `ClientMessage::Extend`.

@@ -38,7 +38,7 @@ fn logged_at_start(listen: &str) -> (String, String) {
     let data = tempfile::tempdir().unwrap();
     let log = data.path().join("log");
     let timers = data.path().join("timers");
-    let args = ["broker", "--json", "--listen", listen, "--data", timers.to_str().unwrap()];
+    let args = ["broker", "--json", "--insecure", "--listen", listen, "--data", timers.to_str().unwrap()];
     let mut broker = Running::logging_to(std::fs::File::create(&log).unwrap(), &args);
     let ready: Value = serde_json::from_str(&broker.line()).unwrap();
     broker.signal("TERM");

@@ -249,7 +249,8 @@ impl Engine {
                 }
             }
             SessionEvent::Unregister { registration } => self.roster.unregister(session, registration),
-            SessionEvent::Request(request) => self.request(now, session, request),
+            SessionEvent::Request(request) => self.request(now, session, request, Vec::new()),
+            SessionEvent::Screened { request, denied } => self.request(now, session, request, denied),
             SessionEvent::Settle(settlements) => self.settlements(now, session, settlements),
             SessionEvent::Extend { id, epoch, attempt, by_ms } => {
                 self.extend(now, session, id, epoch, attempt, by_ms)

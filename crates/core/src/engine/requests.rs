@@ -148,7 +148,14 @@ pub(super) fn failed(code: ErrorCode, message: impl Into<String>) -> OpReply {
 }
 
 impl Engine {
-    pub(super) fn request(&mut self, now: Now, session: SessionId, request: Request) {
+    /// Takes a request. `denied`: operations that are refused, by their place, and why.
+    pub(super) fn request(
+        &mut self,
+        now: Now,
+        session: SessionId,
+        request: Request,
+        denied: Vec<(usize, String)>,
+    ) {
         let Request { corr, first_sent, ops } = request;
         if ops.is_empty() || ops.len() > MAX_BATCH {
             let text =
@@ -169,11 +176,13 @@ impl Engine {
         } else {
             check_age(now.time, first_sent)
         };
+        let mut denied = denied.into_iter().peekable();
         for (index, op) in ops.into_iter().enumerate() {
             let reply = ReplyRef { request: open, index };
-            match &blanket {
-                Some(refusal) => self.reply(reply, refusal.clone()),
-                None => self.admit(now, op, reply),
+            match (denied.next_if(|(at, _)| *at == index), &blanket) {
+                (Some((_, why)), _) => self.refuse(&op, reply, failed(ErrorCode::Unauthorized, why)),
+                (None, Some(refusal)) => self.reply(reply, refusal.clone()),
+                (None, None) => self.admit(now, op, reply),
             }
         }
     }

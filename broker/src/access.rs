@@ -1,0 +1,320 @@
+//! Who may open a session and what it may do: the tokens file, read again when it changes.
+//!
+//! Purpose: holds the tokens and this broker's own token for other brokers; lets sessions in, and
+//! tells each when its token has been revoked or has expired.
+//! Invariant: a file that cannot be read or is not valid changes nothing: the tokens read last stay.
+//! No error and no log line has a secret in it.
+//! Not in here: what a token allows ([`mtimer_access`]).
+
+use std::fmt;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use mtimer_access::{
+    InvalidTokens, MAX_FILE_BYTES, Principal, Rejected, Token, TokenHash, Tokens, Verb, needs,
+};
+use mtimer_protocol::Hello;
+use mtimer_types::Time;
+use tokio::sync::{Notify, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::BrokerError;
+
+/// How often it is looked whether a file has changed.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Longest wait for an expiry before the wall clock is looked at again: it may be set.
+const EXPIRY_STEP: Duration = Duration::from_secs(60);
+/// Most bytes of a file with one token in it.
+const MAX_TOKEN_FILE: u64 = 4 * 1024;
+
+/// What is asked of those who connect.
+#[derive(Clone, Debug, Default)]
+pub struct AccessOptions {
+    /// The file with the tokens; without it everybody is let in and may do everything.
+    pub tokens: Option<PathBuf>,
+    /// This broker's own token, for the other brokers of its cluster.
+    pub peer_token: PeerToken,
+    /// Whether to listen beyond this machine without tokens.
+    pub insecure: bool,
+}
+
+/// Where a broker has its own token from. Its `Debug` shows no secret.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub enum PeerToken {
+    /// It has none.
+    #[default]
+    None,
+    /// The token itself.
+    Value(String),
+    /// A file with nothing but the token in it, read again when it changes.
+    File(PathBuf),
+}
+
+impl fmt::Debug for PeerToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("None"),
+            Self::Value(_) => f.write_str("Value(***)"),
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+        }
+    }
+}
+
+/// The tokens cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// A file cannot be read.
+    #[error("cannot read the {what} {}: {source}", .path.display())]
+    Read {
+        /// Which.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The tokens file is not valid.
+    #[error("the tokens file {} is not valid: {source}", .path.display())]
+    Tokens {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: InvalidTokens,
+    },
+    /// This broker's own token is none.
+    #[error("this broker's own token ({from}) is {source}")]
+    PeerToken {
+        /// Where it is from.
+        from: String,
+        /// What is wrong.
+        source: mtimer_access::InvalidToken,
+    },
+}
+
+/// What is known of the files, and who is let in.
+pub(crate) struct Access {
+    options: AccessOptions,
+    /// `None`: everybody may do everything.
+    tokens: Option<watch::Sender<Arc<Tokens>>>,
+    peer_token: RwLock<Arc<str>>,
+    /// What the files looked like when they were last read.
+    seen: Mutex<Vec<Option<Stamp>>>,
+    asked: Notify,
+}
+
+/// What changes when a file does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    len: u64,
+    #[cfg(unix)]
+    inode: u64,
+}
+
+impl Access {
+    /// Reads the files.
+    pub(crate) fn open(options: AccessOptions) -> Result<Self, AccessError> {
+        let seen = Mutex::new(stamps(&options));
+        let tokens = options.tokens.as_deref().map(read_tokens).transpose()?;
+        let peer_token = RwLock::new(read_peer_token(&options.peer_token)?);
+        let tokens = tokens.map(|tokens| watch::Sender::new(Arc::new(tokens)));
+        Ok(Self { options, tokens, peer_token, seen, asked: Notify::new() })
+    }
+
+    /// Lets everybody in.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn everybody() -> Self {
+        Self {
+            options: AccessOptions::default(),
+            tokens: None,
+            peer_token: RwLock::new("".into()),
+            seen: Mutex::default(),
+            asked: Notify::new(),
+        }
+    }
+
+    /// Whether a token is asked for.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.tokens.is_some()
+    }
+
+    /// This broker's own token, for other brokers.
+    pub(crate) fn peer_token(&self) -> String {
+        self.peer_token.read().unwrap_or_else(PoisonError::into_inner).to_string()
+    }
+
+    /// Lets a session in, or says why not. `None`: it may do everything.
+    pub(crate) fn authenticate(self: &Arc<Self>, hello: &Hello) -> Result<Option<Arc<Guard>>, String> {
+        let Some(tokens) = &self.tokens else { return Ok(None) };
+        let tokens = tokens.borrow().clone();
+        let principal = tokens.authenticate(&hello.token, now()).map_err(|e| e.to_string())?;
+        needs::of_role(hello.role).check(principal).map_err(|denied| denied.to_string())?;
+        let token: Token = hello.token.parse().map_err(|_| Rejected::Unknown.to_string())?;
+        let principal = RwLock::new(principal.clone());
+        Ok(Some(Arc::new(Guard { access: self.clone(), hash: token.hash(), principal })))
+    }
+
+    /// Whether whoever sends this token over HTTP may read metrics.
+    pub(crate) fn may_scrape(&self, token: &str) -> Result<(), String> {
+        let Some(tokens) = &self.tokens else { return Ok(()) };
+        let tokens = tokens.borrow().clone();
+        let who = tokens.authenticate(token, now()).map_err(|e| e.to_string())?;
+        needs::Need::Everywhere(Verb::Read).check(who).map_err(|denied| denied.to_string())
+    }
+
+    /// Has the files read again soon, changed or not.
+    pub(crate) fn reload(&self) {
+        self.asked.notify_one();
+    }
+
+    /// Reads the files again when they change or when asked to, until the broker stops.
+    pub(crate) async fn watch(self: Arc<Self>, stopping: CancellationToken) -> Result<(), BrokerError> {
+        loop {
+            let asked = tokio::select! {
+                () = stopping.cancelled() => return Ok(()),
+                () = self.asked.notified() => true,
+                () = sleep(LOOK_EVERY) => false,
+            };
+            let access = self.clone();
+            let looked = spawn_blocking(move || access.look(asked)).await;
+            looked.map_err(|e| BrokerError::Panicked { task: "access", what: e.to_string() })?;
+        }
+    }
+
+    /// Reads what has changed; everything if `asked`.
+    fn look(&self, asked: bool) {
+        // Taken before reading: a change while it is read is seen the next time.
+        let stamps = stamps(&self.options);
+        {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if *seen == stamps && !asked {
+                return;
+            }
+            *seen = stamps;
+        }
+        match self.options.tokens.as_deref().map(read_tokens).transpose() {
+            Ok(None) => {}
+            Ok(Some(tokens)) => {
+                tracing::info!(tokens = tokens.entries().len(), "the tokens were read again");
+                if let Some(current) = &self.tokens {
+                    current.send_replace(Arc::new(tokens));
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the tokens were not read again, those read last stay valid")
+            }
+        }
+        match read_peer_token(&self.options.peer_token) {
+            Ok(token) => *self.peer_token.write().unwrap_or_else(PoisonError::into_inner) = token,
+            Err(error) => {
+                tracing::warn!(%error, "this broker's own token was not read again, the last one stays")
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// What one session may do at present.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    access: Arc<Access>,
+    hash: TokenHash,
+    principal: RwLock<Arc<Principal>>,
+}
+
+impl Guard {
+    /// What its token allows now.
+    pub(crate) fn principal(&self) -> Arc<Principal> {
+        self.principal.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Follows the tokens file; completes, saying why, when the session has to end.
+    pub(crate) async fn revoked(&self) -> &'static str {
+        // A guard is only made where there are tokens.
+        let Some(tokens) = &self.access.tokens else { return std::future::pending().await };
+        let mut changes = tokens.subscribe();
+        loop {
+            let tokens = changes.borrow_and_update().clone();
+            let before = self.principal();
+            let Some(current) = tokens.current(before.id(), &self.hash, now()) else {
+                return "the token of this session was revoked or has expired";
+            };
+            if !current.covers(&before, Verb::Register) || !current.covers(&before, Verb::Broker) {
+                return "the token of this session allows less than before: connect anew";
+            }
+            *self.principal.write().unwrap_or_else(PoisonError::into_inner) = current.clone();
+            let expires = tokens.entry(before.id()).and_then(|entry| entry.expires());
+            let expiry = async {
+                match expires {
+                    None => std::future::pending().await,
+                    Some(at) => sleep(EXPIRY_STEP.min(Duration::from_millis(at.ms_since(now())))).await,
+                }
+            };
+            tokio::select! {
+                // The broker holds the sender: it cannot be gone.
+                _ = changes.changed() => {}
+                () = expiry => {}
+            }
+        }
+    }
+}
+
+/// The wall clock, by which tokens expire.
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time::from_ms(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+fn stamps(options: &AccessOptions) -> Vec<Option<Stamp>> {
+    let peer = match &options.peer_token {
+        PeerToken::File(path) => Some(path),
+        PeerToken::None | PeerToken::Value(_) => None,
+    };
+    options.tokens.iter().chain(peer).map(|path| stamp(path)).collect()
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let data = fs::metadata(path).ok()?;
+    Some(Stamp {
+        modified: data.modified().ok(),
+        len: data.len(),
+        #[cfg(unix)]
+        inode: std::os::unix::fs::MetadataExt::ino(&data),
+    })
+}
+
+fn read_text(what: &'static str, path: &Path, limit: u64) -> Result<String, AccessError> {
+    let mut text = String::new();
+    fs::File::open(path)
+        .and_then(|file| file.take(limit + 1).read_to_string(&mut text))
+        .map_err(|source| AccessError::Read { what, path: path.to_owned(), source })?;
+    Ok(text)
+}
+
+fn read_tokens(path: &Path) -> Result<Tokens, AccessError> {
+    let text = read_text("tokens file", path, MAX_FILE_BYTES as u64)?;
+    Tokens::parse(&text).map_err(|source| AccessError::Tokens { path: path.to_owned(), source })
+}
+
+fn read_peer_token(token: &PeerToken) -> Result<Arc<str>, AccessError> {
+    let (text, from) = match token {
+        PeerToken::None => return Ok("".into()),
+        PeerToken::Value(text) => (text.clone(), "MTIMER_PEER_TOKEN".to_owned()),
+        PeerToken::File(path) => {
+            (read_text("file of this broker's own token", path, MAX_TOKEN_FILE)?, path.display().to_string())
+        }
+    };
+    let text = text.trim();
+    text.parse::<Token>().map_err(|source| AccessError::PeerToken { from, source })?;
+    Ok(text.into())
+}

@@ -1,0 +1,151 @@
+//! What a token allows on a broker's port, and what becomes of a session whose token is revoked.
+
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+mod support;
+
+use std::path::Path;
+
+use mtimer_access::{Entry, Token, Tokens};
+use mtimer_broker::{AccessOptions, Broker, BrokerOptions, start};
+use mtimer_protocol::{ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role};
+use mtimer_store::MemoryStore;
+use mtimer_types::{HandlerOutcome, Key, Target};
+use support::{Client, broker, dest, hello, options, schedule, timer};
+
+fn token(n: u8) -> Token {
+    Token::from_random([n; 8], [n; 32])
+}
+
+/// Writes a file of tokens, the first with the number 1.
+fn write(path: &Path, grants: &[&str]) {
+    let entry = |(n, grant): (u8, &&str)| Entry {
+        id: token(n).id().to_owned(),
+        name: "test".to_owned(),
+        sha256: token(n).hash(),
+        expires_ms: if *grant == "expired" { Some(1) } else { None },
+        grants: if *grant == "expired" { Vec::new() } else { vec![grant.parse().unwrap()] },
+    };
+    let tokens = Tokens::new((1..).zip(grants).map(entry).collect()).unwrap();
+    let new = path.with_extension("new");
+    std::fs::write(&new, tokens.to_toml()).unwrap();
+    std::fs::rename(new, path).unwrap();
+}
+
+async fn guarded(path: &Path) -> Broker {
+    let access = AccessOptions { tokens: Some(path.to_owned()), ..AccessOptions::default() };
+    broker(BrokerOptions { access, ..options() }).await
+}
+
+async fn with_token(broker: &Broker, n: u8) -> Client {
+    let mut client = Client::connect(broker).await;
+    client.shake_hands(Hello { token: token(n).reveal(), ..hello() }).await;
+    client
+}
+
+async fn refused(broker: &Broker, hello: Hello) -> String {
+    let mut client = Client::connect(broker).await;
+    client.send(&ClientMessage::Hello(hello)).await;
+    let (code, text) = client.refused().await;
+    assert_eq!(code, ErrorCode::Unauthorized);
+    text
+}
+
+fn is_denied(reply: &OpReply, verb: &str, on: &str) -> bool {
+    let expected = format!("may not {verb} on {on}:");
+    matches!(reply, OpReply::Failed { code: ErrorCode::Unauthorized, message } if message.contains(&expected))
+}
+
+#[tokio::test]
+async fn only_a_live_token_with_the_right_role_opens_a_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokens.toml");
+    write(&path, &["schedule:*", "expired", "broker:*"]);
+    let broker = guarded(&path).await;
+    assert!(refused(&broker, hello()).await.contains("asks for a token"));
+    let say = |token: String| Hello { token, ..hello() };
+    assert!(refused(&broker, say("mtimer_wrong".to_owned())).await.contains("not known"));
+    let wrong = Token::from_random([1; 8], [9; 32]).reveal();
+    assert!(refused(&broker, say(wrong)).await.contains("not known"));
+    assert!(refused(&broker, say(token(2).reveal())).await.contains("expired"));
+    let stranger = Hello { role: Role::Broker, ..say(token(1).reveal()) };
+    assert!(refused(&broker, stranger).await.contains("may not broker on *"));
+    let peer = Hello { role: Role::Broker, ..say(token(3).reveal()) };
+    Client::connect(&broker).await.shake_hands(peer).await;
+    with_token(&broker, 1).await;
+}
+
+#[tokio::test]
+async fn each_operation_is_allowed_or_refused_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokens.toml");
+    write(&path, &["schedule,cancel,read:group/mine", "schedule,cancel,register,read,operate:*"]);
+    let broker = guarded(&path).await;
+    let mut client = with_token(&broker, 1).await;
+    let (mine, other) = (timer("mine", 60_000, b""), timer("other", 60_000, b""));
+    let cancel = |target: Target| RequestOp::Cancel { target, request: 1 };
+    let key = || Key::new("k").unwrap();
+    let replies = client
+        .request(vec![
+            schedule(&other),
+            schedule(&mine),
+            cancel(Target::Key(dest("mine"), key())),
+            cancel(Target::Key(dest("other"), key())),
+            cancel(mine.id.into()),
+            RequestOp::Purge { id: mine.id },
+        ])
+        .await;
+    assert!(is_denied(&replies[0], "schedule", "group/other"), "{replies:?}");
+    assert_eq!(replies[1], OpReply::Scheduled { new: true, replaced: None });
+    assert_eq!(replies[2], OpReply::NotFound);
+    assert!(is_denied(&replies[3], "cancel", "group/other"), "{replies:?}");
+    assert!(is_denied(&replies[4], "cancel", "*") && is_denied(&replies[5], "operate", "*"), "{replies:?}");
+
+    with_token(&broker, 2).await.schedule(&other).await;
+    let failed =
+        |answer: &QueryAnswer| matches!(answer, QueryAnswer::Failed { code: ErrorCode::Unauthorized, .. });
+    assert!(matches!(client.query(Query::Get(mine.id.into())).await, QueryAnswer::Timer(Some(_))));
+    assert!(failed(&client.query(Query::Get(other.id.into())).await));
+    assert!(failed(&client.query(Query::Status).await));
+    assert!(failed(&client.query(Query::Drain { broker: "b".to_owned(), drain: true }).await));
+    client.register(1, "mine", 1).await;
+    let (code, text) = client.refused().await;
+    assert!(code == ErrorCode::Unauthorized && text.contains("may not register on group/mine"), "{text}");
+}
+
+#[tokio::test]
+async fn a_revoked_token_ends_its_sessions_and_no_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokens.toml");
+    write(&path, &["schedule,register:*", "schedule,register:*"]);
+    let broker = guarded(&path).await;
+    let (mut stays, mut goes) = (with_token(&broker, 1).await, with_token(&broker, 2).await);
+    // A file that is not valid changes nothing.
+    std::fs::write(&path, "nonsense").unwrap();
+    broker.reload();
+    goes.schedule(&timer("a", 60_000, b"")).await;
+    write(&path, &["schedule,register,read:*"]);
+    broker.reload();
+    let (code, text) = goes.refused().await;
+    assert!(code == ErrorCode::Unauthorized && text.contains("revoked"), "{text}");
+    // The other one goes on, with what it was given on top.
+    stays.register(1, "b", 1).await;
+    stays.schedule(&timer("b", 10, b"")).await;
+    let (delivery, _) = stays.deliveries(1).await.remove(0);
+    stays.settle(&delivery, HandlerOutcome::Ok).await;
+    assert_eq!(stays.settled().await.0, 1);
+    let hello = Hello { token: token(2).reveal(), ..hello() };
+    assert!(refused(&broker, hello).await.contains("not known"));
+}
+
+#[tokio::test]
+async fn without_tokens_nobody_beyond_this_machine_is_served() {
+    let listen = "0.0.0.0:0".parse().unwrap();
+    let start_with = |insecure| {
+        let access = AccessOptions { insecure, ..AccessOptions::default() };
+        start(BrokerOptions { listen, access, ..options() }, std::sync::Arc::new(MemoryStore::new(2)))
+    };
+    let error = start_with(false).await.unwrap_err().to_string();
+    assert!(error.starts_with("listen is 0.0.0.0:0") && error.contains("mtimer token create"), "{error}");
+    start_with(true).await.unwrap();
+}

@@ -1,0 +1,22 @@
+//! Who may do what at a broker.
+//!
+//! Purpose: tokens and the file that lists them ([`Tokens`]), what a token allows ([`Principal`]),
+//! and what each message of the protocol needs ([`needs`]).
+//! Invariant: a request is allowed only if a grant says so; the secret of a token is kept nowhere,
+//! only its hash is.
+//! Not in here: clocks, files, sockets, randomness.
+
+#![warn(missing_docs)]
+
+mod file;
+mod grant;
+pub mod needs;
+mod principal;
+mod screen;
+mod token;
+
+pub use file::{Entry, InvalidTokens, MAX_FILE_BYTES, MAX_TOKENS, Tokens};
+pub use grant::{Grant, InvalidGrant, Pattern, Verb, Verbs};
+pub use principal::{Denied, Principal};
+pub use screen::{denied_ops, screen};
+pub use token::{InvalidToken, Rejected, Token, TokenHash};

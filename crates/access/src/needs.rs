@@ -1,0 +1,101 @@
+//! What each message needs: the one table of the permissions.
+//!
+//! Every `match` here is exhaustive, so a new message, operation, query or role does not compile
+//! until somebody has decided what it needs.
+
+use mtimer_protocol::{ClientMessage, Query, RequestOp, Role};
+use mtimer_types::{Destination, Target};
+
+use crate::grant::Verb;
+use crate::principal::{Denied, Principal};
+
+/// What a message needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need<'a> {
+    /// A valid token is enough.
+    Nothing,
+    /// This verb on this destination.
+    On(Verb, &'a Destination),
+    /// This verb on `*`: the message names no destination, or a timer by its id alone.
+    Everywhere(Verb),
+    /// This verb on any destination; what else holds is checked elsewhere.
+    Somewhere(Verb),
+    /// The operations are looked at one by one.
+    EachOperation,
+}
+
+impl Need<'_> {
+    /// Checks it.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`] with the verb that is missing.
+    pub fn check(self, who: &Principal) -> Result<(), Denied> {
+        let (allowed, verb) = match self {
+            Self::Nothing | Self::EachOperation => return Ok(()),
+            Self::On(verb, dest) => (who.allows(verb, dest), verb),
+            Self::Everywhere(verb) => (who.allows_everywhere(verb), verb),
+            Self::Somewhere(verb) => (who.allows_somewhere(verb), verb),
+        };
+        if allowed {
+            return Ok(());
+        }
+        let on = match self {
+            Self::On(_, dest) => dest.to_string(),
+            Self::Somewhere(_) => "any destination".to_owned(),
+            _ => "*".to_owned(),
+        };
+        Err(Denied { token: who.id().into(), verb, on })
+    }
+}
+
+/// Returns what a hello needs.
+pub fn of_role(role: Role) -> Need<'static> {
+    match role {
+        Role::Client | Role::Observer => Need::Nothing,
+        Role::Broker => Need::Everywhere(Verb::Broker),
+    }
+}
+
+/// Returns what a message after the hello needs.
+pub fn of_message(message: &ClientMessage) -> Need<'_> {
+    match message {
+        // A second hello is refused by the protocol.
+        ClientMessage::Hello(_)
+        | ClientMessage::Ping(_)
+        | ClientMessage::Pong(_)
+        | ClientMessage::Goodbye
+        | ClientMessage::Unregister { .. } => Need::Nothing,
+        ClientMessage::Register { dest, .. } => Need::On(Verb::Register, dest),
+        ClientMessage::Request(_) => Need::EachOperation,
+        // The engine takes outcomes only of deliveries that went out, and names no destination.
+        ClientMessage::Settle(_) | ClientMessage::Extend { .. } => Need::Somewhere(Verb::Register),
+        ClientMessage::Query { query, .. } => of_query(query),
+        ClientMessage::Peer(_) => Need::Everywhere(Verb::Broker),
+    }
+}
+
+/// Returns what an operation needs.
+pub fn of_op(op: &RequestOp) -> Need<'_> {
+    match op {
+        RequestOp::Schedule { timer, .. } => Need::On(Verb::Schedule, &timer.dest),
+        RequestOp::Cancel { target, .. } | RequestOp::Reschedule { target, .. } => match target {
+            Target::Key(dest, _) => Need::On(Verb::Cancel, dest),
+            Target::Id(_) => Need::Everywhere(Verb::Cancel),
+        },
+        RequestOp::Replay { .. } | RequestOp::Purge { .. } => Need::Everywhere(Verb::Operate),
+    }
+}
+
+/// Returns what a query needs. Answers with timers in them are looked at again:
+/// [`screen`](crate::screen).
+pub fn of_query(query: &Query) -> Need<'_> {
+    match query {
+        Query::Get(Target::Key(dest, _)) => Need::On(Verb::Read, dest),
+        Query::Get(Target::Id(_)) | Query::Dead { .. } | Query::Unconfirmed { .. } => {
+            Need::Somewhere(Verb::Read)
+        }
+        Query::Status | Query::Cluster | Query::Broker => Need::Everywhere(Verb::Read),
+        Query::Drain { .. } => Need::Everywhere(Verb::Operate),
+    }
+}

@@ -1,0 +1,151 @@
+//! What one token allows.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use mtimer_types::Destination;
+
+use crate::grant::{Grant, Pattern, Verb, Verbs};
+
+/// Who a session belongs to, and what it may do.
+///
+/// A check is a look-up or two in hash maps and allocates nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Principal {
+    id: Arc<str>,
+    everywhere: Verbs,
+    groups: HashMap<Box<str>, Verbs>,
+    destinations: HashMap<Destination, Verbs>,
+    /// What is granted on anything.
+    somewhere: Verbs,
+}
+
+impl Principal {
+    /// Makes a principal of its grants.
+    pub fn new(id: &str, grants: &[Grant]) -> Self {
+        let mut principal = Self {
+            id: id.into(),
+            everywhere: Verbs::NONE,
+            groups: HashMap::new(),
+            destinations: HashMap::new(),
+            somewhere: Verbs::NONE,
+        };
+        for grant in grants {
+            let verbs: Verbs = grant.verbs.iter().copied().collect();
+            for pattern in &grant.on {
+                let place = match pattern {
+                    Pattern::All => &mut principal.everywhere,
+                    Pattern::Group(group) => principal.groups.entry(group.clone()).or_default(),
+                    Pattern::One(dest) => principal.destinations.entry(dest.clone()).or_default(),
+                };
+                *place = place.union(verbs);
+                principal.somewhere = principal.somewhere.union(verbs);
+            }
+        }
+        principal
+    }
+
+    /// Returns the id of its token, for logs: it is no secret.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Says whether it may do something to a destination.
+    pub fn allows(&self, verb: Verb, dest: &Destination) -> bool {
+        self.everywhere.contains(verb)
+            || self.groups.get(dest.group()).is_some_and(|verbs| verbs.contains(verb))
+            || self.destinations.get(dest).is_some_and(|verbs| verbs.contains(verb))
+    }
+
+    /// Says whether it may do something to every destination, and to what has none.
+    pub fn allows_everywhere(&self, verb: Verb) -> bool {
+        self.everywhere.contains(verb)
+    }
+
+    /// Says whether it may do something to every app of a group.
+    pub fn allows_group(&self, verb: Verb, group: &str) -> bool {
+        self.everywhere.contains(verb) || self.groups.get(group).is_some_and(|verbs| verbs.contains(verb))
+    }
+
+    /// Says whether it may do something to any destination at all.
+    pub fn allows_somewhere(&self, verb: Verb) -> bool {
+        self.somewhere.contains(verb)
+    }
+
+    /// Says whether everything that `other` may do with this verb is allowed here, too.
+    pub fn covers(&self, other: &Self, verb: Verb) -> bool {
+        let granted = |verbs: &Verbs| verbs.contains(verb);
+        (self.everywhere.contains(verb) || !other.everywhere.contains(verb))
+            && other.groups.iter().all(|(group, verbs)| !granted(verbs) || self.allows_group(verb, group))
+            && other.destinations.iter().all(|(dest, verbs)| !granted(verbs) || self.allows(verb, dest))
+    }
+}
+
+/// Why something is refused, for people.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Denied {
+    /// The token.
+    pub token: Arc<str>,
+    /// What it lacks.
+    pub verb: Verb,
+    /// On what.
+    pub on: String,
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { token, verb, on } = self;
+        write!(
+            f,
+            "token {token} may not {verb} on {on}: grant it with `mtimer token create --grant {verb}:{on}`"
+        )
+    }
+}
+
+impl std::error::Error for Denied {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn principal(grants: &[&str]) -> Principal {
+        let grants: Vec<Grant> = grants.iter().map(|grant| grant.parse().unwrap()).collect();
+        Principal::new("t", &grants)
+    }
+
+    fn dest(group: &str, app: &str) -> Destination {
+        Destination::new(group, app).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_allowed_that_is_not_granted() {
+        let p = principal(&["schedule,read:shop/*", "cancel:shop/orders", "operate:*"]);
+        let orders = dest("shop", "orders");
+        let mails = dest("shop", "mails");
+        let bank = dest("bank", "orders");
+        let allowed = |verb| [&orders, &mails, &bank].map(|dest| p.allows(verb, dest));
+        assert_eq!(allowed(Verb::Schedule), [true, true, false]);
+        assert_eq!(allowed(Verb::Cancel), [true, false, false]);
+        assert_eq!(allowed(Verb::Operate), [true, true, true]);
+        assert_eq!(allowed(Verb::Register), [false, false, false]);
+        assert!(p.allows_everywhere(Verb::Operate) && !p.allows_everywhere(Verb::Read));
+        assert!(p.allows_group(Verb::Read, "shop") && !p.allows_group(Verb::Cancel, "shop"));
+        assert!(p.allows_somewhere(Verb::Cancel) && !p.allows_somewhere(Verb::Broker));
+        // A group that begins with another one's name is another group.
+        assert!(!p.allows(Verb::Read, &dest("shop/x", "a")) && !p.allows(Verb::Read, &dest("sho", "p")));
+    }
+
+    #[test]
+    fn what_was_taken_away_is_noticed() {
+        let before = principal(&["register:shop/*", "read:*"]);
+        for (grants, covers) in [
+            (&["register:*"][..], true),
+            (&["register:shop/*", "schedule:*"], true),
+            (&["register:shop/orders"], false),
+            (&["read:*"], false),
+        ] {
+            assert_eq!(principal(grants).covers(&before, Verb::Register), covers, "{grants:?}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! `mtimer token`: makes, lists and revokes the tokens of a tokens file.
+//!
+//! Invariant: a new token goes to standard output once and is written nowhere; the file is replaced
+//! as a whole, readable by its owner only.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::{Args, Subcommand};
+use mtimer_access::{Entry, Grant, Token, Tokens};
+use mtimer_types::Time;
+use serde_json::{Value, json};
+
+use super::exit::{Exit, Failure};
+use super::moment;
+use super::output::Output;
+
+/// Tokens of a file that brokers are given with --tokens
+#[derive(Subcommand, Debug)]
+pub(crate) enum TokenCommand {
+    Create(Create),
+    List(List),
+    Revoke(Revoke),
+}
+
+/// Make a token; it is shown once, and only its hash is stored
+///
+/// A token allows what its grants say and nothing else. A grant is VERBS:PATTERNS. Verbs are
+/// schedule, cancel (and reschedule), register (take callbacks), read, operate (replay, purge,
+/// drain), and broker (join the cluster as a broker). A pattern is group/app, group/*, or *. What
+/// names a timer by its id alone (cancel ID, dead replay, dead purge), and what concerns the whole
+/// cluster (status, cluster show, drain), needs the verb on *.
+///
+/// For a rotation make a second token with the same grants, give it to everybody, then revoke the
+/// first one. Running brokers read the file again within seconds.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    mtimer token create --file tokens.toml --name shop --grant schedule,cancel,register,read:shop/*\n  \
+    mtimer token create --file tokens.toml --name oncall --grant read,operate:* --expires-in 12h\n  \
+    mtimer token create --file tokens.toml --name brokers --grant broker,read:* > peer-token")]
+pub(crate) struct Create {
+    #[command(flatten)]
+    file: FileArgs,
+    /// Whose it is, for people
+    #[arg(long)]
+    name: String,
+    /// What it allows, VERBS:PATTERNS; may be given several times
+    #[arg(long = "grant", value_name = "GRANT", required = true)]
+    grants: Vec<Grant>,
+    /// How long it is valid; without it: until it is revoked
+    #[arg(long, value_name = "DURATION", value_parser = moment::span)]
+    expires_in: Option<Duration>,
+}
+
+/// List the tokens of a file: ids, names, grants, expiry; never a secret
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  mtimer token list --file tokens.toml\n  mtimer token list --file tokens.toml --json"
+)]
+pub(crate) struct List {
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+/// Remove a token from a file
+///
+/// Running brokers close its sessions within seconds, or at once on HUP.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  mtimer token revoke --file tokens.toml 3f9a0c5512de7b88")]
+pub(crate) struct Revoke {
+    #[command(flatten)]
+    file: FileArgs,
+    /// The token's id: the 16 digits after mtimer_
+    id: String,
+}
+
+#[derive(Args, Debug)]
+struct FileArgs {
+    /// The tokens file
+    #[arg(long, value_name = "FILE", env = "MTIMER_TOKENS")]
+    file: PathBuf,
+}
+
+impl TokenCommand {
+    pub(crate) fn run(self, out: Output) -> Result<(), Failure> {
+        match self {
+            Self::Create(create) => create.run(out),
+            Self::List(list) => list.run(out),
+            Self::Revoke(revoke) => revoke.run(out),
+        }
+    }
+}
+
+impl Create {
+    fn run(self, out: Output) -> Result<(), Failure> {
+        let _lock = self.file.lock()?;
+        let mut entries = match self.file.read() {
+            Ok(tokens) => tokens.entries().to_vec(),
+            Err(Unreadable::Absent) => Vec::new(),
+            Err(Unreadable::Failed(failure)) => return Err(failure),
+        };
+        let token = Token::from_random(rand::random(), rand::random());
+        let expires_ms = self.expires_in.map(|span| millis(since_1970() + span));
+        let entry = Entry {
+            id: token.id().to_owned(),
+            name: self.name,
+            sha256: token.hash(),
+            expires_ms,
+            grants: self.grants,
+        };
+        let mut shown = to_json(&entry);
+        entries.push(entry);
+        self.file.write(entries)?;
+        shown["token"] = json!(token.reveal());
+        out.either(&shown, || token.reveal())
+    }
+}
+
+impl List {
+    fn run(self, out: Output) -> Result<(), Failure> {
+        let tokens = self.file.read()?;
+        for entry in tokens.entries() {
+            out.either(&to_json(entry), || {
+                let grants: Vec<String> = entry.grants.iter().map(ToString::to_string).collect();
+                let expiry = match entry.expires() {
+                    None => "does not expire".to_owned(),
+                    Some(at) if at <= Time::from_ms(millis(since_1970())) => format!("expired {at}"),
+                    Some(at) => format!("expires {at}"),
+                };
+                format!("{}  {}  {}  {expiry}", entry.id, entry.name, grants.join(" "))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Revoke {
+    fn run(self, out: Output) -> Result<(), Failure> {
+        let _lock = self.file.lock()?;
+        let mut entries = self.file.read()?.entries().to_vec();
+        let before = entries.len();
+        entries.retain(|entry| entry.id != self.id);
+        if entries.len() == before {
+            // A whole token may have been given by mistake: it is not shown.
+            let message =
+                format!("{} has no token of this id: see `mtimer token list`", self.file.file.display());
+            return Err(Failure::new(Exit::NotFound, message));
+        }
+        self.file.write(entries)?;
+        out.either(&json!({ "revoked": self.id }), || format!("revoked {}", self.id))
+    }
+}
+
+/// A tokens file that could not be read.
+enum Unreadable {
+    Absent,
+    Failed(Failure),
+}
+
+impl FileArgs {
+    fn read(&self) -> Result<Tokens, Unreadable> {
+        let text = match fs::read_to_string(&self.file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Unreadable::Absent),
+            Err(error) => return Err(Unreadable::Failed(Failure::file("read", &self.file, &error))),
+        };
+        Tokens::parse(&text).map_err(|error| Unreadable::Failed(self.invalid(&error)))
+    }
+
+    fn invalid(&self, error: &mtimer_access::InvalidTokens) -> Failure {
+        Failure::usage(format!("the tokens file {} is not valid: {error}", self.file.display()))
+    }
+
+    /// Keeps other commands from changing the file until it is dropped.
+    fn lock(&self) -> Result<File, Failure> {
+        let mut name = self.file.clone().into_os_string();
+        name.push(".lock");
+        let path = PathBuf::from(name);
+        let lock = private().truncate(false).open(&path).map_err(|e| Failure::file("open", &path, &e))?;
+        lock.lock().map_err(|e| Failure::file("lock", &path, &e))?;
+        Ok(lock)
+    }
+
+    /// Replaces the file as a whole: a broker that reads it meanwhile sees the old one or the new.
+    fn write(&self, entries: Vec<Entry>) -> Result<(), Failure> {
+        let tokens = Tokens::new(entries).map_err(|error| self.invalid(&error))?;
+        replace(&self.file, &tokens.to_toml()).map_err(|error| Failure::file("write", &self.file, &error))
+    }
+}
+
+impl From<Unreadable> for Failure {
+    fn from(error: Unreadable) -> Self {
+        match error {
+            Unreadable::Absent => {
+                Self::new(Exit::Failed, "there is no such tokens file: make one with `mtimer token create`")
+            }
+            Unreadable::Failed(failure) => failure,
+        }
+    }
+}
+
+fn private() -> fs::OpenOptions {
+    let mut options = File::options();
+    options.create(true).write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Made with mode 0600 on Unix.
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    #[cfg(unix)]
+    File::open(folder)?.sync_all()?;
+    Ok(())
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What there is to show of a token. Its hash is of no use to anybody.
+fn to_json(entry: &Entry) -> Value {
+    json!({
+        "id": entry.id,
+        "name": entry.name,
+        "grants": entry.grants.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "expires": entry.expires().map(|at| at.to_string()),
+        "expires_ms": entry.expires_ms,
+    })
+}
