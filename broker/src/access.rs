@@ -8,13 +8,12 @@
 
 use std::fmt;
 use std::fs;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mtimer_access::{
-    InvalidTokens, MAX_FILE_BYTES, Principal, Rejected, Token, TokenHash, Tokens, Verb, needs,
+    Denied, InvalidTokens, MAX_FILE_BYTES, Principal, Rejected, Token, TokenHash, Tokens, Verb, needs,
 };
 use mtimer_protocol::Hello;
 use mtimer_types::Time;
@@ -24,6 +23,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BrokerError;
+use crate::private_file::{PrivateFileError, read_private};
 
 /// How often it is looked whether a file has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -69,14 +69,12 @@ impl fmt::Debug for PeerToken {
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// A file cannot be read.
-    #[error("cannot read the {what} {}: {source}", .path.display())]
-    Read {
+    #[error("the {what}: {source}")]
+    File {
         /// Which.
         what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
+        /// Why not.
+        source: PrivateFileError,
     },
     /// The tokens file is not valid.
     #[error("the tokens file {} is not valid: {source}", .path.display())]
@@ -94,6 +92,17 @@ pub enum AccessError {
         /// What is wrong.
         source: mtimer_access::InvalidToken,
     },
+}
+
+/// Why metrics are not shown.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoMetrics {
+    /// The token is missing or not valid.
+    #[error(transparent)]
+    Unauthorized(Rejected),
+    /// The token is valid and lacks the verb.
+    #[error(transparent)]
+    Forbidden(Denied),
 }
 
 /// What is known of the files, and who is let in.
@@ -159,12 +168,12 @@ impl Access {
         Ok(Some(Arc::new(Guard { access: self.clone(), hash: token.hash(), principal })))
     }
 
-    /// Whether whoever sends this token over HTTP may read metrics.
-    pub(crate) fn may_scrape(&self, token: &str) -> Result<(), String> {
+    /// Checks whether a token sent over HTTP may read metrics.
+    pub(crate) fn may_scrape(&self, token: &str) -> Result<(), NoMetrics> {
         let Some(tokens) = &self.tokens else { return Ok(()) };
         let tokens = tokens.borrow().clone();
-        let who = tokens.authenticate(token, now()).map_err(|e| e.to_string())?;
-        needs::Need::Everywhere(Verb::Read).check(who).map_err(|denied| denied.to_string())
+        let who = tokens.authenticate(token, now()).map_err(NoMetrics::Unauthorized)?;
+        needs::Need::Everywhere(Verb::Read).check(who).map_err(NoMetrics::Forbidden)
     }
 
     /// Has the files read again soon, changed or not.
@@ -294,11 +303,7 @@ fn stamp(path: &Path) -> Option<Stamp> {
 }
 
 fn read_text(what: &'static str, path: &Path, limit: u64) -> Result<String, AccessError> {
-    let mut text = String::new();
-    fs::File::open(path)
-        .and_then(|file| file.take(limit + 1).read_to_string(&mut text))
-        .map_err(|source| AccessError::Read { what, path: path.to_owned(), source })?;
-    Ok(text)
+    read_private(path, limit).map_err(|source| AccessError::File { what, source })
 }
 
 fn read_tokens(path: &Path) -> Result<Tokens, AccessError> {

@@ -17,7 +17,7 @@ pub(crate) enum ShellCounter {
     ConnectionsRefused,
     /// Sessions refused: too many of them.
     SessionsRefused,
-    /// The authenticator said no.
+    /// Hellos with a token that is missing, unknown, expired, or lacks the verb for the role.
     AuthRefused,
     /// Hellos without a common version.
     VersionRefused,
@@ -45,6 +45,10 @@ pub(crate) enum ShellCounter {
     WritesStalled,
     /// Sessions that let too much pile up.
     OutboxOverflows,
+    /// Sessions closed because their token was revoked, has expired, or allows less than before.
+    SessionsRevoked,
+    /// Operations, queries, registrations and messages of outcomes that a token does not allow.
+    AccessDenied,
     /// Messages that fit no frame and went out in parts.
     MessagesSplit,
     /// Messages that fit no frame and went out as an error.
@@ -89,6 +93,8 @@ const ALL: &[(ShellCounter, &str)] = &[
     (C::HeartbeatsMissed, "heartbeats_missed_total"),
     (C::WritesStalled, "writes_stalled_total"),
     (C::OutboxOverflows, "outbox_overflows_total"),
+    (C::SessionsRevoked, "sessions_revoked_total"),
+    (C::AccessDenied, "access_denied_total"),
     (C::MessagesSplit, "messages_split_total"),
     (C::MessagesTooLarge, "messages_too_large_total"),
     (C::Alarms, "alarms_total"),

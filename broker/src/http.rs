@@ -24,7 +24,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
-use crate::access::Access;
+use crate::access::{Access, NoMetrics};
 use crate::error::BrokerError;
 use crate::metrics::{self, Source};
 
@@ -127,9 +127,7 @@ async fn answer(
     if request.uri().path() == "/metrics"
         && let Err(why) = access.may_scrape(bearer(&request))
     {
-        let mut response = text(StatusCode::UNAUTHORIZED, format!("{why}\n"));
-        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        return Ok(response);
+        return Ok(not_shown(&why));
     }
     Ok(match (request.uri().path(), source) {
         ("/healthz", None) => text(StatusCode::OK, "starting\n"),
@@ -141,6 +139,19 @@ async fn answer(
         ("/readyz", Some(source)) => readiness(&source).await,
         _ => text(StatusCode::NOT_FOUND, "there is /metrics, /healthz, /readyz\n"),
     })
+}
+
+/// The refusal of metrics: 401 without a valid token, 403 with one that does not allow it.
+fn not_shown(why: &NoMetrics) -> Response<Full<Bytes>> {
+    let status = match why {
+        NoMetrics::Unauthorized(_) => StatusCode::UNAUTHORIZED,
+        NoMetrics::Forbidden(_) => StatusCode::FORBIDDEN,
+    };
+    let mut response = text(status, format!("{why}\n"));
+    if status == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
 }
 
 /// The token of a request; empty if there is none.

@@ -11,11 +11,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mtimer_access::{Principal, denied_ops, needs};
 use mtimer_core::{SessionEvent, SessionId};
-use mtimer_protocol::{
-    ClientMessage, ErrorCode, Hello, QueryAnswer, Role, ServerMessage, SettleRefusal, VERSION, Welcome,
-};
+use mtimer_protocol::{ClientMessage, ErrorCode, Hello, Role, ServerMessage, VERSION, Welcome};
 use mtimer_types::limits::{MAX_BATCH, MAX_BROKERS, MAX_FRAME, MAX_FRAME_BEFORE_AUTH, MAX_OBSERVERS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -33,6 +30,7 @@ use crate::handshake::{ReadError, Refusal, read_hello, read_message};
 use crate::inbox::{EngineGone, ForCluster, Gate, Ingress, OutOfPlace, Sorted, Ticket, What, sort};
 use crate::outbox::Outboxes;
 use crate::outbox::{Outbox, Overflow};
+use crate::screening::{Allowed, Screened, screen_message};
 use crate::writer::{Pace, WriteError, write_all};
 
 /// How long the last words to a client may take.
@@ -237,7 +235,9 @@ impl Session<'_> {
                 }
                 over = outbox.overflowed() => self.overflowed(over),
                 () = ingress.engine_gone() => End::EngineGone,
-                why = self.revoked() => self.unauthorized(why),
+                why = self.revoked() => {
+                    self.refused(Refusal::new(ShellCounter::SessionsRevoked, ErrorCode::Unauthorized, why))
+                }
             };
             match &end {
                 End::Refused(refusal) => outbox.close(Some(refusal.clone().into())),
@@ -288,17 +288,10 @@ impl Session<'_> {
             };
             let bytes = frame.body.len();
             drop(frame);
-            let (message, denied) = match &self.guard {
-                None => (message, Vec::new()),
-                Some(guard) => match screened(&guard.principal(), message) {
-                    Screened::Allowed(message) => (message, Vec::new()),
-                    Screened::Partly(message, denied) => (message, denied),
-                    Screened::Answered(answer) => {
-                        answer.into_iter().for_each(|answer| outbox.push(answer));
-                        continue;
-                    }
-                    Screened::Refused(why) => return self.unauthorized(&why),
-                },
+            let (message, denied) = match self.screen(message, outbox) {
+                Ok(Some(allowed)) => allowed,
+                Ok(None) => continue,
+                Err(end) => return end,
             };
             let sent = match sort(message, self.role, context.cluster.is_some()) {
                 Ok(Sorted::ForEngine(SessionEvent::Request(request))) if !denied.is_empty() => {
@@ -322,6 +315,28 @@ impl Session<'_> {
             };
             if sent.is_err() {
                 return End::EngineGone;
+            }
+        }
+    }
+
+    /// Checks whether the session's token allows a message. Returns the message and the operations
+    /// of it that are refused, or `None` if it has been answered.
+    fn screen(&self, message: ClientMessage, outbox: &Outbox) -> Result<Option<Allowed>, End> {
+        let Some(guard) = &self.guard else { return Ok(Some((message, Vec::new()))) };
+        let screened = screen_message(&guard.principal(), message);
+        let denied = !matches!(&screened, Screened::Allowed((_, denied)) if denied.is_empty());
+        if denied {
+            self.context.counters.count(ShellCounter::AccessDenied);
+        }
+        match screened {
+            Screened::Allowed(allowed) => Ok(Some(allowed)),
+            Screened::Answered(answer) => {
+                answer.into_iter().for_each(|answer| outbox.push(answer));
+                Ok(None)
+            }
+            Screened::Refused(why) => {
+                let refusal = Refusal::new(ShellCounter::FramesOutOfPlace, ErrorCode::Unauthorized, why);
+                Err(self.refused(refusal))
             }
         }
     }
@@ -357,10 +372,6 @@ impl Session<'_> {
         }
     }
 
-    fn unauthorized(&self, why: &str) -> End {
-        self.refused(Refusal::new(ShellCounter::AuthRefused, ErrorCode::Unauthorized, why))
-    }
-
     fn refused(&self, refusal: Refusal) -> End {
         self.context.counters.count(refusal.counter);
         tracing::info!(session = self.session.0, %refusal, "closing a session");
@@ -389,43 +400,6 @@ impl Session<'_> {
     fn welcome(&self) -> Welcome {
         let context = self.context;
         Welcome { session: self.session.0, now: context.clock.now().time, ..context.welcome.clone() }
-    }
-}
-
-/// What becomes of a message of somebody with a token.
-enum Screened {
-    Allowed(ClientMessage),
-    /// A request, and the operations of it that are refused.
-    Partly(ClientMessage, Vec<(usize, String)>),
-    /// Refused, with this answer if its kind has one.
-    Answered(Option<ServerMessage>),
-    /// Refused, and nothing but the end of the session can say so.
-    Refused(String),
-}
-
-/// Looks whether a message is allowed.
-fn screened(who: &Principal, message: ClientMessage) -> Screened {
-    if let ClientMessage::Request(request) = &message {
-        let denied = denied_ops(who, request);
-        return if denied.is_empty() {
-            Screened::Allowed(message)
-        } else {
-            Screened::Partly(message, denied)
-        };
-    }
-    let Err(denied) = needs::of_message(&message).check(who) else { return Screened::Allowed(message) };
-    match message {
-        ClientMessage::Query { corr, .. } => {
-            let answer = QueryAnswer::Failed { code: ErrorCode::Unauthorized, message: denied.to_string() };
-            Screened::Answered(Some(ServerMessage::Answer { corr, answer }))
-        }
-        // Whoever may take no callbacks has none to settle.
-        ClientMessage::Settle(settlements) => {
-            let refused = settlements.into_iter().map(|s| (s.id, SettleRefusal::NotYours)).collect();
-            Screened::Answered(Some(ServerMessage::Settled { accepted: 0, refused }))
-        }
-        ClientMessage::Extend { .. } => Screened::Answered(None),
-        _ => Screened::Refused(denied.to_string()),
     }
 }
 

@@ -8,7 +8,9 @@ use std::path::Path;
 
 use mtimer_access::{Entry, Token, Tokens};
 use mtimer_broker::{AccessOptions, Broker, BrokerOptions, start};
-use mtimer_protocol::{ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role};
+use mtimer_protocol::{
+    ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role, ServerMessage,
+};
 use mtimer_store::MemoryStore;
 use mtimer_types::{HandlerOutcome, Key, Target};
 use support::{Client, broker, dest, hello, options, schedule, timer};
@@ -29,6 +31,7 @@ fn write(path: &Path, grants: &[&str]) {
     let tokens = Tokens::new((1..).zip(grants).map(entry).collect()).unwrap();
     let new = path.with_extension("new");
     std::fs::write(&new, tokens.to_toml()).unwrap();
+    std::fs::set_permissions(&new, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     std::fs::rename(new, path).unwrap();
 }
 
@@ -109,8 +112,14 @@ async fn each_operation_is_allowed_or_refused_by_itself() {
     assert!(failed(&client.query(Query::Status).await));
     assert!(failed(&client.query(Query::Drain { broker: "b".to_owned(), drain: true }).await));
     client.register(1, "mine", 1).await;
-    let (code, text) = client.refused().await;
-    assert!(code == ErrorCode::Unauthorized && text.contains("may not register on group/mine"), "{text}");
+    let refused = client.next().await.unwrap();
+    let ServerMessage::RegisterRefused { registration: 1, code: ErrorCode::Unauthorized, message } = &refused
+    else {
+        panic!("{refused:?}");
+    };
+    assert!(message.contains("may not register on group/mine"), "{message}");
+    // The session goes on.
+    client.schedule(&timer("mine", 60_000, b"")).await;
 }
 
 #[tokio::test]

@@ -265,6 +265,15 @@ pub enum RegisterError {
     /// ([`ClientBuilder::observer`](crate::ClientBuilder::observer)).
     #[error("this client only looks on: build one that is no observer")]
     Observer,
+    /// A broker sends no callbacks of this destination, such as when the token lacks the verb
+    /// `register` there. Told by [`Registration::refused`](crate::Registration::refused).
+    #[error("the broker refused the registration: {message}")]
+    Refused {
+        /// The kind.
+        code: ErrorCode,
+        /// The broker's words.
+        message: String,
+    },
 }
 
 /// Says what could not be finished before the client closed.

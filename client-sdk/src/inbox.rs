@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex};
 
 use mtimer_protocol::Delivery;
 use mtimer_types::{Destination, Mode, Time};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::RegisterError;
 use crate::line::Line;
 use crate::sync::Locked;
 
@@ -38,6 +39,8 @@ pub(crate) struct Inbox {
     pub(crate) done: CancellationToken,
     state: Mutex<State>,
     arrived: Notify,
+    /// Why a broker sends nothing, as said last.
+    refused: watch::Sender<Option<RegisterError>>,
 }
 
 #[derive(Debug)]
@@ -64,6 +67,24 @@ impl Inbox {
                 closed: false,
             }),
             arrived: Notify::new(),
+            refused: watch::Sender::new(None),
+        }
+    }
+
+    /// A broker refuses to send anything.
+    pub(crate) fn refuse(&self, why: RegisterError) {
+        self.refused.send_replace(Some(why));
+    }
+
+    /// Completes once a broker has refused to send anything.
+    pub(crate) async fn refused(&self) -> RegisterError {
+        let mut refused = self.refused.subscribe();
+        loop {
+            if let Some(why) = refused.borrow_and_update().clone() {
+                return why;
+            }
+            // The sender is this inbox's own: it outlives the call.
+            let _ = refused.changed().await;
         }
     }
 

@@ -15,7 +15,6 @@ use crate::client::Inner;
 use crate::dedupe::Dedupe;
 use crate::handler::{Dispatcher, Ran};
 use crate::inbox::Inbox;
-use crate::sync::Locked;
 use crate::{Callback, Outcome, RegisterError};
 
 /// Settings for taking a destination's callbacks; made by
@@ -82,6 +81,7 @@ impl<S> Register<S> {
         }
         let inbox = Arc::new(Inbox::new(self.dest, self.concurrency));
         let number = shared.with_router(|router| router.register(Arc::clone(&inbox)))?;
+        let registered = Arc::clone(&inbox);
         let dedupe = (self.dedupe > 0).then(|| Arc::new(Dedupe::new(self.dedupe)));
         let dispatcher = Dispatcher::new(Arc::clone(&shared), Arc::clone(&inbox), dedupe);
         let token = shared.token.clone();
@@ -95,7 +95,7 @@ impl<S> Register<S> {
             },
             &shared.runtime,
         );
-        Ok(Registration { inner: self.inner, number })
+        Ok(Registration { inner: self.inner, number, inbox: registered })
     }
 }
 
@@ -268,9 +268,24 @@ impl<S: Send + Sync + 'static> Register<Arc<S>> {
 pub struct Registration {
     inner: Arc<Inner>,
     number: u32,
+    inbox: Arc<Inbox>,
 }
 
 impl Registration {
+    /// Waits until a broker refuses the registration ([`RegisterError::Refused`]): it sends no
+    /// callbacks of this destination, because the client's token does not allow it. Without a
+    /// refusal it never completes; after one it completes at once.
+    ///
+    /// The refusal is logged at level warn, too, and ends nothing: other brokers may send
+    /// callbacks, and the client offers the registration again over every new connection.
+    ///
+    /// # Cancel safety
+    ///
+    /// It can be called again.
+    pub async fn refused(&self) -> RegisterError {
+        self.inbox.refused().await
+    }
+
     /// Takes no more callbacks, and waits until those that were delivered are handled.
     ///
     /// Their outcomes may still be on their way to the broker;
@@ -284,11 +299,8 @@ impl Registration {
     ///
     /// The registration ends also if the future is dropped.
     pub async fn stop(self) {
-        let inbox = self.inner.shared.router.locked().inbox(self.number).cloned();
         self.end();
-        if let Some(inbox) = inbox {
-            inbox.done.cancelled().await;
-        }
+        self.inbox.done.cancelled().await;
     }
 
     fn end(&self) {

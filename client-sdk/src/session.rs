@@ -139,6 +139,10 @@ impl Reader<'_> {
                 }
                 Ok(())
             }
+            ServerMessage::RegisterRefused { registration, code, message } => {
+                shared.register_refused(registration, code, message);
+                Ok(())
+            }
             ServerMessage::Peer(_) => Err(LinkError::Protocol("a message for another broker")),
         }
     }

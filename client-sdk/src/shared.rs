@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mtimer_protocol::{SettleRefusal, Topology, Welcome};
+use mtimer_protocol::{ErrorCode, SettleRefusal, Topology, Welcome};
 use mtimer_types::{Cohorts, Destination, Epoch, Key, PartitionId, Time, TimerId};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, watch};
@@ -19,7 +19,7 @@ use crate::link::Connection;
 use crate::router::{Losses, Router};
 use crate::settling::PendingSettlement;
 use crate::sync::Locked;
-use crate::{ClientBuilder, CloseError};
+use crate::{ClientBuilder, CloseError, RegisterError};
 
 /// Schedules in a row that go to the same partition: a batch of the broker, which files them in the
 /// order of their due times, so that neighbours share what is written.
@@ -286,6 +286,19 @@ impl Shared {
     }
 
     /// Takes no more callbacks for a registration; see [`Router::unregister`].
+    /// A broker sends nothing for this registration. One that has ended is of no interest.
+    pub(crate) fn register_refused(&self, number: u32, code: ErrorCode, message: String) {
+        let Some(inbox) = self.router.locked().inbox(number).cloned() else { return };
+        tracing::warn!(
+            group = inbox.dest.group(),
+            app = inbox.dest.app(),
+            ?code,
+            message,
+            "the broker refused a registration"
+        );
+        inbox.refuse(RegisterError::Refused { code, message });
+    }
+
     pub(crate) fn unregister(&self, number: u32) {
         let by = Instant::now().checked_add(self.settings.request_timeout);
         self.with_router(|router| router.unregister(number, by));

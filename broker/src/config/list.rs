@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::ConfigError;
-use crate::access::PeerToken;
 use super::units::{Durability, List, LogFormat, SettingValue, Size, Span};
+use crate::access::PeerToken;
 
 /// One setting: what flags, variables and documents have to know of it.
 #[derive(Clone, Copy, Debug)]
@@ -195,7 +195,8 @@ settings! {
 }
 
 /// Variables that are not settings of a broker but belong to other commands or name the file.
-const OTHER_VARIABLES: &[&str] = &["MTIMER_CONFIG", "MTIMER_BROKER", "MTIMER_TOKEN", PEER_TOKEN];
+const OTHER_VARIABLES: &[&str] =
+    &["MTIMER_CONFIG", "MTIMER_BROKER", "MTIMER_TOKEN", "MTIMER_TOKEN_FILE", PEER_TOKEN];
 /// The variable with this broker's own token.
 pub(super) const PEER_TOKEN: &str = "MTIMER_PEER_TOKEN";
 

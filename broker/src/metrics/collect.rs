@@ -200,6 +200,7 @@ impl Scrape {
         };
         out.one(&m::SESSIONS, self.observed.sessions)?;
         out.one(&m::CONNECTIONS, self.shell.get(C::ConnectionsAccepted))?;
+        out.one(&m::ACCESS_DENIED, self.shell.get(C::AccessDenied))?;
         out.one(&m::ACCEPT_ERRORS, self.shell.get(C::AcceptErrors))?;
         let refused = [
             ("handshakes", C::ConnectionsRefused),
@@ -221,6 +222,7 @@ impl Scrape {
             ("heartbeat", C::HeartbeatsMissed),
             ("write_stalled", C::WritesStalled),
             ("outbox_overflow", C::OutboxOverflows),
+            ("revoked", C::SessionsRevoked),
         ];
         out.by(&m::SESSIONS_CLOSED, "reason", by(&closed))?;
         let clock = [

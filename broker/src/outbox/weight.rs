@@ -22,6 +22,7 @@ pub(super) fn weight(message: &ServerMessage) -> usize {
             ServerMessage::Answer { answer, .. } => answer_weight(answer),
             ServerMessage::Settled { refused, .. } => std::mem::size_of_val(refused.as_slice()),
             ServerMessage::Topology(topology) => topology_weight(topology),
+            ServerMessage::RegisterRefused { message, .. } => message.len(),
             ServerMessage::Peer(PeerAnswer::Heard { topology: Some(topology), .. }) => {
                 topology_weight(topology)
             }

@@ -1,8 +1,11 @@
 //! Flags that several commands share.
 
+use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use mtimer_broker::read_private;
 use mtimer_client::{Client, ClientBuilder, Destination, Key, Target, TimerId, When};
 
 use super::exit::Failure;
@@ -11,6 +14,9 @@ use super::moment;
 
 /// Who the broker is told that we are.
 pub(crate) const SOFTWARE: &str = concat!("mtimer/", env!("CARGO_PKG_VERSION"));
+
+/// Most bytes of a file with a token in it.
+const MAX_TOKEN_FILE: u64 = 4 * 1024;
 
 /// How to reach a broker.
 #[derive(Args, Clone, Debug)]
@@ -25,10 +31,8 @@ pub(crate) struct ClientArgs {
         help_heading = "Connection"
     )]
     pub(crate) broker: String,
-    /// Proof of who you are
-    #[arg(long, env = "MTIMER_TOKEN", hide_env_values = true, default_value = "", hide_default_value = true)]
-    #[arg(value_name = "TOKEN", help_heading = "Connection")]
-    pub(crate) token: String,
+    #[command(flatten)]
+    pub(crate) token: TokenArgs,
     /// How long to try to connect
     #[arg(long, value_name = "DURATION", value_parser = moment::span, default_value = "5s")]
     #[arg(help_heading = "Connection")]
@@ -41,20 +45,51 @@ pub(crate) struct ClientArgs {
     pub(crate) log: LogArgs,
 }
 
+/// The token to show to a broker.
+#[derive(Args, Clone)]
+pub(crate) struct TokenArgs {
+    /// The token to show to the broker. Other users of this machine see it in `ps`: rather give
+    /// --token-file, or the variable
+    #[arg(long, env = "MTIMER_TOKEN", hide_env_values = true, default_value = "", hide_default_value = true)]
+    #[arg(value_name = "TOKEN", help_heading = "Connection")]
+    token: String,
+    /// A file with nothing but the token in it, which only its owner and group may read; goes
+    /// before --token
+    #[arg(long, value_name = "FILE", env = "MTIMER_TOKEN_FILE", help_heading = "Connection")]
+    token_file: Option<PathBuf>,
+}
+
+/// Shows no secret.
+impl fmt::Debug for TokenArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenArgs").field("token_file", &self.token_file).finish_non_exhaustive()
+    }
+}
+
+impl TokenArgs {
+    /// Returns the token; empty if there is none.
+    pub(crate) fn read(&self) -> Result<String, Failure> {
+        let Some(file) = &self.token_file else { return Ok(self.token.clone()) };
+        let text = read_private(file, MAX_TOKEN_FILE)
+            .map_err(|error| Failure::usage(format!("the token file: {error}")))?;
+        Ok(text.trim().to_owned())
+    }
+}
+
 impl ClientArgs {
     /// Starts the log and connects.
     pub(crate) async fn connect(&self) -> Result<Client, Failure> {
         self.log.start()?;
-        Ok(self.builder().connect().await?)
+        Ok(self.builder()?.connect().await?)
     }
 
-    fn builder(&self) -> ClientBuilder {
-        Client::builder()
+    fn builder(&self) -> Result<ClientBuilder, Failure> {
+        Ok(Client::builder()
             .brokers([self.broker.clone()])
-            .token(&self.token)
+            .token(self.token.read()?)
             .software(SOFTWARE)
             .connect_timeout(self.connect_timeout)
-            .request_timeout(self.request_timeout)
+            .request_timeout(self.request_timeout))
     }
 
     /// Connects, does the work, and closes the connection in good order however the work has gone.
@@ -71,7 +106,7 @@ impl ClientArgs {
         look: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         self.log.start()?;
-        finish(self.builder().observer().connect().await?, look).await
+        finish(self.builder()?.observer().connect().await?, look).await
     }
 
     /// The same with a connection to one broker only, also if it is one of a cluster.
@@ -80,7 +115,7 @@ impl ClientArgs {
         look: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         self.log.start()?;
-        finish(self.builder().observer().one_broker(true).connect().await?, look).await
+        finish(self.builder()?.observer().one_broker(true).connect().await?, look).await
     }
 }
 

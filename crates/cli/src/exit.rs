@@ -195,6 +195,16 @@ fn of_connect(error: &ConnectError) -> Exit {
     }
 }
 
+fn of_register(error: &RegisterError) -> Exit {
+    match error {
+        RegisterError::Refused { .. } => E::Refused,
+        RegisterError::TooMany { .. }
+        | RegisterError::Concurrency { .. }
+        | RegisterError::Closed
+        | RegisterError::Observer => E::Usage,
+    }
+}
+
 macro_rules! failure_from {
     ($($error:ty => $exit:expr),* $(,)?) => { $(
         impl From<$error> for Failure {
@@ -213,7 +223,7 @@ failure_from! {
     BrokerError => of_broker,
     StartError => of_start,
     ConfigError => |_| E::Usage,
-    RegisterError => |_| E::Usage,
+    RegisterError => of_register,
     CloseError => |_| E::Unknown,
 }
 

@@ -137,6 +137,7 @@ async fn take(
         () = round.reached.cancelled() => {}
         () = closed.cancelled() => {}
         () = stop.asked() => {}
+        refused = registration.refused() => return Err(refused.into()),
     }
     let ending = registration.stop();
     tokio::pin!(ending);

@@ -7,7 +7,7 @@ use mtimer_client::{Client, ConnectError, ErrorCode};
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::args::SOFTWARE;
+use super::args::{SOFTWARE, TokenArgs};
 use super::exit::{Exit, Failure};
 use super::logging::LogArgs;
 use super::moment;
@@ -36,10 +36,8 @@ pub(crate) struct Ping {
         help_heading = "Connection"
     )]
     broker: String,
-    /// Proof of who you are
-    #[arg(long, env = "MTIMER_TOKEN", hide_env_values = true, default_value = "", hide_default_value = true)]
-    #[arg(value_name = "TOKEN", help_heading = "Connection")]
-    token: String,
+    #[command(flatten)]
+    token: TokenArgs,
     /// How long it may take altogether
     #[arg(long, value_name = "DURATION", value_parser = moment::span, default_value = "2s")]
     #[arg(help_heading = "Connection")]
@@ -67,7 +65,7 @@ impl Ping {
         // The time for all of it is what bounds the parts.
         let builder = Client::builder()
             .brokers([self.broker.clone()])
-            .token(&self.token)
+            .token(self.token.read()?)
             .software(SOFTWARE)
             .connect_timeout(Duration::ZERO)
             .request_timeout(self.timeout);

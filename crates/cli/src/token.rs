@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
-use mtimer_access::{Entry, Grant, Token, Tokens};
+use mtimer_access::{Entry, Grant, MAX_FILE_BYTES, Token, Tokens};
+use mtimer_broker::{PrivateFileError, check_private, read_private};
 use mtimer_types::Time;
 use serde_json::{Value, json};
 
@@ -95,12 +96,8 @@ impl TokenCommand {
 
 impl Create {
     fn run(self, out: Output) -> Result<(), Failure> {
-        let _lock = self.file.lock()?;
-        let mut entries = match self.file.read() {
-            Ok(tokens) => tokens.entries().to_vec(),
-            Err(Unreadable::Absent) => Vec::new(),
-            Err(Unreadable::Failed(failure)) => return Err(failure),
-        };
+        let _lock = self.file.lock(true)?;
+        let mut entries = self.file.read()?.entries().to_vec();
         let token = Token::from_random(rand::random(), rand::random());
         let expires_ms = self.expires_in.map(|span| millis(since_1970() + span));
         let entry = Entry {
@@ -138,7 +135,7 @@ impl List {
 
 impl Revoke {
     fn run(self, out: Output) -> Result<(), Failure> {
-        let _lock = self.file.lock()?;
+        let _lock = self.file.lock(false)?;
         let mut entries = self.file.read()?.entries().to_vec();
         let before = entries.len();
         entries.retain(|entry| entry.id != self.id);
@@ -153,34 +150,48 @@ impl Revoke {
     }
 }
 
-/// A tokens file that could not be read.
-enum Unreadable {
-    Absent,
-    Failed(Failure),
-}
-
 impl FileArgs {
-    fn read(&self) -> Result<Tokens, Unreadable> {
-        let text = match fs::read_to_string(&self.file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Unreadable::Absent),
-            Err(error) => return Err(Unreadable::Failed(Failure::file("read", &self.file, &error))),
-        };
-        Tokens::parse(&text).map_err(|error| Unreadable::Failed(self.invalid(&error)))
+    fn read(&self) -> Result<Tokens, Failure> {
+        let text = read_private(&self.file, MAX_FILE_BYTES as u64).map_err(|error| exposed(&error))?;
+        Tokens::parse(&text).map_err(|error| self.invalid(&error))
     }
 
     fn invalid(&self, error: &mtimer_access::InvalidTokens) -> Failure {
         Failure::usage(format!("the tokens file {} is not valid: {error}", self.file.display()))
     }
 
-    /// Keeps other commands from changing the file until it is dropped.
-    fn lock(&self) -> Result<File, Failure> {
-        let mut name = self.file.clone().into_os_string();
-        name.push(".lock");
-        let path = PathBuf::from(name);
-        let lock = private().truncate(false).open(&path).map_err(|e| Failure::file("open", &path, &e))?;
-        lock.lock().map_err(|e| Failure::file("lock", &path, &e))?;
-        Ok(lock)
+    /// Opens the file, and makes it if that is wanted. Other commands cannot change it until what
+    /// is returned is dropped.
+    fn lock(&self, create: bool) -> Result<File, Failure> {
+        loop {
+            let file = private()
+                .create(create)
+                .open(&self.file)
+                .map_err(|e| Failure::file("open", &self.file, &e))?;
+            file.lock().map_err(|e| Failure::file("lock", &self.file, &e))?;
+            check_private(&file, &self.file).map_err(|e| exposed(&e))?;
+            // Another command may have replaced it meanwhile.
+            if self.is_this(&file).map_err(|e| Failure::file("look at", &self.file, &e))? {
+                return Ok(file);
+            }
+        }
+    }
+
+    /// Says whether an open file is still the one of this name.
+    #[cfg(unix)]
+    fn is_this(&self, file: &File) -> io::Result<bool> {
+        use std::os::unix::fs::MetadataExt;
+        match fs::metadata(&self.file) {
+            Ok(there) => Ok(there.ino() == file.metadata()?.ino()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A locked file cannot be replaced here.
+    #[cfg(not(unix))]
+    fn is_this(&self, _file: &File) -> io::Result<bool> {
+        Ok(true)
     }
 
     /// Replaces the file as a whole: a broker that reads it meanwhile sees the old one or the new.
@@ -190,20 +201,13 @@ impl FileArgs {
     }
 }
 
-impl From<Unreadable> for Failure {
-    fn from(error: Unreadable) -> Self {
-        match error {
-            Unreadable::Absent => {
-                Self::new(Exit::Failed, "there is no such tokens file: make one with `mtimer token create`")
-            }
-            Unreadable::Failed(failure) => failure,
-        }
-    }
+fn exposed(error: &PrivateFileError) -> Failure {
+    Failure::usage(format!("the tokens file: {error}"))
 }
 
 fn private() -> fs::OpenOptions {
     let mut options = File::options();
-    options.create(true).write(true);
+    options.read(true).write(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options

@@ -37,7 +37,7 @@ pub enum ClientMessage {
     /// The first message of a connection, and only that.
     Hello(Hello),
     /// Offers to take callbacks of a destination. Repeating it with the same number changes the
-    /// credit.
+    /// credit. Answered only if it is refused, by [`ServerMessage::RegisterRefused`].
     Register {
         /// Chosen by the client, used in deliveries in place of the destination.
         registration: u32,
@@ -495,6 +495,15 @@ pub enum ServerMessage {
     Topology(Topology),
     /// To [`ClientMessage::Peer`].
     Peer(PeerAnswer),
+    /// To [`ClientMessage::Register`], if it is refused. The session goes on.
+    RegisterRefused {
+        /// Which.
+        registration: u32,
+        /// The kind.
+        code: ErrorCode,
+        /// For people.
+        message: String,
+    },
 }
 
 /// Why a settlement was refused.

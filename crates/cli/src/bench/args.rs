@@ -8,6 +8,7 @@ use mtimer_broker::config::Durability;
 use mtimer_client::limits::MAX_PAYLOAD_BYTES;
 
 use super::mix::Mix;
+use crate::args::TokenArgs;
 use crate::flags::one_of;
 use crate::logging::LogArgs;
 use crate::moment::span;
@@ -325,10 +326,8 @@ pub(crate) struct Common {
     /// told then
     #[arg(long, value_name = "PID", value_delimiter = ',', requires = "broker", help_heading = "Connection")]
     pub(super) broker_pid: Vec<u32>,
-    /// Proof of who you are, for --broker
-    #[arg(long, env = "MTIMER_TOKEN", hide_env_values = true, default_value = "", hide_default_value = true)]
-    #[arg(value_name = "TOKEN", help_heading = "Connection")]
-    pub(super) token: String,
+    #[command(flatten)]
+    pub(super) token: TokenArgs,
     #[command(flatten)]
     pub(super) log: LogArgs,
     /// Flags for the broker of one's own: see mtimer broker --help

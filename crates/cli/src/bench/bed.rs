@@ -280,7 +280,7 @@ async fn begin(common: &Common, partitions: Option<u16>) -> Result<(Option<Own>,
 
 async fn connect(addresses: impl Iterator<Item = String>, common: &Common) -> Result<Client, Failure> {
     let client = Client::builder().brokers(addresses).software(concat!("mtimer/", env!("CARGO_PKG_VERSION")));
-    Ok(client.token(&common.token).request_timeout(PATIENCE).connect().await?)
+    Ok(client.token(common.token.read()?).request_timeout(PATIENCE).connect().await?)
 }
 
 /// The clock that tells lateness: to the microsecond where the brokers are on this machine.

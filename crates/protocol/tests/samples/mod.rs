@@ -367,6 +367,11 @@ pub fn from_server() -> Vec<(&'static str, ServerMessage)> {
         ("topology", ServerMessage::Topology(topology())),
     ]);
     all.extend(peer_answers());
+    let (registration, code) = (1, ErrorCode::Unauthorized);
+    all.push((
+        "register-refused",
+        ServerMessage::RegisterRefused { registration, code, message: "no".into() },
+    ));
     all
 }
 

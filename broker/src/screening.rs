@@ -1,0 +1,49 @@
+//! What becomes of a message of a session with a token: allowed, answered with a refusal, or the end
+//! of the session.
+//!
+//! Not in here: what a message needs ([`mtimer_access::needs`]), sockets.
+
+use mtimer_access::{Principal, denied_ops, needs};
+use mtimer_protocol::{ClientMessage, ErrorCode, QueryAnswer, ServerMessage, SettleRefusal};
+
+/// A message, and the operations of it that are refused: their places, ascending, and why.
+pub(crate) type Allowed = (ClientMessage, Vec<(usize, String)>);
+
+/// The result of looking at one message.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Screened {
+    /// Goes on, all of it or some operations of it.
+    Allowed(Allowed),
+    /// Refused, with this answer if its kind has one.
+    Answered(Option<ServerMessage>),
+    /// Refused, and no message but the end of the session can say so.
+    Refused(String),
+}
+
+/// Checks whether a message is allowed.
+pub(crate) fn screen_message(who: &Principal, message: ClientMessage) -> Screened {
+    if let ClientMessage::Request(request) = &message {
+        let denied = denied_ops(who, request);
+        return Screened::Allowed((message, denied));
+    }
+    let Err(denied) = needs::of_message(&message).check(who) else {
+        return Screened::Allowed((message, Vec::new()));
+    };
+    let (code, text) = (ErrorCode::Unauthorized, denied.to_string());
+    match message {
+        ClientMessage::Query { corr, .. } => {
+            let answer = QueryAnswer::Failed { code, message: text };
+            Screened::Answered(Some(ServerMessage::Answer { corr, answer }))
+        }
+        ClientMessage::Register { registration, .. } => {
+            Screened::Answered(Some(ServerMessage::RegisterRefused { registration, code, message: text }))
+        }
+        // Whoever may take no callbacks has none to settle.
+        ClientMessage::Settle(settlements) => {
+            let refused = settlements.into_iter().map(|s| (s.id, SettleRefusal::NotYours)).collect();
+            Screened::Answered(Some(ServerMessage::Settled { accepted: 0, refused }))
+        }
+        ClientMessage::Extend { .. } => Screened::Answered(None),
+        _ => Screened::Refused(text),
+    }
+}
