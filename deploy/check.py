@@ -41,7 +41,7 @@ STOP = STOP_BESIDES + seconds(re.search(r'^#drain-timeout = "(.*)"', text("mtime
 
 def variables(file, names):
     for name in names:
-        known = VARIABLES | {"MTIMER_BROKER", "MTIMER_CONFIG", "MTIMER_TOKEN"}
+        known = VARIABLES | {"MTIMER_BROKER", "MTIMER_CONFIG", "MTIMER_TOKEN", "MTIMER_TOKEN_FILE"}
         check(file, not name.startswith("MTIMER_") or name in known, f"{name} is not a setting of the broker")
 
 

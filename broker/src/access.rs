@@ -147,9 +147,9 @@ impl Access {
         }
     }
 
-    /// Whether a token is asked for.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.tokens.is_some()
+    /// Whether it was wanted that everybody may do everything, also from other machines.
+    pub(crate) fn is_insecure(&self) -> bool {
+        self.options.insecure && self.tokens.is_none()
     }
 
     /// This broker's own token, for other brokers.

@@ -126,11 +126,10 @@ async fn begin(
     }
     let listener = socket.listen(BACKLOG).map_err(listen_error)?;
     let web = Web::start(options.http, &access)?;
-    if !local.ip().is_loopback() && !access.is_closed() {
+    if access.is_insecure() {
         tracing::warn!(
             %local,
-            "insecure: listening beyond this machine; connections are neither authenticated nor encrypted: \
-             trusted networks only"
+            "insecure: connections are neither authenticated nor encrypted: trusted networks only"
         );
     }
     let counters = Arc::new(Counters::default());
@@ -346,7 +345,7 @@ impl Web {
     fn listen(&mut self, addr: SocketAddr, answered_from: Sources, access: &Arc<Access>) -> io::Result<()> {
         let listener = bind(addr)?.listen(HTTP_BACKLOG)?;
         let local = listener.local_addr()?;
-        if !local.ip().is_loopback() && !access.is_closed() {
+        if !local.ip().is_loopback() && access.is_insecure() {
             tracing::warn!(
                 %local,
                 "metrics are served beyond this machine, to anybody: they name destinations; trusted networks only"

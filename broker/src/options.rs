@@ -209,9 +209,7 @@ impl BrokerOptions {
             None => Ok(()),
             Some((option, addr)) => Err(InvalidOptions {
                 option,
-                value: format!(
-                    "{addr}, where others than this machine reach it, and nobody has to show a token"
-                ),
+                value: format!("{addr}, which other machines reach without a token"),
                 allowed: "an address of this machine only, such as 127.0.0.1:7400".to_owned(),
                 fix: "set tokens to a file made with `mtimer token create`, or insecure on a trusted network",
             }),

@@ -293,7 +293,7 @@ impl Shared {
             group = inbox.dest.group(),
             app = inbox.dest.app(),
             ?code,
-            message,
+            reason = message,
             "the broker refused a registration"
         );
         inbox.refuse(RegisterError::Refused { code, message });

@@ -111,6 +111,7 @@ settings! {
     /// A file with nothing but this broker's own token in it, which it shows to other brokers
     peer_token_file: PathBuf,
     /// Listen beyond this machine without tokens: anybody who gets there may do everything
+    /// [default: false]
     insecure: bool,
     /// Destinations that have metrics of their own; the others are counted together
     metrics_destinations: usize,

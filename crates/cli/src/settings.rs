@@ -70,7 +70,7 @@ mod tests {
             .collect();
         let tls = ["redis-tls-ca", "redis-tls-cert", "redis-tls-key"];
         let without_default =
-            [&["advertise", "redis"], &tls[..], &["replicas", "replicas-within", "partitions"]];
+            [&["tokens", "peer-token-file", "advertise", "redis"], &tls[..], &["replicas", "replicas-within", "partitions"]];
         assert_eq!(without, without_default.concat());
     }
 }

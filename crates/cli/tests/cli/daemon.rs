@@ -34,11 +34,12 @@ fn people_are_told_what_to_type_next() {
 }
 
 /// What a broker that listens there has logged by the time it is ready; and the address.
-fn logged_at_start(listen: &str) -> (String, String) {
+fn logged_at_start(listen: &str, flags: &[&str]) -> (String, String) {
     let data = tempfile::tempdir().unwrap();
     let log = data.path().join("log");
     let timers = data.path().join("timers");
-    let args = ["broker", "--json", "--insecure", "--listen", listen, "--data", timers.to_str().unwrap()];
+    let args = ["broker", "--json", "--listen", listen, "--data", timers.to_str().unwrap()];
+    let args = [&args, flags].concat();
     let mut broker = Running::logging_to(std::fs::File::create(&log).unwrap(), &args);
     let ready: Value = serde_json::from_str(&broker.line()).unwrap();
     broker.signal("TERM");
@@ -47,16 +48,22 @@ fn logged_at_start(listen: &str) -> (String, String) {
 }
 
 #[test]
-fn listening_beyond_this_machine_is_warned_of() {
+fn insecure_is_warned_of_at_every_start() {
     const WARNING: &str = "connections are neither authenticated nor encrypted: trusted networks only";
-    let (log, address) = logged_at_start("0.0.0.0:0");
-    let warnings: Vec<&str> = log.lines().filter(|line| line.contains(WARNING)).collect();
-    assert!(
-        matches!(warnings[..], [line] if line.contains("WARN") && line.contains(&address)),
-        "{address}: {log}"
-    );
-    let (log, _) = logged_at_start("127.0.0.1:0");
+    for listen in ["0.0.0.0:0", "127.0.0.1:0"] {
+        let (log, address) = logged_at_start(listen, &["--insecure"]);
+        let warnings: Vec<&str> = log.lines().filter(|line| line.contains(WARNING)).collect();
+        assert!(
+            matches!(warnings[..], [line] if line.contains("WARN") && line.contains(&address)),
+            "{address}: {log}"
+        );
+    }
+    let (log, _) = logged_at_start("127.0.0.1:0", &[]);
     assert!(!log.contains("WARN"), "{log}");
+    let data = tempfile::tempdir().unwrap();
+    let args = ["broker", "--listen", "0.0.0.0:0", "--data", data.path().to_str().unwrap()];
+    let refused = run(&args).code(2).err;
+    assert!(refused.contains("mtimer token create") && refused.contains("insecure"), "{refused}");
 }
 
 #[test]

@@ -135,6 +135,11 @@ impl Running {
         Self::spawn(mtimer(args))
     }
 
+    /// The same of a command with settings of its own.
+    pub(crate) fn spawn_logging_to(log: std::fs::File, command: Command) -> Self {
+        Self::spawn_with(command, log.into())
+    }
+
     /// One whose standard error goes to a file.
     pub(crate) fn logging_to(log: std::fs::File, args: &[&str]) -> Self {
         Self::spawn_with(mtimer(args), log.into())

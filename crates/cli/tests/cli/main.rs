@@ -13,4 +13,6 @@ mod listen;
 mod redis;
 mod repair;
 mod shell;
+mod token;
+mod token_broker;
 mod usage;

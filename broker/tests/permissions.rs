@@ -1,0 +1,175 @@
+//! What a token with one verb can do over TCP and over HTTP, at a real broker.
+
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use mtimer_access::{Entry, Token, Tokens, Verb};
+use mtimer_broker::{AccessOptions, Broker, BrokerOptions, HttpListen};
+use mtimer_protocol::{
+    ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role, ServerMessage,
+    SettleRefusal, Settlement,
+};
+use mtimer_types::{Epoch, HandlerOutcome, Key, Target, Time};
+use support::{Client, broker, count, dest, hello, options, schedule, timer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// The number of the token that has this verb on `*`, and no other.
+fn number(verb: Verb) -> u8 {
+    verb as u8 + 1
+}
+
+fn token(n: u8) -> Token {
+    Token::from_random([n; 8], [n; 32])
+}
+
+/// A broker with one token for each verb.
+async fn one_token_each(path: &Path) -> Broker {
+    let entry = |verb: Verb| Entry {
+        id: token(number(verb)).id().to_owned(),
+        name: verb.to_string(),
+        sha256: token(number(verb)).hash(),
+        expires_ms: None,
+        grants: vec![format!("{verb}:*").parse().unwrap()],
+    };
+    let tokens = Tokens::new(Verb::ALL.into_iter().map(entry).collect()).unwrap();
+    std::fs::write(path, tokens.to_toml()).unwrap();
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let access = AccessOptions { tokens: Some(path.to_owned()), ..AccessOptions::default() };
+    let http = HttpListen::At(SocketAddr::from(([127, 0, 0, 1], 0)));
+    broker(BrokerOptions { access, http, ..options() }).await
+}
+
+async fn with_verb(broker: &Broker, verb: Verb) -> Client {
+    let mut client = Client::connect(broker).await;
+    client.shake_hands(Hello { token: token(number(verb)).reveal(), ..hello() }).await;
+    client
+}
+
+/// Whether the operation is allowed.
+async fn allows_op(client: &mut Client, op: RequestOp) -> bool {
+    let reply = client.request(vec![op]).await.remove(0);
+    !matches!(reply, OpReply::Failed { code: ErrorCode::Unauthorized, .. })
+}
+
+async fn allows_query(client: &mut Client, query: Query) -> bool {
+    let answer = client.query(query).await;
+    !matches!(answer, QueryAnswer::Failed { code: ErrorCode::Unauthorized, .. })
+}
+
+/// A refusal comes before the answer to a ping that was sent later.
+async fn allows_register(client: &mut Client) -> bool {
+    client.register(9, "unused", 1).await;
+    client.send(&ClientMessage::Ping(9)).await;
+    loop {
+        match client.next().await.unwrap() {
+            ServerMessage::RegisterRefused { registration: 9, .. } => return false,
+            ServerMessage::Pong(9, _) => return true,
+            _ => {}
+        }
+    }
+}
+
+/// The outcome of no delivery is late for whoever may settle, and not theirs for others.
+async fn allows_settle(client: &mut Client) -> bool {
+    let id = timer("unused", 60_000, b"").id;
+    let outcome = HandlerOutcome::Fail { error: String::new() };
+    client.send(&ClientMessage::Settle(vec![Settlement { id, epoch: Epoch(1), attempt: 1, outcome }])).await;
+    match client.settled().await {
+        (0, refused) if refused == [(id, SettleRefusal::NotYours)] => false,
+        (0, refused) if refused == [(id, SettleRefusal::Late)] => true,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn each_verb_opens_its_own_requests_and_no_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = one_token_each(&dir.path().join("tokens.toml")).await;
+    for verb in Verb::ALL {
+        let client = &mut with_verb(&broker, verb).await;
+        let new = timer("app", 60_000, b"");
+        let cancel = |target| RequestOp::Cancel { target, request: 1 };
+        let by_key = || Target::Key(dest("app"), Key::new("k").unwrap());
+        let reschedule = |target| RequestOp::Reschedule { target, due: Time::from_ms(1 << 41), request: 1 };
+        for (op, needed) in [
+            (schedule(&new), Verb::Schedule),
+            (cancel(by_key()), Verb::Cancel),
+            (cancel(new.id.into()), Verb::Cancel),
+            (reschedule(by_key()), Verb::Cancel),
+            (reschedule(new.id.into()), Verb::Cancel),
+            (RequestOp::Replay { id: new.id }, Verb::Operate),
+            (RequestOp::Purge { id: new.id }, Verb::Operate),
+        ] {
+            let what = format!("{op:?} with {verb}");
+            assert_eq!(allows_op(client, op).await, verb == needed, "{what}");
+        }
+        let drain = Query::Drain { broker: "127.0.0.1:1".to_owned(), drain: true };
+        for (query, needed) in [
+            (Query::Get(by_key()), Verb::Read),
+            (Query::Get(new.id.into()), Verb::Read),
+            (Query::Dead { group: None, app: None, cursor: None, limit: 1 }, Verb::Read),
+            (Query::Unconfirmed { cursor: None, limit: 1 }, Verb::Read),
+            (Query::Status, Verb::Read),
+            (Query::Cluster, Verb::Read),
+            (Query::Broker, Verb::Read),
+            (drain, Verb::Operate),
+        ] {
+            let what = format!("{query:?} with {verb}");
+            assert_eq!(allows_query(client, query).await, verb == needed, "{what}");
+        }
+        assert_eq!(allows_register(client).await, verb == Verb::Register, "register with {verb}");
+        assert_eq!(allows_settle(client).await, verb == Verb::Register, "settle with {verb}");
+    }
+    assert_eq!(count(&broker, "auth_refused_total").await, 0);
+    assert!(count(&broker, "access_denied_total").await > 0);
+}
+
+#[tokio::test]
+async fn only_the_verb_broker_lets_a_session_in_as_a_broker() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = one_token_each(&dir.path().join("tokens.toml")).await;
+    for verb in Verb::ALL {
+        for role in [Role::Client, Role::Observer, Role::Broker] {
+            let mut client = Client::connect(&broker).await;
+            let hello = Hello { role, token: token(number(verb)).reveal(), ..hello() };
+            client.send(&ClientMessage::Hello(hello)).await;
+            let is_in = matches!(client.next().await, Some(ServerMessage::Welcome(_)));
+            assert_eq!(is_in, role != Role::Broker || verb == Verb::Broker, "{role:?} with {verb}");
+        }
+    }
+}
+
+async fn get(broker: &Broker, path: &str, header: &str) -> (u16, String) {
+    let mut socket = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n{header}\r\n");
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await.unwrap();
+    (answer.split(' ').nth(1).unwrap().parse().unwrap(), answer)
+}
+
+#[tokio::test]
+async fn metrics_are_for_those_who_may_read_and_probes_for_everybody() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = one_token_each(&dir.path().join("tokens.toml")).await;
+    let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(get(&broker, path, "").await.0, 200);
+    }
+    for header in [String::new(), bearer("nonsense"), bearer(&token(99).reveal())] {
+        let (status, answer) = get(&broker, "/metrics", &header).await;
+        assert_eq!(status, 401, "{answer}");
+        assert!(answer.to_lowercase().contains("www-authenticate: bearer"), "{answer}");
+        assert!(!answer.contains("mtimer_sessions"), "{answer}");
+    }
+    for verb in Verb::ALL {
+        let (status, answer) = get(&broker, "/metrics", &bearer(&token(number(verb)).reveal())).await;
+        assert_eq!(status, if verb == Verb::Read { 200 } else { 403 }, "{verb}: {answer}");
+        assert_eq!(answer.contains("mtimer_sessions"), verb == Verb::Read, "{verb}");
+    }
+}

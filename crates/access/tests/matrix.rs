@@ -1,0 +1,175 @@
+//! What each request needs, as a table: every kind of message against every verb on every kind of
+//! pattern.
+
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mtimer_access::{Grant, Principal, Verb, needs};
+use mtimer_protocol::{
+    BrokerLoad, ClientMessage, Heartbeat, Hello, MAGIC, PeerRequest, Query, RequestOp, Role, Settlement,
+    VERSION,
+};
+use mtimer_types::{
+    Destination, Epoch, HandlerOutcome, Key, KeyPolicy, Mode, Target, Term, Time, Timer, TimerId,
+};
+
+/// Where a verb is granted, in the order of the columns below. All requests are about shop/orders.
+const PATTERNS: [&str; 4] = ["shop/orders", "shop/*", "*", "bank/pay"];
+
+const ON_DEST: [bool; 4] = [true, true, true, false];
+const EVERYWHERE: [bool; 4] = [false, false, true, false];
+const ANYWHERE: [bool; 4] = [true, true, true, true];
+
+fn dest() -> Destination {
+    Destination::new("shop", "orders").unwrap()
+}
+
+fn id() -> TimerId {
+    TimerId::from_u128(7)
+}
+
+fn by_key() -> Target {
+    Target::Key(dest(), Key::new("k").unwrap())
+}
+
+fn schedule() -> RequestOp {
+    let timer = Timer {
+        id: id(),
+        dest: dest(),
+        key: None,
+        due: Time::ZERO,
+        mode: Mode::AtLeastOnce,
+        deadline: None,
+        callback_timeout_ms: None,
+        retry: None,
+        payload: Bytes::new(),
+    };
+    RequestOp::Schedule { timer: Arc::new(timer), policy: KeyPolicy::Create }
+}
+
+fn heartbeat() -> Heartbeat {
+    Heartbeat {
+        cluster: String::new(),
+        partitions: 1,
+        address: "b:1".to_owned(),
+        incarnation: 1,
+        software: String::new(),
+        weight: 1,
+        seq: 1,
+        heard: 0,
+        term: Term(1),
+        topology: (Term(0), 0),
+        stopping: false,
+        owned: Vec::new(),
+        unreachable: Vec::new(),
+        load: BrokerLoad::default(),
+    }
+}
+
+/// Operations of a request: the verb, and on which patterns it is enough.
+fn operations() -> Vec<(RequestOp, Verb, [bool; 4])> {
+    let cancel = |target| RequestOp::Cancel { target, request: 1 };
+    let reschedule = |target| RequestOp::Reschedule { target, due: Time::ZERO, request: 1 };
+    vec![
+        (schedule(), Verb::Schedule, ON_DEST),
+        (cancel(by_key()), Verb::Cancel, ON_DEST),
+        (cancel(id().into()), Verb::Cancel, EVERYWHERE),
+        (reschedule(by_key()), Verb::Cancel, ON_DEST),
+        (reschedule(id().into()), Verb::Cancel, EVERYWHERE),
+        (RequestOp::Replay { id: id() }, Verb::Operate, EVERYWHERE),
+        (RequestOp::Purge { id: id() }, Verb::Operate, EVERYWHERE),
+    ]
+}
+
+/// Messages that need a verb.
+fn messages() -> Vec<(ClientMessage, Verb, [bool; 4])> {
+    let query = |query| ClientMessage::Query { corr: 1, query };
+    let outcome = HandlerOutcome::Ok;
+    let settlement = Settlement { id: id(), epoch: Epoch(1), attempt: 1, outcome };
+    let dead = Query::Dead { group: None, app: None, cursor: None, limit: 1 };
+    vec![
+        (ClientMessage::Register { registration: 1, dest: dest(), credit: 1 }, Verb::Register, ON_DEST),
+        (ClientMessage::Settle(vec![settlement]), Verb::Register, ANYWHERE),
+        (ClientMessage::Extend { id: id(), epoch: Epoch(1), attempt: 1, by_ms: 1 }, Verb::Register, ANYWHERE),
+        (query(Query::Get(by_key())), Verb::Read, ON_DEST),
+        (query(Query::Get(id().into())), Verb::Read, ANYWHERE),
+        (query(dead), Verb::Read, ANYWHERE),
+        (query(Query::Unconfirmed { cursor: None, limit: 1 }), Verb::Read, ANYWHERE),
+        (query(Query::Status), Verb::Read, EVERYWHERE),
+        (query(Query::Cluster), Verb::Read, EVERYWHERE),
+        (query(Query::Broker), Verb::Read, EVERYWHERE),
+        (query(Query::Drain { broker: "b:1".to_owned(), drain: true }), Verb::Operate, EVERYWHERE),
+        (ClientMessage::Peer(PeerRequest::Heartbeat(heartbeat())), Verb::Broker, EVERYWHERE),
+    ]
+}
+
+/// A token with one verb on one pattern; `None` if there can be none.
+fn holder(verb: Verb, pattern: &str) -> Option<Principal> {
+    let grant: Grant = format!("{verb}:{pattern}").parse().ok()?;
+    Some(Principal::new("t", &[grant]))
+}
+
+fn check_row(what: &str, need: needs::Need<'_>, needed: Verb, enough: [bool; 4]) {
+    for verb in Verb::ALL {
+        for (pattern, enough) in PATTERNS.into_iter().zip(enough) {
+            let Some(who) = holder(verb, pattern) else {
+                assert_eq!(verb, Verb::Broker, "only broker is bound to a pattern");
+                continue;
+            };
+            let expected = verb == needed && enough;
+            assert_eq!(need.check(&who).is_ok(), expected, "{what} with {verb} on {pattern}");
+        }
+    }
+    assert!(need.check(&Principal::new("t", &[])).is_err(), "{what} without a grant");
+}
+
+#[test]
+fn every_operation_needs_its_verb() {
+    for (op, verb, enough) in operations() {
+        check_row(&format!("{op:?}"), needs::of_op(&op), verb, enough);
+    }
+}
+
+#[test]
+fn every_message_needs_its_verb() {
+    for (message, verb, enough) in messages() {
+        check_row(&format!("{message:?}"), needs::of_message(&message), verb, enough);
+    }
+}
+
+#[test]
+fn what_changes_nothing_needs_a_token_only() {
+    let nobody = Principal::new("t", &[]);
+    let hello = Hello {
+        magic: MAGIC,
+        min_version: VERSION,
+        max_version: VERSION,
+        client: 1,
+        software: String::new(),
+        token: String::new(),
+        role: Role::Client,
+    };
+    for message in [
+        ClientMessage::Hello(hello),
+        ClientMessage::Ping(1),
+        ClientMessage::Pong(1),
+        ClientMessage::Goodbye,
+        ClientMessage::Unregister { registration: 1 },
+    ] {
+        assert_eq!(needs::of_message(&message).check(&nobody), Ok(()), "{message:?}");
+    }
+}
+
+#[test]
+fn only_a_broker_says_hello_as_a_broker() {
+    let nobody = Principal::new("t", &[]);
+    for role in [Role::Client, Role::Observer] {
+        assert_eq!(needs::of_role(role).check(&nobody), Ok(()));
+    }
+    for verb in Verb::ALL {
+        let who = holder(verb, "*").unwrap();
+        assert_eq!(needs::of_role(Role::Broker).check(&who).is_ok(), verb == Verb::Broker, "{verb}");
+    }
+}

@@ -1,0 +1,127 @@
+//! token create, list, revoke: what they print, and what becomes of the file.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::{Ended, end, mtimer, run};
+
+/// A folder with a tokens file.
+pub(crate) struct TokensFile {
+    pub(crate) dir: TempDir,
+}
+
+impl TokensFile {
+    pub(crate) fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.path().join("tokens.toml")
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Ended {
+        let path = self.path();
+        run(&[&["token"], args, &["--file", path.to_str().unwrap()]].concat())
+    }
+
+    /// Makes a token; returns what is shown of it.
+    pub(crate) fn create(&self, name: &str, grant: &str) -> Value {
+        self.run(&["create", "--json", "--name", name, "--grant", grant]).ok().json()
+    }
+
+    /// The same with the secret in a private file, whose path it returns.
+    pub(crate) fn create_in_file(&self, name: &str, grant: &str) -> (String, PathBuf) {
+        let made = self.create(name, grant);
+        let path = self.dir.path().join(name);
+        write_private(&path, made["token"].as_str().unwrap());
+        (made["id"].as_str().unwrap().to_owned(), path)
+    }
+
+    fn mode(&self) -> u32 {
+        fs::metadata(self.path()).unwrap().permissions().mode() & 0o777
+    }
+}
+
+/// Puts a text where no one else can read it, all of it at once.
+pub(crate) fn write_private(path: &std::path::Path, text: &str) {
+    let new = path.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::set_permissions(&new, PermissionsExt::from_mode(0o600)).unwrap();
+    fs::rename(new, path).unwrap();
+}
+
+#[test]
+fn a_token_is_shown_once_and_only_its_hash_is_kept() {
+    let file = TokensFile::new();
+    let args = ["create", "--name", "shop", "--grant", "schedule,cancel:shop/*", "--grant", "read:*"];
+    let token = file.run(&args).ok().out.trim().to_owned();
+    let (prefix, secret) = token.rsplit_once('_').unwrap();
+    assert_eq!((prefix.len(), secret.len()), (23, 64), "{token}");
+    let id = prefix.trim_start_matches("mtimer_");
+    let text = fs::read_to_string(file.path()).unwrap();
+    assert!(text.contains(id) && !text.contains(secret), "{text}");
+    assert_eq!(file.mode(), 0o600);
+    let listed = file.run(&["list"]).ok().out;
+    assert_eq!(listed.trim(), format!("{id}  shop  schedule,cancel:shop/* read:*  does not expire"));
+    let second = file.run(&["create", "--json", "--name", "b", "--grant", "broker:*", "--expires-in", "1h"]);
+    let second = second.ok().json();
+    assert!(second["expires_ms"].is_u64(), "{second}");
+    assert_eq!(file.run(&["list", "--json"]).ok().lines().len(), 2);
+    assert_eq!(file.run(&["revoke", id]).ok().out.trim(), format!("revoked {id}"));
+    file.run(&["revoke", id]).code(5);
+    let left = file.run(&["list", "--json"]).ok().lines();
+    assert!(left.len() == 1 && left[0]["id"] == second["id"] && left[0].get("token").is_none(), "{left:?}");
+    let files: Vec<_> = fs::read_dir(file.dir.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
+    assert_eq!(files, ["tokens.toml"], "nothing else is left behind");
+}
+
+#[test]
+fn commands_at_the_same_time_lose_no_token() {
+    let file = TokensFile::new();
+    std::thread::scope(|scope| {
+        for n in 0..8 {
+            let file = &file;
+            scope.spawn(move || file.create(&format!("t{n}"), "read:*"));
+        }
+    });
+    assert_eq!(file.run(&["list", "--json"]).ok().lines().len(), 8);
+}
+
+#[test]
+fn files_that_others_can_reach_are_refused() {
+    let file = TokensFile::new();
+    let (_, secret) = file.create_in_file("shop", "read:*");
+    fs::set_permissions(file.path(), PermissionsExt::from_mode(0o644)).unwrap();
+    let create = ["create", "--name", "x", "--grant", "read:*"];
+    for args in [&create[..], &["list"], &["revoke", "0000000000000000"]] {
+        let refused = file.run(args).code(2).err;
+        assert!(refused.contains("mode 0644") && refused.contains("chmod 600"), "{refused}");
+    }
+    let tokens = file.path();
+    let data = file.dir.path().join("data");
+    let broker = ["broker", "--tokens", tokens.to_str().unwrap(), "--listen", "127.0.0.1:0"];
+    let broker = [&broker[..], &["--data", data.to_str().unwrap()]].concat();
+    assert!(run(&broker).code(2).err.contains("mode 0644"));
+    fs::set_permissions(&secret, PermissionsExt::from_mode(0o640)).unwrap();
+    let ping = ["ping", "--broker", "127.0.0.1:1", "--token-file", secret.to_str().unwrap()];
+    run(&ping).code(3);
+    fs::set_permissions(&secret, PermissionsExt::from_mode(0o604)).unwrap();
+    let refused = run(&ping).code(2).err;
+    assert!(refused.contains("the token file") && refused.contains("mode 0604"), "{refused}");
+}
+
+#[test]
+fn help_says_who_sees_a_token() {
+    let help = run(&["schedule", "--help"]).ok().out;
+    assert!(
+        help.contains("--token-file") && help.contains("`ps`") && help.contains("MTIMER_TOKEN"),
+        "{help}"
+    );
+    let mut command = mtimer(&["ping", "--help"]);
+    command.env("MTIMER_TOKEN", "PLANTED");
+    assert!(!end(command, b"").ok().out.contains("PLANTED"));
+}

@@ -1,0 +1,210 @@
+//! A broker with tokens: rotation under load, reload, roles in a cluster, and secrets that are
+//! shown nowhere.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use mtimer_store_redis::test_support::{Server, ServerOptions};
+use serde_json::Value;
+
+use crate::harness::{Ended, Running, end, mtimer, run, wait_for};
+use crate::token::{TokensFile, write_private};
+
+/// A broker that asks for tokens.
+struct Guarded {
+    running: Running,
+    addr: String,
+    log: PathBuf,
+}
+
+impl Guarded {
+    fn start(file: &TokensFile) -> Self {
+        let (tokens, data) = (file.path(), file.dir.path().join("data"));
+        let args = ["broker", "--json", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
+        Self::spawn(file, mtimer(&[&args[..], &["--tokens", tokens.to_str().unwrap()]].concat()))
+    }
+
+    fn spawn(file: &TokensFile, command: std::process::Command) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let log = file.dir.path().join(format!("log-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        let mut running = Running::spawn_logging_to(File::create(&log).unwrap(), command);
+        let line = running.line();
+        let ready: Value = serde_json::from_str(&line)
+            .unwrap_or_else(|e| panic!("{e}: {line:?} {}", fs::read_to_string(&log).unwrap()));
+        let addr = ready["listening"].as_str().unwrap().to_owned();
+        Self { running, addr, log }
+    }
+
+    fn run(&self, token: &Path, args: &[&str]) -> Ended {
+        let more = ["--broker", &self.addr, "--token-file", token.to_str().unwrap()];
+        run(&[args, &more].concat())
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// How many times it has read the tokens again.
+    fn reloads(&self) -> usize {
+        self.log().matches("the tokens were read again").count()
+    }
+}
+
+const SCHEDULE: [&str; 7] = ["schedule", "--group", "g", "--app", "a", "--in", "1h"];
+
+#[test]
+fn a_token_is_replaced_under_load_without_a_failed_call() {
+    let file = TokensFile::new();
+    let (first, token) = file.create_in_file("shop", "schedule,register:g/*");
+    let broker = Guarded::start(&file);
+    let (calls, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let more_calls = |n: u64| {
+        let before = calls.load(Ordering::Relaxed);
+        wait_for("more calls", || (calls.load(Ordering::Relaxed) >= before + n).then_some(()));
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                broker.run(&token, &SCHEDULE).ok();
+                calls.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        more_calls(2);
+        let (_, second) = file.create_in_file("shop-new", "schedule,register:g/*");
+        wait_for("let in with the second token", || (broker.run(&second, &["ping"]).code == 0).then_some(()));
+        // Both are valid now. Calls that begin from here on show the second one.
+        let old = file.dir.path().join("old");
+        fs::copy(&token, &old).unwrap();
+        write_private(&token, &fs::read_to_string(&second).unwrap());
+        more_calls(2);
+        file.run(&["revoke", &first]).ok();
+        broker.running.signal("HUP");
+        wait_for("refused with the first token", || (broker.run(&old, &["ping"]).code == 4).then_some(()));
+        more_calls(2);
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn tokens_are_read_again_on_hup_and_when_the_file_changes() {
+    let file = TokensFile::new();
+    let (_, _) = file.create_in_file("first", "read:*");
+    let broker = Guarded::start(&file);
+    assert_eq!(broker.reloads(), 0);
+    // The file is the same: nothing but the signal can be the reason.
+    broker.running.signal("HUP");
+    wait_for("read again on HUP", || (broker.reloads() == 1).then_some(()));
+    // No signal: nothing but the change can be the reason.
+    let (_, second) = file.create_in_file("second", "read:*");
+    wait_for("read again on change", || (broker.reloads() == 2).then_some(()));
+    broker.run(&second, &["status"]).ok();
+    // One that is not valid changes nothing.
+    write_private(&file.path(), "nonsense");
+    broker.running.signal("HUP");
+    wait_for("told of", || broker.log().contains("the tokens were not read again").then_some(()));
+    broker.run(&second, &["status"]).ok();
+}
+
+#[test]
+fn a_listener_without_the_verb_is_told_so() {
+    let file = TokensFile::new();
+    let (_, token) = file.create_in_file("shop", "register:g/a");
+    let broker = Guarded::start(&file);
+    let refused = broker.run(&token, &["listen", "--group", "g", "--app", "b"]).code(4).err;
+    assert!(
+        refused.contains("may not register on g/b") && refused.contains("--grant register:g/b"),
+        "{refused}"
+    );
+}
+
+/// Flags of a broker of a cluster.
+fn of_cluster(redis: &str, file: &TokensFile, more: &[&str]) -> std::process::Command {
+    let tokens = file.path();
+    let args = ["broker", "--json", "--listen", "127.0.0.1:0", "--redis", redis, "--log-level", "debug"];
+    mtimer(&[&args[..], &["--tokens", tokens.to_str().unwrap()], more].concat())
+}
+
+#[test]
+fn brokers_show_their_token_to_each_other() {
+    let redis = Server::start_with(ServerOptions::default());
+    let file = TokensFile::new();
+    let (_, peer) = file.create_in_file("brokers", "broker,read:*");
+    let (_, stranger) = file.create_in_file("stranger", "read:*");
+    let url = redis.url();
+    let with = |token: &Path| {
+        let command = of_cluster(&url, &file, &["--peer-token-file", token.to_str().unwrap()]);
+        Guarded::spawn(&file, command)
+    };
+    let ready = |broker: &Guarded| broker.run(&peer, &["ping", "--ready"]).code;
+    let first = with(&peer);
+    wait_for("a leader", || (ready(&first) == 0).then_some(()));
+    let second = with(&peer);
+    wait_for("joined", || (ready(&second) == 0).then_some(()));
+    let third = with(&stranger);
+    wait_for("refused", || {
+        first
+            .log()
+            .contains("may not broker")
+            .then_some(())
+            .or_else(|| second.log().contains("may not broker").then_some(()))
+    });
+    assert_eq!(ready(&third), 13);
+    // Without a token of its own none starts.
+    let refused = end(of_cluster(&url, &file, &[]), b"").code(2).err;
+    assert!(refused.contains("peer-token-file") && refused.contains("MTIMER_PEER_TOKEN"), "{refused}");
+}
+
+#[test]
+fn secrets_are_shown_nowhere() {
+    const PASSWORD: &str = "PLANTEDpassword";
+    let options = ServerOptions {
+        extra: vec!["--requirepass".to_owned(), PASSWORD.to_owned()],
+        ..ServerOptions::default()
+    };
+    let redis = Server::start_with(options);
+    let url = redis.url().replace("redis://", &format!("redis://:{PASSWORD}@"));
+    let file = TokensFile::new();
+    let peer = file.create("brokers", "broker,read:*")["token"].as_str().unwrap().to_owned();
+    let (_, reader) = file.create_in_file("reader", "read,operate:*");
+    let unknown = format!("mtimer_0123456789abcdef_{}", "5e".repeat(32));
+    let other = file.dir.path().join("unknown");
+    write_private(&other, &unknown);
+    let guarded = |more: &[&str]| {
+        let mut command = of_cluster(&url, &file, more);
+        command.env("MTIMER_PEER_TOKEN", &peer).env("MTIMER_HTTP", "127.0.0.1:0");
+        command
+    };
+    let mut seen = Vec::new();
+    let mut note = |what: &str, ended: Ended| seen.push((what.to_owned(), ended.out + &ended.err));
+    note("print-config", end(guarded(&["--print-config"]), b"").ok());
+    note("a bad setting", end(guarded(&["--preload", "nonsense"]), b"").code(2));
+    let broker = Guarded::spawn(&file, guarded(&[]));
+    wait_for("joined", || (broker.run(&reader, &["ping", "--ready"]).code == 0).then_some(()));
+    note("status", broker.run(&reader, &["status", "--json", "--counters"]).ok());
+    note("cluster", broker.run(&reader, &["cluster", "status", "--json"]).ok());
+    note("an unknown token", broker.run(&other, &["status"]).code(4));
+    note("denied", broker.run(&reader, &SCHEDULE).code(4));
+    note("a token that is none", run(&["ping", "--broker", &broker.addr, "--token", PASSWORD]).code(4));
+    note("list", file.run(&["list", "--json"]).ok());
+    let mistyped = file.dir.path().join("peer");
+    write_private(&mistyped, &peer[1..]);
+    let mut wrong = of_cluster(&url, &file, &["--peer-token-file", mistyped.to_str().unwrap()]);
+    wrong.env_remove("MTIMER_PEER_TOKEN");
+    note("a peer token that is none", end(wrong, b"").code(2));
+    broker.running.signal("HUP");
+    wait_for("read again", || (broker.reloads() == 1).then_some(()));
+    seen.push(("log".to_owned(), broker.log()));
+    let secrets =
+        [PASSWORD.to_owned(), secret(&peer), secret(&unknown), secret(&fs::read_to_string(&reader).unwrap())];
+    for (what, text) in &seen {
+        for secret in &secrets {
+            assert!(!text.contains(secret.as_str()), "{what} shows a secret: {text}");
+        }
+    }
+}
+
+/// The part of a token that nobody may see.
+fn secret(token: &str) -> String {
+    token.rsplit_once('_').unwrap().1.to_owned()
+}
