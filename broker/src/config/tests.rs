@@ -208,8 +208,8 @@ fn every_setting_is_shown() {
             other => panic!("{other}"),
         }
     };
-    let on_redis =
-        "redis = [\"redis://a\"]\ndurability = \"redis-replicated\"\npartitions = 8\nadvertise = \"h:1\"\n";
+    let on_redis = "redis = [\"redis://a\"]\ndurability = \"redis-replicated\"\npartitions = 8\n\
+                    advertise = \"h:1\"\ntokens = \"t\"\npeer-token-file = \"p\"\n";
     let shown: BTreeSet<String> = [on_redis, "", ON_TLS].into_iter().flat_map(names).collect();
     let known: BTreeSet<String> = SETTINGS.iter().map(Setting::name).collect();
     assert_eq!(shown, known);

@@ -69,8 +69,11 @@ mod tests {
             .filter_map(|arg| arg.get_long().map(str::to_owned))
             .collect();
         let tls = ["redis-tls-ca", "redis-tls-cert", "redis-tls-key"];
-        let without_default =
-            [&["tokens", "peer-token-file", "advertise", "redis"], &tls[..], &["replicas", "replicas-within", "partitions"]];
+        let without_default = [
+            &["tokens", "peer-token-file", "advertise", "redis"],
+            &tls[..],
+            &["replicas", "replicas-within", "partitions"],
+        ];
         assert_eq!(without, without_default.concat());
     }
 }
