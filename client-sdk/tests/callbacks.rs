@@ -11,9 +11,9 @@ use fake::{Broker, Peer, START, delivery, dest, until};
 use mtimer_client::{
     Client, CloseError, Epoch, Mode, Outcome, RegisterError, Registration, Schedule, TimerId,
 };
-use mtimer_protocol::{ClientMessage, Delivery, ServerMessage, SettleRefusal};
-use mtimer_types::HandlerOutcome;
-use tokio::sync::Semaphore;
+use mtimer_protocol::{ClientMessage, Delivery, ErrorCode, ServerMessage, SettleRefusal};
+use mtimer_types::{Destination, HandlerOutcome};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 
 #[tokio::test(start_paused = true)]
@@ -66,6 +66,46 @@ async fn a_callback_carries_everything_and_its_outcome_goes_back() {
     assert!((20..=most).contains(&callback.lateness_ms()), "{} of {most}", callback.lateness_ms());
     assert_eq!((client.stats().received, client.stats().panics), (6, 1));
     drop(registration);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_registration_ends_nothing_else() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let refused = client.register(dest()).on(async |_| {}).unwrap();
+    let (number, _) = peer.registration(&dest()).await;
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let other = Destination::new("other", "app").unwrap();
+    let _registration = client
+        .register(&other)
+        .on(move |callback| {
+            tell.send(callback.id).unwrap();
+            async {}
+        })
+        .unwrap();
+    let (registration, _) = peer.registration(&other).await;
+    let (code, message) = (ErrorCode::Unauthorized, "not yours".to_owned());
+    let refusal = ServerMessage::RegisterRefused { registration: number, code, message: message.clone() };
+    peer.send(refusal.clone()).await;
+    let expected = RegisterError::Refused { code, message };
+    assert_eq!(refused.refused().await, expected);
+    assert_eq!(refused.refused().await, expected, "it is remembered");
+    peer.deliver(registration, vec![delivery(1)]).await;
+    assert_eq!(told.recv().await, Some(delivery(1).id));
+    peer.settlements().await;
+    // It is offered again over the next connection, and can be ended; a refusal after that is of no
+    // interest.
+    drop(peer);
+    let mut peer = broker.accept().await;
+    assert_eq!(peer.registration(&dest()).await.0, number);
+    assert_eq!(peer.registration(&other).await.0, registration);
+    let stopping = tokio::spawn(refused.stop());
+    assert_eq!(peer.recv().await, ClientMessage::Unregister { registration: number });
+    peer.send(refusal).await;
+    peer.deliver(registration, vec![delivery(2)]).await;
+    peer.settlements().await;
+    assert_eq!(told.recv().await, Some(delivery(2).id));
+    stopping.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
