@@ -13,7 +13,8 @@ use mtimer_protocol::{
 };
 use mtimer_store::MemoryStore;
 use mtimer_types::{HandlerOutcome, Key, Target};
-use support::{Client, broker, dest, hello, options, schedule, timer};
+use support::{Client, PATIENCE, broker, count, dest, hello, options, schedule, timer};
+use tokio::time::timeout;
 
 fn token(n: u8) -> Token {
     Token::from_random([n; 8], [n; 32])
@@ -145,6 +146,33 @@ async fn a_revoked_token_ends_its_sessions_and_no_others() {
     assert_eq!(stays.settled().await.0, 1);
     let hello = Hello { token: token(2).reveal(), ..hello() };
     assert!(refused(&broker, hello).await.contains("not known"));
+}
+
+#[tokio::test]
+async fn verbs_that_are_taken_away_are_gone_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokens.toml");
+    write(&path, &["schedule,register:*"]);
+    let broker = guarded(&path).await;
+    let mut client = with_token(&broker, 1).await;
+    client.schedule(&timer("a", 60_000, b"")).await;
+    write(&path, &["register:*"]);
+    broker.reload();
+    let denied = async {
+        while !is_denied(
+            &client.request(vec![schedule(&timer("a", 60_000, b""))]).await[0],
+            "schedule",
+            "group/a",
+        ) {}
+    };
+    timeout(PATIENCE, denied).await.expect("the verb is gone");
+    assert_eq!(count(&broker, "sessions_revoked_total").await, 0, "nothing else has ended");
+    write(&path, &["register:group/b"]);
+    broker.reload();
+    let (code, text) = client.refused().await;
+    assert!(code == ErrorCode::Unauthorized && text.contains("allows less than before"), "{text}");
+    assert_eq!(count(&broker, "sessions_revoked_total").await, 1);
+    assert_eq!(count(&broker, "auth_refused_total").await, 0);
 }
 
 #[tokio::test]

@@ -92,7 +92,7 @@ async fn a_refused_registration_ends_nothing_else() {
     assert_eq!(refused.refused().await, expected, "it is remembered");
     peer.deliver(registration, vec![delivery(1)]).await;
     assert_eq!(told.recv().await, Some(delivery(1).id));
-    peer.settlements().await;
+    peer.settle(1).await;
     // It is offered again over the next connection, and can be ended; a refusal after that is of no
     // interest.
     drop(peer);
@@ -103,7 +103,7 @@ async fn a_refused_registration_ends_nothing_else() {
     assert_eq!(peer.recv().await, ClientMessage::Unregister { registration: number });
     peer.send(refusal).await;
     peer.deliver(registration, vec![delivery(2)]).await;
-    peer.settlements().await;
+    peer.settle(1).await;
     assert_eq!(told.recv().await, Some(delivery(2).id));
     stopping.await.unwrap();
 }

@@ -265,6 +265,10 @@ fn run(launch: &Launch, addr: SocketAddr) -> Result<(Process, Value), (Option<i3
     let binary = if launch.sabotage.is_some() { breakable() } else { mtimer() };
     let mut command = Place::command(launch.place.as_ref(), binary);
     command.args(["broker", "--json", "--listen", &addr.to_string()]).args(&launch.store).args(&launch.flags);
+    if !addr.ip().is_loopback() {
+        // A network of the test's own.
+        command.arg("--insecure");
+    }
     // Settings of whoever runs the tests are none of theirs.
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|n| n.starts_with("MTIMER_")) {

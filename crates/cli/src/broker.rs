@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::exit::{Exit, Failure};
 use super::flags::SettingFlags;
 use super::output::{Output, Tone};
-use super::signals::{Stop, on_hangup};
+use super::signals::{Hangups, Stop};
 use super::store::Opened;
 use super::{logging, settings};
 
@@ -45,11 +45,12 @@ pub(crate) struct Dev {
 ///
 /// Settings come from flags, over the environment (MTIMER_ and the flag's name in capitals), over
 /// the file, over defaults; --print-config shows what results. A key or a variable that is not
-/// known is an error. On HUP, and by itself within seconds, it reads the tokens file and its own token
-/// again; a file that is not valid changes nothing.
+/// known is an error. With --tokens it reads that file and its own token again on HUP, and within
+/// seconds of a change; a file that is not valid changes nothing.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
-    mtimer broker --cluster shop --redis redis://10.0.0.5:6379 --listen 0.0.0.0:7400\n  \
+    mtimer broker --cluster shop --redis redis://10.0.0.5:6379 --listen 0.0.0.0:7400 \\\n      \
+    --tokens tokens.toml --peer-token-file peer-token\n  \
     mtimer broker --store embedded --data /var/lib/mtimer\n  \
     mtimer broker --config /etc/mtimer.toml --print-config\n  \
     mtimer broker --print-config > mtimer.toml          every setting with its default, to begin with")]
@@ -134,6 +135,8 @@ async fn serve(
     ready: impl FnOnce(SocketAddr) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let stop = Stop::on_signals(STOPPING)?;
+    // Without tokens there is nothing to read again, and a HUP ends the process as usual.
+    let hangups = config.broker.access.tokens.is_some().then(Hangups::watch).transpose()?;
     let opening = Opened::open(&config.store, &config.broker.cluster, config.broker.startup_timeout);
     // Told to stop while it starts, it stops as it would later: in good order, and that is no
     // failure.
@@ -159,20 +162,30 @@ async fn serve(
         }))?;
     }
     ready(addr)?;
-    let reloading = on_hangup(|| broker.reload())?;
-    let running = async {
-        tokio::select! {
-            ended = broker.wait() => ended,
-            () = reloading => Ok(()),
-        }
-    };
-    let ended = match stop.unless(running).await {
+    let ended = match stop.unless(run(&broker, hangups)).await {
         Some(ended) => ended,
         None => broker.stop().await,
     };
     drop(broker);
     opened.close().await;
     Ok(ended?)
+}
+
+/// Waits for the broker's end, and has it read its tokens again at each HUP.
+async fn run(
+    broker: &mtimer_broker::Broker,
+    hangups: Option<Hangups>,
+) -> Result<(), mtimer_broker::BrokerError> {
+    let reloading = async {
+        match hangups {
+            Some(hangups) => hangups.each(|| broker.reload()).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        ended = broker.wait() => ended,
+        () = reloading => Ok(()),
+    }
 }
 
 fn welcome(out: Output, config: &Config, kept: bool, addr: SocketAddr) -> String {

@@ -38,24 +38,40 @@ impl Stop {
     }
 }
 
-/// Does something at each HUP, without an end.
+/// The HUPs that come from here on. They no longer end the process.
 #[cfg(unix)]
-pub(crate) fn on_hangup(act: impl Fn()) -> Result<impl Future<Output = ()>, Failure> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut hangup = signal(SignalKind::hangup())
-        .map_err(|e| Failure::new(Exit::Failed, format!("cannot watch for signals: {e}")))?;
-    Ok(async move {
-        while hangup.recv().await.is_some() {
+pub(crate) struct Hangups(tokio::signal::unix::Signal);
+
+#[cfg(unix)]
+impl Hangups {
+    pub(crate) fn watch() -> Result<Self, Failure> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let hangups = signal(SignalKind::hangup());
+        hangups.map(Self).map_err(|e| Failure::new(Exit::Failed, format!("cannot watch for signals: {e}")))
+    }
+
+    /// Does something at each, without an end.
+    pub(crate) async fn each(mut self, act: impl Fn()) {
+        while self.0.recv().await.is_some() {
             act();
         }
         std::future::pending().await
-    })
+    }
 }
 
 /// There is no HUP here.
 #[cfg(not(unix))]
-pub(crate) fn on_hangup(_act: impl Fn()) -> Result<impl Future<Output = ()>, Failure> {
-    Ok(std::future::pending())
+pub(crate) struct Hangups;
+
+#[cfg(not(unix))]
+impl Hangups {
+    pub(crate) fn watch() -> Result<Self, Failure> {
+        Ok(Self)
+    }
+
+    pub(crate) async fn each(self, _act: impl Fn()) {
+        std::future::pending().await
+    }
 }
 
 #[cfg(unix)]
