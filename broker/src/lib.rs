@@ -34,6 +34,7 @@ mod outbox;
 mod precise;
 mod session;
 mod shell;
+mod tasks;
 pub mod testing;
 mod wheel;
 mod writer;
