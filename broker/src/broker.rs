@@ -1,9 +1,7 @@
-//! A running broker: start, stop, wait; and the supervision of its tasks.
+//! A running broker: start, stop, wait.
 //!
-//! Invariant: every task belongs to one set; the first that ends, ends the broker, and says why.
 //! Stop order: in a cluster hand over, serving on; then accept none, drain, release, close.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +17,6 @@ use mtimer_store::{Acquired, Coordination, Store};
 use mtimer_types::{Epoch, PartitionId, limits};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
-use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +39,7 @@ use crate::options::{BrokerOptions, HttpListen};
 use crate::outbox::Outboxes;
 use crate::session::{SessionContext, welcome};
 use crate::shell::{Control, Membership, Parts, Shell};
+use crate::tasks::{End, Tasks, wait};
 use crate::wheel::Wheel;
 
 /// Partitions that are acquired at the same time.
@@ -51,9 +49,6 @@ const ACQUIRE_AT_ONCE: usize = 64;
 const UNREACHABLE_MS: u64 = 2_000;
 /// Requests to the engine's task that may wait.
 const CONTROLS: usize = 64;
-/// How long sessions and tasks may take to end when the engine's task has ended: last words and
-/// lingering, twice over.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Connections that the system accepts before the listener does.
 const BACKLOG: u32 = 1_024;
 /// The same for metrics and health probes.
@@ -457,87 +452,6 @@ fn assemble(
         ended.send_replace(Some(end));
     };
     Ok((broker, running))
-}
-
-/// The broker's tasks, by name. Dropping it aborts them.
-#[derive(Default)]
-struct Tasks {
-    set: JoinSet<Result<(), BrokerError>>,
-    names: HashMap<Id, &'static str>,
-}
-
-impl Tasks {
-    fn spawn(
-        &mut self,
-        name: &'static str,
-        task: impl Future<Output = Result<(), BrokerError>> + Send + 'static,
-    ) {
-        let id = self.set.spawn(task).id();
-        self.names.insert(id, name);
-    }
-
-    /// Waits for the end of the engine's task, or for any task to fail, or to be aborted; then ends
-    /// all others.
-    async fn supervise(
-        mut self,
-        stopping: &CancellationToken,
-        abort: &CancellationToken,
-    ) -> Result<(), BrokerError> {
-        let mut end = loop {
-            let joined = tokio::select! {
-                () = abort.cancelled() => {
-                    self.set.shutdown().await;
-                    return Ok(());
-                }
-                joined = self.set.join_next_with_id() => joined,
-            };
-            match joined.map(|joined| self.name_of(joined)) {
-                // The clock and, without sessions, the listener end by themselves once the broker
-                // is stopping; who looks after the address, once it leads here.
-                Some(("clock" | "listener" | "cluster" | "address" | "http" | "access", Ok(()))) => {}
-                Some((_, end)) => break end,
-                None => break Ok(()),
-            }
-        };
-        stopping.cancel();
-        let rest = async {
-            while let Some(joined) = self.set.join_next_with_id().await {
-                let (_, also) = self.name_of(joined);
-                end = end.clone().and(also);
-            }
-        };
-        tokio::select! {
-            _ = timeout(CLOSE_TIMEOUT, rest) => {}
-            () = abort.cancelled() => {}
-        }
-        self.set.shutdown().await;
-        end
-    }
-
-    fn name_of(
-        &self,
-        joined: Result<(Id, Result<(), BrokerError>), JoinError>,
-    ) -> (&'static str, Result<(), BrokerError>) {
-        let id = joined.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
-        let task = self.names.get(&id).copied().unwrap_or("unnamed");
-        let end = joined.map_or_else(
-            |error| Err(BrokerError::Panicked { task, what: error.to_string() }),
-            |(_, end)| end,
-        );
-        (task, end)
-    }
-}
-
-/// How a broker has ended, once it has.
-type End = watch::Receiver<Option<Result<(), BrokerError>>>;
-
-async fn wait(mut end: End) -> Result<(), BrokerError> {
-    let ended = end.wait_for(Option::is_some).await;
-    match ended {
-        Ok(end) => end.clone().unwrap_or(Ok(())),
-        // Only when the runtime itself is going down: its tasks are dropped.
-        Err(_) => Ok(()),
-    }
 }
 
 /// A running broker. Dropping it stops it at once, like [`Broker::abort`].

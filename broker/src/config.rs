@@ -1,8 +1,8 @@
 //! Settings: defaults < file < environment < flags, then checks.
 //!
 //! Purpose: one list of settings ([`PartialConfig`], [`SETTINGS`]) that a TOML file, `MTIMER_*`
-//! variables and flags fill in; the later overrides the earlier; [`PartialConfig::resolve`] adds the
-//! defaults and checks every value; [`Config::settings`] shows the result under the same names.
+//! variables and flags fill in; the later overrides the earlier; [`PartialConfig::resolve`] adds
+//! the defaults and checks every value; [`Config::settings`] shows the result under the same names.
 //! Invariant: a key or variable that is not known is an error, so that a typing mistake never goes
 //! unnoticed.
 //! Not in here: opening the store, starting the broker, setting up the log, how flags are read.

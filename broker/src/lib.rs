@@ -36,6 +36,7 @@ mod private_file;
 mod screening;
 mod session;
 mod shell;
+mod tasks;
 pub mod testing;
 mod wheel;
 mod writer;

@@ -5,8 +5,8 @@ use mtimer_types::PartitionId;
 
 use crate::group::Group;
 use crate::layout::{
-    Position, Shelf, decode_answer, decode_ended, encode_answer, encode_ended, fact_key, parse_fact_key,
-    parse_pending_key, parse_shelf_order, pending_key, put_head, take_shelf_head,
+    Position, Queue, decode_answer, decode_ended, encode_answer, encode_ended, fact_key, parse_fact_key,
+    parse_pending_key, parse_queue_order, pending_key, put_head, take_queue_head,
 };
 
 /// Every key and value is read in each of the ways that the store reads it; what is read is written
@@ -16,7 +16,7 @@ pub fn layout(data: &[u8]) {
         let key = pending_key(PartitionId(7), fire, id);
         assert_eq!(parse_pending_key(&key), Some((fire, id)));
     }
-    let _ = parse_shelf_order(data);
+    let _ = parse_queue_order(data);
     if let Some(group) = Group::decode(data) {
         assert_eq!(group.encode()[..], *data);
     }
@@ -33,10 +33,10 @@ pub fn layout(data: &[u8]) {
         let bytes = encode_answer(&answer, at).expect("what was remembered can be remembered");
         assert_eq!(decode_answer(&bytes), Some((at, answer)));
     }
-    for shelf in [Shelf::Parked { dest: 1 }, Shelf::Taken, Shelf::Unconfirmed, Shelf::Dead] {
-        let Some((id, at)) = take_shelf_head(shelf, &mut Bytes::copy_from_slice(data)) else { continue };
+    for queue in [Queue::Parked { dest: 1 }, Queue::Taken, Queue::Unconfirmed, Queue::Dead] {
+        let Some((id, at)) = take_queue_head(queue, &mut Bytes::copy_from_slice(data)) else { continue };
         let mut head = Vec::new();
         put_head(at, id, &mut head);
-        assert_eq!(take_shelf_head(shelf, &mut head.into()), Some((id, at)));
+        assert_eq!(take_queue_head(queue, &mut head.into()), Some((id, at)));
     }
 }

@@ -6,7 +6,7 @@
 //! | space | key | value |
 //! |---|---|---|
 //! | pending | p, fire time (6), rest of the id (11 or 17) | tier (1), record |
-//! | shelf | place (1), p, destination (4, parked only), order (8) | id (16), place's own, record |
+//! | queue | place (1), p, destination (4, parked only), order (8) | id (16), place's own, record |
 //! | moved | id (16) | position: of every timer that is not pending at its birth time |
 //! | keys | p, destination (4), key | id (16) |
 //! | ended | p, bucket of 30 s (4), kind (1), id (16) or request (8) | when (6), how or answer |
@@ -17,11 +17,11 @@
 //! by (fire time, id), and almost every key has 19 bytes: up to 20 the engine keeps within its
 //! nodes, where comparing them costs no step through memory.
 //!
-//! A place's own on the shelf: taken: epoch (8), zero (1); unconfirmed: epoch (8), since when (6);
+//! A place's own in the queue: taken: epoch (8), zero (1); unconfirmed: epoch (8), since when (6);
 //! dead: reason (1), died (6). (The byte behind a taken timer's epoch was 1 where earlier versions
-//! kept unconfirmed timers on that shelf. They are read as taken: the next takeover finds them and
+//! kept unconfirmed timers in that queue. They are read as taken: the next takeover finds them and
 //! makes them unconfirmed again.) `order` is a number that rises with every timer that is put on a
-//! shelf of the partition.
+//! queue of the partition.
 
 use std::cmp::Ordering;
 
@@ -37,7 +37,7 @@ use crate::group;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Space {
     Pending,
-    Shelf,
+    Queues,
     Moved,
     Keys,
     Ended,
@@ -46,12 +46,13 @@ pub(crate) enum Space {
 
 impl Space {
     pub(crate) const ALL: [Self; 6] =
-        [Self::Pending, Self::Shelf, Self::Moved, Self::Keys, Self::Ended, Self::Facts];
+        [Self::Pending, Self::Queues, Self::Moved, Self::Keys, Self::Ended, Self::Facts];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Pending => "pending",
-            Self::Shelf => "shelf",
+            // The name in directories that exist.
+            Self::Queues => "shelf",
             Self::Moved => "moved",
             Self::Keys => "keys",
             Self::Ended => "ended",
@@ -70,9 +71,10 @@ pub(crate) enum Position {
     Dead { order: u64 },
 }
 
-/// A shelf: the timers of one place, of one destination if parked.
+/// An ordered queue of timers in one state: all of the partition, or those of one destination if
+/// parked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Shelf {
+pub(crate) enum Queue {
     Parked { dest: u32 },
     Taken,
     Dead,
@@ -114,24 +116,24 @@ pub(crate) fn parse_pending_key(key: &[u8]) -> Option<(Time, TimerId)> {
     Some((Time::from_ms(fire), TimerId::from_u128(id)))
 }
 
-pub(crate) fn shelf_key(p: PartitionId, shelf: Shelf, order: u64) -> Slice {
+pub(crate) fn queue_key(p: PartitionId, queue: Queue, order: u64) -> Slice {
     let mut key = Vec::with_capacity(15);
-    key.put_u8(match shelf {
-        Shelf::Parked { .. } => 1,
-        Shelf::Taken => 2,
-        Shelf::Dead => 3,
-        Shelf::Unconfirmed => 4,
+    key.put_u8(match queue {
+        Queue::Parked { .. } => 1,
+        Queue::Taken => 2,
+        Queue::Dead => 3,
+        Queue::Unconfirmed => 4,
     });
     key.put_u16(p.0);
-    if let Shelf::Parked { dest } = shelf {
+    if let Queue::Parked { dest } = queue {
         key.put_u32(dest);
     }
     key.put_u64(order);
     key.into()
 }
 
-/// The order in a key of [`Space::Shelf`].
-pub(crate) fn parse_shelf_order(key: &[u8]) -> Option<u64> {
+/// The order in a key of [`Space::Queues`].
+pub(crate) fn parse_queue_order(key: &[u8]) -> Option<u64> {
     let (_, order) = key.split_last_chunk::<8>()?;
     Some(u64::from_be_bytes(*order))
 }
@@ -287,10 +289,10 @@ impl Position {
     pub(crate) fn key(self, p: PartitionId, id: TimerId) -> (Space, Slice) {
         match self {
             Self::Pending { fire } => (Space::Pending, pending_key(p, fire, id)),
-            Self::Parked { dest, order } => (Space::Shelf, shelf_key(p, Shelf::Parked { dest }, order)),
-            Self::Taken { order } => (Space::Shelf, shelf_key(p, Shelf::Taken, order)),
-            Self::Dead { order } => (Space::Shelf, shelf_key(p, Shelf::Dead, order)),
-            Self::Unconfirmed { order } => (Space::Shelf, shelf_key(p, Shelf::Unconfirmed, order)),
+            Self::Parked { dest, order } => (Space::Queues, queue_key(p, Queue::Parked { dest }, order)),
+            Self::Taken { order } => (Space::Queues, queue_key(p, Queue::Taken, order)),
+            Self::Dead { order } => (Space::Queues, queue_key(p, Queue::Dead, order)),
+            Self::Unconfirmed { order } => (Space::Queues, queue_key(p, Queue::Unconfirmed, order)),
         }
     }
 }
@@ -318,21 +320,21 @@ pub(crate) fn put_head(at: At, id: TimerId, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads what stands before the record in a value on a shelf.
-pub(crate) fn take_shelf_head(shelf: Shelf, value: &mut Bytes) -> Option<(TimerId, At)> {
+/// Reads what stands before the record in a value of [`Space::Queues`].
+pub(crate) fn take_queue_head(queue: Queue, value: &mut Bytes) -> Option<(TimerId, At)> {
     let id = TimerId::from_u128(value.try_get_u128().ok()?);
-    let at = match shelf {
-        Shelf::Parked { .. } => At::Parked,
-        Shelf::Taken => {
+    let at = match queue {
+        Queue::Parked { .. } => At::Parked,
+        Queue::Taken => {
             let epoch = Epoch(value.try_get_u64().ok()?);
             value.try_get_u8().ok()?;
             At::Taken { epoch }
         }
-        Shelf::Unconfirmed => {
+        Queue::Unconfirmed => {
             let epoch = Epoch(value.try_get_u64().ok()?);
             At::Unconfirmed { epoch, since: Time::from_ms(value.try_get_uint(6).ok()?) }
         }
-        Shelf::Dead => {
+        Queue::Dead => {
             let reason = DeadReason::from_u8(value.try_get_u8().ok()?)?;
             At::Dead { reason, died: Time::from_ms(value.try_get_uint(6).ok()?) }
         }
@@ -418,7 +420,7 @@ mod tests {
         ] {
             assert_eq!(parse_fact_key(&fact_key(fact)), Some(fact));
         }
-        assert_eq!(parse_shelf_order(&shelf_key(p, Shelf::Dead, 6)), Some(6));
+        assert_eq!(parse_queue_order(&queue_key(p, Queue::Dead, 6)), Some(6));
     }
 
     #[test]
@@ -469,7 +471,7 @@ mod tests {
             assert_eq!(Position::decode(bytes), None);
             assert_eq!(decode_answer(bytes), None);
             assert_eq!(decode_ended(bytes), None);
-            assert_eq!(take_shelf_head(Shelf::Dead, &mut Bytes::copy_from_slice(bytes)), None);
+            assert_eq!(take_queue_head(Queue::Dead, &mut Bytes::copy_from_slice(bytes)), None);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Reads by range: loads, pages of shelves, and the tidying that keeps them from wading through
+//! Reads by range: loads, pages of queues, and the tidying that keeps them from wading through
 //! what is gone.
 //!
 //! A deleted row costs a scan time until the engine compacts it away, so nothing here starts at the
@@ -15,8 +15,8 @@ use mtimer_types::{Destination, Time, TimerId};
 
 use crate::fault::Fault;
 use crate::layout::{
-    Position, Shelf, Space, bucket_key, bucket_of, parse_pending_key, parse_shelf_order, pending_key,
-    shelf_key, take_shelf_head,
+    Position, Queue, Space, bucket_key, bucket_of, parse_pending_key, parse_queue_order, pending_key,
+    queue_key, take_queue_head,
 };
 use crate::table::{View, read_row};
 
@@ -124,7 +124,7 @@ impl View<'_> {
         let Some(dest) = self.destinations.find(dest) else { return Ok(none) };
         let Some(entry) = self.partition.parked.get(&dest) else { return Ok(none) };
         let floor = entry.floor;
-        let (rows, next) = self.shelf(Shelf::Parked { dest }, cursor.max(floor), limit as usize)?;
+        let (rows, next) = self.queue(Queue::Parked { dest }, cursor.max(floor), limit as usize)?;
         if let (true, Some((first, _)), Some(entry)) =
             (cursor <= floor, rows.first(), self.partition.parked.get_mut(&dest))
         {
@@ -135,7 +135,7 @@ impl View<'_> {
 
     pub(crate) fn taken(&mut self, cursor: u64, limit: u32) -> Result<Page<Taken>, Fault> {
         let floor = self.partition.taken_floor;
-        let (rows, next) = self.shelf(Shelf::Taken, cursor.max(floor), limit as usize)?;
+        let (rows, next) = self.queue(Queue::Taken, cursor.max(floor), limit as usize)?;
         if cursor <= floor {
             self.partition.taken_floor = self.first_order(&rows);
         }
@@ -148,7 +148,7 @@ impl View<'_> {
 
     pub(crate) fn unconfirmed(&mut self, cursor: u64, limit: u32) -> Result<Page<Unconfirmed>, Fault> {
         let floor = self.partition.unconfirmed_floor;
-        let (rows, next) = self.shelf(Shelf::Unconfirmed, cursor.max(floor), limit as usize)?;
+        let (rows, next) = self.queue(Queue::Unconfirmed, cursor.max(floor), limit as usize)?;
         if cursor <= floor {
             self.partition.unconfirmed_floor = self.first_order(&rows);
         }
@@ -166,7 +166,7 @@ impl View<'_> {
         limit: u32,
     ) -> Result<Page<DeadLetter>, Fault> {
         let floor = self.partition.dead_floor;
-        let (rows, next) = self.shelf(Shelf::Dead, cursor.max(floor), limit as usize)?;
+        let (rows, next) = self.queue(Queue::Dead, cursor.max(floor), limit as usize)?;
         if cursor <= floor {
             self.partition.dead_floor = self.first_order(&rows);
         }
@@ -182,11 +182,11 @@ impl View<'_> {
     /// The oldest retained timers of one kind, for an operation that is going to remove them.
     pub(crate) fn first_retained(&mut self, of: Retained, limit: usize) -> Result<Vec<Row>, Fault> {
         self.store_counters();
-        let (shelf, floor) = match of {
-            Retained::Dead => (Shelf::Dead, self.partition.dead_floor),
-            Retained::Unconfirmed => (Shelf::Unconfirmed, self.partition.unconfirmed_floor),
+        let (queue, floor) = match of {
+            Retained::Dead => (Queue::Dead, self.partition.dead_floor),
+            Retained::Unconfirmed => (Queue::Unconfirmed, self.partition.unconfirmed_floor),
         };
-        let (rows, _) = self.shelf(shelf, floor, limit)?;
+        let (rows, _) = self.queue(queue, floor, limit)?;
         let first = self.first_order(&rows);
         match of {
             Retained::Dead => self.partition.dead_floor = first,
@@ -202,25 +202,25 @@ impl View<'_> {
         Ok(rows.into_iter().map(|(_, row)| row).collect())
     }
 
-    /// The lowest order on a shelf of which these are the first rows.
+    /// The lowest order in a queue of which these are the first rows.
     fn first_order(&self, rows: &[(u64, Row)]) -> u64 {
         rows.first().map_or(self.partition.counters.order + 1, |(order, _)| *order)
     }
 
-    /// Rows of a shelf from an order on, and the order that comes next.
-    fn shelf(&mut self, shelf: Shelf, from: u64, limit: usize) -> Result<(ShelfRows, Option<u64>), Fault> {
+    /// Rows of a queue from an order on, and the order that comes next.
+    fn queue(&mut self, queue: Queue, from: u64, limit: usize) -> Result<(QueueRows, Option<u64>), Fault> {
         self.tree.write()?;
         let p = self.partition.id;
-        let (from, to) = (shelf_key(p, shelf, from), shelf_key(p, shelf, u64::MAX));
+        let (from, to) = (queue_key(p, queue, from), queue_key(p, queue, u64::MAX));
         let mut rows = Vec::new();
-        for row in self.tree.scan(Space::Shelf, Bound::Included(&from), Bound::Included(&to)) {
+        for row in self.tree.scan(Space::Queues, Bound::Included(&from), Bound::Included(&to)) {
             let (key, mut value) = row?;
-            let order = parse_shelf_order(&key).ok_or(Fault::Damaged("a shelf's key is unreadable"))?;
+            let order = parse_queue_order(&key).ok_or(Fault::Damaged("a queue's key is unreadable"))?;
             if rows.len() >= limit.max(1) {
                 return Ok((rows, Some(order)));
             }
-            let head = take_shelf_head(shelf, &mut value);
-            let (id, at) = head.ok_or(Fault::Damaged("a timer on a shelf is unreadable"))?;
+            let head = take_queue_head(queue, &mut value);
+            let (id, at) = head.ok_or(Fault::Damaged("a timer in a queue is unreadable"))?;
             rows.push((order, Row { record: self.decode(id, &value)?, at }));
         }
         Ok((rows, None))
@@ -283,8 +283,8 @@ impl View<'_> {
     }
 }
 
-/// Rows of a shelf with their orders.
-type ShelfRows = Vec<(u64, Row)>;
+/// Rows of a queue with their orders.
+type QueueRows = Vec<(u64, Row)>;
 
 /// What a load has gathered.
 struct Haul<'a> {

@@ -166,7 +166,7 @@ impl Counters {
 
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         // 72 bytes, 12 for each bucket, and the number of unconfirmed timers, which earlier
-        // versions did not store: they had none on a shelf of their own.
+        // versions did not store: they had none in a queue of their own.
         let unconfirmed = match bytes.len().checked_sub(72)? % 12 {
             0 => 0,
             8 => {

@@ -16,8 +16,8 @@ use crate::destinations::Destinations;
 use crate::fault::Fault;
 use crate::lane_shared::LaneShared;
 use crate::layout::{
-    Fact, Memory, Position, Shelf, Space, app_key, bucket_of, decode_answer, decode_ended, encode_answer,
-    encode_ended, ended_key, fact_key, pending_key, put_head, take_shelf_head,
+    Fact, Memory, Position, Queue, Space, app_key, bucket_of, decode_answer, decode_ended, encode_answer,
+    encode_ended, ended_key, fact_key, pending_key, put_head, take_queue_head,
 };
 use crate::partition::{ParkedCount, Partition};
 use crate::tree::Tree;
@@ -247,19 +247,19 @@ pub(crate) fn read_row(
     position: Position,
     mut value: Bytes,
 ) -> Result<Row, Fault> {
-    let shelf = match position {
+    let queue = match position {
         Position::Pending { fire } => {
             let tier = value.try_get_u8().map_err(|_| Fault::Damaged("a pending timer is empty"))?;
             let record = Record::decode(id, &value, |number| destinations.name(number))?;
             return Ok(Row { record, at: At::Pending { fire, tier } });
         }
-        Position::Parked { dest, .. } => Shelf::Parked { dest },
-        Position::Taken { .. } => Shelf::Taken,
-        Position::Unconfirmed { .. } => Shelf::Unconfirmed,
-        Position::Dead { .. } => Shelf::Dead,
+        Position::Parked { dest, .. } => Queue::Parked { dest },
+        Position::Taken { .. } => Queue::Taken,
+        Position::Unconfirmed { .. } => Queue::Unconfirmed,
+        Position::Dead { .. } => Queue::Dead,
     };
-    let head = take_shelf_head(shelf, &mut value).filter(|(found, _)| *found == id);
-    let (_, at) = head.ok_or(Fault::Damaged("a timer on a shelf is unreadable"))?;
+    let head = take_queue_head(queue, &mut value).filter(|(found, _)| *found == id);
+    let (_, at) = head.ok_or(Fault::Damaged("a timer in a queue is unreadable"))?;
     Ok(Row { record: Record::decode(id, &value, |number| destinations.name(number))?, at })
 }
 

@@ -61,7 +61,7 @@ impl Tree {
             .open()?;
         let space = |space: Space| {
             let bytes = match space {
-                Space::Pending | Space::Shelf => RECORDS_BYTES,
+                Space::Pending | Space::Queues => RECORDS_BYTES,
                 Space::Moved | Space::Keys | Space::Ended | Space::Facts => ENTRIES_BYTES,
             };
             db.keyspace(space.name(), || KeyspaceCreateOptions::default().max_memtable_size(bytes))

@@ -22,26 +22,26 @@ const PARK: &str = "park:{2}:t:1";
 /// Damages the first records of a slot.
 const DAMAGE_SLOT: &str = "for _, id in ipairs(redis.call('HKEYS', KEYS[1])) do redis.call('HSET', KEYS[1], id, ARGV[1]) \
     ARGV[2] = ARGV[2] - 1 if ARGV[2] == 0 then return 1 end end return 0";
-/// Damages the first records of a listing: KEYS[2..] are the shelves of `moved`.
+/// Damages the first records of a listing: KEYS[2..] are the shards of `moved`.
 const DAMAGE_LISTED: &str = "local n = 0 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, ARGV[2] - 1)) do \
     for i = 2, #KEYS do if redis.call('HEXISTS', KEYS[i], id) == 1 then \
     redis.call('HSET', KEYS[i], id, ARGV[1]) n = n + 1 end end end return n";
 
 /// Gives every timer that has moved this entry.
-const DAMAGE_MOVED: &str = "local n = 0 for _, shelf in ipairs(KEYS) do for _, id in ipairs(redis.call('HKEYS', shelf)) do \
-    redis.call('HSET', shelf, id, ARGV[1]) n = n + 1 end end return n";
+const DAMAGE_MOVED: &str = "local n = 0 for _, shard in ipairs(KEYS) do for _, id in ipairs(redis.call('HKEYS', shard)) do \
+    redis.call('HSET', shard, id, ARGV[1]) n = n + 1 end end return n";
 
 /// The hashes of timers that have moved.
-fn shelves(server: &Server) -> Vec<String> {
+fn shards(server: &Server) -> Vec<String> {
     server.keys().into_iter().filter(|key| key.starts_with("moved:")).collect()
 }
 
 /// Damages the records of the first `count` ids of a listing.
 fn damage_listed(server: &Server, listing: &str, count: usize, value: &str) {
-    let shelves = shelves(server);
-    let keys = (shelves.len() + 1).to_string();
+    let shards = shards(server);
+    let keys = (shards.len() + 1).to_string();
     let mut call = vec!["EVAL", DAMAGE_LISTED, &keys, listing];
-    call.extend(shelves.iter().map(String::as_str));
+    call.extend(shards.iter().map(String::as_str));
     let many = count.to_string();
     call.extend([value, &many]);
     assert_eq!(server.call::<usize>(&call), count);
@@ -159,11 +159,11 @@ async fn a_timer_that_is_scheduled_over_a_damaged_entry_is_there_for_the_next_ow
         for (target, due) in timers[1..].iter().map(|t| (Target::Id(t.id), t.due + DAY)) {
             owner.one(Op::Reschedule { target, due, in_flight: false, request: RequestId(unique()) }).await;
         }
-        let shelves = shelves(&server);
+        let shards = shards(&server);
         let mut call = vec!["EVAL", DAMAGE_MOVED];
-        let count = shelves.len().to_string();
+        let count = shards.len().to_string();
         call.push(&count);
-        call.extend(shelves.iter().map(String::as_str));
+        call.extend(shards.iter().map(String::as_str));
         call.push(value);
         assert_eq!(server.call::<usize>(&call), 3);
         // By the owner that has made the entries, and by two that have not.

@@ -96,7 +96,8 @@ pub(super) async fn fire(bed: &Bed, volley: &Volley, part: &str) -> Result<Fired
     Ok(Fired { round, life: ended.since(&begun) })
 }
 
-/// Waits until everything has fired and is settled, or nothing changes any more; when that was, µs.
+/// Waits until everything has fired and is settled, or nothing changes any more. Returns when that
+/// was, µs.
 async fn watch(bed: &Bed, tally: &Tally, first: Time, scheduled: u64, before: u64) -> u64 {
     while bed.client.now() < first && !bed.stop.is_asked() {
         let wait = first.ms_since(bed.client.now()).clamp(1, 200);

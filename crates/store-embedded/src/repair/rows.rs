@@ -14,8 +14,8 @@ use mtimer_types::{Destination, Mode, PartitionId, Time, TimerId};
 use crate::destinations::Destinations;
 use crate::fault::Fault;
 use crate::layout::{
-    Fact, Position, Shelf, Space, fact_key, parse_fact_key, parse_pending_key, parse_shelf_order, put_head,
-    take_shelf_head,
+    Fact, Position, Queue, Space, fact_key, parse_fact_key, parse_pending_key, parse_queue_order, put_head,
+    take_queue_head,
 };
 use crate::partition::{Counters, Owner};
 use crate::table::read_row;
@@ -64,12 +64,12 @@ impl Rebuild {
     pub(super) fn run(mut self) -> Result<Report, Fault> {
         let facts = self.rows(Space::Facts, Self::fact)?;
         let pending = self.rows(Space::Pending, Self::pending)?;
-        let shelf = self.rows(Space::Shelf, Self::shelf)?;
+        let queue = self.rows(Space::Queues, Self::queue)?;
         self.to.write()?;
         let keys = self.rows(Space::Keys, Self::key)?;
         let ended = self.rows(Space::Ended, Self::ended)?;
         // Entries for moved timers are made from the timers.
-        self.is_lossy |= facts || pending || shelf || keys || ended;
+        self.is_lossy |= facts || pending || queue || keys || ended;
         for (n, counters) in self.partitions.iter().enumerate() {
             let p = PartitionId(n as u16);
             self.to.put(Space::Facts, fact_key(Fact::Counters(p)), counters.encode());
@@ -212,16 +212,16 @@ impl Rebuild {
             Position::Pending { .. } if rest.is_empty() => return Ok(None),
             Position::Pending { .. } => rest.advance(1),
             Position::Parked { dest, .. } => {
-                take_shelf_head(Shelf::Parked { dest }, &mut rest);
+                take_queue_head(Queue::Parked { dest }, &mut rest);
             }
             Position::Taken { .. } => {
-                take_shelf_head(Shelf::Taken, &mut rest);
+                take_queue_head(Queue::Taken, &mut rest);
             }
             Position::Unconfirmed { .. } => {
-                take_shelf_head(Shelf::Unconfirmed, &mut rest);
+                take_queue_head(Queue::Unconfirmed, &mut rest);
             }
             Position::Dead { .. } => {
-                take_shelf_head(Shelf::Dead, &mut rest);
+                take_queue_head(Queue::Dead, &mut rest);
             }
         }
         // It fails, and says which destination it asks for.
@@ -277,8 +277,8 @@ impl Rebuild {
         Ok(true)
     }
 
-    fn shelf(&mut self, key: &Slice, value: Bytes) -> Result<bool, Fault> {
-        let (Some(order), Some(id)) = (parse_shelf_order(key), value.first_chunk::<16>()) else {
+    fn queue(&mut self, key: &Slice, value: Bytes) -> Result<bool, Fault> {
+        let (Some(order), Some(id)) = (parse_queue_order(key), value.first_chunk::<16>()) else {
             return Ok(false);
         };
         let id = TimerId::from_bytes(*id);

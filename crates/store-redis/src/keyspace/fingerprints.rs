@@ -6,7 +6,7 @@
 
 use super::keys::Bucket;
 use super::secret::Hash;
-use super::secret::SHELVES;
+use super::secret::SHARDS;
 
 /// Fields of a hash that are remembered; of one that has more nothing is known.
 const MOST: usize = 1_024;
@@ -68,56 +68,56 @@ impl FromIterator<Hash> for Fingerprints {
 
 /// Which timers may have an entry in `moved`; of a partition without any to begin with.
 ///
-/// At most 32 KiB. A shelf that has had more than 1,024 entries, or was found with some, is known
+/// At most 32 KiB. A shard that has had more than 1,024 entries, or was found with some, is known
 /// again once it was read whole or is empty.
 #[derive(Debug, Default)]
 pub(crate) struct MovedFilter {
-    shelves: [Shelf; SHELVES as usize],
+    shards: [Shard; SHARDS as usize],
 }
 
 #[derive(Debug, Default)]
-struct Shelf {
+struct Shard {
     entries: u64,
     ids: Fingerprints,
 }
 
 impl MovedFilter {
-    /// A shelf was found, with so many entries (HLEN).
-    pub(crate) fn found(&mut self, shelf: u8, entries: u64) {
+    /// A shard was found, with so many entries (HLEN).
+    pub(crate) fn found(&mut self, shard: u8, entries: u64) {
         let ids = if entries == 0 { Fingerprints::default() } else { Fingerprints::UNKNOWN };
-        if let Some(found) = self.shelves.get_mut(usize::from(shelf)) {
-            *found = Shelf { entries, ids };
+        if let Some(found) = self.shards.get_mut(usize::from(shard)) {
+            *found = Shard { entries, ids };
         }
     }
 
-    /// A shelf has these ids, and no others (HKEYS).
+    /// A shard has these ids, and no others (HKEYS).
     #[cfg(test)]
-    pub(crate) fn read(&mut self, shelf: u8, ids: impl ExactSizeIterator<Item = Hash>) {
-        if let Some(found) = self.shelves.get_mut(usize::from(shelf)) {
-            *found = Shelf { entries: ids.len() as u64, ids: ids.collect() };
+    pub(crate) fn read(&mut self, shard: u8, ids: impl ExactSizeIterator<Item = Hash>) {
+        if let Some(found) = self.shards.get_mut(usize::from(shard)) {
+            *found = Shard { entries: ids.len() as u64, ids: ids.collect() };
         }
     }
 
     /// A timer has, or is about to have, an entry that had none.
     pub(crate) fn add(&mut self, id: Hash) {
-        let shelf = &mut self.shelves[usize::from(id.shelf())];
-        shelf.entries += 1;
-        shelf.ids.add(id);
+        let shard = &mut self.shards[usize::from(id.shard())];
+        shard.entries += 1;
+        shard.ids.add(id);
     }
 
     /// A timer that had an entry has none any more.
     pub(crate) fn remove(&mut self, id: Hash) {
-        let shelf = &mut self.shelves[usize::from(id.shelf())];
-        shelf.entries = shelf.entries.saturating_sub(1);
-        shelf.ids.remove(id);
-        if shelf.entries == 0 {
-            shelf.ids = Fingerprints::default();
+        let shard = &mut self.shards[usize::from(id.shard())];
+        shard.entries = shard.entries.saturating_sub(1);
+        shard.ids.remove(id);
+        if shard.entries == 0 {
+            shard.ids = Fingerprints::default();
         }
     }
 
     /// Whether the timer may have an entry.
     pub(crate) fn may_have(&self, id: Hash) -> bool {
-        self.shelves[usize::from(id.shelf())].ids.may_have(id)
+        self.shards[usize::from(id.shard())].ids.may_have(id)
     }
 }
 
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shelf_is_known_if_it_was_seen_from_its_first_entry_on_or_read_or_is_empty() {
+    fn a_shard_is_known_if_it_was_seen_from_its_first_entry_on_or_read_or_is_empty() {
         let mut moved = MovedFilter::default();
         let [one, other] = [1, 2].map(hash);
         assert!(!moved.may_have(one));
@@ -253,13 +253,13 @@ mod tests {
         assert!(moved.may_have(one) && !moved.may_have(other));
         moved.remove(one);
         assert!(!moved.may_have(one));
-        (0..SHELVES).for_each(|shelf| moved.found(shelf, u64::from(shelf == one.shelf())));
-        let elsewhere = (3..).map(hash).find(|hash| hash.shelf() != one.shelf()).unwrap();
-        let beside = (3..).map(hash).find(|hash| hash.shelf() == one.shelf()).unwrap();
+        (0..SHARDS).for_each(|shard| moved.found(shard, u64::from(shard == one.shard())));
+        let elsewhere = (3..).map(hash).find(|hash| hash.shard() != one.shard()).unwrap();
+        let beside = (3..).map(hash).find(|hash| hash.shard() == one.shard()).unwrap();
         assert!(moved.may_have(one) && moved.may_have(beside) && !moved.may_have(elsewhere));
-        moved.read(one.shelf(), [one].into_iter());
+        moved.read(one.shard(), [one].into_iter());
         assert!(moved.may_have(one) && !moved.may_have(beside));
-        moved.found(one.shelf(), 2);
+        moved.found(one.shard(), 2);
         moved.remove(beside);
         assert!(moved.may_have(beside));
         moved.remove(one);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shelf_that_had_too_many_is_known_when_it_is_empty() {
+    fn a_shard_that_had_too_many_is_known_when_it_is_empty() {
         let mut moved = MovedFilter::default();
         let many = || (0..20_000).map(hash);
         many().for_each(|id| moved.add(id));

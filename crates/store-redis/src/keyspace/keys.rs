@@ -111,8 +111,8 @@ impl Keyspace {
     }
 
     /// Hash: id of a timer that is not in a slot that its id implies to where it is.
-    pub(crate) fn moved(&self, shelf: u8) -> String {
-        format!("moved:{}:{shelf}", self.tail)
+    pub(crate) fn moved(&self, shard: u8) -> String {
+        format!("moved:{}:{shard}", self.tail)
     }
 
     /// Hash: application key to the id that it names.
@@ -143,7 +143,7 @@ impl Keyspace {
     /// The name of a hash.
     pub(crate) fn hash(&self, hash: HashKey) -> String {
         match hash {
-            HashKey::Moved(shelf) => self.moved(shelf),
+            HashKey::Moved(shard) => self.moved(shard),
             HashKey::Slot(slot) => self.slot(slot),
             HashKey::AppKeys => self.app_keys(),
             HashKey::Ended(bucket) => self.ended(bucket),

@@ -11,10 +11,10 @@ use siphasher::{sip, sip128};
 
 /// Hashes over which moved timers are spread: bounds the size of one Redis key to migrate, and of
 /// what is known of one.
-pub(crate) const SHELVES: u8 = 16;
+pub(crate) const SHARDS: u8 = 16;
 
-/// Bits of a hash, from the lowest: 16 are the fingerprint, 8 choose a shelf or a shard, 8 are not
-/// used, 32 choose a sibling. So timers of one hash have independent fingerprints.
+/// Bits of a hash, from the lowest: 16 are the fingerprint, 8 choose a shard, 8 are not used, 32
+/// choose a sibling. So timers of one hash have independent fingerprints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hash(u64);
 
@@ -29,9 +29,9 @@ impl Hash {
         (self.0 >> 16 & 0xff) as usize % parts
     }
 
-    /// The `moved` shelf of a timer.
-    pub(crate) const fn shelf(self) -> u8 {
-        self.part(SHELVES as usize) as u8
+    /// The `moved` shard of a timer.
+    pub(crate) const fn shard(self) -> u8 {
+        self.part(SHARDS as usize) as u8
     }
 
     /// Chooses a sibling.

@@ -20,7 +20,7 @@ use super::writer::{Identity, Writer};
 use crate::keyspace::catalog::Catalog;
 use crate::keyspace::fingerprints::{EndedFilter, MovedFilter};
 use crate::keyspace::keys::{Bucket, IndexKey, Keyspace, SlotKey, hash_slot};
-use crate::keyspace::secret::{SHELVES, Secret};
+use crate::keyspace::secret::{SHARDS, Secret};
 use crate::keyspace::value::{decode_destination, decode_in_flight};
 #[cfg(test)]
 use crate::simulation::{Broken, broken};
@@ -143,10 +143,10 @@ impl Owner {
         self.read_destinations().await?;
         self.read_indexes().await?;
         let mut reads = Pipeline::new();
-        (0..SHELVES).for_each(|shelf| _ = reads.cmd("HLEN").arg(self.space.moved(shelf)));
+        (0..SHARDS).for_each(|shard| _ = reads.cmd("HLEN").arg(self.space.moved(shard)));
         let lengths = self.writer.read(&reads).await?;
-        for (shelf, length) in (0..SHELVES).zip(&lengths) {
-            self.moved.found(shelf, reply::number(length).unwrap_or_default());
+        for (shard, length) in (0..SHARDS).zip(&lengths) {
+            self.moved.found(shard, reply::number(length).unwrap_or_default());
         }
         Ok(())
     }

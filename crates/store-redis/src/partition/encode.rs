@@ -36,7 +36,7 @@ pub(crate) struct Draft {
     index: ByKey<ListingKey, 2>,
     /// Fields of hashes: field, value. In the order of [`HashKey`].
     fields: ByKey<HashKey, 2>,
-    /// Entries in `moved` of timers that stay in their slot, by shelf: id, value.
+    /// Entries in `moved` of timers that stay in their slot, by shard: id, value.
     entries_in_place: ByKey<u8, 2>,
     /// Timers that leave a slot.
     leaving: Vec<(SlotKey, TimerId)>,
@@ -44,7 +44,7 @@ pub(crate) struct Draft {
     unparked: ByKey<u32, 1>,
     /// Members that leave another listing.
     unlisted: ByKey<ListingKey, 1>,
-    /// Timers that lose their entry in `moved`, by shelf.
+    /// Timers that lose their entry in `moved`, by shard.
     unmoved: ByKey<u8, 1>,
     /// Keys that become free if they still name the timer: field, id.
     freed: ByKey<(), 2>,
@@ -105,8 +105,8 @@ impl Draft {
     }
 
     /// A timer that this owner has taken ends.
-    pub(crate) fn end_taken(&mut self, shelf: u8, id: TimerId) {
-        self.unmoved.push(shelf, [&id.to_bytes()]);
+    pub(crate) fn end_taken(&mut self, shard: u8, id: TimerId) {
+        self.unmoved.push(shard, [&id.to_bytes()]);
         self.moved_back.push(id);
         self.unlist_taken(id);
     }
@@ -183,8 +183,8 @@ impl Owner {
         let has_entry = |at: Location| !matches!(at, Location::Slot { is_implied: true, .. });
         match (from.is_some_and(has_entry), to.is_some_and(has_entry)) {
             (true, false) => {
-                let shelf = self.secret.id(id).shelf();
-                draft.unmoved.push(shelf, [&id.to_bytes()]);
+                let shard = self.secret.id(id).shard();
+                draft.unmoved.push(shard, [&id.to_bytes()]);
                 draft.moved_back.push(id);
             }
             (false, true) => draft.moved.push(id),
@@ -217,7 +217,7 @@ impl Owner {
         let (id, field) = (row.id(), row.id().to_bytes());
         let At::Pending { fire, tier } = row.at else {
             let value = encode_moved(row, dest).unwrap_or_default();
-            draft.set(HashKey::Moved(self.secret.id(id).shelf()), &field, &value);
+            draft.set(HashKey::Moved(self.secret.id(id).shard()), &field, &value);
             return Location::Moved;
         };
         let location = from.filter(|_| stays).unwrap_or_else(|| {
@@ -232,12 +232,12 @@ impl Owner {
             let value = encode_pending(&row.record, fire, tier, is_implied, dest);
             draft.set(HashKey::Slot(slot), &field, &value);
             if !(is_implied || stays && from.is_some()) {
-                let shelf = self.secret.id(id).shelf();
+                let shard = self.secret.id(id).shard();
                 let is_in_place = matches!(from, Some(Location::Slot { slot: old, .. }) if old == slot);
                 if is_in_place {
-                    draft.entries_in_place.push(shelf, [&field, &encode_moved_to(slot)]);
+                    draft.entries_in_place.push(shard, [&field, &encode_moved_to(slot)]);
                 } else {
-                    draft.set(HashKey::Moved(shelf), &field, &encode_moved_to(slot));
+                    draft.set(HashKey::Moved(shard), &field, &encode_moved_to(slot));
                 }
             }
         }
@@ -305,8 +305,8 @@ impl Owner {
         for (listing, pairs) in draft.index.groups() {
             writes.command("ZADD", &self.space.listing(*listing), 2, pairs);
         }
-        for (shelf, pairs) in draft.entries_in_place.groups() {
-            writes.command("HSET", &self.space.moved(*shelf), 2, pairs);
+        for (shard, pairs) in draft.entries_in_place.groups() {
+            writes.command("HSET", &self.space.moved(*shard), 2, pairs);
         }
         #[cfg(test)]
         if broken(Broken::KeysBeforeRows) {
@@ -353,8 +353,8 @@ impl Owner {
     /// What goes: entries before contents, keys last. Returns [`Note::leaving`] and
     /// [`Note::freeing`].
     fn finish_removals(&self, writes: &mut Writes, draft: &mut Draft) -> (Vec<Leaving>, Option<usize>) {
-        for (shelf, fields) in draft.unmoved.groups() {
-            writes.command("HDEL", &self.space.moved(*shelf), 1, fields);
+        for (shard, fields) in draft.unmoved.groups() {
+            writes.command("HDEL", &self.space.moved(*shard), 1, fields);
         }
         draft.leaving.sort_by_key(|(slot, _)| *slot);
         let mut leaving = Vec::with_capacity(draft.leaving.len());

@@ -19,7 +19,7 @@ use super::owner::Owner;
 use super::reply;
 use super::writes::Writes;
 use crate::keyspace::keys::{HashKey, IndexKey, SlotKey};
-use crate::keyspace::secret::SHELVES;
+use crate::keyspace::secret::SHARDS;
 use crate::keyspace::value::{Location, MovedEntry, decode_id, decode_moved, encode_in_flight};
 
 /// Bytes of records after which a page of a listing ends.
@@ -85,8 +85,8 @@ impl Owner {
     async fn how_many_fit(&mut self, entries: &[Entry]) -> Result<usize, LaneError> {
         let mut reads = Pipeline::new();
         for entry in entries {
-            let shelf = self.space.moved(self.secret.id(entry.id).shelf());
-            reads.cmd("HSTRLEN").arg(shelf).arg(&entry.id.to_bytes());
+            let shard = self.space.moved(self.secret.id(entry.id).shard());
+            reads.cmd("HSTRLEN").arg(shard).arg(&entry.id.to_bytes());
         }
         let mut bytes = 0;
         let fits = |length: &u64| {
@@ -102,7 +102,7 @@ impl Owner {
     async fn moved_rows(&mut self, ids: impl Iterator<Item = TimerId>) -> Result<Vec<Row>, LaneError> {
         let mut lookup = Lookup::default();
         let ticket =
-            |id: TimerId| (id, lookup.field(HashKey::Moved(self.secret.id(id).shelf()), &id.to_bytes()));
+            |id: TimerId| (id, lookup.field(HashKey::Moved(self.secret.id(id).shard()), &id.to_bytes()));
         let tickets: Vec<_> = ids.map(ticket).collect();
         let found = self.look_up(lookup).await?;
         let mut rows = Vec::new();
@@ -251,7 +251,7 @@ impl Owner {
         census.dead = self.total("ZCARD", [space.dead()]).await?;
         // Beside the keys there is one field more.
         census.keys = self.total("HLEN", [space.app_keys()]).await?.saturating_sub(1);
-        let moved = self.total("HLEN", (0..SHELVES).map(|shelf| space.moved(shelf))).await?;
+        let moved = self.total("HLEN", (0..SHARDS).map(|shard| space.moved(shard))).await?;
         let indexes = index_keys().map(|index| space.index(index)).chain([space.park()]);
         let indexed = self.total("ZCARD", indexes).await?;
         // Entries for moved ids beyond those that hold a parked, taken or dead timer, and entries

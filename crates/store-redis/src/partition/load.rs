@@ -165,7 +165,7 @@ impl Owner {
             for Stored { id, is_implied, .. } in stored.iter().filter(|_| !is_own) {
                 let hash = self.secret.id(*id);
                 if !is_implied || self.moved.may_have(hash) {
-                    let entry = lookup.field(HashKey::Moved(hash.shelf()), &id.to_bytes());
+                    let entry = lookup.field(HashKey::Moved(hash.shard()), &id.to_bytes());
                     doubtful.insert((*slot, *id), entry);
                 }
             }
@@ -272,7 +272,7 @@ impl Owner {
         }
         for (id, slot) in entries {
             let entry = [id.to_bytes().to_vec(), encode_moved_to(slot)];
-            writes.command("HSET", &self.space.moved(self.secret.id(id).shelf()), 2, &entry);
+            writes.command("HSET", &self.space.moved(self.secret.id(id).shard()), 2, &entry);
         }
         self.remove(&mut writes, &leaving);
         self.write_anyway(writes).await?;

@@ -198,7 +198,7 @@ impl Owner {
                 let hash = self.secret.id(id);
                 let field = id.to_bytes();
                 let moved = self.moved.may_have(hash);
-                let moved = moved.then(|| lookup.field(HashKey::Moved(hash.shelf()), &field));
+                let moved = moved.then(|| lookup.field(HashKey::Moved(hash.shard()), &field));
                 let candidates = self.catalog.candidates(id).into_iter();
                 let candidates: Vec<_> =
                     candidates.map(|slot| (slot, lookup.field(HashKey::Slot(slot), &field))).collect();

@@ -193,7 +193,7 @@ impl Owner {
         if let Some(slot) = ack.slot {
             draft.leave(slot, ack.id);
         } else {
-            draft.end_taken(self.secret.id(ack.id).shelf(), ack.id);
+            draft.end_taken(self.secret.id(ack.id).shard(), ack.id);
             self.remember_end(draft, ack.id, Ended::Acknowledged, now);
         }
         if let Op::Settle { timer: Some(timer), .. } = op
