@@ -316,7 +316,10 @@ impl World {
                 let by = By { ms: self.ms, now, is_behind, epoch: lane.epoch() };
                 self.history.applied(by, id, &op, &answer, after);
             }
-            if let Op::Cancel { request, .. } | Op::Reschedule { request, .. } = &op {
+            if let Op::Cancel { request, .. } | Op::Reschedule { request, .. } = &op
+                // What is refused is not applied: a repeat may be.
+                && !matches!(answer, Answer::Refused(_))
+            {
                 self.history.applied.entry(request.0).or_insert(self.history.seq);
             }
             // What adds, takes or cancels waits for replicas.
