@@ -1,5 +1,6 @@
 //! Settings of a client.
 
+use std::fmt;
 use std::time::Duration;
 
 use mtimer_protocol::Role;
@@ -21,7 +22,7 @@ use crate::{Client, ConnectError};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "nothing happens until connect"]
 pub struct ClientBuilder {
     pub(crate) brokers: Vec<String>,
@@ -34,6 +35,17 @@ pub struct ClientBuilder {
     pub(crate) request_timeout: Duration,
     pub(crate) max_in_flight: u32,
     pub(crate) role: Role,
+}
+
+/// Shows neither the token nor the addresses of Redis, which may have a password.
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder")
+            .field("brokers", &self.brokers)
+            .field("software", &self.software)
+            .field("role", &self.role)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for ClientBuilder {
@@ -145,5 +157,27 @@ impl ClientBuilder {
     /// Dropping the future closes what was connected.
     pub async fn connect(self) -> Result<Client, ConnectError> {
         Client::connect(self).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_no_token() {
+        let builder = Client::builder().brokers(["b1:7400"]).token("PLANTED");
+        let hello = mtimer_protocol::Hello {
+            magic: mtimer_protocol::MAGIC,
+            min_version: 1,
+            max_version: 1,
+            client: 7,
+            software: "shop/1.2".to_owned(),
+            token: "PLANTED".to_owned(),
+            role: Role::Client,
+        };
+        let shown = format!("{builder:?} {hello:?}");
+        assert!(shown.contains("b1:7400") && shown.contains("shop/1.2"), "{shown}");
+        assert!(!shown.contains("PLANTED"), "{shown}");
     }
 }

@@ -4,6 +4,7 @@
 //! [`VERSION`]. [`ClientMessage::Hello`], [`ServerMessage::Welcome`] and [`ServerMessage::Refused`]
 //! keep their place for ever.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -84,8 +85,8 @@ pub enum ClientMessage {
     Peer(PeerRequest),
 }
 
-/// The client's half of the handshake.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// The client's half of the handshake. Its `Debug` does not show the token.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`MAGIC`].
     pub magic: u32,
@@ -101,6 +102,19 @@ pub struct Hello {
     pub token: String,
     /// What it is here for.
     pub role: Role,
+}
+
+impl fmt::Debug for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hello")
+            .field("magic", &self.magic)
+            .field("min_version", &self.min_version)
+            .field("max_version", &self.max_version)
+            .field("client", &self.client)
+            .field("software", &self.software)
+            .field("role", &self.role)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a connection is for. Places for brokers and observers are kept apart from those for
