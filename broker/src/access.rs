@@ -18,11 +18,10 @@ use mtimer_access::{
 use mtimer_protocol::Hello;
 use mtimer_types::Time;
 use tokio::sync::{Notify, watch};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::error::BrokerError;
 use crate::private_file::{PrivateFileError, read_private};
 
 /// How often it is looked whether a file has changed.
@@ -182,7 +181,11 @@ impl Access {
     }
 
     /// Reads the files again when they change or when asked to, until the broker stops.
-    pub(crate) async fn watch(self: Arc<Self>, stopping: CancellationToken) -> Result<(), BrokerError> {
+    ///
+    /// # Errors
+    ///
+    /// If reading panics.
+    pub(crate) async fn watch(self: Arc<Self>, stopping: CancellationToken) -> Result<(), JoinError> {
         loop {
             let asked = tokio::select! {
                 () = stopping.cancelled() => return Ok(()),
@@ -190,8 +193,7 @@ impl Access {
                 () = sleep(LOOK_EVERY) => false,
             };
             let access = self.clone();
-            let looked = spawn_blocking(move || access.look(asked)).await;
-            looked.map_err(|e| BrokerError::Panicked { task: "access", what: e.to_string() })?;
+            spawn_blocking(move || access.look(asked)).await?;
         }
     }
 

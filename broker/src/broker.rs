@@ -17,6 +17,7 @@ use mtimer_store::{Acquired, Coordination, Store};
 use mtimer_types::{Epoch, PartitionId, limits};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::JoinError;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -431,7 +432,9 @@ fn assemble(
     let broker = Broker { local, http, control, end, access: access.clone(), abort: abort.clone() };
     let running = async move {
         tasks.spawn("engine", shell.run(acquired));
-        tasks.spawn("access", access.clone().watch(stopping.clone()));
+        let watch = access.clone().watch(stopping.clone());
+        let panicked = |e: JoinError| BrokerError::Panicked { task: "access", what: e.to_string() };
+        tasks.spawn("access", async move { watch.await.map_err(panicked) });
         if let (Some((task, orders)), Some(address)) = (cluster_tasks, address) {
             tasks.spawn("cluster", task.run());
             tasks.spawn("address", async move {

@@ -16,7 +16,7 @@ use mtimer_types::PartitionId;
 
 use super::Engine;
 use super::partition::Partition;
-use super::queries::QueryPart;
+use super::questions::QueryPart;
 use super::table::State;
 use crate::api::{Call, Now, SessionId};
 

@@ -4,7 +4,7 @@ use mtimer_protocol::{Delivery, ServerMessage};
 use mtimer_store::{Answer, Op, Verdict};
 use mtimer_types::{Mode, Time, TimerId};
 
-use super::requests::OpCtx;
+use super::purpose::OpCtx;
 use super::roster::{Dest, DestIx, MemberRef};
 use super::table::{Entry, Flight, State};
 use super::{Engine, Phase};

@@ -18,22 +18,12 @@
 //!
 //! Not in here: the queue in which edits wait (`queue`), their answers (`requests`).
 
-use std::collections::VecDeque;
-
 use mtimer_store::Op;
 use mtimer_types::{KeyPolicy, Target, Time, TimerId};
 
-use super::partition::{KeyName, Partition};
-use super::requests::{Edit, OpCtx};
+use super::partition::Partition;
+use super::purpose::{KeyName, OpCtx};
 use super::table::{Entry, State};
-
-/// The operations on one key: one is under way, the others wait for it.
-#[derive(Debug, Default)]
-pub(super) struct KeyEdits {
-    pub(super) waiting: VecDeque<Edit>,
-    /// The timer that has the key is not sent until the one under way is answered.
-    pub(super) holds: bool,
-}
 
 impl Partition {
     /// Whether an edit holds this timer.
@@ -46,13 +36,13 @@ impl Partition {
             let key = timer.key.clone()?;
             self.key_edits.get(&(timer.dest.clone(), key))
         };
-        self.edits.contains_key(&id) || by_key().is_some_and(|edits| edits.holds)
+        self.edits.holds(id) || by_key().is_some_and(|edits| edits.holds)
     }
 
     /// Whether an edit holds this timer or a late acknowledgement of it is under way: its answer
     /// decides whether the timer is sent.
     pub(super) fn is_undecided(&self, id: TimerId) -> bool {
-        self.late_acks.contains_key(&id) || self.edited(id)
+        self.late_acks.holds(id) || self.edited(id)
     }
 
     /// An operation leaves for the store: says what is under way of the timer that it names, and
@@ -106,7 +96,7 @@ impl Partition {
         }
         let Some(id) = self.named(target).filter(|_| held.is_none()) else { return };
         *held = Some(id);
-        *self.edits.entry(id).or_default() += 1;
+        self.edits.hold(id);
         let entry = self.table.get_mut(id).filter(|e| !e.taken);
         if let Some(entry) = entry.filter(|e| matches!(e.state, State::Parking { sent: false })) {
             // It would be parked after the edit, and come back before the time that it is moved to.
@@ -133,7 +123,7 @@ impl Partition {
     fn sent_attempt(&self, id: TimerId) -> Option<u32> {
         let attempt = self.table.get(id).and_then(Entry::unsettled_attempt);
         // The predecessor has sent it, and no claim in the store tells.
-        attempt.or_else(|| self.inherited.get(&id).map(|f| f.attempt))
+        attempt.or_else(|| self.inherited.get(id).map(|f| f.attempt))
     }
 
     /// Whether an attempt of a timer has begun: it cannot be moved any more.

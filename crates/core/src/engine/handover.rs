@@ -10,11 +10,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use mtimer_protocol::{ErrorCode, OpReply, QueryAnswer, ServerMessage, SettleRefusal, Topology};
-use mtimer_store::{InFlight, Record};
+use mtimer_store::InFlight;
 use mtimer_types::{PartitionId, TimerId};
 
 use super::partition::{Partition, Pending};
-use super::requests::OpCtx;
+use super::purpose::OpCtx;
 use super::table::State;
 use super::{Engine, Phase};
 use crate::api::{Call, Effect, Now, SessionId};
@@ -117,7 +117,7 @@ impl Engine {
         // What the predecessor left under way and has no outcome is handed on as it is, unless it
         // was sent again since.
         let sent: HashSet<TimerId> = left.iter().map(|f| f.id).collect();
-        left.extend(p.inherited.values().filter(|f| !sent.contains(&f.id)).cloned());
+        left.extend(p.inherited.iter().filter(|f| !sent.contains(&f.id)).cloned());
         left.sort_unstable_by_key(|f| f.id);
         self.call(at, Pending::Release, Call::Release(left));
     }
@@ -134,12 +134,6 @@ impl Engine {
 }
 
 impl Partition {
-    /// What the predecessor left under way of this timer, if the store has not counted it since as
-    /// a failed attempt.
-    pub(super) fn inherited_delivery(&self, record: &Record) -> Option<&InFlight> {
-        self.inherited.get(&record.timer.id).filter(|f| f.attempt > record.progress.failed)
-    }
-
     /// Whether everything that was sent before this ownership began, and still lives, is in memory
     /// or counted by the store.
     pub(super) fn has_read_past(&self) -> bool {
@@ -150,17 +144,14 @@ impl Partition {
     /// Whether the timer of an inherited delivery may still come into memory.
     pub(super) fn awaits_timers(&self) -> bool {
         let fetch = |call: &Pending| matches!(call, Pending::Fetch(_));
-        !self.inherited.is_empty()
-            && self.inherited.keys().any(|id| !self.table.contains(*id))
-            && (!self.has_read_past() || self.calls.iter().any(fetch))
+        self.inherited.has_unread(&self.table) && (!self.has_read_past() || self.calls.iter().any(fetch))
     }
 
     /// Drops inherited deliveries whose timers have ended, or whose attempts the store has counted.
     pub(super) fn drop_old_inherited(&mut self) {
         let fetch = |call: &Pending| matches!(call, Pending::Fetch(_));
-        if !self.inherited.is_empty() && self.has_read_past() && !self.calls.iter().any(fetch) {
-            let table = &self.table;
-            self.inherited.retain(|id, _| table.contains(*id));
+        if self.has_read_past() && !self.calls.iter().any(fetch) {
+            self.inherited.drop_unread(&self.table);
         }
     }
 

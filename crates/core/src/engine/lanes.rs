@@ -6,12 +6,13 @@ use mtimer_store::{Answer, Batch, Health, InFlight, LaneError, Op, Refusal, Reta
 use mtimer_types::{Epoch, PartitionId, Time, TimerId};
 use slab::Slab;
 
-use super::partition::{Partition, Pending};
+use super::partition::{GATHER_MS, Partition, Pending, TICK_MS};
+use super::purpose::OpCtx;
 use super::queue::Queued;
 use super::recent::RecentIds;
-use super::requests::{OpCtx, OpenRequest, check_age};
+use super::requests::{OpenRequest, check_age};
 use super::table::{Entry, State};
-use super::{Engine, GATHER_MS, Phase, TICK_MS};
+use super::{Engine, Phase};
 use crate::api::{Call, CallAnswer, Counter, Effect, Now};
 
 /// Bytes of timers of one batch however small the budget is: one large timer.
@@ -31,7 +32,7 @@ impl Engine {
     ) {
         let Some(slot) = self.partitions.get_mut(usize::from(id.0)) else { return };
         let mut p = Partition::new(id, epoch, prior_claim, now.time, self.seed);
-        p.inherited.extend(in_flight.into_iter().map(|f| (f.id, f)));
+        p.inherited.take_over(in_flight);
         p.trim_at = now.mono_ms + u64::from(id.0) * 997 % 60_000;
         *slot = Some(Box::new(p));
         self.call(id, Pending::Taken, Call::Taken(0, mtimer_types::limits::MAX_PAGE));
@@ -113,7 +114,7 @@ impl Engine {
     /// in a batch with them, so that what is asked of the store next finds them done. Only those
     /// are overtaken that the batch cannot take, or that come while another one is under way.
     /// Called when the turn ends, see [`Engine::take_back`].
-    pub(super) fn let_go(&mut self, now: Now, at: PartitionId) {
+    pub(super) fn flush_deferred(&mut self, now: Now, at: PartitionId) {
         let size = self.batch_size();
         let mut overtaken = Vec::new();
         let p = self.partitions.get_mut(usize::from(at.0)).and_then(Option::as_deref_mut);

@@ -6,7 +6,7 @@ use mtimer_types::{DeadReason, PartitionId, Time, TimerId, limits::MAX_PAGE};
 
 use super::lanes::together_by;
 use super::partition::{Partition, Pending};
-use super::requests::OpCtx;
+use super::purpose::OpCtx;
 use super::table::{ENTRY_BYTES, Entry, Flight, State};
 use super::{Engine, Phase};
 use crate::api::{Call, Counter, Effect, Now};
@@ -137,10 +137,10 @@ impl Engine {
         let dest = self.roster.dest_ix(&record.timer.dest);
         self.roster.dest_mut(dest).entries += 1;
         let Some(p) = self.partitions[usize::from(at.0)].as_deref_mut() else { return };
-        if p.inherited_delivery(&record).is_none() {
-            p.inherited.remove(&id);
+        if p.inherited.current(&record).is_none() {
+            p.inherited.remove(id);
         }
-        let sent = p.inherited.get(&id);
+        let sent = p.inherited.get(id);
         let covered = covered || sent.is_some();
         if let Some(f) = sent {
             // The store knows of one attempt at most that a claim covers; the inherited delivery
@@ -208,7 +208,7 @@ impl Engine {
     fn found_parked(&mut self, record: Record) {
         let id = record.timer.id;
         let Some(p) = self.partition(id.partition()).filter(|p| !p.table.contains(id)) else { return };
-        p.inherited.remove(&id);
+        p.inherited.remove(id);
         if !record.progress.stopped {
             let dest = self.roster.dest_ix(&record.timer.dest);
             self.roster.touch(dest);
@@ -226,7 +226,7 @@ impl Engine {
     /// Takes a timer out of memory, whatever it is doing, and gives back what it held. With it goes
     /// its inherited delivery: the store has the outcome, or has counted it.
     pub(super) fn forget(&mut self, id: TimerId) -> Option<Record> {
-        self.partition(id.partition())?.inherited.remove(&id);
+        self.partition(id.partition())?.inherited.remove(id);
         self.take_out(id)
     }
 
@@ -274,7 +274,7 @@ impl Engine {
         let Some(epoch) = self.partition(at).map(|p| p.epoch) else { return };
         for row in page.rows.into_iter().filter(|r| r.epoch != epoch) {
             let id = row.record.timer.id;
-            let inherited = self.partition(at).and_then(|p| p.inherited_delivery(&row.record));
+            let inherited = self.partition(at).and_then(|p| p.inherited.current(&row.record));
             let awaited = inherited.is_some_and(|f| f.until > now.time);
             if awaited {
                 let fire = row.record.timer.due;
@@ -292,7 +292,7 @@ impl Engine {
     }
 
     /// Looks over what has no event of its own.
-    pub(super) fn keep_house(&mut self, now: Now) {
+    pub(super) fn run_housekeeping(&mut self, now: Now) {
         self.shed(now);
         self.expire_ready(now);
         self.park_waiting(now);

@@ -28,11 +28,15 @@ mod edits;
 mod figures;
 mod handover;
 mod hash;
+mod holds;
+mod inherited;
 mod lanes;
 mod loading;
 mod park;
 mod partition;
+mod purpose;
 mod queries;
+mod questions;
 mod queue;
 mod recent;
 mod requests;
@@ -62,13 +66,6 @@ use self::timeouts::Timeouts;
 use crate::api::{Counter, Effect, EngineOptions, Input, Now, SessionEvent, SessionId};
 use crate::figures::Tallies;
 
-/// What need not be at once (claims, acknowledgements) goes to the store at multiples of this, ms,
-/// so that partitions share wake-ups: one costs a store as much as what it is woken up for.
-const TICK_MS: u64 = 10;
-/// How long an acknowledgement may wait for others of its partition, or for a claim, ms. Every
-/// write of a partition costs the same whatever it carries: see `lateness` of a mixed load in
-/// docs/performance-notes.md. A crash may redeliver what waits. Partitions take turns at the ticks.
-const GATHER_MS: u64 = 40;
 /// How often destinations and memory are looked over while there is something to look for, ms.
 const HOUSEKEEPING_MS: u64 = 50;
 /// The longest that a turn is taken for, ms: a little over the pause between two when there is
@@ -98,7 +95,7 @@ pub struct Engine {
     unsettled: usize,
     phase: Phase,
     housekeeping_at: u64,
-    /// The last tick, in multiples of [`TICK_MS`] of the cluster's clock.
+    /// The last tick, in multiples of [`partition::TICK_MS`] of the cluster's clock.
     ticked: u64,
     /// When the first partition sends the acknowledgements that wait there, monotonic ms.
     gather_at: Option<u64>,
@@ -190,7 +187,7 @@ impl Engine {
         self.collect_due(now);
         if now.mono_ms >= self.housekeeping_at {
             self.housekeeping_at = now.mono_ms + HOUSEKEEPING_MS;
-            self.keep_house(now);
+            self.run_housekeeping(now);
         }
         self.dispatch(now);
         self.load_more(now);
@@ -209,8 +206,8 @@ impl Engine {
         let waiting = busy || self.roster.dests().any(|(_, d)| !d.parks.is_empty());
         let idle = if waiting { HOUSEKEEPING_MS } else { 1_000 };
         let owns = self.partitions.iter().any(Option::is_some);
-        let house = owns.then_some((self.housekeeping_at + idle).saturating_sub(HOUSEKEEPING_MS));
-        [self.timeouts.next(), house, self.gather_at, self.counting.next()].into_iter().flatten().min()
+        let housekeeping = owns.then_some((self.housekeeping_at + idle).saturating_sub(HOUSEKEEPING_MS));
+        [self.timeouts.next(), housekeeping, self.gather_at, self.counting.next()].into_iter().flatten().min()
     }
 
     /// Deliveries sent and not settled, and settlements not stored yet: 0 when a drain is complete.

@@ -6,7 +6,7 @@ use mtimer_types::{Destination, PartitionId, Time, Timer, TimerId};
 
 use super::Engine;
 use super::partition::Pending;
-use super::requests::OpCtx;
+use super::purpose::OpCtx;
 use super::roster::{DestIx, Park};
 use super::table::{Entry, State};
 use crate::api::{Call, Counter, Now};

@@ -4,22 +4,26 @@
 use std::collections::VecDeque;
 
 use mtimer_protocol::{ErrorCode, OpReply};
-use mtimer_store::{InFlight, Op};
-use mtimer_types::{Destination, Ended, Epoch, Key, PartitionId, Time, Timer, TimerId};
+use mtimer_store::Op;
+use mtimer_types::{Destination, Ended, Epoch, PartitionId, Time, Timer, TimerId};
 
-use super::edits::KeyEdits;
 use super::hash::{Map, Seeded};
-use super::queries::Questions;
+use super::holds::Holds;
+use super::inherited::Inherited;
+use super::purpose::{KeyEdits, KeyName, OpCtx, failed};
+use super::questions::{QueryPart, Questions};
 use super::queue::OpQueue;
 use super::recent::RecentIds;
-use super::requests::{OpCtx, QueryPart, failed};
 use super::table::Table;
-use super::{GATHER_MS, TICK_MS};
 use crate::api::Now;
 
-/// A key within its destination.
-pub(super) type KeyName = (Destination, Key);
-
+/// Work that can wait (claims, acknowledgements) is batched across partitions at multiples of this,
+/// ms: one wake-up costs a store as much as what it is woken up for.
+pub(super) const TICK_MS: u64 = 10;
+/// How long an acknowledgement may wait for others of its partition, or for a claim, ms. Every
+/// write of a partition costs the same whatever it carries: see `lateness` of a mixed load in
+/// docs/performance-notes.md. A crash may redeliver what waits. Partitions take turns at the ticks.
+pub(super) const GATHER_MS: u64 = 40;
 /// How long before a timer is due its claim is asked for, ms, beyond the time that the store takes
 /// to answer; earlier by up to [`TICK_MS`] so that it goes together with others, and by up to
 /// [`GATHER_MS`] with another write.
@@ -111,18 +115,16 @@ pub(super) struct Partition {
     /// Timers whose time has come, waiting for a claim.
     pub(super) due: Vec<TimerId>,
     /// Edits that hold their timer, by id: it is not sent until they are answered.
-    pub(super) edits: Map<TimerId, u32>,
+    pub(super) edits: Holds,
     /// Late acknowledgements under way by id: such a timer may have ended, which the next answer
     /// tells.
-    pub(super) late_acks: Map<TimerId, u32>,
+    pub(super) late_acks: Holds,
     /// Operations under way by key.
     pub(super) key_edits: Map<KeyName, KeyEdits>,
     /// How many wait so.
     pub(super) waiting: usize,
-    /// Deliveries that the predecessor left under way and that have no outcome yet. They count as
-    /// sent, also when their time is over; what comes after them (a retry, a replay) is this
-    /// owner's own.
-    pub(super) inherited: Map<TimerId, InFlight>,
+    /// Deliveries that the previous owner left under way.
+    pub(super) inherited: Inherited,
     /// When dead letters and unconfirmed timers are trimmed next, monotonic ms.
     pub(super) trim_at: u64,
 }
@@ -152,11 +154,11 @@ impl Partition {
             leaving: false,
             release_out: false,
             due: Vec::new(),
-            edits: Map::with_hasher(seed),
-            late_acks: Map::with_hasher(seed),
+            edits: Holds::new(seed),
+            late_acks: Holds::new(seed),
             key_edits: Map::with_hasher(seed),
             waiting: 0,
-            inherited: Map::with_hasher(seed),
+            inherited: Inherited::new(seed),
             trim_at: 0,
         }
     }
@@ -219,7 +221,7 @@ impl Partition {
         if recent.contains(now, timer.id) {
             return Some(OpReply::Ended(Ended::Acknowledged));
         }
-        if self.late_acks.contains_key(&timer.id) {
+        if self.late_acks.holds(timer.id) {
             let text = format!("an outcome of timer {} is on its way to the store: try again", timer.id);
             return Some(failed(ErrorCode::Overloaded, text));
         }

@@ -1,10 +1,7 @@
 //! What clients ask about single timers, and listings.
 //!
-//! Invariant: of the questions to one partition [`QUESTIONS_OUT`] are at the store at the same
-//! time; further ones wait here, so that writes do not wait behind all of them. How many a session
-//! may have unanswered is bounded where they come in.
-
-use std::collections::VecDeque;
+//! How many a session may have unanswered is bounded where they come in; how many are at the store,
+//! by `questions`.
 
 use mtimer_protocol::{
     DeadRow, ErrorCode, Query, QueryAnswer, ServerMessage, TimerState, TimerView, UnconfirmedRow,
@@ -15,61 +12,13 @@ use mtimer_types::{PartitionId, Target};
 use super::Engine;
 use super::counting::About;
 use super::partition::Pending;
+use super::questions::QueryPart;
 use super::table::State;
 use crate::api::{Call, CallAnswer, Effect, Now, SessionId};
 
-/// Questions to one partition that are at the store at the same time: enough to keep it busy, few
-/// enough for a write behind them.
-const QUESTIONS_OUT: usize = 4;
 /// Rows of one page of a listing: with the largest payloads they still fit a frame. Whoever wants
 /// more asks again.
 const PAGE_ROWS: u32 = 48;
-
-/// What the answer to a call is for.
-#[derive(Debug)]
-pub(super) enum QueryPart {
-    Get {
-        session: SessionId,
-        corr: u64,
-    },
-    Dead {
-        session: SessionId,
-        corr: u64,
-    },
-    Unconfirmed {
-        session: SessionId,
-        corr: u64,
-    },
-    /// A partition's part of the count of this number.
-    Count(u64),
-}
-
-impl QueryPart {
-    /// Who waits for this answer alone.
-    fn asker(&self) -> Option<(SessionId, u64)> {
-        match *self {
-            Self::Get { session, corr }
-            | Self::Dead { session, corr }
-            | Self::Unconfirmed { session, corr } => Some((session, corr)),
-            Self::Count(_) => None,
-        }
-    }
-}
-
-/// The questions to one partition.
-#[derive(Debug, Default)]
-pub(super) struct Questions {
-    /// At the store.
-    out: usize,
-    waiting: VecDeque<(QueryPart, Call)>,
-}
-
-impl Questions {
-    /// Takes those that were not asked.
-    pub(super) fn take_waiting(&mut self) -> impl Iterator<Item = QueryPart> + use<> {
-        std::mem::take(&mut self.waiting).into_iter().map(|(part, _)| part)
-    }
-}
 
 impl Engine {
     pub(super) fn query(&mut self, session: SessionId, corr: u64, query: Query) {
@@ -113,7 +62,7 @@ impl Engine {
                     let text = format!("the store is away: {why}");
                     self.query_failed(at, part, ErrorCode::Unavailable, &text);
                 }
-                None => p.questions.waiting.push_back((part, call)),
+                None => p.questions.push(part, call),
             },
         }
     }
@@ -122,11 +71,9 @@ impl Engine {
     pub(super) fn ask_waiting(&mut self, now: Now) {
         for ix in 0..self.partitions.len() {
             while let Some(p) = self.partitions[ix].as_deref_mut()
-                && p.questions.out < QUESTIONS_OUT
                 && !p.release_out
-                && let Some((part, call)) = p.questions.waiting.pop_front()
+                && let Some((part, call)) = p.questions.next()
             {
-                p.questions.out += 1;
                 let at = p.id;
                 self.ask_store(now, at, part, call);
             }
@@ -135,7 +82,7 @@ impl Engine {
 
     /// Asks the store, behind the acknowledgements that wait for others to go along with.
     pub(super) fn ask_store(&mut self, now: Now, at: PartitionId, part: QueryPart, call: Call) {
-        self.let_go(now, at);
+        self.flush_deferred(now, at);
         self.call(at, Pending::Query(part), call);
     }
 
@@ -143,7 +90,7 @@ impl Engine {
         if part.asker().is_some()
             && let Some(p) = self.partition(at)
         {
-            p.questions.out -= 1;
+            p.questions.answered();
         }
         let next_partition = |next: Option<u64>, partitions: u16| match next {
             Some(cursor) => Some((at.0, cursor)),

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use mtimer_store::Op;
 
 use super::hash::{Map, Seeded};
-use super::requests::OpCtx;
+use super::purpose::OpCtx;
 use super::table::ENTRY_BYTES;
 use crate::api::SessionId;
 

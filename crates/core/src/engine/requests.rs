@@ -5,20 +5,16 @@ use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
 
 use mtimer_protocol::{ErrorCode, OpReply, Request, RequestOp, ServerMessage};
-use mtimer_store::{
-    CancelAnswer, Op, Refusal, RequestId, RescheduleAnswer, Retained, ScheduleAnswer, Verdict,
-};
+use mtimer_store::{CancelAnswer, Op, Refusal, RequestId, RescheduleAnswer, ScheduleAnswer};
 use mtimer_types::limits::{MAX_BATCH, MAX_SENT_AHEAD_MS, MAX_SESSION_INFLIGHT, REPEAT_HORIZON_MS};
 use mtimer_types::{PartitionId, Target, Time, Timer, TimerId, timer::check_distance};
 
-use super::edits::KeyEdits;
-use super::partition::{KEY_OPS, KeyName, Partition, QUEUE_OPS};
+use super::partition::{KEY_OPS, Partition, Pending, QUEUE_OPS};
+use super::purpose::{Edit, KeyEdits, KeyName, OpCtx, ReplyRef, failed};
 use super::queue::Line;
 use super::table::State;
 use super::{Engine, Phase};
 use crate::api::{Call, Counter, Effect, Now, SessionId};
-
-pub(super) use super::queries::QueryPart;
 
 /// A request some of whose operations are not answered yet.
 #[derive(Debug)]
@@ -29,98 +25,6 @@ pub(super) struct OpenRequest {
     pub(super) first_sent: Time,
     replies: Vec<OpReply>,
     missing: usize,
-}
-
-/// Where the answer to one operation of a request goes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ReplyRef {
-    pub(super) request: usize,
-    index: usize,
-}
-
-/// An operation of a client that waits for an earlier one on the same key.
-#[derive(Debug)]
-pub(super) struct Edit {
-    op: RequestOp,
-    reply: ReplyRef,
-}
-
-/// What an operation in the lane is for.
-#[derive(Debug)]
-pub(super) enum OpCtx {
-    Schedule {
-        reply: ReplyRef,
-        timer: Arc<Timer>,
-        name: Option<KeyName>,
-    },
-    Cancel {
-        reply: ReplyRef,
-        /// The timer that it holds.
-        id: Option<TimerId>,
-        name: Option<KeyName>,
-    },
-    Reschedule {
-        reply: ReplyRef,
-        /// The timer that it holds.
-        id: Option<TimerId>,
-        name: Option<KeyName>,
-        due: Time,
-    },
-    Replay {
-        reply: ReplyRef,
-        id: TimerId,
-    },
-    Purge {
-        reply: ReplyRef,
-    },
-    Take {
-        id: TimerId,
-        failed: u32,
-    },
-    Settle {
-        id: TimerId,
-        verdict: Verdict,
-        report: Option<usize>,
-        /// Of a delivery that is not under way any more: the timer is not on its way to the store
-        /// by its state.
-        late: bool,
-    },
-    Park {
-        id: TimerId,
-        failed: u32,
-    },
-    Unpark {
-        id: TimerId,
-    },
-    Trim(Retained),
-    /// Not an operation but a call; only while an ownership ends.
-    Query(QueryPart),
-}
-
-impl OpCtx {
-    /// The operation anew, if it is one of the owner's own that must be done.
-    pub(super) fn own_op(&self) -> Option<Op> {
-        match self {
-            Self::Take { id, failed } => Some(Op::Take { id: *id, failed: *failed }),
-            Self::Settle { id, verdict, .. } => Some(Op::settle(*id, verdict.clone())),
-            Self::Park { id, failed } => Some(Op::Park { id: *id, failed: *failed }),
-            // The time to fire is filled in when the batch is made.
-            Self::Unpark { id } => Some(Op::Unpark { id: *id, fire: Time::ZERO }),
-            _ => None,
-        }
-    }
-
-    /// Where the answer goes, if a client asks for this operation.
-    pub(super) fn reply(&self) -> Option<ReplyRef> {
-        match self {
-            Self::Schedule { reply, .. }
-            | Self::Cancel { reply, .. }
-            | Self::Reschedule { reply, .. }
-            | Self::Replay { reply, .. }
-            | Self::Purge { reply } => Some(*reply),
-            _ => None,
-        }
-    }
 }
 
 /// Refuses what was first sent longer ago than outcomes are kept: whether a repeat was applied
@@ -141,10 +45,6 @@ pub(super) fn check_age(now: Time, first_sent: Time) -> Option<OpReply> {
         );
         failed(ErrorCode::Unavailable, text)
     })
-}
-
-pub(super) fn failed(code: ErrorCode, message: impl Into<String>) -> OpReply {
-    OpReply::Failed { code, message: message.into() }
 }
 
 impl Engine {
@@ -355,14 +255,11 @@ impl Engine {
         if is_schedule { self.reply_known(reply, answer) } else { self.reply(reply, answer) }
     }
 
-    /// An edit was answered: lets go of the timer that it held, and of the key.
+    /// An edit was answered: releases the timer that it held, and the key.
     fn end_edit(&mut self, at: PartitionId, id: Option<TimerId>, name: Option<KeyName>) {
         let Some(p) = self.partition(at) else { return };
-        if let Some(Slot::Occupied(mut n)) = id.map(|id| p.edits.entry(id)) {
-            *n.get_mut() -= 1;
-            if *n.get() == 0 {
-                n.remove();
-            }
+        if let Some(id) = id {
+            p.edits.release(id);
         }
         let mut holder = None;
         if let Some(name) = name {
@@ -599,7 +496,7 @@ impl Engine {
     /// Reads a timer, so that memory agrees with the store.
     pub(super) fn fetch(&mut self, id: TimerId) {
         let Some(p) = self.partition(id.partition()) else { return };
-        p.calls.push_back(super::partition::Pending::Fetch(id));
+        p.calls.push_back(Pending::Fetch(id));
         self.effects.push(Effect::Call(id.partition(), Call::Get(Target::Id(id))));
     }
 
@@ -632,7 +529,7 @@ impl Partition {
         let of = |id: TimerId| match self.table.get(id).map(|e| &e.state) {
             Some(State::Parking { .. } | State::Unparking) => Some(Line::Parks),
             Some(State::Settling { .. } | State::Taking { .. }) => Some(Line::Prompt),
-            _ if self.late_acks.contains_key(&id) => Some(Line::Prompt),
+            _ if self.late_acks.holds(id) => Some(Line::Prompt),
             _ => None,
         };
         [id, holder].into_iter().flatten().find_map(of)

@@ -1,14 +1,12 @@
 //! From sent to settled: outcomes, timeouts, lost sessions; acknowledge, retry, bury, expire.
 
-use std::collections::hash_map::Entry as Slot;
-
 use mtimer_protocol::{ServerMessage, SettleRefusal, Settlement};
 use mtimer_store::{Answer, Op, Verdict, record::cut_error};
 use mtimer_types::{DeadReason, Epoch, HandlerOutcome, Mode, TimerId, limits};
 
 use super::Engine;
 use super::partition::Partition;
-use super::requests::OpCtx;
+use super::purpose::OpCtx;
 use super::roster::MemberRef;
 use super::table::{Entry, Flight, State};
 use crate::api::{Counter, Effect, Now, SessionId};
@@ -77,7 +75,7 @@ impl Engine {
                 let ctx = OpCtx::Settle { id, verdict, report: Some(report), late: true };
                 self.enqueue(id.partition(), op, ctx);
                 if let Some(p) = self.partition(id.partition()) {
-                    *p.late_acks.entry(id).or_default() += 1;
+                    p.late_acks.hold(id);
                 }
             }
             None => {
@@ -97,8 +95,7 @@ impl Engine {
 
     /// Whether the predecessor left this delivery to this client under way.
     fn was_left(&mut self, id: TimerId, attempt: u32, client: u128) -> bool {
-        let word = self.partition(id.partition()).and_then(|p| p.inherited.get(&id));
-        word.is_some_and(|f| f.attempt == attempt && f.session == client)
+        self.partition(id.partition()).is_some_and(|p| p.inherited.is_with(id, attempt, client))
     }
 
     /// Whether this delivery can have been sent before, no outcome is on its way to the store, and
@@ -113,12 +110,8 @@ impl Engine {
     }
 
     fn end_late_ack(&mut self, id: TimerId) {
-        let Some(p) = self.partition(id.partition()) else { return };
-        if let Slot::Occupied(mut n) = p.late_acks.entry(id) {
-            *n.get_mut() -= 1;
-            if *n.get() == 0 {
-                n.remove();
-            }
+        if let Some(p) = self.partition(id.partition()) {
+            p.late_acks.release(id);
         }
     }
 

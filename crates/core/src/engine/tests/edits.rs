@@ -5,7 +5,7 @@ use mtimer_store::Op;
 use mtimer_types::Key;
 
 use super::*;
-use crate::engine::requests::OpCtx;
+use crate::engine::purpose::OpCtx;
 use crate::engine::table::State;
 
 impl Rig {
@@ -224,7 +224,7 @@ fn what_an_edit_holds_is_not_parked_unless_it_was_taken() {
         rig.schedule(1, timer);
         rig.run(5);
         let p = rig.engine.partition(P).unwrap();
-        p.edits.insert(id, 1);
+        p.edits.hold(id);
         let entry = p.table.get_mut(id).unwrap();
         (entry.taken, entry.state) = (taken, State::Due);
         rig.engine.park(id);

@@ -318,7 +318,7 @@ fn acknowledgements_that_go_early_keep_the_bound_on_batches() {
     let p = rig.engine.partition(P).unwrap();
     assert!(p.queue.has_patient());
     p.applies_out = 1;
-    rig.engine.let_go(now, P);
+    rig.engine.flush_deferred(now, P);
     assert!(!rig.engine.effects.iter().any(|e| matches!(e, Effect::Call(_, Call::Apply(_)))));
 }
 

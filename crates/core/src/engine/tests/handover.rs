@@ -425,7 +425,7 @@ fn inherited_deliveries_are_kept_until_all_that_was_sent_before_has_been_read() 
         let mut p = Partition::new(P, Epoch(2), Time::ZERO, since, Seeded(1));
         p.horizon = Time::from_ms(horizon);
         p.calls.extend(call);
-        p.inherited.insert(id, InFlight { id, attempt: 1, session: 1, until: since });
+        p.inherited.take_over([InFlight { id, attempt: 1, session: 1, until: since }]);
         p.drop_old_inherited();
         p.inherited.len()
     };

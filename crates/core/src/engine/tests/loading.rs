@@ -4,7 +4,7 @@ use mtimer_store::{Batch, Load, Loaded, Op};
 
 use super::*;
 use crate::engine::partition::Pending;
-use crate::engine::requests::OpCtx;
+use crate::engine::purpose::OpCtx;
 use crate::engine::table::ENTRY_BYTES;
 
 /// A broker of several partitions that have just been acquired, all with this claim of a

@@ -3,7 +3,7 @@
 use mtimer_store::Op;
 
 use super::*;
-use crate::engine::requests::OpCtx;
+use crate::engine::purpose::OpCtx;
 
 #[test]
 fn little_memory_is_kept_to_and_nothing_is_dropped() {

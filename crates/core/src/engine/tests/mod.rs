@@ -38,7 +38,7 @@ use mtimer_types::{
     Timer, TimerId,
 };
 
-use crate::engine::GATHER_MS;
+use crate::engine::partition::GATHER_MS;
 use crate::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
 
 const START: u64 = 1_700_000_000_000;

@@ -1,0 +1,104 @@
+//! The questions of clients to one partition.
+//!
+//! Invariant: at most [`QUESTIONS_OUT`] are at the store at the same time; further ones wait here,
+//! so that writes do not wait behind all of them.
+//! Not in here: what is asked, and what is made of the answers (`queries`, `counting`).
+
+use std::collections::VecDeque;
+
+use crate::api::{Call, SessionId};
+
+/// Questions to one partition that are at the store at the same time: enough to keep it busy, few
+/// enough for a write behind them.
+const QUESTIONS_OUT: usize = 4;
+
+/// What the answer to a call is for.
+#[derive(Debug)]
+pub(super) enum QueryPart {
+    Get {
+        session: SessionId,
+        corr: u64,
+    },
+    Dead {
+        session: SessionId,
+        corr: u64,
+    },
+    Unconfirmed {
+        session: SessionId,
+        corr: u64,
+    },
+    /// A partition's part of the count of this number.
+    Count(u64),
+}
+
+impl QueryPart {
+    /// Who waits for this answer alone.
+    pub(super) fn asker(&self) -> Option<(SessionId, u64)> {
+        match *self {
+            Self::Get { session, corr }
+            | Self::Dead { session, corr }
+            | Self::Unconfirmed { session, corr } => Some((session, corr)),
+            Self::Count(_) => None,
+        }
+    }
+}
+
+/// The questions to one partition.
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    /// At the store.
+    out: usize,
+    waiting: VecDeque<(QueryPart, Call)>,
+}
+
+impl Questions {
+    /// Takes a question in, behind those that wait.
+    pub(super) fn push(&mut self, part: QueryPart, call: Call) {
+        self.waiting.push_back((part, call));
+    }
+
+    /// Returns the question to ask now, if one waits and may be asked. It counts as asked.
+    pub(super) fn next(&mut self) -> Option<(QueryPart, Call)> {
+        if self.out == QUESTIONS_OUT {
+            return None;
+        }
+        let next = self.waiting.pop_front()?;
+        self.out += 1;
+        Some(next)
+    }
+
+    /// Notes that the store has answered one.
+    pub(super) fn answered(&mut self) {
+        self.out -= 1;
+    }
+
+    /// Takes those that were not asked.
+    pub(super) fn take_waiting(&mut self) -> impl Iterator<Item = QueryPart> + use<> {
+        std::mem::take(&mut self.waiting).into_iter().map(|(part, _)| part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_are_asked_at_a_time_in_the_order_of_their_coming() {
+        let mut questions = Questions::default();
+        let count = |n| (QueryPart::Count(n), Call::Census);
+        let number = |asked: Option<(QueryPart, Call)>| match asked {
+            Some((QueryPart::Count(n), _)) => Some(n),
+            _ => None,
+        };
+        (0..6).map(count).for_each(|(part, call)| questions.push(part, call));
+        for n in 0..QUESTIONS_OUT as u64 {
+            assert_eq!(number(questions.next()), Some(n));
+        }
+        assert_eq!(number(questions.next()), None, "as many as may are at the store");
+        questions.answered();
+        assert_eq!(number(questions.next()), Some(4));
+        assert_eq!(questions.take_waiting().count(), 1);
+        questions.answered();
+        assert_eq!(number(questions.next()), None, "none waits");
+    }
+}
