@@ -1,0 +1,180 @@
+//! The side that connects.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::{ConnectError, Stream, TlsError, pem, provider};
+
+/// PEM text, or the file that it is in. Its `Debug` shows no text.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Pem {
+    /// A file.
+    File(PathBuf),
+    /// The text itself.
+    Text(Vec<u8>),
+}
+
+impl Pem {
+    fn read(&self, what: &'static str) -> Result<Vec<u8>, TlsError> {
+        match self {
+            Self::File(path) => pem::read(what, path),
+            Self::Text(text) => Ok(text.clone()),
+        }
+    }
+}
+
+impl fmt::Display for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Text(_) => f.write_str("the given PEM text"),
+        }
+    }
+}
+
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pem({self})")
+    }
+}
+
+/// A client's certificate with its chain, and the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The certificate and the chain to the authority.
+    pub certificate: Pem,
+    /// Its key.
+    pub key: Pem,
+}
+
+/// What a client wants to know of a server, and shows of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientTlsOptions {
+    /// The authorities that sign servers' certificates.
+    pub authorities: Pem,
+    /// What it shows to servers that ask for a certificate.
+    pub identity: Option<Identity>,
+    /// The name that a server's certificate has to be made out to; `None`: the host connected to.
+    pub server_name: Option<String>,
+}
+
+/// Makes TLS connections. Cloning is cheap.
+#[derive(Clone)]
+pub struct ClientTls {
+    config: Arc<ClientConfig>,
+    server_name: Option<ServerName<'static>>,
+    /// Where the authorities are from.
+    authorities: Arc<str>,
+}
+
+impl fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientTls")
+            .field("authorities", &self.authorities)
+            .field("server_name", &self.server_name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ClientTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`] that names the file if one cannot be read or used.
+    pub fn open(options: &ClientTlsOptions) -> Result<Self, TlsError> {
+        let from = options.authorities.to_string();
+        let what = "authorities of servers";
+        let roots = pem::authorities(what, &from, &options.authorities.read(what)?)?;
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| TlsError::Unusable { what, from: from.clone(), message: error.to_string() })?
+            .with_root_certificates(roots);
+        let config = match &options.identity {
+            None => builder.with_no_client_auth(),
+            Some(Identity { certificate, key }) => {
+                let (from, key_from) = (certificate.to_string(), key.to_string());
+                let chain = pem::certificates("certificate", &from, &certificate.read("certificate")?)?;
+                let key = pem::key(&key_from, &key.read("private key")?)?;
+                let config = builder.with_client_auth_cert(chain, key);
+                config.map_err(|error| pem::unusable(&from, &key_from, &error))?
+            }
+        };
+        let server_name = options.server_name.as_deref().map(server_name).transpose()?;
+        Ok(Self { config: Arc::new(config), server_name, authorities: from.into() })
+    }
+
+    /// Shakes hands, within a time limit, with the server at an address, `host:port`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]; [`ConnectError::is_retryable`] says whether another try can help.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    pub async fn connect(
+        &self,
+        socket: TcpStream,
+        address: &str,
+        within: Duration,
+    ) -> Result<Stream, ConnectError> {
+        let name = match &self.server_name {
+            Some(name) => name.clone(),
+            None => server_name(host(address)).map_err(ConnectError::Name)?,
+        };
+        let connector = TlsConnector::from(self.config.clone());
+        match timeout(within, connector.connect(name, socket)).await {
+            Ok(Ok(stream)) => Ok(Stream::Tls(Box::new(stream.into()))),
+            Ok(Err(error)) => Err(self.explain(error).unwrap_or_else(ConnectError::Lost)),
+            Err(_) => Err(ConnectError::Timeout(within)),
+        }
+    }
+
+    /// Explains an error of one of its connections, if it is about TLS. With TLS 1.3 a server
+    /// refuses a client's certificate when the handshake is over for the client, so that the first
+    /// read fails.
+    ///
+    /// # Errors
+    ///
+    /// The error itself, if it is not about TLS.
+    pub fn explain(&self, error: io::Error) -> Result<ConnectError, io::Error> {
+        ConnectError::explain(error, &self.authorities)
+    }
+}
+
+/// The host of `host:port`.
+fn host(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+fn server_name(name: &str) -> Result<ServerName<'static>, TlsError> {
+    ServerName::try_from(name.to_owned())
+        .map_err(|_| TlsError::ServerName { name: name.chars().take(80).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_of_an_address_is_the_name() {
+        for (address, host_of) in
+            [("b1:7400", "b1"), ("10.0.0.1:7400", "10.0.0.1"), ("[::1]:7400", "::1"), ("b1", "b1")]
+        {
+            assert_eq!(host(address), host_of);
+            server_name(host_of).unwrap();
+        }
+        assert!(matches!(server_name("a b"), Err(TlsError::ServerName { .. })));
+    }
+}
