@@ -1,8 +1,10 @@
-//! Who may open a session and what it may do: the tokens file, read again when it changes.
+//! Who may open a session and what it may do: tokens and certificates, read again when their files
+//! change.
 //!
-//! Purpose: holds the tokens and this broker's own token for other brokers; lets sessions in, and
-//! tells each when its token has been revoked or has expired.
-//! Invariant: a file that cannot be read or is not valid changes nothing: the tokens read last stay.
+//! Purpose: holds the tokens, the certificates, and what this broker shows to other brokers; lets
+//! connections and sessions in, and tells each session when its token has been revoked or has
+//! expired.
+//! Invariant: a file that cannot be read or is not valid changes nothing: what was read last stays.
 //! No error and no log line has a secret in it.
 //! Not in here: what a token allows ([`mtimer_access`]).
 
@@ -16,13 +18,17 @@ use mtimer_access::{
     Denied, InvalidTokens, MAX_FILE_BYTES, Principal, Rejected, Token, TokenHash, Tokens, Verb, needs,
 };
 use mtimer_protocol::Hello;
+use mtimer_tls::{AcceptError, ClientCertificate, ClientTls, Stream};
 use mtimer_types::Time;
+use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use crate::exposure::Protection;
 use crate::private_file::{PrivateFileError, read_private};
+use crate::tls::{BrokerTls, BrokerTlsError, TlsOptions};
 
 /// How often it is looked whether a file has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -34,11 +40,14 @@ const MAX_TOKEN_FILE: u64 = 4 * 1024;
 /// What is asked of those who connect.
 #[derive(Clone, Debug, Default)]
 pub struct AccessOptions {
-    /// The file with the tokens; without it everybody is let in and may do everything.
+    /// The file with the tokens; without it whoever is let in may do everything.
     pub tokens: Option<PathBuf>,
     /// This broker's own token, for the other brokers of its cluster.
     pub peer_token: PeerToken,
-    /// Whether to listen beyond this machine without tokens.
+    /// Files for TLS; without them nothing is encrypted.
+    pub tls: Option<TlsOptions>,
+    /// Whether to listen beyond this machine without TLS, or without tokens and clients'
+    /// certificates.
     pub insecure: bool,
 }
 
@@ -64,7 +73,7 @@ impl fmt::Debug for PeerToken {
     }
 }
 
-/// The tokens cannot be used.
+/// The tokens or certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// A file cannot be read.
@@ -83,6 +92,9 @@ pub enum AccessError {
         /// What is wrong.
         source: InvalidTokens,
     },
+    /// Certificates or keys cannot be used.
+    #[error(transparent)]
+    Tls(#[from] BrokerTlsError),
     /// This broker's own token is none.
     #[error("this broker's own token ({from}) is {source}")]
     PeerToken {
@@ -102,6 +114,11 @@ pub(crate) enum NoMetrics {
     /// The token is valid and lacks the verb.
     #[error(transparent)]
     Forbidden(Denied),
+    /// Clients have certificates here, and this one has shown none.
+    #[error(
+        "metrics are shown to clients with a certificate: give one that this broker's tls-client-ca signed"
+    )]
+    NoCertificate,
 }
 
 /// What is known of the files, and who is let in.
@@ -110,9 +127,18 @@ pub(crate) struct Access {
     /// `None`: everybody may do everything.
     tokens: Option<watch::Sender<Arc<Tokens>>>,
     peer_token: RwLock<Arc<str>>,
+    tls: Option<BrokerTls>,
     /// What the files looked like when they were last read.
     seen: Mutex<Vec<Option<Stamp>>>,
     asked: Notify,
+}
+
+/// What a broker shows to others, and how it connects to them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PeerCredentials {
+    pub(crate) token: String,
+    /// `None`: connections to other brokers are not encrypted.
+    pub(crate) tls: Option<ClientTls>,
 }
 
 /// What changes when a file does.
@@ -131,7 +157,8 @@ impl Access {
         let tokens = options.tokens.as_deref().map(read_tokens).transpose()?;
         let peer_token = RwLock::new(read_peer_token(&options.peer_token)?);
         let tokens = tokens.map(|tokens| watch::Sender::new(Arc::new(tokens)));
-        Ok(Self { options, tokens, peer_token, seen, asked: Notify::new() })
+        let tls = options.tls.clone().map(BrokerTls::open).transpose()?;
+        Ok(Self { options, tokens, peer_token, tls, seen, asked: Notify::new() })
     }
 
     /// Lets everybody in.
@@ -141,19 +168,34 @@ impl Access {
             options: AccessOptions::default(),
             tokens: None,
             peer_token: RwLock::new("".into()),
+            tls: None,
             seen: Mutex::default(),
             asked: Notify::new(),
         }
     }
 
-    /// Whether it was wanted that everybody may do everything, also from other machines.
-    pub(crate) fn is_insecure(&self) -> bool {
-        self.options.insecure && self.tokens.is_none()
+    /// What protects its ports, and whether it was wanted that they do without the rest.
+    pub(crate) fn protection(&self) -> (Protection, bool) {
+        (Protection::of(&self.options), self.options.insecure)
     }
 
-    /// This broker's own token, for other brokers.
-    pub(crate) fn peer_token(&self) -> String {
-        self.peer_token.read().unwrap_or_else(PoisonError::into_inner).to_string()
+    /// What other brokers are shown.
+    pub(crate) fn peer_credentials(&self) -> PeerCredentials {
+        let token = self.peer_token.read().unwrap_or_else(PoisonError::into_inner).to_string();
+        PeerCredentials { token, tls: self.tls.as_ref().and_then(BrokerTls::peers) }
+    }
+
+    /// Encrypts a connection, if connections are encrypted here.
+    pub(crate) async fn accept(
+        &self,
+        socket: TcpStream,
+        clients: ClientCertificate,
+        within: Duration,
+    ) -> Result<Stream, AcceptError> {
+        match &self.tls {
+            None => Ok(Stream::Plain(socket)),
+            Some(tls) => tls.server().accept(socket, clients, within).await,
+        }
     }
 
     /// Lets a session in, or says why not. `None`: it may do everything.
@@ -167,8 +209,11 @@ impl Access {
         Ok(Some(Arc::new(Guard { access: self.clone(), hash: token.hash(), principal })))
     }
 
-    /// Checks whether a token sent over HTTP may read metrics.
-    pub(crate) fn may_scrape(&self, token: &str) -> Result<(), NoMetrics> {
+    /// Checks whether a client with this token may read metrics over HTTP.
+    pub(crate) fn may_scrape(&self, token: &str, has_certificate: bool) -> Result<(), NoMetrics> {
+        if self.options.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some()) && !has_certificate {
+            return Err(NoMetrics::NoCertificate);
+        }
         let Some(tokens) = &self.tokens else { return Ok(()) };
         let tokens = tokens.borrow().clone();
         let who = tokens.authenticate(token, now()).map_err(NoMetrics::Unauthorized)?;
@@ -218,6 +263,13 @@ impl Access {
             }
             Err(error) => {
                 tracing::warn!(%error, "the tokens were not read again, those read last stay valid")
+            }
+        }
+        match self.tls.as_ref().map(BrokerTls::reload).transpose() {
+            Ok(None) => {}
+            Ok(Some(())) => tracing::info!("the certificates were read again"),
+            Err(error) => {
+                tracing::warn!(%error, "the certificates were not read again, those read last stay in use")
             }
         }
         match read_peer_token(&self.options.peer_token) {
@@ -291,7 +343,8 @@ fn stamps(options: &AccessOptions) -> Vec<Option<Stamp>> {
         PeerToken::File(path) => Some(path),
         PeerToken::None | PeerToken::Value(_) => None,
     };
-    options.tokens.iter().chain(peer).map(|path| stamp(path)).collect()
+    let tls = options.tls.iter().flat_map(TlsOptions::files);
+    options.tokens.iter().chain(peer).chain(tls).map(|path| stamp(path)).collect()
 }
 
 fn stamp(path: &Path) -> Option<Stamp> {

@@ -115,18 +115,17 @@ async fn begin(
     if coordination.is_some() {
         // Before it listens: whoever answers now is not this process.
         let (address, cluster) = (options.address(local)?, options.cluster.clone());
-        if who_answers(&address, &cluster, SOFTWARE, access.peer_token(), &identity).await == Answers::Another
-        {
+        let own = access.peer_credentials();
+        if who_answers(&address, &cluster, SOFTWARE, own, &identity).await == Answers::Another {
             return Err(BrokerError::AddressTaken { address, cluster }.into());
         }
     }
     let listener = socket.listen(BACKLOG).map_err(listen_error)?;
     let web = Web::start(options.http, &access)?;
-    if access.is_insecure() {
-        tracing::warn!(
-            %local,
-            "insecure: connections are neither authenticated nor encrypted: trusted networks only"
-        );
+    if let (protection, true) = access.protection()
+        && let Some(missing) = protection.missing()
+    {
+        tracing::warn!(%local, "insecure: {missing}: trusted networks only");
     }
     let counters = Arc::new(Counters::default());
     let patience = options.startup_timeout;
@@ -341,7 +340,7 @@ impl Web {
     fn listen(&mut self, addr: SocketAddr, answered_from: Sources, access: &Arc<Access>) -> io::Result<()> {
         let listener = bind(addr)?.listen(HTTP_BACKLOG)?;
         let local = listener.local_addr()?;
-        if !local.ip().is_loopback() && access.is_insecure() {
+        if !local.ip().is_loopback() && !access.protection().0.is_authenticated {
             tracing::warn!(
                 %local,
                 "metrics are served beyond this machine, to anybody: they name destinations; trusted networks only"
@@ -492,7 +491,7 @@ impl Broker {
         self.wait().await
     }
 
-    /// Reads the tokens file and this broker's own token again now. It does so by itself within
+    /// Reads the tokens file, this broker's own token and the certificates again now. It does so by itself within
     /// seconds when one of the files changes. A file that is not valid changes nothing.
     pub fn reload(&self) {
         self.access.reload();

@@ -19,6 +19,8 @@ pub(crate) enum ShellCounter {
     SessionsRefused,
     /// Hellos with a token that is missing, unknown, expired, or lacks the verb for the role.
     AuthRefused,
+    /// Connections that were not encrypted: their TLS handshake failed, or they began none.
+    TlsRefused,
     /// Hellos without a common version.
     VersionRefused,
     /// Handshakes that did not end in time.
@@ -80,6 +82,7 @@ const ALL: &[(ShellCounter, &str)] = &[
     (C::ConnectionsRefused, "connections_refused_total"),
     (C::SessionsRefused, "sessions_refused_total"),
     (C::AuthRefused, "auth_refused_total"),
+    (C::TlsRefused, "tls_refused_total"),
     (C::VersionRefused, "version_refused_total"),
     (C::HandshakesTimedOut, "handshakes_timed_out_total"),
     (C::HandshakesMalformed, "handshakes_malformed_total"),

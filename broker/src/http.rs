@@ -19,6 +19,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use mtimer_tls::ClientCertificate;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
@@ -97,13 +98,19 @@ async fn ended(mut sources: Sources) {
 }
 
 async fn serve_one(socket: TcpStream, sources: Sources, access: &Access) {
-    let service = service_fn(|request| answer(request, sources.borrow().clone(), access));
+    // Probes have no certificates.
+    let stream = match access.accept(socket, ClientCertificate::Optional, HEAD_WITHIN).await {
+        Ok(stream) => stream,
+        Err(error) => return tracing::debug!(%error, "an HTTP connection was not encrypted"),
+    };
+    let has_certificate = stream.has_peer_certificate();
+    let service = service_fn(|request| answer(request, sources.borrow().clone(), access, has_certificate));
     let connection = http1::Builder::new()
         .keep_alive(false)
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_WITHIN)
         .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(socket), service);
+        .serve_connection(TokioIo::new(stream), service);
     match timeout(CONNECTION_WITHIN, connection).await {
         Ok(Ok(())) => {}
         // Whoever sends nonsense, or goes away, does no harm.
@@ -116,6 +123,7 @@ async fn answer(
     request: Request<Incoming>,
     source: Option<Arc<Source>>,
     access: &Access,
+    has_certificate: bool,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let known = matches!(request.uri().path(), "/metrics" | "/healthz" | "/readyz");
     if known && !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -125,7 +133,7 @@ async fn answer(
     }
     // Probes are open: they say nothing but whether the broker is well.
     if request.uri().path() == "/metrics"
-        && let Err(why) = access.may_scrape(bearer(&request))
+        && let Err(why) = access.may_scrape(bearer(&request), has_certificate)
     {
         return Ok(not_shown(&why));
     }
@@ -145,7 +153,7 @@ async fn answer(
 fn not_shown(why: &NoMetrics) -> Response<Full<Bytes>> {
     let status = match why {
         NoMetrics::Unauthorized(_) => StatusCode::UNAUTHORIZED,
-        NoMetrics::Forbidden(_) => StatusCode::FORBIDDEN,
+        NoMetrics::Forbidden(_) | NoMetrics::NoCertificate => StatusCode::FORBIDDEN,
     };
     let mut response = text(status, format!("{why}\n"));
     if status == StatusCode::UNAUTHORIZED {

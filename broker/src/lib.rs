@@ -18,6 +18,7 @@ mod cluster;
 pub mod config;
 mod counters;
 mod error;
+mod exposure;
 mod frames;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -38,6 +39,7 @@ mod session;
 mod shell;
 mod tasks;
 pub mod testing;
+mod tls;
 mod wheel;
 mod writer;
 
@@ -48,3 +50,4 @@ pub use error::{BrokerError, StartError};
 pub use http::DEFAULT_HTTP;
 pub use options::{BrokerOptions, ClusterOptions, HttpListen, InvalidOptions};
 pub use private_file::{PrivateFileError, check_private, read_private};
+pub use tls::{BrokerTlsError, TlsOptions};

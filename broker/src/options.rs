@@ -10,6 +10,7 @@ use mtimer_types::limits;
 
 use crate::access::AccessOptions;
 use crate::clock::{HostClock, SystemClock};
+use crate::exposure::{Lacks, Protection};
 
 /// What can be set of a broker. [`Default`] gives a broker on 127.0.0.1:7400 that lets everybody
 /// in.
@@ -195,25 +196,38 @@ impl BrokerOptions {
         check_engine(&self.engine)
     }
 
-    /// Whether anybody beyond this machine is let in: only if there are tokens, or if it is wanted.
+    /// Checks what other machines can reach: only what is authenticated and encrypted, unless more
+    /// is wanted.
     fn check_exposure(&self) -> Result<(), InvalidOptions> {
-        if self.access.tokens.is_some() || self.access.insecure {
+        if self.access.insecure {
             return Ok(());
         }
+        let protection = Protection::of(&self.access);
         let http = match self.http {
             HttpListen::At(addr) => Some(("http", addr)),
             HttpListen::Off | HttpListen::Auto => None,
         };
-        let exposed = |(_, addr): &(&str, SocketAddr)| !addr.ip().is_loopback();
-        match [Some(("listen", self.listen)), http].into_iter().flatten().find(exposed) {
-            None => Ok(()),
-            Some((option, addr)) => Err(InvalidOptions {
+        for (option, addr) in [Some(("listen", self.listen)), http].into_iter().flatten() {
+            let (what, fix) = match protection.check(addr.ip()) {
+                Ok(()) => continue,
+                Err(Lacks::Authentication) => (
+                    "without a token",
+                    "set tokens to a file made with `mtimer token create`, or tls-client-ca, or insecure on a \
+                     trusted network",
+                ),
+                Err(Lacks::Encryption) => (
+                    "without encryption",
+                    "set tls-cert and tls-key to a certificate and its key, or insecure on a trusted network",
+                ),
+            };
+            return Err(InvalidOptions {
                 option,
-                value: format!("{addr}, which other machines reach without a token"),
+                value: format!("{addr}, which other machines reach {what}"),
                 allowed: "an address of this machine only, such as 127.0.0.1:7400".to_owned(),
-                fix: "set tokens to a file made with `mtimer token create`, or insecure on a trusted network",
-            }),
+                fix,
+            });
         }
+        Ok(())
     }
 
     /// Where clients and other brokers reach a broker that listens on `local`.

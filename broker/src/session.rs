@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use mtimer_core::{SessionEvent, SessionId};
 use mtimer_protocol::{ClientMessage, ErrorCode, Hello, Role, ServerMessage, VERSION, Welcome};
+use mtimer_tls::{AcceptError, ClientCertificate, ReadHalf, Stream, WriteHalf};
 use mtimer_types::limits::{MAX_BATCH, MAX_BROKERS, MAX_FRAME, MAX_FRAME_BEFORE_AUTH, MAX_OBSERVERS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Guard};
@@ -108,11 +108,17 @@ pub(crate) async fn serve(
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%peer, %error, "cannot turn Nagle's algorithm off");
     }
-    let (read, mut write) = socket.into_split();
+    let deadline = Instant::now() + context.handshake_timeout;
+    let Some((stream, refusal)) = encrypt(socket, peer, &context).await else { return };
+    let (read, mut write) = stream.into_split();
     // Longer than the handshake may take, so that its own deadline ends it, with its own reason.
     let window = 2 * context.handshake_timeout;
     let mut frames = FrameReader::new(read, MAX_FRAME_BEFORE_AUTH, window, context.receiving.clone());
-    let welcomed = match shake_hands(&mut frames, &context).await {
+    let shaken = match refusal {
+        None => shake_hands(&mut frames, &context, deadline).await,
+        Some(refusal) => Err(ReadError::Refused(refusal)),
+    };
+    let welcomed = match shaken {
         Ok(welcomed) => welcomed,
         Err(ReadError::Refused(refusal)) => {
             context.counters.count(refusal.counter);
@@ -141,6 +147,37 @@ pub(crate) async fn serve(
     tracing::debug!(session = session.0, %peer, %end, "session closed");
 }
 
+/// Encrypts a connection, if connections are encrypted here. One whose client does not speak TLS
+/// comes back as it is, with what the client is told in clear text.
+async fn encrypt(
+    socket: TcpStream,
+    peer: SocketAddr,
+    context: &SessionContext,
+) -> Option<(Stream, Option<Refusal>)> {
+    let accepting = context.access.accept(socket, ClientCertificate::Required, context.handshake_timeout);
+    let accepted = tokio::select! {
+        accepted = accepting => accepted,
+        () = context.stopping.cancelled() => return None,
+    };
+    match accepted {
+        Ok(stream) => Some((stream, None)),
+        Err(AcceptError::NotTls(socket)) => {
+            let text = "this broker speaks TLS: give the client the authority that signed its certificate, \
+                        as --tls-ca of the command line or ClientBuilder::tls";
+            let refusal = Refusal::protocol(ShellCounter::TlsRefused, text);
+            Some((Stream::Plain(socket), Some(refusal)))
+        }
+        Err(error) => {
+            context.counters.count(match &error {
+                AcceptError::Timeout(_) => ShellCounter::HandshakesTimedOut,
+                _ => ShellCounter::TlsRefused,
+            });
+            tracing::debug!(%peer, %error, "connection refused");
+            None
+        }
+    }
+}
+
 /// A hello that was accepted, and the place among the sessions that goes with it.
 struct Welcomed {
     hello: Hello,
@@ -149,11 +186,12 @@ struct Welcomed {
 }
 
 async fn shake_hands(
-    frames: &mut FrameReader<OwnedReadHalf>,
+    frames: &mut FrameReader<ReadHalf>,
     context: &SessionContext,
+    deadline: Instant,
 ) -> Result<Welcomed, ReadError> {
     let (hello, guard) = tokio::select! {
-        hello = timeout(context.handshake_timeout, read_hello(frames, &context.access)) => hello.map_err(|_| {
+        hello = timeout_at(deadline, read_hello(frames, &context.access)) => hello.map_err(|_| {
             let text = format!("no hello within {} ms", context.handshake_timeout.as_millis());
             ReadError::Refused(Refusal::protocol(ShellCounter::HandshakesTimedOut, text))
         })??,
@@ -176,8 +214,8 @@ async fn shake_hands(
 
 /// Tells a stranger why it is refused.
 async fn refuse(
-    frames: &mut FrameReader<OwnedReadHalf>,
-    write: &mut OwnedWriteHalf,
+    frames: &mut FrameReader<ReadHalf>,
+    write: &mut WriteHalf,
     context: &SessionContext,
     refusal: Refusal,
 ) {
@@ -190,7 +228,7 @@ async fn refuse(
 }
 
 /// Says that nothing follows, and reads on for a moment.
-async fn linger(frames: &mut FrameReader<OwnedReadHalf>, write: &mut OwnedWriteHalf) {
+async fn linger(frames: &mut FrameReader<ReadHalf>, write: &mut WriteHalf) {
     if write.shutdown().await.is_err() {
         return;
     }
@@ -208,12 +246,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    async fn run(
-        &self,
-        frames: &mut FrameReader<OwnedReadHalf>,
-        write: &mut OwnedWriteHalf,
-        client: u128,
-    ) -> End {
+    async fn run(&self, frames: &mut FrameReader<ReadHalf>, write: &mut WriteHalf, client: u128) -> End {
         let context = self.context;
         let outbox = Outbox::open(context.outbox_limit, &context.outboxes);
         let ingress = context.gate.ingress(self.session);
@@ -264,7 +297,7 @@ impl Session<'_> {
     /// Reads until something ends it.
     async fn read(
         &self,
-        frames: &mut FrameReader<OwnedReadHalf>,
+        frames: &mut FrameReader<ReadHalf>,
         ingress: &Ingress,
         outbox: &Arc<Outbox>,
         peer: &mut bool,

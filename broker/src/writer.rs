@@ -99,6 +99,11 @@ async fn write_out<W: AsyncWrite + Unpin>(
             Err(_) => return Err(WriteError::Stalled { taken, within: stalled, least }),
         }
     }
+    // Nothing waits in a plain connection; an encrypted one may hold records back.
+    match timeout_at(until, socket.flush()).await {
+        Ok(flushed) => flushed?,
+        Err(_) => return Err(WriteError::Stalled { taken, within: stalled, least }),
+    }
     buffer.clear();
     Ok(())
 }

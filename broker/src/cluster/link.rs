@@ -12,6 +12,7 @@ use mtimer_protocol::{
     ClientMessage, Hello, MAGIC, PeerAnswer, PeerRequest, Role, ServerMessage, VERSION, Welcome, decode,
     encode, frame_codec,
 };
+use mtimer_tls::Stream;
 use mtimer_types::limits::MAX_FRAME;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -19,7 +20,9 @@ use tokio::time::timeout;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 use tokio_util::task::AbortOnDropHandle;
 
-/// How long connecting, the handshake and a single write may take.
+use crate::access::PeerCredentials;
+
+/// How long connecting, the handshakes and a single write may take.
 const STEP: Duration = Duration::from_secs(1);
 /// Heartbeats that may wait to be written: more means that the leader takes nothing.
 const WAITING: usize = 16;
@@ -43,12 +46,12 @@ pub(crate) struct Link {
 
 impl Link {
     /// Begins to connect.
-    pub(crate) fn open(address: String, software: &str, token: String) -> Self {
+    pub(crate) fn open(address: String, software: &str, own: PeerCredentials) -> Self {
         let (out, waiting) = mpsc::channel(WAITING);
         let (events, coming) = mpsc::channel(COMING);
         let software = software.to_owned();
         let task = async move {
-            let why = match connect(&address, software, token, Role::Broker, rand::random()).await {
+            let why = match connect(&address, software, own, Role::Broker, rand::random()).await {
                 Ok((frames, _)) => carry(frames, waiting, &events).await,
                 Err(why) => why,
             };
@@ -76,13 +79,13 @@ impl Link {
     }
 }
 
-pub(super) type Frames = Framed<TcpStream, LengthDelimitedCodec>;
+pub(super) type Frames = Framed<Stream, LengthDelimitedCodec>;
 
 /// Connects and shakes hands, within [`STEP`]; returns what the other side says of itself.
 pub(super) async fn connect(
     address: &str,
     software: String,
-    token: String,
+    own: PeerCredentials,
     role: Role,
     client: u128,
 ) -> Result<(Frames, Welcome), String> {
@@ -92,12 +95,16 @@ pub(super) async fn connect(
         max_version: VERSION,
         client,
         software,
-        token,
+        token: own.token,
         role,
     });
     let shake = async {
         let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
         stream.set_nodelay(true).map_err(|e| e.to_string())?;
+        let stream = match &own.tls {
+            Some(tls) => tls.connect(stream, address, STEP).await.map_err(|e| e.to_string())?,
+            None => Stream::Plain(stream),
+        };
         let mut frames = Framed::new(stream, frame_codec(MAX_FRAME));
         write(&mut frames, &hello).await?;
         match read(&mut frames).await? {

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use super::event::Order;
 use super::link::connect;
-use crate::access::Access;
+use crate::access::{Access, PeerCredentials};
 
 /// How often it is looked who answers, until it is this broker.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -60,11 +60,11 @@ pub(crate) async fn who_answers(
     address: &str,
     cluster: &str,
     software: &str,
-    token: String,
+    own: PeerCredentials,
     identity: &Identity,
 ) -> Answers {
     // An observer's place: a broker whose places for clients or brokers are used up answers too.
-    match connect(address, software.to_owned(), token, Role::Observer, identity.client).await {
+    match connect(address, software.to_owned(), own, Role::Observer, identity.client).await {
         // It is met before it is welcomed.
         Ok(_) if identity.met.load(Ordering::Acquire) => Answers::This,
         Ok((_, welcome)) if is_same(&welcome, address, cluster) => Answers::Another,
@@ -87,7 +87,7 @@ pub(crate) async fn claim(
 ) {
     let look = async {
         loop {
-            match who_answers(&address, &cluster, software, access.peer_token(), identity).await {
+            match who_answers(&address, &cluster, software, access.peer_credentials(), identity).await {
                 Answers::This => return,
                 Answers::Another => break,
                 Answers::Nobody => sleep(LOOK_EVERY).await,

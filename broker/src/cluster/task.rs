@@ -308,7 +308,7 @@ impl ClusterTask {
             }
             NodeEffect::Connect(address) => {
                 let Parts { software, access, .. } = &self.parts;
-                self.link = Some(Link::open(address, software, access.peer_token()));
+                self.link = Some(Link::open(address, software, access.peer_credentials()));
             }
             NodeEffect::Disconnect => self.link = None,
             NodeEffect::ToLeader(request) => self.send_to_leader(request),

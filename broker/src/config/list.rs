@@ -101,7 +101,8 @@ macro_rules! settings {
 }
 
 settings! {
-    /// Where clients connect. Beyond this machine only with --tokens, or with --insecure
+    /// Where clients connect. Beyond this machine only with TLS and with --tokens or
+    /// --tls-client-ca, or with --insecure
     listen: String,
     /// Where metrics and health probes are served over HTTP: HOST:PORT, off, or auto (127.0.0.1:7480
     /// if that is free). With --tokens metrics need one that may read on *
@@ -110,8 +111,18 @@ settings! {
     tokens: PathBuf,
     /// A file with nothing but this broker's own token in it, which it shows to other brokers
     peer_token_file: PathBuf,
-    /// Listen beyond this machine without tokens: anybody who gets there may do everything
-    /// [default: false]
+    /// PEM file of this broker's certificate and its chain: its ports then speak TLS only, and so do
+    /// its connections to other brokers
+    tls_cert: PathBuf,
+    /// PEM file of the key of that certificate
+    tls_key: PathBuf,
+    /// PEM file of the authorities that sign the certificates of clients and other brokers: whoever
+    /// has none is refused
+    tls_client_ca: PathBuf,
+    /// PEM file of the authorities that sign the certificates of other brokers' ports
+    tls_ca: PathBuf,
+    /// Listen beyond this machine without TLS, or without tokens and clients' certificates: whoever
+    /// gets there may read everything, or do everything [default: false]
     insecure: bool,
     /// Destinations that have metrics of their own; the others are counted together
     metrics_destinations: usize,
@@ -196,8 +207,14 @@ settings! {
 }
 
 /// Variables that are not settings of a broker but belong to other commands or name the file.
-const OTHER_VARIABLES: &[&str] =
-    &["MTIMER_CONFIG", "MTIMER_BROKER", "MTIMER_TOKEN", "MTIMER_TOKEN_FILE", PEER_TOKEN];
+const OTHER_VARIABLES: &[&str] = &[
+    "MTIMER_CONFIG",
+    "MTIMER_BROKER",
+    "MTIMER_TOKEN",
+    "MTIMER_TOKEN_FILE",
+    "MTIMER_TLS_SERVER_NAME",
+    PEER_TOKEN,
+];
 /// The variable with this broker's own token.
 pub(super) const PEER_TOKEN: &str = "MTIMER_PEER_TOKEN";
 

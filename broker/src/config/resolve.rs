@@ -14,6 +14,7 @@ use super::list::{PEER_TOKEN, PartialConfig};
 use super::units::{Durability, List, LogFormat, Size, Span};
 use crate::access::{AccessOptions, PeerToken};
 use crate::options::{BrokerOptions, ClusterOptions, HttpListen};
+use crate::tls::TlsOptions;
 
 /// Most replicas that a write can wait for.
 const MAX_REPLICAS: u32 = 16;
@@ -153,7 +154,37 @@ impl PartialConfig {
             return Err(ConfigError::Setting { setting: "tokens", message });
         }
         let insecure = self.insecure.unwrap_or_default();
-        Ok(AccessOptions { tokens: self.tokens.clone(), peer_token, insecure })
+        Ok(AccessOptions { tokens: self.tokens.clone(), peer_token, tls: self.tls()?, insecure })
+    }
+
+    fn tls(&self) -> Result<Option<TlsOptions>, ConfigError> {
+        let Self { tls_cert, tls_key, tls_client_ca, tls_ca, .. } = self;
+        let wrong = |setting, file: &Path, what| {
+            let message = format!("{} is given, but {what}", file.display());
+            Err(ConfigError::Setting { setting, message })
+        };
+        match (tls_cert, tls_key, tls_client_ca, tls_ca) {
+            (None, None, None, None) => Ok(None),
+            (Some(file), None, ..) => wrong("tls-cert", file, "not its key: give tls-key, too"),
+            (None, Some(file), ..) => wrong("tls-key", file, "not its certificate: give tls-cert, too"),
+            (None, None, Some(file), _) => {
+                wrong("tls-client-ca", file, "this broker has no certificate: give tls-cert and tls-key, too")
+            }
+            (None, None, None, Some(file)) => {
+                wrong("tls-ca", file, "this broker has no certificate: give tls-cert and tls-key, too")
+            }
+            (Some(file), Some(_), _, None) if self.redis.is_some() => wrong(
+                "tls-cert",
+                file,
+                "not who signs the certificates of the cluster's other brokers: give tls-ca, too",
+            ),
+            (Some(certificate), Some(key), client_ca, ca) => Ok(Some(TlsOptions {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_ca: client_ca.clone(),
+                ca: ca.clone(),
+            })),
+        }
     }
 
     fn http(&self) -> Result<HttpListen, ConfigError> {

@@ -206,6 +206,7 @@ impl Scrape {
             ("handshakes", C::ConnectionsRefused),
             ("sessions", C::SessionsRefused),
             ("auth", C::AuthRefused),
+            ("tls", C::TlsRefused),
             ("version", C::VersionRefused),
             ("handshake_timeout", C::HandshakesTimedOut),
             ("handshake_malformed", C::HandshakesMalformed),

@@ -30,7 +30,8 @@ impl Authority {
         let dir = tempfile::Builder::new().prefix("mtimer-tls-").tempdir().expect("a temporary folder");
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "test authority");
+        let name = dir.path().file_name().expect("a name").to_string_lossy();
+        params.distinguished_name.push(DnType::CommonName, name.as_ref());
         let key = KeyPair::generate().expect("a key");
         let own = params.self_signed(&key).expect("signed");
         fs::write(dir.path().join("ca.pem"), own.pem()).expect("written");
