@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mtimer_protocol::Role;
 
-use crate::{Client, ConnectError};
+use crate::{Client, ConnectError, TlsOptions};
 
 /// Settings of a client; made by [`Client::builder`].
 ///
@@ -30,6 +30,7 @@ pub struct ClientBuilder {
     pub(crate) redis: Vec<crate::leader::Lookup>,
     pub(crate) one_broker: bool,
     pub(crate) token: String,
+    pub(crate) tls: Option<TlsOptions>,
     pub(crate) software: String,
     pub(crate) connect_timeout: Duration,
     pub(crate) request_timeout: Duration,
@@ -56,6 +57,7 @@ impl Default for ClientBuilder {
             redis: Vec::new(),
             one_broker: false,
             token: String::new(),
+            tls: None,
             software: concat!("mtimer-client/", env!("CARGO_PKG_VERSION")).to_owned(),
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(10),
@@ -98,9 +100,15 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the proof of who the client is. Default: none. (Brokers do not look at it yet.)
+    /// Sets the token that brokers are shown. Default: none.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = token.into();
+        self
+    }
+
+    /// Encrypts the connections, to brokers that have a certificate. Default: they are not encrypted.
+    pub fn tls(mut self, tls: TlsOptions) -> Self {
+        self.tls = Some(tls);
         self
     }
 

@@ -37,6 +37,18 @@ pub enum ConnectError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// The files for TLS cannot be used.
+    #[error(transparent)]
+    Tls(#[from] mtimer_tls::TlsError),
+    /// There is no encrypted connection: one side does not speak TLS, or does not accept the
+    /// other's certificate.
+    #[error("no encrypted connection to {broker}: {what}")]
+    Encryption {
+        /// The address.
+        broker: String,
+        /// What is wrong, and what to do.
+        what: String,
+    },
     /// The hello does not fit the frame that a stranger may send.
     #[error("the token is too long: the hello has {len} bytes, a broker takes {limit}: shorten the token")]
     TokenTooLong {
@@ -97,6 +109,8 @@ impl ConnectError {
         match self {
             Self::NoBroker
             | Self::Address(_)
+            | Self::Tls(_)
+            | Self::Encryption { .. }
             | Self::TokenTooLong { .. }
             | Self::Protocol { .. }
             | Self::OtherCluster { .. } => false,

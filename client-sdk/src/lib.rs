@@ -152,6 +152,7 @@ mod session;
 mod settling;
 mod shared;
 mod sync;
+mod tls;
 
 pub use answer::{Cancelled, DeadFilter, Info, Listing, Replayed, Rescheduled, Scheduled, Stats};
 pub use builder::ClientBuilder;
@@ -161,6 +162,10 @@ pub use error::{CloseError, ConnectError, RegisterError, RequestError, ScheduleE
 pub use probe::Probe;
 pub use register::{Register, Registration};
 pub use schedule::{Schedule, When};
+pub use tls::TlsOptions;
+
+/// Says why certificates or keys cannot be used.
+pub use mtimer_tls::TlsError;
 
 pub use mtimer_protocol::{
     BrokerEntry, BrokerLoad, BrokerView, ClientView, ClusterView, DeadRow, ErrorCode, MemberView,

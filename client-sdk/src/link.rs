@@ -7,15 +7,16 @@ use futures_util::StreamExt;
 use mtimer_protocol::{
     ClientMessage, Hello, MAGIC, ServerMessage, VERSION, Welcome, decode, encode, encode_frame, frame_codec,
 };
+use mtimer_tls::{ReadHalf, Stream, WriteHalf};
 use mtimer_types::limits::{HANDSHAKE_DEADLINE_MS, MAX_FRAME, MAX_FRAME_BEFORE_AUTH, MAX_PARTITIONS};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 
 use crate::backoff::backoff;
 use crate::sync::Locked;
+use crate::tls::Tls;
 use crate::{ClientBuilder, ConnectError};
 
 /// Delay before the second try, and how far the delay grows.
@@ -31,14 +32,15 @@ pub(crate) struct Connection {
     pub(crate) welcome: Welcome,
     pub(crate) sent: Instant,
     pub(crate) received: Instant,
-    pub(crate) frames: FramedRead<OwnedReadHalf, LengthDelimitedCodec>,
-    pub(crate) write: OwnedWriteHalf,
+    pub(crate) frames: FramedRead<ReadHalf, LengthDelimitedCodec>,
+    pub(crate) write: WriteHalf,
 }
 
 /// What all connections of a client have in common.
 #[derive(Debug)]
 pub(crate) struct Dialler {
     hello: ClientMessage,
+    tls: Option<Tls>,
     /// Name and partition count of the cluster, once known.
     cluster: Mutex<Option<(String, u16)>>,
 }
@@ -90,7 +92,8 @@ impl Dialler {
         if len > MAX_FRAME_BEFORE_AUTH {
             return Err(ConnectError::TokenTooLong { len, limit: MAX_FRAME_BEFORE_AUTH });
         }
-        Ok(Self { hello, cluster: Mutex::new(None) })
+        let tls = settings.tls.as_ref().map(Tls::open).transpose()?;
+        Ok(Self { hello, tls, cluster: Mutex::new(None) })
     }
 }
 
@@ -200,13 +203,32 @@ impl Link {
         let protocol = |what: String| ConnectError::Protocol { broker: broker.clone(), what };
         let stream = TcpStream::connect(&broker).await.map_err(unreachable)?;
         stream.set_nodelay(true).map_err(unreachable)?;
+        let tls = match &self.dialler.tls {
+            Some(tls) => Some(tls.current().await),
+            None => None,
+        };
+        let limit = Duration::from_millis(HANDSHAKE_DEADLINE_MS);
+        let stream = match &tls {
+            Some(tls) => tls.connect(stream, &broker, limit).await.map_err(|e| of_tls(&broker, e))?,
+            None => Stream::Plain(stream),
+        };
         let (read, mut write) = stream.into_split();
         let mut frames = FramedRead::new(read, frame_codec(MAX_FRAME_BEFORE_AUTH));
         let mut bytes = Vec::new();
         encode_frame(&self.dialler.hello, &mut bytes).map_err(|e| protocol(e.to_string()))?;
         let sent = Instant::now();
         write.write_all(&bytes).await.map_err(unreachable)?;
-        let answer = match frames.next().await {
+        write.flush().await.map_err(unreachable)?;
+        let answer = frames.next().await;
+        // A broker that does not like our certificate says so only now.
+        let answer = match (answer, &tls) {
+            (Some(Err(error)), Some(tls)) => match tls.explain(error) {
+                Ok(error) => return Err(of_tls(&broker, error)),
+                Err(error) => Some(Err(error)),
+            },
+            (answer, _) => answer,
+        };
+        let answer = match answer {
             Some(Ok(body)) => decode(&body).map_err(|e| protocol(e.to_string()))?,
             Some(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
                 return Err(protocol(error.to_string()));
@@ -230,5 +252,14 @@ impl Link {
         }
         frames.decoder_mut().set_max_frame_length(MAX_FRAME);
         Ok(Connection { broker, welcome, sent, received, frames, write })
+    }
+}
+
+fn of_tls(broker: &str, error: mtimer_tls::ConnectError) -> ConnectError {
+    let broker = broker.to_owned();
+    match error {
+        mtimer_tls::ConnectError::Lost(source) => ConnectError::Unreachable { broker, source },
+        mtimer_tls::ConnectError::Timeout(_) => ConnectError::Timeout { broker, ms: HANDSHAKE_DEADLINE_MS },
+        error => ConnectError::Encryption { broker, what: error.to_string() },
     }
 }

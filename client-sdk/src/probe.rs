@@ -148,5 +148,6 @@ async fn exchange<T>(
 async fn send(connection: &mut Connection, message: &ClientMessage) -> Result<(), LinkError> {
     let mut bytes = Vec::new();
     encode_frame(message, &mut bytes).map_err(std::io::Error::other)?;
-    Ok(connection.write.write_all(&bytes).await?)
+    connection.write.write_all(&bytes).await?;
+    Ok(connection.write.flush().await?)
 }

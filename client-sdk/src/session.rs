@@ -13,9 +13,9 @@ use std::time::Duration;
 use bytes::BytesMut;
 use futures_util::StreamExt;
 use mtimer_protocol::{Delivery, ServerMessage, UNASKED_PONG, decode, encode_frame};
+use mtimer_tls::{ReadHalf, WriteHalf};
 use mtimer_types::limits::{HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS};
 use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 use tokio_util::task::AbortOnDropHandle;
@@ -64,7 +64,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     async fn run(
         &mut self,
-        frames: &mut FramedRead<OwnedReadHalf, LengthDelimitedCodec>,
+        frames: &mut FramedRead<ReadHalf, LengthDelimitedCodec>,
         silence: Duration,
     ) -> LinkError {
         let mut heard = Instant::now();
@@ -214,7 +214,7 @@ impl Reader<'_> {
 struct Writer {
     shared: Arc<Shared>,
     line: Arc<Line>,
-    write: OwnedWriteHalf,
+    write: WriteHalf,
     heartbeat: Duration,
     patience: Duration,
 }
@@ -250,7 +250,11 @@ impl Writer {
             for outgoing in gathered.drain(..) {
                 self.put(&mut bytes, outgoing);
             }
-            match timeout(self.patience, self.write.write_all(&bytes)).await {
+            let written = async {
+                self.write.write_all(&bytes).await?;
+                self.write.flush().await
+            };
+            match timeout(self.patience, written).await {
                 Ok(Ok(())) => bytes.clear(),
                 Ok(Err(error)) => return error.into(),
                 Err(_) => return LinkError::Stuck(self.patience.as_millis() as u64),

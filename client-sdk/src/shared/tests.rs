@@ -7,7 +7,7 @@ use crate::router::tests::welcome;
 
 async fn connection(listener: &TcpListener) -> Connection {
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let (read, write) = stream.into_split();
+    let (read, write) = mtimer_tls::Stream::Plain(stream).into_split();
     let frames = FramedRead::new(read, frame_codec(crate::limits::MAX_FRAME));
     let now = Instant::now();
     Connection { broker: "fake".into(), welcome: welcome(), sent: now, received: now, frames, write }

@@ -1,12 +1,13 @@
 //! Flags that several commands share.
 
 use std::fmt;
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use mtimer_broker::read_private;
-use mtimer_client::{Client, ClientBuilder, Destination, Key, Target, TimerId, When};
+use mtimer_broker::{check_private, read_private};
+use mtimer_client::{Client, ClientBuilder, Destination, Key, Target, TimerId, TlsOptions, When};
 
 use super::exit::Failure;
 use super::logging::LogArgs;
@@ -33,6 +34,8 @@ pub(crate) struct ClientArgs {
     pub(crate) broker: String,
     #[command(flatten)]
     pub(crate) token: TokenArgs,
+    #[command(flatten)]
+    pub(crate) tls: ConnectTlsArgs,
     /// How long to try to connect
     #[arg(long, value_name = "DURATION", value_parser = moment::span, default_value = "5s")]
     #[arg(help_heading = "Connection")]
@@ -76,6 +79,59 @@ impl TokenArgs {
     }
 }
 
+/// TLS of the connection to a broker.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ConnectTlsArgs {
+    /// PEM file of the authorities that sign the brokers' certificates: connect with TLS
+    #[arg(long, value_name = "FILE", env = "MTIMER_TLS_CA", help_heading = "Connection")]
+    tls_ca: Option<PathBuf>,
+    /// PEM file of the certificate to show to brokers that ask for one, and its chain
+    #[arg(long, value_name = "FILE", env = "MTIMER_TLS_CERT", help_heading = "Connection")]
+    tls_cert: Option<PathBuf>,
+    /// PEM file of the key of that certificate, which only its owner and group may read
+    #[arg(long, value_name = "FILE", env = "MTIMER_TLS_KEY", help_heading = "Connection")]
+    tls_key: Option<PathBuf>,
+    /// The name in the brokers' certificates, if it is not the host connected to
+    #[arg(long, value_name = "NAME", env = "MTIMER_TLS_SERVER_NAME", help_heading = "Connection")]
+    tls_server_name: Option<String>,
+}
+
+impl ConnectTlsArgs {
+    /// Adds it to a client's settings.
+    pub(crate) fn apply(&self, builder: ClientBuilder) -> Result<ClientBuilder, Failure> {
+        let Self { tls_ca, tls_cert, tls_key, tls_server_name } = self;
+        let Some(ca) = tls_ca else {
+            let other = [("--tls-cert", tls_cert.is_some()), ("--tls-key", tls_key.is_some())];
+            let other = other.into_iter().chain([("--tls-server-name", tls_server_name.is_some())]);
+            return match other.into_iter().find(|(_, given)| *given) {
+                None => Ok(builder),
+                Some((flag, _)) => Err(Failure::usage(format!(
+                    "{flag} is given, but not who signs the brokers' certificates: give --tls-ca, too"
+                ))),
+            };
+        };
+        let mut tls = TlsOptions::ca_file(ca);
+        match (tls_cert, tls_key) {
+            (None, None) => {}
+            (Some(certificate), Some(key)) => {
+                let file = File::open(key).map_err(|error| Failure::file("read", key, &error))?;
+                check_private(&file, key)
+                    .map_err(|error| Failure::usage(format!("the private key: {error}")))?;
+                tls = tls.certificate_files(certificate, key);
+            }
+            _ => {
+                return Err(Failure::usage(
+                    "a certificate and its key go together: give --tls-cert and --tls-key",
+                ));
+            }
+        }
+        if let Some(name) = tls_server_name {
+            tls = tls.server_name(name);
+        }
+        Ok(builder.tls(tls))
+    }
+}
+
 impl ClientArgs {
     /// Starts the log and connects.
     pub(crate) async fn connect(&self) -> Result<Client, Failure> {
@@ -84,12 +140,13 @@ impl ClientArgs {
     }
 
     fn builder(&self) -> Result<ClientBuilder, Failure> {
-        Ok(Client::builder()
+        let builder = Client::builder()
             .brokers([self.broker.clone()])
             .token(self.token.read()?)
             .software(SOFTWARE)
             .connect_timeout(self.connect_timeout)
-            .request_timeout(self.request_timeout))
+            .request_timeout(self.request_timeout);
+        self.tls.apply(builder)
     }
 
     /// Connects, does the work, and closes the connection in good order however the work has gone.

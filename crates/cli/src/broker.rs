@@ -45,12 +45,13 @@ pub(crate) struct Dev {
 ///
 /// Settings come from flags, over the environment (MTIMER_ and the flag's name in capitals), over
 /// the file, over defaults; --print-config shows what results. A key or a variable that is not
-/// known is an error. With --tokens it reads that file and its own token again on HUP, and within
-/// seconds of a change; a file that is not valid changes nothing.
+/// known is an error. With --tokens or --tls-cert it reads the files of tokens and certificates
+/// again on HUP, and within seconds of a change; a file that is not valid changes nothing.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     mtimer broker --cluster shop --redis redis://10.0.0.5:6379 --listen 0.0.0.0:7400 \\\n      \
-    --tokens tokens.toml --peer-token-file peer-token\n  \
+    --tokens tokens.toml --peer-token-file peer-token \\\n      \
+    --tls-cert b1.pem --tls-key b1.key --tls-ca ca.pem\n  \
     mtimer broker --store embedded --data /var/lib/mtimer\n  \
     mtimer broker --config /etc/mtimer.toml --print-config\n  \
     mtimer broker --print-config > mtimer.toml          every setting with its default, to begin with")]
@@ -135,8 +136,10 @@ async fn serve(
     ready: impl FnOnce(SocketAddr) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let stop = Stop::on_signals(STOPPING)?;
-    // Without tokens there is nothing to read again, and a HUP ends the process as usual.
-    let hangups = config.broker.access.tokens.is_some().then(Hangups::watch).transpose()?;
+    // Without tokens and TLS there is nothing to read again, and a HUP ends the process as usual.
+    let access = &config.broker.access;
+    let reloads = access.tokens.is_some() || access.tls.is_some();
+    let hangups = reloads.then(Hangups::watch).transpose()?;
     let opening = Opened::open(&config.store, &config.broker.cluster, config.broker.startup_timeout);
     // Told to stop while it starts, it stops as it would later: in good order, and that is no
     // failure.
@@ -171,7 +174,7 @@ async fn serve(
     Ok(ended?)
 }
 
-/// Waits for the broker's end, and has it read its tokens again at each HUP.
+/// Waits for the broker's end, and has it read its tokens and certificates again at each HUP.
 async fn run(
     broker: &mtimer_broker::Broker,
     hangups: Option<Hangups>,

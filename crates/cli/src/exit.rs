@@ -189,7 +189,11 @@ fn of_start(error: &StartError) -> Exit {
 
 fn of_connect(error: &ConnectError) -> Exit {
     match error {
-        ConnectError::NoBroker | ConnectError::Address(_) | ConnectError::TokenTooLong { .. } => E::Usage,
+        ConnectError::NoBroker
+        | ConnectError::Address(_)
+        | ConnectError::Tls(_)
+        | ConnectError::TokenTooLong { .. } => E::Usage,
+        ConnectError::Encryption { .. } => E::Refused,
         ConnectError::Refused { code, .. } => refused(*code),
         _ => E::NoConnection,
     }

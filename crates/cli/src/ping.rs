@@ -7,7 +7,7 @@ use mtimer_client::{Client, ConnectError, ErrorCode};
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::args::{SOFTWARE, TokenArgs};
+use super::args::{ConnectTlsArgs, SOFTWARE, TokenArgs};
 use super::exit::{Exit, Failure};
 use super::logging::LogArgs;
 use super::moment;
@@ -38,6 +38,8 @@ pub(crate) struct Ping {
     broker: String,
     #[command(flatten)]
     token: TokenArgs,
+    #[command(flatten)]
+    tls: ConnectTlsArgs,
     /// How long it may take altogether
     #[arg(long, value_name = "DURATION", value_parser = moment::span, default_value = "2s")]
     #[arg(help_heading = "Connection")]
@@ -69,7 +71,7 @@ impl Ping {
             .software(SOFTWARE)
             .connect_timeout(Duration::ZERO)
             .request_timeout(self.timeout);
-        let mut probe = match builder.probe().await {
+        let mut probe = match self.tls.apply(builder)?.probe().await {
             Ok(probe) => probe,
             Err(ConnectError::Refused {
                 code: ErrorCode::Overloaded | ErrorCode::Stopping, message, ..

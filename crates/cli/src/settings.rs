@@ -70,7 +70,16 @@ mod tests {
             .collect();
         let tls = ["redis-tls-ca", "redis-tls-cert", "redis-tls-key"];
         let without_default = [
-            &["tokens", "peer-token-file", "advertise", "redis"],
+            &[
+                "tokens",
+                "peer-token-file",
+                "tls-cert",
+                "tls-key",
+                "tls-client-ca",
+                "tls-ca",
+                "advertise",
+                "redis",
+            ],
             &tls[..],
             &["replicas", "replicas-within", "partitions"],
         ];

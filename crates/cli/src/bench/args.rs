@@ -8,7 +8,7 @@ use mtimer_broker::config::Durability;
 use mtimer_client::limits::MAX_PAYLOAD_BYTES;
 
 use super::mix::Mix;
-use crate::args::TokenArgs;
+use crate::args::{ConnectTlsArgs, TokenArgs};
 use crate::flags::one_of;
 use crate::logging::LogArgs;
 use crate::moment::span;
@@ -328,6 +328,8 @@ pub(crate) struct Common {
     pub(super) broker_pid: Vec<u32>,
     #[command(flatten)]
     pub(super) token: TokenArgs,
+    #[command(flatten)]
+    pub(super) connect_tls: ConnectTlsArgs,
     #[command(flatten)]
     pub(super) log: LogArgs,
     /// Flags for the broker of one's own: see mtimer broker --help

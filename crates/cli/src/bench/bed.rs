@@ -280,7 +280,10 @@ async fn begin(common: &Common, partitions: Option<u16>) -> Result<(Option<Own>,
 
 async fn connect(addresses: impl Iterator<Item = String>, common: &Common) -> Result<Client, Failure> {
     let client = Client::builder().brokers(addresses).software(concat!("mtimer/", env!("CARGO_PKG_VERSION")));
-    Ok(client.token(common.token.read()?).request_timeout(PATIENCE).connect().await?)
+    let client = client.token(common.token.read()?).request_timeout(PATIENCE);
+    // A broker of one's own listens on this machine only, without TLS.
+    let client = if common.broker.is_empty() { client } else { common.connect_tls.apply(client)? };
+    Ok(client.connect().await?)
 }
 
 /// The clock that tells lateness: to the microsecond where the brokers are on this machine.
