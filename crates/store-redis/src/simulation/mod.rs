@@ -37,6 +37,8 @@ pub(crate) enum Broken {
     FreedWithoutComparing,
     /// Index entries are written behind the contents that they announce.
     IndexBehindContents,
+    /// A copy of a write that arrives while others are applied again ends the lane.
+    NoCopyDuringReplay,
     /// A store that lost writes ends the lane.
     NoLog,
     /// An acquisition knows nothing of the epochs that were seen.
