@@ -33,6 +33,8 @@ pub(crate) enum Broken {
     FoundSlotsTakenForEmpty,
     /// An acknowledgement that was written blind is done, whatever it has found.
     MissesIgnored,
+    /// At-most-once timers are acknowledged as if this owner had taken them.
+    AllTakenForOurs,
     /// A key is freed, whatever it names by now.
     FreedWithoutComparing,
     /// Index entries are written behind the contents that they announce.

@@ -84,6 +84,11 @@ fn a_blind_acknowledgement_looks_up_what_it_missed() {
 }
 
 #[test]
+fn only_what_this_owner_has_taken_is_acknowledged_without_reading_it() {
+    is_found_by(Broken::AllTakenForOurs, run);
+}
+
+#[test]
 fn a_key_is_freed_only_if_it_still_names_the_timer() {
     assert_eq!(stale_acknowledgement(), Ok(()));
     assert!(with_broken(Broken::FreedWithoutComparing, stale_acknowledgement).is_err());
