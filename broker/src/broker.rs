@@ -38,6 +38,7 @@ use crate::listener::listen;
 use crate::metrics::Source;
 use crate::options::{BrokerOptions, HttpListen};
 use crate::outbox::Outboxes;
+use crate::reports;
 use crate::session::{SessionContext, welcome};
 use crate::shell::{Control, Membership, Parts, Shell};
 use crate::tasks::{End, Tasks, wait};
@@ -428,9 +429,11 @@ fn assemble(
     };
     let Web { mut tasks, sources, addr: http } = web;
     sources.send_replace(Some(Arc::new(source)));
+    let reported = control.clone();
     let broker = Broker { local, http, control, end, access: access.clone(), abort: abort.clone() };
     let running = async move {
         tasks.spawn("engine", shell.run(acquired));
+        tasks.spawn("reports", reports::run(reported));
         let watch = access.clone().watch(stopping.clone());
         let panicked = |e: JoinError| BrokerError::Panicked { task: "access", what: e.to_string() };
         tasks.spawn("access", async move { watch.await.map_err(panicked) });

@@ -23,15 +23,15 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::access::Guard;
 use crate::clock::Clock;
 use crate::cluster::{Board, Order};
 use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
-use crate::inbox::{FromSession, Ticket, What};
+use crate::inbox::{FromSession, What};
 use crate::lanes::{LaneEvent, Lanes};
 use crate::observed::Observed;
-use crate::outbox::Outbox;
+use crate::sessions::Sessions;
+use crate::stopping::{LEAVE_TIMEOUT, Phase, RELEASE_TIMEOUT, Step};
 use crate::wheel::Wheel;
 
 /// Operations and settlements that are handed to the engine in one round: about a millisecond of
@@ -39,11 +39,6 @@ use crate::wheel::Wheel;
 const ROUND_OPS: usize = 2_000;
 /// Answers of lanes that are handed to the engine in one round.
 const ROUND_ANSWERS: usize = 256;
-/// How long giving the partitions up may take when the broker stops.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a broker of a cluster waits until others have its partitions before it stops without
-/// that.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the load is posted for the leader, ms: well below the interval of heartbeats.
 const LOAD_EVERY_MS: u64 = 100;
 /// The broker's own session, for its own questions.
@@ -73,39 +68,6 @@ enum Event {
     Order(Order),
 }
 
-/// How far a graceful stop has come.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Phase {
-    Serving,
-    /// In a cluster: others get the partitions.
-    Leaving {
-        until: Instant,
-    },
-    Draining {
-        until: Instant,
-    },
-    Releasing {
-        until: Instant,
-    },
-    Released,
-}
-
-/// A session, as the engine's task sees it.
-struct Entry {
-    outbox: Arc<Outbox>,
-    /// What it may see; `None`: everything.
-    guard: Option<Arc<Guard>>,
-    /// Of requests and queries that are not answered, by kind and number; a client may use a number
-    /// twice.
-    tickets: HashMap<(Kind, u64), Vec<Ticket>>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Kind {
-    Request,
-    Query,
-}
-
 /// The engine and everything that it is wired to.
 pub(crate) struct Shell {
     engine: Engine,
@@ -116,7 +78,7 @@ pub(crate) struct Shell {
     counters: Arc<Counters>,
     inbox: mpsc::Receiver<FromSession>,
     control: mpsc::Receiver<Control>,
-    sessions: HashMap<SessionId, Entry>,
+    sessions: Sessions,
     /// Questions of the broker itself, by number.
     questions: HashMap<u64, oneshot::Sender<Status>>,
     last_question: u64,
@@ -173,7 +135,7 @@ impl Shell {
             counters,
             inbox,
             control,
-            sessions: HashMap::new(),
+            sessions: Sessions::default(),
             questions: HashMap::new(),
             last_question: 0,
             effects: Vec::new(),
@@ -200,9 +162,7 @@ impl Shell {
             };
             ServerMessage::Refused { code, message: error.to_string() }
         });
-        for entry in self.sessions.values() {
-            entry.outbox.close(last.clone());
-        }
+        self.sessions.close_all(last.as_ref());
         ended
     }
 
@@ -274,8 +234,7 @@ impl Shell {
         }
         self.announced_offset = offset;
         let now = self.clock.now().time;
-        let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
-        for session in sessions {
+        for session in self.sessions.ids() {
             self.send(session, ServerMessage::Pong(UNASKED_PONG, now));
         }
     }
@@ -402,7 +361,7 @@ impl Shell {
             lanes: self.lanes.figures(),
             assigned: self.assigned().len() as u64,
             unreachable: self.unreachable() as u64,
-            sessions: self.sessions.len() as u64,
+            sessions: self.sessions.count(),
             events: self.inbox.len() as u64,
             clustered: self.cluster.is_some(),
             unready: self.unready(),
@@ -453,31 +412,27 @@ impl Shell {
         let session = from.session;
         match from.what {
             What::Opened { client, outbox, guard } => {
-                self.sessions.insert(session, Entry { outbox, guard, tickets: HashMap::new() });
+                self.sessions.open(session, outbox, guard);
                 self.handle(Input::Session(session, SessionEvent::Opened { client }));
                 1
             }
             What::Closed => {
-                if self.sessions.remove(&session).is_some() {
+                if self.sessions.remove(session) {
                     self.handle(Input::Session(session, SessionEvent::Closed));
                 }
                 1
             }
             What::Message { event, ticket } => {
-                let Some(entry) = self.sessions.get_mut(&session) else {
+                if !self.sessions.keep(session, &event, ticket) {
                     return 1;
-                };
-                let (work, kept) = match &event {
-                    SessionEvent::Request(request) | SessionEvent::Screened { request, .. } => {
-                        (request.ops.len(), Some((Kind::Request, request.corr)))
-                    }
-                    SessionEvent::Query { corr, .. } => (1, Some((Kind::Query, *corr))),
-                    SessionEvent::Settle(settlements) => (settlements.len(), None),
-                    _ => (1, None),
-                };
-                if let Some(key) = kept {
-                    entry.tickets.entry(key).or_default().push(ticket);
                 }
+                let work = match &event {
+                    SessionEvent::Request(request) | SessionEvent::Screened { request, .. } => {
+                        request.ops.len()
+                    }
+                    SessionEvent::Settle(settlements) => settlements.len(),
+                    _ => 1,
+                };
                 self.handle(Input::Session(session, event));
                 work.max(1)
             }
@@ -505,22 +460,21 @@ impl Shell {
         {
             self.load_posted = now.mono_ms;
             let (loaded, in_flight) = (self.engine.in_memory(), self.engine.unsettled() as u64);
-            let sessions = self.sessions.len() as u64;
+            let sessions = self.sessions.count();
             cluster.board.load(BrokerLoad { sessions, loaded, in_flight });
         }
     }
 
     fn advance_stop(&mut self) {
-        let late = self.phase.until().is_some_and(|until| until <= Instant::now());
-        match self.phase {
-            Phase::Leaving { .. } if late => {
+        match self.phase.next(Instant::now(), self.engine.unsettled()) {
+            None => {}
+            Some(Step::Drain) => {
                 tracing::warn!("nobody has taken the partitions over in time, stopping without");
                 self.begin_drain();
                 self.tick_and_flush();
             }
-            Phase::Draining { .. } if late || self.engine.unsettled() == 0 => {
-                if late {
-                    let unsettled = self.engine.unsettled();
+            Some(Step::Release { unsettled }) => {
+                if unsettled > 0 {
                     tracing::warn!(
                         unsettled,
                         "handlers are still at work after the drain timeout, giving up the wait"
@@ -530,11 +484,10 @@ impl Shell {
                 self.handle(Input::Release);
                 self.tick_and_flush();
             }
-            Phase::Releasing { .. } if late => {
+            Some(Step::End) => {
                 tracing::warn!("the store did not take the partitions back in time, stopping without");
                 self.phase = Phase::Released;
             }
-            _ => {}
         }
     }
 
@@ -547,11 +500,9 @@ impl Shell {
             Effect::Send(SELF, message) => self.answer_own(message),
             Effect::Send(session, message) => self.send(session, message),
             Effect::Close(session, text) => {
-                if let Some(entry) = self.sessions.get(&session) {
+                if self.sessions.close(session, text.clone()) {
                     self.counters.count(ShellCounter::SessionsBroken);
                     tracing::info!(session = session.0, reason = text, "closing a session");
-                    let refused = ServerMessage::Refused { code: ErrorCode::Protocol, message: text };
-                    entry.outbox.close(Some(refused));
                 }
             }
             Effect::Call(partition, call) => self.lanes.call(partition, call),
@@ -573,21 +524,7 @@ impl Shell {
         if let ServerMessage::Answer { answer: QueryAnswer::Status(status), .. } = &mut message {
             self.complete(status);
         }
-        let Some(entry) = self.sessions.get_mut(&session) else {
-            return;
-        };
-        let answered = match &message {
-            ServerMessage::Reply { corr, .. } => Some((Kind::Request, *corr)),
-            ServerMessage::Answer { corr, .. } => Some((Kind::Query, *corr)),
-            _ => None,
-        };
-        if let Some(key) = answered {
-            entry.answered(key);
-        }
-        if let (Some(guard), ServerMessage::Answer { answer, .. }) = (&entry.guard, &mut message) {
-            mtimer_access::screen(&guard.principal(), answer);
-        }
-        entry.outbox.push(message);
+        self.sessions.send(session, message);
     }
 
     /// An answer to a question of the broker itself.
@@ -602,29 +539,9 @@ impl Shell {
     }
 
     fn complete(&self, status: &mut Status) {
-        status.sessions = self.sessions.len() as u64;
+        status.sessions = self.sessions.count();
         let stored = self.store.counters().into_iter().map(|(name, n)| (name.to_owned(), n));
         status.counters.extend(stored);
         self.counters.merge_into(&mut status.counters);
-    }
-}
-
-impl Phase {
-    fn until(self) -> Option<Instant> {
-        match self {
-            Self::Leaving { until } | Self::Draining { until } | Self::Releasing { until } => Some(until),
-            Self::Serving | Self::Released => None,
-        }
-    }
-}
-
-impl Entry {
-    fn answered(&mut self, key: (Kind, u64)) {
-        if let Some(tickets) = self.tickets.get_mut(&key) {
-            tickets.pop();
-            if tickets.is_empty() {
-                self.tickets.remove(&key);
-            }
-        }
     }
 }

@@ -53,8 +53,12 @@ impl Tasks {
             };
             match joined.map(|joined| self.name_of(joined)) {
                 // The clock and, without sessions, the listener end by themselves once the broker
-                // is stopping; who looks after the address, once it leads here.
-                Some(("clock" | "listener" | "cluster" | "address" | "http" | "access", Ok(()))) => {}
+                // is stopping; who looks after the address, once it leads here; the others with the
+                // engine.
+                Some((
+                    "clock" | "listener" | "cluster" | "address" | "http" | "access" | "reports",
+                    Ok(()),
+                )) => {}
                 Some((_, end)) => break end,
                 None => break Ok(()),
             }

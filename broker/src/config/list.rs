@@ -140,7 +140,7 @@ settings! {
     handover_timeout: Span,
     /// The cluster's name
     cluster: String,
-    /// Redis servers, separated by commas; without any the store is embedded
+    /// Redis servers, or Sentinels, separated by commas; without any the store is embedded
     redis: List<String>,
     /// PEM file of the authorities that sign the certificates of Redis; without it the system's
     redis_tls_ca: PathBuf,

@@ -243,12 +243,12 @@ impl PartialConfig {
         ];
         for (setting, file) in given {
             if let Some(file) = file
-                && !urls.iter().any(|url| url.starts_with("rediss://"))
+                && !urls.iter().any(|url| url.starts_with("rediss"))
             {
                 return wrong(
                     setting,
                     file,
-                    "no server in redis begins with rediss://: write that, or leave it out",
+                    "no server in redis begins with rediss:// or rediss-sentinel://: write that, or leave it out",
                 );
             }
         }

@@ -126,8 +126,8 @@ fn files_for_tls_go_with_addresses_that_use_it() {
         error(&[on_tls, files[2]]),
         "redis-tls-key: /c.key is given, but not its certificate: give redis-tls-cert, too"
     );
-    let plain = "redis-tls-ca: /ca.pem is given, but no server in redis begins with rediss://: write that, or leave it \
-                 out";
+    let plain = "redis-tls-ca: /ca.pem is given, but no server in redis begins with rediss:// or \
+                 rediss-sentinel://: write that, or leave it out";
     assert_eq!(error(&[("MTIMER_REDIS", "redis://u:secret@a"), files[0]]), plain);
     assert_eq!(error(&files[..1]), plain);
 }

@@ -18,11 +18,11 @@ use crate::wire::{Access, Lost, Pool, Servers, Use, explain};
 ///
 /// [`StoreError::Unavailable`]: try again. [`StoreError::Unusable`] says what to change.
 pub async fn connect_to_masters(options: &Options) -> Result<Vec<MultiplexedConnection>, StoreError> {
-    let (addresses, access) = options.check()?;
+    let (seeds, access) = options.check()?;
     let access = Access { resp3: false, ..access };
     let how = Use { answer_within: options.answer_within, scripts: false };
     let pool = Pool::new(access.clone(), how, TaskTracker::new());
-    let servers = Servers::discover(addresses, pool).await.map_err(explain)?;
+    let servers = Servers::discover(seeds, pool).await.map_err(explain)?;
     let mut all = Vec::new();
     for address in servers.masters() {
         let lost = |error: RedisError| explain(Lost(format!("{address}: {error}")));

@@ -7,7 +7,7 @@ use mtimer_store::StoreError;
 use mtimer_types::limits::MAX_PARTITIONS;
 use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion};
 
-use crate::wire::{Access, Tls};
+use crate::wire::{Access, Seeds, Tls};
 
 /// Partitions of a new cluster when nobody says otherwise.
 pub const DEFAULT_PARTITIONS: u16 = 64;
@@ -57,8 +57,9 @@ pub struct TlsFiles {
 pub struct Options {
     /// `redis://[user:password@]host:port[/db]`, `rediss://` with TLS, or
     /// `unix:///path[?db=1&user=u&pass=p]`, each with `?protocol=resp3` if wanted. Of a Redis
-    /// Cluster some of its nodes, otherwise the master (and replicas that may take its place). All
-    /// enter in the same way.
+    /// Cluster some of its nodes, otherwise the master (and replicas that may take its place), or
+    /// the Sentinels that watch it: `redis-sentinel://[user:password@]host[:26379][/db]?master=name`,
+    /// with TLS `rediss-sentinel://`. All enter in the same way.
     pub urls: Vec<String>,
     /// Files for TLS.
     pub tls: TlsFiles,
@@ -104,13 +105,13 @@ impl Options {
         }
     }
 
-    /// Checks everything but the cluster's name, and reads the files for TLS. The servers'
-    /// addresses, and how to enter them.
+    /// Checks everything but the cluster's name, and reads the files for TLS. Where to
+    /// find the servers, and how to enter them.
     ///
     /// # Errors
     ///
     /// [`StoreError::Unusable`] says what to change.
-    pub(crate) fn check(&self) -> Result<(Vec<String>, Access), StoreError> {
+    pub(crate) fn check(&self) -> Result<(Seeds, Access), StoreError> {
         if let Some(n) = self.partitions.filter(|n| !(1..=MAX_PARTITIONS).contains(n)) {
             return unusable(format!("{n} partitions are not possible: give 1 to {MAX_PARTITIONS}"));
         }
@@ -126,8 +127,8 @@ impl Options {
         };
         if let Some(at) = parsed.iter().position(|p| !p.enters_like(first)) {
             return unusable(format!(
-                "{} and {} differ in more than the address: give the same scheme, user, password, database and \
-                 protocol in both",
+                "{} and {} differ in more than the address: give the same scheme, user, password, database, protocol \
+                 and master in both",
                 shown(&self.urls[0]),
                 shown(&self.urls[at])
             ));
@@ -140,9 +141,17 @@ impl Options {
             tls: first.tls.then(|| self.tls.read()).transpose()?,
         };
         if !first.tls && self.tls != TlsFiles::default() {
-            return unusable("files for TLS are given, but no address begins with rediss://".into());
+            return unusable(
+                "files for TLS are given, but no address begins with rediss:// or rediss-sentinel://".into(),
+            );
         }
-        Ok((parsed.into_iter().map(|p| p.address).collect(), access))
+        let master = first.master.clone();
+        let addresses = parsed.into_iter().map(|p| p.address).collect();
+        let seeds = match master {
+            Some(master) => Seeds::Sentinels(addresses, master),
+            None => Seeds::Servers(addresses),
+        };
+        Ok((seeds, access))
     }
 }
 
@@ -167,6 +176,8 @@ fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
 /// An address, and what goes with it.
 struct Parsed {
     address: String,
+    /// The address is a Sentinel's, which watches the master with this name.
+    master: Option<String>,
     tls: bool,
     user: Option<String>,
     password: Option<String>,
@@ -181,6 +192,17 @@ impl Parsed {
                 "{:?} is not a Redis address: give one like redis://user:password@host:6379/0",
                 shown(url)
             ))
+        };
+        let sentinel = SentinelUrl::from(url);
+        if sentinel.as_ref().is_some_and(|of| of.master.is_empty()) {
+            return unusable(format!(
+                "{}: a Sentinel is asked for a master by its name: write redis-sentinel://host:26379?master=name",
+                shown(url)
+            ));
+        }
+        let (url, master) = match &sentinel {
+            Some(SentinelUrl { server, master }) => (server.as_str(), Some(master.clone())),
+            None => (url, None),
         };
         // The error might show a password.
         let info = url.into_connection_info().map_err(|_| bad())?;
@@ -206,6 +228,7 @@ impl Parsed {
         let own = |text: Option<&str>| text.filter(|t| !t.is_empty()).map(str::to_owned);
         Ok(Self {
             address,
+            master,
             tls,
             user: own(settings.username()),
             password: own(settings.password()),
@@ -215,8 +238,43 @@ impl Parsed {
     }
 
     fn enters_like(&self, other: &Self) -> bool {
-        (self.tls, &self.user, &self.password, self.db, self.resp3)
-            == (other.tls, &other.user, &other.password, other.db, other.resp3)
+        (self.tls, &self.user, &self.password, self.db, self.resp3, &self.master)
+            == (other.tls, &other.user, &other.password, other.db, other.resp3, &other.master)
+    }
+}
+
+/// The address of a Sentinel, taken apart.
+struct SentinelUrl {
+    /// The same address as one of a server.
+    server: String,
+    /// The name of the master; empty if it is missing.
+    master: String,
+}
+
+impl SentinelUrl {
+    const PORT: u16 = 26_379;
+
+    /// `None`: it is another address.
+    fn from(url: &str) -> Option<Self> {
+        let (scheme, rest) = url.split_once("-sentinel://")?;
+        // A password may have a question mark in it.
+        let host_at = rest.rfind('@').map_or(0, |at| at + 1);
+        let (login, rest) = rest.split_at(host_at);
+        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (host, db) = place.split_once('/').map_or((place, None), |(host, db)| (host, Some(db)));
+        let has_port = host.rsplit(']').next().is_some_and(|tail| tail.contains(':'));
+        let (names, others): (Vec<&str>, Vec<&str>) =
+            query.split('&').filter(|pair| !pair.is_empty()).partition(|pair| pair.starts_with("master="));
+        let master = names.first().and_then(|pair| pair.split_once('=')).map_or("", |(_, name)| name);
+        let mut server = format!("{scheme}://{login}{host}");
+        if !has_port {
+            server.push_str(&format!(":{}", Self::PORT));
+        }
+        db.iter().for_each(|db| server.extend(["/", db]));
+        if !others.is_empty() {
+            server.extend(["?", &others.join("&")]);
+        }
+        Some(Self { server, master: master.to_owned() })
     }
 }
 
@@ -241,18 +299,42 @@ mod tests {
     #[test]
     fn addresses_are_read() {
         let options = Options::new(["redis://u:p@10.0.0.1:7000/3", "redis://u:p@[::1]/3"], "c");
-        let (addresses, access) = options.check().unwrap();
-        assert_eq!(addresses, ["10.0.0.1:7000", "[::1]:6379"]);
+        let (seeds, access) = options.check().unwrap();
+        assert_eq!(seeds, Seeds::Servers(["10.0.0.1:7000", "[::1]:6379"].map(str::to_owned).to_vec()));
         assert_eq!(
             (access.user.as_deref(), access.password.as_deref(), access.db),
             (Some("u"), Some("p"), 3)
         );
         assert!(!access.resp3 && access.tls.is_none());
-        let (addresses, access) = Options::new(["unix:///run/r.sock?db=2&pass=p"], "c").check().unwrap();
-        assert_eq!((addresses, access.db), (vec!["/run/r.sock".to_owned()], 2));
+        let (seeds, access) = Options::new(["unix:///run/r.sock?db=2&pass=p"], "c").check().unwrap();
+        assert_eq!((seeds, access.db), (Seeds::Servers(vec!["/run/r.sock".to_owned()]), 2));
         assert_eq!(access.password.as_deref(), Some("p"));
         let (_, access) = Options::new(["rediss://h:1?protocol=resp3"], "c").check().unwrap();
         assert!(access.resp3 && access.tls.is_some());
+    }
+
+    #[test]
+    fn addresses_of_sentinels_are_read() {
+        let read = |urls: &[&str]| Options::new(urls.iter().copied(), "c").check().unwrap();
+        let sentinels =
+            |all: &[&str]| Seeds::Sentinels(all.iter().map(|a| (*a).to_owned()).collect(), "shop".to_owned());
+        let (seeds, access) =
+            read(&["redis-sentinel://s1?master=shop", "redis-sentinel://[::1]:5000?master=shop"]);
+        assert_eq!(seeds, sentinels(&["s1:26379", "[::1]:5000"]));
+        assert!(access.password.is_none() && access.tls.is_none());
+        let (seeds, access) = read(&["rediss-sentinel://u:p%3F@[::1]/3?protocol=resp3&master=shop"]);
+        assert_eq!(seeds, sentinels(&["[::1]:26379"]));
+        assert_eq!((access.user.as_deref(), access.password.as_deref()), (Some("u"), Some("p?")));
+        assert!(access.db == 3 && access.resp3 && access.tls.is_some());
+        for url in ["redis-sentinel://s1", "redis-sentinel://u:secret@s1/1?master=&protocol=resp3"] {
+            let why = why(&Options::new([url], "c"));
+            assert!(why.contains("s1") && why.contains("?master=name") && !why.contains("secret"), "{why}");
+        }
+        let mixed =
+            Options::new(["redis-sentinel://s1?master=shop", "redis-sentinel://s2?master=other"], "c");
+        assert!(why(&mixed).contains("and master in both"), "{}", why(&mixed));
+        let mixed = Options::new(["redis-sentinel://s1?master=shop", "redis://s1"], "c");
+        assert!(why(&mixed).contains("differ"), "{}", why(&mixed));
     }
 
     #[test]

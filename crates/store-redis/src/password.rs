@@ -9,7 +9,7 @@ pub fn without_password(url: &str) -> String {
     let hide = |part: &str| if part.starts_with("pass=") { "pass=***".to_owned() } else { part.to_owned() };
     let url = match without_login(url) {
         Some(url) => url,
-        None if url.into_connection_info().is_ok() => url.to_owned(),
+        None if url.replacen("-sentinel://", "://", 1).into_connection_info().is_ok() => url.to_owned(),
         None => return "***".to_owned(),
     };
     let Some((address, query)) = url.split_once('?') else { return url };
@@ -54,6 +54,8 @@ mod tests {
             ("unix:///run/r.sock?pass=s3@cret:x@y&db=1", "unix:///run/r.sock?pass=***&db=1"),
             ("unix:///run/a:b@c.sock?pass=s3?cret", "unix:///run/a:b@c.sock?pass=***"),
             ("redis+unix:///run/r.sock?pass=%26s3cret", "redis+unix:///run/r.sock?pass=***"),
+            ("redis-sentinel://h?master=shop", "redis-sentinel://h?master=shop"),
+            ("rediss-sentinel://u:s3cret@h?master=shop", "rediss-sentinel://u:***@h?master=shop"),
             ("redis://u:s3", "***"),
             ("cret@h", "***"),
         ];

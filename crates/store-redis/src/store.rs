@@ -65,12 +65,12 @@ impl RedisStore {
     ///
     /// [`StoreError::Unavailable`]: try again. [`StoreError::Unusable`] says what to change.
     pub async fn connect(options: Options) -> Result<Self, StoreError> {
-        let (addresses, access) = options.check()?;
+        let (seeds, access) = options.check()?;
         check_cluster(&options.cluster)?;
         let tasks = TaskTracker::new();
         let how = Use { answer_within: options.answer_within, scripts: true };
         let pool = Pool::new(access, how, tasks.clone());
-        let servers = Servers::discover(addresses, pool).await.map_err(explain)?;
+        let servers = Servers::discover(seeds, pool).await.map_err(explain)?;
         for address in servers.masters() {
             let server = servers.connection(&address).await.map_err(explain)?;
             check_server(&address, &server)?;

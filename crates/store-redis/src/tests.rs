@@ -8,7 +8,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::coordination::{LeaseKeys, RedisCoordination, URGENT};
 use crate::test_support::Server;
-use crate::wire::{Access, Pool, Servers, Use};
+use crate::wire::{Access, Pool, Seeds, Servers, Use};
 use crate::{DEFAULT_PARTITIONS, facts};
 
 const META: (&str, u16) = ("meta:{c}", 7_365);
@@ -16,7 +16,7 @@ const META: (&str, u16) = ("meta:{c}", 7_365);
 async fn servers(server: &Server) -> Servers {
     let how = Use { answer_within: Duration::from_secs(20), scripts: true };
     let pool = Pool::new(Access::default(), how, TaskTracker::new());
-    Servers::discover(vec![server.address()], pool).await.expect("a master")
+    Servers::discover(Seeds::Servers(vec![server.address()]), pool).await.expect("a master")
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use mtimer_store::op::{CancelAnswer, RequestId, RescheduleAnswer, ScheduleAnswer};
 use mtimer_store::{Answer, Batch, Health, Lane, LaneError, Op, Place, Record, Refusal, Store, Verdict};
-use mtimer_store_redis::test_support::{Server, ServerOptions, TestCluster};
+use mtimer_store_redis::test_support::{Sentinels, Server, ServerOptions, TestCluster};
 use mtimer_store_redis::{Durability, LogStatus, Options, RedisStore};
 use mtimer_types::{DeadReason, Mode, Target, Timer, TimerId};
 use support::lines::Lines;
@@ -37,6 +37,12 @@ enum Site {
         cluster: TestCluster,
         replica: Server,
     },
+    /// Sentinels promote the replica.
+    SentinelFailover {
+        master: Server,
+        replica: Server,
+        sentinels: Sentinels,
+    },
     /// Restarted from an append-only file without its end.
     Restart {
         server: Server,
@@ -57,6 +63,12 @@ impl Site {
         Self::ClusterFailover { cluster, replica }
     }
 
+    fn sentinel_failover() -> Self {
+        let master = Server::start();
+        let replica = master.add_replica();
+        Self::SentinelFailover { sentinels: Sentinels::start("shop", &master), master, replica }
+    }
+
     fn restart() -> Self {
         let extra = vec!["--appendfsync".to_owned(), "no".to_owned()];
         let options = ServerOptions { append_only: true, extra, ..ServerOptions::default() };
@@ -67,6 +79,7 @@ impl Site {
         match self {
             Self::Failover { master, replica } => vec![master.url(), replica.url()],
             Self::ClusterFailover { cluster, .. } => cluster.urls(),
+            Self::SentinelFailover { sentinels, .. } => sentinels.urls(),
             Self::Restart { server, .. } => vec![server.url()],
         }
     }
@@ -74,7 +87,7 @@ impl Site {
     /// The server that has the partition before the failure.
     fn master(&self) -> &Server {
         match self {
-            Self::Failover { master, .. } => master,
+            Self::Failover { master, .. } | Self::SentinelFailover { master, .. } => master,
             Self::ClusterFailover { cluster, .. } => &cluster.nodes[cluster.node_of(OWNER)],
             Self::Restart { server, .. } => server,
         }
@@ -83,7 +96,9 @@ impl Site {
     /// The server that has it afterwards.
     fn successor(&self) -> &Server {
         match self {
-            Self::Failover { replica, .. } | Self::ClusterFailover { replica, .. } => replica,
+            Self::Failover { replica, .. }
+            | Self::ClusterFailover { replica, .. }
+            | Self::SentinelFailover { replica, .. } => replica,
             Self::Restart { server, .. } => server,
         }
     }
@@ -96,7 +111,7 @@ impl Site {
     fn begin_to_lose(&mut self) {
         match self {
             Self::Restart { server, kept } => *kept = Self::length(server),
-            Self::Failover { .. } | Self::ClusterFailover { .. } => {
+            Self::Failover { .. } | Self::ClusterFailover { .. } | Self::SentinelFailover { .. } => {
                 self.master().hold_replicas_back(self.successor());
             }
         }
@@ -112,16 +127,25 @@ impl Site {
         until("the replica is asked for twice", || waits() >= before + 2).await;
     }
 
-    fn fail(&mut self) {
+    /// Loses some of what makes up the digest.
+    fn fail(&mut self, digest: &str) {
+        let loses = |server: &Server| assert_ne!(server.digest(), digest, "nothing is lost");
         match self {
             Self::Failover { master, replica } => {
                 master.kill();
+                loses(replica);
                 replica.call::<()>(&["REPLICAOF", "NO", "ONE"]);
             }
             Self::ClusterFailover { cluster, replica } => {
                 let master = cluster.node_of(OWNER);
                 cluster.nodes[master].kill();
+                loses(replica);
                 replica.call::<()>(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+            }
+            Self::SentinelFailover { master, replica, sentinels } => {
+                master.kill();
+                loses(replica);
+                sentinels.wait_for_master(replica);
             }
             Self::Restart { server, kept } => {
                 server.kill();
@@ -129,6 +153,7 @@ impl Site {
                 let file = std::fs::File::options().write(true).open(server.append_only_file()).unwrap();
                 file.set_len(*kept + 10).unwrap();
                 server.restart();
+                loses(server);
             }
         }
     }
@@ -245,8 +270,7 @@ async fn survives(mut site: Site) {
     assert!(expected.iter().all(|(kind, all)| {
         all.iter().all(|timer| timer.is_none() == ["cancelled", "acknowledged"].contains(kind))
     }));
-    site.fail();
-    assert_ne!(site.successor().digest(), digest, "nothing was lost");
+    site.fail(&digest);
 
     // Without being asked for anything.
     until("what was lost is written again", || {
@@ -283,7 +307,8 @@ async fn loses(mut site: Site, log_bytes: usize) -> LogStatus {
     plan.carry_out(&owner).await;
     let expected = plan.stored(&*owner.lane).await;
     let status = owner.store.log_status();
-    site.fail();
+    let digest = site.master().digest();
+    site.fail(&digest);
     assert_eq!(owner.try_apply(Vec::new()).await, Err(LaneError::RolledBack(PARTITION)));
     let next = Owner::of(owner.store.clone()).await;
     for ((kind, before), (_, after)) in expected.iter().zip(plan.stored(&*next.lane).await) {
@@ -300,6 +325,11 @@ async fn a_failover_loses_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_in_a_cluster_loses_nothing() {
     survives(Site::cluster_failover()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_by_sentinels_loses_nothing() {
+    survives(Site::sentinel_failover()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

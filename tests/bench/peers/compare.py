@@ -52,8 +52,19 @@ LINES = [
     Line("fire", "redis", "beanstalkd-memory", "equal", 1.2),
     Line("fire", "redis", "beanstalkd-log", "weaker", None),
     Line("fire", "redis", "bullmq", "equal", 5),
+    Line("schedule-ids", "redis", "bullmq", "equal", None),
+    Line("cancel-ids", "redis", "bullmq", "equal", None),
     Line("lateness", "redis", "bullmq", "equal", None),
 ]
+WORKS = list(dict.fromkeys(line.work for line in LINES))
+# What mtimer measures for each work: where a job of a peer has an id of the application's, a timer has a key.
+BENCH = {
+    "schedule": ["schedule"],
+    "fire": ["fire"],
+    "schedule-ids": ["schedule", "--keyed", 100],
+    "cancel-ids": ["cancel", "--keyed", 100, "--over", "1h"],
+    "lateness": ["lateness"],
+}
 NOTES = """\
 Ratio: mtimer's median over the peer's (lateness: the peer's over mtimer's), lowest and highest of the rounds behind.
 Durability, ours against theirs: embedded-sync answers after fsync, embedded-fast and beanstalkd's log sync every 50 ms;
@@ -106,7 +117,7 @@ class Runner:
             return self.program(["node", "drive.mjs", json.dumps(ask)], cwd=self.folder / "bullmq")
 
     def mtimer(self, work, store):
-        arguments = [self.options.mtimer, "bench", work, "--json", "--rounds", 1, "--warmup", 1]
+        arguments = [self.options.mtimer, "bench", *BENCH[work], "--json", "--rounds", 1, "--warmup", 1]
         arguments += ["--payload", PAYLOAD_BYTES]
         if work == "lateness":
             arguments += ["--rate", LATENESS_RATE, "--over", f"{self.options.over}s", "--ahead", f"{LATENESS_AHEAD_S}s"]
@@ -125,9 +136,10 @@ class Runner:
     def as_asked(self, work, store, arguments):
         """A result of mtimer, once it says that it measured what its line in the table will claim."""
         result = self.program(arguments)
-        asked = {"bench": work, "durability": store, "payload_bytes": PAYLOAD_BYTES}
+        asked = {"bench": BENCH[work][0], "durability": store, "payload_bytes": PAYLOAD_BYTES}
         if work != "lateness":
             asked["timers"] = self.options.timers
+            asked["mix_percent"] = {"at_most_once": 0, "fail": 0, "keyed": 100 if "--keyed" in BENCH[work] else 0}
         for key, value in asked.items():
             if result.get(key, value) != value:
                 raise servers.Failed(f"mtimer was asked for {key} {value} and measured {result[key]}")
@@ -312,14 +324,14 @@ def parse():
     parser.add_argument("--timers", type=at_least_one, default=500_000)
     parser.add_argument("--rounds", type=at_least_one, default=3)
     parser.add_argument("--over", type=at_least_one, default=20)
-    parser.add_argument("--only", default="schedule,fire,lateness")
+    parser.add_argument("--only", default=",".join(WORKS))
     parser.add_argument("--without", action="append", default=[], metavar="NAME=WHY")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     options.only = options.only.split(",")
-    unknown = set(options.only) - {line.work for line in LINES}
+    unknown = set(options.only) - set(WORKS)
     if unknown:
-        parser.error(f"no work is called {sorted(unknown)[0]!r}: there are schedule, fire, lateness")
+        parser.error(f"no work is called {sorted(unknown)[0]!r}: there are {', '.join(WORKS)}")
     options.left_out = dict(entry.split("=", 1) for entry in options.without)
     if "redis" in options.left_out:
         options.left_out.setdefault("bullmq", "it needs redis-server")

@@ -242,7 +242,7 @@ impl Writer {
                 continue;
             }
             match self.outcome(values.pop().unwrap_or_default())? {
-                Attempt::Stored(seq) => self.catch_up(seq).await?,
+                Attempt::Stored(seq) => self.catch_up(seq, None).await?,
                 _ => return Ok(values),
             }
         }
@@ -295,7 +295,7 @@ impl Writer {
                     return Ok(Written::Unreported);
                 }
                 Attempt::Stored(seq) => {
-                    self.catch_up(seq).await?;
+                    self.catch_up(seq, in_doubt.then_some(record.next)).await?;
                     continue;
                 }
                 Attempt::Refused(refusal) => return Ok(Written::Refused(refusal)),
@@ -319,14 +319,17 @@ impl Writer {
         }
     }
 
-    /// Applies again what the store has lost: everything above the number that it has.
-    async fn catch_up(&mut self, stored: u64) -> Result<(), LaneError> {
+    /// Applies again what the store has lost: everything above the number that it has. A copy of the
+    /// write that is in doubt may arrive meanwhile; it leads to the number `in_doubt`.
+    async fn catch_up(&mut self, stored: u64, in_doubt: Option<u64>) -> Result<(), LaneError> {
         #[cfg(test)]
         if broken(Broken::NoLog) {
             return Err(LaneError::RolledBack(self.identity.partition));
         }
+        #[cfg(test)]
+        let in_doubt = in_doubt.filter(|_| !broken(Broken::NoCopyDuringReplay));
         let mut stored = stored;
-        while stored != self.seq {
+        while stored != self.seq && Some(stored) != in_doubt {
             let Some(records) = self.log.begin_replay(stored) else {
                 self.log_loss(self.identity.epoch, stored);
                 return Err(LaneError::RolledBack(self.identity.partition));

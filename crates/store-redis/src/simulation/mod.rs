@@ -33,10 +33,14 @@ pub(crate) enum Broken {
     FoundSlotsTakenForEmpty,
     /// An acknowledgement that was written blind is done, whatever it has found.
     MissesIgnored,
+    /// At-most-once timers are acknowledged as if this owner had taken them.
+    AllTakenForOurs,
     /// A key is freed, whatever it names by now.
     FreedWithoutComparing,
     /// Index entries are written behind the contents that they announce.
     IndexBehindContents,
+    /// A copy of a write that arrives while others are applied again ends the lane.
+    NoCopyDuringReplay,
     /// A store that lost writes ends the lane.
     NoLog,
     /// An acquisition knows nothing of the epochs that were seen.

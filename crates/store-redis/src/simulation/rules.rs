@@ -67,6 +67,12 @@ fn a_store_that_lost_writes_gets_them_again() {
 }
 
 #[test]
+fn a_copy_may_arrive_while_lost_writes_are_applied_again() {
+    assert_eq!(copy_during_replay(), Ok(()));
+    assert!(with_broken(Broken::NoCopyDuringReplay, copy_during_replay).is_err());
+}
+
+#[test]
 fn remembered_outcomes_expire() {
     is_found_by(Broken::NoExpiry, run);
 }
@@ -75,6 +81,11 @@ fn remembered_outcomes_expire() {
 fn a_blind_acknowledgement_looks_up_what_it_missed() {
     assert_eq!(stale_acknowledgement(), Ok(()));
     assert!(with_broken(Broken::MissesIgnored, stale_acknowledgement).is_err());
+}
+
+#[test]
+fn only_what_this_owner_has_taken_is_acknowledged_without_reading_it() {
+    is_found_by(Broken::AllTakenForOurs, run);
 }
 
 #[test]
@@ -308,6 +319,25 @@ fn lost_acquisition() -> Check {
         let idle = tokio::time::timeout(Duration::from_secs(60), task).await.is_err();
         same("whether the lane lives", &idle, &false)?;
         same("its health", &*seen.borrow(), &Health::Ended(LaneError::RolledBack(PARTITION)))
+    })
+}
+
+/// A write gets lost, and with it the two before it. They are applied again; then a copy of the
+/// lost write arrives, ahead of the answer.
+fn copy_during_replay() -> Check {
+    block_on(async {
+        let mut run = Run::new(1, 0).await?;
+        let before = run.server.state().data.clone();
+        let scheduled = vec![Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None })];
+        for n in 1..=3 {
+            if n == 3 {
+                run.server.state().delay_next_write(before.clone());
+            }
+            let batch = Batch { ops: vec![schedule(&timer(n, None))], ..empty() };
+            same("the answer", &alive(run.owner.apply(batch, HandedOver::now()).await)?, &scheduled)?;
+        }
+        let found = alive(run.owner.get(Target::Id(timer(3, None).id)).await)?;
+        same("whether the last timer is there", &found.is_some(), &true)
     })
 }
 

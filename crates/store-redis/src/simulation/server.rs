@@ -80,6 +80,9 @@ pub(super) struct State {
     pub(super) replica: Option<Data>,
     /// Frames of lost connections that may yet arrive.
     late: Vec<Pipeline>,
+    /// See [`Self::delay_next_write`]: what the server falls back to, then the write.
+    falls_back_to: Option<Data>,
+    delayed: Option<Pipeline>,
     /// Lost connections have lower numbers.
     connection: u64,
     /// `SCRIPT FLUSH` makes it false. Who connects loads them.
@@ -117,6 +120,8 @@ impl Simulated {
             past: Vec::new(),
             replica: None,
             late: Vec::new(),
+            falls_back_to: None,
+            delayed: None,
             connection: 0,
             has_scripts: true,
             random: Random(seed),
@@ -217,6 +222,22 @@ impl State {
         self.happened.rollbacks += 1;
     }
 
+    /// Falls back to an earlier state before the next write, of which only a copy arrives: as soon
+    /// as it can be applied, and before the answer to the call that made that possible.
+    pub(super) fn delay_next_write(&mut self, to: Data) {
+        self.falls_back_to = Some(to);
+    }
+
+    /// Whether the delayed write was applied just now.
+    fn deliver_delayed(&mut self) -> bool {
+        let Some(commands) = &self.delayed else { return false };
+        let (before, commands) = (self.data.clone(), commands.clone());
+        self.run(&commands, usize::MAX, None);
+        let is_applied = self.data != before;
+        self.delayed.take_if(|_| is_applied);
+        is_applied
+    }
+
     fn confirm(&mut self, read: &Cmd) -> Result<Confirmed, Lost> {
         let Some(replica) = &mut self.replica else {
             return Err(Lost("the replica does not confirm".into()));
@@ -255,10 +276,18 @@ impl State {
             self.is_dead = true;
             return self.lose();
         }
+        if is_write(commands)
+            && let Some(data) = self.falls_back_to.take()
+        {
+            self.roll_back(data);
+            self.delayed = Some(commands.clone());
+            return self.lose();
+        }
         self.deliver_late();
         (self.full, self.read_only) = (self.full.saturating_sub(1), self.read_only.saturating_sub(1));
         if self.one_in == 0 || !self.random.one_in(self.one_in) {
-            return Ok(self.run(commands, usize::MAX, None));
+            let answer = self.run(commands, usize::MAX, None);
+            return if self.deliver_delayed() { self.lose() } else { Ok(answer) };
         }
         let tear = self.random.below(12) as usize;
         match self.random.below(12) {

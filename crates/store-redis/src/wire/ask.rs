@@ -141,6 +141,12 @@ const ADVICE: &[(&[&str], &str)] = &[
         "give files in PEM format",
     ),
     (&["NOPERM"], "allow this user mtimer's commands and keys (ACL SETUSER)"),
+    (&["is a Sentinel that watches no master"], "see SENTINEL MASTERS there"),
+    (
+        &["is a Sentinel"],
+        "give the name of the master that it watches, as in redis-sentinel://host:26379?master=name",
+    ),
+    (&["is no Sentinel"], "give the addresses of Sentinels, or begin those of servers with redis://"),
     (&["DENIED"], "allow connections from this host in Redis"),
     (&["DB index", "SELECT is not allowed"], "leave the database number out of the address"),
     (

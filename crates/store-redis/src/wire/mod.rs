@@ -5,6 +5,7 @@
 //! | `node` | what the rest of the store sees of a server |
 //! | `connection`, `access`, `reply` | one connection; how to enter a server; reading what it says |
 //! | `pool`, `servers`, `topology` | one connection a server; which server has which hash slot |
+//! | `sentinel` | which server is the master, by the word of Sentinels |
 //! | `fault`, `ask`, `backoff` | what to do about an error; one command to whatever server has a hash slot |
 //! | `confirm`, `settings`, `watch` | what replicas have; what servers say of themselves, again and again |
 //! | `script` | the scripts |
@@ -21,6 +22,7 @@ mod node;
 mod pool;
 mod reply;
 mod script;
+mod sentinel;
 mod servers;
 mod settings;
 #[cfg(test)]
@@ -38,5 +40,5 @@ pub(crate) use self::node::{Lost, Network, Node};
 pub(crate) use self::pool::Pool;
 pub(crate) use self::reply::Reply;
 pub(crate) use self::script::{Script, load_all};
-pub(crate) use self::servers::Servers;
+pub(crate) use self::servers::{Seeds, Servers};
 pub(crate) use self::watch::watch;

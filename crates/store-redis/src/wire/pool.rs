@@ -47,6 +47,21 @@ impl Pool {
         Self { access, how, tasks, settings, servers: Lock::default() }
     }
 
+    /// Connections to other servers, of which nothing is noted.
+    pub(crate) fn entered(&self, access: Access, how: Use) -> Self {
+        Self::new(access, how, self.tasks.clone())
+    }
+
+    /// How servers are entered.
+    pub(crate) const fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// How connections are used.
+    pub(crate) const fn how(&self) -> Use {
+        self.how
+    }
+
     /// What the servers said of themselves when connections were opened.
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings

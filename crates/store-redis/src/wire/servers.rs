@@ -18,11 +18,21 @@ use tokio_util::task::TaskTracker;
 use super::connection::{Connection, Use};
 use super::node::{Lost, Network, Node};
 use super::pool::Pool;
+use super::sentinel::Sentinels;
 use super::settings::Settings;
 use super::topology::{Range, Topology, of_cluster, of_standalone};
 
 /// How long one server may take to say which masters there are: others are asked as well.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
+
+/// Where to begin.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Seeds {
+    /// Servers: some nodes of a Redis Cluster, or a master and its replicas.
+    Servers(Vec<String>),
+    /// Sentinels, and the name of the master that they watch.
+    Sentinels(Vec<String>, String),
+}
 
 /// The servers, reached over the connections of one pool. See the module.
 #[derive(Clone, Debug)]
@@ -34,11 +44,18 @@ pub(crate) struct Servers {
 /// What is known of the servers, over whatever connections.
 #[derive(Debug)]
 struct Known {
-    seeds: Vec<String>,
+    origin: Origin,
     cluster: bool,
     topology: Topology,
     /// The last look at the map. Held while looking.
     look: Mutex<Option<Look>>,
+}
+
+/// Who tells which masters there are.
+#[derive(Debug)]
+enum Origin {
+    Servers(Vec<String>),
+    Sentinels(Box<Sentinels>),
 }
 
 #[derive(Debug)]
@@ -50,25 +67,25 @@ struct Look {
 }
 
 impl Servers {
-    /// Asks the servers at these addresses what they belong to, and which masters there are.
+    /// Asks the servers, or the Sentinels, at these addresses what they belong to, and which
+    /// masters there are.
     ///
     /// # Errors
     ///
     /// [`Lost`] if no address leads to a master; it names the reason for each.
-    pub(crate) async fn discover(seeds: Vec<String>, pool: Pool) -> Result<Self, Lost> {
-        let (mut cluster, mut refused) = (None, Vec::new());
-        for address in &seeds {
-            match pool.get(address).await {
-                Ok(server) => {
-                    cluster = Some(server.info().get("cluster_enabled").is_some_and(|on| on == "1"));
-                    break;
-                }
-                Err(lost) => refused.push(lost),
+    pub(crate) async fn discover(seeds: Seeds, pool: Pool) -> Result<Self, Lost> {
+        let (origin, cluster) = match seeds {
+            Seeds::Servers(addresses) => {
+                let cluster = is_cluster(&addresses, &pool).await?;
+                (Origin::Servers(addresses), cluster)
             }
-        }
-        let cluster = cluster.ok_or_else(|| all_of(&refused))?;
+            Seeds::Sentinels(addresses, master) => {
+                let sentinels = Sentinels::new(addresses, master, &pool, pool.how());
+                (Origin::Sentinels(Box::new(sentinels)), false)
+            }
+        };
         let (topology, look) = Default::default();
-        let known = Arc::new(Known { seeds, cluster, topology, look });
+        let known = Arc::new(Known { origin, cluster, topology, look });
         let this = Self { known, pool: Arc::new(pool) };
         this.rediscover(None).await?;
         Ok(this)
@@ -126,13 +143,21 @@ impl Servers {
         self.pool.get(address).await
     }
 
-    /// Looks at the map, asking all servers but these; the first that answers will do. A standalone
-    /// master that still is one stays the master, whatever others say.
+    /// Looks at the map, asking all servers but these; the first that answers will do.
     ///
     /// # Errors
     ///
     /// [`Lost`] if none answers; it names the reason for each.
     pub(crate) async fn look(&self, without: &HashSet<String>) -> Result<(), Lost> {
+        match &self.known.origin {
+            Origin::Servers(seeds) => self.look_by_servers(seeds, without).await,
+            Origin::Sentinels(sentinels) => self.look_by_sentinels(sentinels, without).await,
+        }
+    }
+
+    /// Asks the servers themselves. A standalone master that still is one stays the master, whatever
+    /// others say.
+    async fn look_by_servers(&self, seeds: &[String], without: &HashSet<String>) -> Result<(), Lost> {
         let masters = self.masters();
         if let Some(master) = masters.first().filter(|m| !self.known.cluster && !without.contains(*m))
             && let Ok(map) = self.look_at(master).await
@@ -140,12 +165,38 @@ impl Servers {
             self.known.topology.put(map);
             return Ok(());
         }
-        let seeds = self.known.seeds.iter().cloned();
+        let seeds = seeds.iter().cloned();
         let mut asked: Vec<String> =
             masters.into_iter().chain(seeds).filter(|a| !without.contains(a)).collect();
         asked.sort_unstable();
         asked.dedup();
-        let mut looks: FuturesUnordered<_> = asked.iter().map(|address| self.look_at(address)).collect();
+        self.put_first(asked.iter().map(|address| self.look_at(address))).await
+    }
+
+    /// Asks all Sentinels for the master. If none names another the present one stays, as long as it
+    /// says that it is one.
+    async fn look_by_sentinels(&self, sentinels: &Sentinels, without: &HashSet<String>) -> Result<(), Lost> {
+        let look = async |sentinel: &String| {
+            let late = |_| Lost(format!("{sentinel} does not say which server is the master"));
+            let master = timeout(LOOK_WITHIN, sentinels.master_by(sentinel)).await.map_err(late)??;
+            if without.contains(&master) {
+                return Err(Lost(format!("{sentinel} names {master} still, which does not serve")));
+            }
+            self.look_at(&master).await
+        };
+        let looked = self.put_first(sentinels.addresses().iter().map(look)).await;
+        match self.masters().first().filter(|master| looked.is_err() && !without.contains(*master)) {
+            Some(master) => self.put_first([self.look_at(master)]).await.or(looked),
+            None => looked,
+        }
+    }
+
+    /// Takes the first map that comes.
+    async fn put_first<L>(&self, looks: impl IntoIterator<Item = L>) -> Result<(), Lost>
+    where
+        L: Future<Output = Result<Vec<Range>, Lost>>,
+    {
+        let mut looks: FuturesUnordered<_> = looks.into_iter().collect();
         let mut reasons = Vec::new();
         while let Some(looked) = looks.next().await {
             match looked {
@@ -221,6 +272,18 @@ impl Network for Servers {
     fn may_evict(&self, hash_slot: u16) -> bool {
         self.master_address(hash_slot).is_some_and(|master| self.settings().may_evict(&master))
     }
+}
+
+/// Whether the servers are nodes of a Redis Cluster, by the first that answers.
+async fn is_cluster(addresses: &[String], pool: &Pool) -> Result<bool, Lost> {
+    let mut refused = Vec::new();
+    for address in addresses {
+        match pool.get(address).await {
+            Ok(server) => return Ok(server.info().get("cluster_enabled").is_some_and(|on| on == "1")),
+            Err(lost) => refused.push(lost),
+        }
+    }
+    Err(all_of(&refused))
 }
 
 /// One reason for several.

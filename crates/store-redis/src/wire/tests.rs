@@ -4,6 +4,7 @@ mod cluster;
 mod confirm;
 mod entering;
 mod order;
+mod sentinel;
 mod watchdog;
 
 use std::time::Duration;
@@ -28,13 +29,14 @@ async fn open(url: String) -> Result<Connection, Lost> {
 }
 
 async fn open_with(options: Options, how: Use) -> Result<Connection, Lost> {
-    let (addresses, access) = options.check().expect("usable options");
+    let (seeds, access) = options.check().expect("usable options");
+    let Seeds::Servers(addresses) = seeds else { panic!("{seeds:?} are no servers") };
     Connection::open(&addresses[0], &access, how, &TaskTracker::new()).await
 }
 
 async fn discover(urls: Vec<String>) -> Servers {
-    let (addresses, access) = Options::new(urls, "t").check().expect("usable options");
-    Servers::discover(addresses, pool(access)).await.expect("servers")
+    let (seeds, access) = Options::new(urls, "t").check().expect("usable options");
+    Servers::discover(seeds, pool(access)).await.expect("servers")
 }
 
 fn pipeline<const N: usize>(commands: [Cmd; N]) -> Pipeline {

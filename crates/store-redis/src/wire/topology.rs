@@ -84,6 +84,7 @@ pub(crate) fn of_standalone(role: &Value, asked: &str) -> Result<Vec<Range>, Str
             let replicas = Some(connected(role).unwrap_or(0));
             Ok(vec![Range { from: 0, to: u16::MAX, master: asked.into(), replicas }])
         }
+        Some("sentinel") => Err(format!("{asked} is a Sentinel")),
         Some(role) => Err(format!("{asked} is a {role}, not a master: give the master's address as well")),
         None => {
             Err(format!("{asked}: {}", role.refusal().unwrap_or_else(|| "ROLE is not understood".into())))

@@ -1,7 +1,8 @@
 // Drives BullMQ on a private Redis: node drive.mjs '{"work": ..., "port": ..., ...}', one JSON object on standard output.
 //
-// Works: schedule {timers}, fire {timers}, lateness {rate, over_s, ahead_s}; all take {payload, warmup}. Settings are those
-// that make BullMQ fast: jobs added in bulk, several bulks on the way, jobs removed once complete, concurrency 200.
+// Works: schedule {timers}, fire {timers}, schedule-ids {timers}, cancel-ids {timers}, lateness {rate, over_s, ahead_s}; all
+// take {payload, warmup}. Settings are those that make BullMQ fast: jobs added in bulk, several bulks on the way, jobs
+// removed once complete, concurrency 200, thousands of removals on the way.
 // Not here: starting Redis, and what the figures are compared with.
 import { Queue, Worker } from "bullmq";
 import { Redis } from "ioredis";
@@ -10,6 +11,8 @@ import { Redis } from "ioredis";
 const BULK = 1000;
 const BULKS = 2;
 const CONCURRENCY = 200;
+// Removals on the way at once. There is no bulk removal by id; ioredis writes together what it is given in one turn.
+const REMOVALS = 2000;
 const HOUR_MS = 3_600_000;
 
 const ask = JSON.parse(process.argv[2]);
@@ -22,14 +25,14 @@ const data = "x".repeat(ask.payload - 2);
 
 const nowMs = () => performance.timeOrigin + performance.now();
 
-/** Adds the jobs; `delayOf(number)` in ms. */
-async function add(timers, delayOf) {
+/** Adds the jobs; `delayOf(number)` in ms, `idOf(number)` the application's own id, or undefined. */
+async function add(timers, delayOf, idOf = () => undefined) {
   let next = 0;
   const lane = async () => {
     while (next < timers) {
       const jobs = [];
       for (const until = Math.min(next + BULK, timers); next < until; next++) {
-        jobs.push({ name: "t", data, opts: { delay: delayOf(next), removeOnComplete: true } });
+        jobs.push({ name: "t", data, opts: { delay: delayOf(next), jobId: idOf(next), removeOnComplete: true } });
       }
       await queue.addBulk(jobs);
     }
@@ -65,11 +68,35 @@ async function clear() {
   await admin.flushall();
 }
 
-async function schedule(timers) {
-  const result = await measured(timers, () => add(timers, (number) => HOUR_MS + Math.floor((number * HOUR_MS) / timers)));
+/** Delays spread over an hour, an hour or more from now. */
+const spread = (timers) => (number) => HOUR_MS + Math.floor((number * HOUR_MS) / timers);
+// As long as the keys of `mtimer bench`; BullMQ takes no id that is an integer.
+const ownId = (number) => `order-${number}`;
+
+async function schedule(timers, idOf) {
+  const result = await measured(timers, () => add(timers, spread(timers), idOf));
   const delayed = await queue.getDelayedCount();
   await clear();
   return { ...result, lost: timers - delayed };
+}
+
+/** Stores jobs with ids of the application's, and times their removal by these ids: each is there, and removed once. */
+async function cancel(timers) {
+  await add(timers, spread(timers), ownId);
+  let next = 0;
+  let removed = 0;
+  const lane = async () => {
+    while (next < timers) {
+      const one = await queue.remove(ownId(next++));
+      removed += one;
+    }
+  };
+  const result = await measured(timers, async () => {
+    await Promise.all(Array.from({ length: REMOVALS }, lane));
+  });
+  const left = await queue.getDelayedCount();
+  await clear();
+  return { ...result, lost: timers - removed + left };
 }
 
 /** A worker whose handler does nothing but `seen`; resolves once `timers` jobs are complete in Redis. */
@@ -145,6 +172,12 @@ async function main() {
   let result;
   if (ask.work === "schedule") {
     result = await schedule(ask.timers);
+  } else if (ask.work === "schedule-ids") {
+    await schedule(ask.warmup, ownId);
+    result = await schedule(ask.timers, ownId);
+  } else if (ask.work === "cancel-ids") {
+    await cancel(ask.warmup);
+    result = await cancel(ask.timers);
   } else if (ask.work === "fire") {
     await fire(ask.warmup, warm.rate_per_s);
     result = await fire(ask.timers, warm.rate_per_s);

@@ -38,8 +38,8 @@ async fn of_several_standalone_servers_the_master_is_used() {
 async fn a_replica_alone_is_refused_with_advice() {
     let (master, replica) = (Server::start(), Server::start());
     replica.call::<()>(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
-    let (addresses, access) = Options::new([replica.url()], "t").check().unwrap();
-    let lost = Servers::discover(addresses, pool(access)).await.unwrap_err();
+    let (seeds, access) = Options::new([replica.url()], "t").check().unwrap();
+    let lost = Servers::discover(seeds, pool(access)).await.unwrap_err();
     assert!(lost.0.contains("give the master's address"), "{lost}");
 }
 
@@ -97,10 +97,10 @@ async fn a_cluster_with_tls_is_found() {
         .await;
     let tls = TlsFiles { authorities: Some(authority.certificate()), ..TlsFiles::default() };
     let options = Options { tls, ..Options::new([server.tls_url()], "t") };
-    let (addresses, access) = options.check().unwrap();
-    let servers = Servers::discover(addresses.clone(), pool(access)).await.unwrap();
+    let (seeds, access) = options.check().unwrap();
+    let servers = Servers::discover(seeds.clone(), pool(access)).await.unwrap();
     assert!(servers.is_cluster());
-    assert_eq!(servers.masters(), addresses);
+    assert_eq!(Seeds::Servers(servers.masters()), seeds);
     assert_eq!(ask(&servers, 99, &incr("{7}")).await.unwrap(), Value::Int(1));
 }
 

@@ -1,0 +1,332 @@
+//! What operators read in the log about timers: a few lines every ten seconds, and none while all
+//! is well.
+//!
+//! Purpose: a destination that nobody serves, or that falls behind; dead letters, deliveries
+//! without an outcome in time, and refused operations, summed up.
+//! Invariant: the number of lines does not depend on the number of timers, and of destinations
+//! there are [`MOST_LINES`] at most.
+//! Not in here: what the figures are ([`mtimer_core::figures`]); metrics.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use mtimer_core::figures::{Backlog, DEAD_REASONS, Figures, REFUSALS, RedeliveryCause, Tallies};
+use mtimer_types::{Destination, Time};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, interval_at};
+
+use crate::error::BrokerError;
+use crate::shell::Control;
+
+/// How often the figures are looked at.
+const EVERY: Duration = Duration::from_secs(10);
+/// Destinations that are looked at: those with the most pending timers.
+const DESTINATIONS: usize = 200;
+/// Lines about destinations at one look.
+const MOST_LINES: usize = 20;
+/// A destination is behind if a timer waits for longer.
+const BEHIND_MS: u64 = 10_000;
+/// Refusals that mean that something is wrong. The others are answers: a key is taken, another
+/// broker has the partition.
+const WRONG: [&str; 8] = [
+    "invalid",
+    "unauthorized",
+    "unavailable",
+    "store_full",
+    "overloaded",
+    "not_replicated",
+    "protocol",
+    "stopping",
+];
+
+/// One line of the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Report {
+    /// A destination's state is another one than at the last look.
+    Destination { dest: Destination, state: State, backlog: Backlog, oldest_ms: u64 },
+    /// So many more changed, and have no line.
+    MoreDestinations(usize),
+    /// Dead letters, by reason.
+    Died(Vec<(&'static str, u64)>),
+    /// Deliveries without an outcome within the callback timeout.
+    TimedOut(u64),
+    /// Operations that were refused, by reason.
+    Refused(Vec<(&'static str, u64)>),
+}
+
+/// How a destination fares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// What is due is delivered.
+    Served,
+    /// What is due waits for handlers.
+    Behind,
+    /// Nobody is registered.
+    Unserved,
+}
+
+/// Compares the figures of one look with those of the last.
+#[derive(Default)]
+struct Reporter {
+    tallies: Tallies,
+    /// Destinations that are not served.
+    troubled: BTreeMap<Destination, State>,
+}
+
+impl Reporter {
+    fn look(&mut self, now: Time, figures: &Figures) -> Vec<Report> {
+        let mut reports = self.destinations(now, &figures.top);
+        let tallies = &figures.tallies;
+        let died = grown(DEAD_REASONS.map(|(_, name)| name), &self.tallies.dead, &tallies.dead);
+        let refused = grown(REFUSALS, &self.tallies.refusals, &tallies.refusals);
+        let refused: Vec<_> = refused.into_iter().filter(|(name, _)| WRONG.contains(name)).collect();
+        let timeout = RedeliveryCause::Timeout as usize;
+        let timed_out = tallies.redeliveries[timeout].saturating_sub(self.tallies.redeliveries[timeout]);
+        if !died.is_empty() {
+            reports.push(Report::Died(died));
+        }
+        if timed_out > 0 {
+            reports.push(Report::TimedOut(timed_out));
+        }
+        if !refused.is_empty() {
+            reports.push(Report::Refused(refused));
+        }
+        self.tallies = tallies.clone();
+        reports
+    }
+
+    fn destinations(&mut self, now: Time, top: &[(Destination, Backlog)]) -> Vec<Report> {
+        let before = std::mem::take(&mut self.troubled);
+        let was = |dest: &Destination| before.get(dest).copied().unwrap_or(State::Served);
+        let mut reports = Vec::new();
+        for (dest, backlog) in top {
+            let oldest_ms = backlog.oldest.map_or(0, |due| now.ms_since(due));
+            let state = State::of(backlog, oldest_ms);
+            if state != State::Served {
+                self.troubled.insert(dest.clone(), state);
+            }
+            if state != was(dest) {
+                reports.push(Report::Destination { dest: dest.clone(), state, backlog: *backlog, oldest_ms });
+            }
+        }
+        // What has no pending timers any more is not among them.
+        let gone = before.into_keys().filter(|dest| top.iter().all(|(other, _)| other != dest));
+        reports.extend(gone.map(|dest| Report::Destination {
+            dest,
+            state: State::Served,
+            backlog: Backlog::default(),
+            oldest_ms: 0,
+        }));
+        if reports.len() > MOST_LINES {
+            let more = reports.len() - MOST_LINES;
+            reports.truncate(MOST_LINES);
+            reports.push(Report::MoreDestinations(more));
+        }
+        reports
+    }
+}
+
+impl State {
+    const fn of(backlog: &Backlog, oldest_ms: u64) -> Self {
+        match backlog {
+            Backlog { parked: 1.., sessions: 0, .. } => Self::Unserved,
+            _ if oldest_ms >= BEHIND_MS && backlog.parked + backlog.waiting > 0 => Self::Behind,
+            _ => Self::Served,
+        }
+    }
+}
+
+/// By how much each number has grown, of those that have.
+fn grown<const N: usize>(
+    names: [&'static str; N],
+    before: &[u64; N],
+    now: &[u64; N],
+) -> Vec<(&'static str, u64)> {
+    let each = names.into_iter().zip(before.iter().zip(now));
+    each.map(|(name, (before, now))| (name, now.saturating_sub(*before))).filter(|(_, n)| *n > 0).collect()
+}
+
+/// Names and numbers as one text.
+fn listed(counts: &[(&'static str, u64)]) -> String {
+    counts.iter().map(|(name, n)| format!("{name} {n}")).collect::<Vec<_>>().join(", ")
+}
+
+impl Report {
+    fn log(&self) {
+        let within_s = EVERY.as_secs();
+        match self {
+            Self::Destination { dest, state, backlog: b, oldest_ms } => {
+                let (parked, waiting, sessions, in_flight) = (b.parked, b.waiting, b.sessions, b.in_flight);
+                let oldest_s = oldest_ms / 1_000;
+                match state {
+                    State::Served => tracing::info!(%dest, "the destination is served again"),
+                    State::Behind => tracing::warn!(
+                        %dest, waiting, parked, in_flight, sessions, oldest_s,
+                        "the destination falls behind: its handlers take less than what is due"
+                    ),
+                    State::Unserved => tracing::warn!(
+                        %dest, parked, oldest_s,
+                        "nobody is registered for the destination: what is due is parked until somebody is"
+                    ),
+                }
+            }
+            Self::MoreDestinations(more) => {
+                tracing::warn!(
+                    more,
+                    "the same is true of more destinations, or not any more: see the metrics"
+                );
+            }
+            Self::Died(reasons) => tracing::warn!(
+                within_s,
+                reasons = listed(reasons),
+                "timers became dead letters: mtimer dead list shows them"
+            ),
+            Self::TimedOut(deliveries) => tracing::warn!(
+                within_s,
+                deliveries,
+                "handlers gave no outcome within their callback timeout, so these are delivered again"
+            ),
+            Self::Refused(reasons) => {
+                tracing::warn!(within_s, reasons = listed(reasons), "operations of clients were refused");
+            }
+        }
+    }
+}
+
+/// Looks at the figures and logs, until the engine's task has ended.
+pub(crate) async fn run(control: mpsc::Sender<Control>) -> Result<(), BrokerError> {
+    let mut reporter = Reporter::default();
+    let mut looks = interval_at(Instant::now() + EVERY, EVERY);
+    loop {
+        tokio::select! {
+            _ = looks.tick() => {}
+            () = control.closed() => return Ok(()),
+        }
+        let (to, observed) = oneshot::channel();
+        if control.send(Control::Observe(DESTINATIONS, to)).await.is_err() {
+            return Ok(());
+        }
+        let Ok(observed) = observed.await else { return Ok(()) };
+        reporter.look(observed.now, &observed.engine).iter().for_each(Report::log);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Time = Time::from_ms(1_000_000);
+
+    fn dest(n: usize) -> Destination {
+        Destination::new("shop", &format!("app{n}")).unwrap()
+    }
+
+    fn figures(tallies: Tallies, top: Vec<(Destination, Backlog)>) -> Figures {
+        let (counters, others) = Default::default();
+        let (partitions, memory, memory_budget) = (1, (0, 0), 0);
+        let (unsettled, queued, put_off) = (0, 0, 0);
+        Figures {
+            tallies,
+            counters,
+            partitions,
+            memory,
+            memory_budget,
+            unsettled,
+            queued,
+            put_off,
+            top,
+            others,
+        }
+    }
+
+    fn parked(sessions: u64, oldest_ms: u64) -> Backlog {
+        let oldest = Some(Time::from_ms(1_000_000 - oldest_ms));
+        Backlog { pending: 5, parked: 5, sessions, oldest, ..Backlog::default() }
+    }
+
+    fn states(reports: &[Report]) -> Vec<(Destination, State)> {
+        let state = |report: &Report| match report {
+            Report::Destination { dest, state, .. } => (dest.clone(), *state),
+            other => panic!("{other:?}"),
+        };
+        reports.iter().map(state).collect()
+    }
+
+    #[test]
+    fn a_destination_has_a_line_when_its_state_changes() {
+        let mut reporter = Reporter::default();
+        let mut look =
+            |top: Vec<(Destination, Backlog)>| states(&reporter.look(NOW, &figures(Tallies::default(), top)));
+        assert_eq!(look(vec![(dest(1), Backlog { pending: 9, ..Backlog::default() })]), []);
+        assert_eq!(look(vec![(dest(1), parked(0, 50))]), [(dest(1), State::Unserved)]);
+        assert_eq!(look(vec![(dest(1), parked(0, 9_000))]), [], "nothing has changed");
+        assert_eq!(look(vec![(dest(1), parked(1, 9_999))]), [(dest(1), State::Served)]);
+        assert_eq!(look(vec![(dest(1), parked(1, 10_000))]), [(dest(1), State::Behind)]);
+        let idle = Backlog { sessions: 1, oldest: Some(Time::ZERO), ..Backlog::default() };
+        assert_eq!(look(vec![(dest(1), idle)]), [(dest(1), State::Served)]);
+        assert_eq!(look(vec![(dest(1), parked(0, 1)), (dest(2), idle)]), [(dest(1), State::Unserved)]);
+        assert_eq!(look(Vec::new()), [(dest(1), State::Served)]);
+        assert_eq!(look(Vec::new()), []);
+    }
+
+    #[test]
+    fn many_destinations_have_a_few_lines() {
+        let top = (0..100).map(|n| (dest(n), parked(0, 1))).collect();
+        let reports = Reporter::default().look(NOW, &figures(Tallies::default(), top));
+        assert_eq!((reports.len(), reports.last()), (MOST_LINES + 1, Some(&Report::MoreDestinations(80))));
+        reports.iter().for_each(Report::log);
+    }
+
+    #[test]
+    fn what_was_counted_since_the_last_look_is_summed_up() {
+        let mut tallies = Tallies::default();
+        let mut reporter = Reporter::default();
+        let mut look = |tallies: &Tallies| reporter.look(NOW, &figures(tallies.clone(), Vec::new()));
+        assert_eq!(look(&tallies), []);
+        let full = REFUSALS.iter().position(|name| *name == "store_full").unwrap();
+        let taken = REFUSALS.iter().position(|name| *name == "key_taken").unwrap();
+        (tallies.dead[1], tallies.refusals[full], tallies.refusals[taken]) = (3, 2, 7);
+        tallies.redeliveries[RedeliveryCause::Timeout as usize] = 4;
+        tallies.redeliveries[RedeliveryCause::Handler as usize] = 9;
+        let expected = [
+            Report::Died(vec![("failed", 3)]),
+            Report::TimedOut(4),
+            Report::Refused(vec![("store_full", 2)]),
+        ];
+        assert_eq!(look(&tallies), expected);
+        assert_eq!(look(&tallies), [], "nothing since");
+        tallies.dead = [1, 5, 0, 0];
+        assert_eq!(look(&tallies), [Report::Died(vec![("exhausted", 1), ("failed", 2)])]);
+        assert_eq!(listed(&[("exhausted", 1), ("failed", 2)]), "exhausted 1, failed 2");
+    }
+
+    #[test]
+    fn every_refusal_that_is_reported_is_counted() {
+        assert!(WRONG.iter().all(|name| REFUSALS.contains(name)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_looks_every_ten_seconds_and_ends_with_the_engine() {
+        let (control, mut asked) = mpsc::channel(1);
+        let began = Instant::now();
+        let task = tokio::spawn(run(control));
+        for n in 1..=2 {
+            let Some(Control::Observe(DESTINATIONS, to)) = asked.recv().await else { panic!("no look") };
+            assert_eq!(began.elapsed(), EVERY * n);
+            let observed = crate::observed::Observed {
+                now: NOW,
+                engine: figures(Tallies::default(), Vec::new()),
+                lanes: Default::default(),
+                assigned: 1,
+                unreachable: 0,
+                sessions: 0,
+                events: 0,
+                clustered: false,
+                unready: Vec::new(),
+            };
+            to.send(observed).unwrap();
+        }
+        drop(asked);
+        assert!(task.await.unwrap().is_ok());
+    }
+}

@@ -1,0 +1,124 @@
+//! The sessions, as the engine's task sees them.
+//!
+//! Purpose: what is sent to a session goes into its outbox, screened by what its token may see.
+//! Invariant: a ticket of a request or a query is kept until the answer is sent, or the session is
+//! over.
+//! Not in here: what is sent, and why ([`crate::shell`]); the connection ([`crate::session`]).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use mtimer_core::{SessionEvent, SessionId};
+use mtimer_protocol::{ErrorCode, ServerMessage};
+
+use crate::access::Guard;
+use crate::inbox::Ticket;
+use crate::outbox::Outbox;
+
+/// All sessions that are open.
+#[derive(Default)]
+pub(crate) struct Sessions(HashMap<SessionId, Entry>);
+
+struct Entry {
+    outbox: Arc<Outbox>,
+    /// What it may see; `None`: everything.
+    guard: Option<Arc<Guard>>,
+    /// Of requests and queries that are not answered. A client may use a number twice.
+    tickets: HashMap<Asked, Vec<Ticket>>,
+}
+
+/// What a client waits for, by the number that it gave it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Asked {
+    Request(u64),
+    Query(u64),
+}
+
+impl Asked {
+    /// What an event asks for.
+    fn by(event: &SessionEvent) -> Option<Self> {
+        match event {
+            SessionEvent::Request(request) | SessionEvent::Screened { request, .. } => {
+                Some(Self::Request(request.corr))
+            }
+            SessionEvent::Query { corr, .. } => Some(Self::Query(*corr)),
+            _ => None,
+        }
+    }
+
+    /// What a message answers.
+    const fn answered_by(message: &ServerMessage) -> Option<Self> {
+        match message {
+            ServerMessage::Reply { corr, .. } => Some(Self::Request(*corr)),
+            ServerMessage::Answer { corr, .. } => Some(Self::Query(*corr)),
+            _ => None,
+        }
+    }
+}
+
+impl Sessions {
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// Their numbers.
+    pub(crate) fn ids(&self) -> Vec<SessionId> {
+        self.0.keys().copied().collect()
+    }
+
+    /// Adds a session.
+    pub(crate) fn open(&mut self, session: SessionId, outbox: Arc<Outbox>, guard: Option<Arc<Guard>>) {
+        self.0.insert(session, Entry { outbox, guard, tickets: HashMap::new() });
+    }
+
+    /// Removes a session; whether it was there.
+    pub(crate) fn remove(&mut self, session: SessionId) -> bool {
+        self.0.remove(&session).is_some()
+    }
+
+    /// Keeps the ticket of what a session has sent until it is answered; what needs no answer gives
+    /// it back at once. Whether the session is open.
+    pub(crate) fn keep(&mut self, session: SessionId, event: &SessionEvent, ticket: Ticket) -> bool {
+        let Some(entry) = self.0.get_mut(&session) else { return false };
+        if let Some(asked) = Asked::by(event) {
+            entry.tickets.entry(asked).or_default().push(ticket);
+        }
+        true
+    }
+
+    /// Sends a message, unless the session is over.
+    pub(crate) fn send(&mut self, session: SessionId, mut message: ServerMessage) {
+        let Some(entry) = self.0.get_mut(&session) else { return };
+        if let Some(asked) = Asked::answered_by(&message) {
+            entry.give_ticket_back(asked);
+        }
+        if let (Some(guard), ServerMessage::Answer { answer, .. }) = (&entry.guard, &mut message) {
+            mtimer_access::screen(&guard.principal(), answer);
+        }
+        entry.outbox.push(message);
+    }
+
+    /// Closes a session that has broken the protocol, and says why. Whether it is open.
+    pub(crate) fn close(&self, session: SessionId, why: String) -> bool {
+        let Some(entry) = self.0.get(&session) else { return false };
+        entry.outbox.close(Some(ServerMessage::Refused { code: ErrorCode::Protocol, message: why }));
+        true
+    }
+
+    /// Closes all sessions, with a last message if there is one.
+    pub(crate) fn close_all(&self, last: Option<&ServerMessage>) {
+        self.0.values().for_each(|entry| entry.outbox.close(last.cloned()));
+    }
+}
+
+impl Entry {
+    fn give_ticket_back(&mut self, asked: Asked) {
+        if let Some(tickets) = self.tickets.get_mut(&asked) {
+            tickets.pop();
+            if tickets.is_empty() {
+                self.tickets.remove(&asked);
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Redis Sentinels.
+
+use std::fmt::Write as _;
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::port::Port;
+use super::server::Server;
+
+/// How long Sentinels may take to start and to find each other, and for a failover.
+const WITHIN: Duration = Duration::from_secs(60);
+/// How long a master is silent before a Sentinel takes it for failed, ms.
+const DOWN_AFTER_MS: u32 = 1_000;
+
+/// Sentinels that watch one master. Killed on drop.
+#[derive(Debug)]
+pub struct Sentinels {
+    all: Vec<Sentinel>,
+    master: String,
+}
+
+#[derive(Debug)]
+struct Sentinel {
+    port: Port,
+    child: Child,
+    _dir: TempDir,
+}
+
+impl Sentinels {
+    /// Starts three Sentinels that call the master by this name, and waits until they know each
+    /// other and its replica.
+    pub fn start(name: &str, master: &Server) -> Self {
+        let mut config = format!("sentinel monitor {name} {} {} 2\n", master.host(), master.port());
+        for (setting, value) in [("down-after-milliseconds", DOWN_AFTER_MS), ("failover-timeout", 3_000)] {
+            writeln!(config, "sentinel {setting} {name} {value}").expect("a string takes text");
+        }
+        let all = (0..3).map(|_| Sentinel::start(&config)).collect();
+        let this = Self { all, master: name.to_owned() };
+        this.wait(|state| state("num-other-sentinels") == "2" && state("num-slaves") == "1");
+        this
+    }
+
+    /// Starts one Sentinel. `more` are lines of its configuration.
+    pub fn start_one(name: &str, master: &Server, more: &[&str]) -> Self {
+        let config = format!("sentinel monitor {name} {} {} 1\n", master.host(), master.port());
+        Self { all: vec![Sentinel::start(&(config + &more.join("\n")))], master: name.to_owned() }
+    }
+
+    /// Their addresses.
+    pub fn addresses(&self) -> Vec<String> {
+        self.all.iter().map(Sentinel::address).collect()
+    }
+
+    /// As the store takes them.
+    pub fn urls(&self) -> Vec<String> {
+        let url = |one: &Sentinel| format!("redis-sentinel://{}?master={}", one.address(), self.master);
+        self.all.iter().map(url).collect()
+    }
+
+    /// Waits until all agree that this server is the master.
+    pub fn wait_for_master(&self, server: &Server) {
+        self.wait(|state| state("port") == server.port().to_string() && state("flags") == "master");
+    }
+
+    /// Kills one of them.
+    pub fn kill(&mut self, number: usize) {
+        drop(self.all.remove(number));
+    }
+
+    fn wait(&self, is_so: impl Fn(&dyn Fn(&str) -> String) -> bool) {
+        let deadline = Instant::now() + WITHIN;
+        let knows = |one: &Sentinel| {
+            let state = one.state(&self.master);
+            is_so(&|name| {
+                let at = state.iter().step_by(2).position(|field| field == name);
+                at.and_then(|at| state.get(2 * at + 1)).cloned().unwrap_or_default()
+            })
+        };
+        while !self.all.iter().all(knows) {
+            assert!(Instant::now() < deadline, "the Sentinels do not agree within {WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Sentinel {
+    fn start(config: &str) -> Self {
+        let dir = tempfile::Builder::new().prefix("mtimer-sentinel-").tempdir().expect("a temporary folder");
+        let port = Port::of_a_redis(false);
+        let file = dir.path().join("sentinel.conf");
+        let own = format!("port {}\nbind 127.0.0.1\nlogfile sentinel.log\n", port.number);
+        std::fs::write(&file, own + config).expect("a temporary file");
+        let child = Command::new("redis-server")
+            .arg(&file)
+            .arg("--sentinel")
+            .current_dir(dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed");
+        let this = Self { port, child, _dir: dir };
+        let deadline = Instant::now() + WITHIN;
+        while TcpStream::connect(this.address()).is_err() {
+            assert!(Instant::now() < deadline, "a Sentinel did not answer within {WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        this
+    }
+
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port.number)
+    }
+
+    /// Fields and values of `SENTINEL MASTER`; nothing while it knows none.
+    fn state(&self, master: &str) -> Vec<String> {
+        let ask = || {
+            let client = redis::Client::open(format!("redis://{}", self.address()))?;
+            let mut connection = client.get_connection_with_timeout(Duration::from_secs(5))?;
+            redis::cmd("SENTINEL").arg("MASTER").arg(master).query(&mut connection)
+        };
+        ask().unwrap_or_default()
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        // It may be dead already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

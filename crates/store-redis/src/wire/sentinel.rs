@@ -1,0 +1,96 @@
+//! Redis Sentinel: which server is the master now.
+//!
+//! Sentinels watch a master and its replicas, and promote a replica when the master fails. A
+//! Sentinel that is cut off from the others may still name the former master, so what one names
+//! counts only if that server says itself that it is a master ("Guidelines for Redis clients with
+//! support for Redis Sentinel", redis.io).
+//!
+//! Not in here: what to do about the master ([`super::servers`]).
+
+use redis::{Value, cmd};
+
+use super::access::Access;
+use super::connection::Use;
+use super::node::Lost;
+use super::pool::Pool;
+use super::reply::Reply;
+
+/// What Redis says to a command before the password that it wants.
+const NO_PASSWORD: &str = "NOAUTH";
+
+/// Sentinels that watch one master.
+#[derive(Debug)]
+pub(crate) struct Sentinels {
+    addresses: Vec<String>,
+    /// The master's name, as the Sentinels have it.
+    master: String,
+    plain: Pool,
+    /// With the user and the password of the Redis servers.
+    logged_in: Pool,
+}
+
+impl Sentinels {
+    /// Sentinels at these addresses. They are entered like the servers of `pool`, but without a
+    /// database, and with a password only if they ask for one.
+    pub(crate) fn new(addresses: Vec<String>, master: String, pool: &Pool, how: Use) -> Self {
+        let how = Use { scripts: false, ..how };
+        let entering = |access: &Access| Access { db: 0, resp3: false, ..access.clone() };
+        let logged_in = pool.entered(entering(pool.access()), how);
+        let nobody = Access { user: None, password: None, ..entering(pool.access()) };
+        Self { addresses, master, plain: pool.entered(nobody, how), logged_in }
+    }
+
+    /// The addresses of the Sentinels.
+    pub(crate) fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// The address of the master, as one Sentinel has it.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`] if the Sentinel does not answer, or knows no such master.
+    pub(crate) async fn master_by(&self, address: &str) -> Result<String, Lost> {
+        let sentinel = match self.plain.get(address).await {
+            Err(Lost(why)) if why.contains(NO_PASSWORD) => self.logged_in.get(address).await?,
+            connection => connection?,
+        };
+        let question = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master).to_owned();
+        named(&sentinel.ask(question).await?, &self.master).map_err(|why| Lost(format!("{address} {why}")))
+    }
+}
+
+/// Reads the reply to `SENTINEL GET-MASTER-ADDR-BY-NAME`: host and port, or nothing.
+fn named(reply: &Value, master: &str) -> Result<String, String> {
+    if *reply == Value::Nil {
+        return Err(format!(
+            "is a Sentinel that watches no master called {master:?}: give the name that it has"
+        ));
+    }
+    if let Some(refusal) = reply.refusal() {
+        return Err(format!("is no Sentinel: {refusal}"));
+    }
+    match reply.items().unwrap_or_default() {
+        [host, port] => match (host.text(), port.number()) {
+            (Some(host), Some(port)) => Ok(format!("{host}:{port}")),
+            _ => Err("names no master that can be understood".to_owned()),
+        },
+        _ => Err("names no master that can be understood".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_read() {
+        let of = |text: &str| named(&redis::parse_redis_value(text.as_bytes()).unwrap(), "shop");
+        assert_eq!(of("*2\r\n$8\r\n10.0.0.1\r\n$4\r\n6379\r\n").as_deref(), Ok("10.0.0.1:6379"));
+        assert!(of("*-1\r\n").unwrap_err().contains("no master called \"shop\""));
+        assert!(of("-ERR unknown command 'SENTINEL'\r\n").unwrap_err().contains("is no Sentinel"));
+        for strange in ["*0\r\n", "+OK\r\n", "*2\r\n:1\r\n+x\r\n"] {
+            assert!(of(strange).unwrap_err().contains("understood"), "{strange}");
+        }
+    }
+}
