@@ -494,8 +494,9 @@ impl Broker {
         self.wait().await
     }
 
-    /// Reads the tokens file, this broker's own token and the certificates again now. It does so by itself within
-    /// seconds when one of the files changes. A file that is not valid changes nothing.
+    /// Reads the tokens file, this broker's own token and the certificates again now. It does so by
+    /// itself within seconds when one of the files changes. A file that is not valid changes
+    /// nothing.
     pub fn reload(&self) {
         self.access.reload();
     }

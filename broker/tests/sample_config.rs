@@ -69,6 +69,7 @@ fn what_it_shows_is_valid_and_the_default() {
     // Those are examples: they have no default, or one that depends on the store.
     let plain = PartialConfig { advertise: None, redis: None, destination: Vec::new(), ..on_redis };
     let plain = PartialConfig { tokens: None, peer_token_file: None, ..plain };
+    let plain = PartialConfig { tls_cert: None, tls_key: None, tls_ca: None, tls_client_ca: None, ..plain };
     let plain = PartialConfig { redis_tls_ca: None, redis_tls_cert: None, redis_tls_key: None, ..plain };
     let plain = PartialConfig { redis_write_log: None, ..plain };
     let plain =

@@ -209,7 +209,8 @@ fn every_setting_is_shown() {
         }
     };
     let on_redis = "redis = [\"redis://a\"]\ndurability = \"redis-replicated\"\npartitions = 8\n\
-                    advertise = \"h:1\"\ntokens = \"t\"\npeer-token-file = \"p\"\n";
+                    advertise = \"h:1\"\ntokens = \"t\"\npeer-token-file = \"p\"\n\
+                    tls-cert = \"c\"\ntls-key = \"k\"\ntls-client-ca = \"cc\"\ntls-ca = \"a\"\n";
     let shown: BTreeSet<String> = [on_redis, "", ON_TLS].into_iter().flat_map(names).collect();
     let known: BTreeSet<String> = SETTINGS.iter().map(Setting::name).collect();
     assert_eq!(shown, known);

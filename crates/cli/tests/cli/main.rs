@@ -13,6 +13,7 @@ mod listen;
 mod redis;
 mod repair;
 mod shell;
+mod tls;
 mod token;
 mod token_broker;
 mod usage;

@@ -18,9 +18,6 @@ pub(crate) const LOOKED_UP_WITHIN_MS: u64 = 30_000;
 /// How much longer a bucket is kept than the repeat horizon, ms: a repeat that was in time may wait
 /// before it is looked up, and clocks do not run alike.
 const EXPIRY_SLACK_MS: u64 = LOOKED_UP_WITHIN_MS + 10_000;
-/// See [`Bucket::expires_after`].
-const EXPIRY_SPREAD_MS: u64 = 10_000;
-const EXPIRY_TURNS: u16 = 64;
 /// Bytes of a cluster's name.
 const MAX_CLUSTER_BYTES: usize = 64;
 
@@ -205,14 +202,6 @@ impl Bucket {
     pub(crate) const fn expires(self) -> Time {
         Time::from_ms((self.0 + 2) * BUCKET_MS + EXPIRY_SLACK_MS)
     }
-
-    /// In how many ms from now the hash of a partition expires. The partitions' buckets go one after
-    /// the other, within 10 s: a server frees 100,000 outcomes in some 50 ms, and does nothing else
-    /// meanwhile unless `lazyfree-lazy-expire` is set.
-    pub(crate) fn expires_after(self, now: Time, partition: PartitionId) -> u64 {
-        let turn = u64::from(partition.0 % EXPIRY_TURNS);
-        self.expires().ms_since(now) + turn * EXPIRY_SPREAD_MS / u64::from(EXPIRY_TURNS)
-    }
 }
 
 /// A sorted set of slot names by start.
@@ -326,9 +315,6 @@ mod tests {
             for later in [0, 1, 15_000, 30_000] {
                 let now = Time::from_ms(written + later);
                 assert!(Bucket::around(now).contains(&bucket));
-                let after = |partition| bucket.expires_after(now, PartitionId(partition));
-                assert_eq!((after(0), after(64)), (bucket.expires().ms_since(now), after(0)));
-                assert!((1..64).all(|n| after(n) > after(n - 1)) && after(63) < after(0) + 10_000);
                 assert!(bucket.expires() > now);
             }
         }

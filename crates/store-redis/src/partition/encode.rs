@@ -325,7 +325,7 @@ impl Owner {
             // other. It is never less than outcomes are remembered for, and more if a write is
             // applied later, or again. Nothing stands between a bucket and its expiry: hash fields
             // are in the order of `HashKey`, in which it is the last one.
-            let lives = bucket.expires_after(now, self.partition()).to_string();
+            let lives = bucket.expires().ms_since(now).to_string();
             writes.command("PEXPIRE", &self.space.ended(bucket), 1, [lives]);
         }
         let (leaving, freeing) = self.finish_removals(&mut writes, &mut draft);

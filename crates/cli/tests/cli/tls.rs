@@ -1,0 +1,251 @@
+//! Brokers and clients over TLS: who is let in, what is said about the rest, renewal under load,
+//! and a cluster in which brokers check each other.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use mtimer_store_redis::test_support::{Server, ServerOptions};
+use mtimer_tls::test_support::{Authority, Issued};
+use mtimer_tls::{ClientTls, ClientTlsOptions, Identity, Pem, Stream};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::harness::{Ended, Running, end, mtimer, run, wait_for};
+
+const SCHEDULE: [&str; 7] = ["schedule", "--group", "g", "--app", "a", "--in", "1h"];
+const WITHIN: Duration = Duration::from_secs(30);
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Flags of a broker with this certificate.
+fn flags<'a>(issued: &'a Issued, more: &[&'a str]) -> Vec<&'a str> {
+    [&["--tls-cert", text(&issued.certificate), "--tls-key", text(&issued.key)][..], more].concat()
+}
+
+struct Broker {
+    running: Running,
+    addr: String,
+    http: String,
+    log: PathBuf,
+}
+
+impl Broker {
+    /// Starts a broker, of its own store unless `args` say otherwise; its files are in `dir`.
+    fn start(dir: &Path, args: &[&str]) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (log, data) = (dir.join(format!("log-{n}")), dir.join(format!("data-{n}")));
+        let mut all = vec!["broker", "--json", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"];
+        all.extend(args);
+        if !args.contains(&"--redis") {
+            all.extend(["--data", text(&data)]);
+        }
+        let mut running = Running::spawn_logging_to(File::create(&log).unwrap(), mtimer(&all));
+        let line = running.line();
+        let ready: Value = serde_json::from_str(&line)
+            .unwrap_or_else(|e| panic!("{e}: {line:?} {}", fs::read_to_string(&log).unwrap()));
+        let address = |name: &str| ready[name].as_str().unwrap().to_owned();
+        Self { running, addr: address("listening"), http: address("http"), log }
+    }
+
+    fn run(&self, authority: Option<&Path>, args: &[&str]) -> Ended {
+        let ca: Vec<&str> = authority.iter().flat_map(|path| ["--tls-ca", text(path)]).collect();
+        run(&[args, &["--broker", &self.addr, "--connect-timeout", "1s"], &ca].concat())
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+async fn connect(address: &str, authority: &Authority, identity: Option<&Issued>) -> Stream {
+    let file = |path: &PathBuf| Pem::File(path.clone());
+    let identity =
+        identity.map(|issued| Identity { certificate: file(&issued.certificate), key: file(&issued.key) });
+    let options =
+        ClientTlsOptions { authorities: file(&authority.certificate()), identity, server_name: None };
+    let socket = TcpStream::connect(address).await.unwrap();
+    ClientTls::open(&options).unwrap().connect(socket, address, WITHIN).await.unwrap()
+}
+
+/// The status line of the answer to a GET over TLS.
+fn get(address: &str, path: &str, authority: &Authority, identity: Option<&Issued>) -> String {
+    block_on(async {
+        let mut stream = connect(address, authority, identity).await;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: b\r\n\r\n").as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        let mut answer = Vec::new();
+        // Some servers end without saying goodbye.
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned()
+    })
+}
+
+/// The certificate that a port shows.
+fn served(address: &str, authority: &Authority) -> Vec<u8> {
+    block_on(async {
+        match connect(address, authority, None).await {
+            Stream::Tls(stream) => stream.get_ref().1.peer_certificates().unwrap()[0].as_ref().to_vec(),
+            Stream::Plain(_) => panic!("not encrypted"),
+        }
+    })
+}
+
+#[test]
+fn calls_are_encrypted_and_what_is_wrong_is_said() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let issued = authority.issue("broker");
+    let broker = Broker::start(authority.dir(), &flags(&issued, &[]));
+    let ca = authority.certificate();
+    let id = broker.run(Some(&ca), &SCHEDULE).ok().out;
+    broker.run(Some(&ca), &["get", id.trim()]).ok();
+    assert_eq!(get(&broker.http, "/healthz", &authority, None), "HTTP/1.1 200 OK");
+    let foreign = broker.run(Some(&other.certificate()), &SCHEDULE).code(4).err;
+    assert!(foreign.contains("give the file of the authority that signed it"), "{foreign}");
+    let plain = broker.run(None, &SCHEDULE).err;
+    assert!(plain.contains("this broker speaks TLS") && plain.contains("--tls-ca"), "{plain}");
+    let misnamed = broker.run(Some(&ca), &[&SCHEDULE[..], &["--tls-server-name", "b9"]].concat()).code(4).err;
+    assert!(misnamed.contains("not to b9"), "{misnamed}");
+    let alone = broker.run(None, &[&SCHEDULE[..], &["--tls-server-name", "b9"]].concat()).code(2).err;
+    assert!(alone.contains("give --tls-ca, too"), "{alone}");
+
+    let unencrypted = Broker::start(authority.dir(), &[]);
+    let not_tls = unencrypted.run(Some(&ca), &SCHEDULE).code(4).err;
+    assert!(not_tls.contains("it does not speak TLS"), "{not_tls}");
+}
+
+#[test]
+fn whoever_has_no_certificate_is_refused_where_they_are_asked_for() {
+    let (authority, clients, other) = (Authority::new(), Authority::new(), Authority::new());
+    let (issued, client_ca) = (authority.issue("broker"), clients.certificate());
+    let broker = Broker::start(authority.dir(), &flags(&issued, &["--tls-client-ca", text(&client_ca)]));
+    let ca = authority.certificate();
+    let with = |issued: &Issued| {
+        let more = flags(issued, &[]);
+        broker.run(Some(&ca), &[&SCHEDULE[..], &more].concat())
+    };
+    let good = clients.issue("shop");
+    with(&good).ok();
+    let none = broker.run(Some(&ca), &SCHEDULE).code(4).err;
+    assert!(none.contains("give certificate and key"), "{none}");
+    let foreign = with(&other.issue("shop")).code(4).err;
+    assert!(foreign.contains("none of the authorities that the server trusts"), "{foreign}");
+    let expired = with(&clients.issue_expired("old")).code(4).err;
+    assert!(expired.contains("it has expired"), "{expired}");
+    assert_eq!(get(&broker.http, "/healthz", &authority, None), "HTTP/1.1 200 OK", "probes have none");
+    assert_eq!(get(&broker.http, "/metrics", &authority, None), "HTTP/1.1 403 Forbidden");
+    assert_eq!(get(&broker.http, "/metrics", &authority, Some(&good)), "HTTP/1.1 200 OK");
+}
+
+#[test]
+fn certificates_are_renewed_under_load_without_a_failed_call() {
+    let authority = Authority::new();
+    let issued = authority.issue("broker");
+    let broker = Broker::start(authority.dir(), &flags(&issued, &[]));
+    let ca = authority.certificate();
+    let (calls, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let more_calls = |n: u64| {
+        let before = calls.load(Ordering::Relaxed);
+        wait_for("more calls", || (calls.load(Ordering::Relaxed) >= before + n).then_some(()));
+    };
+    let is_renewed = |port: &str, before: &[u8]| (served(port, &authority) != before).then_some(());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                broker.run(Some(&ca), &SCHEDULE).ok();
+                calls.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        more_calls(2);
+        let first = served(&broker.addr, &authority);
+        assert_eq!(served(&broker.http, &authority), first);
+        // Nothing but the change of the files can be the reason.
+        authority.issue("broker");
+        wait_for("renewed", || is_renewed(&broker.addr, &first));
+        let second = served(&broker.addr, &authority);
+        authority.issue("broker");
+        broker.running.signal("HUP");
+        wait_for("renewed on HUP", || is_renewed(&broker.addr, &second));
+        more_calls(2);
+        stop.store(true, Ordering::Relaxed);
+    });
+    // One that is none changes nothing.
+    let last = served(&broker.addr, &authority);
+    fs::write(&issued.certificate, "nonsense").unwrap();
+    broker.running.signal("HUP");
+    let told = "the certificates were not read again";
+    wait_for("told of", || broker.log().contains(told).then_some(()));
+    assert_eq!(served(&broker.addr, &authority), last);
+}
+
+#[test]
+fn a_connection_that_says_nothing_holds_nobody_up() {
+    let authority = Authority::new();
+    let issued = authority.issue("broker");
+    let broker = Broker::start(authority.dir(), &flags(&issued, &[]));
+    let silent: Vec<_> = (0..20).map(|_| std::net::TcpStream::connect(&broker.addr).unwrap()).collect();
+    broker.run(Some(&authority.certificate()), &SCHEDULE).ok();
+    drop(silent);
+}
+
+#[test]
+fn brokers_check_each_other() {
+    let redis = Server::start_with(ServerOptions::default());
+    let (authority, other) = (Authority::new(), Authority::new());
+    let (url, ca) = (redis.url(), authority.certificate());
+    let trusting = ["--redis", &url, "--tls-ca", text(&ca), "--tls-client-ca", text(&ca)];
+    let member = |file: &str| Broker::start(authority.dir(), &flags(&authority.issue(file), &trusting));
+    let client = authority.issue("client");
+    let ready = |broker: &Broker| {
+        let args = [&["ping", "--ready"][..], &flags(&client, &[])].concat();
+        let ca = ["--tls-ca", text(&ca), "--broker", &broker.addr];
+        (run(&[&args[..], &ca].concat()).code == 0).then_some(())
+    };
+    let first = member("b1");
+    wait_for("a leader", || ready(&first));
+    let second = member("b2");
+    wait_for("joined", || ready(&second));
+    // One whose certificate another authority has signed gets no link to the leader.
+    let stranger = other.issue("stranger");
+    let log = other.dir().join("log");
+    let args = ["broker", "--listen", "127.0.0.1:0", "--http", "off", "--log-level", "debug"];
+    let third = mtimer(&[&args[..], &flags(&stranger, &trusting)].concat());
+    let _third = Running::spawn_logging_to(File::create(&log).unwrap(), third);
+    let refused = "none of the authorities";
+    let told = || fs::read_to_string(&log).unwrap().contains(refused).then_some(());
+    wait_for("refused by the leader", told);
+    let args = [&["cluster", "status", "--json"][..], &flags(&client, &[])].concat();
+    let view = first.run(Some(&ca), &args).ok().json();
+    assert_eq!(view["brokers"].as_array().unwrap().len(), 2, "{view}");
+}
+
+#[test]
+fn a_key_is_shown_nowhere_and_not_to_others() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let authority = Authority::new();
+    let issued = authority.issue("broker");
+    let broker = Broker::start(authority.dir(), &flags(&issued, &["--log-level", "debug"]));
+    broker.run(Some(&authority.certificate()), &SCHEDULE).ok();
+    let config = run(&[&["broker", "--print-config"][..], &flags(&issued, &[])].concat()).ok();
+    let key = fs::read_to_string(&issued.key).unwrap();
+    let secret = key.lines().nth(1).unwrap();
+    assert!(config.out.contains(text(&issued.key)), "{config:?}");
+    for shown in [config.out + &config.err, broker.log()] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+    fs::set_permissions(&issued.key, fs::Permissions::from_mode(0o644)).unwrap();
+    let data = authority.dir().join("other");
+    let args = flags(&issued, &["--data", text(&data), "--listen", "127.0.0.1:0", "--http", "off"]);
+    let refused = end(mtimer(&[&["broker"][..], &args].concat()), b"").code(2).err;
+    assert!(refused.contains("the private key") && refused.contains(text(&issued.key)), "{refused}");
+}
