@@ -51,6 +51,17 @@ pub struct AccessOptions {
     pub insecure: bool,
 }
 
+impl AccessOptions {
+    /// Returns what protects the ports of a broker with these options.
+    pub(crate) fn protection(&self) -> Protection {
+        let clients_have_certificates = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        Protection {
+            is_authenticated: self.tokens.is_some() || clients_have_certificates,
+            is_encrypted: self.tls.is_some(),
+        }
+    }
+}
+
 /// Where a broker has its own token from. Its `Debug` shows no secret.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum PeerToken {
@@ -176,7 +187,7 @@ impl Access {
 
     /// What protects its ports, and whether it was wanted that they do without the rest.
     pub(crate) fn protection(&self) -> (Protection, bool) {
-        (Protection::of(&self.options), self.options.insecure)
+        (self.options.protection(), self.options.insecure)
     }
 
     /// What other brokers are shown.

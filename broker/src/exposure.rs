@@ -2,8 +2,6 @@
 
 use std::net::IpAddr;
 
-use crate::access::AccessOptions;
-
 /// What protects a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Protection {
@@ -21,14 +19,6 @@ pub(crate) enum Lacks {
 }
 
 impl Protection {
-    pub(crate) fn of(access: &AccessOptions) -> Self {
-        let clients_have_certificates = access.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
-        Self {
-            is_authenticated: access.tokens.is_some() || clients_have_certificates,
-            is_encrypted: access.tls.is_some(),
-        }
-    }
-
     /// Checks whether it is enough for an address. Loopback addresses need none.
     pub(crate) fn check(self, addr: IpAddr) -> Result<(), Lacks> {
         match self {

@@ -10,7 +10,7 @@ use mtimer_types::limits;
 
 use crate::access::AccessOptions;
 use crate::clock::{HostClock, SystemClock};
-use crate::exposure::{Lacks, Protection};
+use crate::exposure::Lacks;
 
 /// What can be set of a broker. [`Default`] gives a broker on 127.0.0.1:7400 that lets everybody
 /// in.
@@ -202,7 +202,7 @@ impl BrokerOptions {
         if self.access.insecure {
             return Ok(());
         }
-        let protection = Protection::of(&self.access);
+        let protection = self.access.protection();
         let http = match self.http {
             HttpListen::At(addr) => Some(("http", addr)),
             HttpListen::Off | HttpListen::Auto => None,

@@ -1,5 +1,5 @@
-//! What becomes of a message of a session with a token: allowed, answered with a refusal, or the end
-//! of the session.
+//! What becomes of a message of a session with a token: allowed, answered with a refusal, or the
+//! end of the session.
 //!
 //! Not in here: what a message needs ([`mtimer_access::needs`]), sockets.
 

@@ -106,7 +106,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Encrypts the connections, to brokers that have a certificate. Default: they are not encrypted.
+    /// Encrypts the connections, to brokers that have a certificate. Default: they are not
+    /// encrypted.
     pub fn tls(mut self, tls: TlsOptions) -> Self {
         self.tls = Some(tls);
         self

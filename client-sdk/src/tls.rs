@@ -13,8 +13,8 @@ use crate::sync::Locked;
 ///
 /// TLS 1.3 or 1.2. A broker's certificate is always checked: it has to be signed by an authority
 /// given here, and made out to the host that the client connects to. Files are read again for every
-/// connection, so that renewed certificates are used without a restart; if they cannot be read then,
-/// what was read last is used.
+/// connection, so that renewed certificates are used without a restart; if they cannot be read
+/// then, what was read last is used.
 ///
 /// ```no_run
 /// # use mtimer_client::{Client, ConnectError, TlsOptions};

@@ -104,15 +104,16 @@ settings! {
     /// Where clients connect. Beyond this machine only with TLS and with --tokens or
     /// --tls-client-ca, or with --insecure
     listen: String,
-    /// Where metrics and health probes are served over HTTP: HOST:PORT, off, or auto (127.0.0.1:7480
-    /// if that is free). With --tokens metrics need one that may read on *
+    /// Where metrics and health probes are served over HTTP: HOST:PORT, off, or auto
+    /// (127.0.0.1:7480 if that is free). With --tokens metrics need one that may read on *
     http: String,
-    /// The file of tokens, made with `mtimer token create`: whoever connects has to show one of them
+    /// The file of tokens, made with `mtimer token create`: whoever connects has to show one of
+    /// them
     tokens: PathBuf,
     /// A file with nothing but this broker's own token in it, which it shows to other brokers
     peer_token_file: PathBuf,
-    /// PEM file of this broker's certificate and its chain: its ports then speak TLS only, and so do
-    /// its connections to other brokers
+    /// PEM file of this broker's certificate and its chain: its ports then speak TLS only, and so
+    /// do its connections to other brokers
     tls_cert: PathBuf,
     /// PEM file of the key of that certificate
     tls_key: PathBuf,

@@ -17,8 +17,9 @@
 //! | `lua/` | scripts: `apply` for all writes to partitions, one each for owners and the lease | timers |
 //!
 //! Beside them: `clients` (connections for other programs), `coordination` (the leader's lease) and
-//! `facts` (what is fixed of a cluster; terms and clocks), `password` (addresses to be shown). For tests: `simulation` (an owner on a
-//! simulated Redis), `test_support` (real servers), `sabotage` (a store that is broken on purpose).
+//! `facts` (what is fixed of a cluster; terms and clocks), `password` (addresses to be shown). For
+//! tests: `simulation` (an owner on a simulated Redis), `test_support` (real servers), `sabotage`
+//! (a store that is broken on purpose).
 //!
 //! Not in here: the wheel, sessions, retry policy, elections.
 

@@ -58,8 +58,9 @@ pub struct Options {
     /// `redis://[user:password@]host:port[/db]`, `rediss://` with TLS, or
     /// `unix:///path[?db=1&user=u&pass=p]`, each with `?protocol=resp3` if wanted. Of a Redis
     /// Cluster some of its nodes, otherwise the master (and replicas that may take its place), or
-    /// the Sentinels that watch it: `redis-sentinel://[user:password@]host[:26379][/db]?master=name`,
-    /// with TLS `rediss-sentinel://`. All enter in the same way.
+    /// the Sentinels that watch it:
+    /// `redis-sentinel://[user:password@]host[:26379][/db]?master=name`, with TLS
+    /// `rediss-sentinel://`. All enter in the same way.
     pub urls: Vec<String>,
     /// Files for TLS.
     pub tls: TlsFiles,

@@ -180,8 +180,8 @@ impl Partition {
     }
 
     /// The claim that a call begun now should carry, if any: up to [`Self::claim_span`] ahead, if
-    /// something fires soon (or within `ahead` ms beyond that) and what was asked for does not reach
-    /// that far.
+    /// something fires soon (or within `ahead` ms beyond that) and what was asked for does not
+    /// reach that far.
     pub(super) fn claim_wanted(&self, now: Time, mono_ms: u64, ahead: u64) -> Option<Time> {
         if self.leaving {
             return None;

@@ -34,10 +34,11 @@ const TIME: usize = 6;
 /// Bytes of a delivery under way.
 const IN_FLIGHT: usize = 44;
 
-/// Stands in `key` beside the keys for as long as there are any. It is larger than what Redis puts into a
-/// list-pack, also with the recommended settings, so the hash is a hash table: a list-pack, of 512
-/// keys at most, is searched from end to end for each of them. With up to 128 keys in a partition
-/// `bench schedule --keyed 100 --timers 8000` takes 4 µs of Redis for each, and 8 µs without it.
+/// Stands in `key` beside the keys for as long as there are any. It is larger than what Redis puts
+/// into a list-pack, also with the recommended settings, so the hash is a hash table: a list-pack,
+/// of 512 keys at most, is searched from end to end for each of them. With up to 128 keys in a
+/// partition `bench schedule --keyed 100 --timers 8000` takes 4 µs of Redis for each, and 8 µs
+/// without it.
 pub(crate) const LARGE: [u8; 1_025] = [b'-'; 1_025];
 
 /// Where the bytes of a timer are.

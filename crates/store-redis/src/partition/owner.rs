@@ -31,8 +31,8 @@ pub(crate) struct Owner {
     pub(super) catalog: Catalog,
     pub(super) moved: MovedFilter,
     pub(super) ended: EndedFilter,
-    /// At-most-once timers that this owner has taken. Each is in `moved`, and nowhere else, so it is
-    /// acknowledged without reading it: 15 % more a second in `bench fire --at-most-once 100`.
+    /// At-most-once timers that this owner has taken. Each is in `moved`, and nowhere else, so it
+    /// is acknowledged without reading it: 15 % more a second in `bench fire --at-most-once 100`.
     pub(super) taken: HashSet<TimerId>,
     /// This owner has put [`crate::keyspace::value::LARGE`] beside the application keys.
     pub(super) keys_are_hash_table: bool,
@@ -77,8 +77,8 @@ impl Owner {
         &self.trimmer
     }
 
-    /// Waits until a failover cannot lose the acquisition ([`Trimmer::secure_acquisition`]): the log
-    /// begins with it. Nothing is answered before.
+    /// Waits until a failover cannot lose the acquisition ([`Trimmer::secure_acquisition`]): the
+    /// log begins with it. Nothing is answered before.
     ///
     /// # Errors
     ///

@@ -319,8 +319,8 @@ impl Writer {
         }
     }
 
-    /// Applies again what the store has lost: everything above the number that it has. A copy of the
-    /// write that is in doubt may arrive meanwhile; it leads to the number `in_doubt`.
+    /// Applies again what the store has lost: everything above the number that it has. A copy of
+    /// the write that is in doubt may arrive meanwhile; it leads to the number `in_doubt`.
     async fn catch_up(&mut self, stored: u64, in_doubt: Option<u64>) -> Result<(), LaneError> {
         #[cfg(test)]
         if broken(Broken::NoLog) {

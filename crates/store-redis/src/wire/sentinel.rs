@@ -70,13 +70,12 @@ fn named(reply: &Value, master: &str) -> Result<String, String> {
     if let Some(refusal) = reply.refusal() {
         return Err(format!("is no Sentinel: {refusal}"));
     }
-    match reply.items().unwrap_or_default() {
-        [host, port] => match (host.text(), port.number()) {
-            (Some(host), Some(port)) => Ok(format!("{host}:{port}")),
-            _ => Err("names no master that can be understood".to_owned()),
-        },
-        _ => Err("names no master that can be understood".to_owned()),
-    }
+    let address = match reply.items().unwrap_or_default() {
+        [host, port] => host.text().zip(port.number()),
+        _ => None,
+    };
+    let (host, port) = address.ok_or("names the master in a malformed reply")?;
+    Ok(format!("{host}:{port}"))
 }
 
 #[cfg(test)]
@@ -89,8 +88,8 @@ mod tests {
         assert_eq!(of("*2\r\n$8\r\n10.0.0.1\r\n$4\r\n6379\r\n").as_deref(), Ok("10.0.0.1:6379"));
         assert!(of("*-1\r\n").unwrap_err().contains("no master called \"shop\""));
         assert!(of("-ERR unknown command 'SENTINEL'\r\n").unwrap_err().contains("is no Sentinel"));
-        for strange in ["*0\r\n", "+OK\r\n", "*2\r\n:1\r\n+x\r\n"] {
-            assert!(of(strange).unwrap_err().contains("understood"), "{strange}");
+        for malformed in ["*0\r\n", "+OK\r\n", "*2\r\n:1\r\n+x\r\n"] {
+            assert!(of(malformed).unwrap_err().contains("malformed reply"), "{malformed}");
         }
     }
 }

@@ -155,8 +155,8 @@ impl Servers {
         }
     }
 
-    /// Asks the servers themselves. A standalone master that still is one stays the master, whatever
-    /// others say.
+    /// Asks the servers themselves. A standalone master that still is one stays the master,
+    /// whatever others say.
     async fn look_by_servers(&self, seeds: &[String], without: &HashSet<String>) -> Result<(), Lost> {
         let masters = self.masters();
         if let Some(master) = masters.first().filter(|m| !self.known.cluster && !without.contains(*m))
@@ -173,8 +173,8 @@ impl Servers {
         self.put_first(asked.iter().map(|address| self.look_at(address))).await
     }
 
-    /// Asks all Sentinels for the master. If none names another the present one stays, as long as it
-    /// says that it is one.
+    /// Asks all Sentinels for the master. If none names another the present one stays, as long as
+    /// it says that it is one.
     async fn look_by_sentinels(&self, sentinels: &Sentinels, without: &HashSet<String>) -> Result<(), Lost> {
         let look = async |sentinel: &String| {
             let late = |_| Lost(format!("{sentinel} does not say which server is the master"));
