@@ -1,25 +1,25 @@
 //! One connection to one server, shared by all partitions of that server.
 //!
-//! A task per connection hands pipelines to the `redis` crate's multiplexed connection in the order
-//! of the calls, at most [`UNDER_WAY`] at a time, and passes the answers on. Commands are sent once
-//! or not at all. A connection that breaks, or is silent while an answer is due, is over for good,
-//! and everything unanswered is [`Lost`].
+//! Pipelines go to the `redis` crate's multiplexed connection in the order of the calls. Commands
+//! are sent once or not at all. A connection that breaks, or is silent while an answer is due, is
+//! over for good, and everything unanswered is [`Lost`].
 //!
 //! Not in here: what to do about an answer, which server to use.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt::{self, Display};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
-use futures_util::{FutureExt, poll};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisResult, Value, cmd};
-use tokio::sync::{Notify, oneshot};
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::access::Access;
@@ -27,11 +27,9 @@ use super::node::{Lost, Node};
 use super::reply::{Reply, in_resp2};
 use super::script;
 
-/// Pipelines sent and not yet answered. Others wait for their turn.
-const UNDER_WAY: usize = 1_024;
-/// Pipelines that wait for their turn. A partition has a few, so more are a sign that callers
-/// abandon their calls while the server stands still.
-const WAITING: usize = 16_384;
+/// Pipelines that are not answered. A partition has one, and housekeeping a few, so more are a sign
+/// that the server stands still.
+const UNANSWERED: usize = 16_384;
 /// Bytes gathered for one write.
 const WRITE_BYTES: usize = 128 << 10;
 /// How long a connection attempt may take, TLS included.
@@ -56,30 +54,26 @@ pub(crate) struct Connection {
     info: HashMap<String, String>,
 }
 
+/// What the connection, its calls and its watchdog share.
 struct Shared {
     address: String,
-    queue: Mutex<Queue>,
-    /// Something was put into the queue, or nothing will be any more.
-    changed: Notify,
-}
-
-#[derive(Default)]
-struct Queue {
-    waiting: VecDeque<Request>,
-    over: Option<Lost>,
-    /// Nobody has the connection any more.
-    abandoned: bool,
-}
-
-struct Request {
-    commands: Pipeline,
-    to: oneshot::Sender<Vec<Value>>,
+    resp3: bool,
+    opened: Instant,
+    /// Calls that are not answered.
+    unanswered: AtomicUsize,
+    /// When the last answer came, or when one became due: µs since `opened`.
+    heard_us: AtomicU64,
+    /// The server, or why the connection is over. It is closed when the last call of it has ended.
+    server: Mutex<Result<MultiplexedConnection, Lost>>,
+    /// Cancelled when the connection is over.
+    over: CancellationToken,
+    /// Cancelled when neither the connection nor any of its calls is left.
+    unused: CancellationToken,
 }
 
 impl fmt::Debug for Connection {
-    /// Without the commands that wait: one of them may have a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let over = self.shared.queue().over.clone();
+        let over = self.shared.server().as_ref().err().cloned();
         f.debug_struct("Connection").field("address", &self.shared.address).field("over", &over).finish()
     }
 }
@@ -96,8 +90,8 @@ impl Connection {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
-            // Whatever is under way fits in, so handing a pipeline over never waits.
-            .set_pipeline_buffer_size(UNDER_WAY)
+            // Whatever is not answered fits in, so handing a pipeline over never waits.
+            .set_pipeline_buffer_size(UNANSWERED)
             .set_write_backpressure_boundary(WRITE_BYTES);
         let client = access.client(address).map_err(|e| lost(&e))?;
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
@@ -108,17 +102,8 @@ impl Connection {
                 lost(&format!("no connection within {} s{tls}", CONNECT_WITHIN.as_secs()))
             })?
             .map_err(|e| lost(&e))?;
-        let shared =
-            Arc::new(Shared { address: address.to_owned(), queue: Mutex::default(), changed: Notify::new() });
-        let exchange = Exchange {
-            shared: shared.clone(),
-            server,
-            resp3: access.resp3,
-            answer_within: how.answer_within,
-            unanswered: VecDeque::new(),
-            heard: Instant::now(),
-        };
-        tasks.spawn(exchange.run());
+        let shared = Arc::new(Shared::new(address, access.resp3, server));
+        tasks.spawn(watch(Arc::downgrade(&shared), shared.unused.clone(), how.answer_within));
         let mut this = Self { shared, info: HashMap::new() };
         match this.begin(access, how).await {
             Err(Lost(why)) if access.tls.is_some() && why.ends_with(BROKEN) => {
@@ -166,7 +151,7 @@ impl Connection {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.shared.queue().over.is_some()
+        self.shared.over.is_cancelled()
     }
 }
 
@@ -187,179 +172,139 @@ impl Node for Connection {
         if commands.is_empty() {
             return ready(Ok(Vec::new())).boxed();
         }
-        let (to, answers) = oneshot::channel();
-        if let Err(lost) = self.shared.put(Request { commands, to }) {
-            return ready(Err(lost)).boxed();
+        let (server, call) = match Unanswered::begin(&self.shared) {
+            Ok(begun) => begun,
+            Err(lost) => return ready(Err(lost)).boxed(),
+        };
+        let mut exchange = unconstrained(exchange(server, commands, call)).boxed();
+        // The first poll puts it into the crate's queue, which has room for it: that fixes the order.
+        match exchange.poll_unpin(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answers) => ready(answers).boxed(),
+            Poll::Pending => exchange,
         }
-        let shared = self.shared.clone();
-        async move { answers.await.map_err(|_| shared.why_over()) }.boxed()
     }
 }
 
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.shared.queue().abandoned = true;
-        self.shared.changed.notify_one();
+/// Sends commands and waits for their answers, or until the connection is over.
+async fn exchange(
+    mut server: MultiplexedConnection,
+    commands: Pipeline,
+    call: Unanswered,
+) -> Result<Vec<Value>, Lost> {
+    let shared = &*call.0;
+    let answered = tokio::select! {
+        biased;
+        answered = send(&mut server, &commands) => answered,
+        () = shared.over.cancelled() => return Err(shared.end(&"the connection is closed")),
+    };
+    let answers = answered.map_err(|e| shared.end(&e))?;
+    shared.mark_heard();
+    Ok(if shared.resp3 { answers.into_iter().map(in_resp2).collect() } else { answers })
+}
+
+async fn send(server: &mut MultiplexedConnection, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+    match only(commands) {
+        // Of a command alone the crate tells why the connection broke; of a pipeline it does not.
+        Some(command) => Ok(vec![server.send_packed_command(command).await?]),
+        None => server.send_packed_commands(commands, 0, commands.len()).await,
     }
 }
 
 impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn put(&self, request: Request) -> Result<(), Lost> {
-        let mut queue = self.queue();
-        if let Some(lost) = &queue.over {
-            return Err(lost.clone());
+    fn new(address: &str, resp3: bool, server: MultiplexedConnection) -> Self {
+        Self {
+            address: address.to_owned(),
+            resp3,
+            opened: Instant::now(),
+            unanswered: AtomicUsize::new(0),
+            heard_us: AtomicU64::new(0),
+            server: Mutex::new(Ok(server)),
+            over: CancellationToken::new(),
+            unused: CancellationToken::new(),
         }
-        if queue.waiting.len() >= WAITING {
-            drop(queue);
-            self.end(&format!("{WAITING} calls wait for an answer"));
-            return Err(self.why_over());
+    }
+
+    fn mark_heard(&self) {
+        let us = u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.heard_us.fetch_max(us, Ordering::Relaxed);
+    }
+
+    fn heard(&self) -> Instant {
+        self.opened + Duration::from_micros(self.heard_us.load(Ordering::Relaxed))
+    }
+
+    fn server(&self) -> MutexGuard<'_, Result<MultiplexedConnection, Lost>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection is over; returns why. The first reason stays.
+    fn end(&self, why: &dyn Display) -> Lost {
+        let mut server = self.server();
+        if let Err(lost) = &*server {
+            return lost.clone();
         }
-        queue.waiting.push_back(request);
-        drop(queue);
-        self.changed.notify_one();
-        Ok(())
-    }
-
-    /// The connection is over. The first reason stays.
-    fn end(&self, why: &dyn Display) {
-        let mut queue = self.queue();
-        queue.over.get_or_insert_with(|| Lost(format!("{}: {why}", self.address)));
-        let waiting = std::mem::take(&mut queue.waiting);
-        drop(queue);
-        // Those who wait look for the reason when their sender is gone.
-        drop(waiting);
-        self.changed.notify_one();
-    }
-
-    fn why_over(&self) -> Lost {
-        self.queue()
-            .over
-            .clone()
-            .unwrap_or_else(|| Lost(format!("{}: the connection is closed", self.address)))
+        let lost = Lost(format!("{}: {why}", self.address));
+        let _closed = std::mem::replace(&mut *server, Err(lost.clone()));
+        drop(server);
+        self.over.cancel();
+        lost
     }
 }
 
-type Answers = BoxFuture<'static, RedisResult<Vec<Value>>>;
-
-/// The task of a connection. However it ends, the connection is over.
-struct Exchange {
-    shared: Arc<Shared>,
-    server: MultiplexedConnection,
-    resp3: bool,
-    answer_within: Duration,
-    /// What was sent, in order.
-    unanswered: VecDeque<(Answers, oneshot::Sender<Vec<Value>>)>,
-    /// When the last answer came, or when one became due.
-    heard: Instant,
-}
-
-impl Drop for Exchange {
+impl Drop for Shared {
     fn drop(&mut self) {
-        self.shared.end(&"the connection is closed");
+        self.unused.cancel();
     }
 }
 
-impl Exchange {
-    async fn run(mut self) {
-        let why = self.exchange().await;
-        self.shared.end(&why);
-    }
+/// A call that is not answered.
+struct Unanswered(Arc<Shared>);
 
-    /// Sends and receives until the connection is over; why.
-    async fn exchange(&mut self) -> String {
-        let silence = sleep_until(self.heard + self.answer_within);
-        let mut silence = std::pin::pin!(silence);
-        loop {
-            if let Err(why) = self.send().await {
-                return why;
-            }
-            tokio::select! {
-                biased;
-                answered = front(&mut self.unanswered) => {
-                    if let Err(why) = self.pass_on(answered) {
-                        return why;
-                    }
-                }
-                () = silence.as_mut(), if !self.unanswered.is_empty() => {
-                    if self.heard.elapsed() >= self.answer_within {
-                        return format!("no answer within {} ms", self.answer_within.as_millis());
-                    }
-                    silence.as_mut().reset(self.heard + self.answer_within);
-                }
-                () = self.shared.changed.notified() => {}
-            }
+impl Unanswered {
+    fn begin(shared: &Arc<Shared>) -> Result<(MultiplexedConnection, Self), Lost> {
+        let server = shared.server().clone()?;
+        if shared.unanswered.load(Ordering::Relaxed) == 0 {
+            // Before the watchdog can see that an answer is due.
+            shared.mark_heard();
         }
+        let before = shared.unanswered.fetch_add(1, Ordering::Release);
+        let this = Self(shared.clone());
+        if before >= UNANSWERED {
+            return Err(shared.end(&format_args!("{UNANSWERED} calls wait for an answer")));
+        }
+        Ok((server, this))
     }
+}
 
-    /// Sends what waits, as much as may be under way; an error if the connection is over.
-    async fn send(&mut self) -> Result<(), String> {
-        loop {
-            let request = {
-                let mut queue = self.shared.queue();
-                if let Some(lost) = &queue.over {
-                    return Err(lost.0.clone());
-                }
-                if self.unanswered.len() >= UNDER_WAY {
-                    return Ok(());
-                }
-                match queue.waiting.pop_front() {
-                    Some(request) => request,
-                    None if queue.abandoned && self.unanswered.is_empty() => {
-                        return Err("the connection is not used any more".into());
-                    }
-                    None => return Ok(()),
-                }
-            };
-            if self.unanswered.is_empty() {
-                self.heard = Instant::now();
-            }
-            let (mut server, Request { commands, to }) = (self.server.clone(), request);
-            let mut answers: Answers = async move {
-                match only(&commands) {
-                    // Of a command alone the crate tells why the connection broke; of a pipeline it
-                    // does not.
-                    Some(command) => Ok(vec![server.send_packed_command(command).await?]),
-                    None => server.send_packed_commands(&commands, 0, commands.len()).await,
-                }
-            }
-            .boxed();
-            // The first poll puts it into the crate's queue, which has room for it: that fixes the
-            // order.
-            if let Poll::Ready(answered) = poll!(unconstrained(&mut answers)) {
-                answers = ready(answered).boxed();
-            }
-            self.unanswered.push_back((answers, to));
-        }
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        self.0.unanswered.fetch_sub(1, Ordering::Relaxed);
     }
+}
 
-    /// Passes the answers to the oldest pipeline on; an error if the connection is over.
-    fn pass_on(&mut self, answered: RedisResult<Vec<Value>>) -> Result<(), String> {
-        let answers = answered.map_err(|e| e.to_string())?;
-        self.heard = Instant::now();
-        let answers = if self.resp3 { answers.into_iter().map(in_resp2).collect() } else { answers };
-        if let Some((_, to)) = self.unanswered.pop_front() {
-            // The caller may have dropped its future.
-            let _ = to.send(answers);
+/// Ends a connection whose server is silent for too long while an answer is due.
+async fn watch(shared: Weak<Shared>, unused: CancellationToken, answer_within: Duration) {
+    let mut next = Instant::now() + answer_within;
+    loop {
+        tokio::select! {
+            () = sleep_until(next) => {}
+            () = unused.cancelled() => return,
         }
-        Ok(())
+        let Some(shared) = shared.upgrade() else { return };
+        let is_due = shared.unanswered.load(Ordering::Acquire) > 0;
+        let (now, silent_at) = (Instant::now(), shared.heard() + answer_within);
+        if is_due && silent_at <= now {
+            shared.end(&format_args!("no answer within {} ms", answer_within.as_millis()));
+            return;
+        }
+        // Nothing that is asked from now on is due before.
+        next = if is_due { silent_at } else { now + answer_within };
     }
 }
 
 /// The command of a pipeline that has one.
 fn only(commands: &Pipeline) -> Option<&Cmd> {
     commands.cmd_iter().next().filter(|_| commands.len() == 1)
-}
-
-/// The answers to the oldest pipeline; pending if there is none.
-async fn front(unanswered: &mut VecDeque<(Answers, oneshot::Sender<Vec<Value>>)>) -> RedisResult<Vec<Value>> {
-    match unanswered.front_mut() {
-        Some((answers, _)) => answers.await,
-        None => std::future::pending().await,
-    }
 }
 
 /// The lines of INFO.
