@@ -49,9 +49,9 @@ local function free(number, key, first, last)
   end
   local before = call('HLEN', key)
   if #stale == before - 1 then stale[#stale + 1] = '' end
-  if #stale > 0 then call('HDEL', key, unpack(stale)) end
+  local removed = #stale > 0 and call('HDEL', key, unpack(stale)) or 0
   local n = #answer
-  answer[n + 1], answer[n + 2], answer[n + 3] = number, #stale, before - #stale
+  answer[n + 1], answer[n + 2], answer[n + 3] = number, removed, before - removed
 end
 
 local i, last, number = 5, #argv, 0

@@ -13,15 +13,21 @@ use siphasher::{sip, sip128};
 /// what is known of one.
 pub(crate) const SHARDS: u8 = 16;
 
-/// Bits of a hash, from the lowest: 16 are the fingerprint, 8 choose a shard, 8 are not used, 32
-/// choose a sibling. So timers of one hash have independent fingerprints.
+/// Bits of a hash, from the lowest: 16 are of the fingerprint, 8 choose a shard, 8 are of the
+/// fingerprint, 32 choose a sibling. So timers of one hash have independent fingerprints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hash(u64);
 
 impl Hash {
+    /// Of the field of an application key, which is a keyed hash already.
+    pub(crate) fn of_key(field: &KeyField) -> Self {
+        let [a, b, c, d, e, f, g, h, ..] = *field;
+        Self(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+    }
+
     /// What [`super::fingerprints`] keeps.
-    pub(crate) const fn fingerprint(self) -> u16 {
-        self.0 as u16
+    pub(crate) const fn fingerprint(self) -> u32 {
+        self.0 as u32 & 0xff00_ffff
     }
 
     /// Chooses one of at most 256 parts.

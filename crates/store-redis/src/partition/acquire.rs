@@ -18,9 +18,9 @@ use super::trim::{Trimmer, Trimming};
 use super::unreadable::Unreadable;
 use super::writer::{Identity, Writer};
 use crate::keyspace::catalog::Catalog;
-use crate::keyspace::fingerprints::{EndedFilter, MovedFilter};
+use crate::keyspace::fingerprints::{EndedFilter, KeyFilter, MovedFilter};
 use crate::keyspace::keys::{Bucket, IndexKey, Keyspace, SlotKey, hash_slot};
-use crate::keyspace::secret::{SHARDS, Secret};
+use crate::keyspace::secret::{Hash, SHARDS, Secret};
 use crate::keyspace::value::{decode_destination, decode_in_flight};
 #[cfg(test)]
 use crate::simulation::{Broken, broken};
@@ -28,6 +28,8 @@ use crate::wire::{Network, Quorum, Script};
 
 /// Entries of each index that are read at a time.
 const INDEX_PAGE: usize = 300;
+/// Application keys that are read; of more nothing is known. It takes the server half a millisecond.
+const KNOWN_KEYS: u64 = 4_096;
 /// Destinations that are read at a time.
 const DESTINATION_PAGE: u32 = 200;
 
@@ -95,6 +97,7 @@ where
         moved: MovedFilter::default(),
         // The epoch is the store's clock, or above it.
         ended: EndedFilter::new(Bucket::of(Time::from_ms(granted.epoch.0))),
+        keys: KeyFilter::unknown(),
         taken: HashSet::new(),
         keys_are_hash_table: false,
         dests: Destinations::default(),
@@ -138,15 +141,42 @@ fn granted(request: &Acquire, key: &str, answer: Value) -> Result<Granted, Acqui
 }
 
 impl Owner {
-    /// Reads destinations, slot indexes, and how many timers have moved.
+    /// Reads destinations, slot indexes, how many timers have moved, which buckets of outcomes are
+    /// empty, and the application keys if they are few.
     async fn rebuild(&mut self) -> Result<(), LaneError> {
         self.read_destinations().await?;
         self.read_indexes().await?;
         let mut reads = Pipeline::new();
         (0..SHARDS).for_each(|shard| _ = reads.cmd("HLEN").arg(self.space.moved(shard)));
-        let lengths = self.writer.read(&reads).await?;
-        for (shard, length) in (0..SHARDS).zip(&lengths) {
-            self.moved.found(shard, reply::number(length).unwrap_or_default());
+        let buckets = self.ended.to_look_at();
+        buckets.for_each(|bucket| _ = reads.cmd("HLEN").arg(self.space.ended(bucket)));
+        reads.cmd("HLEN").arg(self.space.app_keys());
+        let mut lengths = self.writer.read(&reads).await?;
+        let keys = lengths.pop().as_ref().and_then(reply::number);
+        let mut lengths = lengths.iter().map(reply::number);
+        for shard in 0..SHARDS {
+            self.moved.found(shard, lengths.next().flatten().unwrap_or_default());
+        }
+        for (bucket, length) in self.ended.to_look_at().zip(lengths) {
+            if length == Some(0) {
+                self.ended.found_empty(bucket);
+            }
+        }
+        self.read_keys(keys.unwrap_or(u64::MAX)).await
+    }
+
+    async fn read_keys(&mut self, count: u64) -> Result<(), LaneError> {
+        #[cfg(test)]
+        let count = if broken(Broken::FoundKeysTakenForFree) { 0 } else { count };
+        if count == 0 {
+            self.keys = KeyFilter::default();
+        } else if count <= KNOWN_KEYS {
+            let mut reads = Pipeline::new();
+            reads.cmd("HKEYS").arg(self.space.app_keys());
+            let fields = reply::list(self.writer.read(&reads).await?.pop().unwrap_or_default());
+            // The empty field is none: see `LARGE`.
+            let keys = fields.into_iter().filter_map(|field| reply::bytes(field)?[..].try_into().ok());
+            self.keys = keys.map(|key| Hash::of_key(&key)).collect();
         }
         Ok(())
     }

@@ -48,6 +48,9 @@ pub(crate) struct Draft {
     unmoved: ByKey<u8, 1>,
     /// Keys that become free if they still name the timer: field, id.
     freed: ByKey<(), 2>,
+    /// The same keys, and those that name a timer and named none before.
+    freed_keys: Vec<Hash>,
+    keyed: Vec<Hash>,
     /// At-most-once timers that are taken, and that are not taken any more.
     taken: Vec<TimerId>,
     no_more_taken: Vec<TimerId>,
@@ -85,7 +88,10 @@ pub(crate) struct Note {
     remembered: Vec<Hash>,
     bucket: Option<Bucket>,
     makes_hash_table: bool,
-    /// The number of the command that frees keys, if there is one.
+    keyed: Vec<Hash>,
+    /// Keys that become free if they still name the timer.
+    pub(crate) freed_keys: Vec<Hash>,
+    /// The number of the command that frees them, if there are any.
     pub(crate) freeing: Option<usize>,
     position: u64,
 }
@@ -102,6 +108,7 @@ impl Draft {
     /// A key becomes free if it still names the timer.
     pub(crate) fn free(&mut self, key: KeyField, id: TimerId) {
         self.freed.push((), [&key, &id.to_bytes()]);
+        self.freed_keys.push(Hash::of_key(&key));
     }
 
     /// A timer that this owner has taken ends.
@@ -160,7 +167,10 @@ impl Owner {
     fn draft_key(&self, draft: &mut Draft, key: &KeyChange) {
         let field = self.secret.key(&key.dest, &key.key);
         match (key.after, key.before) {
-            (Some(id), _) => draft.set(HashKey::AppKeys, &field, &id.to_bytes()),
+            (Some(id), before) => {
+                draft.set(HashKey::AppKeys, &field, &id.to_bytes());
+                draft.keyed.extend(before.is_none().then(|| Hash::of_key(&field)));
+            }
             (None, Some(id)) => draft.free(field, id),
             (None, None) => {}
         }
@@ -344,6 +354,8 @@ impl Owner {
             remembered: draft.remembered,
             bucket: draft.bucket,
             makes_hash_table: draft.makes_hash_table,
+            keyed: draft.keyed,
+            freed_keys: draft.freed_keys,
             freeing,
             position: self.position,
         };
@@ -409,6 +421,7 @@ impl Owner {
         if let Some(bucket) = note.bucket {
             note.remembered.iter().for_each(|field| self.ended.add(bucket, *field));
         }
+        note.keyed.into_iter().for_each(|key| self.keys.add(key));
         self.keys_are_hash_table |= note.makes_hash_table;
         self.position = note.position;
         self.dests.set_stored();

@@ -18,6 +18,7 @@ use super::owner::Owner;
 use super::reply;
 use super::writes::Arguments;
 use crate::keyspace::keys::{Bucket, HashKey, Keyspace, SlotKey};
+use crate::keyspace::secret::Hash;
 use crate::keyspace::value::{
     self, Location, MovedEntry, decode_answer, decode_ended, decode_id, decode_moved, decode_pending,
 };
@@ -211,7 +212,11 @@ impl Owner {
                 if self.dests.number(&dest).is_none() {
                     return Err(Fact::Key(dest, key, None));
                 }
-                let holder = lookup.field(HashKey::AppKeys, &self.secret.key(&dest, &key));
+                let field = self.secret.key(&dest, &key);
+                if !self.keys.may_have(Hash::of_key(&field)) {
+                    return Err(Fact::Key(dest, key, None));
+                }
+                let holder = lookup.field(HashKey::AppKeys, &field);
                 Ok(Query::Key { dest, key, holder })
             }
             Need::Ended(id) => match self.outcome_of(lookup, &id.to_bytes(), now) {

@@ -16,7 +16,7 @@ use super::trim::Trimmer;
 use super::unreadable::Unreadable;
 use super::writer::Writer;
 use crate::keyspace::catalog::Catalog;
-use crate::keyspace::fingerprints::{EndedFilter, MovedFilter};
+use crate::keyspace::fingerprints::{EndedFilter, KeyFilter, MovedFilter};
 use crate::keyspace::keys::Keyspace;
 use crate::keyspace::secret::Secret;
 #[cfg(test)]
@@ -31,6 +31,7 @@ pub(crate) struct Owner {
     pub(super) catalog: Catalog,
     pub(super) moved: MovedFilter,
     pub(super) ended: EndedFilter,
+    pub(super) keys: KeyFilter,
     /// At-most-once timers that this owner has taken. Each is in `moved`, and nowhere else, so it
     /// is acknowledged without reading it: 15 % more a second in `bench fire --at-most-once 100`.
     pub(super) taken: HashSet<TimerId>,

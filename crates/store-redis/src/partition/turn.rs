@@ -26,6 +26,7 @@ use super::handed::HandedOver;
 use super::lookup::Locations;
 use super::owner::Owner;
 use super::writer::{TakenOut, Written};
+use crate::keyspace::fingerprints::KeyFilter;
 use crate::keyspace::keys::{Bucket, LOOKED_UP_WITHIN_MS, SlotKey};
 #[cfg(test)]
 use crate::simulation::{Broken, broken};
@@ -283,9 +284,20 @@ impl Owner {
             }
         }
         let freed = taken_out.iter().find(|taken| Some(taken.command) == note.freeing);
+        let freed_keys = std::mem::take(&mut note.freed_keys);
         self.note(note);
-        // The large value has gone with the last key.
-        self.keys_are_hash_table &= freed.is_none_or(|freed| freed.left > 0);
+        match freed {
+            // The large value has gone with the last key.
+            Some(freed) if freed.left == 0 => {
+                self.keys_are_hash_table = false;
+                self.keys = KeyFilter::default();
+            }
+            Some(freed) if freed.removed == freed_keys.len() as u64 => {
+                freed_keys.into_iter().for_each(|key| self.keys.remove(key));
+            }
+            // Some of them name other timers: they stay known as keys that may.
+            _ => {}
+        }
         #[cfg(test)]
         if broken(Broken::MissesIgnored) {
             missed.clear();

@@ -214,10 +214,7 @@ impl Data {
                     if stale.len() as i64 == before - 1 {
                         stale.push(Vec::new());
                     }
-                    if !stale.is_empty() {
-                        self.call("HDEL", key, &stale);
-                    }
-                    let removed = stale.len() as i64;
+                    let removed = if stale.is_empty() { 0 } else { self.call("HDEL", key, &stale) };
                     answer.extend([number, removed, before - removed].map(Value::Int));
                 }
                 name => _ = self.call(name, key, args),

@@ -31,6 +31,8 @@ pub(crate) enum Broken {
     FreeingRefused,
     /// Slots that were found at the acquisition are taken for empty.
     FoundSlotsTakenForEmpty,
+    /// Keys that were found at the acquisition are taken for free.
+    FoundKeysTakenForFree,
     /// An acknowledgement that was written blind is done, whatever it has found.
     MissesIgnored,
     /// At-most-once timers are acknowledged as if this owner had taken them.
