@@ -9,7 +9,7 @@
 //! with one hash would only cost patience.
 //! Not in here: who assigns ([`crate::cluster`]), what is done with the lane.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_protocol::Topology;
@@ -20,56 +20,12 @@ use tokio::time::Instant;
 
 use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
+use crate::outage::{Backoff, Outage};
 
-/// First pause after a failure; it doubles up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest pause: how late a store that is back may be noticed.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// How often the owner record is read while the old owner gives the partition up.
 const POLL: Duration = Duration::from_millis(10);
 /// Bits of a stored version that count acquisitions under one assignment.
 const REPEATS: u32 = 20;
-
-/// Whether the store is away, as far as acquisitions have seen: one log line when it goes and one
-/// when it is back.
-#[derive(Debug, Default)]
-pub(crate) struct Outage(Mutex<Option<StoreError>>);
-
-impl Outage {
-    pub(crate) fn begin(&self, error: StoreError, counters: &Counters) {
-        let mut why = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if why.is_none() {
-            counters.count(ShellCounter::StoreOutages);
-            tracing::warn!(%error, "waiting for the store");
-        }
-        *why = Some(error);
-    }
-
-    pub(crate) fn end(&self) {
-        if self.0.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
-            tracing::info!("the store is back");
-        }
-    }
-
-    /// Why the store is away, if it is.
-    pub(crate) fn why(&self) -> Option<StoreError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-/// A pause that doubles.
-pub(crate) struct Backoff(Duration);
-
-impl Backoff {
-    pub(crate) fn new() -> Self {
-        Self(FIRST_PAUSE)
-    }
-
-    pub(crate) async fn pause(&mut self) {
-        tokio::time::sleep(self.0).await;
-        self.0 = (self.0 * 2).min(LONGEST_PAUSE);
-    }
-}
 
 /// Term and version of the assignment that gives a broker a partition.
 pub(crate) type Assignment = (Term, u64);

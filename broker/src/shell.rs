@@ -7,6 +7,7 @@
 //! it.
 //! Not in here: decisions about timers.
 
+mod orders;
 mod state;
 
 use std::collections::HashMap;
@@ -31,7 +32,7 @@ use crate::inbox::{FromSession, What};
 use crate::lanes::{LaneEvent, Lanes};
 use crate::observed::Observed;
 use crate::sessions::Sessions;
-use crate::stopping::{LEAVE_TIMEOUT, Phase, RELEASE_TIMEOUT, Step};
+use crate::stopping::Phase;
 use crate::wheel::Wheel;
 
 /// Operations and settlements that are handed to the engine in one round: about a millisecond of
@@ -272,60 +273,9 @@ impl Shell {
         self.check_joined();
     }
 
-    fn take_order(&mut self, order: Order) -> Result<(), BrokerError> {
-        match order {
-            Order::Adopt(topology) => {
-                self.handle(Input::Topology(topology));
-            }
-            Order::Share { partitions, is_member } => {
-                (self.share, self.is_member) = (partitions, is_member);
-                self.check_joined();
-            }
-            // What is to be given up is not acquired any more.
-            Order::Own { .. } if !matches!(self.phase, Phase::Serving | Phase::Leaving { .. }) => {}
-            Order::Own { partition, term, version } => self.lanes.own(partition, (term, version)),
-            Order::Disown(partition) => {
-                if self.lanes.withdraw(partition) {
-                    self.giving_up.entry(partition).or_insert_with(Instant::now);
-                    self.handle(Input::Disown(partition));
-                }
-            }
-            Order::Left if matches!(self.phase, Phase::Leaving { .. }) => self.begin_drain(),
-            Order::Left => {}
-            Order::Refused(why) => return Err(BrokerError::Refused(why)),
-            Order::AddressTaken { address, cluster } => {
-                return Err(BrokerError::AddressTaken { address, cluster });
-            }
-        }
-        Ok(())
-    }
-
-    /// Says once that this broker owns what it was assigned.
-    fn check_joined(&self) {
-        let open = self.is_member && !self.has_joined();
-        if open && self.share.iter().all(|p| self.lanes.owns(*p)) {
-            self.membership.joined.send_replace(true);
-        }
-    }
-
-    fn has_joined(&self) -> bool {
-        *self.membership.joined.borrow()
-    }
-
-    fn begin_drain(&mut self) {
-        tracing::info!(unsettled = self.engine.unsettled(), "stopping: no new work, waiting for handlers");
-        self.stopping.cancel();
-        self.phase = Phase::Draining { until: Instant::now() + self.drain_timeout };
-        self.handle(Input::Drain);
-    }
-
     fn take_control(&mut self, control: Control) {
         match control {
-            Control::Stop if self.phase == Phase::Serving => {
-                self.membership.board.stop();
-                self.phase = Phase::Leaving { until: Instant::now() + LEAVE_TIMEOUT };
-            }
-            Control::Stop => {}
+            Control::Stop => self.begin_stop(),
             Control::Status(to) => self.ask_for_status(to),
             // Whoever asked may have gone.
             Control::Observe(top, to) => _ = to.send(self.observe(top)),
@@ -386,32 +336,6 @@ impl Shell {
             let (loaded, in_flight) = (self.engine.in_memory(), self.engine.unsettled() as u64);
             let sessions = self.sessions.count();
             self.membership.board.load(BrokerLoad { sessions, loaded, in_flight });
-        }
-    }
-
-    fn advance_stop(&mut self) {
-        match self.phase.next(Instant::now(), self.engine.unsettled()) {
-            None => {}
-            Some(Step::Drain) => {
-                tracing::warn!("nobody has taken the partitions over in time, stopping without");
-                self.begin_drain();
-                self.tick_and_flush();
-            }
-            Some(Step::Release { unsettled }) => {
-                if unsettled > 0 {
-                    tracing::warn!(
-                        unsettled,
-                        "handlers are still at work after the drain timeout, giving up the wait"
-                    );
-                }
-                self.phase = Phase::Releasing { until: Instant::now() + RELEASE_TIMEOUT };
-                self.handle(Input::Release);
-                self.tick_and_flush();
-            }
-            Some(Step::End) => {
-                tracing::warn!("the store did not take the partitions back in time, stopping without");
-                self.phase = Phase::Released;
-            }
         }
     }
 

@@ -265,7 +265,7 @@ fn run(launch: &Launch, addr: SocketAddr) -> Result<(Process, Value), (Option<i3
     let place = launch.place.as_ref();
     let mut command = match launch.sabotage {
         Some(sabotage) => {
-            let mut command = Place::command(place, &breakable());
+            let mut command = Place::command(place, breakable());
             command.arg(sabotage.argument());
             command
         }

@@ -17,9 +17,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::board::Board;
 use super::event::Order;
-use crate::acquire::{Backoff, Outage};
 use crate::counters::Counters;
 use crate::error::BrokerError;
+use crate::outage::{Backoff, Outage};
 
 /// A partition that was owned for so long is acquired anew at once.
 const STABLE: Duration = Duration::from_secs(60);

@@ -21,11 +21,12 @@ use super::taken::{Identity, claim};
 use super::task::{ClusterTask, Parts};
 use super::{ORDERS, PEER_EVENTS, SOFTWARE};
 use crate::access::Access;
-use crate::acquire::{Acquirer, Outage, Policy, Superseded};
+use crate::acquire::{Acquirer, Policy, Superseded};
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::{BrokerError, StartError};
 use crate::options::BrokerOptions;
+use crate::outage::Outage;
 use crate::tasks::{End, wait};
 
 /// A partition whose place in the store its owner has not reached for so long, ms, goes to one that
