@@ -1,195 +1,395 @@
-//! Becoming the owner of a partition, however long the store is away.
+//! Becoming the owner of a partition that is assigned to this broker, however long the store is
+//! away.
 //!
-//! Purpose: read the owner record, acquire, repeat. A lost answer is repeated with the same nonce,
-//! so that an acquisition that had succeeded counts.
-//! Invariant: a higher term in the store means that another broker was started later; it wins, and
-//! this one ends.
-//! Not in here: what is done with the lane.
+//! Purpose: see who has it; let a live owner give it up in good order; acquire it under the
+//! assignment. A lost answer is repeated with the same nonce, so that an acquisition that had
+//! succeeded counts.
+//! Invariant: an assignment that the store knows a newer one than is void. Who has a partition is
+//! told by the upper half of the owner record's nonce, a hash of the owner's address; two addresses
+//! with one hash would only cost patience.
+//! Not in here: who assigns ([`crate::cluster`]), what is done with the lane.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use mtimer_protocol::Topology;
 use mtimer_store::{Acquire, AcquireError, Acquired, OwnerRecord, Store, StoreError};
 use mtimer_types::{Epoch, Nonce, PartitionId, Term};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
+use crate::outage::{Backoff, Outage};
 
-/// First pause after a failure; it doubles up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest pause: how late a store that is back may be noticed.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// How often the owner record is read while the old owner gives the partition up.
+const POLL: Duration = Duration::from_millis(10);
+/// Bits of a stored version that count acquisitions under one assignment.
+const REPEATS: u32 = 20;
 
-/// Whether the store is away, as far as acquisitions have seen: one log line when it goes and one
-/// when it is back.
-#[derive(Debug, Default)]
-pub(crate) struct Outage(Mutex<Option<StoreError>>);
+/// Term and version of the assignment that gives a broker a partition.
+pub(crate) type Assignment = (Term, u64);
 
-impl Outage {
-    pub(crate) fn begin(&self, error: StoreError, counters: &Counters) {
-        let mut why = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if why.is_none() {
-            counters.count(ShellCounter::StoreOutages);
-            tracing::warn!(%error, "waiting for the store");
-        }
-        *why = Some(error);
-    }
+/// What it means that the store knows a newer assignment than this broker's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Superseded {
+    /// The leader has given the partition to somebody else: it says what follows.
+    Wait,
+    /// This broker is its own leader, so another broker was started later: it wins, and this one
+    /// ends.
+    End,
+}
 
-    pub(crate) fn end(&self) {
-        if self.0.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
-            tracing::info!("the store is back");
-        }
-    }
-
-    /// Why the store is away, if it is.
-    pub(crate) fn why(&self) -> Option<StoreError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
+/// How a broker acquires.
+pub(crate) struct Policy {
+    /// How long a live owner has to give a partition up.
+    pub(crate) patience: Duration,
+    /// Acquisitions that are carried out at once.
+    pub(crate) at_once: usize,
+    pub(crate) superseded: Superseded,
 }
 
 /// What acquisitions have in common.
 pub(crate) struct Acquirer {
     store: Arc<dyn Store>,
-    term: Term,
-    /// Rises with every attempt: the store takes only what is newer than what it has.
-    version: AtomicU64,
+    /// The upper half of every nonce of this broker.
+    own: u32,
+    topology: watch::Receiver<Option<Arc<Topology>>>,
+    patience: Duration,
+    turns: Semaphore,
+    superseded: Superseded,
     outage: Arc<Outage>,
     counters: Arc<Counters>,
 }
 
-/// A pause that doubles.
-pub(crate) struct Backoff(Duration);
-
-impl Backoff {
-    pub(crate) fn new() -> Self {
-        Self(FIRST_PAUSE)
-    }
-
-    pub(crate) async fn pause(&mut self) {
-        tokio::time::sleep(self.0).await;
-        self.0 = (self.0 * 2).min(LONGEST_PAUSE);
-    }
+/// What the owner record says about an acquisition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// A live owner has it.
+    Wait,
+    /// Acquire it under this version.
+    Go(u64),
 }
 
-/// An attempt whose answer may have been lost.
-struct Attempt {
-    expected: Epoch,
-    nonce: Nonce,
-    version: u64,
+/// What one try has brought.
+enum Step {
+    Acquired(Box<Acquired>),
+    Void,
+    Again,
+}
+
+/// Why an acquisition does not go on.
+enum Stop {
+    Store(StoreError),
+    Ended(BrokerError),
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
 }
 
 impl Acquirer {
-    /// Raises the cluster's term, waiting while the store is away. Fails if the store cannot be
-    /// used.
-    pub(crate) async fn start(
+    /// `topology`: who is alive, and may still have a partition.
+    pub(crate) fn new(
         store: Arc<dyn Store>,
+        address: &str,
+        topology: watch::Receiver<Option<Arc<Topology>>>,
+        policy: Policy,
         outage: Arc<Outage>,
         counters: Arc<Counters>,
-    ) -> Result<Self, StoreError> {
-        let mut backoff = Backoff::new();
-        let term = loop {
-            match store.raise_term().await {
-                Ok(term) => break term,
-                Err(error @ StoreError::Unusable(_)) => return Err(error),
-                Err(error @ StoreError::Unavailable(_)) => outage.begin(error, &counters),
-            }
-            backoff.pause().await;
-        };
-        outage.end();
-        Ok(Self { store, term, version: AtomicU64::new(1), outage, counters })
+    ) -> Self {
+        let Policy { patience, at_once, superseded } = policy;
+        let (own, turns) = (name_hash(address), Semaphore::new(at_once));
+        Self { store, own, topology, patience, turns, superseded, outage, counters }
     }
 
-    /// Acquires a partition, waiting while the store is away. `ours` is the epoch of the ownership
-    /// that has ended, for the error's text; 0 if there was none.
+    /// Acquires a partition under the assignment, which may change meanwhile, waiting for its owner
+    /// and for the store. `None`: it is assigned to somebody else by now, and nothing was acquired.
+    /// `ours` is the epoch of the ownership that has ended, for the error's text; 0 if there was
+    /// none.
     ///
     /// # Cancel safety
     ///
-    /// Dropped half way, the partition may or may not have been acquired.
-    pub(crate) async fn acquire(&self, partition: PartitionId, ours: Epoch) -> Result<Acquired, BrokerError> {
-        let began = Instant::now();
+    /// Dropped half way, the partition may or may not have been acquired: withdraw the assignment
+    /// instead.
+    pub(crate) async fn acquire(
+        &self,
+        partition: PartitionId,
+        mut assignment: watch::Receiver<Option<Assignment>>,
+        ours: Epoch,
+    ) -> Result<Option<Acquired>, BrokerError> {
         let mut backoff = Backoff::new();
-        let mut attempt = None;
+        // What was asked for and may have been done.
+        let mut attempt: Option<Acquire> = None;
+        let mut wait = Wait::begin();
         loop {
-            match self.step(partition, ours, &mut attempt).await {
-                Ok(Some(acquired)) => {
+            let current = *assignment.borrow_and_update();
+            if current.is_none() {
+                wait = Wait::begin();
+            }
+            let under = match (&attempt, current) {
+                (None, None) => return Ok(None),
+                (_, Some(assignment)) => assignment,
+                (Some(sent), None) => (sent.term, sent.version >> REPEATS),
+            };
+            match self.step(partition, under, ours, &mut wait, &mut attempt).await {
+                Ok(Step::Acquired(acquired)) => {
                     self.outage.end();
                     self.counters.count(ShellCounter::PartitionsAcquired);
-                    self.counters.acquired_after(began.elapsed());
-                    tracing::debug!(%partition, epoch = %acquired.epoch, "acquired");
-                    return Ok(acquired);
+                    self.counters.acquired_after(wait.began.elapsed());
+                    let took_ms = u64::try_from(wait.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+                    tracing::debug!(%partition, epoch = %acquired.epoch, took_ms, "acquired");
+                    return Ok(Some(*acquired));
                 }
-                Ok(None) => {}
-                Err(Stop::Away(error)) => self.outage.begin(error, &self.counters),
+                Ok(Step::Void) => {
+                    if assignment.changed().await.is_err() {
+                        return Ok(None);
+                    }
+                }
+                Ok(Step::Again) => tokio::time::sleep(POLL).await,
+                Err(Stop::Store(error @ StoreError::Unavailable(_))) => {
+                    self.outage.begin(error, &self.counters);
+                    backoff.pause().await;
+                }
+                Err(Stop::Store(source @ StoreError::Unusable(_))) => {
+                    return Err(BrokerError::Store { partition, source });
+                }
                 Err(Stop::Ended(error)) => return Err(error),
             }
-            backoff.pause().await;
         }
     }
 
-    /// One try. `None`: somebody else was quicker in the same term, read again.
     async fn step(
         &self,
         partition: PartitionId,
+        assignment: Assignment,
         ours: Epoch,
-        attempt: &mut Option<Attempt>,
-    ) -> Result<Option<Acquired>, Stop> {
-        let unusable = |source| Stop::Ended(BrokerError::Store { partition, source });
-        let current = match attempt {
-            Some(current) => current,
+        wait: &mut Wait,
+        attempt: &mut Option<Acquire>,
+    ) -> Result<Step, Stop> {
+        let request = match attempt {
+            // Its answer may have been lost: the same nonce finds out.
+            Some(request) => *request,
             None => {
-                let record = self.store.owner(partition).await.map_err(|e| Stop::of(e, unusable))?;
-                self.check_term(partition, ours, &record)?;
-                let version = self.version.fetch_add(1, Ordering::Relaxed).max(record.version + 1);
-                self.version.fetch_max(version + 1, Ordering::Relaxed);
-                attempt.insert(Attempt { expected: record.epoch, nonce: Nonce(rand::random()), version })
+                let record = self.store.owner(partition).await?;
+                if is_superseded(&record, assignment) {
+                    // Whoever has it has it by right: that is not waited for.
+                    *wait = Wait::begin();
+                    return self.superseded(partition, assignment, ours, &record);
+                }
+                match self.request(partition, assignment, &record, wait) {
+                    None => return Ok(Step::Again),
+                    Some(request) => *attempt.insert(request),
+                }
             }
         };
-        let request = Acquire {
-            partition,
-            expected: current.expected,
-            nonce: current.nonce,
-            term: self.term,
-            version: current.version,
-        };
+        // Nobody closes it.
+        let _turn = self.turns.acquire().await;
         match self.store.acquire(request).await {
-            Ok(acquired) => Ok(Some(acquired)),
-            Err(AcquireError::Store(error)) => Err(Stop::of(error, unusable)),
+            Ok(acquired) => Ok(Step::Acquired(Box::new(acquired))),
+            Err(AcquireError::Store(error)) => Err(error.into()),
+            // Whoever it was, the record tells.
             Err(AcquireError::Epoch { .. } | AcquireError::Assignment { .. }) => {
-                // Whoever it was, the record tells; if it is of a later term this is the end.
                 *attempt = None;
-                let record = self.store.owner(partition).await.map_err(|e| Stop::of(e, unusable))?;
-                self.check_term(partition, ours, &record)?;
-                Ok(None)
+                Ok(Step::Again)
             }
         }
     }
 
-    fn check_term(&self, partition: PartitionId, ours: Epoch, record: &OwnerRecord) -> Result<(), Stop> {
-        if record.term > self.term {
-            return Err(Stop::Ended(BrokerError::Fenced {
+    /// What follows if the store knows a newer assignment.
+    fn superseded(
+        &self,
+        partition: PartitionId,
+        assignment: Assignment,
+        ours: Epoch,
+        record: &OwnerRecord,
+    ) -> Result<Step, Stop> {
+        match self.superseded {
+            Superseded::Wait => Ok(Step::Void),
+            Superseded::End => Err(Stop::Ended(BrokerError::Fenced {
                 partition,
                 stored: record.epoch,
                 ours,
                 stored_term: record.term,
-                our_term: self.term,
-            }));
+                our_term: assignment.0,
+            })),
         }
-        Ok(())
+    }
+
+    /// The acquisition to ask the store for; `None`: a live owner is waited for.
+    fn request(
+        &self,
+        partition: PartitionId,
+        assignment: Assignment,
+        record: &OwnerRecord,
+        wait: &mut Wait,
+    ) -> Option<Acquire> {
+        let waited = wait.on(record.epoch) >= self.patience;
+        let Verdict::Go(version) = self.judge(record, assignment, waited) else { return None };
+        let forced = waited && !record.released && record.epoch > Epoch(0);
+        if forced && self.is_alive(record) {
+            self.counters.count(ShellCounter::HandoversForced);
+            tracing::warn!(%partition, "the owner did not give the partition up in time, taking it");
+        }
+        let nonce = Nonce(u64::from(self.own) << 32 | u64::from(rand::random::<u32>()));
+        Some(Acquire { partition, expected: record.epoch, nonce, term: assignment.0, version })
+    }
+
+    fn judge(&self, record: &OwnerRecord, (term, version): Assignment, waited: bool) -> Verdict {
+        let free = record.epoch == Epoch(0) || record.released || waited;
+        if !free && self.is_alive(record) {
+            return Verdict::Wait;
+        }
+        let next = if record.term == term { record.version + 1 } else { 0 };
+        Verdict::Go(next.max(version << REPEATS))
+    }
+
+    /// Whether another broker of the topology has the partition.
+    fn is_alive(&self, record: &OwnerRecord) -> bool {
+        let holder = (record.nonce.0 >> 32) as u32;
+        let topology = self.topology.borrow();
+        holder != self.own
+            && topology.as_ref().is_some_and(|t| t.brokers.iter().any(|b| name_hash(&b.address) == holder))
     }
 }
 
-enum Stop {
-    Away(StoreError),
-    Ended(BrokerError),
+/// Whether somebody was given the partition later.
+fn is_superseded(record: &OwnerRecord, assignment: Assignment) -> bool {
+    (record.term, record.version >> REPEATS) > assignment
 }
 
-impl Stop {
-    fn of(error: StoreError, unusable: impl Fn(StoreError) -> Self) -> Self {
-        match error {
-            StoreError::Unavailable(_) => Self::Away(error),
-            StoreError::Unusable(_) => unusable(error),
+/// How long this broker has waited for a partition.
+struct Wait {
+    /// Since when it is assigned to this broker, however often that was said.
+    began: Instant,
+    /// Who has it, and since when that is waited for.
+    owner: Option<(Epoch, Instant)>,
+}
+
+impl Wait {
+    fn begin() -> Self {
+        Self { began: Instant::now(), owner: None }
+    }
+
+    /// How long the owner of this epoch is waited for by now.
+    fn on(&mut self, epoch: Epoch) -> Duration {
+        let owner = self.owner.filter(|(of, _)| *of == epoch);
+        self.owner.insert(owner.unwrap_or_else(|| (epoch, Instant::now()))).1.elapsed()
+    }
+}
+
+/// FNV-1a, 32 bits (Fowler, Noll, Vo).
+fn name_hash(address: &str) -> u32 {
+    address.bytes().fold(0x811c_9dc5, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use mtimer_protocol::BrokerEntry;
+    use mtimer_store::MemoryStore;
+
+    use super::*;
+
+    fn acquirer(brokers: &[&str]) -> Acquirer {
+        let entry = |a: &&str| BrokerEntry { address: (*a).to_owned(), draining: false };
+        let topology = Topology { brokers: brokers.iter().map(entry).collect(), ..Topology::default() };
+        let (_, seen) = watch::channel(Some(Arc::new(topology)));
+        let store = Arc::new(MemoryStore::new(1));
+        let policy = Policy { patience: Duration::from_secs(1), at_once: 8, superseded: Superseded::Wait };
+        Acquirer::new(store, "a:1", seen, policy, Arc::default(), Arc::default())
+    }
+
+    fn record(holder: &str, version: u64) -> OwnerRecord {
+        OwnerRecord {
+            epoch: Epoch(7),
+            nonce: Nonce(u64::from(name_hash(holder)) << 32 | 5),
+            term: Term(3),
+            version,
+            ..OwnerRecord::default()
         }
+    }
+
+    #[test]
+    fn a_live_owner_is_waited_for_and_nobody_else() {
+        let a = acquirer(&["a:1", "b:1"]);
+        let under = (Term(3), 2);
+        let go = Verdict::Go(2 << REPEATS);
+        assert_eq!(a.judge(&record("b:1", 0), under, false), Verdict::Wait);
+        assert_eq!(a.judge(&record("b:1", 0), under, true), go, "patience is over");
+        assert_eq!(a.judge(&OwnerRecord { released: true, ..record("b:1", 0) }, under, false), go);
+        assert_eq!(a.judge(&record("a:1", 0), under, false), go, "an earlier life of its own");
+        assert_eq!(a.judge(&record("gone:1", 0), under, false), go);
+        assert_eq!(a.judge(&OwnerRecord::default(), under, false), go);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_owner_is_waited_for_once_however_often_the_assignment_changes() {
+        let mut wait = Wait::begin();
+        assert_eq!(wait.on(Epoch(7)), Duration::ZERO);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(wait.on(Epoch(7)), Duration::from_secs(1));
+        // Somebody else has it now, and has all the time to give it up in good order.
+        assert_eq!(wait.on(Epoch(8)), Duration::ZERO);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(
+            (wait.on(Epoch(8)), wait.began.elapsed()),
+            (Duration::from_secs(1), Duration::from_secs(2))
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_had_it_by_right_meanwhile_has_all_the_time_to_give_it_up() {
+        let a = acquirer(&["a:1", "b:1"]);
+        let Nonce(nonce) = record("b:1", 0).nonce;
+        let (partition, expected) = (PartitionId(0), Epoch(0));
+        let theirs =
+            Acquire { partition, expected, nonce: Nonce(nonce), term: Term(3), version: 2 << REPEATS };
+        a.store.acquire(theirs).await.unwrap();
+        let (leader, assignment) = watch::channel(Some((Term(3), 1)));
+        let mut ours = std::pin::pin!(a.acquire(partition, assignment, Epoch(0)));
+        let long = tokio::time::timeout(Duration::from_secs(60), &mut ours).await;
+        assert!(long.is_err(), "an assignment that is void acquires nothing");
+        let began = Instant::now();
+        leader.send(Some((Term(3), 3))).unwrap();
+        assert!(ours.await.unwrap().is_some());
+        assert!(began.elapsed() >= a.patience, "taken after {:?}", began.elapsed());
+    }
+
+    #[test]
+    fn an_assignment_gives_way_to_newer_ones_and_may_be_used_again() {
+        let a = acquirer(&["a:1"]);
+        let used = 2 << REPEATS;
+        assert_eq!(a.judge(&record("a:1", used), (Term(3), 2), false), Verdict::Go(used + 1));
+        assert_eq!(a.judge(&record("a:1", used + 9), (Term(3), 2), false), Verdict::Go(used + 10));
+        assert_eq!(a.judge(&record("a:1", used), (Term(4), 1), false), Verdict::Go(1 << REPEATS));
+        for older in [(Term(3), 1), (Term(2), 9)] {
+            assert!(is_superseded(&record("b:1", used), older));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_broker_alone_ends_when_another_was_started_later() {
+        let store = Arc::new(MemoryStore::new(1));
+        let alone = |store: &Arc<MemoryStore>| {
+            let (_, nobody) = watch::channel(None);
+            let policy = Policy { patience: Duration::ZERO, at_once: 8, superseded: Superseded::End };
+            Acquirer::new(store.clone(), "a:1", nobody, policy, Arc::default(), Arc::default())
+        };
+        let partition = PartitionId(0);
+        let (_first, term_1) = watch::channel(Some((Term(1), 1)));
+        let (_second, term_2) = watch::channel(Some((Term(2), 1)));
+        alone(&store).acquire(partition, term_1.clone(), Epoch(0)).await.unwrap().unwrap();
+        let acquired = alone(&store).acquire(partition, term_2, Epoch(0)).await.unwrap().unwrap();
+        let ended = alone(&store).acquire(partition, term_1, Epoch(1)).await;
+        let (stored, ours) = (acquired.epoch, Epoch(1));
+        let (stored_term, our_term) = (Term(2), Term(1));
+        assert!(
+            matches!(&ended, Err(BrokerError::Fenced { .. })),
+            "it does not wait: {:?}",
+            ended.map(|acquired| acquired.is_some())
+        );
+        assert_eq!(ended.err(), Some(BrokerError::Fenced { partition, stored, ours, stored_term, our_term }));
     }
 }

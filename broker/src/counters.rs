@@ -168,7 +168,8 @@ impl Counters {
         self.add(counter, 1);
     }
 
-    /// Notes how the cluster node's counters stand, and whether it leads.
+    /// Notes how the cluster node's counters stand, and whether this broker leads: a broker alone
+    /// does.
     pub(crate) fn note_node(
         &self,
         counters: impl Iterator<Item = (&'static str, u64)>,

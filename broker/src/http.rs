@@ -8,6 +8,7 @@
 //! Not in here: what the answers say (`metrics`).
 
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,8 +27,11 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
 use crate::access::{Access, NoMetrics};
-use crate::error::BrokerError;
+use crate::error::{BrokerError, StartError};
+use crate::listener::bind;
 use crate::metrics::{self, Source};
+use crate::options::HttpListen;
+use crate::tasks::Tasks;
 
 /// Where it listens unless told otherwise.
 pub const DEFAULT_HTTP: SocketAddr =
@@ -44,10 +48,69 @@ const HEAD_BYTES: usize = 8 * 1024;
 /// descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Connections that the system accepts before the listener does.
+const BACKLOG: u32 = 64;
+
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// What is answered from; `None` while the broker starts.
 pub(crate) type Sources = watch::Receiver<Option<Arc<Source>>>;
+
+/// What serves HTTP: it is there before the partitions are.
+pub(crate) struct Web {
+    tasks: Tasks,
+    sources: watch::Sender<Option<Arc<Source>>>,
+    addr: Option<SocketAddr>,
+}
+
+impl Web {
+    /// Listens where it is asked to, and answers that the broker starts.
+    pub(crate) fn start(http: HttpListen, access: &Arc<Access>) -> Result<Self, StartError> {
+        let (sources, answered_from) = watch::channel(None);
+        let mut web = Self { tasks: Tasks::default(), sources, addr: None };
+        match http {
+            HttpListen::Off => {}
+            HttpListen::At(addr) => {
+                web.listen(addr, answered_from, access)
+                    .map_err(|source| StartError::Http { addr, source })?;
+            }
+            HttpListen::Auto => {
+                if let Err(error) = web.listen(DEFAULT_HTTP, answered_from, access) {
+                    tracing::warn!(
+                        addr = %DEFAULT_HTTP, %error,
+                        "metrics and health probes are not served: give this broker an address with --http"
+                    );
+                }
+            }
+        }
+        Ok(web)
+    }
+
+    fn listen(&mut self, addr: SocketAddr, answered_from: Sources, access: &Arc<Access>) -> io::Result<()> {
+        let listener = bind(addr)?.listen(BACKLOG)?;
+        let local = listener.local_addr()?;
+        if !local.ip().is_loopback() && !access.protection().0.is_authenticated {
+            tracing::warn!(
+                %local,
+                "metrics are served beyond this machine, to anybody: they name destinations; trusted networks only"
+            );
+        }
+        tracing::info!(%local, "metrics and health probes are served");
+        self.addr = Some(local);
+        self.tasks.spawn("http", serve(listener, answered_from, access.clone()));
+        Ok(())
+    }
+
+    /// Where it listens.
+    pub(crate) fn addr(&self) -> Option<SocketAddr> {
+        self.addr
+    }
+
+    /// Its task, and where to put what is answered from.
+    pub(crate) fn into_parts(self) -> (Tasks, watch::Sender<Option<Arc<Source>>>) {
+        (self.tasks, self.sources)
+    }
+}
 
 /// Serves until the engine's task has ended. Aborting it ends all connections at once.
 pub(crate) async fn serve(

@@ -2,11 +2,16 @@
 //! their order.
 //!
 //! Purpose: for every partition that is owned its lane, the calls that are not answered, and its
-//! health; acquisition anew when an ownership has ended. All of it is polled by the engine's task,
-//! so that an answer takes no detour.
+//! health; the acquisitions under way. All of it is polled by the engine's task, so that an answer
+//! takes no detour.
 //! Invariant: the answers of one ownership are given out strictly in the order of its calls. How
 //! many are under way is the engine's bound.
 //! Not in here: what is called and why.
+
+mod acquisitions;
+mod tally;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,22 +19,16 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use mtimer_core::figures::Durations;
 use mtimer_core::{Call, CallAnswer, Input};
 use mtimer_store::{Acquired, Health, Lane, LaneError, LaneFuture};
 use mtimer_types::{Epoch, PartitionId};
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinSet};
 
-use crate::acquire::Acquirer;
-use crate::cluster::{Assigned, Assignment};
+use self::acquisitions::Acquisitions;
+use self::tally::Tally;
+pub(crate) use self::tally::{ENDS, LaneFigures};
+use crate::acquire::{Acquirer, Assignment};
 use crate::error::BrokerError;
-
-/// A partition that was owned for so long is acquired anew at once.
-const STABLE: Duration = Duration::from_secs(60);
-/// Otherwise at once the first time, then after a pause that doubles from the shorter to the
-/// longer.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
 
 /// What has happened on the lanes.
 pub(crate) enum LaneEvent {
@@ -47,78 +46,23 @@ pub(crate) enum LaneEvent {
 struct Ownership {
     lane: Arc<dyn Lane>,
     epoch: Epoch,
-    began: tokio::time::Instant,
     /// Number of the first call in `calls`.
     first: u64,
     /// Unanswered calls, and answers that wait for an earlier one.
     calls: VecDeque<Option<CallAnswer>>,
 }
 
-/// Kinds of calls, by name.
-const CALLS: [&str; 7] = ["apply", "load", "unload", "get", "list", "census", "release"];
-/// How ownerships end, by name.
-pub(crate) const ENDS: [&str; 4] = ["fenced", "rolled_back", "broken", "released"];
-
-/// What the lanes have done and are doing, in numbers.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LaneFigures {
-    /// How long answers took, by kind of call.
-    pub(crate) calls: Vec<(&'static str, Durations)>,
-    /// Batches that were sent.
-    pub(crate) batches: u64,
-    /// Operations in them.
-    pub(crate) operations: u64,
-    /// Ownerships that have ended, in the order of [`ENDS`].
-    pub(crate) ended: [u64; ENDS.len()],
-    /// Calls that are not answered.
-    pub(crate) under_way: u64,
-}
-
-/// What the lanes count.
-#[derive(Debug, Default)]
-struct Tally {
-    took: [Durations; CALLS.len()],
-    batches: u64,
-    operations: u64,
-    ended: [u64; ENDS.len()],
-}
-
 /// A call that is answered: what kind it was, and how long it took.
 type Took = (usize, Duration);
 type Answered = (PartitionId, Epoch, u64, CallAnswer);
 type HealthChanged = (PartitionId, Epoch, Option<watch::Receiver<Health>>);
-type Reacquired = (PartitionId, Result<Option<Acquired>, BrokerError>);
-
-/// A partition that this broker is to own, or was while an acquisition was under way that may have
-/// been carried out.
-struct Wanted {
-    /// Under which assignment; `None`: not any more.
-    assignment: watch::Sender<Option<Assignment>>,
-    /// There is a task that acquires it.
-    acquiring: bool,
-}
-
-/// How partitions are acquired.
-#[derive(Clone)]
-pub(crate) enum AcquireMode {
-    /// There is no cluster: this broker owns everything, and acquires anew what it has lost.
-    Alone(Arc<Acquirer>),
-    /// What the leader assigns.
-    Assigned(Arc<Assigned>),
-}
 
 /// All lanes of this broker.
 pub(crate) struct Lanes {
     owned: HashMap<PartitionId, Ownership>,
     calls: FuturesUnordered<BoxFuture<'static, (Answered, Took)>>,
     health: FuturesUnordered<BoxFuture<'static, HealthChanged>>,
-    mode: AcquireMode,
-    acquiring: JoinSet<Reacquired>,
-    /// In a cluster: the partitions that this broker is to own, and those that it is acquiring all
-    /// the same.
-    wanted: HashMap<PartitionId, Wanted>,
-    /// How long to pause before the next acquisition, of partitions that are lost again soon.
-    restless: HashMap<PartitionId, Duration>,
+    acquisitions: Acquisitions,
     /// Partitions with an answer that is in order.
     answered: VecDeque<PartitionId>,
     /// Partitions whose store is away.
@@ -127,15 +71,12 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    pub(crate) fn new(mode: AcquireMode) -> Self {
+    pub(crate) fn new(acquirer: Arc<Acquirer>) -> Self {
         Self {
             owned: HashMap::new(),
             calls: FuturesUnordered::new(),
             health: FuturesUnordered::new(),
-            mode,
-            acquiring: JoinSet::new(),
-            wanted: HashMap::new(),
-            restless: HashMap::new(),
+            acquisitions: Acquisitions::new(acquirer),
             answered: VecDeque::new(),
             down: BTreeSet::new(),
             tally: Tally::default(),
@@ -149,8 +90,7 @@ impl Lanes {
         let mut receiver = lane.health();
         let health = receiver.borrow_and_update().clone();
         self.watch(partition, epoch, receiver);
-        let began = tokio::time::Instant::now();
-        self.owned.insert(partition, Ownership { lane, epoch, began, first: 0, calls: VecDeque::new() });
+        self.owned.insert(partition, Ownership { lane, epoch, first: 0, calls: VecDeque::new() });
         let mut inputs = vec![Input::Acquired { partition, epoch, prior_claim, in_flight }];
         if health != Health::Up {
             self.note_health(partition, &health);
@@ -166,8 +106,7 @@ impl Lanes {
         };
         let number = ownership.first + ownership.calls.len() as u64;
         ownership.calls.push_back(None);
-        self.tally.count(&call);
-        let (began, kind) = (tokio::time::Instant::now(), kind(&call));
+        let (began, kind) = (tokio::time::Instant::now(), self.tally.count(&call));
         let (epoch, answer) = (ownership.epoch, make(&*ownership.lane, call));
         self.calls.push(Box::pin(async move {
             let answer = answer.await;
@@ -177,14 +116,7 @@ impl Lanes {
 
     /// The lanes in numbers.
     pub(crate) fn figures(&self) -> LaneFigures {
-        let Tally { took, batches, operations, ended } = &self.tally;
-        LaneFigures {
-            calls: CALLS.into_iter().zip(took.iter().copied()).collect(),
-            batches: *batches,
-            operations: *operations,
-            ended: *ended,
-            under_way: self.calls.len() as u64,
-        }
+        self.tally.figures(self.calls.len())
     }
 
     /// How many partitions have a lane, and of how many of them the store is away.
@@ -201,7 +133,7 @@ impl Lanes {
         loop {
             tokio::select! {
                 Some((answered, (kind, took))) = self.calls.next() => {
-                    self.tally.took[kind].add_us(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+                    self.tally.answered(kind, took);
                     self.note_answer(answered);
                     return LaneEvent::Answered;
                 }
@@ -210,10 +142,11 @@ impl Lanes {
                         return event;
                     }
                 }
-                Some(ended) = self.acquiring.join_next() => {
-                    if let Some(event) = self.acquired(ended) {
-                        return event;
-                    }
+                Some(acquired) = self.acquisitions.next() => {
+                    return match acquired {
+                        Ok((partition, acquired)) => LaneEvent::Acquired(partition, acquired),
+                        Err(error) => LaneEvent::Ended(error),
+                    };
                 }
                 else => std::future::pending().await,
             }
@@ -238,73 +171,19 @@ impl Lanes {
     /// Acquires a partition under an assignment, unless it is owned. An acquisition under way goes
     /// on under it.
     pub(crate) fn own(&mut self, partition: PartitionId, assignment: Assignment) {
-        if !matches!(self.mode, AcquireMode::Assigned(_)) {
-            return;
-        }
-        let wanted = self
-            .wanted
-            .entry(partition)
-            .or_insert_with(|| Wanted { assignment: watch::Sender::new(None), acquiring: false });
-        wanted.assignment.send_replace(Some(assignment));
-        self.begin_to_acquire(partition);
-    }
-
-    fn begin_to_acquire(&mut self, partition: PartitionId) {
-        let AcquireMode::Assigned(assigned) = &self.mode else { return };
-        let Some(wanted) = self.wanted.get_mut(&partition) else { return };
-        let idle = !wanted.acquiring && !self.owned.contains_key(&partition);
-        if !idle || wanted.assignment.borrow().is_none() {
-            return;
-        }
-        wanted.acquiring = true;
-        let (assigned, assignment) = (assigned.clone(), wanted.assignment.subscribe());
-        self.acquiring.spawn(async move { (partition, assigned.acquire(partition, assignment).await) });
+        self.acquisitions.assign(partition, assignment, self.owns(partition));
     }
 
     /// Withdraws a partition's assignment. Returns whether it is owned, and has to be released
-    /// first. An acquisition that may have been carried out is awaited, so that it can be released
-    /// in good order, too.
+    /// first.
     pub(crate) fn withdraw(&mut self, partition: PartitionId) -> bool {
-        if let Some(wanted) = self.wanted.get_mut(&partition) {
-            wanted.assignment.send_replace(None);
-            if !wanted.acquiring {
-                self.wanted.remove(&partition);
-            }
-        }
-        self.owned.contains_key(&partition)
+        self.acquisitions.withdraw(partition);
+        self.owns(partition)
     }
 
-    /// Whether a partition that was acquired just now is wanted: in a cluster it may be another
-    /// broker's by now.
+    /// Whether a partition that was acquired just now is wanted: it may be another broker's by now.
     pub(crate) fn is_wanted(&self, partition: PartitionId) -> bool {
-        let assigned = |w: &Wanted| w.assignment.borrow().is_some();
-        matches!(self.mode, AcquireMode::Alone(_)) || self.wanted.get(&partition).is_some_and(assigned)
-    }
-
-    /// What has become of an acquisition; `None`: nothing, it is not wanted any more.
-    fn acquired(&mut self, ended: Result<Reacquired, JoinError>) -> Option<LaneEvent> {
-        let (partition, result) = match ended {
-            Ok(ended) => ended,
-            Err(error) => {
-                let what = error.to_string();
-                return Some(LaneEvent::Ended(BrokerError::Panicked { task: "acquisition", what }));
-            }
-        };
-        if let Some(wanted) = self.wanted.get_mut(&partition) {
-            wanted.acquiring = false;
-        }
-        match result {
-            Ok(Some(acquired)) => Some(LaneEvent::Acquired(partition, acquired)),
-            Ok(None) => {
-                // Void: unless it was assigned anew after the task had looked.
-                match self.is_wanted(partition) {
-                    true => self.begin_to_acquire(partition),
-                    false => _ = self.wanted.remove(&partition),
-                }
-                None
-            }
-            Err(error) => Some(LaneEvent::Ended(error)),
-        }
+        self.acquisitions.is_wanted(partition)
     }
 
     /// Whether a partition is owned.
@@ -312,44 +191,20 @@ impl Lanes {
         self.owned.contains_key(&partition)
     }
 
-    /// Ends an ownership. Without a cluster the partition is acquired anew, unless the broker is
-    /// stopping; if somebody else holds it under a higher term, that ends the broker. In a cluster
-    /// the leader's assignment decides what follows.
+    /// Ends an ownership. Whoever assigns partitions decides what follows.
     pub(crate) fn end(&mut self, partition: PartitionId, error: &LaneError, stopping: bool) {
         let Some(ownership) = self.owned.remove(&partition) else {
             return;
         };
         self.down.remove(&partition);
-        self.tally.ended[end_of(error)] += 1;
-        // A lane that was closed without being asked to has lost its task: that, too, is no reason
-        // to leave the partition without an owner.
-        if stopping {
-            return;
-        }
+        self.tally.ended(error);
         let epoch = ownership.epoch;
-        let acquirer = match &self.mode {
-            AcquireMode::Alone(acquirer) => acquirer.clone(),
-            AcquireMode::Assigned(_) if *error == LaneError::Closed => return,
-            AcquireMode::Assigned(_) => {
-                tracing::warn!(%partition, %epoch, %error, "the ownership has ended");
-                return;
-            }
-        };
-        tracing::warn!(%partition, %epoch, %error, "the ownership has ended, acquiring anew");
-        let pause = self.pause(partition, ownership.began.elapsed());
-        self.acquiring.spawn(async move {
-            tokio::time::sleep(pause).await;
-            (partition, acquirer.acquire(partition, epoch).await.map(Some))
-        });
-    }
-
-    fn pause(&mut self, partition: PartitionId, lasted: Duration) -> Duration {
-        if lasted >= STABLE {
-            self.restless.remove(&partition);
+        // A lane that is closed without being given up has lost its task.
+        let given_up = *error == LaneError::Closed && !self.is_wanted(partition);
+        self.acquisitions.note_end(partition, epoch);
+        if !stopping && !given_up {
+            tracing::warn!(%partition, %epoch, %error, "the ownership has ended");
         }
-        let pause = self.restless.get(&partition).copied().unwrap_or_default();
-        self.restless.insert(partition, (pause * 2).clamp(PAUSES.0, PAUSES.1));
-        pause
     }
 
     fn note_answer(&mut self, (partition, epoch, number, answer): Answered) {
@@ -417,42 +272,6 @@ impl Lanes {
     }
 }
 
-impl Tally {
-    fn count(&mut self, call: &Call) {
-        if let Call::Apply(batch) = call {
-            self.batches += 1;
-            self.operations += batch.ops.len() as u64;
-        }
-    }
-}
-
-/// The place of a call in [`CALLS`].
-fn kind(call: &Call) -> usize {
-    match call {
-        Call::Apply(_) => 0,
-        Call::Load(_) => 1,
-        Call::Unload(_) => 2,
-        Call::Get(_) => 3,
-        Call::ParkedDestinations
-        | Call::Parked(..)
-        | Call::Dead(..)
-        | Call::Taken(..)
-        | Call::Unconfirmed(..) => 4,
-        Call::Census => 5,
-        Call::Release(_) => 6,
-    }
-}
-
-/// The place of an ownership's end in [`ENDS`].
-fn end_of(error: &LaneError) -> usize {
-    match error {
-        LaneError::Fenced { .. } => 0,
-        LaneError::RolledBack(_) => 1,
-        LaneError::Broken(_) => 2,
-        LaneError::Closed => 3,
-    }
-}
-
 /// Makes the call; that it is made, not polled, fixes its place in the lane.
 fn make(lane: &dyn Lane, call: Call) -> BoxFuture<'static, CallAnswer> {
     match call {
@@ -476,6 +295,3 @@ fn into<T: Send + 'static>(
 ) -> BoxFuture<'static, CallAnswer> {
     Box::pin(async move { answer.await.map_or_else(CallAnswer::Ended, name) })
 }
-
-#[cfg(test)]
-mod tests;

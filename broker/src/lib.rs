@@ -31,6 +31,7 @@ mod listener;
 mod metrics;
 mod observed;
 mod options;
+mod outage;
 mod outbox;
 mod precise;
 mod private_file;

@@ -6,11 +6,13 @@
 //! when they are welcomed.
 //! Not in here: what a connection says.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_core::SessionId;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 
@@ -21,6 +23,17 @@ use crate::session::{SessionContext, serve};
 /// Pause after an error of the listener, which usually means that the process has no file
 /// descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Reserves an address without listening on it. Fails if another socket listens there.
+pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // So that connections of an earlier process that are still closing do not hold up a restart.
+    // Elsewhere than on Unix the option would allow two listeners.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    Ok(socket)
+}
 
 /// Accepts until the broker stops, then waits for the sessions to end. Aborting it ends them at
 /// once.

@@ -18,8 +18,6 @@ pub(crate) struct Observed {
     pub(crate) sessions: u64,
     /// Events that wait for the engine's task.
     pub(crate) events: u64,
-    /// There is a cluster around this broker.
-    pub(crate) clustered: bool,
     /// Why it is not ready; empty if it is.
     pub(crate) unready: Vec<String>,
 }

@@ -321,7 +321,6 @@ mod tests {
                 unreachable: 0,
                 sessions: 0,
                 events: 0,
-                clustered: false,
                 unready: Vec::new(),
             };
             to.send(observed).unwrap();

@@ -7,6 +7,9 @@
 //! it.
 //! Not in here: decisions about timers.
 
+mod orders;
+mod state;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,24 +17,22 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use mtimer_core::clock::ALARM_MS;
 use mtimer_core::{Effect, Engine, Input, SessionEvent, SessionId};
-use mtimer_protocol::{
-    BrokerLoad, ErrorCode, Query, QueryAnswer, ServerMessage, Status, Topology, UNASKED_PONG,
-};
+use mtimer_protocol::{BrokerLoad, ErrorCode, QueryAnswer, ServerMessage, Status, UNASKED_PONG};
 use mtimer_store::{Acquired, Store};
 use mtimer_types::PartitionId;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::cluster::{Board, Order};
+use crate::cluster::{Membership, Order};
 use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
 use crate::inbox::{FromSession, What};
 use crate::lanes::{LaneEvent, Lanes};
 use crate::observed::Observed;
 use crate::sessions::Sessions;
-use crate::stopping::{LEAVE_TIMEOUT, Phase, RELEASE_TIMEOUT, Step};
+use crate::stopping::Phase;
 use crate::wheel::Wheel;
 
 /// Operations and settlements that are handed to the engine in one round: about a millisecond of
@@ -86,23 +87,16 @@ pub(crate) struct Shell {
     phase: Phase,
     drain_timeout: Duration,
     stopping: CancellationToken,
-    cluster: Option<Membership>,
+    membership: Membership,
+    /// The partitions that this broker is to own, as far as it has been told.
+    share: Vec<PartitionId>,
+    is_member: bool,
     /// When the load was posted last, monotonic ms.
     load_posted: u64,
     /// Partitions that are being given up, and since when.
     giving_up: HashMap<PartitionId, Instant>,
     /// Cluster clock minus monotonic clock when sessions were last told of a step, µs.
     announced_offset: i64,
-}
-
-/// What the shell has of the cluster around it.
-pub(crate) struct Membership {
-    pub(crate) address: String,
-    pub(crate) board: Arc<Board>,
-    pub(crate) orders: mpsc::Receiver<Order>,
-    /// Set once this broker owns what it was first assigned.
-    pub(crate) joined: watch::Sender<bool>,
-    pub(crate) topology: Option<Arc<Topology>>,
 }
 
 /// What a shell is made of.
@@ -118,13 +112,13 @@ pub(crate) struct Parts {
     pub(crate) drain_timeout: Duration,
     /// Cancelled when the broker begins to stop.
     pub(crate) stopping: CancellationToken,
-    pub(crate) cluster: Option<Membership>,
+    pub(crate) membership: Membership,
 }
 
 impl Shell {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { engine, clock, wheel, lanes, store, counters, inbox, .. } = parts;
-        let Parts { control, drain_timeout, stopping, cluster, .. } = parts;
+        let Parts { control, drain_timeout, stopping, membership, .. } = parts;
         let announced_offset = clock.offset_us();
         Self {
             engine,
@@ -142,7 +136,9 @@ impl Shell {
             phase: Phase::Serving,
             drain_timeout,
             stopping,
-            cluster,
+            membership,
+            share: Vec::new(),
+            is_member: false,
             load_posted: 0,
             giving_up: HashMap::new(),
             announced_offset,
@@ -150,9 +146,8 @@ impl Shell {
     }
 
     /// Runs until the broker has stopped gracefully or cannot go on. Closes all sessions.
-    pub(crate) async fn run(mut self, acquired: Vec<(PartitionId, Acquired)>) -> Result<(), BrokerError> {
+    pub(crate) async fn run(mut self) -> Result<(), BrokerError> {
         self.handle(Input::Session(SELF, SessionEvent::Opened { client: 0 }));
-        acquired.into_iter().for_each(|(partition, acquired)| self.begin(partition, acquired));
         let ended = self.serve().await;
         let last = ended.as_ref().err().map(|error| {
             let code = if matches!(error, BrokerError::Fenced { .. }) {
@@ -186,19 +181,13 @@ impl Shell {
         let tick = self.engine.next_tick().map(|ms| self.clock.instant_of_mono(ms.max(now + 1)));
         let patience = self.phase.until();
         let first = [tick, patience].into_iter().flatten().min();
-        let order = async {
-            match &mut self.cluster {
-                Some(cluster) => cluster.orders.recv().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             // What is rare comes first; of the others, more is taken after every event anyway.
             biased;
             () = self.wheel.due() => Event::Time,
             () = self.clock.moved() => Event::ClockMoved,
             Some(control) = self.control.recv() => Event::Control(control),
-            Some(order) = order => Event::Order(order),
+            Some(order) = self.membership.orders.recv() => Event::Order(order),
             () = sleep_until(first.unwrap_or_else(Instant::now)), if first.is_some() => Event::Time,
             event = self.lanes.next() => Event::Lane(event),
             Some(event) = self.inbox.recv() => Event::Session(event),
@@ -245,7 +234,7 @@ impl Shell {
             let Some(event) = self.lanes.next().now_or_never() else { break };
             self.take_lane_event(event)?;
         }
-        while let Some(order) = self.cluster.as_mut().and_then(|c| c.orders.try_recv().ok()) {
+        while let Ok(order) = self.membership.orders.try_recv() {
             self.take_order(order)?;
         }
         let mut work = 0;
@@ -280,131 +269,18 @@ impl Shell {
         if !self.lanes.is_wanted(partition) {
             self.handle(Input::Disown(partition));
         }
-        if let Some(cluster) = &self.cluster {
-            cluster.board.owns(partition, epoch);
-        }
+        self.membership.board.owns(partition, epoch);
         self.check_joined();
-    }
-
-    fn take_order(&mut self, order: Order) -> Result<(), BrokerError> {
-        match order {
-            Order::Adopt(topology) => {
-                if let Some(cluster) = &mut self.cluster {
-                    cluster.topology = Some(topology.clone());
-                }
-                self.handle(Input::Topology(topology));
-                self.check_joined();
-            }
-            // What is to be given up is not acquired any more.
-            Order::Own { .. } if !matches!(self.phase, Phase::Serving | Phase::Leaving { .. }) => {}
-            Order::Own { partition, term, version } => self.lanes.own(partition, (term, version)),
-            Order::Disown(partition) => {
-                if self.lanes.withdraw(partition) {
-                    self.giving_up.entry(partition).or_insert_with(Instant::now);
-                    self.handle(Input::Disown(partition));
-                }
-            }
-            Order::Left if matches!(self.phase, Phase::Leaving { .. }) => self.begin_drain(),
-            Order::Left => {}
-            Order::Refused(why) => return Err(BrokerError::Refused(why)),
-            Order::AddressTaken { address, cluster } => {
-                return Err(BrokerError::AddressTaken { address, cluster });
-            }
-        }
-        Ok(())
-    }
-
-    /// Says once that this broker owns what it was assigned.
-    fn check_joined(&self) {
-        let Some(cluster) = self.cluster.as_ref().filter(|c| !*c.joined.borrow()) else { return };
-        let Some(topology) = &cluster.topology else { return };
-        let member = topology.brokers.iter().any(|b| b.address == cluster.address);
-        if member && topology.partitions_of(&cluster.address).all(|p| self.lanes.owns(p)) {
-            cluster.joined.send_replace(true);
-        }
-    }
-
-    fn begin_drain(&mut self) {
-        tracing::info!(unsettled = self.engine.unsettled(), "stopping: no new work, waiting for handlers");
-        self.stopping.cancel();
-        self.phase = Phase::Draining { until: Instant::now() + self.drain_timeout };
-        self.handle(Input::Drain);
     }
 
     fn take_control(&mut self, control: Control) {
         match control {
-            Control::Stop if self.phase == Phase::Serving => match &self.cluster {
-                Some(cluster) => {
-                    tracing::info!("stopping: others take the partitions over");
-                    cluster.board.stop();
-                    self.phase = Phase::Leaving { until: Instant::now() + LEAVE_TIMEOUT };
-                }
-                None => self.begin_drain(),
-            },
-            Control::Stop => {}
-            Control::Status(to) => {
-                self.last_question += 1;
-                let corr = self.last_question;
-                self.questions.insert(corr, to);
-                self.handle(Input::Session(SELF, SessionEvent::Query { corr, query: Query::Status }));
-            }
+            Control::Stop => self.begin_stop(),
+            Control::Status(to) => self.ask_for_status(to),
             // Whoever asked may have gone.
             Control::Observe(top, to) => _ = to.send(self.observe(top)),
             Control::Unready(to) => _ = to.send(self.unready()),
         }
-    }
-
-    fn observe(&self, top: usize) -> Observed {
-        Observed {
-            now: self.clock.now().time,
-            engine: self.engine.figures(top),
-            lanes: self.lanes.figures(),
-            assigned: self.assigned().len() as u64,
-            unreachable: self.unreachable() as u64,
-            sessions: self.sessions.count(),
-            events: self.inbox.len() as u64,
-            clustered: self.cluster.is_some(),
-            unready: self.unready(),
-        }
-    }
-
-    /// Partitions that this broker is to own.
-    fn assigned(&self) -> Vec<PartitionId> {
-        match &self.cluster {
-            Some(Membership { address, topology, .. }) => {
-                topology.iter().flat_map(|topology| topology.partitions_of(address)).collect()
-            }
-            None => (0..self.store.info().partitions).map(PartitionId).collect(),
-        }
-    }
-
-    /// Why clients are better sent elsewhere.
-    fn unready(&self) -> Vec<String> {
-        let mut why = Vec::new();
-        if self.phase != Phase::Serving {
-            why.push("the broker is stopping".to_owned());
-        }
-        if self.cluster.as_ref().is_some_and(|cluster| !*cluster.joined.borrow()) {
-            why.push("the broker has not joined its cluster yet".to_owned());
-        }
-        let assigned = self.assigned();
-        let missing = assigned.iter().filter(|partition| !self.lanes.owns(**partition)).count();
-        if missing > 0 {
-            why.push(format!("{missing} of {} partitions are not acquired yet", assigned.len()));
-        }
-        let down = self.unreachable();
-        if down > 0 {
-            let owned = self.lanes.reach().0;
-            why.push(format!("the store of {down} of {owned} partitions cannot be reached"));
-        }
-        why
-    }
-
-    /// Owned partitions whose store cannot be reached. A partition with nothing to do notices late
-    /// by itself; the cluster's task looks every second.
-    fn unreachable(&self) -> usize {
-        let (owned, down) = self.lanes.reach();
-        down.max(self.counters.unreachable()).min(owned)
     }
 
     /// Hands something of a session to the engine; says how much work it was.
@@ -455,39 +331,11 @@ impl Shell {
         effects.drain(..).for_each(|effect| self.carry_out(effect));
         self.effects = effects;
         // The partitions are counted over for it: not at every turn.
-        if let Some(cluster) =
-            self.cluster.as_ref().filter(|_| self.load_posted + LOAD_EVERY_MS <= now.mono_ms)
-        {
+        if self.load_posted + LOAD_EVERY_MS <= now.mono_ms {
             self.load_posted = now.mono_ms;
             let (loaded, in_flight) = (self.engine.in_memory(), self.engine.unsettled() as u64);
             let sessions = self.sessions.count();
-            cluster.board.load(BrokerLoad { sessions, loaded, in_flight });
-        }
-    }
-
-    fn advance_stop(&mut self) {
-        match self.phase.next(Instant::now(), self.engine.unsettled()) {
-            None => {}
-            Some(Step::Drain) => {
-                tracing::warn!("nobody has taken the partitions over in time, stopping without");
-                self.begin_drain();
-                self.tick_and_flush();
-            }
-            Some(Step::Release { unsettled }) => {
-                if unsettled > 0 {
-                    tracing::warn!(
-                        unsettled,
-                        "handlers are still at work after the drain timeout, giving up the wait"
-                    );
-                }
-                self.phase = Phase::Releasing { until: Instant::now() + RELEASE_TIMEOUT };
-                self.handle(Input::Release);
-                self.tick_and_flush();
-            }
-            Some(Step::End) => {
-                tracing::warn!("the store did not take the partitions back in time, stopping without");
-                self.phase = Phase::Released;
-            }
+            self.membership.board.load(BrokerLoad { sessions, loaded, in_flight });
         }
     }
 
@@ -512,9 +360,7 @@ impl Shell {
                 if let Some(since) = self.giving_up.remove(&partition) {
                     self.counters.released_after(since.elapsed());
                 }
-                if let Some(cluster) = &self.cluster {
-                    cluster.board.lost(partition);
-                }
+                self.membership.board.lost(partition);
             }
             Effect::Released => self.phase = Phase::Released,
         }
@@ -525,23 +371,5 @@ impl Shell {
             self.complete(status);
         }
         self.sessions.send(session, message);
-    }
-
-    /// An answer to a question of the broker itself.
-    fn answer_own(&mut self, message: ServerMessage) {
-        if let ServerMessage::Answer { corr, answer: QueryAnswer::Status(mut status) } = message {
-            self.complete(&mut status);
-            if let Some(to) = self.questions.remove(&corr) {
-                // Whoever asked may have gone.
-                let _ = to.send(status);
-            }
-        }
-    }
-
-    fn complete(&self, status: &mut Status) {
-        status.sessions = self.sessions.count();
-        let stored = self.store.counters().into_iter().map(|(name, n)| (name.to_owned(), n));
-        status.counters.extend(stored);
-        self.counters.merge_into(&mut status.counters);
     }
 }

@@ -165,7 +165,7 @@ impl Client {
     pub async fn schedule_all(&self, schedules: Vec<Schedule>) -> Vec<Result<Scheduled, ScheduleError>> {
         let mut slots = Vec::with_capacity(schedules.len());
         let mut ops = Vec::with_capacity(schedules.len());
-        let (now, mut spread) = (self.now(), self.shared().spread(schedules.len()));
+        let (now, mut spread) = (self.now(), self.shared().spreader.spread(schedules.len()));
         for schedule in schedules {
             slots.push(match schedule.resolve(now, |dest, key, due| spread.id(dest, key, due, now)) {
                 Ok((timer, policy)) => {
@@ -327,7 +327,7 @@ impl Client {
     }
 
     fn resolve(&self, schedule: Schedule) -> Result<(Timer, KeyPolicy), ScheduleError> {
-        let (now, mut spread) = (self.now(), self.shared().spread(1));
+        let (now, mut spread) = (self.now(), self.shared().spreader.spread(1));
         Ok(schedule.resolve(now, |dest, key, due| spread.id(dest, key, due, now))?)
     }
 

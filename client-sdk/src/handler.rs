@@ -19,11 +19,12 @@ use mtimer_types::{Destination, HandlerOutcome, Mode, TimerId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::counters::count;
 use crate::dedupe::Dedupe;
 use crate::inbox::{Arrived, Inbox};
 use crate::line::{Fate, Line};
 use crate::settling::PendingSettlement;
-use crate::shared::{Shared, count};
+use crate::shared::Shared;
 use crate::{Callback, Outcome};
 
 /// Outcomes handed over together at most, and for how long the first of them waits for the others.

@@ -128,6 +128,7 @@ mod callback;
 mod client;
 mod clock;
 mod cluster;
+mod counters;
 mod dead;
 mod dedupe;
 mod error;
@@ -151,6 +152,7 @@ mod sending;
 mod session;
 mod settling;
 mod shared;
+mod spread;
 mod sync;
 mod tls;
 

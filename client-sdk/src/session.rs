@@ -20,13 +20,14 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::counters::count;
 use crate::error::LinkError;
 use crate::inbox::Arrived;
 use crate::line::Line;
 use crate::link::Connection;
 use crate::registering::Taken;
 use crate::router::Outgoing;
-use crate::shared::{Shared, count};
+use crate::shared::Shared;
 use crate::sync::Locked;
 
 /// Heartbeats in which the other side is to be heard.

@@ -1,29 +1,27 @@
 //! What the client's handles and tasks share.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mtimer_protocol::{ErrorCode, SettleRefusal, Topology, Welcome};
-use mtimer_types::{Cohorts, Destination, Epoch, Key, PartitionId, Time, TimerId};
+use mtimer_types::{Epoch, TimerId};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::answer::{Info, Stats};
+use crate::answer::Info;
 use crate::clock::Clock;
+use crate::counters::{Counters, count};
 use crate::line::Line;
 use crate::link::Connection;
 use crate::router::{Losses, Router};
 use crate::settling::PendingSettlement;
+use crate::spread::Spreader;
 use crate::sync::Locked;
 use crate::{ClientBuilder, CloseError, RegisterError};
 
-/// Schedules in a row that go to the same partition: a batch of the broker, which files them in the
-/// order of their due times, so that neighbours share what is written.
-const PARTITION_RUN: u64 = 512;
 /// How often deadlines are looked at while something waits.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -51,80 +49,7 @@ pub(crate) struct Shared {
     pub(crate) capacity: u32,
     pub(crate) busy: Notify,
     closing: tokio::sync::Mutex<()>,
-    partition: AtomicU64,
-    /// The partitions whose owners are connected.
-    reachable: Mutex<Arc<[PartitionId]>>,
-    cohorts: Cohorts,
-}
-
-/// See [`Stats`].
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) connections: AtomicU64,
-    pub(crate) repeated: AtomicU64,
-    pub(crate) retried: AtomicU64,
-    pub(crate) received: AtomicU64,
-    pub(crate) stale: AtomicU64,
-    pub(crate) dropped: AtomicU64,
-    pub(crate) deduplicated: AtomicU64,
-    pub(crate) panics: AtomicU64,
-    pub(crate) settled: AtomicU64,
-    pub(crate) settle_refused: AtomicU64,
-}
-
-/// Adds to a counter.
-pub(crate) fn count(counter: &AtomicU64, n: u64) {
-    if n > 0 {
-        counter.fetch_add(n, Ordering::Relaxed);
-    }
-}
-
-impl Counters {
-    pub(crate) fn stats(&self) -> Stats {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Stats {
-            connections: read(&self.connections),
-            repeated: read(&self.repeated),
-            retried: read(&self.retried),
-            received: read(&self.received),
-            stale: read(&self.stale),
-            dropped: read(&self.dropped),
-            deduplicated: read(&self.deduplicated),
-            panics: read(&self.panics),
-            settled: read(&self.settled),
-            settle_refused: read(&self.settle_refused),
-        }
-    }
-}
-
-/// Spreads new timers over the partitions, and their slots.
-pub(crate) struct Spread<'a> {
-    next: u64,
-    reachable: Arc<[PartitionId]>,
-    partitions: u16,
-    cohorts: &'a Cohorts,
-}
-
-impl Spread<'_> {
-    /// The id of the next one, born at `now`.
-    pub(crate) fn id(&mut self, dest: &Destination, key: Option<&Key>, due: Time, now: Time) -> TimerId {
-        let partition = self.partition(dest, key);
-        self.cohorts.assign(TimerId::new(due, now, partition, rand::random()))
-    }
-
-    /// Where it goes: by its key, or where the ones before it went, among those whose owner is
-    /// connected.
-    fn partition(&mut self, dest: &Destination, key: Option<&Key>) -> PartitionId {
-        if let Some(key) = key {
-            return PartitionId::of_key(dest, key, self.partitions);
-        }
-        let run = self.next / PARTITION_RUN;
-        self.next += 1;
-        match self.reachable.len() as u64 {
-            0 => PartitionId((run % u64::from(self.partitions)) as u16),
-            n => self.reachable[(run % n) as usize],
-        }
-    }
+    pub(crate) spreader: Spreader,
 }
 
 impl Shared {
@@ -148,9 +73,7 @@ impl Shared {
             capacity,
             busy: Notify::new(),
             closing: tokio::sync::Mutex::new(()),
-            partition: AtomicU64::new(u64::from(rand::random::<u16>()) * PARTITION_RUN),
-            reachable: Mutex::new(Arc::default()),
-            cohorts: Cohorts::new(rand::random()),
+            spreader: Spreader::new(welcome.partitions),
         }
     }
 
@@ -174,16 +97,6 @@ impl Shared {
             router.wake_all();
         }
         Ok(result)
-    }
-
-    /// Where so many new timers go.
-    pub(crate) fn spread(&self, timers: usize) -> Spread<'_> {
-        Spread {
-            next: self.partition.fetch_add(timers as u64, Ordering::Relaxed),
-            reachable: Arc::clone(&self.reachable.locked()),
-            partitions: self.partitions,
-            cohorts: &self.cohorts,
-        }
     }
 
     /// A connection is there.
@@ -234,7 +147,7 @@ impl Shared {
     fn changed(&self, losses: Losses) {
         count(&self.counters.settle_refused, losses.pointless);
         count(&self.counters.dropped, losses.dropped);
-        *self.reachable.locked() = self.router.locked().reachable().into();
+        self.spreader.set_reachable(self.router.locked().reachable());
         self.progress.notify_waiters();
         self.tick();
     }

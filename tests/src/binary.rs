@@ -15,18 +15,12 @@ pub fn mtimer() -> &'static Path {
     })
 }
 
-/// The path of an `mtimer` that can be broken on purpose: the feature `sabotage`, in a target
-/// folder of its own.
-pub(crate) fn breakable() -> &'static Path {
-    static FOUND: OnceLock<PathBuf> = OnceLock::new();
-    FOUND.get_or_init(|| {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
-        let exe = std::env::current_exe().expect("the test's own path");
-        // target/<profile>/deps/<test>
-        let target = exe.ancestors().nth(3).expect("a target folder").join("sabotage");
-        cargo_build(sources, &target, "dev", &["--bin", "mtimer", "--features", "sabotage"]);
-        target.join("debug/mtimer")
-    })
+/// The path of the broker that can be broken on purpose (`tests/src/bin/broken-broker`). Cargo
+/// builds it with the tests.
+pub(crate) fn breakable() -> PathBuf {
+    let exe = std::env::current_exe().expect("the test's own path");
+    // target/<profile>/deps/<test>
+    exe.ancestors().nth(2).expect("a target folder").join("broken-broker")
 }
 
 fn build_if_needed() -> PathBuf {
@@ -50,15 +44,14 @@ fn build(workspace: &Path, folder: &Path) {
         Some("debug") | None => "dev",
         Some(other) => other,
     };
-    cargo_build(workspace, folder.parent().expect("a target folder"), profile, &[]);
+    cargo_build(workspace, folder.parent().expect("a target folder"), profile);
 }
 
-fn cargo_build(workspace: &Path, target: &Path, profile: &str, more: &[&str]) {
+fn cargo_build(workspace: &Path, target: &Path, profile: &str) {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .args(["build", "--quiet", "-p", "mtimer", "--profile", profile, "--target-dir"])
         .arg(target)
-        .args(more)
         .current_dir(workspace)
         .status()
         .expect("cargo runs");

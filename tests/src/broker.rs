@@ -21,7 +21,7 @@ const START_WITHIN: Duration = Duration::from_secs(60);
 /// The exit code of a broker whose address is taken.
 const LISTEN: i32 = 14;
 
-/// What is broken on purpose in a broker that can be broken (see `crates/cli/src/sabotage.rs`).
+/// What is broken on purpose in a broker that can be broken (see `tests/src/bin/broken-broker`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sabotage {
     /// Nothing: it is to behave like any other.
@@ -35,13 +35,13 @@ pub enum Sabotage {
 }
 
 impl Sabotage {
-    /// As `MTIMER_SABOTAGE` has it.
-    fn value(self) -> Option<&'static str> {
+    /// As the program's first argument has it.
+    fn argument(self) -> &'static str {
         match self {
-            Self::Nothing => None,
-            Self::Fence => Some("fence"),
-            Self::Claim => Some("claim"),
-            Self::EarlyOk => Some("early-ok"),
+            Self::Nothing => "nothing",
+            Self::Fence => "fence",
+            Self::Claim => "claim",
+            Self::EarlyOk => "early-ok",
         }
     }
 }
@@ -82,7 +82,7 @@ impl Launch {
         }
     }
 
-    /// A binary that can be broken on purpose (built now if need be), and what is broken in it.
+    /// The program that can be broken on purpose, on Redis, and what is broken in it.
     pub fn breakable(mut self, sabotage: Sabotage) -> Self {
         self.sabotage = Some(sabotage);
         self
@@ -262,9 +262,20 @@ impl Broker {
 
 /// Starts a process and waits for its first line; the exit code and the log if it ends before that.
 fn run(launch: &Launch, addr: SocketAddr) -> Result<(Process, Value), (Option<i32>, String)> {
-    let binary = if launch.sabotage.is_some() { breakable() } else { mtimer() };
-    let mut command = Place::command(launch.place.as_ref(), binary);
-    command.args(["broker", "--json", "--listen", &addr.to_string()]).args(&launch.store).args(&launch.flags);
+    let place = launch.place.as_ref();
+    let mut command = match launch.sabotage {
+        Some(sabotage) => {
+            let mut command = Place::command(place, breakable());
+            command.arg(sabotage.argument());
+            command
+        }
+        None => {
+            let mut command = Place::command(place, mtimer());
+            command.arg("broker");
+            command
+        }
+    };
+    command.args(["--json", "--listen", &addr.to_string()]).args(&launch.store).args(&launch.flags);
     if !addr.ip().is_loopback() {
         // A network of the test's own.
         command.arg("--insecure");
@@ -278,9 +289,6 @@ fn run(launch: &Launch, addr: SocketAddr) -> Result<(Process, Value), (Option<i3
     // Many brokers run at the same time; a test that wants metrics says where.
     command.env("MTIMER_HTTP", "off");
     command.envs(launch.env.iter().cloned());
-    if let Some(value) = launch.sabotage.and_then(Sabotage::value) {
-        command.env("MTIMER_SABOTAGE", value);
-    }
     let advertised = launch.flags.iter().skip_while(|flag| *flag != "--advertise").nth(1).cloned();
     let name = advertised.unwrap_or_else(|| addr.to_string());
     let journal = launch.journal.clone();

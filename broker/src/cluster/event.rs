@@ -13,11 +13,14 @@ use crate::outbox::Outbox;
 pub(crate) enum Order {
     /// A newer topology than before: clients are told.
     Adopt(Arc<Topology>),
+    /// What this broker is to own by the newest assignment. It has joined once it is a member and
+    /// owns all of that.
+    Share { partitions: Vec<PartitionId>, is_member: bool },
     /// Acquire a partition under this assignment.
     Own { partition: PartitionId, term: Term, version: u64 },
     /// Give a partition up in good order, or stop acquiring it.
     Disown(PartitionId),
-    /// After [`Board::stop`](super::Board::stop): everything is given up that somebody else can
+    /// After [`Board::stop`](super::board::Board::stop): everything is given up that somebody else can
     /// take.
     Left,
     /// The cluster will not have this broker; why.

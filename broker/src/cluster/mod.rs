@@ -1,29 +1,32 @@
-//! This broker among others: the shell around [`mtimer_core::cluster::Node`].
+//! This broker among others, or alone: who gives it partitions.
 //!
-//! Purpose: one task that hands the node what happens (lease answers, heartbeats, the link to the
-//! leader, what is owned) and carries out what it decides. The engine's task gets [`Order`]s from
-//! here and says on the [`Board`] what it owns.
+//! Purpose: one task that gives the engine's task [`Order`]s and reads on the [`Board`](board::Board) what it
+//! owns. On a store that brokers share it is the shell around [`mtimer_core::cluster::Node`], which
+//! hands the node what happens (lease answers, heartbeats, the link to the leader, what is owned)
+//! and carries out what it decides (`task`). On any other store the broker is a cluster of one
+//! (`solo`).
 //! Invariant: neither task ever waits for the other's decisions: orders are queued and bounded by
 //! the number of partitions, the board is a state and not a queue. Nothing decided here can break a
 //! promise of the contract: the truth about a partition is its owner record in the store.
 //! Not in here: who leads and who owns what (the node), how a partition is given up (the engine).
 
-mod acquire;
 mod board;
 mod event;
 mod link;
+mod solo;
+mod start;
 mod taken;
 mod task;
 
 use mtimer_types::limits;
 
-pub(crate) use self::acquire::{Assigned, Assignment};
-pub(crate) use self::board::Board;
 pub(crate) use self::event::{Order, PeerEvent, PeerWhat};
-pub(crate) use self::taken::{Answers, Identity, claim, who_answers};
-pub(crate) use self::task::{ClusterTask, Parts};
+pub(crate) use self::start::{Begun, Ground, Joining, Membership, begin_alone, begin_among_others};
+pub(crate) use self::taken::{Answers, Identity, who_answers};
 
 /// Orders that may wait for the engine's task: every partition twice.
-pub(crate) const ORDERS: usize = 2 * limits::MAX_PARTITIONS as usize;
+const ORDERS: usize = 2 * limits::MAX_PARTITIONS as usize;
 /// Messages of peers that may wait for the cluster's task.
-pub(crate) const PEER_EVENTS: usize = 1_024;
+const PEER_EVENTS: usize = 1_024;
+/// Name and version of this software, as other brokers see them.
+pub(crate) const SOFTWARE: &str = concat!("mtimer/", env!("CARGO_PKG_VERSION"));

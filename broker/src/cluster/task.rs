@@ -33,6 +33,8 @@ const RESIGN: Duration = Duration::from_secs(1);
 /// What the task is made of.
 pub(crate) struct Parts {
     pub(crate) node: Node,
+    /// This broker's address in the topology.
+    pub(crate) address: String,
     pub(crate) store: Arc<dyn Coordination>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) board: Arc<Board>,
@@ -159,6 +161,7 @@ impl ClusterTask {
             self.tell(NodeInput::Load(now.load));
         }
         if now.stop && !before.stop {
+            tracing::info!("stopping: others take the partitions over");
             self.tell(NodeInput::Stop);
         }
     }
@@ -258,7 +261,11 @@ impl ClusterTask {
                     "topology"
                 );
                 self.parts.topology.send_replace(Some(topology.clone()));
-                Order::Adopt(topology)
+                let share = self.share(&topology);
+                if self.parts.orders.send(Order::Adopt(topology)).await.is_err() {
+                    return false;
+                }
+                share
             }
             NodeEffect::Own { partition, term, version } => Order::Own { partition, term, version },
             NodeEffect::Disown(partition) => Order::Disown(partition),
@@ -270,6 +277,15 @@ impl ClusterTask {
             }
         };
         self.parts.orders.send(order).await.is_ok()
+    }
+
+    /// What this broker is to own by a topology.
+    fn share(&self, topology: &Topology) -> Order {
+        let own = &self.parts.address;
+        Order::Share {
+            partitions: topology.partitions_of(own).collect(),
+            is_member: topology.brokers.iter().any(|b| b.address == *own),
+        }
     }
 
     /// What concerns the engine's task not.

@@ -9,8 +9,7 @@ use mtimer_types::{Destination, Target, Term, Time};
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::acquire::Outage;
-use crate::counters::Counters;
+use crate::acquire::{Policy, Superseded};
 
 const P: PartitionId = PartitionId(0);
 
@@ -94,19 +93,18 @@ impl Lane for Fake {
     }
 }
 
-async fn lanes() -> Lanes {
-    let store = Arc::new(MemoryStore::new(1));
-    let acquirer = Acquirer::start(store, Arc::new(Outage::default()), Arc::new(Counters::default())).await;
-    Lanes::new(AcquireMode::Alone(Arc::new(acquirer.unwrap())))
+fn lanes() -> Lanes {
+    assigned_lanes().0
 }
 
-/// In a cluster, and the store whose partitions are assigned.
+/// And the store whose partitions are assigned.
 fn assigned_lanes() -> (Lanes, MemoryStore) {
     let store = MemoryStore::new(1);
     let (_, topology) = watch::channel(None);
     let shared = Arc::new(store.clone());
-    let assigned = Assigned::new(shared, "a:1", topology, Duration::from_secs(1), Arc::default());
-    (Lanes::new(AcquireMode::Assigned(Arc::new(assigned))), store)
+    let policy = Policy { patience: Duration::from_secs(1), at_once: 8, superseded: Superseded::Wait };
+    let acquirer = Acquirer::new(shared, "a:1", topology, policy, Arc::default(), Arc::default());
+    (Lanes::new(Arc::new(acquirer)), store)
 }
 
 async fn acquired(lanes: &mut Lanes) -> Acquired {
@@ -131,7 +129,7 @@ fn answers(lanes: &mut Lanes) -> Vec<u64> {
 
 #[tokio::test]
 async fn answers_are_given_out_in_the_order_of_the_calls() {
-    let mut lanes = lanes().await;
+    let mut lanes = lanes();
     let (lane, inputs) = Fake::begin(&mut lanes, 1);
     assert!(matches!(inputs[..], [Input::Acquired { epoch: Epoch(1), .. }]));
     (0..4).for_each(|_| lanes.call(P, Call::Census));
@@ -147,7 +145,7 @@ async fn answers_are_given_out_in_the_order_of_the_calls() {
 
 #[tokio::test]
 async fn answers_of_an_earlier_ownership_have_nobody_left() {
-    let mut lanes = lanes().await;
+    let mut lanes = lanes();
     let (first, _) = Fake::begin(&mut lanes, 1);
     lanes.call(P, Call::Census);
     lanes.end(P, &LaneError::Closed, true);
@@ -162,17 +160,21 @@ async fn answers_of_an_earlier_ownership_have_nobody_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lane_that_closed_by_itself_is_acquired_anew() {
-    let mut lanes = lanes().await;
-    Fake::begin(&mut lanes, 1);
+async fn a_lane_that_closed_by_itself_is_acquired_when_it_is_assigned_again() {
+    let mut lanes = lanes();
+    lanes.own(P, (Term(1), 1));
+    let first = acquired(&mut lanes).await;
+    let ours = first.epoch;
+    lanes.begin(P, first);
     lanes.end(P, &LaneError::Closed, false);
-    let anew = tokio::time::timeout(STABLE, lanes.next()).await;
-    assert!(matches!(anew, Ok(LaneEvent::Acquired(P, _))));
+    assert!(!lanes.owns(P) && lanes.is_wanted(P));
+    lanes.own(P, (Term(1), 1));
+    assert!(acquired(&mut lanes).await.epoch > ours);
 }
 
 #[tokio::test]
 async fn an_ended_lane_says_so_in_place_of_an_answer() {
-    let mut lanes = lanes().await;
+    let mut lanes = lanes();
     let (_lane, _) = Fake::begin(&mut lanes, 1);
     lanes.call(P, Call::Apply(Batch { now: Time::ZERO, claim: None, ops: Vec::new() }));
     assert!(matches!(lanes.next().await, LaneEvent::Answered));
@@ -184,7 +186,7 @@ async fn an_ended_lane_says_so_in_place_of_an_answer() {
 
 #[tokio::test]
 async fn health_is_told_as_it_changes() {
-    let mut lanes = lanes().await;
+    let mut lanes = lanes();
     let (lane, _) = Fake::begin(&mut lanes, 1);
     for health in [Health::Down("no route".into()), Health::Up, Health::Ended(LaneError::Closed)] {
         lane.health.send_replace(health.clone());
@@ -196,7 +198,7 @@ async fn health_is_told_as_it_changes() {
 
 #[tokio::test]
 async fn a_store_that_is_away_from_the_beginning_is_told() {
-    let mut lanes = lanes().await;
+    let mut lanes = lanes();
     let away = Health::Down("no route".into());
     let (_lane, inputs) = Fake::begin_with(&mut lanes, 1, away.clone());
     let [Input::Acquired { .. }, Input::Health { partition: P, health }] = &inputs[..] else {
@@ -207,7 +209,7 @@ async fn a_store_that_is_away_from_the_beginning_is_told() {
 
 #[tokio::test]
 async fn a_lane_whose_task_is_gone_without_a_word_has_ended() {
-    let mut lanes = lanes().await;
+    let mut lanes = lanes();
     let (health, receiver) = watch::channel(Health::Up);
     Fake::begin(&mut lanes, 2);
     // Of the present ownership, and of one that is over.
@@ -219,46 +221,21 @@ async fn a_lane_whose_task_is_gone_without_a_word_has_ended() {
     assert!(lanes.next().now_or_never().is_none());
 }
 
-#[tokio::test(start_paused = true)]
-async fn partitions_that_are_lost_soon_are_acquired_anew_more_and_more_slowly() {
-    let mut lanes = lanes().await;
-    Fake::begin(&mut lanes, 1);
-    let mut pauses = Vec::new();
-    for _ in 0..4 {
-        let ended = tokio::time::Instant::now();
-        lanes.end(P, &LaneError::Broken("damaged".into()), false);
-        let LaneEvent::Acquired(P, acquired) = lanes.next().await else { panic!("not acquired") };
-        pauses.push(ended.elapsed().as_millis());
-        lanes.begin(P, acquired);
-    }
-    assert!(pauses[0] < 10 && pauses[1] >= 250 && pauses[2] >= 500 && pauses[3] >= 1_000, "{pauses:?}");
-    tokio::time::advance(STABLE).await;
-    let ended = tokio::time::Instant::now();
-    lanes.end(P, &LaneError::RolledBack(P), false);
-    assert!(matches!(lanes.next().await, LaneEvent::Acquired(..)));
-    assert!(ended.elapsed().as_millis() < 10, "what was owned long enough is acquired anew at once");
-}
-
-#[tokio::test]
-async fn without_a_cluster_every_partition_is_wanted_and_none_is_assigned() {
-    let mut lanes = lanes().await;
-    assert!(lanes.is_wanted(P));
-    lanes.own(P, (Term(1), 1));
-    assert!(lanes.wanted.is_empty() && lanes.acquiring.is_empty());
-}
+/// Longer than anything pauses.
+const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test(start_paused = true)]
 async fn an_assigned_partition_is_acquired_once_however_often_it_is_assigned() {
     let (mut lanes, _) = assigned_lanes();
     assert!(!lanes.is_wanted(P) && !lanes.owns(P));
     (1..4).for_each(|version| lanes.own(P, (Term(1), version)));
-    assert_eq!(lanes.acquiring.len(), 1);
+    assert_eq!(lanes.acquisitions.under_way(), 1);
     let acquired = acquired(&mut lanes).await;
     assert!(lanes.is_wanted(P));
     lanes.begin(P, acquired);
     assert!(lanes.owns(P));
     lanes.own(P, (Term(1), 4));
-    assert!(lanes.acquiring.is_empty(), "it is owned already");
+    assert!(lanes.acquisitions.under_way() == 0, "it is owned already");
 }
 
 #[tokio::test(start_paused = true)]
@@ -267,8 +244,8 @@ async fn an_assignment_that_is_withdrawn_in_time_acquires_nothing() {
     lanes.own(P, (Term(1), 1));
     assert!(!lanes.withdraw(P), "it is not owned");
     assert!(lanes.next().now_or_never().is_none() && !lanes.is_wanted(P));
-    let next = tokio::time::timeout(STABLE, lanes.next()).await;
-    assert!(next.is_err() && lanes.wanted.is_empty());
+    let next = tokio::time::timeout(LONG, lanes.next()).await;
+    assert!(next.is_err() && lanes.acquisitions.is_empty());
     assert_eq!(store.owner(P).await.unwrap().epoch, Epoch(0));
 }
 
@@ -280,7 +257,7 @@ async fn an_assignment_that_comes_back_while_it_is_withdrawn_is_acquired() {
     // The task looks, sees no assignment and ends; nobody has taken note of that yet.
     tokio::task::yield_now().await;
     lanes.own(P, (Term(1), 2));
-    assert_eq!(lanes.acquiring.len(), 1);
+    assert_eq!(lanes.acquisitions.under_way(), 1);
     acquired(&mut lanes).await;
     assert!(lanes.is_wanted(P));
 }
@@ -304,7 +281,7 @@ async fn an_acquisition_that_may_have_been_carried_out_is_seen_to_its_end() {
     assert!(!lanes.is_wanted(P), "it is to be given up in good order");
     lanes.begin(P, acquired);
     assert!(lanes.withdraw(P), "it is owned");
-    assert!(lanes.wanted.is_empty());
+    assert!(lanes.acquisitions.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -316,7 +293,7 @@ async fn in_a_cluster_the_leader_decides_what_follows_an_ownership() {
     lanes.begin(P, acquired);
     let fenced = LaneError::Fenced { partition: P, stored: Epoch(9), ours };
     lanes.end(P, &fenced, false);
-    assert!(!lanes.owns(P) && lanes.acquiring.is_empty());
+    assert!(!lanes.owns(P) && lanes.acquisitions.under_way() == 0);
     lanes.own(P, (Term(1), 2));
-    assert_eq!(lanes.acquiring.len(), 1);
+    assert_eq!(lanes.acquisitions.under_way(), 1);
 }

@@ -155,8 +155,7 @@ impl Scrape {
     }
 
     fn cluster(&self, out: &mut Writer<'_>) -> fmt::Result {
-        let leads = self.shell.leads || !self.observed.clustered;
-        out.one(&m::LEADER, u64::from(leads))?;
+        out.one(&m::LEADER, u64::from(self.shell.leads))?;
         out.one(&m::TERM, self.shell.term)?;
         let events = self.shell.node.iter().map(|(name, n)| (name.trim_end_matches("_total"), *n));
         out.by(&m::CLUSTER_EVENTS, "event", events)

@@ -25,12 +25,11 @@ mod man;
 mod moment;
 mod output;
 mod ping;
+mod printer;
 mod progress;
 mod query;
 mod redis;
 mod repair;
-#[cfg(feature = "sabotage")]
-mod sabotage;
 mod schedule;
 mod settings;
 mod signals;

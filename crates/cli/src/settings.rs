@@ -14,8 +14,6 @@ pub(crate) fn read(flags: PartialConfig, file: Option<&Path>) -> Result<Config, 
     // Commands that `listen --exec` runs may start a broker: what describes their callback is no
     // setting.
     let ours = |name: &str| name == "MTIMER_LOG" || CHILD_VARIABLES.contains(&name);
-    #[cfg(feature = "sabotage")]
-    let ours = |name: &str| ours(name) || name == super::sabotage::VARIABLE;
     // A variable that is not UTF-8 is none of ours either.
     let vars = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

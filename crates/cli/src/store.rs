@@ -30,19 +30,6 @@ impl Opened {
         cluster: &str,
         patience: Option<Duration>,
     ) -> Result<Self, Failure> {
-        #[cfg(feature = "sabotage")]
-        if let Some(sabotage) = super::sabotage::Sabotage::begin()? {
-            let Self { store, embedded } = Self::open_kind(config, cluster, patience).await?;
-            return Ok(Self { store: sabotage.wrap(store), embedded });
-        }
-        Self::open_kind(config, cluster, patience).await
-    }
-
-    async fn open_kind(
-        config: &StoreConfig,
-        cluster: &str,
-        patience: Option<Duration>,
-    ) -> Result<Self, Failure> {
         match config {
             StoreConfig::Embedded { data, sync, partitions } => {
                 let (data, sync, partitions) = (data.clone(), *sync, *partitions);

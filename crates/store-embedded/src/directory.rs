@@ -10,103 +10,17 @@
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use mtimer_types::limits;
-use xxhash_rust::xxh3::xxh3_64;
 
+use crate::marker::{MARKER, check_marker, read_marker, temporary_name, write_marker};
+use crate::open_error::{OpenError, io_error};
 use crate::{check, group};
 
 const LOCK: &str = "mtimer.lock";
-const MARKER: &str = "mtimer-store";
 const DATABASE: &str = "db";
-const TITLE: &str = "mtimer embedded store";
-/// The only format that is read. A change of what is stored needs another one.
-const FORMAT: u32 = 3;
-const CHECK: &str = "check ";
-
-/// Why a data directory could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Another process (or another store in this one) has it open.
-    #[error(
-        "the data directory {path} is in use by another mtimer process: stop that one or choose another directory"
-    )]
-    Locked {
-        /// Which directory.
-        path: PathBuf,
-    },
-    /// It was made for another number of partitions.
-    #[error(
-        "the data directory {path} has {stored} partitions, asked for were {given}: \
-         set the partition count to {stored} or choose another directory"
-    )]
-    Partitions {
-        /// Which directory.
-        path: PathBuf,
-        /// It has so many.
-        stored: u16,
-        /// Asked for.
-        given: u16,
-    },
-    /// No cluster has that many partitions.
-    #[error("{given} partitions were asked for, allowed are 1 to {max}")]
-    PartitionCount {
-        /// Asked for.
-        given: u16,
-        /// Most.
-        max: u16,
-    },
-    /// Something else lives there.
-    #[error("the directory {path} is not empty and not an mtimer data directory: choose another one")]
-    Foreign {
-        /// Which directory.
-        path: PathBuf,
-    },
-    /// Written by another version of mtimer.
-    #[error(
-        "the data directory {path} has format {stored}, this version reads only format {ours} and converts no other: \
-         use the version that wrote it, or start with an empty directory"
-    )]
-    Format {
-        /// Which directory.
-        path: PathBuf,
-        /// Its format.
-        stored: u32,
-        /// Ours.
-        ours: u32,
-    },
-    /// It is an mtimer data directory, but what is in it cannot be read.
-    #[error(
-        "the data directory {path} is damaged: {what}. Nothing was changed. See what can be kept with \
-         `mtimer repair --data {path} --dry-run`, or restore it from a backup"
-    )]
-    Damaged {
-        /// Which directory.
-        path: PathBuf,
-        /// What is wrong.
-        what: String,
-    },
-    /// It is damaged where a repair can keep nothing.
-    #[error("the data directory {path} is damaged beyond repair: {what}. Restore it from a backup")]
-    Unrepairable {
-        /// Which directory.
-        path: PathBuf,
-        /// What is wrong.
-        what: String,
-    },
-    /// The operating system refused.
-    #[error("cannot {what} {path}: {source}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// On which path.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-}
 
 /// A data directory that is ours alone.
 pub(crate) struct Directory {
@@ -157,11 +71,6 @@ impl Directory {
     }
 }
 
-fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
-    let path = path.to_owned();
-    move |source| OpenError::Io { what, path, source }
-}
-
 /// Whether there is nothing in the directory but what opening leaves behind.
 fn is_empty(path: &Path) -> Result<bool, OpenError> {
     let leftovers = [LOCK, &temporary_name()];
@@ -187,65 +96,6 @@ fn lock(path: &Path) -> Result<File, OpenError> {
         Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: path.to_owned() }),
         Err(TryLockError::Error(source)) => Err(io_error("lock", &file)(source)),
     }
-}
-
-/// Refuses a directory of another format or another number of partitions.
-fn check_marker(path: &Path, marker: &Path, partitions: u16) -> Result<(), OpenError> {
-    let stored = read_marker(path, marker)?;
-    if stored != partitions {
-        return Err(OpenError::Partitions { path: path.to_owned(), stored, given: partitions });
-    }
-    Ok(())
-}
-
-/// The directory's partition count, if the directory has the format that is read.
-fn read_marker(path: &Path, marker: &Path) -> Result<u16, OpenError> {
-    let damaged = || OpenError::Damaged {
-        path: path.to_owned(),
-        what: format!("{MARKER} at offset 0: it does not say its format and partition count"),
-    };
-    let bytes = std::fs::read(marker).map_err(io_error("read", marker))?;
-    let text = String::from_utf8(bytes).map_err(|_| damaged())?;
-    let (text, checksum) = match text.rsplit_once(CHECK) {
-        Some((text, checksum)) => (text, Some(checksum)),
-        None => (&text[..], None),
-    };
-    let mut lines = text.lines();
-    if lines.next() != Some(TITLE) || checksum.is_some_and(|checksum| checksum != checksum_of(text)) {
-        return Err(damaged());
-    }
-    let number = |line: Option<&str>, name: &str| line?.strip_prefix(name)?.trim().parse::<u32>().ok();
-    let format = number(lines.next(), "format").ok_or_else(damaged)?;
-    // Formats 1 and 2 have no checksum.
-    if format != FORMAT {
-        return Err(OpenError::Format { path: path.to_owned(), stored: format, ours: FORMAT });
-    }
-    if checksum.is_none() {
-        return Err(damaged());
-    }
-    number(lines.next(), "partitions").and_then(|n| u16::try_from(n).ok()).ok_or_else(damaged)
-}
-
-fn temporary_name() -> String {
-    format!("{MARKER}.new")
-}
-
-/// Writes the marker so that it is there whole or not at all.
-fn write_marker(path: &Path, marker: &Path, partitions: u16) -> Result<(), OpenError> {
-    let temporary = path.join(temporary_name());
-    let write = || {
-        let text = format!("{TITLE}\nformat {FORMAT}\npartitions {partitions}\n");
-        let mut file = File::create(&temporary)?;
-        write!(file, "{text}{CHECK}{}", checksum_of(&text))?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, marker)?;
-        File::open(path)?.sync_all()
-    };
-    write().map_err(io_error("write", marker))
-}
-
-fn checksum_of(text: &str) -> String {
-    format!("{:016x}\n", xxh3_64(text.as_bytes()))
 }
 
 /// Removes a database whose creation was cut off. The engine writes its version last, before
@@ -311,6 +161,7 @@ fn check_entries(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::marker::check_line;
 
     fn refusal(path: &Path, partitions: u16) -> String {
         Directory::open(path, partitions).err().map(|error| error.to_string()).unwrap_or_default()
@@ -362,7 +213,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let marker = dir.path().join(MARKER);
         let newer = "mtimer embedded store\nformat 9\npartitions 4\n";
-        let newer = format!("{newer}{CHECK}{}", checksum_of(newer));
+        let newer = format!("{newer}{}", check_line(newer));
         for (text, format) in [
             ("mtimer embedded store\nformat 1\npartitions 4\n", 1),
             ("mtimer embedded store\nformat 2\npartitions 4\n", 2),

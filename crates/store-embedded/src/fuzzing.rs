@@ -5,9 +5,10 @@ use mtimer_types::PartitionId;
 
 use crate::group::Group;
 use crate::layout::{
-    Position, Queue, decode_answer, decode_ended, encode_answer, encode_ended, fact_key, parse_fact_key,
-    parse_pending_key, parse_queue_order, pending_key, put_head, take_queue_head,
+    Position, Queue, fact_key, parse_fact_key, parse_pending_key, parse_queue_order, pending_key, put_head,
+    take_queue_head,
 };
+use crate::remembered::{decode_answer, decode_ended, encode_answer, encode_ended};
 
 /// Every key and value is read in each of the ways that the store reads it; what is read is written
 /// and read back.

@@ -15,9 +15,9 @@ use mtimer_types::{Destination, Time, TimerId};
 
 use crate::fault::Fault;
 use crate::layout::{
-    Position, Queue, Space, bucket_key, bucket_of, parse_pending_key, parse_queue_order, pending_key,
-    queue_key, take_queue_head,
+    Position, Queue, Space, parse_pending_key, parse_queue_order, pending_key, queue_key, take_queue_head,
 };
+use crate::remembered::{bucket_key, bucket_of};
 use crate::table::{View, read_row};
 
 /// Removals from pending after which the floor is looked for again: a scan costs about as much as

@@ -21,9 +21,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::check::{self, Checked};
 use crate::damage::Damage;
-use crate::directory::{Directory, OpenError};
+use crate::directory::Directory;
 use crate::fault::Fault;
 use crate::group::{self, Watermark};
+use crate::open_error::OpenError;
 use crate::tree::Tree;
 
 use self::copy::copy_database;

@@ -16,10 +16,12 @@ use crate::destinations::Destinations;
 use crate::fault::Fault;
 use crate::lane_shared::LaneShared;
 use crate::layout::{
-    Fact, Memory, Position, Queue, Space, app_key, bucket_of, decode_answer, decode_ended, encode_answer,
-    encode_ended, ended_key, fact_key, pending_key, put_head, take_queue_head,
+    Fact, Position, Queue, Space, app_key, fact_key, pending_key, put_head, take_queue_head,
 };
 use crate::partition::{ParkedCount, Partition};
+use crate::remembered::{
+    Memory, bucket_of, decode_answer, decode_ended, encode_answer, encode_ended, ended_key,
+};
 use crate::tree::Tree;
 
 /// What one call of a lane works on.

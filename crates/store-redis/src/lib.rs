@@ -18,8 +18,8 @@
 //!
 //! Beside them: `clients` (connections for other programs), `coordination` (the leader's lease) and
 //! `facts` (what is fixed of a cluster; terms and clocks), `password` (addresses to be shown). For
-//! tests: `simulation` (an owner on a simulated Redis), `test_support` (real servers), `sabotage`
-//! (a store that is broken on purpose).
+//! tests: `simulation` (an owner on a simulated Redis), `test_support` (real servers, and a
+//! store without its fence).
 //!
 //! Not in here: the wheel, sessions, retry policy, elections.
 
@@ -32,8 +32,6 @@ mod keyspace;
 mod options;
 mod partition;
 mod password;
-#[cfg(feature = "sabotage")]
-pub mod sabotage;
 #[cfg(test)]
 mod simulation;
 mod store;

@@ -1,8 +1,8 @@
 //! The suite can fail: brokers whose store applies what a former owner asks for do not pass the
 //! scene of a paused owner.
 //!
-//! Only in long rounds (`MTIMER_LONG=1`): it builds a binary of its own. The other ways to break a
-//! broker are shown by the crash test.
+//! Only in long rounds (`MTIMER_LONG=1`). The other ways to break a broker are shown by the crash
+//! test.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;

@@ -1,7 +1,7 @@
 //! The suite can fail: brokers that skip the claim, or answer before the store has, do not pass.
 //!
-//! Only in long rounds (`MTIMER_LONG=1`): it builds a binary of its own. A store without its fence
-//! is shown by the tests of clusters.
+//! Only in long rounds (`MTIMER_LONG=1`). A store without its fence is shown by the tests of
+//! clusters.
 
 use mtimer_tests::{Launch, Sabotage, Server, ServerOptions, long, mtimer};
 

@@ -96,6 +96,27 @@ struct Sent {
     answered_late: u64,
 }
 
+impl Sent {
+    /// Notes the answers to some timers, by number. Fails with the first that was refused.
+    fn note(
+        &mut self,
+        results: impl Iterator<Item = (u64, Result<Scheduled, ScheduleError>)>,
+        is_late: impl Fn(u64) -> u64,
+    ) -> Result<(), ScheduleError> {
+        let mut refused = Ok(());
+        for (n, result) in results {
+            match result {
+                Ok(_) => {
+                    self.stored += 1;
+                    self.answered_late += is_late(n);
+                }
+                Err(error) => refused = refused.and(Err(error)),
+            }
+        }
+        refused
+    }
+}
+
 /// Sends every timer at its time. No more after the first that is refused, or when told to stop;
 /// what was sent is waited for.
 async fn send(bed: &Bed, dest: &Destination, plan: &Plan, first: Time) -> Result<Sent, Failure> {
@@ -142,17 +163,9 @@ async fn send(bed: &Bed, dest: &Destination, plan: &Plan, first: Time) -> Result
                 let results: Vec<Result<Scheduled, ScheduleError>> = results;
                 let now = bed.client.now();
                 bar.inc(results.len() as u64);
-                for (n, result) in (begin..).zip(results) {
-                    match result {
-                        Ok(_) => {
-                            sent.stored += 1;
-                            sent.answered_late += is_late(n, now);
-                        }
-                        Err(error) => {
-                            end = next;
-                            failed = failed.or(Some(error));
-                        }
-                    }
+                if let Err(error) = sent.note((begin..).zip(results), |n| is_late(n, now)) {
+                    end = next;
+                    failed = failed.or(Some(error));
                 }
             }
         }

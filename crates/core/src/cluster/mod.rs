@@ -19,6 +19,7 @@ mod api;
 pub mod assignment;
 mod conduct;
 mod counters;
+mod election;
 mod follow;
 mod leader;
 mod lease;

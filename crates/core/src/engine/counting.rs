@@ -123,13 +123,13 @@ impl Engine {
             self.counting.current = Some(Count {
                 askers: std::mem::take(&mut self.counting.waiting),
                 began: now.mono_ms,
-                left: self.partitions.iter().flatten().map(|p| p.id).collect(),
+                left: self.partitions.iter().map(Partition::id).collect(),
                 asked: Vec::new(),
                 rows: Vec::new(),
             });
         }
         let Some(mut count) = self.counting.current.take() else { return };
-        let is_away = |p: Option<&mut Partition>| p.is_none_or(|p| p.down.is_some());
+        let is_away = |p: Option<&mut Partition>| p.is_none_or(|p| !p.is_up());
         let away: Vec<PartitionId> =
             count.asked.iter().copied().filter(|at| is_away(self.partition(*at))).collect();
         away.into_iter().for_each(|at| count.note(at, None));
@@ -222,9 +222,9 @@ impl Partition {
     /// What memory knows of it.
     fn view(&self) -> PartitionView {
         let mut view = PartitionView {
-            partition: self.id,
-            epoch: self.epoch,
-            reachable: self.down.is_none() && !self.release_out,
+            partition: self.id(),
+            epoch: self.epoch(),
+            reachable: self.is_up() && !self.is_releasing(),
             loaded: self.table.len() as u64,
             ..PartitionView::default()
         };

@@ -4,8 +4,9 @@ use mtimer_protocol::{Delivery, ServerMessage};
 use mtimer_store::{Answer, Op, Verdict};
 use mtimer_types::{Mode, Time, TimerId};
 
+use super::destination::Dest;
+use super::members::{DestIx, MemberRef};
 use super::purpose::OpCtx;
-use super::roster::{Dest, DestIx, MemberRef};
 use super::table::{Entry, Flight, State};
 use super::{Engine, Phase};
 use crate::api::{Counter, Effect, Now};
@@ -19,15 +20,14 @@ const FRAME_BYTES: usize = 1024 * 1024;
 impl Engine {
     /// Takes from the wheels what has come due, and passes on what is covered by a claim.
     pub(super) fn collect_due(&mut self, now: Now) {
-        for ix in 0..self.partitions.len() {
-            let Some(p) = self.partitions[ix].as_deref_mut() else { continue };
-            let here = p.down.is_none() && !p.leaving;
-            let able = self.phase == Phase::Running && here && p.is_fenced(now.mono_ms);
-            if able && !p.due.is_empty() {
-                let due = std::mem::take(&mut p.due);
+        for at in self.partitions.ids() {
+            let Some(p) = self.partitions.get_mut(at) else { continue };
+            let able = self.phase == Phase::Running && p.is_active() && p.is_fenced(now.mono_ms);
+            if able && !p.due().is_empty() {
+                let due = p.take_due();
                 due.into_iter().for_each(|id| self.make_ready(now, id, None));
             }
-            while let Some(p) = self.partitions[ix].as_deref_mut()
+            while let Some(p) = self.partitions.get_mut(at)
                 && let Some((fire, ids)) = p.table.take_due(now.time)
             {
                 // Of many timers of one millisecond each is out of the processor's reach again when
@@ -35,11 +35,11 @@ impl Engine {
                 for id in ids {
                     if able {
                         self.make_ready(now, id, Some(fire));
-                    } else if let Some(p) = self.partitions[ix].as_deref_mut()
+                    } else if let Some(p) = self.partitions.get_mut(at)
                         && let Some(e) = p.table.get_mut(id).filter(|e| e.is_waiting_for(fire))
                     {
                         e.state = State::Due;
-                        p.due.push(id);
+                        p.push_due(id);
                     }
                 }
             }
@@ -70,14 +70,14 @@ impl Engine {
             return self.bury_stopped(id);
         }
         if !p.may_send(fire, now.mono_ms) {
-            p.due.push(id);
+            p.push_due(id);
             return;
         }
-        if self.is_stuck(dest) || self.is_crowded(dest) {
+        if self.parks_new(dest) {
             return self.park(id);
         }
         self.set_state(id, State::Ready { since: now.mono_ms });
-        self.roster.dest_mut(dest).push_ready(id, deadline);
+        self.roster.dest_mut(dest).ready.push(id, deadline);
         self.roster.touch(dest);
     }
 
@@ -87,16 +87,16 @@ impl Engine {
         if self.phase != Phase::Running {
             return;
         }
-        let missed = |d: &Dest| d.next_deadline().is_some_and(|deadline| deadline < now.time);
+        let missed = |d: &Dest| d.ready.next_deadline().is_some_and(|deadline| deadline < now.time);
         let all: Vec<DestIx> = self.roster.dests().filter(|(_, d)| missed(d)).map(|(ix, _)| ix).collect();
         for dest in all {
-            while let Some(id) = self.roster.dest_mut(dest).pop_missed(now.time) {
+            while let Some(id) = self.roster.dest_mut(dest).ready.pop_missed(now.time) {
                 self.expire_one(id);
             }
             let partitions = &self.partitions;
-            self.roster.dest_mut(dest).compact_ready(|id| {
-                let p = partitions.get(usize::from(id.partition().0)).and_then(|p| p.as_deref());
-                p.and_then(|p| p.table.get(id)).is_some_and(|e| matches!(e.state, State::Ready { .. }))
+            self.roster.dest_mut(dest).ready.compact(|id| {
+                let entry = partitions.get(id.partition()).and_then(|p| p.table.get(id));
+                entry.is_some_and(|e| matches!(e.state, State::Ready { .. }))
             });
             self.roster.touch(dest);
         }
@@ -105,7 +105,7 @@ impl Engine {
     /// A ready timer has missed its deadline. (What its destination knew of the deadline is gone.)
     fn expire_one(&mut self, id: TimerId) {
         let Some(p) = self.partition(id.partition()) else { return };
-        if p.leaving {
+        if p.is_leaving() {
             self.set_state(id, State::Due);
         } else if p.edited(id) {
             self.set_state(id, State::Held);
@@ -127,11 +127,14 @@ impl Engine {
         }
         for dest in self.roster.take_dirty() {
             let sent = self.dispatch_to(now, dest);
-            self.mark_room(dest, sent);
-            let d = self.roster.dest(dest);
-            self.short |= d.settling > 0 && !d.ready.is_empty();
+            let (attended, has_credit) = (self.attended.ms(), self.roster.free(dest) > 0);
+            let d = self.roster.dest_mut(dest);
+            d.flow.note_credit(attended, sent, has_credit);
+            if d.flow.is_settling() && !d.ready.is_empty() {
+                self.deferral.await_credit();
+            }
             self.unpark_more(dest);
-            self.roster.sweep(dest);
+            self.roster.forget_unused(dest);
         }
     }
 
@@ -157,21 +160,21 @@ impl Engine {
     fn next_ready(&mut self, now: Now, dest: DestIx) -> Option<TimerId> {
         loop {
             let id = self.roster.dest_mut(dest).ready.pop_front()?;
-            let p = self.partitions.get(usize::from(id.partition().0)).and_then(|p| p.as_deref());
+            let p = self.partitions.get(id.partition());
             let Some(entry) = p.and_then(|p| p.table.get(id)) else { continue };
             if !matches!(entry.state, State::Ready { .. }) {
                 continue;
             }
             let (fire, deadline) = (entry.fire, entry.record.timer.deadline);
             let expired = entry.record.timer.is_past_deadline(now.time);
-            self.roster.dest_mut(dest).leave_ready(id, deadline);
+            self.roster.dest_mut(dest).ready.leave(id, deadline);
             let Some(p) = self.partition(id.partition()) else { continue };
             if expired {
                 self.expire_one(id);
             } else if p.edited(id) {
                 self.set_state(id, State::Held);
             } else if !p.may_send(fire, now.mono_ms) {
-                p.due.push(id);
+                p.push_due(id);
                 self.set_state(id, State::Due);
             } else {
                 return Some(id);
@@ -200,8 +203,8 @@ impl Engine {
         let session = m.session;
         let Some(s) = self.roster.sessions.get(&session) else { return };
         let client = s.client;
-        let Some(p) = self.partitions[usize::from(id.partition().0)].as_deref_mut() else { return };
-        let epoch = p.epoch;
+        let Some(p) = self.partitions.get_mut(id.partition()) else { return };
+        let epoch = p.epoch();
         let Some(entry) = p.table.get_mut(id) else { return };
         let timer = &entry.record.timer;
         let timeout_ms = timer.callback_timeout_ms.unwrap_or(timeout_default);
@@ -272,7 +275,7 @@ impl Engine {
         for member in std::mem::take(&mut self.roster.outgoing) {
             let Some(m) = self.roster.member(member) else { continue };
             let session = m.session;
-            for delivery in std::mem::take(&mut m.outbox) {
+            for delivery in m.take_outbox() {
                 let id = delivery.id;
                 let Some(p) = self.partition(id.partition()) else { continue };
                 let fenced = p.is_fenced(now.mono_ms);
@@ -297,7 +300,7 @@ impl Engine {
             let (session, registration) = (m.session, m.registration);
             let mut frame = Vec::new();
             let mut bytes = 0;
-            let outbox = std::mem::take(&mut m.outbox);
+            let outbox = m.take_outbox();
             let again = outbox.iter().filter(|d| d.attempt > 1).count();
             self.count(Counter::Delivered, outbox.len() as u64);
             self.count(Counter::Redelivered, again as u64);

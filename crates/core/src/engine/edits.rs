@@ -22,7 +22,7 @@ use mtimer_store::Op;
 use mtimer_types::{KeyPolicy, Target, Time, TimerId};
 
 use super::partition::Partition;
-use super::purpose::{KeyName, OpCtx};
+use super::purpose::OpCtx;
 use super::table::{Entry, State};
 
 impl Partition {
@@ -34,9 +34,9 @@ impl Partition {
         let by_key = || {
             let timer = &self.table.get(id)?.record.timer;
             let key = timer.key.clone()?;
-            self.key_edits.get(&(timer.dest.clone(), key))
+            Some(self.key_edits.holds(&(timer.dest.clone(), key)))
         };
-        self.edits.holds(id) || by_key().is_some_and(|edits| edits.holds)
+        self.edits.holds(id) || by_key().unwrap_or(false)
     }
 
     /// Whether an edit holds this timer or a late acknowledgement of it is under way: its answer
@@ -78,7 +78,7 @@ impl Partition {
                 OpCtx::Schedule { name: Some(name), .. },
             ) => {
                 if self.table.by_key(name) != Some(timer.id) {
-                    self.hold_key(name);
+                    self.key_edits.hold(name);
                 }
                 return;
             }
@@ -92,7 +92,7 @@ impl Partition {
             _ => return,
         };
         if let Some(name) = name {
-            self.hold_key(name);
+            self.key_edits.hold(name);
         }
         let Some(id) = self.named(target).filter(|_| held.is_none()) else { return };
         *held = Some(id);
@@ -101,12 +101,6 @@ impl Partition {
         if let Some(entry) = entry.filter(|e| matches!(e.state, State::Parking { sent: false })) {
             // It would be parked after the edit, and come back before the time that it is moved to.
             entry.state = State::Held;
-        }
-    }
-
-    fn hold_key(&mut self, name: &KeyName) {
-        if let Some(edits) = self.key_edits.get_mut(name) {
-            edits.holds = true;
         }
     }
 

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use mtimer_types::Time;
 
 use super::Engine;
-use super::roster::DestIx;
+use super::members::DestIx;
 use super::table::State;
 use crate::figures::{Backlog, Figures};
 
@@ -16,7 +16,7 @@ impl Engine {
     /// Takes time in proportion to the number of destinations and of timers that are due and wait
     /// for a claim.
     pub fn figures(&self, top: usize) -> Figures {
-        let owned = || self.partitions.iter().flatten();
+        let owned = || self.partitions.iter();
         let (top, others) = self.backlogs(top);
         Figures {
             tallies: self.tallies.clone(),
@@ -25,8 +25,8 @@ impl Engine {
             memory: self.memory(),
             memory_budget: self.options.memory_bytes,
             unsettled: self.unsettled as u64,
-            queued: owned().map(|p| (p.queue.len() + p.waiting) as u64).sum(),
-            put_off: owned().map(|p| p.put_off.len() as u64).sum(),
+            queued: owned().map(|p| p.queued() as u64).sum(),
+            put_off: owned().map(|p| p.put_off().len() as u64).sum(),
             top,
             others,
         }
@@ -53,27 +53,26 @@ impl Engine {
     /// What a destination has to do, without what waits for a claim.
     fn backlog(&self, ix: DestIx) -> Backlog {
         let dest = self.roster.dest(ix);
-        let parked: u64 = dest.parks.values().map(|park| park.count).sum();
+        let parked: u64 = dest.parks.count();
         let first_ready = dest.ready.iter().find_map(|id| {
-            let p = self.partitions.get(usize::from(id.partition().0))?.as_deref()?;
-            let entry = p.table.get(*id)?;
+            let p = self.partitions.get(id.partition())?;
+            let entry = p.table.get(id)?;
             matches!(entry.state, State::Ready { .. }).then_some(entry.record.timer.due)
         });
-        let oldest_parked = dest.parks.values().filter_map(|park| park.oldest).min();
         Backlog {
-            pending: dest.entries as u64 + parked.saturating_sub(u64::from(dest.returning)),
-            waiting: dest.waiting() as u64,
+            pending: dest.entries() as u64 + parked.saturating_sub(u64::from(dest.parks.returning())),
+            waiting: dest.ready.waiting() as u64,
             parked,
             in_flight: self.roster.outstanding(ix) as u64,
             sessions: self.roster.members(ix) as u64,
-            oldest: [first_ready, oldest_parked].into_iter().flatten().min(),
+            oldest: [first_ready, dest.parks.oldest()].into_iter().flatten().min(),
         }
     }
 
     /// Adds what is due and waits for a claim. `all` is in the order of its numbers.
     fn add_unclaimed(&self, all: &mut [(DestIx, Backlog)]) {
-        for p in self.partitions.iter().flatten() {
-            for id in &p.due {
+        for p in self.partitions.iter() {
+            for id in p.due() {
                 let Some(entry) = p.table.get(*id).filter(|e| matches!(e.state, State::Due)) else {
                     continue;
                 };

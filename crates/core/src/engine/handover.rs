@@ -13,7 +13,8 @@ use mtimer_protocol::{ErrorCode, OpReply, QueryAnswer, ServerMessage, SettleRefu
 use mtimer_store::InFlight;
 use mtimer_types::{PartitionId, TimerId};
 
-use super::partition::{Partition, Pending};
+use super::calls::Pending;
+use super::partition::Partition;
 use super::purpose::OpCtx;
 use super::table::State;
 use super::{Engine, Phase};
@@ -43,8 +44,7 @@ impl Engine {
 
     /// Whether this broker answers for a partition.
     pub(super) fn serves(&self, at: PartitionId) -> bool {
-        let p = self.partitions.get(usize::from(at.0)).and_then(|p| p.as_deref());
-        p.is_some_and(|p| !p.leaving)
+        self.partitions.get(at).is_some_and(|p| !p.is_leaving())
     }
 
     /// Another broker that a partition is assigned to.
@@ -78,7 +78,7 @@ impl Engine {
     /// Begins to give a partition up for another broker.
     pub(super) fn disown(&mut self, at: PartitionId) {
         if let Some(p) = self.partition(at) {
-            p.leaving = true;
+            p.leave();
             self.forget_parks(at);
         }
     }
@@ -88,9 +88,8 @@ impl Engine {
         if self.phase == Phase::Releasing {
             return;
         }
-        let ready = |p: &&mut Box<Partition>| p.leaving && !p.release_out && !p.takes_under_way();
-        let leaving: Vec<PartitionId> =
-            self.partitions.iter_mut().flatten().filter(ready).map(|p| p.id).collect();
+        let ready = |p: &&Partition| p.is_leaving() && !p.is_releasing() && !p.takes_under_way();
+        let leaving: Vec<PartitionId> = self.partitions.iter().filter(ready).map(Partition::id).collect();
         for at in leaving {
             self.release_one(now, at);
         }
@@ -98,13 +97,13 @@ impl Engine {
 
     /// Sends what is queued and then the release, with a list of the deliveries under way.
     pub(super) fn release_one(&mut self, now: Now, at: PartitionId) {
-        let Some(p) = self.partition(at).filter(|p| !p.release_out) else { return };
-        p.leaving = true;
+        let Some(p) = self.partition(at).filter(|p| !p.is_releasing()) else { return };
+        p.leave();
         self.park_unsent(at);
         // More than a few batches under way are no harm now.
         self.commit_rest(now, at);
         let Some(p) = self.partition(at) else { return };
-        p.release_out = true;
+        p.begin_release();
         let mut left: Vec<InFlight> = p
             .table
             .iter()
@@ -137,20 +136,17 @@ impl Partition {
     /// Whether everything that was sent before this ownership began, and still lives, is in memory
     /// or counted by the store.
     pub(super) fn has_read_past(&self) -> bool {
-        let taken = |call: &Pending| matches!(call, Pending::Taken);
-        self.horizon >= self.since + CLOCKS_MS && !self.calls.iter().any(taken)
+        self.horizon() >= self.since() + CLOCKS_MS && !self.calls.is_reading_taken()
     }
 
     /// Whether the timer of an inherited delivery may still come into memory.
     pub(super) fn awaits_timers(&self) -> bool {
-        let fetch = |call: &Pending| matches!(call, Pending::Fetch(_));
-        self.inherited.has_unread(&self.table) && (!self.has_read_past() || self.calls.iter().any(fetch))
+        self.inherited.has_unread(&self.table) && (!self.has_read_past() || self.calls.is_fetching())
     }
 
     /// Drops inherited deliveries whose timers have ended, or whose attempts the store has counted.
     pub(super) fn drop_old_inherited(&mut self) {
-        let fetch = |call: &Pending| matches!(call, Pending::Fetch(_));
-        if self.has_read_past() && !self.calls.iter().any(fetch) {
+        if self.has_read_past() && !self.calls.is_fetching() {
             self.inherited.drop_unread(&self.table);
         }
     }
@@ -158,11 +154,7 @@ impl Partition {
     /// Whether at-most-once timers are being taken.
     fn takes_under_way(&self) -> bool {
         let take = |ctx: &OpCtx| matches!(ctx, OpCtx::Take { .. });
-        let out = self.calls.iter().any(|call| match call {
-            Pending::Apply { ctxs, .. } => ctxs.iter().any(take),
-            _ => false,
-        });
-        out || self.queue.has_take() || self.put_off.iter().any(|(_, ctx)| take(ctx))
+        self.calls.has_op(take) || self.queue.has_take() || self.put_off().iter().any(|(_, ctx)| take(ctx))
     }
 }
 

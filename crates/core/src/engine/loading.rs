@@ -4,8 +4,9 @@
 use mtimer_store::{Load, Loaded, Op, Page, Place, Record, Retained, Taken, Verdict};
 use mtimer_types::{DeadReason, PartitionId, Time, TimerId, limits::MAX_PAGE};
 
-use super::lanes::together_by;
-use super::partition::{Partition, Pending};
+use super::calls::Pending;
+use super::deferral::together_by;
+use super::partition::Partition;
 use super::purpose::OpCtx;
 use super::table::{ENTRY_BYTES, Entry, Flight, State};
 use super::{Engine, Phase};
@@ -64,7 +65,7 @@ fn reach(preload: u64, used: u64, budget: u64) -> u64 {
 impl Engine {
     /// Timers in memory, and their bytes.
     pub(super) fn memory(&self) -> (u64, u64) {
-        let tables = self.partitions.iter().flatten().map(|p| &p.table);
+        let tables = self.partitions.iter().map(|p| &p.table);
         tables.fold((0, 0), |(n, bytes), t| (n + t.len() as u64, bytes + t.bytes()))
     }
 
@@ -76,28 +77,28 @@ impl Engine {
         let (_, used) = self.memory();
         let budget = self.options.memory_bytes;
         let preload = reach(self.options.preload_ms, used, budget);
-        let owned = self.partitions.iter().flatten().count().max(1) as u64;
+        let owned = self.partitions.owned().max(1) as u64;
         let free = budget.saturating_sub(used) / owned;
         let max_timers = ((free / ENTRY_BYTES) as usize).clamp(LEAST_TIMERS, LOAD_TIMERS);
         let max_bytes = (free as usize).clamp(64 * 1024, LOAD_BYTES);
         let backlog = if used >= budget { LEAST_BACKLOG } else { BACKLOG };
-        let behind = |p: &Partition| p.horizon < now.time;
-        let wants = |p: &&mut Box<Partition>| {
+        let behind = |p: &Partition| p.horizon() < now.time;
+        let wants = |p: &&mut Partition| {
             // Half of the window is a margin, so that loads come in large steps.
-            let enough = p.horizon >= now.time + preload / 2 && p.horizon > now.time;
-            let waiting = p.due.len() + p.queue.parks() > backlog;
-            !(enough || p.load_out || p.unload_out || p.down.is_some() || p.leaving || waiting)
+            let enough = p.horizon() >= now.time + preload / 2 && p.horizon() > now.time;
+            let waiting = p.due().len() + p.queue.parks() > backlog;
+            !(enough || p.calls.is_loading() || p.calls.is_unloading() || !p.is_active() || waiting)
         };
-        let owned = self.partitions.iter().flatten();
-        let mut behind_out = owned.filter(|p| p.load_out && p.down.is_none() && behind(p)).count();
-        let mut out = self.partitions.iter().flatten().filter(|p| p.load_out && p.down.is_none()).count();
-        let mut wanting: Vec<_> = self.partitions.iter_mut().flatten().filter(wants).collect();
+        let loading = || self.partitions.iter().filter(|p| p.calls.is_loading() && p.is_up());
+        let mut behind_out = loading().filter(|p| behind(p)).count();
+        let mut out = loading().count();
+        let mut wanting: Vec<_> = self.partitions.iter_mut().filter(wants).collect();
         // Whoever inherits many partitions at once reads them in about the order of time, and goes
         // on serving its own.
-        wanting.sort_by_key(|p| p.horizon);
+        wanting.sort_by_key(|p| p.horizon());
         for p in wanting {
             let overdue = behind(p);
-            let urgent = p.horizon < now.time + preload / 4;
+            let urgent = p.horizon() < now.time + preload / 4;
             if (overdue && behind_out >= BEHIND_AT_ONCE) || (!urgent && out >= AHEAD_AT_ONCE) {
                 continue;
             }
@@ -105,15 +106,15 @@ impl Engine {
             out += 1;
             // The first load of each reaches differently far: so they do not come in step ever
             // after, all in the same moment.
-            let ahead = if p.horizon <= now.time { first_reach(p.id, preload) } else { preload };
+            let ahead = if p.horizon() <= now.time { first_reach(p.id(), preload) } else { preload };
             let target = now.time + ahead;
+            let claims = &mut p.claims;
             let claim =
-                (overdue && p.claim_asked < now.time + p.claim_lead()).then(|| now.time + p.claim_span());
-            p.claim_asked = p.claim_asked.max(claim.unwrap_or(Time::ZERO));
-            p.load_out = true;
-            p.calls.push_back(Pending::Load { claim, begun: now.mono_ms });
+                (overdue && claims.asked() < now.time + claims.lead()).then(|| now.time + claims.span());
+            claims.ask(claim);
+            p.calls.push(Pending::Load { claim, begun: now.mono_ms });
             let load = Load { until: target, max_timers, max_bytes, claim };
-            self.effects.push(Effect::Call(p.id, Call::Load(load)));
+            self.effects.push(Effect::Call(p.id(), Call::Load(load)));
         }
     }
 
@@ -122,7 +123,7 @@ impl Engine {
             self.adopt(now, t.record, t.fire, t.covered);
         }
         if let Some(p) = self.partition(at) {
-            p.horizon = p.horizon.max(loaded.horizon);
+            p.extend_horizon(loaded.horizon);
             p.drop_old_inherited();
         }
     }
@@ -135,8 +136,8 @@ impl Engine {
             return;
         }
         let dest = self.roster.dest_ix(&record.timer.dest);
-        self.roster.dest_mut(dest).entries += 1;
-        let Some(p) = self.partitions[usize::from(at.0)].as_deref_mut() else { return };
+        self.roster.dest_mut(dest).enter();
+        let Some(p) = self.partitions.get_mut(at) else { return };
         if p.inherited.current(&record).is_none() {
             p.inherited.remove(id);
         }
@@ -161,12 +162,12 @@ impl Engine {
                 })
             }
             None if fire <= now.time => {
-                p.due.push(id);
+                p.push_due(id);
                 State::Due
             }
             None => {
                 if p.table.arm(fire, id) {
-                    self.effects.push(Effect::Alarm(together_by(now.time, fire - p.claim_lead())));
+                    self.effects.push(Effect::Alarm(together_by(now.time, fire - p.claims.lead())));
                     self.effects.push(Effect::Alarm(fire));
                 }
                 State::Waiting
@@ -178,7 +179,7 @@ impl Engine {
     /// A timer read by [`Engine::fetch`]: memory agrees with what the store has.
     pub(super) fn fetched(&mut self, now: Now, id: TimerId, found: Option<(Record, Place)>) {
         let Some(p) = self.partition(id.partition()) else { return };
-        let (epoch, prior_claim, horizon) = (p.epoch, p.prior_claim, p.horizon);
+        let (epoch, prior_claim, horizon) = (p.epoch(), p.prior_claim(), p.horizon());
         match found {
             Some((record, Place::Pending { fire, .. })) => {
                 if let Some(entry) = p.table.get_mut(id) {
@@ -244,7 +245,7 @@ impl Engine {
         if used <= self.options.memory_bytes {
             return;
         }
-        let candidates = self.partitions.iter_mut().flatten().filter(|p| !p.unload_out && p.down.is_none());
+        let candidates = self.partitions.iter_mut().filter(|p| !p.calls.is_unloading() && p.is_up());
         let reach = |t: Option<Time>| t.filter(|t| *t > now.time + NEAR_MS);
         let farthest =
             candidates.filter(|p| reach(p.table.last_fire()).is_some()).max_by_key(|p| p.table.last_fire());
@@ -252,15 +253,13 @@ impl Engine {
         let last = p.table.last_fire().unwrap_or(now.time);
         let most = (self.options.preload_ms / 2).max(NEAR_MS);
         let beyond = now.time + (last.ms_since(now.time) / 2).clamp(NEAR_MS, most);
-        p.unload_out = true;
-        let id = p.id;
+        let id = p.id();
         self.call(id, Pending::Unload { beyond }, Call::Unload(beyond));
     }
 
     pub(super) fn unloaded(&mut self, at: PartitionId, beyond: Time) {
         let Some(p) = self.partition(at) else { return };
-        p.unload_out = false;
-        p.horizon = p.horizon.min(beyond);
+        p.limit_horizon(beyond);
         let ids = p.table.take_beyond(beyond);
         self.count(Counter::Unloaded, ids.len() as u64);
         for id in ids {
@@ -271,7 +270,7 @@ impl Engine {
     /// At-most-once timers found taken at an acquisition: nobody will settle them, but for those
     /// that the predecessor left under way in good order.
     pub(super) fn taken_page(&mut self, now: Now, at: PartitionId, page: Page<Taken>) {
-        let Some(epoch) = self.partition(at).map(|p| p.epoch) else { return };
+        let Some(epoch) = self.partition(at).map(|p| p.epoch()) else { return };
         for row in page.rows.into_iter().filter(|r| r.epoch != epoch) {
             let id = row.record.timer.id;
             let inherited = self.partition(at).and_then(|p| p.inherited.current(&row.record));
@@ -303,10 +302,9 @@ impl Engine {
             (Retained::Dead, o.dead_max_age_ms, o.dead_max_count),
             (Retained::Unconfirmed, o.unconfirmed_max_age_ms, o.unconfirmed_max_count),
         ];
-        for p in self.partitions.iter_mut().flatten() {
+        for p in self.partitions.iter_mut() {
             p.queue_put_off();
-            if now.mono_ms >= p.trim_at && p.down.is_none() && !p.leaving {
-                p.trim_at = now.mono_ms + 60_000;
+            if p.begin_trim(now.mono_ms) {
                 for (of, max_age, keep) in retention {
                     let before = now.time - max_age;
                     p.queue.push_own(Op::Trim { of, before, keep, limit: TRIM_STEP }, OpCtx::Trim(of));
@@ -315,38 +313,9 @@ impl Engine {
         }
         let partitions = &self.partitions;
         self.timeouts.prune(self.unsettled, |id, attempt| {
-            let p = partitions.get(usize::from(id.partition().0)).and_then(|p| p.as_deref());
-            let entry = p.and_then(|p| p.table.get(id));
+            let entry = partitions.get(id.partition()).and_then(|p| p.table.get(id));
             entry.is_some_and(|e| matches!(&e.state, State::InFlight(f) if f.attempt == attempt))
         });
-    }
-}
-
-impl Partition {
-    /// Queues again what the store would not take for now.
-    ///
-    /// A move (take, park, unpark) is dropped if its timer has left the state of that move
-    /// meanwhile, and waits on while an edit of the timer is under way, which may put it elsewhere.
-    /// Anything else does not wait: an edit is told of a delivery whose outcome the store does not
-    /// have, and of a timer that the edit has ended an outcome changes nothing.
-    pub(super) fn queue_put_off(&mut self) {
-        for (op, ctx) in std::mem::take(&mut self.put_off) {
-            let state = op.id().and_then(|id| self.table.get(id)).map(|e| &e.state);
-            let moves = match &op {
-                Op::Take { .. } => matches!(state, Some(State::Taking { .. })),
-                Op::Park { .. } => matches!(state, Some(State::Parking { .. })),
-                Op::Unpark { .. } => matches!(state, Some(State::Unparking)),
-                _ => {
-                    self.queue.push_own(op, ctx);
-                    continue;
-                }
-            };
-            if moves && op.id().is_some_and(|id| self.edited(id)) {
-                self.put_off.push((op, ctx));
-            } else if moves {
-                self.queue.push_own(op, ctx);
-            }
-        }
     }
 }
 

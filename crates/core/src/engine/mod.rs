@@ -2,10 +2,22 @@
 //!
 //! Time, store answers and client messages go in through [`Engine::handle`]; [`Engine::flush`] then
 //! brings out what follows from a whole turn of them: claims, group commits, deliveries, replies.
-//! One timer's way through the files: `requests` (schedule) → `lanes` (stored) → `loading` (into
-//! memory) → `delivery` (due, claimed, ready, sent) → `settle` (acknowledged, retried, buried,
-//! expired), or → `park` and back. `table` holds the timers in memory, `roster` the sessions and
-//! destinations, `partition` what belongs to the ownership of one partition.
+//! One timer's way through the files: `requests` (schedule) → `batches` (to the store) → `answers`,
+//! `replies` (stored) → `loading` (into memory) → `delivery` (due, claimed, ready, sent) → `settle`
+//! (acknowledged, retried, buried, expired), or → `park` and back. These files are the methods of
+//! [`Engine`], which move timers from one part of it to another.
+//!
+//! The parts own their state and decide alone; none of them knows the engine:
+//!
+//! - of a partition (`partition`): the timers in memory (`table`), operations that wait (`queue`,
+//!   `key_edits`), calls under way (`calls`), claims (`claims`), edits that hold timers (`holds`),
+//!   questions (`questions`), inherited deliveries (`inherited`);
+//! - of a destination (`destination`): timers that wait for credit (`ready`), parked ones (`parks`),
+//!   progress (`flow`), and how many may wait (`patience`);
+//! - of the broker: sessions and their credit (`roster`, `members`), requests and settlements that
+//!   are not answered (`open_requests`, `reports`), the times at which deferred work goes
+//!   (`deferral`), callback timeouts (`timeouts`), ids of acknowledged timers (`recent`), memory
+//!   (`pressure`), time that counts against clients (`attended`).
 //!
 //! Invariants:
 //!
@@ -22,27 +34,46 @@
 //!
 //! Not in here: how the store files timers, sockets, clocks.
 
+mod answers;
+mod attended;
+mod batches;
+mod calls;
+mod claims;
 mod counting;
+mod deferral;
 mod delivery;
+mod destination;
 mod edits;
 mod figures;
+mod flow;
 mod handover;
 mod hash;
 mod holds;
 mod inherited;
-mod lanes;
+mod key_edits;
 mod loading;
+mod members;
+mod open_requests;
+mod ownership;
 mod park;
+mod parks;
 mod partition;
+mod partitions;
+mod patience;
+mod pressure;
 mod purpose;
 mod queries;
 mod questions;
 mod queue;
+mod ready;
 mod recent;
+mod replies;
+mod reports;
 mod requests;
 mod roster;
 mod settle;
 mod stop;
+mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -52,25 +83,25 @@ use std::sync::Arc;
 
 use mtimer_protocol::Topology;
 use mtimer_types::PartitionId;
-use slab::Slab;
 
+use self::attended::AttendedTime;
 use self::counting::Counting;
+use self::deferral::Deferral;
 use self::hash::{Rng, Seeded};
-use self::park::Sweep;
+use self::open_requests::OpenRequests;
 use self::partition::Partition;
+use self::partitions::Partitions;
+use self::pressure::Pressure;
 use self::recent::RecentIds;
-use self::requests::OpenRequest;
+use self::reports::Reports;
 use self::roster::Roster;
-use self::settle::Report;
+use self::sweep::Sweeps;
 use self::timeouts::Timeouts;
 use crate::api::{Counter, Effect, EngineOptions, Input, Now, SessionEvent, SessionId};
 use crate::figures::Tallies;
 
 /// How often destinations and memory are looked over while there is something to look for, ms.
 const HOUSEKEEPING_MS: u64 = 50;
-/// The longest that a turn is taken for, ms: a little over the pause between two when there is
-/// little to do.
-const TURN_MS: u64 = HOUSEKEEPING_MS + 10;
 
 /// A broker's decisions.
 #[derive(Debug)]
@@ -78,42 +109,30 @@ pub struct Engine {
     options: EngineOptions,
     seed: Seeded,
     rng: Rng,
-    /// By partition number; `None`: not owned.
-    partitions: Vec<Option<Box<Partition>>>,
+    partitions: Partitions,
+    /// Sessions, destinations, credit.
     roster: Roster,
-    requests: Slab<OpenRequest>,
-    reports: Slab<Report>,
+    requests: OpenRequests,
+    reports: Reports,
     counting: Counting,
     /// Who is to own what, if there is a cluster around this broker.
     topology: Option<Arc<Topology>>,
     recent: RecentIds,
     timeouts: Timeouts,
+    deferral: Deferral,
+    /// Memory in use at the beginning of the turn.
+    pressure: Pressure,
+    attended: AttendedTime,
+    sweeps: Sweeps,
+    /// What the present turn brings out.
     effects: Vec<Effect>,
     counters: [u64; Counter::ALL.len()],
     tallies: Tallies,
     /// Deliveries and takes not settled, settlements not stored.
     unsettled: usize,
     phase: Phase,
+    /// Monotonic ms.
     housekeeping_at: u64,
-    /// The last tick, in multiples of [`partition::TICK_MS`] of the cluster's clock.
-    ticked: u64,
-    /// When the first partition sends the acknowledgements that wait there, monotonic ms.
-    gather_at: Option<u64>,
-    /// Somebody waits for credit that such an outcome holds.
-    short: bool,
-    /// Memory is more than half full: what nobody takes is parked without delay.
-    pressed: bool,
-    /// Memory is over its budget.
-    full: bool,
-    /// Time, ms, in which clients could have been heard and served: a turn counts for [`TURN_MS`]
-    /// at most, so that a broker that stood still does not take its clients for stuck.
-    attended: u64,
-    flushed_at: u64,
-    /// When the next sweep of parks may begin, monotonic ms.
-    sweep_at: u64,
-    /// The sweep of parks under way: one at a time, of a partition that is owned and not being
-    /// given up.
-    sweep: Option<Sweep>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,10 +150,10 @@ impl Engine {
         Self {
             seed,
             rng: Rng(options.seed),
-            partitions: (0..options.partitions).map(|_| None).collect(),
+            partitions: Partitions::new(options.partitions),
             roster: Roster::new(seed),
-            requests: Slab::new(),
-            reports: Slab::new(),
+            requests: OpenRequests::default(),
+            reports: Reports::default(),
             counting: Counting::default(),
             topology: None,
             recent: RecentIds::new(seed, now),
@@ -145,15 +164,10 @@ impl Engine {
             unsettled: 0,
             phase: Phase::Running,
             housekeeping_at: now.mono_ms,
-            ticked: 0,
-            gather_at: None,
-            short: false,
-            pressed: false,
-            full: false,
-            attended: 0,
-            flushed_at: now.mono_ms,
-            sweep_at: now.mono_ms,
-            sweep: None,
+            deferral: Deferral::default(),
+            pressure: Pressure::Free,
+            attended: AttendedTime::new(now.mono_ms),
+            sweeps: Sweeps::new(now.mono_ms),
             options,
         }
     }
@@ -177,13 +191,10 @@ impl Engine {
 
     /// Brings out what follows from the inputs since the last flush. Effects are in order.
     pub fn flush(&mut self, now: Now, out: &mut Vec<Effect>) {
-        self.attended += now.mono_ms.saturating_sub(self.flushed_at).min(TURN_MS);
-        self.flushed_at = now.mono_ms;
+        self.attended.turn(now.mono_ms);
         self.take_back(now);
         self.time_out(now);
-        let used = self.memory().1;
-        self.pressed = used > self.options.memory_bytes / 2;
-        self.full = used >= self.options.memory_bytes;
+        self.pressure = Pressure::of(self.memory().1, self.options.memory_bytes);
         self.collect_due(now);
         if now.mono_ms >= self.housekeeping_at {
             self.housekeeping_at = now.mono_ms + HOUSEKEEPING_MS;
@@ -202,12 +213,15 @@ impl Engine {
     /// The next monotonic time, ms, at which the engine wants an [`Input::Tick`] for a timeout of
     /// its own.
     pub fn next_tick(&self) -> Option<u64> {
-        let busy = self.partitions.iter().flatten().any(|p| p.table.len() > 0 || p.down.is_some());
+        let busy = self.partitions.iter().any(|p| p.table.len() > 0 || !p.is_up());
         let waiting = busy || self.roster.dests().any(|(_, d)| !d.parks.is_empty());
         let idle = if waiting { HOUSEKEEPING_MS } else { 1_000 };
-        let owns = self.partitions.iter().any(Option::is_some);
+        let owns = self.partitions.owned() > 0;
         let housekeeping = owns.then_some((self.housekeeping_at + idle).saturating_sub(HOUSEKEEPING_MS));
-        [self.timeouts.next(), housekeeping, self.gather_at, self.counting.next()].into_iter().flatten().min()
+        [self.timeouts.next(), housekeeping, self.deferral.wake_at(), self.counting.next()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Deliveries sent and not settled, and settlements not stored yet: 0 when a drain is complete.
@@ -264,7 +278,7 @@ impl Engine {
     }
 
     fn partition(&mut self, id: PartitionId) -> Option<&mut Partition> {
-        self.partitions.get_mut(usize::from(id.0))?.as_deref_mut()
+        self.partitions.get_mut(id)
     }
 
     fn count(&mut self, counter: Counter, n: u64) {

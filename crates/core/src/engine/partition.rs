@@ -1,216 +1,305 @@
 //! One partition while this broker owns it: its timers in memory, what is on its way to the store,
-//! its claim, its horizon.
-
-use std::collections::VecDeque;
+//! its claims, its horizon.
+//!
+//! The parts that others use directly keep their own invariants; everything else is private.
 
 use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_store::Op;
-use mtimer_types::{Destination, Ended, Epoch, PartitionId, Time, Timer, TimerId};
+use mtimer_types::{Ended, Epoch, PartitionId, Time, Timer, TimerId};
 
-use super::hash::{Map, Seeded};
+use super::calls::{Calls, Pending};
+use super::claims::Claims;
+use super::deferral::FlushDeadline;
+use super::hash::Seeded;
 use super::holds::Holds;
 use super::inherited::Inherited;
-use super::purpose::{KeyEdits, KeyName, OpCtx, failed};
-use super::questions::{QueryPart, Questions};
+use super::key_edits::{Edit, KeyQueue};
+use super::purpose::{OpCtx, failed};
+use super::questions::Questions;
 use super::queue::OpQueue;
 use super::recent::RecentIds;
-use super::table::Table;
+use super::table::{State, Table};
 use crate::api::Now;
 
-/// Work that can wait (claims, acknowledgements) is batched across partitions at multiples of this,
-/// ms: one wake-up costs a store as much as what it is woken up for.
-pub(super) const TICK_MS: u64 = 10;
-/// How long an acknowledgement may wait for others of its partition, or for a claim, ms. Every
-/// write of a partition costs the same whatever it carries: see `lateness` of a mixed load in
-/// docs/performance-notes.md. A crash may redeliver what waits. Partitions take turns at the ticks.
-pub(super) const GATHER_MS: u64 = 40;
-/// How long before a timer is due its claim is asked for, ms, beyond the time that the store takes
-/// to answer; earlier by up to [`TICK_MS`] so that it goes together with others, and by up to
-/// [`GATHER_MS`] with another write.
-const CLAIM_LEAD_MS: u64 = 20;
-/// How far a claim reaches ahead, ms, beyond the same: under a steady load it lasts until the next
-/// acknowledgements take the next claim along. A crash may redeliver what fires within it.
-const CLAIM_SPAN_MS: u64 = CLAIM_LEAD_MS + GATHER_MS + TICK_MS;
-/// The most that is reckoned with as the time that the store takes, ms.
-const MAX_LAG_MS: u64 = 250;
-/// Nothing is sent unless a fenced write that was begun within this time was answered, ms.
-pub(super) const FENCE_MS: u64 = 1_000;
 /// Operations that wait for a batch, or for their turn at a key; beyond it clients are told that it
 /// is too much.
 pub(super) const QUEUE_OPS: usize = 50_000;
-/// Of these, operations that wait for an earlier one on the same key: they go to the store one by
-/// one.
-pub(super) const KEY_OPS: usize = 1_000;
+/// Pause between two trims of what the store retains, ms.
+const TRIM_MS: u64 = 60_000;
 
-/// A call that was not answered yet.
+/// How far an ownership has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    Serving,
+    /// It is given up for another broker: nothing new is begun.
+    Leaving,
+    /// The release is under way: nothing more goes to the store.
+    Releasing,
+}
+
+/// What an ownership leaves behind.
 #[derive(Debug)]
-pub(super) enum Pending {
-    Apply {
-        ctxs: Vec<OpCtx>,
-        claim: Option<Time>,
-        begun: u64,
-    },
-    Load {
-        claim: Option<Time>,
-        begun: u64,
-    },
-    Unload {
-        beyond: Time,
-    },
-    /// Reads a timer, so that memory agrees with the store.
-    Fetch(TimerId),
-    Query(QueryPart),
-    ParkedDestinations,
-    Parked {
-        /// By name: the destination may be forgotten, and its number reused, before the page
-        /// arrives.
-        dest: Destination,
-    },
-    Sweep {
-        dest: Destination,
-    },
-    Taken,
-    Release,
+pub(super) struct Unfinished {
+    /// The timers in memory.
+    pub(super) table: Table,
+    /// What has gone to the store and has no answer.
+    pub(super) sent: Vec<OpCtx>,
+    /// What has not gone to the store.
+    pub(super) unsent: Vec<OpCtx>,
+    /// What waits for an operation on the same key.
+    pub(super) waiting: Vec<Edit>,
 }
 
 #[derive(Debug)]
 pub(super) struct Partition {
-    pub(super) id: PartitionId,
-    pub(super) epoch: Epoch,
-    pub(super) prior_claim: Time,
-    /// When this ownership began.
-    pub(super) since: Time,
+    id: PartitionId,
+    epoch: Epoch,
+    prior_claim: Time,
+    since: Time,
+    stage: Stage,
+    /// Why the store cannot be reached.
+    down: Option<String>,
+    horizon: Time,
+    due: Vec<TimerId>,
+    put_off: Vec<(Op, OpCtx)>,
+    /// When dead letters and unconfirmed timers are trimmed next, monotonic ms.
+    trim_at: u64,
     pub(super) table: Table,
     /// Operations that wait for the next batch.
     pub(super) queue: OpQueue,
-    /// Operations of the owner's own that the store would not take for now.
-    pub(super) put_off: Vec<(Op, OpCtx)>,
-    /// Calls under way, oldest first.
-    pub(super) calls: VecDeque<Pending>,
-    /// Batches under way. While one is, the next gathers; only a partition that is given up sends
-    /// all at once.
-    pub(super) applies_out: usize,
+    pub(super) calls: Calls,
+    pub(super) claims: Claims,
+    pub(super) flush: FlushDeadline,
     /// Questions of clients.
     pub(super) questions: Questions,
-    /// When the acknowledgements that wait in the queue go at the latest, monotonic ms.
-    pub(super) gather_at: Option<u64>,
-    /// How long it takes until the store has answered what is asked for, by the slowest batch
-    /// lately, ms.
-    lag: u64,
-    /// Stored: everything that fires up to here may be sent.
-    pub(super) claimed: Time,
-    /// Asked for.
-    pub(super) claim_asked: Time,
-    /// The beginning of the latest fenced write that was answered, monotonic ms.
-    pub(super) fenced_at: Option<u64>,
-    /// Everything that fires up to here is in memory.
-    pub(super) horizon: Time,
-    pub(super) load_out: bool,
-    pub(super) unload_out: bool,
-    pub(super) down: Option<String>,
-    /// It is given up for another broker: nothing new is begun.
-    pub(super) leaving: bool,
-    /// The release is under way: nothing more goes to the store.
-    pub(super) release_out: bool,
-    /// Timers whose time has come, waiting for a claim.
-    pub(super) due: Vec<TimerId>,
     /// Edits that hold their timer, by id: it is not sent until they are answered.
     pub(super) edits: Holds,
     /// Late acknowledgements under way by id: such a timer may have ended, which the next answer
     /// tells.
     pub(super) late_acks: Holds,
-    /// Operations under way by key.
-    pub(super) key_edits: Map<KeyName, KeyEdits>,
-    /// How many wait so.
-    pub(super) waiting: usize,
+    pub(super) key_edits: KeyQueue,
     /// Deliveries that the previous owner left under way.
     pub(super) inherited: Inherited,
-    /// When dead letters and unconfirmed timers are trimmed next, monotonic ms.
-    pub(super) trim_at: u64,
 }
 
 impl Partition {
+    /// A partition that is owned since `since` (cluster time) with this epoch. The previous owner
+    /// has claimed up to `prior_claim`.
     pub(super) fn new(id: PartitionId, epoch: Epoch, prior_claim: Time, since: Time, seed: Seeded) -> Self {
         Self {
             id,
             epoch,
             prior_claim,
             since,
+            stage: Stage::Serving,
+            down: None,
+            horizon: Time::ZERO,
+            due: Vec::new(),
+            put_off: Vec::new(),
+            trim_at: 0,
             table: Table::new(seed),
             queue: OpQueue::new(seed),
-            put_off: Vec::new(),
-            calls: VecDeque::new(),
-            applies_out: 0,
+            calls: Calls::default(),
+            claims: Claims::new(prior_claim),
+            flush: FlushDeadline::default(),
             questions: Questions::default(),
-            gather_at: None,
-            lag: 0,
-            claimed: prior_claim,
-            claim_asked: prior_claim,
-            fenced_at: None,
-            horizon: Time::ZERO,
-            load_out: false,
-            unload_out: false,
-            down: None,
-            leaving: false,
-            release_out: false,
-            due: Vec::new(),
             edits: Holds::new(seed),
             late_acks: Holds::new(seed),
-            key_edits: Map::with_hasher(seed),
-            waiting: 0,
+            key_edits: KeyQueue::new(seed),
             inherited: Inherited::new(seed),
-            trim_at: 0,
         }
+    }
+
+    pub(super) fn id(&self) -> PartitionId {
+        self.id
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// What the previous owner has claimed.
+    pub(super) fn prior_claim(&self) -> Time {
+        self.prior_claim
+    }
+
+    /// When this ownership began.
+    pub(super) fn since(&self) -> Time {
+        self.since
+    }
+
+    /// Whether it is given up, or being released.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.stage != Stage::Serving
+    }
+
+    /// Whether the release is under way: nothing more goes to the store.
+    pub(super) fn is_releasing(&self) -> bool {
+        self.stage == Stage::Releasing
+    }
+
+    /// Begins to give it up.
+    pub(super) fn leave(&mut self) {
+        if self.stage == Stage::Serving {
+            self.stage = Stage::Leaving;
+        }
+    }
+
+    /// The release goes to the store.
+    pub(super) fn begin_release(&mut self) {
+        self.stage = Stage::Releasing;
+    }
+
+    /// Why the store cannot be reached, if it cannot.
+    pub(super) fn down(&self) -> Option<&str> {
+        self.down.as_deref()
+    }
+
+    /// Whether the store can be reached, as far as is known.
+    pub(super) fn is_up(&self) -> bool {
+        self.down.is_none()
+    }
+
+    /// Notes whether the store can be reached; `down` says why not.
+    pub(super) fn set_health(&mut self, down: Option<String>) {
+        self.down = down;
+    }
+
+    /// Whether it is served and its store can be reached.
+    pub(super) fn is_active(&self) -> bool {
+        self.is_up() && !self.is_leaving()
+    }
+
+    /// Everything that fires up to here is in memory.
+    pub(super) fn horizon(&self) -> Time {
+        self.horizon
+    }
+
+    /// Everything that fires up to `horizon` has been loaded.
+    pub(super) fn extend_horizon(&mut self, horizon: Time) {
+        self.horizon = self.horizon.max(horizon);
+    }
+
+    /// What fires beyond `horizon` leaves memory.
+    pub(super) fn limit_horizon(&mut self, horizon: Time) {
+        self.horizon = self.horizon.min(horizon);
+    }
+
+    /// Timers whose time has come, waiting for a claim. Some may have left that state since.
+    pub(super) fn due(&self) -> &[TimerId] {
+        &self.due
+    }
+
+    /// A timer whose time has come begins to wait for a claim.
+    pub(super) fn push_due(&mut self, id: TimerId) {
+        self.due.push(id);
+    }
+
+    pub(super) fn take_due(&mut self) -> Vec<TimerId> {
+        std::mem::take(&mut self.due)
     }
 
     /// Whether a fenced write that was begun lately was answered.
     pub(super) fn is_fenced(&self, mono_ms: u64) -> bool {
-        self.fenced_at.is_some_and(|at| mono_ms.saturating_sub(at) <= FENCE_MS)
+        self.claims.is_fenced(mono_ms)
     }
 
     /// Whether a timer that fires at `fire` may be sent: the store knows that it may have been, and
     /// nobody else has taken over as far as can be known.
     pub(super) fn may_send(&self, fire: Time, mono_ms: u64) -> bool {
-        !self.leaving && fire <= self.claimed && self.is_fenced(mono_ms)
+        !self.is_leaving() && self.claims.covers(fire) && self.is_fenced(mono_ms)
+    }
+
+    /// The claim that a batch begun now should carry, if any, see [`Claims::wanted`]. A claim waits
+    /// while the store is away: what it is for is asked anew when it is back.
+    pub(super) fn claim_wanted(&self, now: Now, ahead: u64) -> Option<Time> {
+        if !self.is_active() {
+            return None;
+        }
+        self.claims.wanted(now, ahead, &self.table, !self.due.is_empty(), || self.calls.has_claim())
+    }
+
+    /// How many operations wait for a batch, or for their turn at a key.
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len() + self.key_edits.waiting()
     }
 
     /// Whether as many operations wait as may.
     pub(super) fn is_full(&self) -> bool {
-        self.queue.len() + self.waiting >= QUEUE_OPS
+        self.queued() >= QUEUE_OPS
     }
 
-    /// The claim that a call begun now should carry, if any: up to [`Self::claim_span`] ahead, if
-    /// something fires soon (or within `ahead` ms beyond that) and what was asked for does not
-    /// reach that far.
-    pub(super) fn claim_wanted(&self, now: Time, mono_ms: u64, ahead: u64) -> Option<Time> {
-        if self.leaving {
-            return None;
+    /// Operations of the owner's own that the store would not take for now.
+    pub(super) fn put_off(&self) -> &[(Op, OpCtx)] {
+        &self.put_off
+    }
+
+    /// Keeps an operation of the owner's own that the store would not take for now.
+    pub(super) fn push_put_off(&mut self, op: Op, ctx: OpCtx) {
+        if let Op::Park { id, .. } = &op
+            && let Some(State::Parking { sent }) = self.table.get_mut(*id).map(|e| &mut e.state)
+        {
+            *sent = false;
         }
-        let soon = now + self.claim_lead() + ahead;
-        let uncovered = !self.due.is_empty() && now > self.claim_asked;
-        let coming = self.table.next_fire_after(self.claim_asked).is_some_and(|fire| fire <= soon);
-        let active = !self.due.is_empty() || self.table.next_fire().is_some_and(|fire| fire <= soon);
-        let stale = self.fenced_at.is_none_or(|at| mono_ms.saturating_sub(at) > FENCE_MS / 2);
-        let wanted = uncovered || coming || active && stale && !self.claim_out();
-        wanted.then(|| (now + self.claim_span()).max(self.claim_asked))
+        self.put_off.push((op, ctx));
     }
 
-    /// How long before a timer is due its claim is asked for, ms.
-    pub(super) fn claim_lead(&self) -> u64 {
-        CLAIM_LEAD_MS + self.lag
+    /// Queues again what the store would not take for now.
+    ///
+    /// A move (take, park, unpark) is dropped if its timer has left the state of that move
+    /// meanwhile, and waits on while an edit of the timer is under way, which may put it elsewhere.
+    /// Anything else does not wait: an edit is told of a delivery whose outcome the store does not
+    /// have, and of a timer that the edit has ended an outcome changes nothing.
+    pub(super) fn queue_put_off(&mut self) {
+        for (op, ctx) in std::mem::take(&mut self.put_off) {
+            let state = op.id().and_then(|id| self.table.get(id)).map(|e| &e.state);
+            let moves = match &op {
+                Op::Take { .. } => matches!(state, Some(State::Taking { .. })),
+                Op::Park { .. } => matches!(state, Some(State::Parking { .. })),
+                Op::Unpark { .. } => matches!(state, Some(State::Unparking)),
+                _ => {
+                    self.queue.push_own(op, ctx);
+                    continue;
+                }
+            };
+            if moves && op.id().is_some_and(|id| self.edited(id)) {
+                self.put_off.push((op, ctx));
+            } else if moves {
+                self.queue.push_own(op, ctx);
+            }
+        }
     }
 
-    /// How far a claim that is asked for now reaches, ms.
-    pub(super) fn claim_span(&self) -> u64 {
-        CLAIM_SPAN_MS + self.lag
+    /// Ends the ownership: what was not done, or may not have been.
+    pub(super) fn end(self) -> Unfinished {
+        let Self { table, mut queue, calls, key_edits, put_off, mut questions, .. } = self;
+        let sent = calls.into_pending().flat_map(|call| match call {
+            Pending::Apply { ctxs, .. } => ctxs,
+            Pending::Query(part) => vec![OpCtx::Query(part)],
+            _ => Vec::new(),
+        });
+        let questions = questions.take_waiting().map(OpCtx::Query);
+        let queued = queue.take_all().into_iter().chain(put_off).map(|(_, ctx)| ctx);
+        Unfinished {
+            table,
+            sent: sent.collect(),
+            unsent: questions.chain(queued).collect(),
+            waiting: key_edits.into_waiting().collect(),
+        }
     }
 
-    /// A batch was answered that was begun at `begun`, monotonic ms.
-    pub(super) fn note_lag(&mut self, begun: u64, mono_ms: u64) {
-        // What is asked for while a batch is under way has to wait for that one first.
-        let took = mono_ms.saturating_sub(begun).saturating_mul(2).min(MAX_LAG_MS);
-        // A slow answer is reckoned with at once, and forgotten over some twenty quick ones.
-        self.lag = took.max(self.lag - self.lag.div_ceil(8));
+    /// Has the first trim of an ownership at `mono_ms`, or the next.
+    pub(super) fn trim_from(&mut self, mono_ms: u64) {
+        self.trim_at = mono_ms;
+    }
+
+    /// Whether it is time to trim what the store retains. If so, the next time is set.
+    pub(super) fn begin_trim(&mut self, mono_ms: u64) -> bool {
+        let begin = mono_ms >= self.trim_at && self.is_active();
+        if begin {
+            self.trim_at = mono_ms + TRIM_MS;
+        }
+        begin
     }
 
     /// The answer to a schedule that must not be asked of the store (any more): it is a repeat, and
@@ -229,44 +318,42 @@ impl Partition {
         let same = entry.record.timer.same_content(timer);
         Some(if same { OpReply::Scheduled { new: false, replaced: None } } else { OpReply::Conflict })
     }
-
-    /// Whether a call that carries a claim is under way.
-    fn claim_out(&self) -> bool {
-        let carries = |c: &Pending| {
-            matches!(c, Pending::Apply { claim: Some(_), .. } | Pending::Load { claim: Some(_), .. })
-        };
-        self.calls.iter().any(carries)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn claims_are_asked_for_earlier_while_the_store_is_slow() {
-        let mut p = Partition::new(PartitionId(0), Epoch(1), Time::ZERO, Time::ZERO, Seeded(1));
-        assert_eq!((p.claim_lead(), p.claim_span()), (20, 70));
-        p.note_lag(1_000, 1_040);
-        assert_eq!((p.claim_lead(), p.claim_span()), (100, 150));
-        p.note_lag(1_000, 61_000);
-        assert_eq!(p.claim_lead(), 20 + MAX_LAG_MS, "a store that was away is no measure");
-        (0..50).for_each(|_| p.note_lag(2_000, 2_001));
-        assert_eq!(p.claim_lead(), 22);
+    fn partition() -> Partition {
+        Partition::new(PartitionId(0), Epoch(1), Time::ZERO, Time::ZERO, Seeded(1))
     }
 
     #[test]
-    fn a_claim_that_reaches_far_is_written_again_before_the_fence_is_too_old() {
-        let mut p = Partition::new(PartitionId(0), Epoch(1), Time::ZERO, Time::ZERO, Seeded(1));
-        p.claim_asked = Time::from_ms(10_000);
-        p.fenced_at = Some(1_000);
-        let wanted = |p: &Partition, mono_ms| p.claim_wanted(Time::from_ms(5_000), mono_ms, 0).is_some();
-        assert!(!wanted(&p, 1_501), "nothing is due");
-        p.due.push(TimerId::from_u128(1));
-        assert_eq!((wanted(&p, 1_500), wanted(&p, 1_501)), (false, true));
-        p.calls.push_back(Pending::Load { claim: None, begun: 0 });
-        assert!(wanted(&p, 1_501));
-        p.calls.push_back(Pending::Load { claim: Some(p.claim_asked), begun: 0 });
-        assert!(!wanted(&p, 1_501), "one is under way");
+    fn a_partition_that_is_given_up_sends_and_claims_nothing() {
+        let mut p = partition();
+        p.claims.confirm(Some(Time::from_ms(100)), 0);
+        p.push_due(TimerId::from_u128(1));
+        let now = Now { time: Time::from_ms(200), mono_ms: 0 };
+        let state = |p: &Partition| (p.may_send(Time::from_ms(100), 0), p.claim_wanted(now, 0).is_some());
+        assert_eq!(state(&p), (true, true));
+        p.set_health(Some("away".into()));
+        assert_eq!(state(&p), (true, false), "a claim waits for the store");
+        p.set_health(None);
+        p.leave();
+        assert_eq!((state(&p), p.is_releasing()), ((false, false), false));
+        p.begin_release();
+        p.leave();
+        assert!(p.is_releasing() && p.is_leaving() && !p.is_active());
+    }
+
+    #[test]
+    fn what_is_retained_is_trimmed_at_its_time_and_not_while_the_store_is_away() {
+        let mut p = partition();
+        p.trim_from(100);
+        assert!(!p.begin_trim(99));
+        p.set_health(Some("away".into()));
+        assert!(!p.begin_trim(100));
+        p.set_health(None);
+        assert!(p.begin_trim(100) && !p.begin_trim(100 + TRIM_MS - 1) && p.begin_trim(100 + TRIM_MS));
     }
 }

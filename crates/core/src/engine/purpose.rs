@@ -3,10 +3,9 @@
 //!
 //! Not in here: the queue, the calls, what follows from an answer.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mtimer_protocol::{ErrorCode, OpReply, RequestOp};
+use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_store::{Op, Retained, Verdict};
 use mtimer_types::{Destination, Key, Time, Timer, TimerId};
 
@@ -21,13 +20,6 @@ pub(super) struct ReplyRef {
     pub(super) request: usize,
     /// Its place in the request.
     pub(super) index: usize,
-}
-
-/// An operation of a client that waits for an earlier one on the same key.
-#[derive(Debug)]
-pub(super) struct Edit {
-    pub(super) op: RequestOp,
-    pub(super) reply: ReplyRef,
 }
 
 /// What an operation in the lane is for.
@@ -106,14 +98,6 @@ impl OpCtx {
             _ => None,
         }
     }
-}
-
-/// The operations on one key: one is under way, the others wait for it.
-#[derive(Debug, Default)]
-pub(super) struct KeyEdits {
-    pub(super) waiting: VecDeque<Edit>,
-    /// The timer that has the key is not sent until the one under way is answered.
-    pub(super) holds: bool,
 }
 
 /// Makes the reply of an operation that was not done.

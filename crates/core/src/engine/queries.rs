@@ -10,8 +10,8 @@ use mtimer_store::{DeadFilter, Place, Record};
 use mtimer_types::{PartitionId, Target};
 
 use super::Engine;
+use super::calls::Pending;
 use super::counting::About;
-use super::partition::Pending;
 use super::questions::QueryPart;
 use super::table::State;
 use crate::api::{Call, CallAnswer, Effect, Now, SessionId};
@@ -57,7 +57,7 @@ impl Engine {
         }
         match self.partition(at) {
             None => {}
-            Some(p) => match &p.down {
+            Some(p) => match p.down() {
                 Some(why) => {
                     let text = format!("the store is away: {why}");
                     self.query_failed(at, part, ErrorCode::Unavailable, &text);
@@ -69,12 +69,11 @@ impl Engine {
 
     /// Asks the store what waits, as far as it may.
     pub(super) fn ask_waiting(&mut self, now: Now) {
-        for ix in 0..self.partitions.len() {
-            while let Some(p) = self.partitions[ix].as_deref_mut()
-                && !p.release_out
+        for at in self.partitions.ids() {
+            while let Some(p) = self.partitions.get_mut(at)
+                && !p.is_releasing()
                 && let Some((part, call)) = p.questions.next()
             {
-                let at = p.id;
                 self.ask_store(now, at, part, call);
             }
         }
@@ -133,7 +132,7 @@ impl Engine {
     fn view(&mut self, record: Record, place: Place) -> TimerView {
         let id = record.timer.id;
         let flight = self.partition(id.partition()).and_then(|p| {
-            let epoch = p.epoch;
+            let epoch = p.epoch();
             match &p.table.get(id)?.state {
                 State::InFlight(f) => Some(TimerState::InFlight { epoch, attempt: f.attempt }),
                 _ => None,

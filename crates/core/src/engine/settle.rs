@@ -5,30 +5,21 @@ use mtimer_store::{Answer, Op, Verdict, record::cut_error};
 use mtimer_types::{DeadReason, Epoch, HandlerOutcome, Mode, TimerId, limits};
 
 use super::Engine;
+use super::members::MemberRef;
 use super::partition::Partition;
 use super::purpose::OpCtx;
-use super::roster::MemberRef;
+use super::reports::Report;
 use super::table::{Entry, Flight, State};
 use crate::api::{Counter, Effect, Now, SessionId};
 use crate::figures::RedeliveryCause;
 use crate::retry::{self, Next};
-
-/// The answer to one message of settlements, as it fills.
-#[derive(Debug)]
-pub(super) struct Report {
-    session: SessionId,
-    missing: usize,
-    accepted: u32,
-    refused: Vec<(TimerId, SettleRefusal)>,
-}
 
 impl Engine {
     pub(super) fn settlements(&mut self, now: Now, session: SessionId, settlements: Vec<Settlement>) {
         if settlements.is_empty() {
             return;
         }
-        let missing = settlements.len();
-        let report = self.reports.insert(Report { session, missing, accepted: 0, refused: Vec::new() });
+        let report = self.reports.open(session, settlements.len());
         for s in settlements {
             self.settlement(now, session, s, report);
         }
@@ -37,7 +28,7 @@ impl Engine {
     fn settlement(&mut self, now: Now, session: SessionId, s: Settlement, report: usize) {
         let Settlement { id, epoch, attempt, outcome } = s;
         let client = self.roster.sessions.get(&session).map_or(0, |s| s.client);
-        let gone = self.partition(id.partition()).is_none_or(|p| p.release_out);
+        let gone = self.partition(id.partition()).is_none_or(|p| p.is_releasing());
         if gone && self.topology.is_some() {
             return self.report(Some(report), id, Some(SettleRefusal::Moved));
         }
@@ -45,8 +36,8 @@ impl Engine {
             let entry = p.table.get(id)?;
             let State::InFlight(flight) = &entry.state else { return None };
             // A predecessor's delivery bears the predecessor's epoch.
-            let same =
-                flight.attempt == attempt && (epoch == p.epoch || flight.member.is_none() && epoch < p.epoch);
+            let same = flight.attempt == attempt
+                && (epoch == p.epoch() || flight.member.is_none() && epoch < p.epoch());
             same.then_some(*flight)
         });
         match flight {
@@ -105,7 +96,7 @@ impl Engine {
         self.partition(id.partition()).is_some_and(|p| {
             let settling = |e: &Entry| matches!(e.state, State::Settling { .. });
             let sent = p.table.get(id).is_none_or(|e| attempt < e.attempt() && !settling(e));
-            epoch <= p.epoch && sent && !p.is_full()
+            epoch <= p.epoch() && sent && !p.is_full()
         })
     }
 
@@ -156,9 +147,7 @@ impl Engine {
         report: Option<usize>,
     ) {
         let random = self.rng.next();
-        let Some(entry) =
-            self.partitions[usize::from(id.partition().0)].as_deref().and_then(|p| p.table.get(id))
-        else {
+        let Some(entry) = self.partitions.get(id.partition()).and_then(|p| p.table.get(id)) else {
             return;
         };
         let (timer, progress) = (&entry.record.timer, &entry.record.progress);
@@ -209,7 +198,7 @@ impl Engine {
         let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
         let (dest, timer) = entry.map(|e| (e.dest, e.record.timer.clone())).unzip();
         if let Some(dest) = dest.filter(|_| member.is_some()) {
-            self.roster.dest_mut(dest).settling += 1;
+            self.roster.dest_mut(dest).flow.begin_settling();
         }
         let patient = verdict == Verdict::Ack && self.may_wait(id, member);
         let op = Op::Settle { id, verdict: verdict.clone(), timer };
@@ -225,13 +214,11 @@ impl Engine {
     /// the credit. If the broker dies meanwhile, the client repeats the outcome to the next owner.
     /// If the client dies too, the timer is delivered again, or is unconfirmed (at most once).
     fn may_wait(&mut self, id: TimerId, member: Option<MemberRef>) -> bool {
-        let Some(p) = self.partition(id.partition()).filter(|p| !p.leaving && p.down.is_none()) else {
+        let Some(p) = self.partition(id.partition()).filter(|p| p.is_active()) else {
             return false;
         };
         let Some(dest) = p.table.get(id).map(|e| e.dest) else { return false };
-        let d = self.roster.dest(dest);
-        let awaited = !d.ready.is_empty() || !d.parks.is_empty() || d.returning > 0;
-        !awaited && member.is_some_and(|m| self.roster.has_slack(m))
+        !self.roster.dest(dest).awaits_credit() && member.is_some_and(|m| self.roster.has_slack(m))
     }
 
     /// A timer that a late cancel has stopped, found on its way to another attempt.
@@ -268,7 +255,7 @@ impl Engine {
                 // Found stopped by the store, it is dead now: it is no longer pending, and memory
                 // must not keep it.
                 let Some(mut record) = self.forget(id) else { return self.report(report, id, refused) };
-                let within = self.partition(id.partition()).is_some_and(|p| fire <= p.horizon);
+                let within = self.partition(id.partition()).is_some_and(|p| fire <= p.horizon());
                 if within && !record.progress.stopped {
                     record.progress.failed = failed;
                     record.progress.last_error = (!error.is_empty()).then_some(error);
@@ -308,18 +295,10 @@ impl Engine {
 
     /// One settlement of a message is done.
     pub(super) fn report(&mut self, report: Option<usize>, id: TimerId, refused: Option<SettleRefusal>) {
-        let Some(ix) = report else { return };
-        let Some(r) = self.reports.get_mut(ix) else { return };
-        match refused {
-            Some(why) => r.refused.push((id, why)),
-            None => r.accepted += 1,
-        }
-        r.missing -= 1;
-        if r.missing == 0 {
-            let Report { session, accepted, refused, .. } = self.reports.remove(ix);
-            if self.roster.sessions.contains_key(&session) {
-                self.effects.push(Effect::Send(session, ServerMessage::Settled { accepted, refused }));
-            }
+        let Some(done) = report.and_then(|report| self.reports.note(report, id, refused)) else { return };
+        let Report { session, accepted, refused, .. } = done;
+        if self.roster.sessions.contains_key(&session) {
+            self.effects.push(Effect::Send(session, ServerMessage::Settled { accepted, refused }));
         }
     }
 
@@ -376,7 +355,7 @@ impl Engine {
         let until = now.mono_ms + u64::from(by_ms.min(limits::MAX_CALLBACK_TIMEOUT_MS));
         let client = self.roster.sessions.get(&session).map_or(0, |s| s.client);
         let Some(p) = self.partition(id.partition()) else { return };
-        let current = p.epoch;
+        let current = p.epoch();
         let Some(entry) = p.table.get_mut(id) else { return };
         if let State::InFlight(f) = &mut entry.state
             && (f.session == Some(session) && epoch == current

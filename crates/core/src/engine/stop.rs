@@ -3,6 +3,7 @@
 use mtimer_protocol::ServerMessage;
 use mtimer_types::PartitionId;
 
+use super::partition::Partition;
 use super::{Engine, Phase};
 use crate::api::{Effect, Now, SessionId};
 
@@ -24,13 +25,13 @@ impl Engine {
             return;
         }
         self.phase = Phase::Releasing;
-        let owned: Vec<PartitionId> = self.partitions.iter().flatten().map(|p| p.id).collect();
+        let owned: Vec<PartitionId> = self.partitions.iter().map(Partition::id).collect();
         owned.into_iter().for_each(|at| self.release_one(now, at));
         self.check_released();
     }
 
     pub(super) fn check_released(&mut self) {
-        if self.phase == Phase::Releasing && self.partitions.iter().all(Option::is_none) {
+        if self.phase == Phase::Releasing && self.partitions.owned() == 0 {
             self.phase = Phase::Released;
             self.effects.push(Effect::Released);
         }

@@ -6,7 +6,7 @@ use mtimer_store::Record;
 use mtimer_types::{Destination, Key, Time, TimerId};
 
 use super::hash::{Map, Seeded};
-use super::roster::{DestIx, MemberRef};
+use super::members::{DestIx, MemberRef};
 use crate::api::SessionId;
 
 /// Bookkeeping bytes of one timer in memory, about: its entry, its record, its place in the wheel.

@@ -61,8 +61,8 @@ impl Identity {
         let number = |i: usize| record.get(i).and_then(reply::number).unwrap_or_default();
         match (Epoch(number(0)), Nonce(number(1))) {
             owner if owner == (epoch, nonce) => Ok(number(2)),
-            #[cfg(feature = "sabotage")]
-            _ if crate::sabotage::fence_is_cut() => Ok(number(2)),
+            #[cfg(feature = "test-support")]
+            _ if crate::test_support::fence_is_cut() => Ok(number(2)),
             (stored, _) if stored < epoch => Err(LaneError::RolledBack(partition)),
             (stored, _) => Err(LaneError::Fenced { partition, stored, ours: epoch }),
         }
@@ -198,8 +198,8 @@ impl Writer {
                     self.mark_up();
                     return Ok(values);
                 }
-                #[cfg(feature = "sabotage")]
-                _ if crate::sabotage::fence_is_cut() => return Ok(values),
+                #[cfg(feature = "test-support")]
+                _ if crate::test_support::fence_is_cut() => return Ok(values),
                 #[cfg(test)]
                 Ok(_) if broken(Broken::UnguardedReads) => return Ok(values),
                 // A server that is no master any more answers reads, too: the master decides.

@@ -1,4 +1,5 @@
-//! Real Redis servers for tests: standalone, cluster, and a proxy that cuts connections.
+//! Real Redis servers for tests: standalone, cluster, and a proxy that cuts connections. And a
+//! store without its fence.
 //!
 //! Behind the feature `test-support`. Everything runs on free loopback ports, or in a [`Place`],
 //! and in temporary folders, and is killed on drop. It panics where a test would: there is nothing
@@ -14,6 +15,7 @@ mod sentinel;
 mod server;
 mod slowlog;
 mod tls;
+mod unfenced;
 
 pub use cluster::TestCluster;
 pub use port::Port;
@@ -23,3 +25,5 @@ pub use sentinel::Sentinels;
 pub use server::{Place, Server, ServerOptions, TlsPort};
 pub use slowlog::{Durations, print_durations};
 pub use tls::Authority;
+pub use unfenced::cut_the_fence;
+pub(crate) use unfenced::{fence_is_cut, without_fence};

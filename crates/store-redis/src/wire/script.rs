@@ -69,9 +69,12 @@ impl Script {
                 Self::ApplyFreeing => text.replacen("#!lua", "#!lua flags=allow-oom", 1),
                 _ => text,
             };
-            #[cfg(feature = "sabotage")]
-            let text =
-                if crate::sabotage::fence_is_cut() { crate::sabotage::without_fence(&text) } else { text };
+            #[cfg(feature = "test-support")]
+            let text = if crate::test_support::fence_is_cut() {
+                crate::test_support::without_fence(&text)
+            } else {
+                text
+            };
             let sha1 = redis::Script::new(&text).get_hash().to_owned();
             (text, sha1)
         };

@@ -206,51 +206,8 @@ impl Case {
 
     async fn step(&mut self, step: &Step) -> Check {
         match step {
-            Step::Burst(batches, seed) => {
-                let mut r = Random(*seed);
-                let mut called = Vec::new();
-                let mut fault = self.trouble(&mut r);
-                for choices in batches {
-                    if let Some(fault) = fault.take_if(|_| r.one_in(2)) {
-                        self.log.push(format!("{fault:?}"));
-                        self.pair.kit.fault(fault).await;
-                    }
-                    self.pair.kit.now = self.pair.kit.now + TICK * (1 + r.below(3));
-                    let now = self.pair.kit.now;
-                    let ahead = r.pick(&[0, TICK, 5 * TICK, SECOND, 2 * MINUTE]);
-                    let claim = r.one_in(4).then(|| now + ahead);
-                    let ops = self.batch(choices);
-                    self.log.push(format!("now {now}, claim {claim:?}, apply {ops:?}"));
-                    called.push(self.pair.call(claim, ops));
-                }
-                if self.faulty {
-                    self.pair.kit.fault(Fault::ComeUp).await;
-                }
-                for call in called {
-                    self.pair.settle(call).await?;
-                }
-                Ok(())
-            }
-            Step::Load(behind, seed) => {
-                let mut r = Random(*seed);
-                self.pair.kit.now = self.pair.kit.now + TICK;
-                let now = self.pair.kit.now;
-                let claim = r.one_in(3).then(|| now + r.pick(&[TICK, SECOND]));
-                let load = Load {
-                    until: now + r.pick(&[0, 500, 3 * SECOND, MINUTE, 3 * HOUR, 3 * DAY, 300 * DAY]),
-                    max_timers: r.pick(&[1, 2, 5, 10_000]),
-                    max_bytes: r.pick(&[1, 100, 1 << 20]),
-                    claim,
-                };
-                // One operation more than may bury would be ambiguous over batches of one time,
-                // too.
-                let choices: Vec<_> = behind.iter().flatten().copied().collect();
-                let ops = self.batch(&choices);
-                let behind: Vec<_> = ops.into_iter().map(|op| vec![op]).collect();
-                let fault = self.trouble(&mut r);
-                self.log.push(format!("{fault:?}, now {now}, {load:?}, then apply each of {behind:?}"));
-                self.pair.load_in_trouble(load, behind, fault).await.map(|_| ())
-            }
+            Step::Burst(batches, seed) => self.burst(batches, *seed).await,
+            Step::Load(behind, seed) => self.load(behind, *seed).await,
             Step::Unload(seed) => {
                 let mut r = Random(*seed);
                 let beyond = r.pick(&[Time::ZERO, self.pair.kit.now, self.pair.kit.now + HOUR]);
@@ -283,6 +240,53 @@ impl Case {
             }
             Step::Restart | Step::CheckAll => self.pair.check_all().await,
         }
+    }
+
+    async fn burst(&mut self, batches: &[Vec<Choice>], seed: u64) -> Check {
+        let mut r = Random(seed);
+        let mut called = Vec::new();
+        let mut fault = self.trouble(&mut r);
+        for choices in batches {
+            if let Some(fault) = fault.take_if(|_| r.one_in(2)) {
+                self.log.push(format!("{fault:?}"));
+                self.pair.kit.fault(fault).await;
+            }
+            self.pair.kit.now = self.pair.kit.now + TICK * (1 + r.below(3));
+            let now = self.pair.kit.now;
+            let ahead = r.pick(&[0, TICK, 5 * TICK, SECOND, 2 * MINUTE]);
+            let claim = r.one_in(4).then(|| now + ahead);
+            let ops = self.batch(choices);
+            self.log.push(format!("now {now}, claim {claim:?}, apply {ops:?}"));
+            called.push(self.pair.call(claim, ops));
+        }
+        if self.faulty {
+            self.pair.kit.fault(Fault::ComeUp).await;
+        }
+        for call in called {
+            self.pair.settle(call).await?;
+        }
+        Ok(())
+    }
+
+    async fn load(&mut self, behind: &[Vec<Choice>], seed: u64) -> Check {
+        let mut r = Random(seed);
+        self.pair.kit.now = self.pair.kit.now + TICK;
+        let now = self.pair.kit.now;
+        let claim = r.one_in(3).then(|| now + r.pick(&[TICK, SECOND]));
+        let load = Load {
+            until: now + r.pick(&[0, 500, 3 * SECOND, MINUTE, 3 * HOUR, 3 * DAY, 300 * DAY]),
+            max_timers: r.pick(&[1, 2, 5, 10_000]),
+            max_bytes: r.pick(&[1, 100, 1 << 20]),
+            claim,
+        };
+        // One operation more than may bury would be ambiguous over batches of one time,
+        // too.
+        let choices: Vec<_> = behind.iter().flatten().copied().collect();
+        let ops = self.batch(&choices);
+        let behind: Vec<_> = ops.into_iter().map(|op| vec![op]).collect();
+        let fault = self.trouble(&mut r);
+        self.log.push(format!("{fault:?}, now {now}, {load:?}, then apply each of {behind:?}"));
+        self.pair.load_in_trouble(load, behind, fault).await.map(|_| ())
     }
 
     fn trouble(&self, r: &mut Random) -> Option<Fault> {

@@ -100,7 +100,7 @@ fn a_cancelled_timer_leaves_nothing_behind_among_the_deadlines() {
     }
     rig.run(5);
     let (_, dest) = rig.engine.roster.dests().next().unwrap();
-    assert_eq!(dest.next_deadline(), None);
+    assert_eq!(dest.ready.next_deadline(), None);
 }
 
 /// A timer that is due in 5 ms, at most once, with 20 ms more to its deadline. The store's answers

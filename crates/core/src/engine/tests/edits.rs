@@ -115,7 +115,7 @@ fn an_edit_behind_a_backlog_holds_no_timer_and_learns_that_it_was_sent() {
         let id = timer.id;
         rig.schedule(1, timer);
         rig.run(45);
-        rig.engine.partition(P).unwrap().applies_out += 1;
+        rig.engine.partition(P).unwrap().calls.hold_batches();
         rig.ask(1, vec![RequestOp::Purge { id: TimerId::from_u128(0) }]);
         rig.ask(
             1,
@@ -126,7 +126,7 @@ fn an_edit_behind_a_backlog_holds_no_timer_and_learns_that_it_was_sent() {
         );
         rig.run(10);
         let delivery = rig.take_deliveries().pop().expect("held by what waits in the broker").1;
-        rig.engine.partition(P).unwrap().applies_out -= 1;
+        rig.engine.partition(P).unwrap().calls.release_batches();
         rig.take_replies();
         rig.run(5);
         let late = rig.take_replies();
@@ -151,21 +151,21 @@ fn a_reschedule_overtakes_the_move_to_the_park() {
     let last = timers[0].id;
     timers.into_iter().for_each(|timer| rig.schedule(1, timer));
     rig.run(45);
-    rig.engine.partition(P).unwrap().applies_out += 1;
+    rig.engine.partition(P).unwrap().calls.hold_batches();
     let unknown = |n: usize| RequestOp::Purge { id: TimerId::from_u128(n as u128) };
     (0..BATCH).for_each(|n| rig.ask(1, vec![unknown(n)]));
     let due = rig.now().time + 5_000;
     rig.ask(1, vec![reschedule(last, due, 1)]);
     // One batch leaves, with all that is before the reschedule.
-    rig.engine.partition(P).unwrap().applies_out -= 1;
+    rig.engine.partition(P).unwrap().calls.release_batches();
     rig.answers_wait = true;
     rig.turn();
-    rig.engine.partition(P).unwrap().applies_out += 1;
+    rig.engine.partition(P).unwrap().calls.hold_batches();
     rig.answers_wait = false;
     rig.run(100);
     let p = rig.engine.partition(P).unwrap();
     assert_eq!((p.queue.parks(), p.queue.len()), (BATCH, BATCH + 1), "the reschedule waits with the moves");
-    p.applies_out = 0;
+    p.calls.release_batches();
     rig.run(20);
     assert_eq!(rig.take_replies().last(), Some(&OpReply::Rescheduled(last)));
     assert_eq!(rig.place(last), Some(Place::Pending { fire: due, tier: 0 }));

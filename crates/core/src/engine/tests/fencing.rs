@@ -149,7 +149,7 @@ fn a_process_that_stops_between_a_take_and_its_delivery_sends_nothing_that_it_gi
 fn a_fenced_write_counts_for_one_second() {
     let mut rig = Rig::new(EngineOptions::default());
     let p = rig.engine.partition(P).unwrap();
-    p.fenced_at = Some(5_000);
+    p.claims.confirm(None, 5_000);
     assert!(p.is_fenced(6_000));
     assert!(!p.is_fenced(6_001));
 }

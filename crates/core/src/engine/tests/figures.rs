@@ -35,7 +35,7 @@ fn lateness_is_counted_once_for_each_timer_that_is_sent_and_acknowledged() {
     let (_, d) = rig.take_deliveries().remove(0);
     assert_eq!(figures(&rig).tallies.acknowledged_after.count(), 0);
     rig.settle(1, &d, HandlerOutcome::Ok);
-    rig.run(GATHER_MS);
+    rig.run(DEFER_MS);
     let tallies = figures(&rig).tallies;
     assert_eq!(tallies.sent_after.count(), 1, "a second attempt is late for another reason");
     assert_eq!(tallies.acknowledged_after.count(), 1);

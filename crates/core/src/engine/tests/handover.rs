@@ -4,8 +4,9 @@ use mtimer_store::{Batch, InFlight, Op, Verdict};
 use mtimer_types::Key;
 
 use super::*;
+use crate::engine::calls::Pending;
 use crate::engine::hash::Seeded;
-use crate::engine::partition::{Partition, Pending};
+use crate::engine::partition::Partition;
 
 /// One of these is delivered by an owner that then stops in good order, and lists it.
 fn left_under_way(timer: impl FnOnce(&mut Timer)) -> (MemoryStore, Delivery, u64) {
@@ -423,8 +424,8 @@ fn inherited_deliveries_are_kept_until_all_that_was_sent_before_has_been_read() 
     let id = TimerId::from_u128(1);
     let left = |horizon, call: Option<Pending>| {
         let mut p = Partition::new(P, Epoch(2), Time::ZERO, since, Seeded(1));
-        p.horizon = Time::from_ms(horizon);
-        p.calls.extend(call);
+        p.extend_horizon(Time::from_ms(horizon));
+        call.into_iter().for_each(|call| p.calls.push(call));
         p.inherited.take_over([InFlight { id, attempt: 1, session: 1, until: since }]);
         p.drop_old_inherited();
         p.inherited.len()

@@ -3,7 +3,7 @@
 use mtimer_store::{Batch, Load, Loaded, Op};
 
 use super::*;
-use crate::engine::partition::Pending;
+use crate::engine::calls::Pending;
 use crate::engine::purpose::OpCtx;
 use crate::engine::table::ENTRY_BYTES;
 
@@ -22,7 +22,7 @@ fn acquired(partitions: u16, memory_bytes: u64, prior_claim: Time) -> (Engine, N
         ] {
             engine.handle(now, Input::Answered { partition, epoch, answer });
         }
-        engine.partition(partition).unwrap().trim_at = u64::MAX;
+        engine.partition(partition).unwrap().trim_from(u64::MAX);
     }
     (engine, now)
 }
@@ -64,7 +64,7 @@ fn four_partitions_that_are_behind_are_read_at_once() {
 fn what_is_not_near_is_read_four_partitions_at_once_and_what_is_near_without_delay() {
     let (mut engine, now) = acquired(10, 1 << 30, Time::ZERO);
     for partition in (0..10).map(PartitionId) {
-        engine.partition(partition).unwrap().horizon = now.time + 5_000;
+        engine.partition(partition).unwrap().extend_horizon(now.time + 5_000);
     }
     assert_eq!(loads(&mut engine, later(now, 2_500)).len(), 0, "half of the window is left");
     // Less than half is left, and more than a quarter.
@@ -123,9 +123,8 @@ fn fewer_timers_on_their_way_to_the_park_stop_loads_while_memory_is_full() {
         rig.run(5);
         rig.engine.options.memory_bytes = memory_bytes;
         let p = rig.engine.partition(P).unwrap();
-        p.applies_out += 1;
-        p.unload_out = false;
-        p.horizon = Time::ZERO;
+        p.calls.hold_batches();
+        p.limit_horizon(Time::ZERO);
         for n in 0..parks {
             let (id, failed) = (TimerId::from_u128(n), 0);
             p.queue.push_own(Op::Park { id, failed }, OpCtx::Park { id, failed });

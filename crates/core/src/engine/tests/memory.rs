@@ -151,7 +151,7 @@ fn a_timer_counts_with_its_payload_while_it_is_in_memory() {
     rig.run(100);
     let bytes_after_each = rig.take_deliveries().into_iter().map(|(_, d)| {
         rig.settle(1, &d, HandlerOutcome::Ok);
-        rig.run(GATHER_MS);
+        rig.run(DEFER_MS);
         rig.engine.memory().1 / 10_000
     });
     assert_eq!(bytes_after_each.collect::<Vec<_>>(), [1, 0]);
@@ -192,18 +192,18 @@ fn nothing_is_left_of_a_destination_that_nobody_needs() {
 fn nothing_is_loaded_while_very_much_is_on_its_way_to_the_park() {
     let mut rig = Rig::new(EngineOptions::default());
     let p = rig.engine.partition(P).unwrap();
-    p.applies_out += 1;
+    p.calls.hold_batches();
     for n in 0..20_001 {
         let (id, failed) = (TimerId::from_u128(n), 0);
         p.queue.push_own(Op::Park { id, failed }, OpCtx::Park { id, failed });
     }
-    let horizon = p.horizon;
+    let horizon = p.horizon();
     rig.run(6_000);
-    assert_eq!(rig.engine.partition(P).unwrap().horizon, horizon);
-    rig.engine.partition(P).unwrap().applies_out -= 1;
+    assert_eq!(rig.engine.partition(P).unwrap().horizon(), horizon);
+    rig.engine.partition(P).unwrap().calls.release_batches();
     rig.run(200);
     let now = rig.now().time;
-    assert!(rig.engine.partition(P).unwrap().horizon > now);
+    assert!(rig.engine.partition(P).unwrap().horizon() > now);
 }
 
 #[test]

@@ -4,11 +4,12 @@
 mod crossing;
 mod crowded;
 mod deadlines;
+mod deferral;
 mod delivery;
 mod edits;
 mod fencing;
 mod figures;
-mod gather;
+
 mod handover;
 mod loading;
 mod memory;
@@ -38,7 +39,7 @@ use mtimer_types::{
     Timer, TimerId,
 };
 
-use crate::engine::partition::GATHER_MS;
+use crate::engine::deferral::DEFER_MS;
 use crate::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
 
 const START: u64 = 1_700_000_000_000;
@@ -307,7 +308,7 @@ fn overtaken_repeat(options: EngineOptions) -> (Rig, Delivery) {
     rig.schedule(1, timer.clone());
     rig.run(45);
     rig.take_replies();
-    rig.engine.partition(P).unwrap().applies_out += 1;
+    rig.engine.partition(P).unwrap().calls.hold_batches();
     rig.schedule(1, timer);
     rig.run(10);
     let (_, delivery) = rig.take_deliveries().remove(0);

@@ -25,14 +25,14 @@ fn backlog_of_acknowledgements() -> Rig {
 
 /// The client acknowledges these; a batch is under way until [`go_on`].
 fn acknowledge(rig: &mut Rig, deliveries: &[Delivery]) {
-    rig.engine.partition(P).unwrap().applies_out += 1;
+    rig.engine.partition(P).unwrap().calls.hold_batches();
     deliveries.iter().for_each(|d| rig.settle(1, d, HandlerOutcome::Ok));
 }
 
 /// What the client is told of what it asked for.
 fn go_on(rig: &mut Rig) -> Vec<OpReply> {
     rig.take_replies();
-    rig.engine.partition(P).unwrap().applies_out -= 1;
+    rig.engine.partition(P).unwrap().calls.release_batches();
     rig.run(20);
     rig.take_replies()
 }

@@ -4,6 +4,7 @@ use mtimer_store::{CancelAnswer, Op, Page, RequestId};
 use mtimer_types::{Epoch, Target};
 
 use super::*;
+use crate::engine::sweep::Sweeps;
 
 #[test]
 fn a_stuck_destination_leaves_memory_and_holds_up_nobody() {
@@ -76,11 +77,11 @@ fn what_comes_back_from_the_park_is_not_sent_before_a_claim_covers_it() {
     let other = rig.timer("b", 10);
     rig.schedule(2, other);
     rig.run(12);
-    rig.engine.partition(P).unwrap().applies_out += 1;
+    rig.engine.partition(P).unwrap().calls.hold_batches();
     rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 10 });
     rig.turn();
     rig.ms += 200;
-    rig.engine.partition(P).unwrap().applies_out -= 1;
+    rig.engine.partition(P).unwrap().calls.release_batches();
     rig.turn();
     let sent = rig.take_deliveries().iter().any(|(_, d)| d.id == t.id);
     assert!(sent);
@@ -104,8 +105,8 @@ pub(super) fn parked_in_three() -> (Engine, Now) {
         engine.handle(now, Input::Acquired { partition, epoch, prior_claim, in_flight: vec![] });
         page(&mut engine, now, partition, CallAnswer::Taken(Page { rows: vec![], next: None }));
         page(&mut engine, now, partition, CallAnswer::ParkedDestinations(vec![(dest("a"), 1_000)]));
-        engine.partition(partition).unwrap().load_out = true;
-        engine.partition(partition).unwrap().trim_at = u64::MAX;
+        engine.partition(partition).unwrap().calls.hold_loads();
+        engine.partition(partition).unwrap().trim_from(u64::MAX);
     }
     (engine, now)
 }
@@ -133,7 +134,7 @@ pub(super) fn asked_pages(engine: &mut Engine, now: Now) -> Vec<(u16, u64)> {
 fn partitions_take_turns_when_parked_timers_come_back() {
     let (mut engine, now) = parked_in_three();
     // Sweeps ask for pages as well.
-    engine.sweep_at = u64::MAX;
+    engine.sweeps = Sweeps::new(u64::MAX);
     engine.handle(
         now,
         Input::Session(SessionId(1), SessionEvent::Register { registration: 1, dest: dest("a"), credit: 1 }),

@@ -5,7 +5,8 @@ use mtimer_types::Key;
 use mtimer_types::limits::{MAX_AHEAD_MS, MAX_BATCH, MAX_SENT_AHEAD_MS, MAX_SESSION_INFLIGHT};
 
 use super::*;
-use crate::engine::partition::{KEY_OPS, QUEUE_OPS};
+use crate::engine::key_edits::KEY_OPS;
+use crate::engine::partition::QUEUE_OPS;
 
 #[test]
 fn requests_that_are_too_old_or_not_ours_are_refused() {
@@ -156,7 +157,7 @@ fn a_repeat_beside_a_late_acknowledgement_brings_nothing_back() {
 fn a_repeat_that_is_overtaken_by_its_acknowledgement_brings_nothing_back() {
     let (mut rig, _) = overtaken_repeat(EngineOptions { batch_ops: 1, ..EngineOptions::default() });
     rig.run(1);
-    rig.engine.partition(P).unwrap().applies_out -= 1;
+    rig.engine.partition(P).unwrap().calls.release_batches();
     rig.run(500);
     assert_eq!(rig.take_replies(), [OpReply::Ended(mtimer_types::Ended::Acknowledged)]);
     assert_eq!(rig.take_deliveries(), []);
@@ -170,14 +171,14 @@ fn a_repeat_that_waits_for_longer_than_outcomes_are_kept_brings_nothing_back() {
     let (mut rig, _) = overtaken_repeat(EngineOptions { batch_ops: 1, ..EngineOptions::default() });
     // The acknowledgement goes to the store; the repeat stays in the queue.
     rig.answers_wait = true;
-    rig.engine.partition(P).unwrap().applies_out -= 1;
+    rig.engine.partition(P).unwrap().calls.release_batches();
     rig.run(20);
-    assert_eq!(rig.engine.partition(P).unwrap().applies_out, 1);
-    rig.engine.partition(P).unwrap().applies_out += 1;
+    assert_eq!(rig.engine.partition(P).unwrap().calls.batches(), 1);
+    rig.engine.partition(P).unwrap().calls.hold_batches();
     rig.answers_wait = false;
     rig.run(45_000);
     assert_eq!(rig.take_replies(), []);
-    rig.engine.partition(P).unwrap().applies_out -= 1;
+    rig.engine.partition(P).unwrap().calls.release_batches();
     rig.run(500);
     assert_eq!(rig.take_deliveries(), []);
     let codes: Vec<_> = rig.take_replies().iter().map(code).collect();
@@ -196,7 +197,7 @@ fn edits_that_wait_for_longer_than_outcomes_are_kept_change_nothing() {
     rig.schedule(1, cancelled.clone());
     rig.run(5);
     assert_eq!(rig.take_replies().len(), 2);
-    rig.engine.partition(P).unwrap().applies_out += 1;
+    rig.engine.partition(P).unwrap().calls.hold_batches();
     let by_key = || Target::Key(dest("a"), cancelled.key.clone().unwrap());
     let due = moved.due + 60_000;
     // The second cancel of the key waits for the first.
@@ -210,7 +211,7 @@ fn edits_that_wait_for_longer_than_outcomes_are_kept_change_nothing() {
         ],
     );
     rig.run(31_000);
-    rig.engine.partition(P).unwrap().applies_out -= 1;
+    rig.engine.partition(P).unwrap().calls.release_batches();
     rig.run(5);
     let replies = rig.take_replies();
     assert_eq!(replies.iter().map(code).collect::<Vec<_>>(), [Some(ErrorCode::Unknown); 4], "{replies:?}");
@@ -228,7 +229,7 @@ fn repeats_that_wait_for_each_other_are_overtaken_together() {
     rig.schedule(1, timer.clone());
     rig.run(45);
     rig.take_replies();
-    rig.engine.partition(P).unwrap().applies_out += 1;
+    rig.engine.partition(P).unwrap().calls.hold_batches();
     let repeats = 15_000;
     for _ in 0..repeats {
         rig.schedule(1, timer.clone());
@@ -237,7 +238,7 @@ fn repeats_that_wait_for_each_other_are_overtaken_together() {
     let (_, delivery) = rig.take_deliveries().remove(0);
     rig.settle(1, &delivery, HandlerOutcome::Ok);
     rig.turn();
-    rig.engine.partition(P).unwrap().applies_out -= 1;
+    rig.engine.partition(P).unwrap().calls.release_batches();
     rig.run(20);
     let replies = rig.take_replies();
     assert_eq!(replies.len(), repeats);
@@ -270,7 +271,7 @@ fn operations_that_wait_for_a_key_have_an_end() {
     let replies = rig.take_replies();
     let taken = replies.iter().filter(|r| matches!(r, OpReply::KeyTaken(_))).count();
     assert_eq!((replies.len(), taken), (KEY_OPS + 2, KEY_OPS));
-    assert_eq!(rig.engine.partition(P).unwrap().waiting, 0);
+    assert_eq!(rig.engine.partition(P).unwrap().key_edits.waiting(), 0);
 }
 
 #[test]
@@ -382,7 +383,7 @@ fn an_edit_waits_behind_the_park_of_its_timer() {
     rig.run(100);
     // Everything waits, until the timers are on their way to the park and are moved to a later
     // time. (The first of them is the last one that is parked.)
-    rig.engine.partition(P).unwrap().applies_out += 1;
+    rig.engine.partition(P).unwrap().calls.hold_batches();
     rig.run(300);
     let due = rig.now().time + 1_000;
     for (request, timer) in timers.iter().enumerate() {
@@ -390,7 +391,7 @@ fn an_edit_waits_behind_the_park_of_its_timer() {
         rig.ask(1, vec![RequestOp::Reschedule { target, due, request }]);
     }
     rig.run(1);
-    rig.engine.partition(P).unwrap().applies_out -= 1;
+    rig.engine.partition(P).unwrap().calls.release_batches();
     rig.run(10);
     rig.join(2, "stuck", 20);
     rig.run(900);

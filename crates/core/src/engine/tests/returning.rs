@@ -5,12 +5,13 @@ use mtimer_types::Epoch;
 
 use super::park::{asked_pages, page, parked_in_three};
 use super::*;
+use crate::engine::sweep::Sweeps;
 
 #[test]
 fn the_next_page_is_asked_for_when_all_of_the_last_one_is_here() {
     let (mut engine, now) = parked_in_three();
     // Sweeps ask for pages as well.
-    engine.sweep_at = u64::MAX;
+    engine.sweeps = Sweeps::new(u64::MAX);
     let register = SessionEvent::Register { registration: 1, dest: dest("a"), credit: 10 };
     engine.handle(now, Input::Session(SessionId(1), register));
     assert_eq!(asked_pages(&mut engine, now), [(0, 0)]);

@@ -4,7 +4,8 @@ use mtimer_types::limits::MAX_SESSION_UNSETTLED_BYTES;
 
 use super::*;
 use crate::engine::hash::Seeded;
-use crate::engine::roster::{MemberRef, Roster};
+use crate::engine::members::MemberRef;
+use crate::engine::roster::Roster;
 
 const S: SessionId = SessionId(1);
 
@@ -74,7 +75,7 @@ fn a_delivery_that_is_withdrawn_takes_no_other_along() {
         roster.post(to, delivery);
     }
     roster.withdraw(to, id(1));
-    let outbox = &roster.member(to).unwrap().outbox;
+    let outbox = roster.member(to).unwrap().outbox();
     assert_eq!(outbox.iter().map(|d| d.id).collect::<Vec<_>>(), [id(2)]);
 }
 
@@ -86,31 +87,7 @@ fn the_view_of_clients_has_the_sums_of_each_destination() {
     let (one, other) = (member(&roster, S, 1), member(&roster, SessionId(2), 1));
     [one, one, other].into_iter().for_each(|m| roster.charge(m));
     let ix = roster.dest_ix(&dest("a"));
-    roster.dest_mut(ix).push_ready(id(1), None);
+    roster.dest_mut(ix).ready.push(id(1), None);
     let views = roster.client_views().map(|v| (v.dest, v.sessions, v.credit, v.in_flight, v.waiting));
     assert_eq!(views.collect::<Vec<_>>(), [(dest("a"), 2, 30, 3, 1), (dest("b"), 1, 10, 0, 0)]);
-}
-
-#[test]
-fn what_waits_has_missed_its_deadline_after_it() {
-    let mut roster = roster(&["a"], 0);
-    let ix = roster.dest_ix(&dest("a"));
-    let d = roster.dest_mut(ix);
-    d.push_ready(id(1), Some(Time::from_ms(10)));
-    let missed = [10, 11, 12].map(|ms| d.pop_missed(Time::from_ms(ms)));
-    assert_eq!(missed, [None, Some(id(1)), None]);
-}
-
-#[test]
-fn ids_of_what_has_expired_are_removed_when_they_are_the_majority() {
-    let mut roster = roster(&["a"], 0);
-    let ix = roster.dest_ix(&dest("a"));
-    let d = roster.dest_mut(ix);
-    (0..6).for_each(|n| d.push_ready(id(n), Some(Time::from_ms(10))));
-    let mut expire = |n| {
-        (0..n).for_each(|_| _ = d.pop_missed(Time::from_ms(11)));
-        d.compact_ready(|of| of >= id(4));
-        d.ready.len()
-    };
-    assert_eq!((expire(3), expire(1)), (6, 2));
 }

@@ -232,7 +232,7 @@ fn a_handover_waits_for_a_take_and_lists_its_delivery() {
         rig.read_only = way == "refused for now";
         rig.answers_wait = way == "asked";
         if way == "queued" {
-            rig.engine.partition(P).unwrap().applies_out += 1;
+            rig.engine.partition(P).unwrap().calls.hold_batches();
         }
         rig.run(10);
         let now = rig.now();
@@ -240,7 +240,7 @@ fn a_handover_waits_for_a_take_and_lists_its_delivery() {
         rig.run(5);
         (rig.read_only, rig.answers_wait) = (false, false);
         if way == "queued" {
-            rig.engine.partition(P).unwrap().applies_out -= 1;
+            rig.engine.partition(P).unwrap().calls.release_batches();
         }
         rig.run(100);
         assert_eq!(rig.take_deliveries().len(), 1, "{way}");
@@ -363,7 +363,7 @@ fn edits_that_overtake_a_refused_acknowledgement_come_too_late() {
         let (mut rig, timer, d) = delivered();
         rig.read_only = true;
         rig.settle(1, &d, HandlerOutcome::Ok);
-        rig.run(GATHER_MS);
+        rig.run(DEFER_MS);
         rig.read_only = false;
         let target = targets(&timer)[n % 2].clone();
         let due = timer.due + 60_000;
@@ -480,7 +480,7 @@ fn an_unconfirmed_edit_by_key_of_what_is_being_loaded_is_not_overlooked() {
         rig.take_replies();
         assert_eq!(rig.engine.memory().0, 0);
         // It is on its way into memory when the edit is made, and the edit's answer comes with it.
-        while !rig.engine.partition(P).unwrap().load_out {
+        while !rig.engine.partition(P).unwrap().calls.is_loading() {
             rig.answers_wait = false;
             rig.run(1);
             rig.answers_wait = true;

@@ -61,7 +61,7 @@ fn a_sweep_ends_what_has_missed_its_deadline() {
     let rows = vec![missed, at_its_deadline, later, row(now, 4, None)];
     assert_eq!(ended(&mut engine, now, rows), [id]);
     let ix = engine.roster.dest_ix(&dest("a"));
-    assert_eq!(engine.roster.dest(ix).parks[&P].deadline, Some(now.time), "the next one");
+    assert_eq!(engine.roster.dest(ix).parks.deadline(P), Some(now.time), "the next one");
 }
 
 #[test]
@@ -90,6 +90,6 @@ fn a_sweep_pauses_after_each_page() {
 #[test]
 fn what_is_parked_where_the_store_is_away_is_swept_later() {
     let (mut engine, mut now) = parked_in_three();
-    engine.partition(P).unwrap().down = Some("away".into());
+    engine.partition(P).unwrap().set_health(Some("away".into()));
     assert_eq!(sweep_for_a_second(&mut engine, &mut now), [(1, 0)]);
 }

@@ -51,6 +51,6 @@ fn in_a_cluster_an_owner_takes_outcomes_itself() {
     let timer = rig.timer("a", 0);
     let d = rig.deliver(1, timer);
     rig.settle(1, &d, HandlerOutcome::Ok);
-    rig.run(GATHER_MS);
+    rig.run(DEFER_MS);
     assert_eq!((rig.refusals(), rig.place(d.id)), (vec![], None));
 }

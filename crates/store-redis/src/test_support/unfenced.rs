@@ -1,5 +1,4 @@
-//! A way to break the store on purpose, to see that tests notice. Only in builds with the feature
-//! `sabotage`.
+//! A store without its fence, to see that tests notice.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,6 +6,7 @@ static FENCE_IS_CUT: AtomicBool = AtomicBool::new(false);
 
 /// Makes every owner read and write a partition, whoever owns it by now. Call it before the first
 /// connection of the process.
+#[doc(hidden)]
 pub fn cut_the_fence() {
     FENCE_IS_CUT.store(true, Ordering::Relaxed);
 }
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn the_check_is_cut_and_nothing_else() {
-        let intact = include_str!("../lua/apply.lua");
+        let intact = include_str!("../../lua/apply.lua");
         let cut = without_fence(intact);
         assert_eq!(cut.lines().count() + 3, intact.lines().count());
         assert!(intact.contains("return {'SEQ'") && !cut.contains("return {'SEQ'"));

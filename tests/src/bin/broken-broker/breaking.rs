@@ -1,9 +1,7 @@
-//! Ways to break a broker on purpose, in order to see the tests notice. Only in builds with the
-//! feature `sabotage`, which no release has, and there only where `MTIMER_SABOTAGE` names one.
+//! Ways to break a broker: a store between the engine and the real one.
 //!
-//! Invariant: what is broken is one thing, between the engine and the store; the engine learns
-//! nothing of it.
-//! Not in here: how scripts lose their fence (the Redis store's own `sabotage`).
+//! Invariant: what is broken is one thing, and the engine learns nothing of it.
+//! Not in here: how scripts lose their fence (`mtimer_store_redis::test_support`).
 
 use std::collections::HashSet;
 use std::str::FromStr;
@@ -20,10 +18,6 @@ use mtimer_types::{Destination, Epoch, PartitionId, Target, Term, Time, TimerId}
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::exit::Failure;
-
-/// Names what is to be broken.
-pub(crate) const VARIABLE: &str = "MTIMER_SABOTAGE";
 /// How long the store goes without what was answered.
 const LATE: Duration = Duration::from_millis(500);
 /// One in so many schedules is answered early.
@@ -41,34 +35,25 @@ pub(crate) enum Sabotage {
 }
 
 impl FromStr for Sabotage {
-    type Err = Failure;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Failure> {
+    fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "fence" => Ok(Self::Fence),
             "claim" => Ok(Self::Claim),
             "early-ok" => Ok(Self::EarlyOk),
-            other => Err(Failure::usage(format!(
-                "{VARIABLE} is {other:?}: it may be fence, claim or early-ok, or not be set"
-            ))),
+            other => Err(format!("{other:?} may be fence, claim or early-ok")),
         }
     }
 }
 
 impl Sabotage {
-    /// What the environment asks for. Warns, and breaks what is not broken by [`Self::wrap`]: comes
-    /// before the store is opened.
-    pub(crate) fn begin() -> Result<Option<Self>, Failure> {
-        let Some(text) = std::env::var_os(VARIABLE) else { return Ok(None) };
-        let sabotage: Self = text.to_string_lossy().parse()?;
-        tracing::warn!(
-            what = ?sabotage,
-            "THIS BROKER IS BROKEN ON PURPOSE ({VARIABLE}): it loses or repeats timers; for tests only"
-        );
-        if sabotage == Self::Fence {
-            mtimer_store_redis::sabotage::cut_the_fence();
+    /// Breaks what [`Self::wrap`] does not. Comes before the store is opened.
+    pub(crate) fn begin(self) {
+        tracing::warn!(what = ?self, "this broker is broken on purpose: it loses or repeats timers");
+        if self == Self::Fence {
+            mtimer_store_redis::test_support::cut_the_fence();
         }
-        Ok(Some(sabotage))
     }
 
     /// The store as the broker is to see it.
@@ -260,7 +245,7 @@ mod tests {
         assert_eq!("early-ok".parse::<Sabotage>().unwrap(), Sabotage::EarlyOk);
         for wrong in ["", "Fence", "fence ", "all"] {
             let failure = wrong.parse::<Sabotage>().unwrap_err();
-            assert!(failure.message.contains("early-ok"), "{}", failure.message);
+            assert!(failure.contains("early-ok"), "{failure}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What need not be at once goes to the store together: plain acknowledgements and claims.
 
 use super::*;
-use crate::engine::lanes::together_by;
+use crate::engine::deferral::together_by;
 
 /// A broker that has so many deliveries under way, just behind a time at which everything goes.
 fn under_way(count: usize, credit: u32) -> (Rig, Vec<Delivery>) {
@@ -23,7 +23,7 @@ fn under_way_with(options: EngineOptions, count: usize, credit: u32) -> (Rig, Ve
 
 /// Just behind a time at which everything goes.
 fn to_the_beginning(rig: &mut Rig) {
-    rig.run(1 + GATHER_MS - rig.ms % GATHER_MS);
+    rig.run(1 + DEFER_MS - rig.ms % DEFER_MS);
     rig.sent.clear();
 }
 
@@ -38,7 +38,7 @@ fn stored(rig: &mut Rig) -> u32 {
 
 /// When what waits goes.
 fn common_time(rig: &Rig) -> u64 {
-    rig.ms / GATHER_MS * GATHER_MS + GATHER_MS
+    rig.ms / DEFER_MS * DEFER_MS + DEFER_MS
 }
 
 /// Batches that a turn sends now.
@@ -85,30 +85,16 @@ fn an_acknowledgement_of_an_at_most_once_timer_waits_too() {
 }
 
 #[test]
-fn partitions_take_turns() {
-    let gather_at = |partition| {
-        let seed = crate::engine::hash::Seeded(1);
-        let mut p =
-            crate::engine::Partition::new(PartitionId(partition), Epoch(1), Time::ZERO, Time::ZERO, seed);
-        let at = |ms| Now { time: Time::from_ms(START + ms), mono_ms: ms };
-        let first = p.gather_at(at(3));
-        assert_eq!(p.gather_at(at(17)), first, "it does not move while something waits");
-        first
-    };
-    assert_eq!([0, 1, 2, 3, 4].map(gather_at), [40, 30, 20, 10, 40]);
-}
-
-#[test]
 fn they_wait_no_longer_when_the_clock_stands_still() {
     let (mut rig, d) = under_way(1, 100);
     let mut at = rig.now();
     rig.settle(1, &d[0], HandlerOutcome::Ok);
-    for ms in 0..2 * GATHER_MS {
+    for ms in 0..2 * DEFER_MS {
         at.mono_ms = rig.ms + ms;
         let mut effects = Vec::new();
         rig.engine.flush(at, &mut effects);
         if effects.iter().any(|e| matches!(e, Effect::Call(_, Call::Apply(_)))) {
-            assert_eq!(ms, GATHER_MS - 1);
+            assert_eq!(ms, DEFER_MS - 1);
             return;
         }
     }
@@ -176,7 +162,7 @@ fn a_question_does_not_overtake_them_when_others_have_joined_them() {
 fn a_question_that_sends_them_brings_nothing_back() {
     let (mut rig, d) = overtaken_repeat(EngineOptions::default());
     rig.turn();
-    rig.engine.partition(P).unwrap().applies_out -= 1;
+    rig.engine.partition(P).unwrap().calls.release_batches();
     assert!(is_gone(&mut rig, d.id), "{:?}", rig.sent);
     assert_eq!(rig.take_replies(), [OpReply::Scheduled { new: false, replaced: None }]);
     rig.run(100);
@@ -194,11 +180,11 @@ fn credit_that_is_short_or_waited_for_is_given_back_at_once() {
     rig.settle(1, &d[1], HandlerOutcome::Ok);
     rig.turn();
     assert_eq!(stored(&mut rig), 0, "two of five");
-    rig.run(GATHER_MS);
+    rig.run(DEFER_MS);
     rig.sent.clear();
     // More become due than there is credit for: the credit that the store holds is asked for with
     // that turn.
-    let due_in = 2 * GATHER_MS - 6 - rig.ms % GATHER_MS;
+    let due_in = 2 * DEFER_MS - 6 - rig.ms % DEFER_MS;
     for _ in 0..5 {
         let t = rig.timer("a", due_in);
         rig.schedule(1, t);
@@ -210,7 +196,7 @@ fn credit_that_is_short_or_waited_for_is_given_back_at_once() {
     rig.ms += 1;
     rig.turn();
     assert_eq!((rig.take_deliveries().len(), stored(&mut rig)), (5, 1));
-    assert_ne!(rig.ms % GATHER_MS, 0);
+    assert_ne!(rig.ms % DEFER_MS, 0);
 }
 
 #[test]
@@ -269,8 +255,8 @@ fn claims_are_asked_for_at_the_same_times_and_never_later_than_before() {
             let ms = rig.engine.next_tick().unwrap_or(u64::MAX).max(rig.ms + 1);
             let alarm = alarms.iter().map(|a| a.as_ms() - START).filter(|a| *a > rig.ms).min();
             let next = ms.min(alarm.unwrap_or(u64::MAX));
-            let asked = rig.engine.partition(P).unwrap().claim_asked;
-            let lead = rig.engine.partition(P).unwrap().claim_lead();
+            let asked = rig.engine.partition(P).unwrap().claims.asked();
+            let lead = rig.engine.partition(P).unwrap().claims.lead();
             assert!(next <= fire.as_ms() - START, "it wakes up for it");
             assert!(asked >= fire || rig.now().time + lead < fire, "{due_in}: asked for in time");
             rig.ms = next;
@@ -317,7 +303,7 @@ fn acknowledgements_that_go_early_keep_the_bound_on_batches() {
     let now = rig.now();
     let p = rig.engine.partition(P).unwrap();
     assert!(p.queue.has_patient());
-    p.applies_out = 1;
+    p.calls.hold_batches();
     rig.engine.flush_deferred(now, P);
     assert!(!rig.engine.effects.iter().any(|e| matches!(e, Effect::Call(_, Call::Apply(_)))));
 }
@@ -326,11 +312,11 @@ fn acknowledgements_that_go_early_keep_the_bound_on_batches() {
 fn acknowledgements_that_a_batch_under_way_held_back_wait_no_longer_than_for_it() {
     let (mut rig, d) = under_way(1, 100);
     rig.settle(1, &d[0], HandlerOutcome::Ok);
-    rig.engine.partition(P).unwrap().applies_out += 1;
+    rig.engine.partition(P).unwrap().calls.hold_batches();
     // The common time passes.
-    rig.run(GATHER_MS + 2);
-    rig.engine.partition(P).unwrap().applies_out -= 1;
-    assert_ne!(rig.ms % GATHER_MS, 0);
+    rig.run(DEFER_MS + 2);
+    rig.engine.partition(P).unwrap().calls.release_batches();
+    assert_ne!(rig.ms % DEFER_MS, 0);
     assert_eq!(batches(&mut rig), 1);
 }
 

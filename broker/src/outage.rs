@@ -1,0 +1,84 @@
+//! A store that is away: one log line when it goes and one when it is back, and pauses between tries.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use mtimer_store::StoreError;
+
+use crate::counters::{Counters, ShellCounter};
+
+/// First pause after a failure; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Longest pause: how late a store that is back may be noticed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Whether the store is away, as far as acquisitions have seen: one log line when it goes and one
+/// when it is back.
+#[derive(Debug, Default)]
+pub(crate) struct Outage(Mutex<Option<StoreError>>);
+
+impl Outage {
+    pub(crate) fn begin(&self, error: StoreError, counters: &Counters) {
+        let mut why = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if why.is_none() {
+            counters.count(ShellCounter::StoreOutages);
+            tracing::warn!(%error, "waiting for the store");
+        }
+        *why = Some(error);
+    }
+
+    pub(crate) fn end(&self) {
+        if self.0.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+            tracing::info!("the store is back");
+        }
+    }
+
+    /// Why the store is away, if it is.
+    pub(crate) fn why(&self) -> Option<StoreError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A pause that doubles.
+pub(crate) struct Backoff(Duration);
+
+impl Backoff {
+    pub(crate) fn new() -> Self {
+        Self(FIRST_PAUSE)
+    }
+
+    pub(crate) async fn pause(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (self.0 * 2).min(LONGEST_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn an_outage_is_counted_once_and_says_its_latest_reason() {
+        let (outage, counters) = (Outage::default(), Counters::default());
+        for why in ["no route", "refused"] {
+            outage.begin(StoreError::Unavailable(why.to_owned()), &counters);
+        }
+        assert_eq!(counters.read().get(ShellCounter::StoreOutages), 1);
+        assert_eq!(outage.why(), Some(StoreError::Unavailable("refused".to_owned())));
+        outage.end();
+        assert_eq!(outage.why(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_double_up_to_the_longest() {
+        let mut backoff = Backoff::new();
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            let began = Instant::now();
+            backoff.pause().await;
+            pauses.push(began.elapsed().as_millis());
+        }
+        assert_eq!(pauses, [50, 100, 200, 400, 800, 1_600, 2_000, 2_000]);
+    }
+}

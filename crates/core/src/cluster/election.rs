@@ -1,0 +1,145 @@
+//! Winning and losing the lease: what a node does with the store's answers about it, and with terms
+//! that it hears of.
+//!
+//! Not in here: when the store is asked (`lease`), what a leader decides (`leader`).
+
+use bytes::{Bytes, BytesMut};
+use mtimer_protocol::{PeerAnswer, Topology, decode};
+use mtimer_store::{Campaigned, Lease, StoreError};
+use mtimer_types::Term;
+use mtimer_types::limits::MAX_TERM;
+
+use super::counters::Count;
+use super::leader::{Leadership, Past};
+use super::refusal::is_address;
+use super::{Node, NodeEffect};
+
+/// How a leadership ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// The deadline is over; nobody else need have the lease yet.
+    Expired,
+    /// The lease is another's.
+    Taken,
+    /// A higher term is about.
+    Outdated,
+    /// This broker stops.
+    Resigned,
+}
+
+impl Node {
+    /// A term was seen. If it is higher than the one this broker leads under, it leads no more.
+    pub(super) fn see(&mut self, now: u64, term: Term) {
+        if term.0 >= MAX_TERM.0 / 2 {
+            // No store gives it: whoever says so is no broker. What would be won above it has to be
+            // less than the limit.
+            self.counters.add(Count::StaleFrames, 1);
+            return;
+        }
+        self.seen = self.seen.max(term);
+        if self.leadership.as_ref().is_some_and(|r| r.lease.term < term) {
+            self.step_down(now, End::Outdated);
+        }
+    }
+
+    pub(super) fn campaigned(&mut self, now: u64, sent: u64, answer: Result<Campaigned, StoreError>) {
+        let valid = self.keeper.answered(sent) && !self.left;
+        match answer {
+            Ok(Campaigned::Won { term, published }) if valid => self.won(now, sent, term, published),
+            Ok(Campaigned::Won { term, .. }) if self.left => {
+                self.out.push(NodeEffect::Resign(self.lease_of(term)))
+            }
+            Ok(Campaigned::Won { .. }) => self.keeper.back_off(now),
+            Ok(Campaigned::Held { address, term, remaining_ms }) => {
+                self.see(now, term);
+                if self.leadership.is_none() {
+                    self.held(now, &address, term, remaining_ms);
+                }
+            }
+            Err(_) => self.keeper.failed(now),
+        }
+    }
+
+    pub(super) fn won(&mut self, now: u64, sent: u64, term: Term, published: Option<Bytes>) {
+        let published: Option<Topology> = published.and_then(|b| decode(&BytesMut::from(&b[..])).ok());
+        let published = published.filter(|t| self.is_sound(t));
+        let known = self.seen.max(published.as_ref().map_or(Term(0), |t| t.term));
+        if known > term {
+            // The store has forgotten terms. Given up, the lease comes back under a higher one.
+            self.seen = known;
+            if self.leadership.is_some() {
+                self.step_down(now, End::Outdated);
+            } else {
+                self.out.push(NodeEffect::Resign(self.lease_of(term)));
+                self.keeper.lose(now, true);
+                self.keeper.back_off(now);
+            }
+            return;
+        }
+        if self.leadership.as_ref().is_some_and(|r| r.lease.term < term) {
+            self.step_down(now, End::Taken);
+        }
+        if !self.keeper.won(now, sent, term) {
+            return;
+        }
+        let silent = self.keeper.silent(sent);
+        self.seen = term;
+        let Some(lease) = self.keeper.lease().cloned() else { return };
+        if self.leadership.is_some() {
+            return;
+        }
+        if self.link.down() {
+            self.out.push(NodeEffect::Disconnect);
+        }
+        self.counters.add(Count::TermsLed, 1);
+        let adopted = self.topology.as_deref();
+        let past = Past { published: published.as_ref(), adopted, silent: silent.as_deref() };
+        self.leadership = Some(Leadership::new(now, &self.options, lease, past));
+    }
+
+    pub(super) fn lease_of(&self, term: Term) -> Lease {
+        Lease { address: self.options.address.clone(), incarnation: self.options.incarnation, term }
+    }
+
+    /// Somebody else has the lease.
+    pub(super) fn held(&mut self, now: u64, address: &str, term: Term, remaining_ms: Option<u64>) {
+        let stranger = term == Term(0) || !is_address(address) || address == self.options.address;
+        let linked = self.link.leader();
+        if linked.is_some_and(|(_, of)| of >= term) {
+            // The linked leader has spoken meanwhile, and is the same or newer.
+            return;
+        }
+        self.keeper.held(now, (!stranger).then_some(address), remaining_ms);
+        if !stranger && self.link.to() != Some(address) {
+            self.connect(now, address);
+        }
+    }
+
+    pub(super) fn step_down(&mut self, now: u64, end: End) {
+        let Some(leadership) = self.leadership.take() else { return };
+        self.counters.add(Count::SteppedDown, 1);
+        for peer in leadership.members.sessions() {
+            let answer = PeerAnswer::NotLeader { leader: None, term: self.seen };
+            self.out.push(NodeEffect::ToPeer(peer, answer));
+        }
+        self.keeper.lose(now, end != End::Expired);
+        match end {
+            End::Expired => self.keeper.seek(now),
+            End::Taken => self.keeper.back_off(now),
+            End::Outdated => {
+                self.out.push(NodeEffect::Resign(leadership.lease));
+                self.keeper.back_off(now);
+            }
+            End::Resigned => self.out.push(NodeEffect::Resign(leadership.lease)),
+        }
+    }
+
+    /// Whether a topology can be one of this cluster.
+    pub(super) fn is_sound(&self, t: &Topology) -> bool {
+        let n = t.brokers.len();
+        t.version > 0
+            && t.term < MAX_TERM
+            && t.owners.len() == usize::from(self.options.partitions)
+            && t.owners.iter().flatten().all(|i| usize::from(*i) < n)
+    }
+}

@@ -1,0 +1,199 @@
+//! Group commit: what goes to the store in one batch, and when.
+//!
+//! What is queued for a partition goes at the end of the turn, in one batch; while a batch is under
+//! way the next gathers. A batch carries a claim if one is wanted.
+//! Not in here: the order in the queue (`queue`), answers (`answers`).
+
+use mtimer_protocol::OpReply;
+use mtimer_store::{Batch, Op};
+use mtimer_types::{PartitionId, Time};
+
+use super::calls::Pending;
+use super::deferral::{DEFER_MS, Flush, TICK_MS};
+use super::open_requests::OpenRequests;
+use super::partition::Partition;
+use super::purpose::OpCtx;
+use super::queue::Queued;
+use super::recent::RecentIds;
+use super::requests::check_age;
+use super::{Engine, Phase};
+use crate::api::{Call, Effect, Now};
+
+/// Bytes of timers of one batch however small the budget is: one large timer.
+const LEAST_BATCH_BYTES: u64 = 64 * 1024;
+
+/// A client's operation that does not go to the store, and its answer.
+type Overtaken = (PartitionId, OpCtx, OpReply);
+
+/// The most that a batch carries.
+#[derive(Clone, Copy, Debug)]
+struct BatchSize {
+    ops: usize,
+    /// Bytes of timers.
+    bytes: u64,
+}
+
+/// What a partition does in this turn.
+enum NextBatch {
+    /// It sends what is queued, with this claim.
+    Send { claim: Option<Time> },
+    /// It has nothing to send before this deadline, monotonic ms.
+    Wait { deadline: Option<u64> },
+}
+
+impl Engine {
+    /// Makes batches of what is queued, each with a claim if one is wanted.
+    pub(super) fn commit(&mut self, now: Now) {
+        let mut flush = self.deferral.begin_turn(now);
+        flush.acknowledgements |= self.phase != Phase::Running;
+        if self.phase == Phase::Releasing {
+            return;
+        }
+        // What waited for an operation of the same key has its turn when that is answered.
+        loop {
+            let overtaken = self.make_batches(now, flush);
+            if overtaken.is_empty() {
+                return;
+            }
+            self.answer_overtaken(overtaken);
+        }
+    }
+
+    /// Returns what was overtaken, or has become too old, while it waited.
+    fn make_batches(&mut self, now: Now, flush: Flush) -> Vec<Overtaken> {
+        let size = self.batch_size();
+        let mut overtaken = Vec::new();
+        self.deferral.forget_deadlines();
+        for p in self.partitions.iter_mut().filter(|p| !p.is_releasing()) {
+            if p.queue.may_wait() {
+                // They wait also while a batch is under way.
+                p.flush.set(p.id(), now);
+            }
+            while !p.calls.has_batch() {
+                let claim = match p.next_batch(now, flush, size) {
+                    NextBatch::Send { claim } => claim,
+                    NextBatch::Wait { deadline } => {
+                        self.deferral.note_deadline(deadline);
+                        break;
+                    }
+                };
+                let queued = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
+                if queued.is_empty() && claim.is_none() {
+                    continue;
+                }
+                self.effects.push(Effect::Call(p.id(), Call::Apply(p.begin_batch(now, claim, queued))));
+            }
+        }
+        overtaken
+    }
+
+    /// Sends the acknowledgements of a partition that may wait for others, with all that would go
+    /// in a batch with them, so that what is asked of the store next finds them done. Only those
+    /// are overtaken that the batch cannot take, or that come while another one is under way.
+    /// Called when the turn ends, see [`Engine::take_back`].
+    pub(super) fn flush_deferred(&mut self, now: Now, at: PartitionId) {
+        let size = self.batch_size();
+        let mut overtaken = Vec::new();
+        let ready = |p: &&mut Partition| p.queue.has_patient() && !p.is_releasing() && !p.calls.has_batch();
+        let Some(p) = self.partitions.get_mut(at).filter(ready) else { return };
+        let queued = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
+        if !queued.is_empty() {
+            self.effects.push(Effect::Call(at, Call::Apply(p.begin_batch(now, None, queued))));
+        }
+        self.answer_overtaken(overtaken);
+    }
+
+    /// Makes batches of all that is queued of a partition.
+    pub(super) fn commit_rest(&mut self, now: Now, at: PartitionId) {
+        let size = self.batch_size();
+        let mut overtaken = Vec::new();
+        if let Some(p) = self.partitions.get_mut(at) {
+            p.queue_put_off();
+            while !p.queue.is_empty() {
+                let queued = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
+                self.effects.push(Effect::Call(at, Call::Apply(p.begin_batch(now, None, queued))));
+            }
+        }
+        self.answer_overtaken(overtaken);
+    }
+
+    /// However many are scheduled overdue at once, what is on its way to the store and what is on
+    /// its way to the park take a part of the memory budget only.
+    fn batch_size(&self) -> BatchSize {
+        let owned = self.partitions.owned().max(1) as u64;
+        let bytes = self.options.memory_bytes / (16 * owned);
+        BatchSize { ops: self.options.batch_ops.max(1), bytes: bytes.max(LEAST_BATCH_BYTES) }
+    }
+
+    fn answer_overtaken(&mut self, overtaken: Vec<Overtaken>) {
+        for (at, ctx, answer) in overtaken {
+            self.decline(at, ctx, answer);
+        }
+    }
+}
+
+impl Partition {
+    /// Decides whether a batch goes now. What is queued goes at once, unless all of it may wait;
+    /// then it goes at its deadline, with a claim that goes, or when a batch is full.
+    fn next_batch(&mut self, now: Now, flush: Flush, size: BatchSize) -> NextBatch {
+        let defers = self.queue.may_wait()
+            && !flush.acknowledgements
+            && !self.is_leaving()
+            && self.queue.len() < size.ops;
+        let deadline = defers.then(|| self.flush.set(self.id(), now)).filter(|at| now.mono_ms < *at);
+        let is_idle = self.queue.is_empty() || deadline.is_some();
+        let ahead = match is_idle {
+            true if flush.claims => TICK_MS,
+            true => 0,
+            false => DEFER_MS,
+        };
+        let claim = self.claim_wanted(now, ahead);
+        if is_idle && claim.is_none() { NextBatch::Wait { deadline } } else { NextBatch::Send { claim } }
+    }
+
+    /// Takes the operations of the next batch. Two kinds go to `overtaken` instead, with their
+    /// answers: a schedule that must not be asked of the store any more ([`Self::known`]), and what
+    /// a client first sent longer ago than outcomes are kept, since it may be a repeat whose
+    /// outcome is forgotten. The others leave for the store, but for those that have become
+    /// pointless ([`Self::leaves`]).
+    fn take_batch(
+        &mut self,
+        now: Now,
+        size: BatchSize,
+        recent: &mut RecentIds,
+        requests: &OpenRequests,
+        overtaken: &mut Vec<Overtaken>,
+    ) -> Vec<Queued> {
+        self.flush.clear();
+        let mut queued = self.queue.take(size.ops, size.bytes);
+        let known = |recent: &mut RecentIds, ctx: &OpCtx| match ctx {
+            OpCtx::Schedule { timer, .. } => self.known(recent, now, timer),
+            _ => None,
+        };
+        let refused = |ctx: &OpCtx| check_age(now.time, requests.first_sent(ctx.reply()?)?);
+        let mut answer = |ctx: &OpCtx| known(recent, ctx).or_else(|| refused(ctx));
+        if queued.iter().any(|(_, ctx)| answer(ctx).is_some()) {
+            for (op, ctx) in std::mem::take(&mut queued) {
+                match answer(&ctx) {
+                    Some(reply) => overtaken.push((self.id(), ctx, reply)),
+                    None => queued.push((op, ctx)),
+                }
+            }
+        }
+        queued.retain_mut(|(op, ctx)| self.leaves(op, ctx));
+        queued
+    }
+
+    /// Makes a batch, which is under way from here on.
+    fn begin_batch(&mut self, now: Now, claim: Option<Time>, queued: Vec<Queued>) -> Batch {
+        let (mut ops, ctxs): (Vec<Op>, Vec<OpCtx>) = queued.into_iter().unzip();
+        for op in &mut ops {
+            if let Op::Replay { fire, .. } | Op::Unpark { fire, .. } = op {
+                *fire = now.time;
+            }
+        }
+        self.claims.ask(claim);
+        self.calls.push(Pending::Apply { ctxs, claim, begun: now.mono_ms });
+        Batch { now: now.time, claim, ops }
+    }
+}

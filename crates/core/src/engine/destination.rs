@@ -1,0 +1,149 @@
+//! Destinations: names that applications register for and timers are scheduled for.
+//!
+//! Invariant: the number of a destination stays valid while it has a member, a timer in memory or
+//! a park; afterwards it may stand for another.
+
+use mtimer_types::Destination;
+use slab::Slab;
+
+use super::flow::Flow;
+use super::hash::{Map, Seeded};
+use super::members::{DestIx, MemberRef};
+use super::parks::Parks;
+use super::ready::ReadyQueue;
+
+/// A destination that has members, timers in memory, or parked timers.
+#[derive(Debug)]
+pub(super) struct Dest {
+    pub(super) name: Destination,
+    /// Claimed timers that wait for a member.
+    pub(super) ready: ReadyQueue,
+    pub(super) parks: Parks,
+    pub(super) flow: Flow,
+    members: Vec<MemberRef>,
+    entries: usize,
+    dirty: bool,
+}
+
+impl Dest {
+    fn new(name: Destination) -> Self {
+        Self {
+            name,
+            ready: ReadyQueue::default(),
+            parks: Parks::default(),
+            flow: Flow::default(),
+            members: Vec::new(),
+            entries: 0,
+            dirty: false,
+        }
+    }
+
+    /// Its registrations.
+    pub(super) fn members(&self) -> &[MemberRef] {
+        &self.members
+    }
+
+    pub(super) fn join(&mut self, member: MemberRef) {
+        self.members.push(member);
+    }
+
+    pub(super) fn leave(&mut self, member: MemberRef) {
+        self.members.retain(|x| *x != member);
+    }
+
+    /// How many of its timers are in memory.
+    pub(super) fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// A timer of it comes into memory.
+    pub(super) fn enter(&mut self) {
+        self.entries += 1;
+    }
+
+    /// A timer of it leaves memory.
+    pub(super) fn exit(&mut self) {
+        self.entries -= 1;
+    }
+
+    /// Whether timers wait for credit, or would come back from the park for it.
+    pub(super) fn awaits_credit(&self) -> bool {
+        !self.ready.is_empty() || !self.parks.is_empty() || self.parks.returning() > 0
+    }
+
+    fn is_unused(&self) -> bool {
+        let parked = !self.parks.is_empty() || self.parks.returning() > 0;
+        self.members.is_empty() && !parked && self.entries == 0 && !self.dirty
+    }
+}
+
+/// All destinations, by number and by name.
+#[derive(Debug)]
+pub(super) struct Destinations {
+    all: Slab<Dest>,
+    by_name: Map<Destination, DestIx>,
+    /// The one that was asked for last: neighbours mostly have the same.
+    last: Option<(Destination, DestIx)>,
+    /// Destinations to look at in this turn.
+    dirty: Vec<DestIx>,
+}
+
+impl Destinations {
+    pub(super) fn new(seed: Seeded) -> Self {
+        Self { all: Slab::new(), by_name: Map::with_hasher(seed), last: None, dirty: Vec::new() }
+    }
+
+    /// The number of a destination, a new one if need be.
+    pub(super) fn ix(&mut self, name: &Destination) -> DestIx {
+        if let Some((_, ix)) = self.last.as_ref().filter(|(last, _)| last == name) {
+            return *ix;
+        }
+        let ix = self.by_name.get(name).copied();
+        let ix = ix.unwrap_or_else(|| self.insert(name));
+        self.last = Some((name.clone(), ix));
+        ix
+    }
+
+    fn insert(&mut self, name: &Destination) -> DestIx {
+        let ix = self.all.insert(Dest::new(name.clone()));
+        self.by_name.insert(name.clone(), ix);
+        ix
+    }
+
+    pub(super) fn get(&self, ix: DestIx) -> &Dest {
+        &self.all[ix]
+    }
+
+    pub(super) fn get_mut(&mut self, ix: DestIx) -> &mut Dest {
+        &mut self.all[ix]
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (DestIx, &Dest)> {
+        self.all.iter()
+    }
+
+    /// Has this destination looked at before the turn ends.
+    pub(super) fn touch(&mut self, ix: DestIx) {
+        let dest = &mut self.all[ix];
+        if !std::mem::replace(&mut dest.dirty, true) {
+            self.dirty.push(ix);
+        }
+    }
+
+    /// Takes the destinations to look at, each once.
+    pub(super) fn take_dirty(&mut self) -> Vec<DestIx> {
+        let dirty = std::mem::take(&mut self.dirty);
+        dirty.iter().for_each(|ix| self.all[*ix].dirty = false);
+        dirty
+    }
+
+    /// Forgets a destination that has nothing left. Call it with destinations of which something
+    /// ended.
+    pub(super) fn forget_unused(&mut self, ix: DestIx) {
+        if self.all.get(ix).is_some_and(Dest::is_unused) {
+            let dest = self.all.remove(ix);
+            self.by_name.remove(&dest.name);
+            self.last = None;
+        }
+    }
+}

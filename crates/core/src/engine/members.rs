@@ -1,0 +1,174 @@
+//! Members: the registrations of sessions for destinations, and their credit.
+//!
+//! Invariant: a member that has left takes nothing more and is forgotten when nothing of it is
+//! outstanding; a reference to it names no later member.
+
+use mtimer_protocol::Delivery;
+use slab::Slab;
+
+use crate::api::SessionId;
+
+/// Number of a destination in this engine.
+pub(super) type DestIx = usize;
+
+/// Names a member for as long as its registration lasts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct MemberRef {
+    ix: usize,
+    generation: u64,
+}
+
+/// One registration of one session.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) session: SessionId,
+    pub(super) registration: u32,
+    pub(super) dest: DestIx,
+    generation: u64,
+    credit: u32,
+    /// Credit in use: deliveries whose outcomes are not stored.
+    outstanding: u32,
+    /// Deliveries of this turn.
+    outbox: Vec<Delivery>,
+    /// Unregistered or gone.
+    leaving: bool,
+}
+
+impl Member {
+    /// Credit that is not in use.
+    pub(super) fn free(&self) -> u32 {
+        if self.leaving { 0 } else { self.credit.saturating_sub(self.outstanding) }
+    }
+
+    pub(super) fn credit(&self) -> u32 {
+        self.credit
+    }
+
+    pub(super) fn set_credit(&mut self, credit: u32) {
+        self.credit = credit;
+    }
+
+    /// Credit in use.
+    pub(super) fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// Whether deliveries may still be sent to it.
+    pub(super) fn takes(&self) -> bool {
+        !self.leaving
+    }
+
+    /// Uses one credit.
+    pub(super) fn charge(&mut self) {
+        self.outstanding += 1;
+    }
+
+    /// Queues a delivery for sending at the end of the turn. True if it is the first.
+    pub(super) fn post(&mut self, delivery: Delivery) -> bool {
+        self.outbox.push(delivery);
+        self.outbox.len() == 1
+    }
+
+    /// Takes the deliveries of this turn.
+    pub(super) fn take_outbox(&mut self) -> Vec<Delivery> {
+        std::mem::take(&mut self.outbox)
+    }
+
+    /// The deliveries of this turn.
+    #[cfg(test)]
+    pub(super) fn outbox(&self) -> &[Delivery] {
+        &self.outbox
+    }
+
+    /// Keeps the deliveries of this turn that `keep` accepts.
+    pub(super) fn retain_outbox(&mut self, keep: impl Fn(&Delivery) -> bool) {
+        self.outbox.retain(keep);
+    }
+
+    fn is_done(&self) -> bool {
+        self.leaving && self.outstanding == 0
+    }
+}
+
+/// All members.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    all: Slab<Member>,
+    generation: u64,
+}
+
+impl Members {
+    /// Adds a member.
+    pub(super) fn insert(
+        &mut self,
+        session: SessionId,
+        registration: u32,
+        dest: DestIx,
+        credit: u32,
+    ) -> MemberRef {
+        self.generation += 1;
+        let generation = self.generation;
+        let outbox = Vec::new();
+        let (outstanding, leaving) = (0, false);
+        let member = Member { session, registration, dest, generation, credit, outstanding, outbox, leaving };
+        MemberRef { ix: self.all.insert(member), generation }
+    }
+
+    pub(super) fn get(&self, member: MemberRef) -> Option<&Member> {
+        self.all.get(member.ix).filter(|m| m.generation == member.generation)
+    }
+
+    pub(super) fn get_mut(&mut self, member: MemberRef) -> Option<&mut Member> {
+        self.all.get_mut(member.ix).filter(|m| m.generation == member.generation)
+    }
+
+    /// A member leaves. Returns its destination, unless it is gone.
+    pub(super) fn leave(&mut self, member: MemberRef) -> Option<DestIx> {
+        let m = self.get_mut(member)?;
+        m.leaving = true;
+        let (dest, done) = (m.dest, m.is_done());
+        if done {
+            self.all.remove(member.ix);
+        }
+        Some(dest)
+    }
+
+    /// Gives back one credit. Returns the destination that can use it, unless the member is gone or
+    /// has just been forgotten.
+    pub(super) fn give_back(&mut self, member: MemberRef) -> Option<DestIx> {
+        let m = self.get_mut(member)?;
+        m.outstanding = m.outstanding.saturating_sub(1);
+        let (dest, done) = (m.dest, m.is_done());
+        if done {
+            self.all.remove(member.ix);
+        }
+        (!done).then_some(dest)
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.all.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_forgotten_when_they_have_left_and_nothing_is_outstanding() {
+        let mut members = Members::default();
+        let join = |members: &mut Members| members.insert(SessionId(1), 1, 7, 10);
+        let first = join(&mut members);
+        assert_eq!(members.leave(first), Some(7));
+        assert_eq!(members.len(), 0);
+        let second = join(&mut members);
+        assert!(members.get(first).is_none() && members.leave(first).is_none(), "it is another");
+        (0..2).for_each(|_| members.get_mut(second).unwrap().charge());
+        members.leave(second);
+        assert_eq!(members.give_back(second), Some(7));
+        let left = members.get(second).unwrap();
+        assert_eq!((left.takes(), left.free(), members.len()), (false, 0, 1), "one is outstanding");
+        assert_eq!((members.give_back(second), members.len()), (None, 0));
+    }
+}

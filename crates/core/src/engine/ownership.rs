@@ -1,0 +1,129 @@
+//! The beginning and the end of a partition's ownership, and the calls of its lane in between.
+
+use mtimer_protocol::ErrorCode;
+use mtimer_store::{Health, InFlight, LaneError};
+use mtimer_types::{Epoch, PartitionId, Time, TimerId};
+
+use super::calls::Pending;
+use super::key_edits::Edit;
+use super::partition::{Partition, Unfinished};
+use super::purpose::{OpCtx, failed};
+use super::table::{Entry, State};
+use super::{Engine, Phase};
+use crate::api::{Call, Counter, Effect, Now};
+
+impl Engine {
+    pub(super) fn acquired(
+        &mut self,
+        now: Now,
+        id: PartitionId,
+        epoch: Epoch,
+        prior_claim: Time,
+        in_flight: Vec<InFlight>,
+    ) {
+        let mut p = Partition::new(id, epoch, prior_claim, now.time, self.seed);
+        p.inherited.take_over(in_flight);
+        // Not those of all partitions at once.
+        p.trim_from(now.mono_ms + u64::from(id.0) * 997 % 60_000);
+        self.partitions.insert(p);
+        self.call(id, Pending::Taken, Call::Taken(0, mtimer_types::limits::MAX_PAGE));
+        self.call(id, Pending::ParkedDestinations, Call::ParkedDestinations);
+    }
+
+    pub(super) fn call(&mut self, id: PartitionId, pending: Pending, call: Call) {
+        if let Some(p) = self.partition(id) {
+            p.calls.push(pending);
+            self.effects.push(Effect::Call(id, call));
+        }
+    }
+
+    pub(super) fn health(&mut self, id: PartitionId, health: Health) {
+        let Some(p) = self.partition(id) else { return };
+        match health {
+            Health::Up => p.set_health(None),
+            Health::Down(why) => p.set_health(Some(why)),
+            Health::Ended(error) => self.lane_ended(id, error),
+        }
+    }
+
+    /// Drops everything of a partition: what was sent is not ours any more, what was asked was not
+    /// done.
+    pub(super) fn lane_ended(&mut self, id: PartitionId, error: LaneError) {
+        let Some(p) = self.partitions.remove(id) else { return };
+        self.count(Counter::LanesEnded, 1);
+        let Unfinished { table, sent, unsent, waiting } = p.end();
+        for (timer, entry) in table.iter() {
+            self.retire(*timer, entry);
+        }
+        let code = match &error {
+            LaneError::Fenced { .. } | LaneError::Closed => ErrorCode::NotOwner,
+            LaneError::RolledBack(_) | LaneError::Broken(_) => ErrorCode::Unavailable,
+        };
+        let text = error.to_string();
+        // What has left may have been applied, whatever has ended the lane: its answer may be lost,
+        // or on its way here.
+        let unknown = format!("{error}; whether it was done is not known, repeat it");
+        let sent = sent.into_iter().map(|ctx| (ctx, true));
+        for (ctx, sent) in sent.chain(unsent.into_iter().map(|ctx| (ctx, false))) {
+            match ctx {
+                OpCtx::Settle { id, report, .. } => {
+                    let why = self.settled_elsewhere();
+                    self.report(report, id, Some(why));
+                }
+                OpCtx::Query(part) => self.query_failed(id, part, code, &text),
+                ctx if sent => self.not_applied(id, ctx, ErrorCode::Unknown, &unknown),
+                ctx => self.not_applied(id, ctx, code, &text),
+            }
+        }
+        for Edit { reply, .. } in waiting {
+            self.reply(reply, failed(code, text.as_str()));
+        }
+        self.forget_parks(id);
+        self.effects.push(Effect::LaneEnded(id, error));
+        if self.phase == Phase::Releasing {
+            self.check_released();
+        }
+    }
+
+    /// Gives back what a timer holds that leaves memory.
+    pub(super) fn retire(&mut self, id: TimerId, entry: &Entry) {
+        let dest = entry.dest;
+        let member = match &entry.state {
+            State::Ready { .. } => {
+                self.roster.dest_mut(dest).ready.leave(id, entry.record.timer.deadline);
+                None
+            }
+            State::InFlight(flight) => {
+                if let Some(session) = flight.session {
+                    self.roster.end_flight(session, id);
+                }
+                if let Some(member) = flight.member {
+                    self.roster.withdraw(member, id);
+                }
+                self.unsettled -= 1;
+                flight.member
+            }
+            State::Settling { member, .. } => {
+                self.unsettled -= 1;
+                if member.is_some() {
+                    self.roster.dest_mut(dest).flow.end_settling();
+                }
+                *member
+            }
+            State::Taking { member } => {
+                self.unsettled -= 1;
+                Some(*member)
+            }
+            State::Unparking => {
+                self.one_returned(dest, id.partition());
+                None
+            }
+            _ => None,
+        };
+        if let Some(member) = member {
+            self.roster.give_back(member);
+        }
+        self.roster.dest_mut(dest).exit();
+        self.roster.forget_unused(dest);
+    }
+}

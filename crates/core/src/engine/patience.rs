@@ -1,0 +1,99 @@
+//! How many timers wait in memory for a destination's credit, and which of the others are parked.
+
+use super::flow::Condition;
+use super::pressure::Pressure;
+
+/// A destination that makes progress while memory is full keeps about two seconds' worth: so many
+/// times what it takes in 250 ms.
+const FULL_FACTOR: u64 = 8;
+
+/// What may wait for a destination's credit in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Patience {
+    /// Everything.
+    All,
+    /// So many. Those beyond are parked once they have waited for the park delay.
+    Slowly(u64),
+    /// So many. Those beyond are parked at once.
+    AtMost(u64),
+    /// Nothing new: it is parked when it comes due. What waits already is parked once it has waited
+    /// for the park delay.
+    NoMore,
+}
+
+/// Decides by a destination's condition, the memory in use, and `pace`: about how many deliveries
+/// the destination took in the last 250 ms.
+pub(super) fn patience(condition: Condition, pressure: Pressure, pace: u64) -> Patience {
+    use Condition::{Flowing, Idle, Settling, Stuck};
+    use Pressure::{Free, Full, Pressed};
+    match (condition, pressure) {
+        (Flowing, Free | Pressed) => Patience::All,
+        (Flowing, Full) => Patience::Slowly(pace.saturating_mul(FULL_FACTOR)),
+        // Not while memory is full, see `Flow::condition`.
+        (Settling, _) => Patience::All,
+        (Idle, Free) => Patience::All,
+        (Idle, Pressed | Full) => Patience::AtMost(pace),
+        (Stuck, Free) => Patience::NoMore,
+        (Stuck, Pressed | Full) => Patience::AtMost(0),
+    }
+}
+
+impl Patience {
+    /// Whether a timer that comes due is parked at once if `waiting` wait already.
+    pub(super) fn parks_new(self, waiting: usize) -> bool {
+        match self {
+            Self::All | Self::Slowly(_) => false,
+            Self::AtMost(most) => waiting as u64 >= most,
+            Self::NoMore => true,
+        }
+    }
+
+    /// How many stay of those that wait, and for how long (ms) one of the others has waited when it
+    /// is parked; `None`: all stay. `park_after_ms`: the park delay.
+    pub(super) fn limit(self, park_after_ms: u64) -> Option<(usize, u64)> {
+        let (most, after_ms) = match self {
+            Self::All => return None,
+            Self::Slowly(most) => (most, park_after_ms),
+            Self::AtMost(most) => (most, 0),
+            Self::NoMore => (0, park_after_ms),
+        };
+        Some((usize::try_from(most).unwrap_or(usize::MAX), after_ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_decision_table() {
+        use Condition::{Flowing, Idle, Settling, Stuck};
+        use Patience::{All, AtMost, NoMore, Slowly};
+        let table = [
+            //          free    pressed     full
+            (Flowing, [All, All, Slowly(40)]),
+            (Settling, [All, All, All]),
+            (Idle, [All, AtMost(5), AtMost(5)]),
+            (Stuck, [NoMore, AtMost(0), AtMost(0)]),
+        ];
+        for (condition, expected) in table {
+            let pressures = [Pressure::Free, Pressure::Pressed, Pressure::Full];
+            assert_eq!(pressures.map(|p| patience(condition, p, 5)), expected, "{condition:?}");
+        }
+        assert_eq!(patience(Flowing, Pressure::Full, u64::MAX), Slowly(u64::MAX));
+    }
+
+    #[test]
+    fn what_each_answer_means_for_new_timers_and_for_those_that_wait() {
+        let table = [
+            (Patience::All, [false, false, false], None),
+            (Patience::Slowly(5), [false, false, false], Some((5, 1_000))),
+            (Patience::AtMost(5), [false, true, true], Some((5, 0))),
+            (Patience::NoMore, [true, true, true], Some((0, 1_000))),
+        ];
+        for (patience, parks_new, limit) in table {
+            assert_eq!([4, 5, 6].map(|waiting| patience.parks_new(waiting)), parks_new, "{patience:?}");
+            assert_eq!(patience.limit(1_000), limit, "{patience:?}");
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! What follows from the store's answers to clients' operations: memory agrees with the store, the
+//! timer is no longer held, the client is told.
+//!
+//! Not in here: taking operations in (`requests`), owners' own operations (`settle`, `park`,
+//! `delivery`).
+
+use std::sync::Arc;
+
+use mtimer_protocol::{ErrorCode, OpReply, ServerMessage};
+use mtimer_store::{Answer, CancelAnswer, Record, Refusal, RescheduleAnswer, ScheduleAnswer};
+use mtimer_types::{PartitionId, Target, Time, Timer, TimerId};
+
+use super::Engine;
+use super::calls::Pending;
+use super::open_requests::Answered;
+use super::purpose::{KeyName, OpCtx, ReplyRef, failed};
+use super::table::State;
+use crate::api::{Call, Counter, Effect, Now};
+
+impl Engine {
+    /// Answers an operation of a client that the store has not applied, or not confirmed.
+    pub(super) fn decline(&mut self, at: PartitionId, ctx: OpCtx, answer: OpReply) {
+        let is_schedule = matches!(ctx, OpCtx::Schedule { .. });
+        let (reply, id, name) = match ctx {
+            OpCtx::Schedule { reply, name, .. } => (reply, None, name),
+            OpCtx::Cancel { reply, id, name } | OpCtx::Reschedule { reply, id, name, .. } => {
+                (reply, id, name)
+            }
+            OpCtx::Replay { reply, .. } | OpCtx::Purge { reply } => (reply, None, None),
+            _ => return,
+        };
+        self.end_edit(at, id, name);
+        if is_schedule { self.reply_known(reply, answer) } else { self.reply(reply, answer) }
+    }
+
+    /// An edit was answered: releases the timer that it held, and the key.
+    fn end_edit(&mut self, at: PartitionId, id: Option<TimerId>, name: Option<KeyName>) {
+        let Some(p) = self.partition(at) else { return };
+        if let Some(id) = id {
+            p.edits.release(id);
+        }
+        let mut holder = None;
+        if let Some(name) = name {
+            holder = p.table.by_key(&name);
+            if let Some(next) = p.key_edits.end(&name) {
+                // Between two of them a timer that is due is sent, however many there are.
+                self.submit(at, next, Some(name), false);
+            }
+        }
+        for held in [id, holder].into_iter().flatten() {
+            self.unhold(held);
+        }
+    }
+
+    /// Goes on with a timer that was held, if no edit holds it and no late acknowledgement of it is
+    /// under way any more.
+    pub(super) fn unhold(&mut self, id: TimerId) {
+        let Some(p) = self.partition(id.partition()) else { return };
+        if p.is_undecided(id) {
+            return;
+        }
+        if let Some(entry) = p.table.get_mut(id).filter(|e| matches!(e.state, State::Held)) {
+            entry.state = State::Due;
+            p.push_due(id);
+        }
+    }
+
+    pub(super) fn scheduled(
+        &mut self,
+        now: Now,
+        reply: ReplyRef,
+        timer: Arc<Timer>,
+        name: Option<KeyName>,
+        answer: ScheduleAnswer,
+    ) {
+        let (id, at) = (timer.id, timer.id.partition());
+        let said = match answer {
+            ScheduleAnswer::Scheduled { new, replaced } => {
+                self.supersede(id, name.as_ref(), replaced);
+                self.count(Counter::Scheduled, u64::from(new));
+                let within =
+                    self.partition(at).is_some_and(|p| timer.due <= p.horizon() && !p.table.contains(id));
+                if within && new {
+                    let due = timer.due;
+                    self.adopt(now, Record::new(timer), due, false);
+                } else if within {
+                    // Stored earlier; by now it may be anywhere.
+                    self.fetch(id);
+                }
+                OpReply::Scheduled { new, replaced }
+            }
+            ScheduleAnswer::Kept(id) => OpReply::Kept(id),
+            ScheduleAnswer::KeyTaken(id) => OpReply::KeyTaken(id),
+            ScheduleAnswer::Conflict => OpReply::Conflict,
+            ScheduleAnswer::Ended(ended) => OpReply::Ended(ended),
+        };
+        if !matches!(said, OpReply::Scheduled { .. } | OpReply::Kept(_)) {
+            self.count(Counter::ScheduleRefused, 1);
+        }
+        self.end_edit(at, None, name);
+        self.reply(reply, said);
+    }
+
+    /// The timer that had the key of a newly scheduled one has ended as replaced, unless this is
+    /// the answer to a repeat and the key has passed on since.
+    fn supersede(&mut self, id: TimerId, name: Option<&KeyName>, replaced: Option<TimerId>) {
+        if let Some(old) = replaced {
+            self.forget(old);
+        }
+        let Some(name) = name else { return };
+        let holder = self.partition(id.partition()).and_then(|p| p.table.by_key(name));
+        if let Some(holder) = holder.filter(|holder| *holder != id) {
+            self.fetch(holder);
+        }
+    }
+
+    pub(super) fn cancelled(
+        &mut self,
+        at: PartitionId,
+        reply: ReplyRef,
+        id: Option<TimerId>,
+        name: Option<KeyName>,
+        answer: CancelAnswer,
+    ) {
+        let said = match answer {
+            CancelAnswer::Cancelled(id) => {
+                self.count(Counter::Cancelled, 1);
+                self.forget(id);
+                OpReply::Cancelled(id)
+            }
+            CancelAnswer::TooLate(id) => {
+                self.count(Counter::CancelTooLate, 1);
+                self.stop_attempts(id);
+                OpReply::TooLate(id)
+            }
+            CancelAnswer::NotFound => OpReply::NotFound,
+        };
+        self.end_edit(at, id, name);
+        self.reply(reply, said);
+    }
+
+    /// A cancel came too late: the delivery under way is the last; what waits for another was
+    /// buried by the store. (If this is the answer to a repeat, a replay may have given the timer
+    /// new attempts: what is read tells.)
+    fn stop_attempts(&mut self, id: TimerId) {
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
+        if let Some(entry) = entry.filter(|e| e.state.is_under_way()) {
+            entry.record.progress.stopped = true;
+        }
+        self.read_anew(id);
+    }
+
+    pub(super) fn rescheduled(
+        &mut self,
+        at: PartitionId,
+        ctx: (ReplyRef, Option<TimerId>, Option<KeyName>, Time),
+        answer: RescheduleAnswer,
+    ) {
+        let (reply, id, name, due) = ctx;
+        let said = match answer {
+            RescheduleAnswer::Rescheduled(id) => {
+                self.count(Counter::Rescheduled, 1);
+                self.move_to(id, due);
+                OpReply::Rescheduled(id)
+            }
+            RescheduleAnswer::TooLate(id) => OpReply::TooLate(id),
+            RescheduleAnswer::PastDeadline(id) => {
+                let text = format!("timer {id} has a deadline before {due} ms: nothing was changed");
+                failed(ErrorCode::Invalid, text)
+            }
+            RescheduleAnswer::NotFound => OpReply::NotFound,
+        };
+        self.end_edit(at, id, name);
+        self.reply(reply, said);
+    }
+
+    /// The store has moved a timer to another time, now or when this request was first sent; since
+    /// then it may have gone on. What is under way is not touched: it was begun after the move. All
+    /// else is read anew.
+    fn move_to(&mut self, id: TimerId, due: Time) {
+        let Some(p) = self.partition(id.partition()) else { return };
+        let horizon = p.horizon();
+        match p.table.get(id).map(|e| &e.state) {
+            Some(state) if state.is_under_way() => {}
+            Some(_) => self.read_anew(id),
+            None if due <= horizon => self.fetch(id),
+            None => {}
+        }
+    }
+
+    pub(super) fn replayed(&mut self, reply: ReplyRef, id: TimerId, answer: &Answer) {
+        let said = match answer {
+            Answer::Done => {
+                self.fetch(id);
+                OpReply::Done
+            }
+            Answer::KeyTaken(by) => OpReply::KeyTaken(*by),
+            _ => OpReply::NotFound,
+        };
+        self.reply(reply, said);
+    }
+
+    /// An operation of a client that was not applied.
+    pub(super) fn not_applied(&mut self, at: PartitionId, ctx: OpCtx, code: ErrorCode, message: &str) {
+        self.decline(at, ctx, failed(code, message));
+    }
+
+    pub(super) fn refused(&mut self, at: PartitionId, ctx: OpCtx, refusal: Refusal) {
+        let code = match refusal {
+            Refusal::OutOfMemory => ErrorCode::StoreFull,
+            Refusal::ReadOnly | Refusal::MayEvict => ErrorCode::Unavailable,
+            Refusal::NotReplicated => {
+                self.reread(at, &ctx);
+                ErrorCode::NotReplicated
+            }
+        };
+        self.not_applied(at, ctx, code, &refusal.to_string());
+    }
+
+    /// An operation was applied but not confirmed, so it counts as unanswered; memory has to agree
+    /// with the store all the same: what is cancelled, replaced or moved must not be sent, what is
+    /// filed must be.
+    fn reread(&mut self, at: PartitionId, ctx: &OpCtx) {
+        match ctx {
+            OpCtx::Schedule { timer, name, .. } => {
+                let id = timer.id;
+                let holder =
+                    name.as_ref().and_then(|name| self.partition(id.partition())?.table.by_key(name));
+                if let Some(holder) = holder.filter(|holder| *holder != id) {
+                    self.read_anew(holder);
+                }
+                if self.partition(id.partition()).is_some_and(|p| timer.due <= p.horizon()) {
+                    self.fetch(id);
+                }
+            }
+            OpCtx::Cancel { id, name, .. } | OpCtx::Reschedule { id, name, .. } => {
+                // A timer that is named by its key may have come into memory since.
+                let holder = || self.partition(at)?.table.by_key(name.as_ref()?);
+                if let Some(id) = id.or_else(holder) {
+                    self.read_anew(id);
+                }
+            }
+            OpCtx::Replay { id, .. } => self.fetch(*id),
+            _ => {}
+        }
+    }
+
+    /// Reads a timer anew that is not under way; one that is under way learns whether it was
+    /// stopped.
+    fn read_anew(&mut self, id: TimerId) {
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
+        if entry.is_some_and(|e| !e.state.is_under_way()) {
+            self.take_out(id);
+        }
+        self.fetch(id);
+    }
+
+    /// Reads a timer, so that memory agrees with the store.
+    pub(super) fn fetch(&mut self, id: TimerId) {
+        let Some(p) = self.partition(id.partition()) else { return };
+        p.calls.push(Pending::Fetch(id));
+        self.effects.push(Effect::Call(id.partition(), Call::Get(Target::Id(id))));
+    }
+
+    pub(super) fn reply(&mut self, to: ReplyRef, reply: OpReply) {
+        self.tallies.replied(&reply);
+        let Some(Answered { session, corr, replies }) = self.requests.answer(to, reply) else { return };
+        if let Some(s) = self.roster.sessions.get_mut(&session) {
+            s.unanswered = s.unanswered.saturating_sub(replies.len());
+            self.effects.push(Effect::Send(session, ServerMessage::Reply { corr, replies }));
+        }
+    }
+}
