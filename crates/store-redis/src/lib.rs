@@ -14,7 +14,7 @@
 //! | `partition` | works the calls of one owner off: turns, loads, listings; recovers; keeps the log | sockets |
 //! | `keyspace` | names keys, places timers in slots, encodes values, remembers what is stored where | connections, turns |
 //! | `wire` | connects to servers, follows the topology, says what errors mean | timers |
-//! | `lua/` | scripts: `apply` for all writes to partitions, one each for owners and the lease | timers |
+//! | `lua`, at the top | scripts: `apply` for all writes to partitions, one each for owners and the lease | timers |
 //!
 //! Beside them: `clients` (connections for other programs), `coordination` (the leader's lease) and
 //! `facts` (what is fixed of a cluster; terms and clocks), `password` (addresses to be shown). For

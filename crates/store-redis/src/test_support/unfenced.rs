@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn the_check_is_cut_and_nothing_else() {
-        let intact = include_str!("../../lua/apply.lua");
+        let intact = include_str!("../../../../lua/apply.lua");
         let cut = without_fence(intact);
         assert_eq!(cut.lines().count() + 3, intact.lines().count());
         assert!(intact.contains("return {'SEQ'") && !cut.contains("return {'SEQ'"));

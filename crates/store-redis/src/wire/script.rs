@@ -1,4 +1,4 @@
-//! The scripts: one file each in `lua/`.
+//! The scripts: one file each in the repository's folder `lua`.
 //!
 //! Each begins with `#!lua` and its flags, and says what its keys, arguments and answers are. Two
 //! come from one file, `apply.lua`: [`Script::Apply`], which a full server refuses, and
@@ -24,7 +24,7 @@ macro_rules! scripts {
             }
 
             const fn file(self) -> &'static str {
-                match self { $(Self::$name => include_str!(concat!("../../lua/", $file))),* }
+                match self { $(Self::$name => include_str!(concat!("../../../../lua/", $file))),* }
             }
         }
     };
