@@ -217,7 +217,7 @@ pub struct EngineOptions {
     /// How far ahead timers are loaded into memory, ms; less once half of [`Self::memory_bytes`] is
     /// used.
     pub preload_ms: u64,
-    /// Budget for timers in memory, bytes (payload plus about 300 bytes each). From one half on,
+    /// Budget for timers in memory, bytes (payload, headers and about 300 bytes each). From one half on,
     /// what is due and finds no credit is parked without delay, before more is stored. What may
     /// come on top: deliveries that clients have not settled (as many as their credit), what is
     /// scheduled to be due within the next second, and one batch.

@@ -23,7 +23,7 @@ const MARKER: &str = "mtimer-store";
 const DATABASE: &str = "db";
 const TITLE: &str = "mtimer embedded store";
 /// The only format that is read. A change of what is stored needs another one.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 const CHECK: &str = "check ";
 
 /// Why a data directory could not be opened.

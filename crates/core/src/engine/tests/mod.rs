@@ -34,8 +34,8 @@ use mtimer_protocol::{
 use mtimer_store::memory::MemoryStore;
 use mtimer_store::{Acquire, Answer, Lane, LaneError, LaneFuture, Place, Refusal, Store};
 use mtimer_types::{
-    Destination, Epoch, HandlerOutcome, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Target, Term, Time,
-    Timer, TimerId,
+    Destination, Epoch, HandlerOutcome, Headers, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Target,
+    Term, Time, Timer, TimerId,
 };
 
 use crate::engine::partition::GATHER_MS;
@@ -219,6 +219,7 @@ impl Rig {
             callback_timeout_ms: Some(500),
             retry: None,
             payload: b"payload".as_slice().into(),
+            headers: Headers::NONE,
         }
     }
 
