@@ -42,6 +42,7 @@ use crate::reports;
 use crate::session::{SessionContext, welcome};
 use crate::shell::{Control, Membership, Parts, Shell};
 use crate::tasks::{End, Tasks, wait};
+use crate::traces::Traces;
 use crate::wheel::Wheel;
 
 /// Partitions that are acquired at the same time.
@@ -381,6 +382,7 @@ fn assemble(
     let seed = if options.engine.seed == 0 { rand::random() } else { options.engine.seed };
     let engine =
         EngineOptions { partitions: info.partitions, seed, address: address.clone(), ..options.engine };
+    let engine = EngineOptions { traces: options.traces.is_some(), ..engine };
     let shell = Shell::new(Parts {
         engine: Engine::new(engine, clock.now()),
         clock: clock.clone(),
@@ -393,6 +395,7 @@ fn assemble(
         drain_timeout: options.drain_timeout,
         stopping: stopping.clone(),
         cluster: membership,
+        traces: options.traces.map(Traces::new),
     });
     let context = Arc::new(SessionContext {
         gate,

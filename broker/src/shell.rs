@@ -32,6 +32,7 @@ use crate::lanes::{LaneEvent, Lanes};
 use crate::observed::Observed;
 use crate::sessions::Sessions;
 use crate::stopping::{LEAVE_TIMEOUT, Phase, RELEASE_TIMEOUT, Step};
+use crate::traces::Traces;
 use crate::wheel::Wheel;
 
 /// Operations and settlements that are handed to the engine in one round: about a millisecond of
@@ -93,6 +94,8 @@ pub(crate) struct Shell {
     giving_up: HashMap<PartitionId, Instant>,
     /// Cluster clock minus monotonic clock when sessions were last told of a step, µs.
     announced_offset: i64,
+    /// Spans of traced timers, if they are wanted.
+    traces: Option<Traces>,
 }
 
 /// What the shell has of the cluster around it.
@@ -119,12 +122,13 @@ pub(crate) struct Parts {
     /// Cancelled when the broker begins to stop.
     pub(crate) stopping: CancellationToken,
     pub(crate) cluster: Option<Membership>,
+    pub(crate) traces: Option<Traces>,
 }
 
 impl Shell {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { engine, clock, wheel, lanes, store, counters, inbox, .. } = parts;
-        let Parts { control, drain_timeout, stopping, cluster, .. } = parts;
+        let Parts { control, drain_timeout, stopping, cluster, traces, .. } = parts;
         let announced_offset = clock.offset_us();
         Self {
             engine,
@@ -146,6 +150,7 @@ impl Shell {
             load_posted: 0,
             giving_up: HashMap::new(),
             announced_offset,
+            traces,
         }
     }
 
@@ -163,6 +168,8 @@ impl Shell {
             ServerMessage::Refused { code, message: error.to_string() }
         });
         self.sessions.close_all(last.as_ref());
+        let now = self.clock.now().time;
+        self.traces.iter_mut().for_each(|traces| traces.close(now));
         ended
     }
 
@@ -410,7 +417,15 @@ impl Shell {
     /// Hands something of a session to the engine; says how much work it was.
     fn take_from_session(&mut self, from: FromSession) -> usize {
         let session = from.session;
-        match from.what {
+        let mut what = from.what;
+        if let Some(traces) = &mut self.traces {
+            match &mut what {
+                What::Message { event, .. } => traces.see(session, event, self.clock.now().time),
+                What::Closed => traces.closed(session),
+                What::Opened { .. } => {}
+            }
+        }
+        match what {
             What::Opened { client, outbox, guard } => {
                 self.sessions.open(session, outbox, guard);
                 self.handle(Input::Session(session, SessionEvent::Opened { client }));
@@ -505,6 +520,12 @@ impl Shell {
                     tracing::info!(session = session.0, reason = text, "closing a session");
                 }
             }
+            Effect::Settled(id, verdict) => {
+                let now = self.clock.now().time;
+                if let Some(traces) = &mut self.traces {
+                    traces.settled(id, verdict, now);
+                }
+            }
             Effect::Call(partition, call) => self.lanes.call(partition, call),
             Effect::Alarm(time) => self.wheel.arm(time),
             Effect::LaneEnded(partition, error) => {
@@ -515,6 +536,8 @@ impl Shell {
                 if let Some(cluster) = &self.cluster {
                     cluster.board.lost(partition);
                 }
+                let now = self.clock.now().time;
+                self.traces.iter_mut().for_each(|traces| traces.lost(partition, now));
             }
             Effect::Released => self.phase = Phase::Released,
         }
@@ -523,6 +546,11 @@ impl Shell {
     fn send(&mut self, session: SessionId, mut message: ServerMessage) {
         if let ServerMessage::Answer { answer: QueryAnswer::Status(status), .. } = &mut message {
             self.complete(status);
+        }
+        if let (Some(traces), ServerMessage::Deliver { registration, deliveries }) =
+            (&mut self.traces, &message)
+        {
+            traces.sent(session, *registration, deliveries, self.clock.now().time);
         }
         self.sessions.send(session, message);
     }

@@ -14,6 +14,7 @@ pub mod name;
 pub mod outcome;
 pub mod time;
 pub mod timer;
+pub mod trace;
 
 pub use cohorts::Cohorts;
 pub use headers::{HeaderError, Headers};
@@ -22,3 +23,4 @@ pub use name::{Destination, Key, NameError};
 pub use outcome::{DeadReason, Ended, HandlerOutcome};
 pub use time::Time;
 pub use timer::{KeyPolicy, Mode, RetryTiers, Target, Timer};
+pub use trace::TraceContext;

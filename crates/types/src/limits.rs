@@ -79,6 +79,9 @@ pub const MAX_BATCH: usize = 2_000;
 pub const MAX_SESSION_INFLIGHT: usize = 20_000;
 /// Callbacks a session may have unsettled.
 pub const MAX_CREDIT: u32 = 10_000;
+/// Deliveries of traced timers whose spans a broker keeps until their outcomes are stored: about 20
+/// MiB. Beyond them deliveries have no span.
+pub const MAX_TRACED_DELIVERIES: usize = 100_000;
 /// Destinations one session may register.
 pub const MAX_REGISTRATIONS: usize = 1_000;
 /// Payload and header bytes of callbacks that a session may have unsettled; beyond them it gets no more,

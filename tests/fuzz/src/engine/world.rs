@@ -456,6 +456,7 @@ impl<B: Backend> World<B> {
                         self.backend.ended(at, open);
                     }
                 }
+                Effect::Settled(..) => {}
                 Effect::Released => self.released = true,
             }
         }

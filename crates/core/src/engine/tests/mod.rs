@@ -32,7 +32,7 @@ use mtimer_protocol::{
     Settlement,
 };
 use mtimer_store::memory::MemoryStore;
-use mtimer_store::{Acquire, Answer, Lane, LaneError, LaneFuture, Place, Refusal, Store};
+use mtimer_store::{Acquire, Answer, Lane, LaneError, LaneFuture, Place, Refusal, Store, Verdict};
 use mtimer_types::{
     Destination, Epoch, HandlerOutcome, Headers, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Target,
     Term, Time, Timer, TimerId,
@@ -52,6 +52,8 @@ struct Rig {
     unanswered: VecDeque<LaneFuture<CallAnswer>>,
     ms: u64,
     sent: Vec<(SessionId, ServerMessage)>,
+    /// What was told of traced timers.
+    settled: Vec<(TimerId, Option<Verdict>)>,
     released: bool,
     /// Why the ownership has ended, if it has.
     ended: Option<LaneError>,
@@ -98,6 +100,7 @@ impl Rig {
             unanswered,
             ms,
             sent: vec![],
+            settled: vec![],
             released: false,
             ended: None,
             unconfirmed: false,
@@ -165,6 +168,7 @@ impl Rig {
             Effect::Call(_, call) => call,
             Effect::Released => return self.released = true,
             Effect::Alarm(_) => return,
+            Effect::Settled(id, verdict) => return self.settled.push((id, verdict)),
             Effect::LaneEnded(_, error) => return self.ended = Some(error),
             other => panic!("unexpected: {other:?}"),
         };
