@@ -36,6 +36,7 @@ use crate::reports;
 use crate::session::{SessionContext, welcome};
 use crate::shell::{Control, Parts, Shell};
 use crate::tasks::{End, wait};
+use crate::traces::Traces;
 use crate::wheel::Wheel;
 
 /// Requests to the engine's task that may wait.
@@ -144,7 +145,9 @@ fn assemble(
     let (control, controls) = mpsc::channel(CONTROLS);
     let stopping = CancellationToken::new();
     let seed = if options.engine.seed == 0 { rand::random() } else { options.engine.seed };
-    let engine = EngineOptions { partitions, seed, address: address.clone(), ..options.engine.clone() };
+    let traces = options.traces.is_some();
+    let engine =
+        EngineOptions { partitions, seed, address: address.clone(), traces, ..options.engine.clone() };
     let shell = Shell::new(Parts {
         engine: Engine::new(engine, clock.now()),
         clock: clock.clone(),
@@ -157,6 +160,7 @@ fn assemble(
         drain_timeout: options.drain_timeout,
         stopping: stopping.clone(),
         membership,
+        traces: options.traces.clone().map(Traces::new),
     });
     let context = session_context(&options, &ground, &clock, gate, address, peers, stopping.clone());
     let (ended, end) = watch::channel(None);

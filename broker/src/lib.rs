@@ -44,6 +44,7 @@ mod stopping;
 mod tasks;
 pub mod testing;
 mod tls;
+pub mod traces;
 mod wheel;
 mod writer;
 

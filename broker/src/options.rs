@@ -11,6 +11,7 @@ use mtimer_types::limits;
 use crate::access::AccessOptions;
 use crate::clock::{HostClock, SystemClock};
 use crate::exposure::Lacks;
+use crate::traces::SpanSink;
 
 /// What can be set of a broker. [`Default`] gives a broker on 127.0.0.1:7400 that lets everybody
 /// in.
@@ -55,6 +56,8 @@ pub struct BrokerOptions {
     /// Destinations that have metrics of their own: those with the most pending timers. All others
     /// are one, `other`.
     pub metrics_destinations: usize,
+    /// Where spans of traced timers go; `None`: there are none.
+    pub traces: Option<Arc<dyn SpanSink>>,
 }
 
 /// What can be set of a broker's part in a cluster.
@@ -123,6 +126,7 @@ impl Default for BrokerOptions {
             membership: ClusterOptions::default(),
             http: HttpListen::Off,
             metrics_destinations: 50,
+            traces: None,
         }
     }
 }

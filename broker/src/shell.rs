@@ -33,6 +33,7 @@ use crate::lanes::{LaneEvent, Lanes};
 use crate::observed::Observed;
 use crate::sessions::Sessions;
 use crate::stopping::Phase;
+use crate::traces::Traces;
 use crate::wheel::Wheel;
 
 /// Operations and settlements that are handed to the engine in one round: about a millisecond of
@@ -97,6 +98,8 @@ pub(crate) struct Shell {
     giving_up: HashMap<PartitionId, Instant>,
     /// Cluster clock minus monotonic clock when sessions were last told of a step, µs.
     announced_offset: i64,
+    /// Spans of traced timers, if they are wanted.
+    traces: Option<Traces>,
 }
 
 /// What a shell is made of.
@@ -113,12 +116,13 @@ pub(crate) struct Parts {
     /// Cancelled when the broker begins to stop.
     pub(crate) stopping: CancellationToken,
     pub(crate) membership: Membership,
+    pub(crate) traces: Option<Traces>,
 }
 
 impl Shell {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { engine, clock, wheel, lanes, store, counters, inbox, .. } = parts;
-        let Parts { control, drain_timeout, stopping, membership, .. } = parts;
+        let Parts { control, drain_timeout, stopping, membership, traces, .. } = parts;
         let announced_offset = clock.offset_us();
         Self {
             engine,
@@ -142,6 +146,7 @@ impl Shell {
             load_posted: 0,
             giving_up: HashMap::new(),
             announced_offset,
+            traces,
         }
     }
 
@@ -158,6 +163,8 @@ impl Shell {
             ServerMessage::Refused { code, message: error.to_string() }
         });
         self.sessions.close_all(last.as_ref());
+        let now = self.clock.now().time;
+        self.traces.iter_mut().for_each(|traces| traces.close(now));
         ended
     }
 
@@ -286,7 +293,15 @@ impl Shell {
     /// Hands something of a session to the engine; says how much work it was.
     fn take_from_session(&mut self, from: FromSession) -> usize {
         let session = from.session;
-        match from.what {
+        let mut what = from.what;
+        if let Some(traces) = &mut self.traces {
+            match &mut what {
+                What::Message { event, .. } => traces.see(session, event, self.clock.now().time),
+                What::Closed => traces.closed(session),
+                What::Opened { .. } => {}
+            }
+        }
+        match what {
             What::Opened { client, outbox, guard } => {
                 self.sessions.open(session, outbox, guard);
                 self.handle(Input::Session(session, SessionEvent::Opened { client }));
@@ -353,6 +368,12 @@ impl Shell {
                     tracing::info!(session = session.0, reason = text, "closing a session");
                 }
             }
+            Effect::Settled(id, verdict) => {
+                let now = self.clock.now().time;
+                if let Some(traces) = &mut self.traces {
+                    traces.settled(id, verdict, now);
+                }
+            }
             Effect::Call(partition, call) => self.lanes.call(partition, call),
             Effect::Alarm(time) => self.wheel.arm(time),
             Effect::LaneEnded(partition, error) => {
@@ -361,6 +382,8 @@ impl Shell {
                     self.counters.released_after(since.elapsed());
                 }
                 self.membership.board.lost(partition);
+                let now = self.clock.now().time;
+                self.traces.iter_mut().for_each(|traces| traces.lost(partition, now));
             }
             Effect::Released => self.phase = Phase::Released,
         }
@@ -369,6 +392,11 @@ impl Shell {
     fn send(&mut self, session: SessionId, mut message: ServerMessage) {
         if let ServerMessage::Answer { answer: QueryAnswer::Status(status), .. } = &mut message {
             self.complete(status);
+        }
+        if let (Some(traces), ServerMessage::Deliver { registration, deliveries }) =
+            (&mut self.traces, &message)
+        {
+            traces.sent(session, *registration, deliveries, self.clock.now().time);
         }
         self.sessions.send(session, message);
     }

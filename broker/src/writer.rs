@@ -172,7 +172,7 @@ mod tests {
     use futures_util::StreamExt;
     use mtimer_protocol::{Delivery, decode, frame_codec};
     use mtimer_types::limits::MAX_FRAME;
-    use mtimer_types::{Epoch, Mode, Time, TimerId};
+    use mtimer_types::{Epoch, Headers, Mode, Time, TimerId};
     use tokio::io::AsyncReadExt;
     use tokio_util::codec::FramedRead;
 
@@ -189,6 +189,7 @@ mod tests {
             mode: Mode::AtLeastOnce,
             timeout_ms: 1_000,
             payload: Bytes::from(vec![7; payload]),
+            headers: Headers::NONE,
         }
     }
 

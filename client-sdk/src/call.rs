@@ -307,7 +307,8 @@ pub(crate) fn op_bytes(op: &RequestOp) -> usize {
             RequestOp::Schedule { timer, .. } => {
                 let key = timer.key.as_ref().map_or(0, |k| k.as_str().len());
                 let tiers = timer.retry.as_ref().map_or(0, |r| r.0.len() * 5);
-                timer.dest.group().len() + timer.dest.app().len() + key + tiers + timer.payload.len()
+                let content = timer.content_bytes() + 2 * timer.headers.len();
+                timer.dest.group().len() + timer.dest.app().len() + key + tiers + content
             }
             RequestOp::Cancel { target: Target::Key(dest, key), .. }
             | RequestOp::Reschedule { target: Target::Key(dest, key), .. } => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mtimer_types::{Destination, Epoch, HandlerOutcome, Key, Mode, Time, TimerId};
+use mtimer_types::{Destination, Epoch, HandlerOutcome, Headers, Key, Mode, Time, TimerId};
 use serde::de::DeserializeOwned;
 
 use crate::line::Line;
@@ -44,6 +44,7 @@ pub struct Callback {
     pub timeout: Duration,
     /// What was scheduled with it.
     pub payload: Bytes,
+    pub(crate) headers: Headers,
     /// When it arrived, by this client's view of the cluster clock
     /// ([`Client::now`](crate::Client::now)).
     pub received: Time,
@@ -62,6 +63,17 @@ impl Callback {
     /// [`serde_json::Error`] if the payload is not JSON, has something behind it, or is not a `T`.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.payload)
+    }
+
+    /// Returns the headers that the timer was scheduled with.
+    ///
+    /// ```
+    /// # fn tenant(callback: &mtimer_client::Callback) -> Option<&str> {
+    /// callback.headers().get("tenant")
+    /// # }
+    /// ```
+    pub const fn headers(&self) -> &Headers {
+        &self.headers
     }
 
     /// Returns how many ms after its due time it arrived, by the cluster clock as this client sees

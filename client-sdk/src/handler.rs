@@ -137,7 +137,7 @@ impl Dispatcher {
         delivery: Delivery,
         begin: &impl Fn(Callback) -> BoxFuture<'static, Ran>,
     ) {
-        let Delivery { id, key, due, epoch, attempt, mode, timeout_ms, payload } = delivery;
+        let Delivery { id, key, due, epoch, attempt, mode, timeout_ms, payload, headers } = delivery;
         let timeout = Duration::from_millis(u64::from(timeout_ms));
         let over = Arc::clone(line);
         // A handler that was given more time tells later than this, and then this moment counts.
@@ -161,6 +161,7 @@ impl Dispatcher {
             mode,
             timeout,
             payload,
+            headers,
             received,
             line: Arc::clone(line),
             shared: Arc::clone(&self.shared),

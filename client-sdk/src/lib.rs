@@ -174,6 +174,7 @@ pub use mtimer_protocol::{
     PartitionView, Status, TimerState, TimerView, Topology, UnconfirmedRow,
 };
 pub use mtimer_types::{
-    DeadReason, Destination, Ended, Epoch, Key, KeyPolicy, Mode, NameError, PartitionId, RetryTiers, Target,
-    Term, Time, Timer, TimerId, id::ParseIdError, limits, timer::InvalidTimer,
+    DeadReason, Destination, Ended, Epoch, HeaderError, Headers, Key, KeyPolicy, Mode, NameError,
+    PartitionId, RetryTiers, Target, Term, Time, Timer, TimerId, id::ParseIdError, limits,
+    timer::InvalidTimer,
 };

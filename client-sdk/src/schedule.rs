@@ -4,7 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use mtimer_types::timer::InvalidTimer;
-use mtimer_types::{Destination, Key, KeyPolicy, Mode, RetryTiers, Time, Timer, TimerId};
+use mtimer_types::{
+    Destination, HeaderError, Headers, Key, KeyPolicy, Mode, RetryTiers, Time, Timer, TimerId,
+};
 use serde::Serialize;
 
 /// Says when: at a time by the cluster clock, or so long after the call.
@@ -94,6 +96,9 @@ pub struct Schedule {
     callback_timeout: Option<Duration>,
     retry: Option<RetryTiers>,
     payload: Bytes,
+    headers: Headers,
+    /// The first header that was refused.
+    refused: Option<Box<HeaderError>>,
 }
 
 impl Schedule {
@@ -122,6 +127,8 @@ impl Schedule {
             callback_timeout: None,
             retry: None,
             payload: Bytes::new(),
+            headers: Headers::NONE,
+            refused: None,
         }
     }
 
@@ -189,6 +196,25 @@ impl Schedule {
         Ok(self)
     }
 
+    /// Gives it a header, which the handler finds in [`Callback::headers`](crate::Callback::headers),
+    /// in place of an earlier one of that name. A name has 1 to 64 of the characters `a-z`, `0-9`,
+    /// `-`, `_` and `.`; a value has up to 1,024 bytes and no control characters. At most 32, with
+    /// 4 KiB in all. One that breaks a limit is told when the timer is scheduled
+    /// ([`InvalidTimer::Header`]).
+    pub fn header(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
+        match self.headers.with(name.as_ref(), value.as_ref()) {
+            Ok(headers) => self.headers = headers,
+            Err(error) => self.refused = self.refused.or_else(|| Some(Box::new(error))),
+        }
+        self
+    }
+
+    /// Gives it these headers instead of those that it has.
+    pub fn headers(mut self, headers: Headers) -> Self {
+        self.headers = headers;
+        self
+    }
+
     /// What [`Schedule::resolve`] made, to be resolved again to the same.
     pub(crate) fn fixed(timer: Timer, policy: KeyPolicy) -> Self {
         Self {
@@ -202,6 +228,8 @@ impl Schedule {
             callback_timeout: timer.callback_timeout_ms.map(|ms| Duration::from_millis(ms.into())),
             retry: timer.retry,
             payload: timer.payload,
+            headers: timer.headers,
+            refused: None,
         }
     }
 
@@ -211,6 +239,9 @@ impl Schedule {
         now: Time,
         new_id: impl FnOnce(&Destination, Option<&Key>, Time) -> TimerId,
     ) -> Result<(Timer, KeyPolicy), InvalidTimer> {
+        if let Some(refused) = self.refused {
+            return Err(InvalidTimer::Header(*refused));
+        }
         let due = match (self.when, self.id) {
             (When::After(_), Some(id)) => id.birth_due(),
             (when, _) => when.time(now),
@@ -229,6 +260,7 @@ impl Schedule {
             callback_timeout_ms: self.callback_timeout.map(ms_u32),
             retry: self.retry,
             payload: self.payload,
+            headers: self.headers,
         };
         timer.validate(now)?;
         Ok((timer, self.policy))
@@ -254,6 +286,25 @@ mod tests {
         assert_eq!((at(Duration::MAX.into()), at(Duration::ZERO.into())), (Time::MAX.as_ms(), 1_000));
         #[cfg(feature = "jiff")]
         assert_eq!(at(jiff::Timestamp::from_microsecond(4_999_001).unwrap().into()), 5_000);
+    }
+
+    #[test]
+    fn headers_go_into_the_timer_and_the_first_refusal_is_told() {
+        let schedule =
+            || Schedule::at(Destination::new("g", "a").unwrap(), Time::from_ms(9)).header("b", "1");
+        let resolve = |schedule: Schedule| {
+            let id =
+                |_: &_, _: Option<&_>, due| TimerId::new(due, Time::ZERO, mtimer_types::PartitionId(0), 1);
+            schedule.resolve(Time::ZERO, id).map(|(timer, _)| timer)
+        };
+        let timer = resolve(schedule().header("a", "2").header("b", "3")).unwrap();
+        assert_eq!(timer.headers, Headers::new([("a", "2"), ("b", "3")]).unwrap());
+        let again = resolve(Schedule::fixed(timer.clone(), KeyPolicy::Create)).unwrap();
+        assert_eq!(again, timer);
+        let error = resolve(schedule().header("B", "").header("c", "\n").header("d", "")).unwrap_err();
+        assert!(error.to_string().starts_with("the header name \"B\" has 'B' in it"), "{error}");
+        let others = Headers::new([("z", "0")]).unwrap();
+        assert_eq!(resolve(schedule().headers(others.clone())).unwrap().headers, others);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fake::{Broker, Peer, START, delivery, dest, until};
 use mtimer_client::{
-    Client, CloseError, Epoch, Mode, Outcome, RegisterError, Registration, Schedule, TimerId,
+    Client, CloseError, Epoch, Headers, Mode, Outcome, RegisterError, Registration, Schedule, TimerId,
 };
 use mtimer_protocol::{ClientMessage, Delivery, ErrorCode, ServerMessage, SettleRefusal};
 use mtimer_types::{Destination, HandlerOutcome};
@@ -43,7 +43,9 @@ async fn a_callback_carries_everything_and_its_outcome_goes_back() {
     let (number, credit) = peer.registration(&dest()).await;
     assert_eq!(credit, 50);
     let due = START - 20;
-    peer.deliver(number, (1..=6).map(|n| Delivery { due, ..delivery(n) }).collect()).await;
+    let headers = Headers::new([("tenant", "acme")]).unwrap();
+    let deliveries = (1..=6).map(|n| Delivery { due, headers: headers.clone(), ..delivery(n) });
+    peer.deliver(number, deliveries.collect()).await;
     let mut settled = peer.settle(6).await;
     settled.sort_by_key(|s| s.id);
     let outcomes: Vec<_> = settled.into_iter().map(|s| s.outcome).collect();
@@ -62,6 +64,7 @@ async fn a_callback_carries_everything_and_its_outcome_goes_back() {
     let callback = told.recv().await.unwrap();
     assert_eq!((callback.due, callback.epoch, callback.attempt), (due, Epoch(10), 1));
     assert_eq!((&callback.payload[..], &callback.dest), (&b"hi"[..], &dest()));
+    assert_eq!((callback.headers().get("tenant"), callback.headers()), (Some("acme"), &headers));
     let most = peer.now().ms_since(due);
     assert!((20..=most).contains(&callback.lateness_ms()), "{} of {most}", callback.lateness_ms());
     assert_eq!((client.stats().received, client.stats().panics), (6, 1));

@@ -100,9 +100,10 @@ async fn many_are_cut_into_frames_and_answered_in_order() {
     let mut schedules: Vec<_> = (0..5_000).map(|n: u32| soon().payload(n.to_be_bytes().to_vec())).collect();
     schedules[17] = soon().payload(vec![0; limits::MAX_PAYLOAD_BYTES + 1]);
     schedules[18] = soon().payload(vec![0; limits::MAX_PAYLOAD_BYTES]);
+    schedules[19] = soon().header("Not lower case", "");
     let serve = async {
         let mut seen = 0;
-        while seen < 4_999 {
+        while seen < 4_998 {
             let request = peer.request().await;
             assert!(request.ops.len() <= limits::MAX_BATCH);
             seen += request.ops.len();
@@ -120,7 +121,7 @@ async fn many_are_cut_into_frames_and_answered_in_order() {
     assert_eq!(answers.len(), 5_000);
     for (n, answer) in answers.iter().enumerate() {
         match n {
-            17 => assert!(matches!(answer, Err(ScheduleError::Invalid(_))), "{answer:?}"),
+            17 | 19 => assert!(matches!(answer, Err(ScheduleError::Invalid(_))), "{answer:?}"),
             4_000 => assert!(matches!(answer, Err(ScheduleError::Conflict { .. })), "{answer:?}"),
             _ => assert!(answer.as_ref().is_ok_and(|s| s.new), "{n}: {answer:?}"),
         }
@@ -128,6 +129,27 @@ async fn many_are_cut_into_frames_and_answered_in_order() {
     let partitions: std::collections::HashSet<_> =
         answers.iter().flatten().map(|scheduled| scheduled.id.partition()).collect();
     assert_eq!(partitions.len(), 8, "they are spread");
+}
+
+#[tokio::test(start_paused = true)]
+async fn frames_of_timers_with_many_headers_fit_their_limit() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    // Of the shortest text that takes most bytes on the wire beside it, and as much of it as fits.
+    let many =
+        |n: u32| (0..32).fold(soon(), |s, name| s.header(format!("{name:02}"), "v".repeat(n as usize % 126)));
+    let schedules: Vec<_> = (0..3_000).map(many).collect();
+    let serve = async {
+        let mut seen = 0;
+        while seen < 3_000 {
+            // A frame beyond the limit ends the connection.
+            let request = peer.request().await;
+            seen += request.ops.len();
+            peer.scheduled(&request).await;
+        }
+    };
+    let (answers, ()) = tokio::join!(client.schedule_all(schedules), serve);
+    assert!(answers.iter().all(Result::is_ok));
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mtimer_client::{Destination, Key, KeyPolicy, Mode, PartitionId, Target, Time, Timer, TimerId};
+use mtimer_client::{Destination, Headers, Key, KeyPolicy, Mode, PartitionId, Target, Time, Timer, TimerId};
 use mtimer_protocol::{
     ClientMessage, Delivery, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, Settlement,
 };
@@ -124,6 +124,7 @@ impl Session {
             callback_timeout_ms: None,
             retry: None,
             payload: Bytes::from(format!("{round}")),
+            headers: Headers::NONE,
         };
         RequestOp::Schedule { timer: Arc::new(timer), policy: KeyPolicy::Replace }
     }

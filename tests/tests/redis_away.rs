@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use mtimer_client::{
     Callback, Client, Destination, ErrorCode, KeyPolicy, Mode, Outcome, PartitionId, Schedule, Time,
 };
-use mtimer_client::{Timer, TimerId};
+use mtimer_client::{Headers, Timer, TimerId};
 use mtimer_protocol::{ClientMessage, OpReply, Request, RequestOp, ServerMessage};
 use mtimer_tests::{
     Broker, Figures, Final, Handled, Launch, Plan, Recorder, Server, ServerOptions, Signal, Wire, check,
@@ -162,6 +162,7 @@ async fn is_refused(wire: &mut Wire) -> bool {
         callback_timeout_ms: None,
         retry: None,
         payload: bytes::Bytes::new(),
+        headers: Headers::NONE,
     };
     let schedule = RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create };
     match ask(wire, now, schedule).await {

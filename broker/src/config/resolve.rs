@@ -316,6 +316,7 @@ impl PartialConfig {
             dead_max_count: self.dead_max_count.unwrap_or(base.dead_max_count),
             unconfirmed_max_age_ms: self.unconfirmed_max_age.map_or(base.unconfirmed_max_age_ms, Span::as_ms),
             unconfirmed_max_count: self.unconfirmed_max_count.unwrap_or(base.unconfirmed_max_count),
+            traces: base.traces,
             seed: base.seed,
         })
     }

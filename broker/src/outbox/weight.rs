@@ -16,7 +16,7 @@ pub(super) fn weight(message: &ServerMessage) -> usize {
         + match message {
             ServerMessage::Deliver { deliveries, .. } => deliveries
                 .iter()
-                .map(|d| ROW_BYTES + d.payload.len() + d.key.as_ref().map_or(0, |k| k.as_str().len()))
+                .map(|d| ROW_BYTES + d.content_bytes() + d.key.as_ref().map_or(0, |k| k.as_str().len()))
                 .sum(),
             ServerMessage::Reply { replies, .. } => replies.iter().map(reply_weight).sum(),
             ServerMessage::Answer { answer, .. } => answer_weight(answer),
@@ -61,7 +61,7 @@ fn answer_weight(answer: &QueryAnswer) -> usize {
 
 fn timer_weight(timer: &Timer) -> usize {
     // An error text and a key go with it.
-    ROW_BYTES + limits::MAX_ERROR_BYTES + timer.payload.len()
+    ROW_BYTES + limits::MAX_ERROR_BYTES + timer.content_bytes()
 }
 
 #[cfg(test)]

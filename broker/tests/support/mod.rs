@@ -19,7 +19,7 @@ use mtimer_protocol::{
 use mtimer_store::MemoryStore;
 use mtimer_types::limits::MAX_FRAME;
 use mtimer_types::{
-    Destination, HandlerOutcome, KeyPolicy, Mode, PartitionId, RetryTiers, Time, Timer, TimerId,
+    Destination, HandlerOutcome, Headers, KeyPolicy, Mode, PartitionId, RetryTiers, Time, Timer, TimerId,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -113,6 +113,7 @@ fn timer_in(partition: PartitionId, n: u64, app: &str, ahead: u64, payload: &[u8
         callback_timeout_ms: None,
         retry: None,
         payload: Bytes::copy_from_slice(payload),
+        headers: Headers::NONE,
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
 use mtimer_client::{
-    Client, ClientBuilder, Destination, Epoch, Mode, PartitionId, Target, Time, TimerId, limits,
+    Client, ClientBuilder, Destination, Epoch, Headers, Mode, PartitionId, Target, Time, TimerId, limits,
 };
 use mtimer_protocol::{
     BrokerEntry, ClientMessage, Delivery, Hello, OpReply, Query, QueryAnswer, Request, RequestOp, Role,
@@ -250,6 +250,7 @@ pub fn delivery(n: u64) -> Delivery {
         mode: Mode::AtLeastOnce,
         timeout_ms: 30_000,
         payload: Bytes::from_static(b"hi"),
+        headers: Headers::NONE,
     }
 }
 

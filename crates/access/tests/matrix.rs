@@ -12,7 +12,7 @@ use mtimer_protocol::{
     VERSION,
 };
 use mtimer_types::{
-    Destination, Epoch, HandlerOutcome, Key, KeyPolicy, Mode, Target, Term, Time, Timer, TimerId,
+    Destination, Epoch, HandlerOutcome, Headers, Key, KeyPolicy, Mode, Target, Term, Time, Timer, TimerId,
 };
 
 /// Where a verb is granted, in the order of the columns below. All requests are about shop/orders.
@@ -45,6 +45,7 @@ fn schedule() -> RequestOp {
         callback_timeout_ms: None,
         retry: None,
         payload: Bytes::new(),
+        headers: Headers::NONE,
     };
     RequestOp::Schedule { timer: Arc::new(timer), policy: KeyPolicy::Create }
 }

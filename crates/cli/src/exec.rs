@@ -3,7 +3,7 @@
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use mtimer_client::{Callback, Mode, Outcome};
+use mtimer_client::{Callback, Headers, Mode, Outcome};
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
@@ -13,7 +13,7 @@ const TRY_AGAIN: i32 = 75;
 const FAIL: i32 = 100;
 
 /// What describes the callback to the command.
-pub(crate) const CHILD_VARIABLES: [&str; 10] = [
+const CHILD_VARIABLES: [&str; 11] = [
     "MTIMER_ID",
     "MTIMER_KEY",
     "MTIMER_GROUP",
@@ -24,7 +24,18 @@ pub(crate) const CHILD_VARIABLES: [&str; 10] = [
     "MTIMER_MODE",
     "MTIMER_TIMEOUT_MS",
     "MTIMER_LATENESS_MS",
+    "MTIMER_HEADERS",
 ];
+
+/// Begins the name of a variable for one header.
+const HEADER_VARIABLE: &str = "MTIMER_HEADER_";
+/// Headers that programs look for under these names, as OpenTelemetry has it.
+const TRACE_VARIABLES: [(&str, &str); 2] = [("traceparent", "TRACEPARENT"), ("tracestate", "TRACESTATE")];
+
+/// Whether a variable describes a callback.
+pub(crate) fn is_child_variable(name: &str) -> bool {
+    CHILD_VARIABLES.contains(&name) || name.starts_with(HEADER_VARIABLE)
+}
 
 /// Runs a command for a callback: payload on standard input, the rest in variables. It is killed,
 /// with what it has started, when the callback times out.
@@ -79,11 +90,29 @@ fn start(line: &str, callback: &Callback, quiet: bool) -> std::io::Result<Child>
         mode.to_owned(),
         callback.timeout.as_millis().to_string(),
         callback.lateness_ms().to_string(),
+        serde_json::to_string(callback.headers()).unwrap_or_default(),
     ];
     command.envs(CHILD_VARIABLES.into_iter().zip(values));
+    header_variables(&mut command, callback.headers());
     // Standard output is for the callbacks, if a program reads them.
     let stdout = if quiet { Stdio::from(std::io::stderr()) } else { Stdio::inherit() };
     command.stdin(Stdio::piped()).stdout(stdout).kill_on_drop(true).spawn()
+}
+
+/// Sets what says the headers, and takes out what this process has been told of another's.
+fn header_variables(command: &mut Command, headers: &Headers) {
+    let told = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    told.filter(|name| name.starts_with(HEADER_VARIABLE)).for_each(|name| _ = command.env_remove(name));
+    for (name, value) in headers.iter() {
+        let name = name.to_ascii_uppercase().replace(['-', '.'], "_");
+        command.env(format!("{HEADER_VARIABLE}{name}"), value);
+    }
+    for (header, variable) in TRACE_VARIABLES {
+        match headers.get(header) {
+            Some(value) => command.env(variable, value),
+            None => command.env_remove(variable),
+        };
+    }
 }
 
 #[cfg(unix)]

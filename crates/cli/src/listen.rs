@@ -28,14 +28,16 @@ use super::{exec, moment, view};
 /// (running handlers may finish), or until --count callbacks were taken.
 ///
 /// With --json a line has: id, key, group, app, due_ms, received_ms, lateness_ms, attempt, epoch,
-/// and payload (or payload_base64, if it is not text). Times are milliseconds since 1970 by the
-/// cluster clock.
+/// headers (an object), and payload (or payload_base64, if it is not text). Times are milliseconds
+/// since 1970 by the cluster clock.
 ///
 /// --exec CMD runs /bin/sh -c CMD with the payload on standard input and MTIMER_ID, MTIMER_KEY,
 /// MTIMER_GROUP, MTIMER_APP, MTIMER_DUE_MS, MTIMER_ATTEMPT, MTIMER_EPOCH, MTIMER_MODE,
-/// MTIMER_TIMEOUT_MS and MTIMER_LATENESS_MS in its environment. Exit code 0 means done, 100 failed
-/// for good (dead letter), 75 and every other one: try again. At the callback timeout it is killed,
-/// with what it has started. With --json its output goes to standard error.
+/// MTIMER_TIMEOUT_MS and MTIMER_LATENESS_MS in its environment. Headers are there as MTIMER_HEADERS
+/// (a JSON object), and each as MTIMER_HEADER_NAME, with its name in capitals and _ for - and .; the
+/// trace context also as TRACEPARENT and TRACESTATE. Exit code 0 means done, 100 failed for good
+/// (dead letter), 75 and every other one: try again. At the callback timeout it is killed, with what
+/// it has started. With --json its output goes to standard error.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer listen --group demo --app hello\n  \
     mtimer listen --group shop --app orders --json | jq -r .payload\n  \
@@ -243,6 +245,7 @@ fn json_line(callback: &Callback) -> Result<String, Failure> {
     put("lateness_ms", callback.lateness_ms().into());
     put("attempt", callback.attempt.into());
     put("epoch", json!(callback.epoch));
+    put("headers", json!(callback.headers()));
     view::put_payload(&mut object, &callback.payload);
     to_line(&object)
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use mtimer_client::{Client, KeyPolicy, Mode, limits};
+use mtimer_client::{Client, Headers, KeyPolicy, Mode, limits};
 use serde_json::json;
 
 use super::args::{ClientArgs, WhenArgs};
@@ -25,8 +25,8 @@ use super::output::Output;
         {\"in\": \"1500ms\", \"group\": \"g\", \"app\": \"a\"}\n  \
         {\"at\": \"2030-01-31T12:00:00Z\", \"group\": \"g\", \"app\": \"a\", \"key\": \"order-17\"}\n\n\
         Fields: \"in\" (a duration) or \"at\" (RFC 3339, or ms since 1970); \"group\" and \"app\" (or by flags, for lines \
-        without); optionally \"id\", \"key\", \"payload\" (text) or \"payload_base64\", \"mode\" (at-least-once, \
-        at-most-once), \"deadline\" (a time, or a duration after the due time), \"retry\" (\"1s,5s\"), \
+        without); optionally \"id\", \"key\", \"payload\" (text) or \"payload_base64\", \"headers\" (an object \
+        of texts), \"mode\" (at-least-once, at-most-once), \"deadline\" (a time, or a duration after the due time), \"retry\" (\"1s,5s\"), \
         \"callback_timeout\". Any other field is an error. An \"id\" that is a timer id made for the line's time is the \
         timer's id; any other text there is a key.\n\n\
         The file is checked as a whole first. Bad lines are told with their numbers, and then nothing is sent; with \
@@ -62,6 +62,10 @@ pub(crate) struct ScheduleCommand {
     /// What the handler gets: the contents of a file, up to 64 KiB
     #[arg(long, conflicts_with = "file", value_name = "FILE")]
     payload_file: Option<PathBuf>,
+    /// A header that the handler gets, such as tenant=acme; may be repeated. With --file: for the
+    /// lines that do not have it
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    headers: Vec<(String, String)>,
     /// How often it may be delivered [default: at-least-once]
     #[arg(long, value_enum)]
     mode: Option<ModeArg>,
@@ -104,10 +108,19 @@ enum ModeArg {
     AtMostOnce,
 }
 
+/// Reads `name=value`.
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("it has no \"=\": give NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
 impl ScheduleCommand {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let retry = self.retry.as_deref().map(line::delays).transpose().map_err(Failure::usage)?;
+        let headers = Headers::new(self.headers.iter().map(|(name, value)| (name, value)))
+            .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
         let common = line::Fields {
+            headers,
             group: self.group.clone(),
             app: self.app.clone(),
             mode: self.mode.map(|m| match m {

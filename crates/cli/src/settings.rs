@@ -5,7 +5,7 @@ use std::path::Path;
 use mtimer_broker::config::{Config, PartialConfig};
 use serde_json::Value;
 
-use super::exec::CHILD_VARIABLES;
+use super::exec::is_child_variable;
 use super::exit::{Exit, Failure};
 use super::logging;
 
@@ -13,7 +13,7 @@ use super::logging;
 pub(crate) fn read(flags: PartialConfig, file: Option<&Path>) -> Result<Config, Failure> {
     // Commands that `listen --exec` runs may start a broker: what describes their callback is no
     // setting.
-    let ours = |name: &str| name == "MTIMER_LOG" || CHILD_VARIABLES.contains(&name);
+    let ours = |name: &str| name == "MTIMER_LOG" || is_child_variable(name);
     // A variable that is not UTF-8 is none of ours either.
     let vars = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

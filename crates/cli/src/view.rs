@@ -45,6 +45,7 @@ fn timer(timer: &Timer) -> Map<String, Value> {
     put("deadline_ms", json!(timer.deadline));
     put("callback_timeout_ms", json!(timer.callback_timeout_ms));
     put("retry_ms", json!(timer.retry));
+    put("headers", json!(timer.headers));
     put_payload(&mut object, &timer.payload);
     object
 }
@@ -111,17 +112,19 @@ const FIRST: [&str; 7] = ["id", "key", "group", "app", "state", "due", "payload"
 
 /// An object for people: a line for each field that says something.
 pub(crate) fn fields(object: &Map<String, Value>, out: Output) -> String {
-    let said =
-        |value: &Value| !matches!(value, Value::Null | Value::Bool(false)) && value.as_str() != Some("");
+    let said = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        _ => true,
+    };
     let twice = |name: &str| name.strip_suffix("_ms").is_some_and(|base| object.contains_key(base));
     let first = FIRST.iter().filter_map(|name| object.get_key_value(*name));
     let rest = object.iter().filter(|(name, _)| !FIRST.contains(&name.as_str()));
     let shown: Vec<(&String, String)> = first
         .chain(rest)
         .filter(|(name, value)| said(value) && !twice(name))
-        .map(|(name, value)| {
-            (name, value.as_str().map_or_else(|| value.to_string(), |t| plain(t, PAYLOAD_SHOWN)))
-        })
+        .map(|(name, value)| (name, plain(value.as_str().unwrap_or(&value.to_string()), PAYLOAD_SHOWN)))
         .collect();
     let width = shown.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let line = |(name, value): &(&String, String)| {
@@ -132,7 +135,7 @@ pub(crate) fn fields(object: &Map<String, Value>, out: Output) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_client::{Destination, PartitionId, Time, TimerId};
+    use mtimer_client::{Destination, Headers, PartitionId, Time, TimerId};
 
     use super::*;
 
@@ -148,6 +151,7 @@ mod tests {
             callback_timeout_ms: None,
             retry: None,
             payload: payload.into(),
+            headers: Headers::NONE,
         };
         let state = TimerState::Retrying { fire: Time::from_ms(2_000), tier: 1 };
         TimerView { timer, state, failed: 1, stopped: false, last_error: Some("no".into()) }
@@ -170,6 +174,12 @@ mod tests {
         let text = fields(&timer_object(&view(b"a\x1bb")), Output::new(false));
         assert!(text.contains("payload     a\\u{1b}b"), "{text}");
         assert!(text.contains("due         1970-01-01T00:00:01.500Z"), "{text}");
+        assert!(!text.contains("headers"), "{text}");
+        let mut traced = view(b"");
+        traced.timer.headers = Headers::new([("tenant", "a\u{202e}b"), ("b", "2")]).unwrap();
+        let text = fields(&timer_object(&traced), Output::new(false));
+        assert!(text.contains(r#"headers     {"b":"2","tenant":"a\u{202e}b"}"#), "{text}");
+        let text = fields(&timer_object(&view(b"")), Output::new(false));
         assert!(!text.contains("key") && !text.contains("due_ms") && !text.contains("stopped"), "{text}");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mtimer_protocol::{Query, Request, ServerMessage, Settlement, Topology};
 use mtimer_store::{
     Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, LaneError, Load, Loaded, Page, Place,
-    Record, Taken, Unconfirmed,
+    Record, Taken, Unconfirmed, Verdict,
 };
 use mtimer_types::{Destination, Epoch, PartitionId, RetryTiers, Target, Time, TimerId, limits};
 
@@ -147,6 +147,9 @@ pub enum Effect {
     /// This ownership has ended; its calls need not be answered any more. The shell drops the lane,
     /// and may acquire anew.
     LaneEnded(PartitionId, LaneError),
+    /// The outcome of a timer with a `traceparent` is stored; `None`: the store had nothing of it any
+    /// more. Only with [`EngineOptions::traces`]. The timer may have had no delivery under way.
+    Settled(TimerId, Option<Verdict>),
     /// After [`Input::Release`]: every partition has been given up.
     Released,
 }
@@ -217,7 +220,7 @@ pub struct EngineOptions {
     /// How far ahead timers are loaded into memory, ms; less once half of [`Self::memory_bytes`] is
     /// used.
     pub preload_ms: u64,
-    /// Budget for timers in memory, bytes (payload plus about 300 bytes each). From one half on,
+    /// Budget for timers in memory, bytes (payload, headers and about 300 bytes each). From one half on,
     /// what is due and finds no credit is parked without delay, before more is stored. What may
     /// come on top: deliveries that clients have not settled (as many as their credit), what is
     /// scheduled to be due within the next second, and one batch.
@@ -242,6 +245,8 @@ pub struct EngineOptions {
     pub unconfirmed_max_age_ms: u64,
     /// Unconfirmed timers beyond this many in one partition are trimmed, the oldest first.
     pub unconfirmed_max_count: u64,
+    /// Whether [`Effect::Settled`] is wanted.
+    pub traces: bool,
     /// Seed for jitter.
     pub seed: u64,
 }
@@ -263,6 +268,7 @@ impl Default for EngineOptions {
             dead_max_count: 1_000_000,
             unconfirmed_max_age_ms: 30 * 86_400_000,
             unconfirmed_max_count: 1_000_000,
+            traces: false,
             seed: 0,
         }
     }

@@ -17,7 +17,7 @@ use mtimer_protocol::{OpReply, Request, RequestOp, ServerMessage, Settlement};
 use mtimer_store::memory::MemoryStore;
 use mtimer_store::{Acquire, Lane, LaneError, Store};
 use mtimer_types::{
-    Destination, HandlerOutcome, KeyPolicy, Mode, Nonce, PartitionId, Term, Time, Timer, TimerId,
+    Destination, HandlerOutcome, Headers, KeyPolicy, Mode, Nonce, PartitionId, Term, Time, Timer, TimerId,
 };
 
 const START: u64 = 1_700_000_000_000;
@@ -187,6 +187,7 @@ impl World {
             callback_timeout_ms: None,
             retry: None,
             payload: vec![7; 64].into(),
+            headers: Headers::NONE,
         };
         RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
     }

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use mtimer_types::limits::{MAX_BATCH, MAX_CREDIT, MAX_PAGE};
 use mtimer_types::timer::bytes;
 use mtimer_types::{
-    DeadReason, Destination, Ended, Epoch, HandlerOutcome, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId,
+    DeadReason, Destination, Ended, Epoch, HandlerOutcome, Headers, Key, KeyPolicy, Mode, Target, Time,
+    Timer, TimerId,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -582,4 +583,13 @@ pub struct Delivery {
     /// The payload.
     #[serde(deserialize_with = "bytes")]
     pub payload: Bytes,
+    /// The timer's headers.
+    pub headers: Headers,
+}
+
+impl Delivery {
+    /// Returns the bytes of payload and headers: what one delivery takes more than another.
+    pub fn content_bytes(&self) -> usize {
+        self.payload.len() + self.headers.bytes()
+    }
 }

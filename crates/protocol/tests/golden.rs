@@ -50,7 +50,7 @@ fn the_page_shows_the_same_bytes() {
     let page: String = PAGE.split_whitespace().collect();
     let shown =
         ["hello", "schedule", "welcome", "welcome-cluster", "topology", "reply-scheduled", "register"];
-    for name in shown.into_iter().chain(["deliver", "settle-ok"]) {
+    for name in shown.into_iter().chain(["deliver", "deliver-headers", "settle-ok"]) {
         let bytes = golden()[name];
         assert!(page.contains(bytes), "docs/protocol.md lacks the bytes of {name}: {bytes}");
     }

@@ -11,8 +11,8 @@ use mtimer_protocol::{
     RequestOp, ServerMessage, SettleRefusal, Settlement, Topology, Welcome, decode, encode,
 };
 use mtimer_types::{
-    Destination, Ended, Epoch, HandlerOutcome, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Term,
-    Time, Timer, TimerId,
+    Destination, Ended, Epoch, HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers,
+    Target, Term, Time, Timer, TimerId,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -39,6 +39,11 @@ fn payload() -> impl Strategy<Value = Bytes> {
     vec(any::<u8>(), 0..600).prop_map(Bytes::from)
 }
 
+fn headers() -> impl Strategy<Value = Headers> {
+    let pairs = prop::collection::btree_map("[a-z0-9._-]{1,9}", "[^\\p{Cc}]{0,40}", 0..5);
+    prop_oneof![Just(Headers::NONE), pairs.prop_map(|pairs| Headers::new(pairs).unwrap())]
+}
+
 fn mode() -> impl Strategy<Value = Mode> {
     prop_oneof![Just(Mode::AtLeastOnce), Just(Mode::AtMostOnce)]
 }
@@ -58,8 +63,9 @@ prop_compose! {
         callback_timeout_ms: Option<u32>,
         retry in option::of(vec(any::<u32>(), 0..32).prop_map(RetryTiers)),
         payload in payload(),
+        headers in headers(),
     ) -> Timer {
-        Timer { id, dest, key, due, mode, deadline, callback_timeout_ms, retry, payload }
+        Timer { id, dest, key, due, mode, deadline, callback_timeout_ms, retry, payload, headers }
     }
 }
 
@@ -247,8 +253,9 @@ fn from_client() -> impl Strategy<Value = ClientMessage> {
 }
 
 fn from_server() -> impl Strategy<Value = ServerMessage> {
-    let delivery = (id(), option::of(key()), time(), any::<(u64, u32, u32)>(), mode(), payload()).prop_map(
-        |(id, key, due, (epoch, attempt, timeout_ms), mode, payload)| Delivery {
+    let content = (payload(), headers());
+    let delivery = (id(), option::of(key()), time(), any::<(u64, u32, u32)>(), mode(), content).prop_map(
+        |(id, key, due, (epoch, attempt, timeout_ms), mode, (payload, headers))| Delivery {
             id,
             key,
             due,
@@ -257,6 +264,7 @@ fn from_server() -> impl Strategy<Value = ServerMessage> {
             mode,
             timeout_ms,
             payload,
+            headers,
         },
     );
     let reply = prop_oneof![

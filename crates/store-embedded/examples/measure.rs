@@ -13,7 +13,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use mtimer_store::{Acquire, Batch, Lane, Load, Op, Store, Verdict};
 use mtimer_store_embedded::{Durability, EmbeddedStore, Options};
-use mtimer_types::{Destination, KeyPolicy, Mode, Nonce, PartitionId, Time, Timer, TimerId};
+use mtimer_types::{Destination, Headers, KeyPolicy, Mode, Nonce, PartitionId, Time, Timer, TimerId};
 
 const NOW: Time = Time::from_ms(1_900_000_000_000);
 
@@ -94,6 +94,7 @@ fn timer(p: PartitionId, n: u64) -> Timer {
         callback_timeout_ms: None,
         retry: None,
         payload: vec![n as u8; 100].into(),
+        headers: Headers::NONE,
     }
 }
 

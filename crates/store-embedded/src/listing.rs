@@ -301,7 +301,7 @@ impl Haul<'_> {
 
     fn add(&mut self, record: Record, fire: Time, tier: u8) {
         let covered = record.covered(fire, self.epoch_claim.0, self.epoch_claim.1);
-        self.bytes += record.timer.payload.len();
+        self.bytes += record.timer.content_bytes();
         self.timers.push(LoadedTimer { record, fire, tier, covered });
     }
 }
@@ -311,7 +311,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
     use mtimer_store::{Batch, Op, RequestId};
-    use mtimer_types::{Epoch, KeyPolicy, Mode, Nonce, PartitionId, Target, Timer};
+    use mtimer_types::{Epoch, Headers, KeyPolicy, Mode, Nonce, PartitionId, Target, Timer};
 
     use super::*;
     use crate::destinations::Destinations;
@@ -354,6 +354,7 @@ mod tests {
                 callback_timeout_ms: None,
                 retry: None,
                 payload: bytes::Bytes::new(),
+                headers: Headers::NONE,
             }
         }
 

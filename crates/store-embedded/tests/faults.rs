@@ -12,7 +12,7 @@ use mtimer_store::{
     Acquire, Acquired, Answer, Batch, Health, Lane, LaneError, Op, ScheduleAnswer, Store, StoreError,
 };
 use mtimer_store_embedded::{Durability, EmbeddedStore, OpenError, Options};
-use mtimer_types::{Destination, KeyPolicy, Mode, Nonce, PartitionId, Target, Time, Timer, TimerId};
+use mtimer_types::{Destination, Headers, KeyPolicy, Mode, Nonce, PartitionId, Target, Time, Timer, TimerId};
 
 const P: PartitionId = PartitionId(1);
 const DIRECTORY: &str = "MTIMER_TEST_DIRECTORY";
@@ -32,6 +32,7 @@ fn timer(n: u64) -> Timer {
         callback_timeout_ms: None,
         retry: None,
         payload: vec![n as u8; 1_000].into(),
+        headers: Headers::NONE,
     }
 }
 
@@ -218,11 +219,11 @@ async fn a_directory_of_an_older_format_is_refused_and_not_changed() {
     used(dir.path()).await;
     let marker = dir.path().join("mtimer-store");
     let present = std::fs::read(&marker).unwrap();
-    for format in [1, 2] {
+    for format in [1, 2, 3] {
         let older = format!("mtimer embedded store\nformat {format}\npartitions 4\n");
         std::fs::write(&marker, &older).unwrap();
         let text = refusal(dir.path()).to_string();
-        assert!(text.contains(&format!("has format {format}, this version reads only format 3")), "{text}");
+        assert!(text.contains(&format!("has format {format}, this version reads only format 4")), "{text}");
         assert!(text.contains("start with an empty directory"), "{text}");
         assert_eq!(std::fs::read_to_string(&marker).unwrap(), older);
     }

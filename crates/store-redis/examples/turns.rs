@@ -19,7 +19,7 @@ use mtimer_store::op::RequestId;
 use mtimer_store::{Acquire, Answer, Batch, Lane, Op, Store, Verdict};
 use mtimer_store_redis::{Options, RedisStore};
 use mtimer_types::{
-    Destination, Key, KeyPolicy, Mode, Nonce, PartitionId, Target, Term, Time, Timer, TimerId,
+    Destination, Headers, Key, KeyPolicy, Mode, Nonce, PartitionId, Target, Term, Time, Timer, TimerId,
 };
 
 const PARTITIONS: u16 = 8;
@@ -58,6 +58,7 @@ impl Bench {
                 callback_timeout_ms: None,
                 retry: None,
                 payload: vec![7; 64].into(),
+                headers: Headers::NONE,
             })
         };
         (0..PARTITIONS).map(|p| (0..TIMERS).map(|_| timer(p)).collect()).collect()

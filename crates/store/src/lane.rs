@@ -207,7 +207,7 @@ pub struct Load {
     pub until: Time,
     /// Stop after about this many timers; at least one step is made.
     pub max_timers: usize,
-    /// Stop after about this many payload bytes; at least one step is made.
+    /// Stop after about this many bytes of payloads and headers; at least one step is made.
     pub max_bytes: usize,
     /// If set, `claimed-until` becomes at least this.
     pub claim: Option<Time>,

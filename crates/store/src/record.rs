@@ -4,21 +4,23 @@
 //!
 //! | part | bytes | when |
 //! |---|---|---|
-//! | flags | 1 | always; bit 0 at-most-once, 1 key, 2 deadline, 3 callback timeout, 4 retry tiers, 5 progress, 6 due time, 7 zero |
+//! | flags | 1 | always; bit 0 at-most-once, 1 key, 2 deadline, 3 more flags, 4 retry tiers, 5 progress, 6 due time, 7 zero |
+//! | more flags | 1 | bit 3; bit 0 callback timeout, 1 headers, the others zero: a record with one of them set is refused |
 //! | progress | 20 | bit 5: failed (u32), budget_from (u32), epoch of `fresh` or 0 (u64), stopped (u8), length of the error (u16), zero (u8) |
 //! | error | n | bit 5: UTF-8 |
 //! | destination | varint | always: the number under which the store has interned group and app |
 //! | key | varint + n | bit 1 |
 //! | due time | 6 | bit 6: if it is not the birth due time of the id |
 //! | deadline | varint | bit 2: ms after the birth due time of the id |
-//! | callback timeout | varint | bit 3: ms |
+//! | callback timeout | varint | bit 0 of more flags: ms |
 //! | retry tiers | varint, varints | bit 4: count, then ms each |
+//! | headers | varint, (varint + n, varint + n)s | bit 1 of more flags: count, then name and value each |
 //! | payload | rest | always |
 
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes};
-use mtimer_types::{Destination, Epoch, Key, Mode, RetryTiers, Time, Timer, TimerId, limits};
+use mtimer_types::{Destination, Epoch, Headers, Key, Mode, RetryTiers, Time, Timer, TimerId, limits};
 
 /// A stored timer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,10 +60,14 @@ pub struct RecordError {
 const AT_MOST_ONCE: u8 = 1;
 const KEY: u8 = 2;
 const DEADLINE: u8 = 4;
-const TIMEOUT: u8 = 8;
+const MORE: u8 = 8;
 const RETRY: u8 = 16;
 const PROGRESS: u8 = 32;
 const DUE: u8 = 64;
+
+/// Of the second byte of flags.
+const MORE_TIMEOUT: u8 = 1;
+const MORE_HEADERS: u8 = 2;
 
 impl Record {
     /// A record of a timer that was never delivered.
@@ -87,22 +93,26 @@ impl Record {
         let birth = t.id.birth_due();
         let progress = self.progress != Progress::default();
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        let more =
+            flag(t.callback_timeout_ms.is_some(), MORE_TIMEOUT) | flag(!t.headers.is_empty(), MORE_HEADERS);
         out.put_u8(
             flag(t.mode == Mode::AtMostOnce, AT_MOST_ONCE)
                 | flag(t.key.is_some(), KEY)
                 | flag(t.deadline.is_some(), DEADLINE)
-                | flag(t.callback_timeout_ms.is_some(), TIMEOUT)
+                | flag(more != 0, MORE)
                 | flag(t.retry.is_some(), RETRY)
                 | flag(progress, PROGRESS)
                 | flag(t.due != birth, DUE),
         );
+        if more != 0 {
+            out.put_u8(more);
+        }
         if progress {
             self.progress.encode(out);
         }
         put_varint(out, u64::from(dest));
         if let Some(key) = &t.key {
-            put_varint(out, key.as_str().len() as u64);
-            out.put_slice(key.as_str().as_bytes());
+            put_text(out, key.as_str());
         }
         if t.due != birth {
             out.put_uint_le(t.due.as_ms(), 6);
@@ -116,6 +126,13 @@ impl Record {
         if let Some(tiers) = &t.retry {
             put_varint(out, tiers.0.len() as u64);
             tiers.0.iter().for_each(|ms| put_varint(out, u64::from(*ms)));
+        }
+        if !t.headers.is_empty() {
+            put_varint(out, t.headers.len() as u64);
+            for (name, value) in t.headers.iter() {
+                put_text(out, name);
+                put_text(out, value);
+            }
         }
         out.put_slice(&t.payload);
     }
@@ -164,12 +181,15 @@ fn decode(
     let birth = id.birth_due();
     let flags = rest.try_get_u8().map_err(|_| "it is empty")?;
     let has = |bit: u8| flags & bit != 0;
+    let more = if has(MORE) { rest.try_get_u8().map_err(|_| "it is cut off")? } else { 0 };
+    if more & !(MORE_TIMEOUT | MORE_HEADERS) != 0 {
+        return Err("it has parts that this version does not know");
+    }
     let progress = if has(PROGRESS) { decode_progress(rest)? } else { Progress::default() };
     let number = u32::try_from(get_varint(rest)?).map_err(|_| "its destination number is too large")?;
     let dest = dest(number).ok_or("its destination number is unknown")?;
     let key = if has(KEY) {
-        let len = get_varint(rest)? as usize;
-        let text = take(rest, len)?;
+        let text = take_text(rest)?;
         let text = std::str::from_utf8(&text).map_err(|_| "its key is not UTF-8")?;
         Some(Key::new(text).map_err(|_| "its key is not valid")?)
     } else {
@@ -182,7 +202,7 @@ fn decode(
     };
     let deadline = if has(DEADLINE) { Some(birth + get_varint(rest)?) } else { None };
     let small = |n: u64| u32::try_from(n).map_err(|_| "a duration is too large");
-    let callback_timeout_ms = if has(TIMEOUT) { Some(small(get_varint(rest)?)?) } else { None };
+    let callback_timeout_ms = if more & MORE_TIMEOUT != 0 { Some(small(get_varint(rest)?)?) } else { None };
     let retry = if has(RETRY) {
         let count = get_varint(rest)? as usize;
         if count > limits::MAX_RETRY_TIERS {
@@ -193,9 +213,10 @@ fn decode(
     } else {
         None
     };
+    let headers = if more & MORE_HEADERS != 0 { decode_headers(rest)? } else { Headers::NONE };
     let mode = if has(AT_MOST_ONCE) { Mode::AtMostOnce } else { Mode::AtLeastOnce };
     let payload = rest.split_off(0);
-    let timer = Timer { id, dest, key, due, mode, deadline, callback_timeout_ms, retry, payload };
+    let timer = Timer { id, dest, key, due, mode, deadline, callback_timeout_ms, retry, payload, headers };
     Ok(Record { timer: Arc::new(timer), progress })
 }
 
@@ -214,6 +235,29 @@ fn decode_progress(rest: &mut Bytes) -> Result<Progress, &'static str> {
         fresh: (epoch != 0).then_some(Epoch(epoch)),
         last_error: (!error.is_empty()).then(|| error.into()),
     })
+}
+
+fn decode_headers(rest: &mut Bytes) -> Result<Headers, &'static str> {
+    let count = get_varint(rest)?;
+    if count > limits::MAX_HEADERS as u64 {
+        return Err("it has too many headers");
+    }
+    let texts: Result<Vec<Bytes>, _> = (0..2 * count).map(|_| take_text(rest)).collect();
+    let texts = texts?;
+    let texts: Result<Vec<&str>, _> = texts.iter().map(|text| std::str::from_utf8(text)).collect();
+    let texts = texts.map_err(|_| "its headers are not UTF-8")?;
+    let pairs = texts.chunks_exact(2).map(|pair| (pair[0], pair[1]));
+    Headers::new(pairs).map_err(|_| "its headers are not valid")
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    put_varint(out, text.len() as u64);
+    out.put_slice(text.as_bytes());
+}
+
+fn take_text(rest: &mut Bytes) -> Result<Bytes, &'static str> {
+    let len = get_varint(rest)?;
+    take(rest, usize::try_from(len).unwrap_or(usize::MAX))
 }
 
 fn take(rest: &mut Bytes, len: usize) -> Result<Bytes, &'static str> {

@@ -7,16 +7,20 @@
 #![deny(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 pub mod cohorts;
+pub mod headers;
 pub mod id;
 pub mod limits;
 pub mod name;
 pub mod outcome;
 pub mod time;
 pub mod timer;
+pub mod trace;
 
 pub use cohorts::Cohorts;
+pub use headers::{HeaderError, Headers};
 pub use id::{Epoch, Nonce, PartitionId, SlotWidth, Term, TimerId};
 pub use name::{Destination, Key, NameError};
 pub use outcome::{DeadReason, Ended, HandlerOutcome};
 pub use time::Time;
 pub use timer::{KeyPolicy, Mode, RetryTiers, Target, Timer};
+pub use trace::TraceContext;

@@ -12,6 +12,17 @@ pub const MAX_KEY_BYTES: usize = 256;
 /// Bytes of a payload: a frame of a few timers stays under the frame limit, and one Redis script
 /// moving a handful stays around a millisecond.
 pub const MAX_PAYLOAD_BYTES: usize = 64 * 1024;
+/// Headers of a timer: enough for a trace context, a tenant and a dozen more; finding one means
+/// looking at each.
+pub const MAX_HEADERS: usize = 32;
+/// Bytes of a header's name, which is written with every timer that has it.
+pub const MAX_HEADER_NAME_BYTES: usize = 64;
+/// Bytes of a header's value: twice what W3C asks every system to pass on of a `tracestate`, or a
+/// token of a few claims. What is longer is payload.
+pub const MAX_HEADER_VALUE_BYTES: usize = 1_024;
+/// Bytes of a timer's header names and values in all: a sixteenth of a largest payload, so that
+/// whatever is bounded by payloads stays within its measure.
+pub const MAX_HEADERS_BYTES: usize = 4 * 1024;
 /// Bytes of a handler's error text that are kept.
 pub const MAX_ERROR_BYTES: usize = 512;
 /// How far ahead a timer may be due, ms: ten years, far below what the wheel and the id can hold.
@@ -54,7 +65,7 @@ pub const MAX_ADDRESS_BYTES: usize = 255;
 /// Bytes of a frame before the handshake is done: a hello fits easily, and a stranger can make us
 /// hold no more.
 pub const MAX_FRAME_BEFORE_AUTH: usize = 4 * 1024;
-/// Bytes of a frame afterwards: a batch of 1,000 small timers or of 60 largest.
+/// Bytes of a frame afterwards: a batch of 1,000 small timers or of 58 largest.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
 /// How long a connection may take for its handshake, ms.
 pub const HANDSHAKE_DEADLINE_MS: u64 = 5_000;
@@ -68,9 +79,12 @@ pub const MAX_BATCH: usize = 2_000;
 pub const MAX_SESSION_INFLIGHT: usize = 20_000;
 /// Callbacks a session may have unsettled.
 pub const MAX_CREDIT: u32 = 10_000;
+/// Deliveries of traced timers whose spans a broker keeps until their outcomes are stored: about 20
+/// MiB. Beyond them deliveries have no span.
+pub const MAX_TRACED_DELIVERIES: usize = 100_000;
 /// Destinations one session may register.
 pub const MAX_REGISTRATIONS: usize = 1_000;
-/// Payload bytes of callbacks that a session may have unsettled; beyond them it gets no more,
+/// Payload and header bytes of callbacks that a session may have unsettled; beyond them it gets no more,
 /// whatever its credit. A quarter of its outbox, so that a client that reads slowly but honestly is
 /// not closed for it.
 pub const MAX_SESSION_UNSETTLED_BYTES: usize = 16 * 1024 * 1024;

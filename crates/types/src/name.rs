@@ -149,13 +149,13 @@ thread_local! {
 }
 
 /// A text that is read where it stands, if the format allows that.
-enum Text<'de> {
+pub(crate) enum Text<'de> {
     Borrowed(&'de str),
     Owned(String),
 }
 
 impl Text<'_> {
-    fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         match self {
             Self::Borrowed(text) => text,
             Self::Owned(text) => text,

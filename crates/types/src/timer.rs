@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::limits;
-use crate::{Destination, Key, Time, TimerId};
+use crate::{Destination, HeaderError, Headers, Key, Time, TimerId};
 
 /// Says how often a callback may be delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -82,6 +82,9 @@ pub struct Timer {
     /// Handed to the handler as it is; up to 64 KiB.
     #[serde(deserialize_with = "bytes")]
     pub payload: Bytes,
+    /// Handed to the handler as they are.
+    #[serde(default)]
+    pub headers: Headers,
 }
 
 /// Reads bytes into memory of their own: copied once from where they stand, without clearing the
@@ -132,6 +135,9 @@ pub enum InvalidTimer {
         /// Most bytes allowed.
         limit: usize,
     },
+    /// A header is not allowed, or there is too much of them.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
     /// The id was made for another due time.
     #[error("the id {id} was made for due time {birth} ms, but the timer is due at {due} ms: make a new id")]
     IdDue {
@@ -220,7 +226,8 @@ impl Timer {
     }
 
     /// Says whether a repeated schedule of the same id asks for the same thing. The due time is in
-    /// the id, so it is not looked at: the stored timer may have been rescheduled since.
+    /// the id, so it is not looked at: the stored timer may have been rescheduled since. Neither is
+    /// the trace context, by which every request differs (see [`Headers::same_content`]).
     pub fn same_content(&self, other: &Self) -> bool {
         self.id == other.id
             && self.dest == other.dest
@@ -230,6 +237,12 @@ impl Timer {
             && self.callback_timeout_ms == other.callback_timeout_ms
             && self.retry == other.retry
             && self.payload == other.payload
+            && self.headers.same_content(&other.headers)
+    }
+
+    /// Returns the bytes of payload and headers: what one timer takes more than another.
+    pub fn content_bytes(&self) -> usize {
+        self.payload.len() + self.headers.bytes()
     }
 }
 
@@ -330,6 +343,7 @@ mod tests {
             callback_timeout_ms: None,
             retry: None,
             payload: Bytes::new(),
+            headers: Headers::NONE,
         }
     }
 
@@ -403,6 +417,16 @@ mod tests {
         assert!(!with(|t| t.callback_timeout_ms = Some(500)));
         assert!(!with(|t| t.retry = Some(RetryTiers::default())));
         assert!(!with(|t| t.payload = Bytes::from_static(b"x")));
+        assert!(!with(|t| t.headers = Headers::new([("a", "")]).unwrap()));
+        assert!(with(|t| t.headers = Headers::new([("traceparent", "x")]).unwrap()));
+    }
+
+    #[test]
+    fn content_counts_payload_and_headers() {
+        let timer = Timer { payload: Bytes::from_static(b"1234"), ..timer(5) };
+        assert_eq!(timer.content_bytes(), 4);
+        let headers = Headers::new([("a", "xyz")]).unwrap();
+        assert_eq!(Timer { headers, ..timer }.content_bytes(), 4 + 6);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Ids, keys, destinations and times in their text and JSON forms.
 
-use mtimer_types::{Destination, Key, Target, Time, Timer, TimerId};
+use mtimer_types::{Destination, Headers, Key, Target, Time, Timer, TimerId};
 
 pub(crate) fn names(data: &[u8]) {
     if let Some(bytes) = data.first_chunk() {
@@ -23,6 +23,12 @@ pub(crate) fn names(data: &[u8]) {
         assert_eq!((dest.group(), dest.app()), (group, app));
         json(&dest);
     }
+    if let Ok(headers) = Headers::new(text.lines().filter_map(|line| line.split_once('='))) {
+        assert!(headers.iter().is_sorted_by(|(a, _), (b, _)| a < b));
+        assert!(headers.iter().all(|(name, value)| headers.get(name) == Some(value)));
+        json(&headers);
+    }
+    for_json::<Headers>(text);
     for_json::<TimerId>(text);
     for_json::<Time>(text);
     for_json::<Target>(text);

@@ -175,7 +175,7 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_client::{Mode, PartitionId, Timer};
+    use mtimer_client::{Headers, Mode, PartitionId, Timer};
 
     use super::*;
 
@@ -194,6 +194,7 @@ mod tests {
                 callback_timeout_ms: None,
                 retry: None,
                 payload: Vec::new().into(),
+                headers: Headers::NONE,
             },
             state: TimerState::Pending { fire },
             failed: 0,

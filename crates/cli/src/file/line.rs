@@ -9,7 +9,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use mtimer_client::{Destination, Key, KeyPolicy, Mode, PartitionId, Schedule, Time, TimerId, When};
+use mtimer_client::{Destination, Headers, Key, KeyPolicy, Mode, PartitionId, Schedule, Time, TimerId, When};
 use mtimer_types::SlotWidth;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -37,6 +37,8 @@ struct Line {
     #[serde(default)]
     payload_base64: Option<String>,
     #[serde(default)]
+    headers: Headers,
+    #[serde(default)]
     mode: Option<Mode>,
     #[serde(default)]
     deadline: Option<Moment>,
@@ -56,6 +58,7 @@ pub(crate) struct Fields {
     pub(crate) id: Option<String>,
     pub(crate) key: Option<String>,
     pub(crate) payload: Bytes,
+    pub(crate) headers: Headers,
     pub(crate) mode: Option<Mode>,
     pub(crate) deadline: Option<Deadline>,
     pub(crate) retry: Option<Vec<Duration>>,
@@ -90,6 +93,7 @@ impl Fields {
             id: line.id,
             key: line.key,
             payload,
+            headers: line.headers,
             mode: line.mode,
             deadline: line.deadline.map(Moment::deadline).transpose()?,
             retry: line.retry.map(|d| d.0),
@@ -130,6 +134,7 @@ impl Maker {
         let deadline = fields.deadline.or(defaults.deadline);
         let retry = fields.retry.or_else(|| defaults.retry.clone());
         let timeout = fields.callback_timeout.or(defaults.callback_timeout);
+        let headers = together(&defaults.headers, fields.headers)?;
         let mut schedule = Schedule::new(dest.clone(), when);
         match name(fields.id, fields.key, when)? {
             Name::None => {}
@@ -139,6 +144,7 @@ impl Maker {
                 if let (When::At(due), true) = (when, self.repeatable) {
                     let mut content = Content::new(&dest, &key);
                     content.part(&fields.payload);
+                    content.headers(&headers);
                     content.part(format!("{mode:?} {deadline:?} {retry:?} {timeout:?}").as_bytes());
                     let width = SlotWidth::for_distance(due.ms_since(now));
                     let partition = PartitionId::of_key(&dest, &key, self.partitions);
@@ -147,7 +153,7 @@ impl Maker {
                 schedule = schedule.key(key).policy(self.policy.unwrap_or(usual));
             }
         }
-        schedule = schedule.payload(fields.payload).mode(mode.unwrap_or_default());
+        schedule = schedule.payload(fields.payload).headers(headers).mode(mode.unwrap_or_default());
         if let Some(deadline) = deadline {
             schedule = schedule.deadline(deadline.after(when));
         }
@@ -189,6 +195,15 @@ fn name(id: Option<String>, key: Option<String>, when: When) -> Result<Name, Str
     }
 }
 
+/// A line's headers, and those of the flags whose names it does not have.
+fn together(defaults: &Headers, own: Headers) -> Result<Headers, String> {
+    if defaults.is_empty() {
+        return Ok(own);
+    }
+    let others = defaults.iter().filter(|(name, _)| own.get(name).is_none());
+    Headers::new(own.iter().chain(others)).map_err(|error| error.to_string())
+}
+
 /// FNV-1a 64 over everything that makes a timer what it is, finished as [`PartitionId::of_key`]
 /// does.
 struct Content(u64);
@@ -206,6 +221,13 @@ impl Content {
         let length = (bytes.len() as u64).to_le_bytes();
         for b in length.iter().chain(bytes) {
             self.0 = (self.0 ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+
+    fn headers(&mut self, headers: &Headers) {
+        for (name, value) in headers.content() {
+            self.part(name.as_bytes());
+            self.part(value.as_bytes());
         }
     }
 

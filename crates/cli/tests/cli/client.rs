@@ -98,6 +98,34 @@ fn payloads_come_from_files_and_have_a_limit() {
 }
 
 #[test]
+fn headers_are_kept_shown_and_have_limits() {
+    let dev = Dev::start();
+    let id = dev.schedule(&["--in", "1h", "--header", "tenant=acme", "--header", "empty="]);
+    let found = dev.run(&["get", &id, "--json"]).ok().json();
+    assert_eq!(found["headers"], json!({ "empty": "", "tenant": "acme" }));
+    let shown = dev.run(&["get", &id]).ok().out;
+    assert!(shown.contains(r#"headers  {"empty":"","tenant":"acme"}"#), "{shown}");
+    let plain = dev.schedule(&["--in", "1h"]);
+    assert_eq!(dev.run(&["get", &plain, "--json"]).ok().json()["headers"], json!({}));
+    assert!(!dev.run(&["get", &plain]).ok().out.contains("headers"));
+
+    let with =
+        |header: &str| dev.run(&["schedule", "--group", "g", "--app", "a", "--in", "1h", "--header", header]);
+    let capitals = with("Tenant=acme").code(4);
+    assert!(
+        capitals.err.contains("the header name \"Tenant\" has 'T' in it: use lower-case"),
+        "{capitals:?}"
+    );
+    let long = with(&format!("a={}", "x".repeat(1_025))).code(4);
+    assert!(long.err.contains("has 1025 bytes, the limit is 1024"), "{long:?}");
+    let none = with("tenant").code(2);
+    assert!(none.err.contains("it has no \"=\": give NAME=VALUE"), "{none:?}");
+    let twice =
+        ["schedule", "--group", "g", "--app", "a", "--in", "1h", "--header", "a=1", "--header", "a=2"];
+    assert!(dev.run(&twice).code(4).err.contains("the header \"a\" is given twice"));
+}
+
+#[test]
 fn an_id_is_the_id_if_it_was_made_for_the_time() {
     let dev = Dev::start();
     let first = dev.run(&["schedule", "--group", "g", "--app", "a", "--in", "1h", "--json"]).ok().json();

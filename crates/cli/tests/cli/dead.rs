@@ -24,7 +24,7 @@ impl Dev {
 #[test]
 fn dead_letters_are_listed_shown_replayed_and_purged() {
     let dev = Dev::start();
-    let a = dev.bury("a", &["--payload", "pa", "--key", "ka"]);
+    let a = dev.bury("a", &["--payload", "pa", "--key", "ka", "--header", "tenant=acme"]);
     let b = dev.bury("b", &["--payload", "pb"]);
     dev.wait_for_dead(2);
     let only = dev.run(&["dead", "list", "--group", "g", "--app", "b", "--json"]).ok().lines();
@@ -41,6 +41,7 @@ fn dead_letters_are_listed_shown_replayed_and_purged() {
         (&json!("pa"), &json!("failed"), &json!(1))
     );
     assert_eq!(shown["last_error"], "mtimer listen --outcome fail");
+    assert_eq!(shown["headers"], json!({ "tenant": "acme" }));
 
     let dry = dev.run(&["dead", "replay", "--all", "--dry-run", "--json"]).ok();
     assert_eq!((dry.lines().len(), dry.err.contains("2 would be replayed")), (2, true));
@@ -52,6 +53,7 @@ fn dead_letters_are_listed_shown_replayed_and_purged() {
         (&again[0]["id"], &again[0]["attempt"], &again[0]["key"]),
         (&json!(a), &json!(2), &json!("ka"))
     );
+    assert_eq!(again[0]["headers"], shown["headers"]);
     dev.wait_for_dead(1);
     let missing = dev.run(&["dead", "replay", &a, "--json"]).code(5).json();
     assert_eq!((&missing["replayed"], &missing["not_found"]), (&json!(0), &json!(1)));

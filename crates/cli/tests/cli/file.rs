@@ -54,6 +54,24 @@ fn a_good_file_is_scheduled_and_sent_again_changes_nothing_that_has_a_name() {
 }
 
 #[test]
+fn lines_have_headers_of_their_own_and_those_of_the_flags() {
+    let dev = Dev::start();
+    let text = r#"{"in":"1h","group":"g","app":"a","key":"k1","headers":{"tenant":"own","b":"2"}}
+{"in":"1h","group":"g","app":"a","key":"k2"}
+"#;
+    let flags = ["--header", "tenant=acme", "--header", "a=1"];
+    assert_eq!(dev.file(text, &flags).ok().json()["scheduled"], 2);
+    let headers = |key: &str| {
+        let get = ["get", "--group", "g", "--app", "a", "--key", key, "--json"];
+        dev.run(&get).ok().json()["headers"].clone()
+    };
+    assert_eq!(headers("k1"), json!({ "a": "1", "b": "2", "tenant": "own" }));
+    assert_eq!(headers("k2"), json!({ "a": "1", "tenant": "acme" }));
+    let bad = dev.file(&text.replace("\"b\"", "\"B\""), &[]).code(4);
+    assert!(bad.err.contains("line 1") && bad.err.contains("the header name \"B\" has 'B' in it"), "{bad:?}");
+}
+
+#[test]
 fn what_was_delivered_a_moment_ago_is_not_delivered_again() {
     let dev = Dev::start();
     let line = r#"{"at":1000,"group":"g","app":"a","key":"once","payload":"x"}"#;

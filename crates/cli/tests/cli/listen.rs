@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::harness::Dev;
+use crate::harness::{Dev, end, mtimer};
 
 const LISTEN: [&str; 6] = ["listen", "--group", "g", "--app", "a", "--json"];
 
@@ -15,13 +15,15 @@ fn listen<'a>(args: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn a_line_has_everything_about_a_callback() {
     let dev = Dev::start();
-    let id = dev.schedule(&["--in", "0s", "--key", "k", "--payload", "{\"a\": 1}"]);
+    let about = ["--header", "tenant=acme", "--header", "a=b=c"];
+    let id = dev.schedule(&[&["--in", "0s", "--key", "k", "--payload", "{\"a\": 1}"], &about[..]].concat());
     let lines = dev.run(&listen(&["--count", "1"])).ok().lines();
     let Value::Object(line) = &lines[0] else { panic!("{lines:?}") };
     let names: BTreeSet<&str> = line.keys().map(String::as_str).collect();
-    let expected =
-        ["id", "key", "group", "app", "due_ms", "received_ms", "lateness_ms", "attempt", "epoch", "payload"];
-    assert_eq!(names, BTreeSet::from(expected));
+    let times = ["due_ms", "received_ms", "lateness_ms"];
+    let expected = [&["id", "key", "group", "app", "attempt", "epoch", "headers", "payload"], &times[..]];
+    assert_eq!(names, BTreeSet::from_iter(expected.concat()));
+    assert_eq!(line["headers"], json!({ "a": "b=c", "tenant": "acme" }));
     assert_eq!(
         (&line["id"], &line["key"], &line["payload"]),
         (&json!(id), &json!("k"), &json!("{\"a\": 1}"))
@@ -92,6 +94,36 @@ fn a_command_gets_the_callback_and_its_exit_code_is_the_outcome() {
     dev.run(&["dead", "replay", &id]).ok();
     dev.run(&listen(&["--count", "1", "--exec", "exit 0"])).ok();
     dev.wait_for("acknowledged", |s| s["counters"]["acknowledged_total"] == 1);
+}
+
+#[test]
+fn a_command_gets_the_headers_in_its_environment() {
+    let dev = Dev::start();
+    let seen = dev.data.path().join("seen");
+    let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let traced = format!("traceparent={traceparent}");
+    let script =
+        format!("env | grep -E '^(MTIMER_HEADER|TRACE)' | LC_ALL=C sort >> {0}; echo >> {0}", seen.display());
+    let exec = listen(&["--count", "1", "--exec", &script]);
+    dev.schedule(&["--in", "0s", "--header", "x-tenant.id=a b", "--header", &traced]);
+    dev.run(&exec).ok();
+    dev.schedule(&["--in", "0s", "--header", "b="]);
+    // What the listener was told of another callback is not told of this one.
+    let told = [("MTIMER_HEADER_OLD", "1"), ("TRACEPARENT", "2"), ("TRACESTATE", "3")];
+    let mut command = mtimer(&dev.args(&exec));
+    command.envs(told);
+    end(command, b"").ok();
+    let expected = [
+        &format!(r#"MTIMER_HEADERS={{"traceparent":"{traceparent}","x-tenant.id":"a b"}}"#),
+        &format!("MTIMER_HEADER_TRACEPARENT={traceparent}"),
+        "MTIMER_HEADER_X_TENANT_ID=a b",
+        &format!("TRACEPARENT={traceparent}"),
+        "",
+        r#"MTIMER_HEADERS={"b":""}"#,
+        "MTIMER_HEADER_B=",
+        "",
+    ];
+    assert_eq!(std::fs::read_to_string(seen).unwrap().lines().collect::<Vec<_>>(), expected);
 }
 
 #[test]

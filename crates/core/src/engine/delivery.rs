@@ -219,6 +219,7 @@ impl Engine {
             mode: timer.mode,
             timeout_ms,
             payload: timer.payload.clone(),
+            headers: timer.headers.clone(),
         };
         let until = now.mono_ms + u64::from(timeout_ms);
         entry.state =
@@ -227,7 +228,7 @@ impl Engine {
         if taken_over {
             self.tallies.redelivery(RedeliveryCause::Takeover);
         }
-        self.roster.begin_flight(session, id, delivery.payload.len());
+        self.roster.begin_flight(session, id, delivery.content_bytes());
         self.roster.post(to, delivery);
     }
 
@@ -308,7 +309,7 @@ impl Engine {
                 if delivery.attempt == 1 {
                     self.tallies.sent_after.add_ms(now.time.ms_since(delivery.due));
                 }
-                bytes += delivery.payload.len();
+                bytes += delivery.content_bytes();
                 frame.push(delivery);
                 if frame.len() >= FRAME_DELIVERIES || bytes >= FRAME_BYTES {
                     bytes = 0;

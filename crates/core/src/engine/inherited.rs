@@ -73,7 +73,7 @@ mod tests {
     use std::sync::Arc;
 
     use bytes::Bytes;
-    use mtimer_types::{Destination, Mode, PartitionId, Time, Timer};
+    use mtimer_types::{Destination, Headers, Mode, PartitionId, Time, Timer};
 
     use super::*;
 
@@ -88,6 +88,7 @@ mod tests {
             callback_timeout_ms: None,
             retry: None,
             payload: Bytes::new(),
+            headers: Headers::NONE,
         };
         let mut record = Record::new(Arc::new(timer));
         record.progress.failed = failed;

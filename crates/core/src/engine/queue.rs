@@ -160,7 +160,7 @@ impl OpQueue {
 /// What memory may have to hold because of an operation, bytes.
 fn weigh(op: &Op) -> u64 {
     match op {
-        Op::Schedule { timer, .. } => ENTRY_BYTES + timer.payload.len() as u64,
+        Op::Schedule { timer, .. } => ENTRY_BYTES + timer.content_bytes() as u64,
         _ => 0,
     }
 }
@@ -168,7 +168,7 @@ fn weigh(op: &Op) -> u64 {
 #[cfg(test)]
 mod tests {
     use mtimer_store::{Retained, Verdict};
-    use mtimer_types::{Destination, KeyPolicy, Mode, Time, Timer, TimerId};
+    use mtimer_types::{Destination, Headers, KeyPolicy, Mode, Time, Timer, TimerId};
 
     use super::*;
 
@@ -311,6 +311,7 @@ mod tests {
                 callback_timeout_ms: None,
                 retry: None,
                 payload: vec![0; 1_000].into(),
+                headers: Headers::NONE,
             };
             Op::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
         };

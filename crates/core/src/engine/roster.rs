@@ -14,7 +14,7 @@ use crate::api::SessionId;
 pub(super) struct Session {
     pub(super) client: u128,
     pub(super) registrations: Map<u32, MemberRef>,
-    /// Deliveries that it has not settled, and their payload bytes.
+    /// Deliveries that it has not settled, and the bytes of their payloads and headers.
     flights: Map<TimerId, usize>,
     flight_bytes: usize,
     /// Operations not answered yet.

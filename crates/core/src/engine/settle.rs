@@ -2,6 +2,7 @@
 
 use mtimer_protocol::{ServerMessage, SettleRefusal, Settlement};
 use mtimer_store::{Answer, Op, Verdict, record::cut_error};
+use mtimer_types::headers::TRACEPARENT;
 use mtimer_types::{DeadReason, Epoch, HandlerOutcome, Mode, TimerId, limits};
 
 use super::Engine;
@@ -243,6 +244,9 @@ impl Engine {
             self.end_late_ack(id);
         }
         let done = matches!(answer, Answer::Done);
+        if self.options.traces && (done || !late) {
+            self.trace_settled(id, done.then_some(&verdict));
+        }
         let refused = (!done).then_some(SettleRefusal::Late);
         if done {
             self.count_verdict(&verdict, late);
@@ -273,6 +277,15 @@ impl Engine {
             _ => _ = self.forget(id),
         }
         self.report(report, id, refused);
+    }
+
+    /// Tells the shell that the outcome of a traced timer is stored. Called while the timer is in
+    /// memory.
+    fn trace_settled(&mut self, id: TimerId, verdict: Option<&Verdict>) {
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
+        if entry.is_some_and(|e| e.record.timer.headers.get(TRACEPARENT).is_some()) {
+            self.effects.push(Effect::Settled(id, verdict.cloned()));
+        }
     }
 
     fn count_verdict(&mut self, verdict: &Verdict, late: bool) {

@@ -26,7 +26,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn bytes(&self) -> u64 {
-        ENTRY_BYTES + self.record.timer.payload.len() as u64
+        ENTRY_BYTES + self.record.timer.content_bytes() as u64
     }
 
     /// Whether it is in the wheel at this time. Where it has been before, an entry of it may have
@@ -214,7 +214,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_types::{Mode, PartitionId, Timer};
+    use mtimer_types::{Headers, Mode, PartitionId, Timer};
 
     use super::*;
 
@@ -245,6 +245,7 @@ mod tests {
             callback_timeout_ms: None,
             retry: None,
             payload: vec![0; 10].into(),
+            headers: Headers::NONE,
         };
         let id = timer.id;
         let record = Record::new(timer.into());

@@ -308,6 +308,8 @@ impl World {
                 }
                 self.want(b, partition.0);
             }
+            // No timer of a simulation has a trace.
+            Effect::Settled(..) => {}
             Effect::Released => {
                 self.end(b);
                 let after = self.rng.between(50, 3_000);

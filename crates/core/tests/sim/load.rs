@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use mtimer_core::{SessionEvent, SessionId};
 use mtimer_protocol::{ErrorCode, OpReply, Query, Request, RequestOp};
 use mtimer_types::{
-    Destination, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Time, Timer, TimerId,
+    Destination, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Time, Timer, TimerId,
 };
 
 use super::owners::index;
@@ -146,6 +146,7 @@ impl World {
             callback_timeout_ms: None,
             retry: None,
             payload: Vec::new().into(),
+            headers: Headers::NONE,
         }
     }
 

@@ -4,7 +4,7 @@
 use mtimer_core::Call;
 use mtimer_protocol::{Delivery, OpReply, RequestOp, Settlement};
 use mtimer_store::{Answer, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
-use mtimer_types::{Epoch, HandlerOutcome, Mode, Target};
+use mtimer_types::{Epoch, HandlerOutcome, Headers, Mode, Target};
 
 use super::plan::{Plan, Profile};
 
@@ -144,6 +144,7 @@ impl Sabotage {
             mode: Mode::AtLeastOnce,
             timeout_ms: 2_000,
             payload: Vec::new().into(),
+            headers: Headers::NONE,
         })
     }
 

@@ -5,8 +5,8 @@
 use bytes::Bytes;
 use mtimer_protocol::*;
 use mtimer_types::{
-    DeadReason, Destination, Ended, Epoch, HandlerOutcome, Key, KeyPolicy, Mode, PartitionId, RetryTiers,
-    Target, Term, Time, Timer, TimerId,
+    DeadReason, Destination, Ended, Epoch, HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId,
+    RetryTiers, Target, Term, Time, Timer, TimerId,
 };
 
 pub fn time(ms: u64) -> Time {
@@ -25,6 +25,11 @@ pub fn key() -> Key {
     Key::new("order-1").unwrap()
 }
 
+pub fn headers() -> Headers {
+    let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    Headers::new([("tenant", "acme"), ("traceparent", traceparent)]).unwrap()
+}
+
 /// A timer with nothing that can be left out.
 pub fn plain_timer() -> Timer {
     Timer {
@@ -37,6 +42,7 @@ pub fn plain_timer() -> Timer {
         callback_timeout_ms: None,
         retry: None,
         payload: Bytes::from_static(b"hello"),
+        headers: Headers::NONE,
     }
 }
 
@@ -48,6 +54,7 @@ pub fn full_timer() -> Timer {
         deadline: Some(time(60_000)),
         callback_timeout_ms: Some(2_000),
         retry: Some(RetryTiers(vec![250, 251, 70_000])),
+        headers: headers(),
         ..plain_timer()
     }
 }
@@ -348,7 +355,9 @@ pub fn from_server() -> Vec<(&'static str, ServerMessage)> {
         mode: Mode::AtMostOnce,
         timeout_ms: 30_000,
         payload: Bytes::from_static(b"hello"),
+        headers: Headers::NONE,
     };
+    let traced = Delivery { headers: headers(), ..delivery.clone() };
     let refused =
         [SettleRefusal::NotYours, SettleRefusal::Late, SettleRefusal::Moved].map(|why| (id(), why)).into();
     let mut all = vec![
@@ -360,6 +369,7 @@ pub fn from_server() -> Vec<(&'static str, ServerMessage)> {
     all.extend(answers());
     all.extend([
         ("deliver", ServerMessage::Deliver { registration: 1, deliveries: vec![delivery] }),
+        ("deliver-headers", ServerMessage::Deliver { registration: 1, deliveries: vec![traced] }),
         ("settled", ServerMessage::Settled { accepted: 300, refused }),
         ("server-ping", ServerMessage::Ping(1)),
         ("server-pong", ServerMessage::Pong(1, time(0))),

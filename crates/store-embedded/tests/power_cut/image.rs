@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mtimer_store::{Acquire, Answer, Batch, Lane, Op, ScheduleAnswer, Store};
 use mtimer_store_embedded::{Durability, EmbeddedStore, Options};
-use mtimer_types::{Destination, KeyPolicy, Mode, Nonce, PartitionId, Target, Time, Timer, TimerId};
+use mtimer_types::{Destination, Headers, KeyPolicy, Mode, Nonce, PartitionId, Target, Time, Timer, TimerId};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 
@@ -56,6 +56,7 @@ pub(crate) fn timer(n: u64, bytes: usize) -> Timer {
         callback_timeout_ms: None,
         retry: None,
         payload: (0..bytes).map(|_| random.next() as u8).collect::<Vec<_>>().into(),
+        headers: Headers::NONE,
     }
 }
 

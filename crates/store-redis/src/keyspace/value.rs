@@ -66,7 +66,7 @@ pub(crate) enum MovedEntry {
 
 /// The value of a pending timer in its slot. `dest` is the number of its destination.
 pub(crate) fn encode_pending(record: &Record, fire: Time, tier: u8, is_implied: bool, dest: u32) -> Vec<u8> {
-    let mut out = Vec::with_capacity(record.timer.payload.len() + 32);
+    let mut out = Vec::with_capacity(record.timer.content_bytes() + 32);
     if !is_implied {
         out.put_u8(MOVED | tier);
         put_time(&mut out, fire);
@@ -100,7 +100,7 @@ pub(crate) fn encode_moved_to(slot: SlotKey) -> Vec<u8> {
 
 /// The entry in `moved` of a timer that is in no slot. `None`: it is pending.
 pub(crate) fn encode_moved(row: &Row, dest: u32) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(row.record.timer.payload.len() + 48);
+    let mut out = Vec::with_capacity(row.record.timer.content_bytes() + 48);
     match row.at {
         At::Pending { .. } => return None,
         At::Parked => out.put_u8(b'p'),
@@ -258,7 +258,7 @@ mod tests {
     use std::sync::Arc;
 
     use mtimer_store::Progress;
-    use mtimer_types::{Mode, PartitionId, SlotWidth, Timer};
+    use mtimer_types::{Headers, Mode, PartitionId, SlotWidth, Timer};
     use proptest::prelude::*;
 
     use super::*;
@@ -288,6 +288,7 @@ mod tests {
             callback_timeout_ms: None,
             retry: None,
             payload: payload.into(),
+            headers: Headers::NONE,
         };
         Record { timer: Arc::new(timer), progress: Progress { failed, ..Progress::default() } }
     }

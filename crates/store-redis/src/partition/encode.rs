@@ -234,7 +234,7 @@ impl Owner {
             let is_implied = tier == 0 && fire == id.birth_due();
             let width = SlotWidth::for_distance(fire.ms_since(now));
             let width = if is_implied { id.birth_width() } else { width };
-            let size = row.record.timer.payload.len() + 32;
+            let size = row.record.timer.content_bytes() + 32;
             let place = self.catalog.place(id, fire, tier, width, size, &mut draft.placements);
             Location::Slot { slot: place.slot, is_implied: place.is_implied }
         });

@@ -107,7 +107,7 @@ impl Owner {
         Ok(contents.into_iter().map(reply::pairs).collect())
     }
 
-    /// Reads slots and moves them to the copy. Bytes of payload.
+    /// Reads slots and moves them to the copy. Bytes of payloads and headers.
     async fn load_slots(
         &mut self,
         slots: &[SlotKey],
@@ -138,18 +138,18 @@ impl Owner {
         if !writes.is_empty() {
             self.write_anyway(writes).await?;
         }
-        let mut payload = 0;
+        let mut content = 0;
         for (slot, (stored, _)) in slots.iter().zip(contents) {
             let bytes = stored.iter().map(|timer| timer.value.len()).sum();
             self.catalog.read_whole(*slot, stored.iter().map(|timer| timer.id), bytes);
             for Stored { row, .. } in stored {
                 let At::Pending { fire, tier } = row.at else { continue };
-                payload += row.record.timer.payload.len();
+                content += row.record.timer.content_bytes();
                 let covered = row.record.covered(fire, self.epoch(), self.prior_claim);
                 timers.push(LoadedTimer { record: row.record, fire, tier, covered });
             }
         }
-        Ok(payload)
+        Ok(content)
     }
 
     /// The timers of slots that can be read, and whether a slot is empty. First removes leftovers

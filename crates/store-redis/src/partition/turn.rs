@@ -144,7 +144,7 @@ impl Owner {
             return Ok(Err(Refused { is_late: true, ..refused }));
         }
         let rows = decided.changes.rows.iter().filter_map(|row| row.after.as_ref());
-        if rows.map(|row| row.record.timer.payload.len()).sum::<usize>() > TURN_BYTES && ops.len() > 1 {
+        if rows.map(|row| row.record.timer.content_bytes()).sum::<usize>() > TURN_BYTES && ops.len() > 1 {
             return Box::pin(self.attempt(&ops[..ops.len() / 2], (now, handed), claim, refused)).await;
         }
         if let Some(why @ (Refusal::OutOfMemory | Refusal::ReadOnly)) = refused.adding {
@@ -339,7 +339,7 @@ fn turn_length(ops: &[Op]) -> usize {
     let mut bytes = 0;
     let fits = |op: &&Op| {
         if let Op::Schedule { timer, .. } = op {
-            bytes += timer.payload.len();
+            bytes += timer.content_bytes();
         }
         bytes <= TURN_BYTES
     };

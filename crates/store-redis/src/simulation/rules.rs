@@ -5,7 +5,7 @@ use std::time::Duration;
 use mtimer_store::{
     Answer, Batch, CancelAnswer, Health, Lane, LaneError, Op, Refusal, RequestId, ScheduleAnswer, Verdict,
 };
-use mtimer_types::{Destination, Epoch, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId};
+use mtimer_types::{Destination, Epoch, Headers, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -168,6 +168,7 @@ fn timer(random: u64, key: Option<&str>) -> Timer {
         callback_timeout_ms: None,
         retry: None,
         payload: bytes::Bytes::new(),
+        headers: Headers::NONE,
     }
 }
 

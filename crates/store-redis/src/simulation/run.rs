@@ -13,8 +13,8 @@ use mtimer_store::{
     Place, Record, Refusal, RequestId, Retained, Verdict,
 };
 use mtimer_types::{
-    DeadReason, Destination, Epoch, Key, KeyPolicy, Mode, Nonce, PartitionId, Target, Term, Time, Timer,
-    TimerId,
+    DeadReason, Destination, Epoch, Headers, Key, KeyPolicy, Mode, Nonce, PartitionId, Target, Term, Time,
+    Timer, TimerId,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -509,6 +509,7 @@ fn arbitrary_timer(r: &mut Random, now: Time) -> Timer {
         callback_timeout_ms: None,
         retry: None,
         payload: vec![b'x'; r.pick(&[0, 1, 30])].into(),
+        headers: Headers::NONE,
     }
 }
 

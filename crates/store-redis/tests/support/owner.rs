@@ -10,7 +10,9 @@ use mtimer_store::{
     Store, Verdict,
 };
 use mtimer_store_redis::{Options, RedisStore};
-use mtimer_types::{Destination, Key, KeyPolicy, Mode, Nonce, PartitionId, Term, Time, Timer, TimerId};
+use mtimer_types::{
+    Destination, Headers, Key, KeyPolicy, Mode, Nonce, PartitionId, Term, Time, Timer, TimerId,
+};
 
 pub const PARTITION: PartitionId = PartitionId(2);
 
@@ -41,6 +43,7 @@ pub fn timer(due: Time, payload: usize) -> Timer {
         callback_timeout_ms: None,
         retry: None,
         payload: Bytes::from(vec![b'x'; payload]),
+        headers: Headers::NONE,
     }
 }
 

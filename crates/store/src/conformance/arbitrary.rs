@@ -1,7 +1,7 @@
 //! What random sequences are made of: numbers from a seed, times that meet, timers, kinds of
 //! operations.
 
-use mtimer_types::{Destination, Key, Mode, Target, Time, Timer, TimerId};
+use mtimer_types::{Destination, Headers, Key, Mode, Target, Time, Timer, TimerId};
 
 use super::kit::Kit;
 use super::values::{DAY, HOUR, MINUTE, SECOND, mix};
@@ -114,6 +114,10 @@ pub(super) fn arbitrary_timer(r: &mut Random, kit: &Kit, dests: &[Destination]) 
     let deadline = r.one_in(3).then(|| due + r.pick(&[0, 10, MINUTE, DAY]));
     let mode = if r.one_in(3) { Mode::AtMostOnce } else { Mode::AtLeastOnce };
     let payload = vec![b'x'; r.pick(&[0, 1, 100, 1_000])].into();
+    let headers = match r.below(3) {
+        0 => Headers::new([("tenant", "acme"), ("n", &r.next().to_string())]).unwrap(),
+        _ => Headers::NONE,
+    };
     let id = TimerId::new(due, kit.now, kit.partition, r.next());
-    Timer { id, dest, key, due, mode, deadline, payload, ..kit.timer(due) }
+    Timer { id, dest, key, due, mode, deadline, payload, headers, ..kit.timer(due) }
 }

@@ -1,12 +1,12 @@
 //! Payloads, names and keys of every size and kind come back as they were written.
 
 use bytes::Bytes;
-use mtimer_types::{Destination, Key, Mode, RetryTiers, Target, Timer, limits};
+use mtimer_types::{Destination, Headers, Key, KeyPolicy, Mode, RetryTiers, Target, Timer, limits};
 
 use super::kit::Kit;
 use super::owner::Owner;
 use super::values::{DAY, MINUTE, NEW, YEAR, dead_verdict, mix, schedule_op, unique};
-use crate::{Answer, CancelAnswer, Op, Place, RequestId};
+use crate::{Answer, CancelAnswer, Op, Place, RequestId, ScheduleAnswer};
 
 /// Texts that are easily damaged: separators of every store, hash tags, other scripts, what looks
 /// alike.
@@ -94,7 +94,7 @@ pub(super) async fn a_batch_of_the_largest_payloads(mut kit: Kit) {
 
 pub(super) async fn every_optional_field(mut kit: Kit) {
     let owner = kit.owner().await;
-    for bits in 0..32u32 {
+    for bits in 0..64u32 {
         let has = |bit: u32| bits & (1 << bit) != 0;
         let timer = Timer {
             mode: if has(0) { Mode::AtMostOnce } else { Mode::AtLeastOnce },
@@ -102,9 +102,79 @@ pub(super) async fn every_optional_field(mut kit: Kit) {
             deadline: has(2).then_some(kit.now + DAY),
             callback_timeout_ms: has(3).then_some(limits::MAX_CALLBACK_TIMEOUT_MS),
             retry: has(4).then(|| RetryTiers(vec![1, limits::MAX_RETRY_DELAY_MS])),
+            headers: if has(5) { headers(&["a", "é"]) } else { Headers::NONE },
             ..kit.timer(kit.now)
         };
         round_trip(&owner, &timer).await;
+    }
+}
+
+/// Headers with these values, under names of their own.
+fn headers(values: &[&str]) -> Headers {
+    Headers::new((0..).zip(values).map(|(n, value)| (format!("name-{n}"), value))).unwrap()
+}
+
+pub(super) async fn headers_of_every_size_and_kind(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let name = "n".repeat(limits::MAX_HEADER_NAME_BYTES);
+    let value = "v".repeat(limits::MAX_HEADER_VALUE_BYTES);
+    let most = "v".repeat(limits::MAX_HEADERS_BYTES / limits::MAX_HEADERS - "name-00".len());
+    let cases = [
+        headers(&[""]),
+        headers(&["127 bytes".repeat(14).as_str(), &"y".repeat(127), &"z".repeat(128)]),
+        headers(&["=", "a=b", "\u{2028}", "{\"a\": 1}"]),
+        headers(&vec![most.as_str(); limits::MAX_HEADERS]),
+        Headers::new([(name.as_str(), value.as_str())]).unwrap(),
+    ];
+    // Twenty odd texts, ten at a time.
+    let odd = ODD.chunks(10).map(headers);
+    for headers in cases.into_iter().chain(odd) {
+        for payload in [Bytes::new(), Bytes::from_static(b"payload")] {
+            round_trip(&owner, &Timer { payload, headers: headers.clone(), ..kit.timer(kit.now) }).await;
+        }
+        round_trip(&owner, &Timer { headers, ..kit.amo(kit.now) }).await;
+    }
+}
+
+pub(super) async fn headers_survive_whatever_happens_to_a_timer(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let key = kit.key("order-");
+    let own = |text: &str| Headers::new([("tenant", text), ("traceparent", "00-1-2-01")]).unwrap();
+    let timer = Timer { headers: own("one"), ..kit.keyed(kit.now + MINUTE, &key) };
+    let has = async |owner: &Owner, id, expected: &Headers, when: &str| {
+        assert_eq!(owner.record(id).await.timer.headers, *expected, "{when}");
+    };
+    owner.add(&timer).await;
+    owner.reschedule(timer.id, kit.now).await;
+    has(&owner, timer.id, &timer.headers, "rescheduled").await;
+    owner.retry(timer.id, kit.now + MINUTE, 1, 1).await;
+    has(&owner, timer.id, &timer.headers, "retried").await;
+    assert_eq!(owner.pending().await[&timer.id].record.timer.headers, timer.headers, "loaded");
+    owner.park(timer.id).await;
+    assert_eq!(owner.all_parked(&timer.dest, 10).await[0].timer.headers, timer.headers, "parked");
+
+    let owner = kit.owner().await;
+    has(&owner, timer.id, &timer.headers, "of the next owner").await;
+    owner.unpark(timer.id, kit.now).await;
+    owner.settle(timer.id, dead_verdict(2)).await;
+    assert_eq!(owner.all_dead().await[0].record.timer.headers, timer.headers, "dead");
+    owner.replay(timer.id, kit.now).await;
+    has(&owner, timer.id, &timer.headers, "replayed").await;
+
+    let other = Timer { headers: own("two"), ..kit.keyed(kit.now + MINUTE, &key) };
+    let replaced = owner.schedule_as(&other, KeyPolicy::Replace).await;
+    assert_eq!(replaced, ScheduleAnswer::Scheduled { new: true, replaced: Some(timer.id) });
+    has(&owner, other.id, &other.headers, "replacing").await;
+    let none = Timer { headers: Headers::NONE, ..kit.keyed(kit.now + MINUTE, &key) };
+    owner.schedule_as(&none, KeyPolicy::Replace).await;
+    has(&owner, none.id, &Headers::NONE, "replaced by none").await;
+    let last = Timer { headers: own("three"), ..kit.timer(kit.now + MINUTE) };
+    owner.add(&last).await;
+    drop(owner);
+    if kit.restart().await {
+        let owner = kit.owner().await;
+        has(&owner, last.id, &last.headers, "restarted").await;
+        has(&owner, none.id, &Headers::NONE, "restarted without").await;
     }
 }
 

@@ -1,6 +1,6 @@
 //! Schedules, cancels and reschedules as clients repeat and overtake them.
 
-use mtimer_types::{Ended, Target, Timer};
+use mtimer_types::{Ended, Headers, Target, Timer};
 
 use super::kit::Kit;
 use super::values::{DAY, HOUR, MINUTE, NEW, OLD, SECOND, dest, pending_at, schedule_op, unique};
@@ -51,6 +51,7 @@ pub(super) async fn every_difference_is_a_conflict(mut kit: Kit) {
         deadline: Some(kit.now + DAY),
         callback_timeout_ms: Some(5_000),
         retry: Some(mtimer_types::RetryTiers(vec![10, 20])),
+        headers: headers(&[("tenant", "acme"), ("traceparent", "1")]),
         ..kit.keyed(kit.now + MINUTE, &kit.key("c-"))
     };
     owner.add(&timer).await;
@@ -68,12 +69,30 @@ pub(super) async fn every_difference_is_a_conflict(mut kit: Kit) {
         Timer { callback_timeout_ms: Some(5_001), ..t() },
         Timer { retry: None, ..t() },
         Timer { retry: Some(mtimer_types::RetryTiers(vec![])), ..t() },
+        Timer { headers: Headers::NONE, ..t() },
+        Timer { headers: headers(&[("tenant", "other"), ("traceparent", "1")]), ..t() },
+        Timer { headers: headers(&[("tenant", "acme"), ("traceparent", "1"), ("z", "")]), ..t() },
     ];
     for other in others {
         assert_eq!(owner.schedule(&other).await, ScheduleAnswer::Conflict, "{other:?}");
     }
     assert_eq!(*owner.record(timer.id).await.timer, timer, "nothing changed");
     assert_eq!(owner.census().await.keys, 1);
+}
+
+fn headers(pairs: &[(&str, &str)]) -> Headers {
+    Headers::new(pairs.iter().copied()).unwrap()
+}
+
+pub(super) async fn a_repeat_in_another_trace_is_the_same(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let first = headers(&[("tenant", "acme"), ("traceparent", "1"), ("tracestate", "a=1")]);
+    let timer = Timer { headers: first, ..kit.timer(kit.now + MINUTE) };
+    owner.add(&timer).await;
+    for again in [headers(&[("tenant", "acme"), ("traceparent", "2")]), headers(&[("tenant", "acme")])] {
+        assert_eq!(owner.schedule(&Timer { headers: again, ..timer.clone() }).await, OLD);
+    }
+    assert_eq!(*owner.record(timer.id).await.timer, timer, "the first trace stays");
 }
 
 pub(super) async fn a_cancelled_timer_stays_cancelled(mut kit: Kit) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use mtimer_types::{DeadReason, Destination, KeyPolicy, Mode, PartitionId, Time, Timer, TimerId};
+use mtimer_types::{DeadReason, Destination, Headers, KeyPolicy, Mode, PartitionId, Time, Timer, TimerId};
 
 use crate::{Op, Place, ScheduleAnswer, Verdict};
 
@@ -47,6 +47,7 @@ pub(super) fn plain_timer(due: Time, now: Time, partition: PartitionId) -> Timer
         callback_timeout_ms: None,
         retry: None,
         payload: Bytes::from_static(b"payload"),
+        headers: Headers::NONE,
     }
 }
 

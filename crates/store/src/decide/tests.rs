@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mtimer_types::{Destination, KeyPolicy, Mode, PartitionId, Timer};
+use mtimer_types::{Destination, Headers, KeyPolicy, Mode, PartitionId, Timer};
 
 use super::*;
 use crate::memory::MemoryTable;
@@ -104,6 +104,7 @@ fn timer(n: u64, due: u64) -> Timer {
         callback_timeout_ms: None,
         retry: None,
         payload: vec![n as u8].into(),
+        headers: Headers::NONE,
     }
 }
 

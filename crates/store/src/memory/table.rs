@@ -87,7 +87,7 @@ impl MemoryTable {
                 && at.is_none_or(|at| at == *fire)
             {
                 let covered = record.covered(*fire, epoch, prior_claim);
-                bytes += record.timer.payload.len();
+                bytes += record.timer.content_bytes();
                 timers.push(LoadedTimer { record: record.clone(), fire: *fire, tier: *tier, covered });
             }
             timers.len() >= load.max_timers.max(1) || bytes >= load.max_bytes.max(1)

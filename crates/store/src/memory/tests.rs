@@ -2,7 +2,7 @@
 //! ready at once.
 
 use futures_util::FutureExt;
-use mtimer_types::{DeadReason, Ended, KeyPolicy, Mode, Nonce, Timer, TimerId};
+use mtimer_types::{DeadReason, Ended, Headers, KeyPolicy, Mode, Nonce, Timer, TimerId};
 
 use super::*;
 use crate::decide::Table;
@@ -22,6 +22,7 @@ fn timer(n: u64, due: u64) -> Timer {
         callback_timeout_ms: None,
         retry: None,
         payload: vec![n as u8].into(),
+        headers: Headers::NONE,
     }
 }
 

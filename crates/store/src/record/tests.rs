@@ -15,6 +15,7 @@ fn arb_record() -> impl Strategy<Value = Record> {
         proptest::option::of(proptest::collection::vec(any::<u32>(), 0..5)),
         proptest::collection::vec(any::<u8>(), 0..200),
         proptest::option::of(0u64..1 << 40),
+        proptest::collection::btree_map("[a-z._-]{1,20}", "[a-zé=]{0,90}", 0..4),
     );
     let progress = (
         any::<u32>(),
@@ -23,7 +24,7 @@ fn arb_record() -> impl Strategy<Value = Record> {
         proptest::option::of(1u64..),
         proptest::option::of("[a-zé]{1,90}"),
     );
-    (timer, progress).prop_map(|((id, key, amo, deadline, timeout, retry, payload, due), p)| {
+    (timer, progress).prop_map(|((id, key, amo, deadline, timeout, retry, payload, due, headers), p)| {
         let birth = Time::from_ms(id.0);
         let timer = Timer {
             id: TimerId::new(birth, Time::ZERO, PartitionId(3), id.1),
@@ -35,6 +36,7 @@ fn arb_record() -> impl Strategy<Value = Record> {
             callback_timeout_ms: timeout,
             retry: retry.map(RetryTiers),
             payload: payload.into(),
+            headers: Headers::new(headers).unwrap(),
         };
         let progress = Progress {
             failed: p.0,
@@ -73,6 +75,7 @@ fn plain() -> Timer {
         callback_timeout_ms: None,
         retry: None,
         payload: Bytes::from_static(b"hi"),
+        headers: Headers::NONE,
     }
 }
 
@@ -100,6 +103,7 @@ fn a_full_record_has_the_bytes_of_the_table() {
         deadline: Some(Time::from_ms(5 + 300)),
         callback_timeout_ms: Some(100),
         retry: Some(RetryTiers(vec![1, 127, 128])),
+        headers: Headers::new([("b", "xyz"), ("a-1", "")]).unwrap(),
         ..plain()
     };
     let last_error = Some("no".into());
@@ -107,7 +111,7 @@ fn a_full_record_has_the_bytes_of_the_table() {
         Progress { failed: 3, budget_from: 2, stopped: true, fresh: Some(Epoch(0x0a0b)), last_error };
     let fixed = [3, 0, 0, 0, 2, 0, 0, 0, 0x0b, 0x0a, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0];
     let bytes = [
-        &[0b111_1111][..],
+        &[0b111_1111, 0b11][..],
         &fixed,
         b"no",
         &[9],
@@ -116,6 +120,7 @@ fn a_full_record_has_the_bytes_of_the_table() {
         &[0xac, 2],
         &[100],
         &[3, 1, 0x7f, 0x80, 1],
+        b"\x02\x03a-1\x00\x01b\x03xyz",
         b"hi",
     ];
     assert_eq!(bytes_of(timer.clone(), progress.clone()), bytes.concat());
@@ -131,6 +136,7 @@ fn a_record_that_is_cut_off_is_refused() {
         callback_timeout_ms: Some(100),
         retry: Some(RetryTiers(vec![5, 6])),
         payload: Bytes::new(),
+        headers: Headers::new([("name", "value"), ("b", "")]).unwrap(),
         ..plain()
     };
     let progress = Progress { failed: 1, last_error: Some("error".into()), ..Progress::default() };
@@ -153,6 +159,38 @@ fn a_record_has_as_many_retry_tiers_as_a_timer_may_bring() {
     let read = |tiers| decoded(bytes_of(with(tiers), Progress::default()));
     assert_eq!(*read(32).unwrap().timer, with(32));
     assert_eq!(read(33).unwrap_err().what, "it has too many retry tiers");
+}
+
+#[test]
+fn a_record_has_as_many_headers_as_a_timer_may_bring() {
+    let names = |count: u8| (0..count).map(|n| format!("{n:02}"));
+    let headers = Headers::new(names(32).map(|n| (n, "v"))).unwrap();
+    let timer = Timer { headers, ..plain() };
+    assert_eq!(*decoded(bytes_of(timer.clone(), Progress::default())).unwrap().timer, timer);
+    let mut bytes = vec![MORE, MORE_HEADERS, 9, 33];
+    names(33).for_each(|name| bytes.extend([b"\x02", name.as_bytes(), b"\x01v"].concat()));
+    assert_eq!(decoded(bytes).unwrap_err().what, "it has too many headers");
+}
+
+#[test]
+fn headers_cost_nothing_when_there_are_none_and_two_bytes_beside_their_text_each() {
+    let headers = Headers::new([("a", "1")]).unwrap();
+    let with = bytes_of(Timer { headers, ..plain() }, Progress::default());
+    assert_eq!(with, [MORE, MORE_HEADERS, 9, 1, 1, b'a', 1, b'1', b'h', b'i']);
+}
+
+#[test]
+fn damaged_headers_and_unknown_parts_are_refused() {
+    let refused = |bytes: &[u8]| decoded(bytes.to_vec()).unwrap_err().what;
+    let headers = |rest: &[u8]| refused(&[&[MORE, MORE_HEADERS, 9], rest].concat());
+    assert_eq!(headers(b"\x01\x01A\x00"), "its headers are not valid");
+    assert_eq!(headers(b"\x02\x01a\x00\x01a\x00"), "its headers are not valid");
+    assert_eq!(headers(b"\x01\x01a\x01\xff"), "its headers are not UTF-8");
+    assert_eq!(headers(b"\x01\x01a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "it is cut off");
+    for bit in 2..8 {
+        let bytes = [MORE, 1 << bit, 9, b'h', b'i'];
+        assert_eq!(refused(&bytes), "it has parts that this version does not know");
+    }
 }
 
 #[test]

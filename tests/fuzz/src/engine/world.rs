@@ -11,8 +11,8 @@ use mtimer_protocol::{
 };
 use mtimer_store::{Health, LaneError};
 use mtimer_types::{
-    Destination, Epoch, HandlerOutcome, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Term, Time,
-    Timer, TimerId,
+    Destination, Epoch, HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Term,
+    Time, Timer, TimerId,
 };
 
 use super::backend::{Acquired, Backend, Known};
@@ -309,6 +309,11 @@ impl<B: Backend> World<B> {
             callback_timeout_ms: (byte & 2 != 0).then_some(200),
             retry: (byte & 4 != 0).then(|| RetryTiers(vec![50])),
             payload: Bytes::from_static(&[7; 64]).slice(..usize::from(byte % 64)),
+            headers: if byte & 8 != 0 {
+                Headers::new([("h", "7")]).unwrap_or_default()
+            } else {
+                Headers::NONE
+            },
         });
         self.known.timers.push(timer.clone());
         timer
@@ -451,6 +456,7 @@ impl<B: Backend> World<B> {
                         self.backend.ended(at, open);
                     }
                 }
+                Effect::Settled(..) => {}
                 Effect::Released => self.released = true,
             }
         }

@@ -86,9 +86,12 @@ fn the_same_line_is_the_same_timer() {
         r#"{"at": 5001, "key": "k", "payload": "p"}"#,
         r#"{"at": 5000, "key": "k", "payload": "p", "app": "b"}"#,
         r#"{"at": 5000, "key": "k", "payload": "p", "mode": "at-most-once"}"#,
+        r#"{"at": 5000, "key": "k", "payload": "p", "headers": {"a": "1"}}"#,
     ] {
         assert_ne!(id_in(&shown(other)), id, "{other}");
     }
+    let traced = r#"{"at": 5000, "key": "k", "payload": "p", "headers": {"traceparent": "1"}}"#;
+    assert_eq!(id_in(&shown(traced)), id, "the trace is no content");
     assert_eq!(
         id_in(&shown(r#"{"in": "5s", "key": "k"}"#)),
         None,

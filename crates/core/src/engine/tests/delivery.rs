@@ -67,6 +67,22 @@ fn frames_are_full_and_bounded() {
 }
 
 #[test]
+fn frames_are_bounded_with_headers_too() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10_000);
+    let value = "v".repeat(1_021);
+    let headers = Headers::new(["a", "b", "c", "d"].map(|name| (name, &value))).unwrap();
+    assert_eq!(headers.bytes(), 4 * 1_024);
+    for _ in 0..300 {
+        let timer = Timer { headers: headers.clone(), payload: Vec::new().into(), ..rig.timer("a", 200) };
+        rig.schedule(1, timer);
+    }
+    rig.run(300);
+    let lengths: Vec<usize> = take_frames(&mut rig).into_iter().map(|(len, _)| len).collect();
+    assert_eq!(lengths, [256, 44]);
+}
+
+#[test]
 fn every_attempt_but_the_first_counts_as_redelivered() {
     let mut rig = Rig::new(EngineOptions::default());
     rig.join(1, "a", 10);

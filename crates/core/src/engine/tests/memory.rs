@@ -119,7 +119,9 @@ fn batches_of_all_partitions_together_take_a_part_of_the_budget() {
             let payload = vec![7; 60_000].into();
             let (dest, mode) = (dest("a"), Mode::AtLeastOnce);
             let (key, deadline, retry, callback_timeout_ms) = (None, None, None, None);
-            let timer = Timer { id, dest, key, due, mode, deadline, callback_timeout_ms, retry, payload };
+            let headers = Headers::NONE;
+            let timer =
+                Timer { id, dest, key, due, mode, deadline, callback_timeout_ms, retry, payload, headers };
             RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
         };
         let request = Request { corr: 1, first_sent: now.time, ops: (0..60).map(schedule).collect() };
@@ -156,6 +158,22 @@ fn a_timer_counts_with_its_payload_while_it_is_in_memory() {
     });
     assert_eq!(bytes_after_each.collect::<Vec<_>>(), [1, 0]);
     assert_eq!(rig.engine.memory(), (0, 0));
+}
+
+#[test]
+fn headers_count_as_payloads_do_and_are_delivered() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let value = "v".repeat(1_000);
+    let headers = Headers::new(["a", "b", "c"].map(|name| (name, &value))).unwrap();
+    let timer = Timer { headers: headers.clone(), payload: Vec::new().into(), ..rig.timer("a", 100) };
+    rig.schedule(1, timer);
+    rig.run(5);
+    let bytes = rig.engine.memory().1;
+    assert!((3_000..3_500).contains(&bytes), "{bytes}");
+    rig.run(100);
+    let deliveries = rig.take_deliveries();
+    assert_eq!(deliveries[0].1.headers, headers);
 }
 
 #[test]

@@ -33,10 +33,10 @@ use mtimer_protocol::{
     Settlement,
 };
 use mtimer_store::memory::MemoryStore;
-use mtimer_store::{Acquire, Answer, Lane, LaneError, LaneFuture, Place, Refusal, Store};
+use mtimer_store::{Acquire, Answer, Lane, LaneError, LaneFuture, Place, Refusal, Store, Verdict};
 use mtimer_types::{
-    Destination, Epoch, HandlerOutcome, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Target, Term, Time,
-    Timer, TimerId,
+    Destination, Epoch, HandlerOutcome, Headers, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Target,
+    Term, Time, Timer, TimerId,
 };
 
 use crate::engine::deferral::DEFER_MS;
@@ -53,6 +53,8 @@ struct Rig {
     unanswered: VecDeque<LaneFuture<CallAnswer>>,
     ms: u64,
     sent: Vec<(SessionId, ServerMessage)>,
+    /// What was told of traced timers.
+    settled: Vec<(TimerId, Option<Verdict>)>,
     released: bool,
     /// Why the ownership has ended, if it has.
     ended: Option<LaneError>,
@@ -99,6 +101,7 @@ impl Rig {
             unanswered,
             ms,
             sent: vec![],
+            settled: vec![],
             released: false,
             ended: None,
             unconfirmed: false,
@@ -166,6 +169,7 @@ impl Rig {
             Effect::Call(_, call) => call,
             Effect::Released => return self.released = true,
             Effect::Alarm(_) => return,
+            Effect::Settled(id, verdict) => return self.settled.push((id, verdict)),
             Effect::LaneEnded(_, error) => return self.ended = Some(error),
             other => panic!("unexpected: {other:?}"),
         };
@@ -220,6 +224,7 @@ impl Rig {
             callback_timeout_ms: Some(500),
             retry: None,
             payload: b"payload".as_slice().into(),
+            headers: Headers::NONE,
         }
     }
 

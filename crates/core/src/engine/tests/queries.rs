@@ -183,6 +183,7 @@ fn who_asks_during_a_count_gets_the_next_one() {
         callback_timeout_ms: None,
         retry: None,
         payload: b"x".as_slice().into(),
+        headers: Headers::NONE,
     };
     let (ops, first_sent) =
         (vec![RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }], rig.now().time);

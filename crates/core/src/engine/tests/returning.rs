@@ -26,6 +26,7 @@ fn the_next_page_is_asked_for_when_all_of_the_last_one_is_here() {
             callback_timeout_ms: None,
             retry: None,
             payload: b"x".as_slice().into(),
+            headers: Headers::NONE,
         };
         Record::new(timer.into())
     };

@@ -71,6 +71,7 @@ fn a_delivery_that_is_withdrawn_takes_no_other_along() {
             mode: Mode::AtMostOnce,
             timeout_ms: 1_000,
             payload: b"x".as_slice().into(),
+            headers: Headers::NONE,
         };
         roster.post(to, delivery);
     }

@@ -2,6 +2,7 @@
 
 use mtimer_types::DeadReason;
 
+use super::super::deferral::DEFER_MS;
 use super::*;
 use crate::engine::table::State;
 
@@ -249,4 +250,44 @@ fn a_retry_waits_as_long_as_the_handler_asks() {
         rig.run(10);
         assert_eq!(rig.take_deliveries().len(), 1, "no retry came after {after_ms} ms");
     }
+}
+
+/// Delivers timers with these headers; the outcomes that are told to the shell.
+fn told(options: EngineOptions, headers: &[(&str, &str)]) -> Vec<Option<Verdict>> {
+    let mut rig = Rig::new(options);
+    rig.join(1, "a", 10);
+    let headers = Headers::new(headers.iter().copied()).unwrap();
+    let outcomes = [
+        HandlerOutcome::Ok,
+        HandlerOutcome::Retry { after_ms: None, error: "later".into() },
+        HandlerOutcome::Fail { error: "never".into() },
+    ];
+    for outcome in outcomes {
+        let timer = Timer { headers: headers.clone(), ..rig.timer("a", 1) };
+        let d = rig.deliver(1, timer);
+        rig.settle(1, &d, outcome);
+        rig.run(DEFER_MS);
+    }
+    // The second attempt of the second one is never settled.
+    rig.run(5_000);
+    rig.settled.into_iter().map(|(_, verdict)| verdict).collect()
+}
+
+#[test]
+fn outcomes_of_traced_timers_are_told_if_that_is_wanted() {
+    let traces = EngineOptions { traces: true, retry: RetryTiers(vec![100]), ..EngineOptions::default() };
+    let traced = told(traces.clone(), &[("traceparent", "00-1-2-01")]);
+    let kinds: Vec<&str> = traced
+        .iter()
+        .map(|verdict| match verdict {
+            Some(Verdict::Ack) => "ack",
+            Some(Verdict::Retry { error, .. }) if **error == *"later" => "retry",
+            Some(Verdict::Dead { error, .. }) if **error == *"never" => "dead",
+            Some(Verdict::Dead { reason: DeadReason::Exhausted, .. }) => "timed out",
+            _ => "?",
+        })
+        .collect();
+    assert_eq!(kinds, ["ack", "retry", "dead", "timed out"]);
+    assert_eq!(told(traces, &[("tenant", "acme")]), []);
+    assert_eq!(told(EngineOptions::default(), &[("traceparent", "00-1-2-01")]), []);
 }

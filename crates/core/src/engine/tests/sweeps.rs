@@ -30,6 +30,7 @@ fn row(now: Now, n: u64, deadline: Option<Time>) -> Record {
         callback_timeout_ms: None,
         retry: None,
         payload: b"x".as_slice().into(),
+        headers: Headers::NONE,
     };
     Record::new(timer.into())
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mtimer_types::{
-    DeadReason, Destination, Epoch, Key, KeyPolicy, Mode, PartitionId, Target, Time, Timer, TimerId,
+    DeadReason, Destination, Epoch, Headers, Key, KeyPolicy, Mode, PartitionId, Target, Time, Timer, TimerId,
 };
 use proptest::prelude::*;
 
@@ -52,6 +52,7 @@ pub(super) fn timer(n: u64, other: bool) -> Timer {
         callback_timeout_ms: None,
         retry: None,
         payload: vec![n as u8, u8::from(other)].into(),
+        headers: Headers::NONE,
     }
 }
 

@@ -1,0 +1,229 @@
+//! Spans of timers that belong to a trace: how long one waited, and what came of each delivery.
+//!
+//! Purpose: from the messages that pass the engine's task, and from what the engine says of traced
+//! deliveries, to a [`SpanSink`], which exports them.
+//! Invariant: nothing is kept of a timer without a sampled `traceparent`. What is kept of others is
+//! bounded by [`MAX_TRACED_DELIVERIES`]; beyond it deliveries go on, without spans.
+//! Not in here: how spans are exported ([`crate::otel`], or a sink of one's own).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use mtimer_core::{SessionEvent, SessionId};
+use mtimer_protocol::{Delivery, RequestOp};
+use mtimer_store::Verdict;
+use mtimer_types::headers::{TRACEPARENT, TRACESTATE};
+use mtimer_types::limits::MAX_TRACED_DELIVERIES;
+use mtimer_types::{Destination, Epoch, Headers, PartitionId, Time, Timer, TimerId, TraceContext};
+
+/// Takes the spans of a broker: an exporter.
+///
+/// It is called from the task that delivers timers, so it must neither block nor take long.
+pub trait SpanSink: fmt::Debug + Send + Sync {
+    /// Takes a span that has ended.
+    fn record(&self, span: TimerSpan);
+}
+
+/// A span of one timer, which has ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct TimerSpan {
+    /// The timer.
+    pub id: TimerId,
+    /// Whose callback it is, if the broker knows it by the registration.
+    pub dest: Option<Destination>,
+    /// The trace, and the span that is the parent: the timer's `traceparent`.
+    pub parent: TraceContext,
+    /// When it began, by the cluster clock.
+    pub begin: Time,
+    /// When it ended, by the cluster clock; not before it began.
+    pub end: Time,
+    /// What it is a span of.
+    pub part: TimerPart,
+}
+
+/// Says what a span is a span of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TimerPart {
+    /// From when a broker took the schedule until the timer was due.
+    Wait,
+    /// From when a delivery was sent until its outcome was stored.
+    Delivery {
+        /// The owner's epoch.
+        epoch: Epoch,
+        /// 1 for the first delivery.
+        attempt: u32,
+        /// What came of it.
+        outcome: DeliveryOutcome,
+        /// The error of a failed attempt; empty if there is none.
+        error: Box<str>,
+    },
+}
+
+/// Says what came of a delivery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeliveryOutcome {
+    /// The handler was done.
+    Acknowledged,
+    /// It failed, and another attempt follows.
+    Retry,
+    /// It failed, and the timer is a dead letter.
+    Dead,
+    /// It failed, and the timer's deadline leaves no other attempt.
+    Expired,
+    /// Nobody knows: at most once, and no outcome came in time.
+    Unconfirmed,
+    /// This broker does not know: the timer was ended otherwise, or its partition is another
+    /// broker's by now.
+    Unknown,
+}
+
+impl DeliveryOutcome {
+    /// Its name in exported spans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Acknowledged => "acknowledged",
+            Self::Retry => "retry",
+            Self::Dead => "dead",
+            Self::Expired => "expired",
+            Self::Unconfirmed => "unconfirmed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// The entry of `tracestate` in which a timer carries when a broker took it, in ms.
+const STATE_KEY: &str = "mtimer=";
+
+/// A delivery that was sent and whose outcome is not stored.
+#[derive(Debug)]
+struct Sent {
+    parent: TraceContext,
+    dest: Option<Destination>,
+    at: Time,
+    epoch: Epoch,
+    attempt: u32,
+}
+
+/// What the engine's task knows of traced timers.
+#[derive(Debug)]
+pub(crate) struct Traces {
+    sink: Arc<dyn SpanSink>,
+    sent: HashMap<TimerId, Sent>,
+    dests: HashMap<SessionId, HashMap<u32, Destination>>,
+}
+
+impl Traces {
+    pub(crate) fn new(sink: Arc<dyn SpanSink>) -> Self {
+        Self { sink, sent: HashMap::new(), dests: HashMap::new() }
+    }
+
+    /// Looks at something of a session before the engine gets it: notes destinations, and writes
+    /// into traced timers when they came.
+    pub(crate) fn see(&mut self, session: SessionId, event: &mut SessionEvent, now: Time) {
+        match event {
+            SessionEvent::Register { registration, dest, .. } => {
+                self.dests.entry(session).or_default().insert(*registration, dest.clone());
+            }
+            SessionEvent::Unregister { registration } => {
+                if let Some(dests) = self.dests.get_mut(&session) {
+                    dests.remove(registration);
+                }
+            }
+            SessionEvent::Request(request) | SessionEvent::Screened { request, .. } => {
+                for op in &mut request.ops {
+                    if let RequestOp::Schedule { timer, .. } = op
+                        && context(&timer.headers).is_some()
+                    {
+                        stamp(Arc::make_mut(timer), now);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A session is gone.
+    pub(crate) fn closed(&mut self, session: SessionId) {
+        self.dests.remove(&session);
+    }
+
+    /// Deliveries are sent.
+    pub(crate) fn sent(&mut self, session: SessionId, registration: u32, deliveries: &[Delivery], now: Time) {
+        for delivery in deliveries {
+            let Some(parent) = context(&delivery.headers) else { continue };
+            let dest = self.dests.get(&session).and_then(|dests| dests.get(&registration)).cloned();
+            let Delivery { id, epoch, attempt, due, .. } = *delivery;
+            if attempt == 1
+                && let Some(begin) = taken_at(&delivery.headers).filter(|begin| *begin <= due)
+            {
+                let part = TimerPart::Wait;
+                self.sink.record(TimerSpan { id, dest: dest.clone(), parent, begin, end: due, part });
+            }
+            if self.sent.len() < MAX_TRACED_DELIVERIES {
+                let before = self.sent.insert(id, Sent { parent, dest, at: now, epoch, attempt });
+                self.end(id, before, DeliveryOutcome::Unknown, "".into(), now);
+            }
+        }
+    }
+
+    /// The outcome of a timer's delivery is stored; `None`: the store had nothing of the timer any
+    /// more.
+    pub(crate) fn settled(&mut self, id: TimerId, verdict: Option<Verdict>, now: Time) {
+        let (outcome, error) = match verdict {
+            Some(Verdict::Ack | Verdict::LateAck { .. }) => (DeliveryOutcome::Acknowledged, "".into()),
+            Some(Verdict::Retry { error, .. }) => (DeliveryOutcome::Retry, error),
+            Some(Verdict::Dead { error, .. }) => (DeliveryOutcome::Dead, error),
+            Some(Verdict::Expired) => (DeliveryOutcome::Expired, "".into()),
+            Some(Verdict::Unconfirmed) => (DeliveryOutcome::Unconfirmed, "".into()),
+            None => (DeliveryOutcome::Unknown, "".into()),
+        };
+        let sent = self.sent.remove(&id);
+        self.end(id, sent, outcome, error, now);
+    }
+
+    /// An ownership has ended: whoever has the partition next learns what comes of its deliveries.
+    pub(crate) fn lost(&mut self, partition: PartitionId, now: Time) {
+        let lost: Vec<TimerId> = self.sent.keys().filter(|id| id.partition() == partition).copied().collect();
+        lost.into_iter().for_each(|id| self.settled(id, None, now));
+    }
+
+    /// The broker ends.
+    pub(crate) fn close(&mut self, now: Time) {
+        let all: Vec<TimerId> = self.sent.keys().copied().collect();
+        all.into_iter().for_each(|id| self.settled(id, None, now));
+    }
+
+    fn end(&self, id: TimerId, sent: Option<Sent>, outcome: DeliveryOutcome, error: Box<str>, now: Time) {
+        let Some(Sent { parent, dest, at: begin, epoch, attempt }) = sent else { return };
+        let part = TimerPart::Delivery { epoch, attempt, outcome, error };
+        self.sink.record(TimerSpan { id, dest, parent, begin, end: now.max(begin), part });
+    }
+}
+
+/// The trace of a timer with these headers, if it is recorded.
+fn context(headers: &Headers) -> Option<TraceContext> {
+    if headers.is_empty() {
+        return None;
+    }
+    headers.get(TRACEPARENT).and_then(TraceContext::parse).filter(TraceContext::is_sampled)
+}
+
+/// Writes into a timer when it came, in front of what others have in its `tracestate`, as W3C asks
+/// for. If that does not fit, it does without.
+fn stamp(timer: &mut Timer, now: Time) {
+    let others = timer.headers.get(TRACESTATE).unwrap_or_default().split(',').map(str::trim);
+    let others = others.filter(|entry| !entry.is_empty() && !entry.starts_with(STATE_KEY));
+    let own = format!("{STATE_KEY}{now}");
+    let all: Vec<&str> = std::iter::once(own.as_str()).chain(others).collect();
+    if let Ok(headers) = timer.headers.with(TRACESTATE, &all.join(",")) {
+        timer.headers = headers;
+    }
+}
+
+/// When a broker took a timer with these headers.
+fn taken_at(headers: &Headers) -> Option<Time> {
+    let entry = headers.get(TRACESTATE)?.split(',').find_map(|entry| entry.trim().strip_prefix(STATE_KEY))?;
+    entry.parse().ok().filter(|ms| *ms <= Time::MAX.as_ms()).map(Time::from_ms)
+}
