@@ -9,7 +9,6 @@ mod delivery;
 mod edits;
 mod fencing;
 mod figures;
-
 mod handover;
 mod loading;
 mod memory;
