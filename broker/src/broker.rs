@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access::Access;
 use crate::clock::{Clock, keep};
 use crate::cluster::{
-    Answers, Begun, Ground, Identity, Joining, PeerEvent, SOFTWARE, begin_alone, begin_among_others,
+    Answers, ClusterSetup, Identity, Joining, PeerEvent, Resources, SOFTWARE, set_up_alone, set_up_member,
     who_answers,
 };
 use crate::error::{BrokerError, StartError};
@@ -114,17 +114,19 @@ async fn begin(
     {
         tracing::warn!(%local, "insecure: {missing}: trusted networks only");
     }
-    let ground = Ground { store, counters: Arc::default(), access, identity, local };
-    let begun = match coordination {
-        Some(coordination) => begin_among_others(&options, coordination, &ground).await?,
-        None => begin_alone(&options, &ground).await?,
+    let resources = Resources { store, counters: Arc::default(), access, identity, local };
+    let setup = match coordination {
+        Some(coordination) => set_up_member(&options, coordination, &resources).await?,
+        None => set_up_alone(&options, &resources).await?,
     };
-    let (joining, patience) = (begun.joining.clone(), options.startup_timeout);
-    let (broker, running) = assemble(options, ground, begun, listener, web)?;
+    let (joining, patience) = (setup.joining.clone(), options.startup_timeout);
+    let opened = web.opened();
+    let (broker, running) = assemble(options, resources, setup, listener, web)?;
     tokio::spawn(running);
     let end = broker.end.clone();
     let joining = async move {
         joining.wait(end, patience).await?;
+        opened.await;
         tracing::info!(%local, "ready");
         Ok(())
     };
@@ -134,13 +136,13 @@ async fn begin(
 /// Puts the parts together: the handle, and the future that runs everything.
 fn assemble(
     options: BrokerOptions,
-    ground: Ground,
-    begun: Begun,
+    resources: Resources,
+    setup: ClusterSetup,
     listener: TcpListener,
     web: Web,
 ) -> Result<(Broker, impl Future<Output = ()> + Send + use<>), StartError> {
-    let Begun { clock, acquirer, membership, joining, address, peers, tasks } = begun;
-    let partitions = ground.store.info().partitions;
+    let ClusterSetup { clock, acquirer, membership, joining, address, peers, tasks } = setup;
+    let partitions = resources.store.info().partitions;
     let (gate, inbox) = Gate::new();
     let (control, controls) = mpsc::channel(CONTROLS);
     let stopping = CancellationToken::new();
@@ -153,8 +155,8 @@ fn assemble(
         clock: clock.clone(),
         wheel: Wheel::new(clock.clone()).map_err(StartError::Thread)?,
         lanes: Lanes::new(acquirer),
-        store: ground.store.clone(),
-        counters: ground.counters.clone(),
+        store: resources.store.clone(),
+        counters: resources.counters.clone(),
         inbox,
         control: controls,
         drain_timeout: options.drain_timeout,
@@ -162,10 +164,10 @@ fn assemble(
         membership,
         traces: options.traces.clone().map(Traces::new),
     });
-    let context = session_context(&options, &ground, &clock, gate, address, peers, stopping.clone());
+    let context = session_context(&options, &resources, &clock, gate, address, peers, stopping.clone());
     let (ended, end) = watch::channel(None);
     let abort = CancellationToken::new();
-    let Ground { store, counters, access, local, .. } = ground;
+    let Resources { store, counters, access, local, .. } = resources;
     let source = Source {
         control: control.clone(),
         store: store.clone(),
@@ -206,19 +208,19 @@ fn assemble(
 /// What all sessions have in common.
 fn session_context(
     options: &BrokerOptions,
-    ground: &Ground,
+    resources: &Resources,
     clock: &Arc<Clock>,
     gate: Gate,
     address: Option<String>,
     peers: Option<mpsc::Sender<PeerEvent>>,
     stopping: CancellationToken,
 ) -> Arc<SessionContext> {
-    let info = ground.store.info();
+    let info = resources.store.info();
     Arc::new(SessionContext {
         gate,
         clock: clock.clone(),
-        counters: ground.counters.clone(),
-        access: ground.access.clone(),
+        counters: resources.counters.clone(),
+        access: resources.access.clone(),
         receiving: Arc::new(ReceiveBudget::new(options.receiving_bytes)),
         receiving_from_brokers: Arc::new(ReceiveBudget::new(limits::MAX_RECEIVING_FROM_BROKERS)),
         outboxes: Arc::new(Outboxes::new(options.outboxes_bytes)),
@@ -231,7 +233,7 @@ fn session_context(
         heartbeat_timeout: options.heartbeat_timeout,
         handshake_timeout: options.handshake_timeout,
         welcome: welcome(options.cluster.clone(), info, options.heartbeat, address),
-        identity: ground.identity.clone(),
+        identity: resources.identity.clone(),
         stopping,
         cluster: peers,
     })

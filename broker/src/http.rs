@@ -106,6 +106,12 @@ impl Web {
         self.addr
     }
 
+    /// Completes when there is something to answer from, or never will be.
+    pub(crate) fn opened(&self) -> impl Future<Output = ()> + use<> {
+        let mut sources = self.sources.subscribe();
+        async move { _ = sources.wait_for(Option::is_some).await.is_ok() }
+    }
+
     /// Its task, and where to put what is answered from.
     pub(crate) fn into_parts(self) -> (Tasks, watch::Sender<Option<Arc<Source>>>) {
         (self.tasks, self.sources)

@@ -21,7 +21,7 @@ mod task;
 use mtimer_types::limits;
 
 pub(crate) use self::event::{Order, PeerEvent, PeerWhat};
-pub(crate) use self::start::{Begun, Ground, Joining, Membership, begin_alone, begin_among_others};
+pub(crate) use self::start::{ClusterSetup, Joining, Membership, Resources, set_up_alone, set_up_member};
 pub(crate) use self::taken::{Answers, Identity, who_answers};
 
 /// Orders that may wait for the engine's task: every partition twice.

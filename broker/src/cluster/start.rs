@@ -39,9 +39,9 @@ const ACQUIRE_AT_ONCE: usize = 8;
 /// takes all of them with one sync.
 const ACQUIRE_AT_ONCE_ALONE: usize = 64;
 
-/// What a broker is made of on any store.
+/// What every broker has, whatever its store.
 #[derive(Clone)]
-pub(crate) struct Ground {
+pub(crate) struct Resources {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) access: Arc<Access>,
@@ -50,7 +50,7 @@ pub(crate) struct Ground {
     pub(crate) local: SocketAddr,
 }
 
-/// A broker's part in a cluster, which may be a cluster of one.
+/// What the engine's task has of the cluster.
 pub(crate) struct Membership {
     pub(crate) board: Arc<Board>,
     pub(crate) orders: mpsc::Receiver<Order>,
@@ -58,8 +58,8 @@ pub(crate) struct Membership {
     pub(crate) joined: watch::Sender<bool>,
 }
 
-/// What a broker has when it begins.
-pub(crate) struct Begun {
+/// How a broker takes part in its cluster, which may be a cluster of one.
+pub(crate) struct ClusterSetup {
     pub(crate) clock: Arc<Clock>,
     pub(crate) acquirer: Arc<Acquirer>,
     pub(crate) membership: Membership,
@@ -72,7 +72,7 @@ pub(crate) struct Begun {
     pub(crate) tasks: Vec<(&'static str, BoxFuture<'static, Result<(), BrokerError>>)>,
 }
 
-/// What a broker that has begun waits for.
+/// Tells when a broker owns what it was first given.
 #[derive(Clone)]
 pub(crate) struct Joining {
     joined: watch::Receiver<bool>,
@@ -81,13 +81,13 @@ pub(crate) struct Joining {
     alone: Option<Arc<Outage>>,
 }
 
-/// Begins in the cluster whose brokers share this store. Waits for the clock only.
-pub(crate) async fn begin_among_others(
+/// Takes part in the cluster whose brokers share this store. Waits for the clock only.
+pub(crate) async fn set_up_member(
     options: &BrokerOptions,
     coordination: Arc<dyn Coordination>,
-    ground: &Ground,
-) -> Result<Begun, StartError> {
-    let Ground { store, counters, access, identity, local } = ground.clone();
+    resources: &Resources,
+) -> Result<ClusterSetup, StartError> {
+    let Resources { store, counters, access, identity, local } = resources.clone();
     let address = options.address(local)?;
     let clock = within(options, Instant::now(), start_clock(options, &*store), no_clock).await?;
     let clock = Arc::new(clock);
@@ -120,7 +120,7 @@ pub(crate) async fn begin_among_others(
         Ok(())
     };
     let (membership, joined) = membership(board, orders);
-    Ok(Begun {
+    Ok(ClusterSetup {
         clock,
         acquirer: Arc::new(acquirer),
         membership,
@@ -131,9 +131,13 @@ pub(crate) async fn begin_among_others(
     })
 }
 
-/// Begins alone, on a store that has no election. Waits for the store's term and for the clock.
-pub(crate) async fn begin_alone(options: &BrokerOptions, ground: &Ground) -> Result<Begun, StartError> {
-    let Ground { store, counters, local, .. } = ground.clone();
+/// Makes a cluster of one, on a store that has no election. Waits for the store's term and for the
+/// clock.
+pub(crate) async fn set_up_alone(
+    options: &BrokerOptions,
+    resources: &Resources,
+) -> Result<ClusterSetup, StartError> {
+    let Resources { store, counters, local, .. } = resources.clone();
     let began = Instant::now();
     let outage = Arc::new(Outage::default());
     let start = async {
@@ -151,7 +155,7 @@ pub(crate) async fn begin_alone(options: &BrokerOptions, ground: &Ground) -> Res
     let (_, nobody) = watch::channel(None);
     let acquirer = Acquirer::new(store, &local.to_string(), nobody, policy, outage.clone(), counters);
     let (membership, joined) = membership(board, orders);
-    Ok(Begun {
+    Ok(ClusterSetup {
         clock: Arc::new(clock),
         acquirer: Arc::new(acquirer),
         membership,

@@ -85,7 +85,7 @@ impl Flow {
     }
 
     /// The condition at the attended time `at`. `in_use`: how much of the destination's credit is
-    /// in use. While memory is full, credit that the store holds is no excuse.
+    /// in use. While memory is full a destination is not settling: its time without credit counts.
     pub(super) fn condition(
         &self,
         at: u64,
