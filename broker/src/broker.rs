@@ -28,6 +28,7 @@ use crate::frames::ReceiveBudget;
 use crate::http::Web;
 use crate::inbox::Gate;
 use crate::lanes::Lanes;
+use crate::limits::Limiter;
 use crate::listener::{bind, listen};
 use crate::metrics::Source;
 use crate::options::BrokerOptions;
@@ -143,6 +144,11 @@ fn assemble(
     let (gate, inbox) = Gate::new();
     let (control, controls) = mpsc::channel(CONTROLS);
     let stopping = CancellationToken::new();
+    let limiter = Arc::new(Limiter::new(
+        options.group_limits.clone(),
+        options.engine.preload_ms,
+        ground.counters.clone(),
+    ));
     let seed = if options.engine.seed == 0 { rand::random() } else { options.engine.seed };
     let engine = EngineOptions { partitions, seed, address: address.clone(), ..options.engine.clone() };
     let shell = Shell::new(Parts {
@@ -152,13 +158,15 @@ fn assemble(
         lanes: Lanes::new(acquirer),
         store: ground.store.clone(),
         counters: ground.counters.clone(),
+        limiter: limiter.clone(),
         inbox,
         control: controls,
         drain_timeout: options.drain_timeout,
         stopping: stopping.clone(),
         membership,
     });
-    let context = session_context(&options, &ground, &clock, gate, address, peers, stopping.clone());
+    let context =
+        session_context(&options, &ground, &clock, limiter.clone(), gate, address, peers, stopping.clone());
     let (ended, end) = watch::channel(None);
     let abort = CancellationToken::new();
     let Ground { store, counters, access, local, .. } = ground;
@@ -179,7 +187,7 @@ fn assemble(
     let running = async move {
         let (mut all, sources) = web.into_parts();
         all.spawn("engine", shell.run());
-        all.spawn("reports", reports::run(control));
+        all.spawn("reports", reports::run(control, limiter));
         let watch = access.watch(stopping.clone());
         let panicked = |e: JoinError| BrokerError::Panicked { task: "access", what: e.to_string() };
         all.spawn("access", async move { watch.await.map_err(panicked) });
@@ -204,6 +212,7 @@ fn session_context(
     options: &BrokerOptions,
     ground: &Ground,
     clock: &Arc<Clock>,
+    limiter: Arc<Limiter>,
     gate: Gate,
     address: Option<String>,
     peers: Option<mpsc::Sender<PeerEvent>>,
@@ -215,6 +224,7 @@ fn session_context(
         clock: clock.clone(),
         counters: ground.counters.clone(),
         access: ground.access.clone(),
+        limiter,
         receiving: Arc::new(ReceiveBudget::new(options.receiving_bytes)),
         receiving_from_brokers: Arc::new(ReceiveBudget::new(limits::MAX_RECEIVING_FROM_BROKERS)),
         outboxes: Arc::new(Outboxes::new(options.outboxes_bytes)),

@@ -30,6 +30,7 @@ use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
 use crate::inbox::{FromSession, What};
 use crate::lanes::{LaneEvent, Lanes};
+use crate::limits::Limiter;
 use crate::observed::Observed;
 use crate::sessions::Sessions;
 use crate::stopping::Phase;
@@ -77,6 +78,7 @@ pub(crate) struct Shell {
     lanes: Lanes,
     store: Arc<dyn Store>,
     counters: Arc<Counters>,
+    limiter: Arc<Limiter>,
     inbox: mpsc::Receiver<FromSession>,
     control: mpsc::Receiver<Control>,
     sessions: Sessions,
@@ -107,6 +109,7 @@ pub(crate) struct Parts {
     pub(crate) lanes: Lanes,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) limiter: Arc<Limiter>,
     pub(crate) inbox: mpsc::Receiver<FromSession>,
     pub(crate) control: mpsc::Receiver<Control>,
     pub(crate) drain_timeout: Duration,
@@ -118,7 +121,7 @@ pub(crate) struct Parts {
 impl Shell {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { engine, clock, wheel, lanes, store, counters, inbox, .. } = parts;
-        let Parts { control, drain_timeout, stopping, membership, .. } = parts;
+        let Parts { control, drain_timeout, stopping, membership, limiter, .. } = parts;
         let announced_offset = clock.offset_us();
         Self {
             engine,
@@ -127,6 +130,7 @@ impl Shell {
             lanes,
             store,
             counters,
+            limiter,
             inbox,
             control,
             sessions: Sessions::default(),
@@ -330,6 +334,10 @@ impl Shell {
         let mut effects = std::mem::take(&mut self.effects);
         effects.drain(..).for_each(|effect| self.carry_out(effect));
         self.effects = effects;
+        if self.limiter.wants_pending(now.mono_ms) {
+            let clock = &self.clock;
+            self.limiter.note_pending(now.mono_ms, self.engine.pending(), || clock.now().mono_ms);
+        }
         // The partitions are counted over for it: not at every turn.
         if self.load_posted + LOAD_EVERY_MS <= now.mono_ms {
             self.load_posted = now.mono_ms;

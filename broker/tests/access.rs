@@ -28,6 +28,7 @@ fn write(path: &Path, grants: &[&str]) {
         sha256: token(n).hash(),
         expires_ms: if *grant == "expired" { Some(1) } else { None },
         grants: if *grant == "expired" { Vec::new() } else { vec![grant.parse().unwrap()] },
+        limits: Default::default(),
     };
     let tokens = Tokens::new((1..).zip(grants).map(entry).collect()).unwrap();
     let new = path.with_extension("new");

@@ -35,6 +35,7 @@ async fn one_token_each(path: &Path) -> Broker {
         sha256: token(number(verb)).hash(),
         expires_ms: None,
         grants: vec![format!("{verb}:*").parse().unwrap()],
+        limits: Default::default(),
     };
     let tokens = Tokens::new(Verb::ALL.into_iter().map(entry).collect()).unwrap();
     std::fs::write(path, tokens.to_toml()).unwrap();

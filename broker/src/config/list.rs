@@ -65,6 +65,9 @@ macro_rules! settings {
             /// Retry tiers of single destinations; only in the file, as `[[destination]]`.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             pub destination: Vec<DestinationConfig>,
+            /// Limits of groups; only in the file, as `[[group-limit]]`.
+            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            pub group_limit: Vec<GroupLimitConfig>,
             /// This broker's own token, which it shows to other brokers; only from the variable
             /// `MTIMER_PEER_TOKEN`, so that it stands in no list of processes and in no settings.
             #[serde(skip)]
@@ -90,6 +93,9 @@ macro_rules! settings {
                 $( self.$name = self.$name.or(lower.$name); )*
                 if self.destination.is_empty() {
                     self.destination = lower.destination;
+                }
+                if self.group_limit.is_empty() {
+                    self.group_limit = lower.group_limit;
                 }
                 if self.peer_token == PeerToken::None {
                     self.peer_token = lower.peer_token;
@@ -229,6 +235,26 @@ pub struct DestinationConfig {
     pub app: String,
     /// Delays before attempt 2, 3, ...
     pub retry: List<Span>,
+}
+
+/// Limits of a group at this broker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct GroupLimitConfig {
+    /// Group key; `*`: each group that has no limits of its own.
+    pub group: String,
+    /// Schedules per second, on average.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedules: Option<u32>,
+    /// Schedules at once after a pause; without it as many as in a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+    /// Timers in memory or parked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<u64>,
+    /// Payload bytes of one timer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Size>,
 }
 
 impl PartialConfig {

@@ -225,6 +225,16 @@ impl Scrape {
             ("revoked", C::SessionsRevoked),
         ];
         out.by(&m::SESSIONS_CLOSED, "reason", by(&closed))?;
+        let limits = [
+            ("token_schedules", C::LimitTokenSchedules),
+            ("token_pending", C::LimitTokenPending),
+            ("token_payload", C::LimitTokenPayload),
+            ("token_connections", C::LimitTokenConnections),
+            ("group_schedules", C::LimitGroupSchedules),
+            ("group_pending", C::LimitGroupPending),
+            ("group_payload", C::LimitGroupPayload),
+        ];
+        out.by(&m::LIMIT_REFUSALS, "reason", by(&limits))?;
         let clock = [
             ("step", C::ClockSteps),
             ("outlier", C::ClockOutliers),

@@ -155,6 +155,41 @@ fn brokers_show_their_token_to_each_other() {
 }
 
 #[test]
+fn a_limit_that_is_reached_is_an_exit_code_of_its_own() {
+    let file = TokensFile::new();
+    let limits = ["--limit", "schedules=1,burst=1", "--limit", "payload=4,connections=1"];
+    let create = ["create", "--json", "--name", "shop", "--grant", "schedule,register:g/*"];
+    let made = file.run(&[&create[..], &limits].concat()).ok().json();
+    let token = file.dir.path().join("shop");
+    write_private(&token, made["token"].as_str().unwrap());
+    let broker = Guarded::start(&file);
+    let id = made["id"].as_str().unwrap();
+    let long = broker.run(&token, &[&SCHEDULE[..], &["--payload", "12345"]].concat()).code(4).err;
+    assert!(
+        long.contains(&format!("the payload has 5 bytes, the limit payload of token {id} is 4")),
+        "{long}"
+    );
+    // Five at once and no time to repeat them: one a second is let through.
+    let lines = "{\"group\":\"g\",\"app\":\"a\",\"in\":\"1h\"}\n".repeat(5);
+    let many = ["schedule", "--file", "-", "--request-timeout", "200ms", "--broker", &broker.addr];
+    let many = mtimer(&[&many[..], &["--token-file", token.to_str().unwrap()]].concat());
+    let partly = end(many, lines.as_bytes()).code(9).err;
+    assert!(partly.contains(&format!("the limit schedules of token {id} is reached")), "{partly}");
+    let listen = ["listen", "--group", "g", "--app", "a", "--broker", &broker.addr];
+    let _listening = Running::start(&[&listen[..], &["--token-file", token.to_str().unwrap()]].concat());
+    let second = || {
+        let ended = broker.run(&token, &["ping", "--ready"]);
+        (ended.code == 13).then_some(ended.err)
+    };
+    let told = wait_for("a second connection is refused", second);
+    assert!(told.contains(&format!("the limit connections of token {id} is reached, 1 of 1")), "{told}");
+    broker.running.signal("HUP");
+    wait_for("the limits in the log", || broker.log().contains("because a limit was reached").then_some(()));
+    let named = format!("schedules of token {id} ");
+    assert!(broker.log().contains(&named), "{}", broker.log());
+}
+
+#[test]
 fn secrets_are_shown_nowhere() {
     const PASSWORD: &str = "PLANTEDpassword";
     let options = ServerOptions {

@@ -176,7 +176,7 @@ fn reply(replies: Vec<OpReply>) -> ServerMessage {
     ServerMessage::Reply { corr: 7, replies }
 }
 
-pub const CODES: [ErrorCode; 11] = [
+pub const CODES: [ErrorCode; 12] = [
     ErrorCode::Invalid,
     ErrorCode::Unauthorized,
     ErrorCode::Version,
@@ -188,6 +188,7 @@ pub const CODES: [ErrorCode; 11] = [
     ErrorCode::NotReplicated,
     ErrorCode::Protocol,
     ErrorCode::Stopping,
+    ErrorCode::LimitReached,
 ];
 
 const ENDS: [Ended; 6] = [
