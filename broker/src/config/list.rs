@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::ConfigError;
-use super::units::{Durability, List, LogFormat, SettingValue, Size, Span};
+use super::units::{Durability, List, LogFormat, RedisUrl, SettingValue, Size, Span};
 use crate::access::PeerToken;
 
 /// One setting: what flags, variables and documents have to know of it.
@@ -148,7 +148,7 @@ settings! {
     /// The cluster's name
     cluster: String,
     /// Redis servers, or Sentinels, separated by commas; without any the store is embedded
-    redis: List<String>,
+    redis: List<RedisUrl>,
     /// PEM file of the authorities that sign the certificates of Redis; without it the system's
     redis_tls_ca: PathBuf,
     /// PEM file of the certificate to show to Redis, and its chain
@@ -262,7 +262,7 @@ impl PartialConfig {
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        toml::from_str(&text).map_err(|e| ConfigError::File { path: path.to_owned(), message: e.to_string() })
+        toml::from_str(&text).map_err(|e| ConfigError::of_file(path, &text, &e))
     }
 
     /// Reads `MTIMER_*` variables, usually from [`std::env::vars`]; others are not looked at.

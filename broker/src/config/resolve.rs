@@ -1,13 +1,14 @@
 //! What the settings mean: options of the broker, and where the timers live.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mtimer_access::Limits;
 use mtimer_core::EngineOptions;
-use mtimer_store_redis::{DEFAULT_LOG_BYTES, TlsFiles};
+use mtimer_store_redis::{DEFAULT_LOG_BYTES, TlsFiles, without_password};
 use mtimer_types::{Destination, RetryTiers};
 
 use super::error::ConfigError;
@@ -72,8 +73,8 @@ pub enum StoreConfig {
     Redis(RedisConfig),
 }
 
-/// A store in Redis or Redis Cluster.
-#[derive(Clone, Debug, PartialEq)]
+/// A store in Redis or Redis Cluster. Its `Debug` shows no passwords.
+#[derive(Clone, PartialEq)]
 pub struct RedisConfig {
     /// One server or several.
     pub urls: Vec<String>,
@@ -86,6 +87,19 @@ pub struct RedisConfig {
     /// Partitions, if the cluster is new; otherwise it must have as many. `None`: as it has, or the
     /// store's default.
     pub partitions: Option<u16>,
+}
+
+impl fmt::Debug for RedisConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { urls, tls, replication, write_log_bytes, partitions } = self;
+        f.debug_struct("RedisConfig")
+            .field("urls", &urls.iter().map(|url| without_password(url)).collect::<Vec<_>>())
+            .field("tls", tls)
+            .field("replication", replication)
+            .field("write_log_bytes", write_log_bytes)
+            .field("partitions", partitions)
+            .finish()
+    }
 }
 
 impl PartialConfig {
@@ -222,7 +236,7 @@ impl PartialConfig {
 
     fn store(&self) -> Result<StoreConfig, ConfigError> {
         let partitions = self.partitions;
-        let urls = self.redis.as_ref().map(|l| l.0.clone()).unwrap_or_default();
+        let urls = self.redis.iter().flat_map(|list| &list.0).map(|url| url.0.clone()).collect::<Vec<_>>();
         let tls = self.redis_tls(&urls)?;
         let write_log_bytes = self.redis_write_log(&urls)?;
         let wrong =

@@ -9,7 +9,7 @@ use mtimer_types::{Destination, RetryTiers};
 use super::error::ConfigError;
 use super::list::{DestinationConfig, GroupLimitConfig, PartialConfig};
 use super::resolve::{Config, RedisConfig, StoreConfig};
-use super::units::{Durability, List, Size, Span};
+use super::units::{Durability, List, RedisUrl, Size, Span};
 use crate::access::PeerToken;
 use crate::options::HttpListen;
 
@@ -126,7 +126,7 @@ impl StoreConfig {
             },
             Self::Redis(RedisConfig { urls, tls, replication, write_log_bytes, partitions }) => {
                 PartialConfig {
-                    redis: Some(List(urls.iter().map(|url| without_password(url)).collect())),
+                    redis: Some(List(urls.iter().map(|url| RedisUrl(without_password(url))).collect())),
                     redis_tls_ca: tls.authorities.clone(),
                     redis_tls_cert: tls.certificate.clone(),
                     redis_tls_key: tls.key.clone(),

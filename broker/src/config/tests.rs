@@ -240,5 +240,16 @@ fn limits_of_groups_are_read_from_the_file() {
 #[test]
 fn passwords_are_not_shown() {
     let shown = resolved("redis = [\"redis://u:s3cret@h:1\", \"redis://u:s3\"]\n").settings().redis;
-    assert_eq!(shown, Some(List(vec!["redis://u:***@h:1".to_owned(), "***".to_owned()])));
+    let expected = ["redis://u:***@h:1", "***"].map(|url| RedisUrl(url.to_owned()));
+    assert_eq!(shown, Some(List(expected.into())));
+    let partial = flags(&[("redis", "redis://u:s3cret@h:1")]);
+    let resolved = partial.clone().resolve().unwrap();
+    assert!(!format!("{partial:?} {resolved:?}").contains("s3cret"));
+    // Mistakes that would have the library show the line, or the value.
+    for text in ["redis = \"redis://u:s3cret@h:1\"\n", "cluster = \"a\"\nredis = [\"redis://u:s3cret@h:1\"\n"]
+    {
+        let error = PartialConfig::from_file(file(text).path()).unwrap_err();
+        let shown = format!("{error} {error:?}");
+        assert!(shown.contains("is not valid: line ") && !shown.contains("s3cret"), "{shown}");
+    }
 }

@@ -63,11 +63,11 @@ impl Broker {
     }
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-async fn connect(address: &str, authority: &Authority, identity: Option<&Issued>) -> Stream {
+pub(crate) async fn connect(address: &str, authority: &Authority, identity: Option<&Issued>) -> Stream {
     let file = |path: &PathBuf| Pem::File(path.clone());
     let identity =
         identity.map(|issued| Identity { certificate: file(&issued.certificate), key: file(&issued.key) });
