@@ -100,6 +100,7 @@ async fn begin(
     let coordination = store.coordination();
     let identity = Arc::new(Identity::random());
     if coordination.is_some() {
+        options.check_shared()?;
         // Before it listens: whoever answers now is not this process.
         let (address, cluster) = (options.address(local)?, options.cluster.clone());
         let own = access.peer_credentials();

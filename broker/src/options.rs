@@ -236,6 +236,19 @@ impl BrokerOptions {
         Ok(())
     }
 
+    /// Checks what has to be there if the store is one that brokers share.
+    pub(crate) fn check_shared(&self) -> Result<(), InvalidOptions> {
+        match &self.access.tls {
+            Some(tls) if tls.ca.is_none() => Err(InvalidOptions {
+                option: "tls-ca",
+                value: "not set, and this broker has a certificate and a store that brokers share".to_owned(),
+                allowed: "the file of the authorities that sign the other brokers' certificates".to_owned(),
+                fix: "set it: without it this broker connects to the others without TLS, which they refuse",
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// Where clients and other brokers reach a broker that listens on `local`.
     pub(crate) fn address(&self, local: SocketAddr) -> Result<String, InvalidOptions> {
         match &self.membership.advertise {

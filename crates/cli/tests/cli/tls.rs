@@ -188,6 +188,26 @@ fn certificates_are_renewed_under_load_without_a_failed_call() {
 }
 
 #[test]
+fn a_client_that_ends_says_so() {
+    let authority = Authority::new();
+    let issued = authority.issue("broker");
+    let broker = Broker::start(authority.dir(), &flags(&issued, &["--log-level", "debug"]));
+    let ca = authority.certificate();
+    broker.run(Some(&ca), &SCHEDULE).ok();
+    let ping = ["ping", "--broker", &broker.addr, "--tls-ca", text(&ca)];
+    run(&ping).ok();
+    let ends = || {
+        let log = broker.log();
+        let ends: Vec<String> =
+            log.lines().filter(|line| line.contains("session closed")).map(str::to_owned).collect();
+        (ends.len() == 2).then_some(ends)
+    };
+    for end in wait_for("both sessions have ended", ends) {
+        assert!(end.contains("closed by the client"), "{end}");
+    }
+}
+
+#[test]
 fn a_connection_that_says_nothing_holds_nobody_up() {
     let authority = Authority::new();
     let issued = authority.issue("broker");
