@@ -179,6 +179,7 @@ fn assemble(
         receiving: context.receiving.clone(),
         outboxes: context.outboxes.clone(),
         destinations: options.metrics_destinations,
+        access: access.clone(),
         started: SystemTime::now(),
     };
     let http = web.addr();

@@ -30,6 +30,8 @@ pub(super) struct Scrape {
     pub(super) inbox: (u64, u64),
     pub(super) receiving: (u64, u64),
     pub(super) outboxes: (u64, u64),
+    /// Whether tokens and certificates could not be read again.
+    pub(super) stale: [(&'static str, bool); 3],
     pub(super) process: Process,
 }
 
@@ -234,6 +236,7 @@ impl Scrape {
             ("group_pending", C::LimitGroupPending),
             ("group_payload", C::LimitGroupPayload),
         ];
+        out.by(&m::CREDENTIALS_STALE, "what", self.stale.map(|(what, stale)| (what, u64::from(stale))))?;
         out.by(&m::LIMIT_REFUSALS, "reason", by(&limits))?;
         let clock = [
             ("step", C::ClockSteps),
