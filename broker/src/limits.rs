@@ -76,6 +76,13 @@ impl Usage {
         self.connections == 0 && self.added == 0 && self.bucket.as_ref().is_none_or(forgettable)
     }
 
+    /// Takes in the count of this number, if it has not yet.
+    fn refresh(&mut self, number: u64, pending: impl FnOnce() -> u64) {
+        if self.counted != number {
+            (self.pending, self.counted, self.added) = (pending(), number, 0);
+        }
+    }
+
     /// Says which limit one more schedule would be over.
     fn check(&mut self, limits: &Limits, now_ms: u64) -> Result<(), Limit> {
         if limits.pending.is_some_and(|most| self.pending.saturating_add(self.added) >= most) {
@@ -165,7 +172,7 @@ impl Limiter {
     /// already. `who`: whose request it is; `None` without tokens.
     pub(crate) fn screen(
         &self,
-        now: Now,
+        now: impl FnOnce() -> Now,
         who: Option<&Principal>,
         request: &Request,
         denied: Vec<DeniedOp>,
@@ -174,10 +181,12 @@ impl Limiter {
         if who.is_none() && self.of_groups.is_empty() {
             return denied;
         }
-        if who.is_some_and(|who| who.limits().pending.is_some()) {
-            self.wants_pending.store(true, Ordering::Relaxed);
+        if let Some(who) = who {
+            self.note_wish(&who.limits());
         }
+        let now = now();
         let mut state = self.state();
+        state.sweep(now.mono_ms);
         let mut all = Vec::with_capacity(denied.len());
         let mut denied = denied.into_iter().peekable();
         for (at, op) in request.ops.iter().enumerate() {
@@ -203,68 +212,77 @@ impl Limiter {
     ) -> Result<(), OverLimit> {
         let group = timer.dest.group();
         let of_group = self.of_group(group);
+        let of_token = who.map(Principal::limits);
+        let over = |is_token: bool, limit, limits: &Limits, found| {
+            let whose = match who {
+                Some(who) if is_token => Whose::Token(who.shared_id()),
+                _ => Whose::Group(group.into()),
+            };
+            Err(OverLimit { whose, limit, limits: *limits, found })
+        };
         let bytes = timer.payload.len();
-        let token = who.map(|who| (Whose::Token(who.shared_id()), who.limits()));
-        let group = of_group.map(|limits| (Whose::Group(group.into()), limits));
-        for (whose, limits) in token.iter().chain(&group) {
-            if limits.payload.is_some_and(|most| bytes > most as usize) {
-                return Err(OverLimit::new(whose, Limit::Payload, limits, bytes as u64));
+        for (is_token, limits) in [(true, &of_token), (false, &of_group)] {
+            if let Some(limits) = limits
+                && limits.payload.is_some_and(|most| bytes > most as usize)
+            {
+                return over(is_token, Limit::Payload, limits, bytes as u64);
             }
         }
-        state.sweep(now.mono_ms);
         let State { tokens, groups, pending, .. } = state;
-        let mut token_usage = who.map(|who| {
+        let mut token = who.map(|who| {
             let usage = tokens.entry(who.shared_id()).or_insert(Usage::new());
-            if usage.counted != pending.number {
-                (usage.pending, usage.counted, usage.added) = (pending.of_token(who), pending.number, 0);
-            }
+            usage.refresh(pending.number, || pending.of_token(who));
             usage
         });
-        let mut group_usage = of_group.map(|_| {
-            let name = timer.dest.group();
+        let mut group = of_group.map(|_| {
             // Beyond the bound, groups without limits of their own share one count.
-            let is_new = !groups.contains_key(name) && !self.of_groups.contains_key(name);
-            let name = if is_new && groups.len() >= MAX_LIMITED { EVERY_GROUP } else { name };
+            let is_new = !groups.contains_key(group) && !self.of_groups.contains_key(group);
+            let name = if is_new && groups.len() >= MAX_LIMITED { EVERY_GROUP } else { group };
             let usage = groups.entry(name.into()).or_insert(Usage::new());
-            if usage.counted != pending.number {
-                (usage.pending, usage.counted, usage.added) = (pending.of_group(name), pending.number, 0);
-            }
+            usage.refresh(pending.number, || pending.of_group(name));
             usage
         });
-        for (named, usage) in [(&token, &mut token_usage), (&group, &mut group_usage)] {
-            if let (Some((whose, limits)), Some(usage)) = (named, usage)
+        for (is_token, limits, usage) in [(true, &of_token, &mut token), (false, &of_group, &mut group)] {
+            if let (Some(limits), Some(usage)) = (limits, usage)
                 && let Err(limit) = usage.check(limits, now.mono_ms)
             {
-                return Err(OverLimit::new(whose, limit, limits, usage.pending + usage.added));
+                return over(is_token, limit, limits, usage.pending.saturating_add(usage.added));
             }
         }
         let is_soon = timer.due <= now.time + self.preload_ms;
-        for usage in [token_usage, group_usage].into_iter().flatten() {
-            usage.admit(is_soon);
-        }
+        token.into_iter().chain(group).for_each(|usage| usage.admit(is_soon));
         Ok(())
     }
 
     /// Lets a connection of a token in, or says why not.
     pub(crate) fn connect(self: &Arc<Self>, who: &Principal) -> Result<Connection, String> {
         let limits = who.limits();
+        self.note_wish(&limits);
         let mut state = self.state();
         let usage = state.tokens.entry(who.shared_id()).or_insert(Usage::new());
         if let Some(most) = limits.connections
             && usage.connections >= most
         {
             let (whose, connections) = (Whose::Token(who.shared_id()), u64::from(usage.connections));
-            let over = OverLimit::new(&whose, Limit::Connections, &limits, connections);
-            self.count(&mut state, whose, Limit::Connections);
-            return Err(over.to_string());
+            let over = OverLimit { whose, limit: Limit::Connections, limits, found: connections };
+            let why = over.to_string();
+            self.count(&mut state, over.whose, over.limit);
+            return Err(why);
         }
         usage.connections += 1;
         Ok(Connection { limiter: self.clone(), token: who.shared_id() })
     }
 
-    /// Says whether pending timers are to be counted now.
-    pub(crate) fn wants_pending(&self, now_ms: u64) -> bool {
-        self.wants_pending.load(Ordering::Relaxed) && self.count_at.load(Ordering::Relaxed) <= now_ms
+    fn note_wish(&self, limits: &Limits) {
+        if limits.pending.is_some() {
+            self.wants_pending.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns when pending timers are to be counted again, monotonic ms; `None`: nobody wants it.
+    pub(crate) fn next_count(&self) -> Option<u64> {
+        let is_wanted = self.wants_pending.load(Ordering::Relaxed);
+        is_wanted.then(|| self.count_at.load(Ordering::Relaxed))
     }
 
     /// Takes a count of pending timers that began at `began_ms` and has ended at `now_ms`,
@@ -286,8 +304,9 @@ impl Limiter {
         }
         let mut state = self.state();
         pending.number = state.pending.number + 1;
-        state.pending = pending;
+        let before = std::mem::replace(&mut state.pending, pending);
         drop(state);
+        drop(before);
         let took = now_ms().saturating_sub(began_ms);
         self.count_at.store(began_ms + COUNT_EVERY_MS.max(took * PAUSE_FACTOR), Ordering::Relaxed);
     }
@@ -369,10 +388,6 @@ struct OverLimit {
 }
 
 impl OverLimit {
-    fn new(whose: &Whose, limit: Limit, limits: &Limits, found: u64) -> Self {
-        Self { whose: whose.clone(), limit, limits: *limits, found }
-    }
-
     /// A payload is not smaller the next time.
     fn code(&self) -> ErrorCode {
         if self.limit == Limit::Payload { ErrorCode::Invalid } else { ErrorCode::LimitReached }

@@ -373,7 +373,7 @@ impl Session<'_> {
         let Some((message, denied)) = self.screen_permissions(message, outbox)? else { return Ok(None) };
         let ClientMessage::Request(request) = &message else { return Ok(Some((message, denied))) };
         let (context, who) = (self.context, self.guard.as_ref().map(|guard| guard.principal()));
-        let denied = context.limiter.screen(context.clock.now(), who.as_deref(), request, denied);
+        let denied = context.limiter.screen(|| context.clock.now(), who.as_deref(), request, denied);
         Ok(Some((message, denied)))
     }
 

@@ -183,8 +183,9 @@ impl Shell {
         // than every ms.
         let now = self.clock.now().mono_ms;
         let tick = self.engine.next_tick().map(|ms| self.clock.instant_of_mono(ms.max(now + 1)));
+        let count = self.limiter.next_count().map(|ms| self.clock.instant_of_mono(ms.max(now + 1)));
         let patience = self.phase.until();
-        let first = [tick, patience].into_iter().flatten().min();
+        let first = [tick, count, patience].into_iter().flatten().min();
         tokio::select! {
             // What is rare comes first; of the others, more is taken after every event anyway.
             biased;
@@ -334,7 +335,7 @@ impl Shell {
         let mut effects = std::mem::take(&mut self.effects);
         effects.drain(..).for_each(|effect| self.carry_out(effect));
         self.effects = effects;
-        if self.limiter.wants_pending(now.mono_ms) {
+        if self.limiter.next_count().is_some_and(|ms| ms <= now.mono_ms) {
             let clock = &self.clock;
             self.limiter.note_pending(now.mono_ms, self.engine.pending(), || clock.now().mono_ms);
         }

@@ -10,8 +10,9 @@ use std::time::Duration;
 use mtimer_access::{Entry, Token, Tokens};
 use mtimer_broker::{AccessOptions, Broker, BrokerOptions, HttpListen};
 use mtimer_protocol::{ClientMessage, ErrorCode, Hello, OpReply, Role, ServerMessage};
+use mtimer_store::MemoryStore;
 use mtimer_types::{HandlerOutcome, Timer};
-use support::{Client, PATIENCE, broker, count, hello, options, schedule, timer, wait_count};
+use support::{Client, PATIENCE, broker, broker_on, count, hello, options, schedule, timer, wait_count};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -177,6 +178,26 @@ async fn a_group_without_tokens_is_bounded_by_what_waits_for_it() {
     assert!(line.starts_with("mtimer_limit_refusals_total{"), "{line}");
     let refused = metrics.lines().find(|line| line.contains("reason=\"limit_reached\"")).unwrap();
     assert!(refused.starts_with("mtimer_refusals_total{"), "{refused}");
+}
+
+#[tokio::test]
+async fn what_is_pending_counts_after_a_restart() {
+    let store = MemoryStore::new(2);
+    let limits = || [("group".to_owned(), "pending=20".parse().unwrap())].into_iter().collect();
+    let first = broker_on(&store, BrokerOptions { group_limits: limits(), ..options() }).await;
+    let mut client = Client::welcomed(&first).await;
+    let due: Vec<Timer> = (0..20).map(|_| timer("app", 1, b"")).collect();
+    assert_eq!(scheduled(&mut client, &due).await.0, 20);
+    wait_count(&first, "parked_total", 20).await;
+    first.stop().await.unwrap();
+    let second = broker_on(&store, BrokerOptions { group_limits: limits(), ..options() }).await;
+    let mut client = Client::welcomed(&second).await;
+    let counted = async {
+        while scheduled(&mut client, &later("app", 1)).await.0 == 1 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, counted).await.expect("they are counted");
 }
 
 #[test]

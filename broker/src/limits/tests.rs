@@ -55,7 +55,7 @@ fn limiter(of_groups: &[(&str, &str)]) -> Arc<Limiter> {
 
 /// How many are refused, and why the first is.
 fn refused(limiter: &Limiter, now: Now, who: Option<&Principal>, request: &Request) -> (usize, String) {
-    let denied = limiter.screen(now, who, request, Vec::new());
+    let denied = limiter.screen(|| now, who, request, Vec::new());
     (denied.len(), denied.first().map(|one| one.why.clone()).unwrap_or_default())
 }
 
@@ -110,7 +110,7 @@ fn denied_operations_keep_their_places() {
         schedule("a/x", 1, 12),
     ];
     let one = DeniedOp { at: 1, code: ErrorCode::Unauthorized, why: "no".to_owned() };
-    let denied = limiter.screen(now(0), None, &request(ops), vec![one]);
+    let denied = limiter.screen(|| now(0), None, &request(ops), vec![one]);
     let seen: Vec<_> = denied.iter().map(|one| (one.at, one.code)).collect();
     let (invalid, unauthorized) = (ErrorCode::Invalid, ErrorCode::Unauthorized);
     assert_eq!(seen, [(0, invalid), (1, unauthorized), (4, invalid)]);
@@ -124,9 +124,9 @@ fn denied_operations_keep_their_places() {
 #[test]
 fn pending_timers_are_those_counted_and_those_since() {
     let limiter = limiter(&[("a", "pending=100")]);
-    assert!(limiter.wants_pending(0));
+    assert_eq!(limiter.next_count(), Some(0));
     noted(&limiter, 0, &[("a/x", 60), ("a/y", 30), ("b/x", 500)]);
-    assert!(!limiter.wants_pending(999) && limiter.wants_pending(1_000));
+    assert_eq!(limiter.next_count(), Some(1_000));
     assert_eq!(refused(&limiter, now(1), None, &many("a/x", 50)).0, 0, "due later, so not counted yet");
     let (n, why) = refused(&limiter, now(1), None, &soon("a/x", 15));
     assert_eq!(n, 5);
@@ -144,9 +144,9 @@ fn pending_timers_are_those_counted_and_those_since() {
 fn a_tokens_pending_timers_are_those_of_its_destinations() {
     let limiter = limiter(&[]);
     let who = principal("schedule:a/*,b/x", "pending=100");
-    assert!(!limiter.wants_pending(0), "nobody has such a limit");
-    assert_eq!(refused(&limiter, now(0), Some(&who), &soon("a/x", 1)).0, 0);
-    assert!(limiter.wants_pending(0));
+    assert_eq!(limiter.next_count(), None, "nobody has such a limit");
+    let _connected = limiter.connect(&who).unwrap();
+    assert_eq!(limiter.next_count(), Some(0));
     for (counts, over) in
         [(&[("a/x", 60), ("a/y", 39), ("b/y", 1_000)][..], 0), (&[("a/x", 60), ("a/y", 30), ("b/x", 10)], 1)]
     {
@@ -162,7 +162,7 @@ fn a_tokens_pending_timers_are_those_of_its_destinations() {
 fn a_long_count_makes_the_next_one_wait() {
     let limiter = limiter(&[("a", "pending=100")]);
     limiter.note_pending(1_000, std::iter::empty(), || 1_100);
-    assert!(!limiter.wants_pending(5_999) && limiter.wants_pending(6_000));
+    assert_eq!(limiter.next_count(), Some(6_000));
 }
 
 #[test]
