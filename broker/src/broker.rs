@@ -145,13 +145,11 @@ fn assemble(
     let (gate, inbox) = Gate::new();
     let (control, controls) = mpsc::channel(CONTROLS);
     let stopping = CancellationToken::new();
-    let limiter = Arc::new(Limiter::new(
-        options.group_limits.clone(),
-        options.engine.preload_ms,
-        ground.counters.clone(),
-    ));
+    let own = address.clone();
+    let context = session_context(&options, &ground, &clock, gate, address, peers, stopping.clone());
+    let limiter = context.limiter.clone();
     let seed = if options.engine.seed == 0 { rand::random() } else { options.engine.seed };
-    let engine = EngineOptions { partitions, seed, address: address.clone(), ..options.engine.clone() };
+    let engine = EngineOptions { partitions, seed, address: own, ..options.engine.clone() };
     let shell = Shell::new(Parts {
         engine: Engine::new(engine, clock.now()),
         clock: clock.clone(),
@@ -166,8 +164,6 @@ fn assemble(
         stopping: stopping.clone(),
         membership,
     });
-    let context =
-        session_context(&options, &ground, &clock, limiter.clone(), gate, address, peers, stopping.clone());
     let (ended, end) = watch::channel(None);
     let abort = CancellationToken::new();
     let Ground { store, counters, access, local, .. } = ground;
@@ -214,19 +210,20 @@ fn session_context(
     options: &BrokerOptions,
     ground: &Ground,
     clock: &Arc<Clock>,
-    limiter: Arc<Limiter>,
     gate: Gate,
     address: Option<String>,
     peers: Option<mpsc::Sender<PeerEvent>>,
     stopping: CancellationToken,
 ) -> Arc<SessionContext> {
     let info = ground.store.info();
+    let counters = ground.counters.clone();
+    let limiter = Limiter::new(options.group_limits.clone(), options.engine.preload_ms, counters.clone());
     Arc::new(SessionContext {
         gate,
         clock: clock.clone(),
-        counters: ground.counters.clone(),
+        counters,
         access: ground.access.clone(),
-        limiter,
+        limiter: Arc::new(limiter),
         receiving: Arc::new(ReceiveBudget::new(options.receiving_bytes)),
         receiving_from_brokers: Arc::new(ReceiveBudget::new(limits::MAX_RECEIVING_FROM_BROKERS)),
         outboxes: Arc::new(Outboxes::new(options.outboxes_bytes)),
