@@ -5,7 +5,10 @@ Only python3's own modules, and yaml if it is installed. Run by deploy/check, in
 
 import json
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 try:
@@ -94,7 +97,11 @@ def compose(file="compose/compose.yaml"):
         for other in service.get("depends_on", {}):
             check(file, other in services, f"{name} depends on {other}, which is not there")
         for volume in service.get("volumes", []):
-            check(file, volume.split(":")[0] in whole["volumes"], f"{name}: the volume {volume} is not declared")
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                check(file, Path("compose", source).exists(), f"{name}: there is no {source}")
+            else:
+                check(file, source in whole["volumes"], f"{name}: the volume {volume} is not declared")
         for network, how in service["networks"].items():
             check(file, network in whole["networks"], f"{name}: the network {network} is not declared")
             address = how.get("ipv4_address")
@@ -111,6 +118,67 @@ def compose(file="compose/compose.yaml"):
         for url in service["environment"]["MTIMER_REDIS"].split(","):
             check(file, url.removeprefix("redis://").split(":")[0] in addresses, f"{name}: {url} is nobody's")
         check(file, seconds(service["stop_grace_period"]) >= STOP, f"{name} must have {STOP} s to stop: drain-timeout + 20 s")
+        encrypted_and_authenticated(f"{file}: {name}", service["environment"])
+        number = name.removeprefix("broker-")
+        check(file, f"tls-{number}:/etc/mtimer/tls:ro" in service["volumes"], f"{name} has another broker's certificate")
+        check(file, own == f"172.31.74.2{number}", f"{name}: the certificate is made out to 172.31.74.2{number}")
+        for once in ("tokens", "certificates"):
+            check(file, once in service["depends_on"], f"{name} must start after {once}")
+    scripts = {name: service["command"][0].replace("$$", "$") for name, service in services.items()
+               if service.get("entrypoint", [""])[0] == "/bin/sh"}
+    for name, script in scripts.items():
+        checked = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True)
+        check(file, checked.returncode == 0, f"{name}: {checked.stderr}")
+    for name, volume in (("prometheus", "ca:/etc/mtimer/ca:ro"), ("prometheus", "tokens:/etc/mtimer/tokens:ro")):
+        check(file, volume in services[name]["volumes"], f"{name} lacks {volume}")
+    scraped = yaml.safe_load(text("prometheus/prometheus.yml"))["scrape_configs"][0]
+    check(file, scraped["scheme"] == "https", "the brokers are scraped with TLS")
+    targets = scraped["static_configs"][0]["targets"]
+    expected = [services[name]["networks"]["mtimer"]["ipv4_address"] + ":7480" for name in brokers]
+    check("prometheus/prometheus.yml", targets == expected, f"it scrapes {targets}, brokers serve HTTP at {expected}")
+    made = set(re.findall(r"^make (\S+)", scripts["tokens"], re.M))
+    for used in re.findall(r"/([a-z]+)-token\b", text(file) + text("prometheus/prometheus.yml")):
+        check(file, used in made, f"the service tokens makes no {used}-token")
+    certificates(file, scripts["certificates"], len(brokers))
+
+
+def encrypted_and_authenticated(file, env):
+    """A broker beyond this machine has TLS and tokens, and no way around them."""
+    for name in ("TLS_CERT", "TLS_KEY", "TLS_CA", "TOKENS", "PEER_TOKEN_FILE"):
+        check(file, "MTIMER_" + name in env, f"MTIMER_{name} is missing")
+    check(file, "MTIMER_INSECURE" not in env, "it must do without MTIMER_INSECURE")
+
+
+def certificates(file, script, brokers):
+    """Runs what makes the certificates, in a folder of its own; twice, since it must change nothing then."""
+    if not shutil.which("openssl"):
+        print("not checked: the certificates of compose (openssl is not installed)")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        volumes = ["authority", "ca"] + [f"tls-{n + 1}" for n in range(brokers)]
+        for volume in volumes:
+            Path(folder, volume).mkdir()
+        here = re.sub(r"(?<=[\s\"])/(authority|ca|tls-)", rf"{folder}/\1", script)
+        # Only root can do that.
+        here = re.sub(r"^ *chown .*$|-o 10001 -g 10001", "", here, flags=re.M)
+        of = lambda n: Path(folder, f"tls-{n}", "cert.pem")
+        before = None
+        for _ in range(2):
+            ran = subprocess.run(["/bin/sh", "-eu", "-c", here], text=True, capture_output=True)
+            check(file, ran.returncode == 0, f"certificates: {ran.stderr}")
+            if ran.returncode != 0:
+                return
+            made = [of(n + 1).read_bytes() for n in range(brokers)]
+            check(file, before in (None, made), "certificates: they are made anew at every start")
+            before = made
+        for n in range(1, brokers + 1):
+            for ask in (["verify", "-CAfile", f"{folder}/ca/ca.pem"], ["x509", "-noout", "-checkip", f"172.31.74.2{n}", "-in"],
+                        ["x509", "-noout", "-checkip", "127.0.0.1", "-in"]):
+                said = subprocess.run(["openssl", *ask, str(of(n))], text=True, capture_output=True)
+                good = said.returncode == 0 and "does NOT match" not in said.stdout
+                check(file, good, f"certificates: openssl {ask[0]}: {said.stdout}{said.stderr}")
+            mode = Path(folder, f"tls-{n}", "key.pem").stat().st_mode & 0o777
+            check(file, mode == 0o600, f"certificates: the key of broker {n} has mode {mode:o}")
 
 
 def kubernetes(folder="kubernetes"):
@@ -150,12 +218,26 @@ def kubernetes(folder="kubernetes"):
     secret = env["MTIMER_REDIS"]["valueFrom"]["secretKeyRef"]
     check(file, secret["name"] == of["Secret"]["metadata"]["name"] and secret["key"] in of["Secret"]["stringData"],
           "there is no such secret")
+    encrypted_and_authenticated(file, env)
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    check(file, env["MTIMER_HTTP"]["value"] == f"0.0.0.0:{ports['metrics']}", "the port metrics is not that of MTIMER_HTTP")
+    check(file, env["MTIMER_LISTEN"]["value"] == f"0.0.0.0:{ports['mtimer']}", "the port mtimer is not that of MTIMER_LISTEN")
+    for port in names["spec"]["ports"]:
+        check(folder, port["targetPort"] in ports, f"the Service's port {port['name']} leads to no port of the pods")
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        command = container[probe]["exec"]["command"]
-        check(file, command[:2] == ["mtimer", "ping"], f"{probe} must be mtimer ping: anything else asks the store")
-        check(file, ("--ready" in command) == (probe == "readinessProbe"), f"{probe}: --ready is for the readinessProbe")
-        check(file, seconds(command[command.index("--timeout") + 1]) < container[probe]["timeoutSeconds"],
-              f"{probe} must give up before it is killed")
+        get = container[probe]["httpGet"]
+        path = "/readyz" if probe == "readinessProbe" else "/healthz"
+        wanted = {"path": path, "port": "metrics", "scheme": "HTTPS"}
+        check(file, get == wanted, f"{probe} asks {get}, wanted is {wanted}")
+    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    for name, var in env.items():
+        folder_of = str(Path(var.get("value", "")).parent)
+        check(file, not folder_of.startswith("/etc/") or folder_of in mounted, f"{name}: nothing is mounted there")
+    for volume in pod["volumes"]:
+        check(file, volume["name"] in mounted.values(), f"the volume {volume['name']} is not mounted")
+        secret = volume["secret"]["secretName"]
+        check("README.md", f"create secret generic {secret} " in text("README.md"), f"it does not say how to make {secret}")
+        check(file, volume["secret"]["defaultMode"] == 0o440, f"{secret}: others must not read it")
     variables(file, env)
 
 

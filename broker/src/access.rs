@@ -11,6 +11,7 @@
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -132,6 +133,9 @@ pub(crate) enum NoMetrics {
     NoCertificate,
 }
 
+/// What is read again, by name: tokens, certificates, this broker's own token.
+const CREDENTIALS: [&str; 3] = ["tokens", "certificates", "peer_token"];
+
 /// What is known of the files, and who is let in.
 pub(crate) struct Access {
     options: AccessOptions,
@@ -141,6 +145,8 @@ pub(crate) struct Access {
     tls: Option<BrokerTls>,
     /// What the files looked like when they were last read.
     seen: Mutex<Vec<Option<Stamp>>>,
+    /// Which of them could not be read again, in the order of [`CREDENTIALS`].
+    stale: [AtomicBool; CREDENTIALS.len()],
     asked: Notify,
 }
 
@@ -169,7 +175,8 @@ impl Access {
         let peer_token = RwLock::new(read_peer_token(&options.peer_token)?);
         let tokens = tokens.map(|tokens| watch::Sender::new(Arc::new(tokens)));
         let tls = options.tls.clone().map(BrokerTls::open).transpose()?;
-        Ok(Self { options, tokens, peer_token, tls, seen, asked: Notify::new() })
+        let stale = Default::default();
+        Ok(Self { options, tokens, peer_token, tls, seen, stale, asked: Notify::new() })
     }
 
     /// Lets everybody in.
@@ -181,6 +188,7 @@ impl Access {
             peer_token: RwLock::new("".into()),
             tls: None,
             seen: Mutex::default(),
+            stale: Default::default(),
             asked: Notify::new(),
         }
     }
@@ -253,6 +261,11 @@ impl Access {
         }
     }
 
+    /// What is in use although its file, as it is now, could not be read: by name, whether it is so.
+    pub(crate) fn stale(&self) -> [(&'static str, bool); CREDENTIALS.len()] {
+        std::array::from_fn(|n| (CREDENTIALS[n], self.stale[n].load(Ordering::Relaxed)))
+    }
+
     /// Reads what has changed; everything if `asked`.
     fn look(&self, asked: bool) {
         // Taken before reading: a change while it is read is seen the next time.
@@ -264,7 +277,10 @@ impl Access {
             }
             *seen = stamps;
         }
-        match self.options.tokens.as_deref().map(read_tokens).transpose() {
+        let note = |n: usize, failed: bool| self.stale[n].store(failed, Ordering::Relaxed);
+        let tokens = self.options.tokens.as_deref().map(read_tokens).transpose();
+        note(0, tokens.is_err());
+        match tokens {
             Ok(None) => {}
             Ok(Some(tokens)) => {
                 tracing::info!(tokens = tokens.entries().len(), "the tokens were read again");
@@ -276,14 +292,18 @@ impl Access {
                 tracing::warn!(%error, "the tokens were not read again, those read last stay valid")
             }
         }
-        match self.tls.as_ref().map(BrokerTls::reload).transpose() {
+        let tls = self.tls.as_ref().map(BrokerTls::reload).transpose();
+        note(1, tls.is_err());
+        match tls {
             Ok(None) => {}
             Ok(Some(())) => tracing::info!("the certificates were read again"),
             Err(error) => {
                 tracing::warn!(%error, "the certificates were not read again, those read last stay in use")
             }
         }
-        match read_peer_token(&self.options.peer_token) {
+        let peer_token = read_peer_token(&self.options.peer_token);
+        note(2, peer_token.is_err());
+        match peer_token {
             Ok(token) => *self.peer_token.write().unwrap_or_else(PoisonError::into_inner) = token,
             Err(error) => {
                 tracing::warn!(%error, "this broker's own token was not read again, the last one stays")

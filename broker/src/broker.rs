@@ -28,6 +28,7 @@ use crate::frames::ReceiveBudget;
 use crate::http::Web;
 use crate::inbox::Gate;
 use crate::lanes::Lanes;
+use crate::limits::Limiter;
 use crate::listener::{bind, listen};
 use crate::metrics::Source;
 use crate::options::BrokerOptions;
@@ -100,6 +101,7 @@ async fn begin(
     let coordination = store.coordination();
     let identity = Arc::new(Identity::random());
     if coordination.is_some() {
+        options.check_shared()?;
         // Before it listens: whoever answers now is not this process.
         let (address, cluster) = (options.address(local)?, options.cluster.clone());
         let own = access.peer_credentials();
@@ -146,10 +148,12 @@ fn assemble(
     let (gate, inbox) = Gate::new();
     let (control, controls) = mpsc::channel(CONTROLS);
     let stopping = CancellationToken::new();
+    let own = address.clone();
+    let context = session_context(&options, &resources, &clock, gate, address, peers, stopping.clone());
+    let limiter = context.limiter.clone();
     let seed = if options.engine.seed == 0 { rand::random() } else { options.engine.seed };
     let traces = options.traces.is_some();
-    let engine =
-        EngineOptions { partitions, seed, address: address.clone(), traces, ..options.engine.clone() };
+    let engine = EngineOptions { partitions, seed, address: own, traces, ..options.engine.clone() };
     let shell = Shell::new(Parts {
         engine: Engine::new(engine, clock.now()),
         clock: clock.clone(),
@@ -157,6 +161,7 @@ fn assemble(
         lanes: Lanes::new(acquirer),
         store: resources.store.clone(),
         counters: resources.counters.clone(),
+        limiter: limiter.clone(),
         inbox,
         control: controls,
         drain_timeout: options.drain_timeout,
@@ -164,7 +169,6 @@ fn assemble(
         membership,
         traces: options.traces.clone().map(Traces::new),
     });
-    let context = session_context(&options, &resources, &clock, gate, address, peers, stopping.clone());
     let (ended, end) = watch::channel(None);
     let abort = CancellationToken::new();
     let Resources { store, counters, access, local, .. } = resources;
@@ -176,6 +180,7 @@ fn assemble(
         receiving: context.receiving.clone(),
         outboxes: context.outboxes.clone(),
         destinations: options.metrics_destinations,
+        access: access.clone(),
         started: SystemTime::now(),
     };
     let http = web.addr();
@@ -185,7 +190,7 @@ fn assemble(
     let running = async move {
         let (mut all, sources) = web.into_parts();
         all.spawn("engine", shell.run());
-        all.spawn("reports", reports::run(control));
+        all.spawn("reports", reports::run(control, limiter));
         let watch = access.watch(stopping.clone());
         let panicked = |e: JoinError| BrokerError::Panicked { task: "access", what: e.to_string() };
         all.spawn("access", async move { watch.await.map_err(panicked) });
@@ -216,11 +221,14 @@ fn session_context(
     stopping: CancellationToken,
 ) -> Arc<SessionContext> {
     let info = resources.store.info();
+    let counters = resources.counters.clone();
+    let limiter = Limiter::new(options.group_limits.clone(), options.engine.preload_ms, counters.clone());
     Arc::new(SessionContext {
         gate,
         clock: clock.clone(),
-        counters: resources.counters.clone(),
+        counters,
         access: resources.access.clone(),
+        limiter: Arc::new(limiter),
         receiving: Arc::new(ReceiveBudget::new(options.receiving_bytes)),
         receiving_from_brokers: Arc::new(ReceiveBudget::new(limits::MAX_RECEIVING_FROM_BROKERS)),
         outboxes: Arc::new(Outboxes::new(options.outboxes_bytes)),

@@ -14,9 +14,9 @@ mod shown;
 mod units;
 
 pub use error::ConfigError;
-pub use list::{DestinationConfig, PartialConfig, SETTINGS, Setting};
+pub use list::{DestinationConfig, GroupLimitConfig, PartialConfig, SETTINGS, Setting};
 pub use resolve::{Config, RedisConfig, Replication, StoreConfig};
-pub use units::{Durability, InvalidValue, List, LogFormat, SettingValue, Size, Span};
+pub use units::{Durability, InvalidValue, List, LogFormat, RedisUrl, SettingValue, Size, Span};
 
 #[cfg(test)]
 mod tests;

@@ -51,6 +51,20 @@ pub(crate) enum ShellCounter {
     SessionsRevoked,
     /// Operations, queries, registrations and messages of outcomes that a token does not allow.
     AccessDenied,
+    /// Schedules refused because a token's limit of schedules per second was reached.
+    LimitTokenSchedules,
+    /// The same of its limit of pending timers.
+    LimitTokenPending,
+    /// The same of its limit of payload bytes.
+    LimitTokenPayload,
+    /// Connections refused because a token's limit was reached.
+    LimitTokenConnections,
+    /// Schedules refused because a group's limit of schedules per second was reached.
+    LimitGroupSchedules,
+    /// The same of its limit of pending timers.
+    LimitGroupPending,
+    /// The same of its limit of payload bytes.
+    LimitGroupPayload,
     /// Messages that fit no frame and went out in parts.
     MessagesSplit,
     /// Messages that fit no frame and went out as an error.
@@ -98,6 +112,13 @@ const ALL: &[(ShellCounter, &str)] = &[
     (C::OutboxOverflows, "outbox_overflows_total"),
     (C::SessionsRevoked, "sessions_revoked_total"),
     (C::AccessDenied, "access_denied_total"),
+    (C::LimitTokenSchedules, "limit_token_schedules_total"),
+    (C::LimitTokenPending, "limit_token_pending_total"),
+    (C::LimitTokenPayload, "limit_token_payload_total"),
+    (C::LimitTokenConnections, "limit_token_connections_total"),
+    (C::LimitGroupSchedules, "limit_group_schedules_total"),
+    (C::LimitGroupPending, "limit_group_pending_total"),
+    (C::LimitGroupPayload, "limit_group_payload_total"),
     (C::MessagesSplit, "messages_split_total"),
     (C::MessagesTooLarge, "messages_too_large_total"),
     (C::Alarms, "alarms_total"),
@@ -112,7 +133,7 @@ const ALL: &[(ShellCounter, &str)] = &[
 ];
 
 /// The shell's counters, shared by its tasks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counters {
     shell: [AtomicU64; ALL.len()],
     /// The cluster node's, as last noted; none without a cluster.
@@ -120,6 +141,17 @@ pub(crate) struct Counters {
     /// Owned partitions whose store did not answer when the cluster's task last looked.
     unreachable: AtomicUsize,
     handovers: Mutex<Handovers>,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            shell: std::array::from_fn(|_| AtomicU64::new(0)),
+            node: Mutex::default(),
+            unreachable: AtomicUsize::new(0),
+            handovers: Mutex::default(),
+        }
+    }
 }
 
 /// What is noted of the cluster node.

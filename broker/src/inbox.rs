@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use mtimer_core::{SessionEvent, SessionId};
+use mtimer_core::{DeniedOp, SessionEvent, SessionId};
 use mtimer_protocol::{ClientMessage, PeerRequest, Query, RequestOp, Role, Settlement};
 use mtimer_types::Timer;
 use mtimer_types::limits::{MAX_BATCH, MAX_CREDIT, MAX_INGRESS, MAX_SESSION_INFLIGHT, MAX_SESSION_INGRESS};
@@ -160,7 +160,7 @@ fn decoded(event: &SessionEvent) -> usize {
         SessionEvent::Request(request) => request.ops.len() * OP_BYTES,
         SessionEvent::Screened { request, denied } => {
             let texts: usize =
-                denied.iter().map(|(_, why)| why.capacity() + size_of::<(usize, String)>()).sum();
+                denied.iter().map(|denied| denied.why.capacity() + size_of::<DeniedOp>()).sum();
             request.ops.len() * OP_BYTES + texts
         }
         SessionEvent::Settle(settlements) => settlements.len() * size_of::<Settlement>(),

@@ -1,9 +1,11 @@
 //! What can be set of a broker, and the ranges that are allowed.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mtimer_access::Limits;
 use mtimer_core::EngineOptions;
 use mtimer_core::cluster::is_address;
 use mtimer_types::limits;
@@ -27,6 +29,8 @@ pub struct BrokerOptions {
     pub engine: EngineOptions,
     /// Who may open a session, and what it may do there.
     pub access: AccessOptions,
+    /// Limits of groups at this broker, by name; `*` stands for every group that has none of its own.
+    pub group_limits: BTreeMap<String, Limits>,
     /// The host's clock.
     pub host_clock: Arc<dyn HostClock>,
     /// Something is sent to every session at least this often.
@@ -112,6 +116,7 @@ impl Default for BrokerOptions {
             cluster: "mtimer".to_owned(),
             engine: EngineOptions::default(),
             access: AccessOptions::default(),
+            group_limits: BTreeMap::new(),
             host_clock: Arc::new(SystemClock),
             heartbeat: Duration::from_millis(limits::HEARTBEAT_MS),
             heartbeat_timeout: Duration::from_millis(limits::HEARTBEAT_TIMEOUT_MS),
@@ -196,6 +201,7 @@ impl BrokerOptions {
             MAX_METRICS_DESTINATIONS,
             "each costs six time series",
         )?;
+        check_group_limits(&self.group_limits)?;
         check_membership(&self.membership)?;
         check_engine(&self.engine)
     }
@@ -232,6 +238,19 @@ impl BrokerOptions {
             });
         }
         Ok(())
+    }
+
+    /// Checks what has to be there if the store is one that brokers share.
+    pub(crate) fn check_shared(&self) -> Result<(), InvalidOptions> {
+        match &self.access.tls {
+            Some(tls) if tls.ca.is_none() => Err(InvalidOptions {
+                option: "tls-ca",
+                value: "not set, and this broker has a certificate and a store that brokers share".to_owned(),
+                allowed: "the file of the authorities that sign the other brokers' certificates".to_owned(),
+                fix: "set it: without it this broker connects to the others without TLS, which they refuse",
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Where clients and other brokers reach a broker that listens on `local`.
@@ -271,6 +290,31 @@ fn check_membership(m: &ClusterOptions) -> Result<(), InvalidOptions> {
     let (least, most) = (Duration::from_millis(50), m.peer_timeout / 3);
     within("peer-heartbeat", m.peer_heartbeat, least, most, "give at most a third of peer-timeout")?;
     within("handover-timeout", m.handover_timeout, least, LEASE.1, "2s is usual")
+}
+
+fn check_group_limits(all: &BTreeMap<String, Limits>) -> Result<(), InvalidOptions> {
+    let wrong = |value, allowed: &str, fix| {
+        Err(InvalidOptions { option: "group-limit", value, allowed: allowed.to_owned(), fix })
+    };
+    if all.len() > limits::MAX_LIMITED {
+        return wrong(
+            format!("given for {} groups", all.len()),
+            &format!("{} groups", limits::MAX_LIMITED),
+            "give groups with the same limits one, for *",
+        );
+    }
+    for (group, limits) in all {
+        if let Err(error) = limits.validate() {
+            let value = format!("not right for {group}");
+            return wrong(value, &error.to_string(), "correct the number, or leave the limit out");
+        }
+        if limits.connections.is_some() {
+            let value = format!("connections for {group}");
+            let fix = "limit the connections of a token: a connection belongs to no group";
+            return wrong(value, "schedules, burst, pending and payload", fix);
+        }
+    }
+    Ok(())
 }
 
 fn check_cluster(name: &str) -> Result<(), InvalidOptions> {

@@ -2,12 +2,14 @@
 //! is well.
 //!
 //! Purpose: a destination that nobody serves, or that falls behind; dead letters, deliveries
-//! without an outcome in time, and refused operations, summed up.
+//! without an outcome in time, refused operations, and limits that were reached, summed up.
 //! Invariant: the number of lines does not depend on the number of timers, and of destinations
 //! there are [`MOST_LINES`] at most.
 //! Not in here: what the figures are ([`mtimer_core::figures`]); metrics.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_core::figures::{Backlog, DEAD_REASONS, Figures, REFUSALS, RedeliveryCause, Tallies};
@@ -16,6 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, interval_at};
 
 use crate::error::BrokerError;
+use crate::limits::Limiter;
 use crate::shell::Control;
 
 /// How often the figures are looked at.
@@ -27,7 +30,7 @@ const MOST_LINES: usize = 20;
 /// A destination is behind if a timer waits for longer.
 const BEHIND_MS: u64 = 10_000;
 /// Refusals that mean that something is wrong. The others are answers: a key is taken, another
-/// broker has the partition.
+/// broker has the partition. Limits that were reached have a line of their own.
 const WRONG: [&str; 8] = [
     "invalid",
     "unauthorized",
@@ -52,6 +55,8 @@ enum Report {
     TimedOut(u64),
     /// Operations that were refused, by reason.
     Refused(Vec<(&'static str, u64)>),
+    /// What was refused because of a limit, by limit and whose it is.
+    Limited(Vec<(String, u64)>),
 }
 
 /// How a destination fares.
@@ -147,7 +152,7 @@ fn grown<const N: usize>(
 }
 
 /// Names and numbers as one text.
-fn listed(counts: &[(&'static str, u64)]) -> String {
+fn listed(counts: &[(impl fmt::Display, u64)]) -> String {
     counts.iter().map(|(name, n)| format!("{name} {n}")).collect::<Vec<_>>().join(", ")
 }
 
@@ -189,12 +194,17 @@ impl Report {
             Self::Refused(reasons) => {
                 tracing::warn!(within_s, reasons = listed(reasons), "operations of clients were refused");
             }
+            Self::Limited(limits) => tracing::warn!(
+                within_s,
+                limits = listed(limits),
+                "schedules or connections were refused because a limit was reached"
+            ),
         }
     }
 }
 
 /// Looks at the figures and logs, until the engine's task has ended.
-pub(crate) async fn run(control: mpsc::Sender<Control>) -> Result<(), BrokerError> {
+pub(crate) async fn run(control: mpsc::Sender<Control>, limiter: Arc<Limiter>) -> Result<(), BrokerError> {
     let mut reporter = Reporter::default();
     let mut looks = interval_at(Instant::now() + EVERY, EVERY);
     loop {
@@ -208,6 +218,10 @@ pub(crate) async fn run(control: mpsc::Sender<Control>) -> Result<(), BrokerErro
         }
         let Ok(observed) = observed.await else { return Ok(()) };
         reporter.look(observed.now, &observed.engine).iter().for_each(Report::log);
+        let limited = limiter.take_refused();
+        if !limited.is_empty() {
+            Report::Limited(limited).log();
+        }
     }
 }
 
@@ -309,7 +323,7 @@ mod tests {
     async fn it_looks_every_ten_seconds_and_ends_with_the_engine() {
         let (control, mut asked) = mpsc::channel(1);
         let began = Instant::now();
-        let task = tokio::spawn(run(control));
+        let task = tokio::spawn(run(control, Arc::new(Limiter::new(BTreeMap::new(), 0, Arc::default()))));
         for n in 1..=2 {
             let Some(Control::Observe(DESTINATIONS, to)) = asked.recv().await else { panic!("no look") };
             assert_eq!(began.elapsed(), EVERY * n);

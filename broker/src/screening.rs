@@ -4,10 +4,11 @@
 //! Not in here: what a message needs ([`mtimer_access::needs`]), sockets.
 
 use mtimer_access::{Principal, denied_ops, needs};
+use mtimer_core::DeniedOp;
 use mtimer_protocol::{ClientMessage, ErrorCode, QueryAnswer, ServerMessage, SettleRefusal};
 
-/// A message, and the operations of it that are refused: their places, ascending, and why.
-pub(crate) type Allowed = (ClientMessage, Vec<(usize, String)>);
+/// A message, and the operations of it that are refused, in the order of their places.
+pub(crate) type Allowed = (ClientMessage, Vec<DeniedOp>);
 
 /// The result of looking at one message.
 #[derive(Debug, PartialEq)]
@@ -23,7 +24,9 @@ pub(crate) enum Screened {
 /// Checks whether a message is allowed.
 pub(crate) fn screen_message(who: &Principal, message: ClientMessage) -> Screened {
     if let ClientMessage::Request(request) = &message {
-        let denied = denied_ops(who, request);
+        let code = ErrorCode::Unauthorized;
+        let denied = denied_ops(who, request).into_iter().map(|(at, why)| DeniedOp { at, code, why });
+        let denied = denied.collect();
         return Screened::Allowed((message, denied));
     }
     let Err(denied) = needs::of_message(&message).check(who) else {

@@ -28,6 +28,7 @@ use crate::counters::{Counters, ShellCounter};
 use crate::frames::{FrameReader, ReceiveBudget};
 use crate::handshake::{ReadError, Refusal, read_hello, read_message};
 use crate::inbox::{EngineGone, ForCluster, Gate, Ingress, OutOfPlace, Sorted, Ticket, What, sort};
+use crate::limits::{Connection, Limiter};
 use crate::outbox::Outboxes;
 use crate::outbox::{Outbox, Overflow};
 use crate::screening::{Allowed, Screened, screen_message};
@@ -45,6 +46,7 @@ pub(crate) struct SessionContext {
     pub(crate) clock: Arc<Clock>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) access: Arc<Access>,
+    pub(crate) limiter: Arc<Limiter>,
     /// Memory for frames that are being received, from other brokers and from everybody else.
     pub(crate) receiving: Arc<ReceiveBudget>,
     pub(crate) receiving_from_brokers: Arc<ReceiveBudget>,
@@ -183,6 +185,8 @@ struct Welcomed {
     hello: Hello,
     guard: Option<Arc<Guard>>,
     _place: OwnedSemaphorePermit,
+    /// Its place among the connections of its token.
+    _connection: Option<Connection>,
 }
 
 async fn shake_hands(
@@ -200,6 +204,16 @@ async fn shake_hands(
             return Err(ReadError::Refused(Refusal::new(ShellCounter::SessionsRefused, ErrorCode::Stopping, text)));
         }
     };
+    let connection = match &guard {
+        Some(guard) if hello.role != Role::Broker => {
+            let counted = context.limiter.connect(&guard.principal()).map_err(|why| {
+                let counter = ShellCounter::SessionsRefused;
+                ReadError::Refused(Refusal::new(counter, ErrorCode::LimitReached, why))
+            });
+            Some(counted?)
+        }
+        _ => None,
+    };
     let (places, whose, most) = match hello.role {
         Role::Client => (&context.sessions, "clients", context.max_sessions),
         Role::Broker => (&context.brokers, "other brokers", MAX_BROKERS),
@@ -209,7 +223,7 @@ async fn shake_hands(
         let text = format!("all {most} sessions of this broker for {whose} are taken: try again later");
         ReadError::Refused(Refusal::new(ShellCounter::SessionsRefused, ErrorCode::Overloaded, text))
     })?;
-    Ok(Welcomed { hello, guard, _place: place })
+    Ok(Welcomed { hello, guard, _place: place, _connection: connection })
 }
 
 /// Tells a stranger why it is refused.
@@ -352,9 +366,18 @@ impl Session<'_> {
         }
     }
 
-    /// Checks whether the session's token allows a message. Returns the message and the operations
-    /// of it that are refused, or `None` if it has been answered.
+    /// Checks whether the session's token allows a message, and whether its schedules are within
+    /// the limits. Returns the message and the operations of it that are refused, or `None` if it
+    /// has been answered.
     fn screen(&self, message: ClientMessage, outbox: &Outbox) -> Result<Option<Allowed>, End> {
+        let Some((message, denied)) = self.screen_permissions(message, outbox)? else { return Ok(None) };
+        let ClientMessage::Request(request) = &message else { return Ok(Some((message, denied))) };
+        let (context, who) = (self.context, self.guard.as_ref().map(|guard| guard.principal()));
+        let denied = context.limiter.screen(|| context.clock.now(), who.as_deref(), request, denied);
+        Ok(Some((message, denied)))
+    }
+
+    fn screen_permissions(&self, message: ClientMessage, outbox: &Outbox) -> Result<Option<Allowed>, End> {
         let Some(guard) = &self.guard else { return Ok(Some((message, Vec::new()))) };
         let screened = screen_message(&guard.principal(), message);
         let denied = !matches!(&screened, Screened::Allowed((_, denied)) if denied.is_empty());

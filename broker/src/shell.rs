@@ -30,6 +30,7 @@ use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
 use crate::inbox::{FromSession, What};
 use crate::lanes::{LaneEvent, Lanes};
+use crate::limits::Limiter;
 use crate::observed::Observed;
 use crate::sessions::Sessions;
 use crate::stopping::Phase;
@@ -78,6 +79,7 @@ pub(crate) struct Shell {
     lanes: Lanes,
     store: Arc<dyn Store>,
     counters: Arc<Counters>,
+    limiter: Arc<Limiter>,
     inbox: mpsc::Receiver<FromSession>,
     control: mpsc::Receiver<Control>,
     sessions: Sessions,
@@ -110,6 +112,7 @@ pub(crate) struct Parts {
     pub(crate) lanes: Lanes,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) limiter: Arc<Limiter>,
     pub(crate) inbox: mpsc::Receiver<FromSession>,
     pub(crate) control: mpsc::Receiver<Control>,
     pub(crate) drain_timeout: Duration,
@@ -122,7 +125,7 @@ pub(crate) struct Parts {
 impl Shell {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { engine, clock, wheel, lanes, store, counters, inbox, .. } = parts;
-        let Parts { control, drain_timeout, stopping, membership, traces, .. } = parts;
+        let Parts { control, drain_timeout, stopping, membership, limiter, traces, .. } = parts;
         let announced_offset = clock.offset_us();
         Self {
             engine,
@@ -131,6 +134,7 @@ impl Shell {
             lanes,
             store,
             counters,
+            limiter,
             inbox,
             control,
             sessions: Sessions::default(),
@@ -186,8 +190,9 @@ impl Shell {
         // than every ms.
         let now = self.clock.now().mono_ms;
         let tick = self.engine.next_tick().map(|ms| self.clock.instant_of_mono(ms.max(now + 1)));
+        let count = self.limiter.next_count().map(|ms| self.clock.instant_of_mono(ms.max(now + 1)));
         let patience = self.phase.until();
-        let first = [tick, patience].into_iter().flatten().min();
+        let first = [tick, count, patience].into_iter().flatten().min();
         tokio::select! {
             // What is rare comes first; of the others, more is taken after every event anyway.
             biased;
@@ -345,6 +350,10 @@ impl Shell {
         let mut effects = std::mem::take(&mut self.effects);
         effects.drain(..).for_each(|effect| self.carry_out(effect));
         self.effects = effects;
+        if self.limiter.next_count().is_some_and(|ms| ms <= now.mono_ms) {
+            let clock = &self.clock;
+            self.limiter.note_pending(now.mono_ms, self.engine.pending(), || clock.now().mono_ms);
+        }
         // The partitions are counted over for it: not at every turn.
         if self.load_posted + LOAD_EVERY_MS <= now.mono_ms {
             self.load_posted = now.mono_ms;

@@ -7,7 +7,7 @@ mod support;
 use std::path::Path;
 
 use mtimer_access::{Entry, Token, Tokens};
-use mtimer_broker::{AccessOptions, Broker, BrokerOptions, start};
+use mtimer_broker::{AccessOptions, Broker, BrokerOptions, TlsOptions, start};
 use mtimer_protocol::{
     ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role, ServerMessage,
 };
@@ -28,6 +28,7 @@ fn write(path: &Path, grants: &[&str]) {
         sha256: token(n).hash(),
         expires_ms: if *grant == "expired" { Some(1) } else { None },
         grants: if *grant == "expired" { Vec::new() } else { vec![grant.parse().unwrap()] },
+        limits: Default::default(),
     };
     let tokens = Tokens::new((1..).zip(grants).map(entry).collect()).unwrap();
     let new = path.with_extension("new");
@@ -58,6 +59,26 @@ async fn refused(broker: &Broker, hello: Hello) -> String {
 fn is_denied(reply: &OpReply, verb: &str, on: &str) -> bool {
     let expected = format!("may not {verb} on {on}:");
     matches!(reply, OpReply::Failed { code: ErrorCode::Unauthorized, message } if message.contains(&expected))
+}
+
+#[tokio::test]
+async fn a_broker_of_a_cluster_with_a_certificate_has_to_trust_the_others() {
+    let authority = mtimer_tls::test_support::Authority::new();
+    let issued = authority.issue("broker");
+    let tls = |ca| TlsOptions {
+        certificate: issued.certificate.clone(),
+        key: issued.key.clone(),
+        client_ca: None,
+        ca,
+    };
+    let started = async |ca, store: MemoryStore| {
+        let access = AccessOptions { tls: Some(tls(ca)), ..AccessOptions::default() };
+        start(BrokerOptions { access, ..options() }, std::sync::Arc::new(store)).await.map(drop)
+    };
+    let error = started(None, MemoryStore::new(2).coordinated()).await.unwrap_err().to_string();
+    assert!(error.contains("tls-ca is not set") && error.contains("which they refuse"), "{error}");
+    started(Some(authority.certificate()), MemoryStore::new(2).coordinated()).await.unwrap();
+    started(None, MemoryStore::new(2)).await.unwrap();
 }
 
 #[tokio::test]

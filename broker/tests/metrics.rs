@@ -213,8 +213,13 @@ async fn metrics_follow_what_is_provoked() {
 #[tokio::test]
 async fn ten_thousand_groups_are_no_more_series_than_the_setting_allows() {
     let store = MemoryStore::new(2);
-    let broker = broker_on(&store, BrokerOptions { metrics_destinations: 7, ..with_http() }).await;
+    // Limits count each group, too: that must show in no label.
+    let group_limits =
+        [("*".to_owned(), "schedules=1000,pending=100".parse().unwrap())].into_iter().collect();
+    let options = BrokerOptions { metrics_destinations: 7, group_limits, ..with_http() };
+    let broker = broker_on(&store, options).await;
     let mut client = Client::welcomed(&broker).await;
+    let few = scrape(&broker).await.lines().filter(|line| !line.starts_with('#')).count();
     let groups: Vec<u32> = (0..10_000).collect();
     for some in groups.chunks(500) {
         let ops = some.iter().map(|n| {
@@ -233,6 +238,17 @@ async fn ten_thousand_groups_are_no_more_series_than_the_setting_allows() {
     let series = |name: &str| text.lines().filter(|line| line.starts_with(&format!("{name}{{"))).count();
     for name in documented().keys().filter(|name| name.starts_with("mtimer_destination_")) {
         assert_eq!(series(name), 8, "{name}");
+    }
+    let named = documented().keys().filter(|name| name.starts_with("mtimer_destination_")).count();
+    let all = text.lines().filter(|line| !line.starts_with('#')).count();
+    // Store calls of a kind that there were none of before, and the seven.
+    assert!(all < few + 7 * named + 200 && all < 1_000, "{few} series before, {all} now");
+    let sum = |name: &str| -> f64 {
+        let of_name = text.lines().filter_map(|line| line.strip_prefix(&format!("{name}{{")));
+        of_name.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    };
+    for kind in ["pending", "parked", "overdue"] {
+        assert_eq!(sum(&format!("mtimer_destination_{kind}_timers")), 10_003.0, "{kind}");
     }
     assert_eq!(value(&text, "mtimer_destinations"), 10_001.0);
     let pending = "mtimer_destination_pending_timers{group=";

@@ -35,6 +35,7 @@ async fn one_token_each(path: &Path) -> Broker {
         sha256: token(number(verb)).hash(),
         expires_ms: None,
         grants: vec![format!("{verb}:*").parse().unwrap()],
+        limits: Default::default(),
     };
     let tokens = Tokens::new(Verb::ALL.into_iter().map(entry).collect()).unwrap();
     std::fs::write(path, tokens.to_toml()).unwrap();
@@ -151,6 +152,30 @@ async fn get(broker: &Broker, path: &str, header: &str) -> (u16, String) {
     let mut answer = String::new();
     socket.read_to_string(&mut answer).await.unwrap();
     (answer.split(' ').nth(1).unwrap().parse().unwrap(), answer)
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_read_again_shows_in_metrics() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokens.toml");
+    let broker = one_token_each(&path).await;
+    let reader = format!("Authorization: Bearer {}\r\n", token(number(Verb::Read)).reveal());
+    let wait_stale = async |stale: u8| {
+        broker.reload();
+        let sample = format!("mtimer_credentials_stale{{what=\"tokens\"}} {stale}\n");
+        let shown = async {
+            while !get(&broker, "/metrics", &reader).await.1.contains(&sample) {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(support::PATIENCE, shown).await.unwrap_or_else(|_| panic!("never {sample}"));
+    };
+    let good = std::fs::read_to_string(&path).unwrap();
+    wait_stale(0).await;
+    std::fs::write(&path, "nonsense").unwrap();
+    wait_stale(1).await;
+    std::fs::write(&path, good).unwrap();
+    wait_stale(0).await;
 }
 
 #[tokio::test]

@@ -39,7 +39,7 @@ fn as_it_is_it_changes_nothing() {
 #[test]
 fn every_setting_is_in_it_once() {
     let all = all_set();
-    assert_eq!(all.destination.len(), 1);
+    assert_eq!((all.destination.len(), all.group_limit.len()), (1, 1));
     let known: BTreeSet<String> = SETTINGS.iter().map(Setting::name).collect();
     assert!(known.contains("listen") && known.len() > 20, "{known:?}");
     // Reading has refused what is not known or there twice, so names are compared one way only.
@@ -68,6 +68,7 @@ fn what_it_shows_is_valid_and_the_default() {
     assert_eq!(redis.write_log_bytes, DEFAULT_LOG_BYTES);
     // Those are examples: they have no default, or one that depends on the store.
     let plain = PartialConfig { advertise: None, redis: None, destination: Vec::new(), ..on_redis };
+    let plain = PartialConfig { group_limit: Vec::new(), ..plain };
     let plain = PartialConfig { tokens: None, peer_token_file: None, ..plain };
     let plain = PartialConfig { tls_cert: None, tls_key: None, tls_ca: None, tls_client_ca: None, ..plain };
     let plain = PartialConfig { redis_tls_ca: None, redis_tls_cert: None, redis_tls_key: None, ..plain };

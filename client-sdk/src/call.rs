@@ -192,7 +192,11 @@ impl Call {
                 waiter.lost = false;
                 RequestError::NotReplicated { message }
             }
-            ErrorCode::NotOwner | ErrorCode::Unavailable | ErrorCode::Overloaded | ErrorCode::Stopping => {
+            ErrorCode::NotOwner
+            | ErrorCode::Unavailable
+            | ErrorCode::Overloaded
+            | ErrorCode::LimitReached
+            | ErrorCode::Stopping => {
                 if waiter.is_fresh() {
                     waiter.first = None;
                 }

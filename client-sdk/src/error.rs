@@ -332,6 +332,7 @@ pub(crate) fn retryable(code: ErrorCode) -> bool {
         | ErrorCode::StoreFull
         | ErrorCode::Overloaded
         | ErrorCode::NotReplicated
+        | ErrorCode::LimitReached
         | ErrorCode::Stopping => true,
         ErrorCode::Invalid
         | ErrorCode::Unauthorized

@@ -170,7 +170,11 @@ impl Queries {
         let again = now + backoff(asked.tries, RETRY_FIRST, RETRY_MOST);
         let passing = matches!(
             code,
-            ErrorCode::NotOwner | ErrorCode::Unavailable | ErrorCode::Overloaded | ErrorCode::Stopping
+            ErrorCode::NotOwner
+                | ErrorCode::Unavailable
+                | ErrorCode::Overloaded
+                | ErrorCode::LimitReached
+                | ErrorCode::Stopping
         );
         if !passing || again >= asked.at + asked.timeout {
             asked.answer(Err(error));

@@ -238,8 +238,13 @@ async fn without_a_connection_nothing_is_sent_and_the_call_says_so() {
 async fn what_cannot_be_done_yet_is_tried_again_for_a_while() {
     let broker = Broker::start().await;
     let (client, mut peer) = broker.connect().await;
-    for code in [ErrorCode::Unavailable, ErrorCode::Overloaded, ErrorCode::Stopping, ErrorCode::NotReplicated]
-    {
+    for code in [
+        ErrorCode::Unavailable,
+        ErrorCode::Overloaded,
+        ErrorCode::LimitReached,
+        ErrorCode::Stopping,
+        ErrorCode::NotReplicated,
+    ] {
         let (answer, ()) = tokio::join!(client.schedule(soon()), async {
             let first = peer.request().await;
             peer.send(ServerMessage::Reply { corr: first.corr, replies: vec![failed(code)] }).await;
@@ -251,7 +256,7 @@ async fn what_cannot_be_done_yet_is_tried_again_for_a_while() {
         });
         answer.unwrap();
     }
-    assert_eq!(client.stats().retried, 4);
+    assert_eq!(client.stats().retried, 5);
     // For ever: the last word comes back at the deadline.
     let began = tokio::time::Instant::now();
     let refuse = async {

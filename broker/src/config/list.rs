@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::ConfigError;
-use super::units::{Durability, List, LogFormat, SettingValue, Size, Span};
+use super::units::{Durability, List, LogFormat, RedisUrl, SettingValue, Size, Span};
 use crate::access::PeerToken;
 
 /// One setting: what flags, variables and documents have to know of it.
@@ -65,6 +65,9 @@ macro_rules! settings {
             /// Retry tiers of single destinations; only in the file, as `[[destination]]`.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             pub destination: Vec<DestinationConfig>,
+            /// Limits of groups; only in the file, as `[[group-limit]]`.
+            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            pub group_limit: Vec<GroupLimitConfig>,
             /// This broker's own token, which it shows to other brokers; only from the variable
             /// `MTIMER_PEER_TOKEN`, so that it stands in no list of processes and in no settings.
             #[serde(skip)]
@@ -90,6 +93,9 @@ macro_rules! settings {
                 $( self.$name = self.$name.or(lower.$name); )*
                 if self.destination.is_empty() {
                     self.destination = lower.destination;
+                }
+                if self.group_limit.is_empty() {
+                    self.group_limit = lower.group_limit;
                 }
                 if self.peer_token == PeerToken::None {
                     self.peer_token = lower.peer_token;
@@ -142,7 +148,7 @@ settings! {
     /// The cluster's name
     cluster: String,
     /// Redis servers, or Sentinels, separated by commas; without any the store is embedded
-    redis: List<String>,
+    redis: List<RedisUrl>,
     /// PEM file of the authorities that sign the certificates of Redis; without it the system's
     redis_tls_ca: PathBuf,
     /// PEM file of the certificate to show to Redis, and its chain
@@ -231,12 +237,32 @@ pub struct DestinationConfig {
     pub retry: List<Span>,
 }
 
+/// Limits of a group at this broker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct GroupLimitConfig {
+    /// Group key; `*`: each group that has no limits of its own.
+    pub group: String,
+    /// Schedules per second, on average.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedules: Option<u32>,
+    /// Schedules at once after a pause; without it as many as in a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+    /// Timers in memory or parked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<u64>,
+    /// Payload bytes of one timer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Size>,
+}
+
 impl PartialConfig {
     /// Reads a TOML file.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        toml::from_str(&text).map_err(|e| ConfigError::File { path: path.to_owned(), message: e.to_string() })
+        toml::from_str(&text).map_err(|e| ConfigError::of_file(path, &text, &e))
     }
 
     /// Reads `MTIMER_*` variables, usually from [`std::env::vars`]; others are not looked at.

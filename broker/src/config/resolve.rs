@@ -1,18 +1,21 @@
 //! What the settings mean: options of the broker, and where the timers live.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use mtimer_access::Limits;
 use mtimer_core::EngineOptions;
-use mtimer_store_redis::{DEFAULT_LOG_BYTES, TlsFiles};
+use mtimer_store_redis::{DEFAULT_LOG_BYTES, TlsFiles, without_password};
 use mtimer_types::{Destination, RetryTiers};
 
 use super::error::ConfigError;
-use super::list::{PEER_TOKEN, PartialConfig};
+use super::list::{GroupLimitConfig, PEER_TOKEN, PartialConfig};
 use super::units::{Durability, List, LogFormat, Size, Span};
 use crate::access::{AccessOptions, PeerToken};
+use crate::limits::EVERY_GROUP;
 use crate::options::{BrokerOptions, ClusterOptions, HttpListen};
 use crate::tls::TlsOptions;
 
@@ -70,8 +73,8 @@ pub enum StoreConfig {
     Redis(RedisConfig),
 }
 
-/// A store in Redis or Redis Cluster.
-#[derive(Clone, Debug, PartialEq)]
+/// A store in Redis or Redis Cluster. Its `Debug` shows no passwords.
+#[derive(Clone, PartialEq)]
 pub struct RedisConfig {
     /// One server or several.
     pub urls: Vec<String>,
@@ -84,6 +87,19 @@ pub struct RedisConfig {
     /// Partitions, if the cluster is new; otherwise it must have as many. `None`: as it has, or the
     /// store's default.
     pub partitions: Option<u16>,
+}
+
+impl fmt::Debug for RedisConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { urls, tls, replication, write_log_bytes, partitions } = self;
+        f.debug_struct("RedisConfig")
+            .field("urls", &urls.iter().map(|url| without_password(url)).collect::<Vec<_>>())
+            .field("tls", tls)
+            .field("replication", replication)
+            .field("write_log_bytes", write_log_bytes)
+            .field("partitions", partitions)
+            .finish()
+    }
 }
 
 impl PartialConfig {
@@ -125,6 +141,7 @@ impl PartialConfig {
             },
             http: self.http()?,
             access: self.access()?,
+            group_limits: self.group_limits()?,
             metrics_destinations: self.metrics_destinations.unwrap_or(base.metrics_destinations),
             ..BrokerOptions::default()
         };
@@ -135,6 +152,24 @@ impl PartialConfig {
             log_format: self.log_format.unwrap_or_default(),
             log_level: self.log_level.unwrap_or_else(|| "info".to_owned()),
         })
+    }
+
+    fn group_limits(&self) -> Result<BTreeMap<String, Limits>, ConfigError> {
+        let mut all = BTreeMap::new();
+        for given in &self.group_limit {
+            let bad = |message: String| ConfigError::Setting { setting: "group-limit", message };
+            let GroupLimitConfig { group, schedules, burst, pending, payload } = given.clone();
+            // Checks the name.
+            if group != EVERY_GROUP {
+                Destination::new(&group, "app").map_err(|e| bad(e.to_string()))?;
+            }
+            let payload = payload.map(|size| u32::try_from(size.0).unwrap_or(u32::MAX));
+            let limits = Limits { schedules, burst, pending, payload, connections: None };
+            if all.insert(group.clone(), limits).is_some() {
+                return Err(bad(format!("{group} is there twice: write it once")));
+            }
+        }
+        Ok(all)
     }
 
     fn access(&self) -> Result<AccessOptions, ConfigError> {
@@ -201,7 +236,7 @@ impl PartialConfig {
 
     fn store(&self) -> Result<StoreConfig, ConfigError> {
         let partitions = self.partitions;
-        let urls = self.redis.as_ref().map(|l| l.0.clone()).unwrap_or_default();
+        let urls = self.redis.iter().flat_map(|list| &list.0).map(|url| url.0.clone()).collect::<Vec<_>>();
         let tls = self.redis_tls(&urls)?;
         let write_log_bytes = self.redis_write_log(&urls)?;
         let wrong =

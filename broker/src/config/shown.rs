@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use mtimer_access::Limits;
 use mtimer_store_redis::without_password;
 use mtimer_types::{Destination, RetryTiers};
 
 use super::error::ConfigError;
-use super::list::{DestinationConfig, PartialConfig};
+use super::list::{DestinationConfig, GroupLimitConfig, PartialConfig};
 use super::resolve::{Config, RedisConfig, StoreConfig};
-use super::units::{Durability, List, Size, Span};
+use super::units::{Durability, List, RedisUrl, Size, Span};
 use crate::access::PeerToken;
 use crate::options::HttpListen;
 
@@ -73,6 +74,7 @@ impl Config {
             log_format: Some(self.log_format),
             log_level: Some(self.log_level.clone()),
             destination: self.destinations(),
+            group_limit: self.group_limits(),
             // A secret.
             peer_token: PeerToken::None,
         };
@@ -87,6 +89,17 @@ impl Config {
     pub fn to_toml(&self) -> Result<String, ConfigError> {
         let written = toml::to_string_pretty(&self.settings());
         written.map_err(|error| ConfigError::Write { message: error.to_string() })
+    }
+
+    fn group_limits(&self) -> Vec<GroupLimitConfig> {
+        let one = |(group, limits): (&String, &Limits)| GroupLimitConfig {
+            group: group.clone(),
+            schedules: limits.schedules,
+            burst: limits.burst,
+            pending: limits.pending,
+            payload: limits.payload.map(|bytes| Size(bytes.into())),
+        };
+        self.broker.group_limits.iter().map(one).collect()
     }
 
     fn destinations(&self) -> Vec<DestinationConfig> {
@@ -113,7 +126,7 @@ impl StoreConfig {
             },
             Self::Redis(RedisConfig { urls, tls, replication, write_log_bytes, partitions }) => {
                 PartialConfig {
-                    redis: Some(List(urls.iter().map(|url| without_password(url)).collect())),
+                    redis: Some(List(urls.iter().map(|url| RedisUrl(without_password(url))).collect())),
                     redis_tls_ca: tls.authorities.clone(),
                     redis_tls_cert: tls.certificate.clone(),
                     redis_tls_key: tls.key.clone(),

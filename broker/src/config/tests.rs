@@ -190,7 +190,8 @@ fn what_is_shown_can_be_read_again() {
         "",
         "listen = \"127.0.0.1:1\"\nhttp = \"off\"\nmetrics-destinations = 7\nretry = [\"1s\", \"2m\"]\ndurability = \"embedded-fast\"\npartitions = 8\n\
          startup-timeout = \"3s\"\nmemory = \"64MiB\"\nadvertise = \"h:1\"\nlog-format = \"json\"\n\
-         [[destination]]\ngroup = \"g\"\napp = \"a\"\nretry = []\n",
+         [[destination]]\ngroup = \"g\"\napp = \"a\"\nretry = []\n\
+         [[group-limit]]\ngroup = \"*\"\nschedules = 5\npayload = \"4KiB\"\n",
         "redis = [\"redis://a\", \"redis://b\"]\ndurability = \"redis-replicated\"\nreplicas = 3\n\
          redis-write-log = \"8MiB\"\n",
         ON_TLS,
@@ -217,7 +218,38 @@ fn every_setting_is_shown() {
 }
 
 #[test]
+fn limits_of_groups_are_read_from_the_file() {
+    let text = "[[group-limit]]\ngroup = \"shop\"\nschedules = 5\nburst = 9\npending = 7\npayload = \"4KiB\"\n\
+                [[group-limit]]\ngroup = \"*\"\npayload = 0\n";
+    let limits = resolved(text).broker.group_limits;
+    assert_eq!(limits["shop"].to_string(), "schedules=5,burst=9,pending=7,payload=4096");
+    assert_eq!(limits["*"].to_string(), "payload=0");
+    let error =
+        |text: &str| PartialConfig::from_file(file(text).path()).unwrap().resolve().unwrap_err().to_string();
+    let twice = "[[group-limit]]\ngroup = \"a\"\n".repeat(2);
+    assert_eq!(error(&twice), "group-limit: a is there twice: write it once");
+    assert!(
+        error("[[group-limit]]\ngroup = \"\"\n").contains("group-limit: the group"),
+        "{}",
+        error("[[group-limit]]\ngroup = \"\"\n")
+    );
+    let large = "[[group-limit]]\ngroup = \"a\"\npayload = \"1MiB\"\n";
+    assert!(error(large).contains("the limit payload is 1048576, allowed is 0 to 65536"), "{}", error(large));
+}
+
+#[test]
 fn passwords_are_not_shown() {
     let shown = resolved("redis = [\"redis://u:s3cret@h:1\", \"redis://u:s3\"]\n").settings().redis;
-    assert_eq!(shown, Some(List(vec!["redis://u:***@h:1".to_owned(), "***".to_owned()])));
+    let expected = ["redis://u:***@h:1", "***"].map(|url| RedisUrl(url.to_owned()));
+    assert_eq!(shown, Some(List(expected.into())));
+    let partial = flags(&[("redis", "redis://u:s3cret@h:1")]);
+    let resolved = partial.clone().resolve().unwrap();
+    assert!(!format!("{partial:?} {resolved:?}").contains("s3cret"));
+    // Mistakes that would have the library show the line, or the value.
+    for text in ["redis = \"redis://u:s3cret@h:1\"\n", "cluster = \"a\"\nredis = [\"redis://u:s3cret@h:1\"\n"]
+    {
+        let error = PartialConfig::from_file(file(text).path()).unwrap_err();
+        let shown = format!("{error} {error:?}");
+        assert!(shown.contains("is not valid: line ") && !shown.contains("s3cret"), "{shown}");
+    }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use mtimer_store_redis::without_password;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A duration such as `250ms`, `5s`, `2h 30m`.
@@ -18,6 +19,25 @@ pub struct Size(pub u64);
 /// Values separated by commas; in the file an array.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct List<T>(pub Vec<T>);
+
+/// The address of a Redis server, maybe with a password in it, which its `Debug` does not show.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RedisUrl(pub String);
+
+impl FromStr for RedisUrl {
+    type Err = InvalidValue;
+
+    fn from_str(s: &str) -> Result<Self, InvalidValue> {
+        Ok(Self(s.to_owned()))
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&without_password(&self.0), f)
+    }
+}
 
 /// The text is not such a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

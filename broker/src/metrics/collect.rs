@@ -30,6 +30,8 @@ pub(super) struct Scrape {
     pub(super) inbox: (u64, u64),
     pub(super) receiving: (u64, u64),
     pub(super) outboxes: (u64, u64),
+    /// Whether tokens and certificates could not be read again.
+    pub(super) stale: [(&'static str, bool); 3],
     pub(super) process: Process,
 }
 
@@ -225,6 +227,17 @@ impl Scrape {
             ("revoked", C::SessionsRevoked),
         ];
         out.by(&m::SESSIONS_CLOSED, "reason", by(&closed))?;
+        let limits = [
+            ("token_schedules", C::LimitTokenSchedules),
+            ("token_pending", C::LimitTokenPending),
+            ("token_payload", C::LimitTokenPayload),
+            ("token_connections", C::LimitTokenConnections),
+            ("group_schedules", C::LimitGroupSchedules),
+            ("group_pending", C::LimitGroupPending),
+            ("group_payload", C::LimitGroupPayload),
+        ];
+        out.by(&m::CREDENTIALS_STALE, "what", self.stale.map(|(what, stale)| (what, u64::from(stale))))?;
+        out.by(&m::LIMIT_REFUSALS, "reason", by(&limits))?;
         let clock = [
             ("step", C::ClockSteps),
             ("outlier", C::ClockOutliers),

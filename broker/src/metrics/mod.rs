@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use self::collect::Scrape;
+use crate::access::Access;
 use crate::counters::Counters;
 use crate::frames::ReceiveBudget;
 use crate::inbox::Gate;
@@ -48,6 +49,7 @@ pub(crate) struct Source {
     pub(crate) outboxes: Arc<Outboxes>,
     /// Destinations that have metrics of their own.
     pub(crate) destinations: usize,
+    pub(crate) access: Arc<Access>,
     pub(crate) started: SystemTime,
 }
 
@@ -84,6 +86,7 @@ impl Source {
             inbox: self.gate.used(),
             receiving: self.receiving.used(),
             outboxes: self.outboxes.used(),
+            stale: self.access.stale(),
             process: process::read(self.started),
         };
         let mut registry = Registry::default();

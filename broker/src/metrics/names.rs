@@ -84,6 +84,8 @@ metrics! {
     Counter CONNECTIONS_REFUSED = "mtimer_connections_refused_total", "Connections and sessions refused, by reason";
     Counter SESSIONS_CLOSED = "mtimer_sessions_closed_total", "Sessions that the broker closed, by reason";
     Counter ACCESS_DENIED = "mtimer_access_denied_total", "Messages that a token does not allow";
+    Gauge CREDENTIALS_STALE = "mtimer_credentials_stale", "1 if a file, as it is now, could not be read and what was read before is in use, else 0";
+    Counter LIMIT_REFUSALS = "mtimer_limit_refusals_total", "Schedules and connections refused because a limit of a token or a group was reached, by reason";
     Counter CLOCK_EVENTS = "mtimer_clock_events_total", "Trouble with the cluster clock, by event: step, outlier, missed_reading, doubtful";
     Counter ACCEPT_ERRORS = "mtimer_accept_errors_total", "Errors of the listener, mostly for want of file descriptors";
 

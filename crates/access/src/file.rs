@@ -7,6 +7,7 @@ use mtimer_types::Time;
 use serde::{Deserialize, Serialize};
 
 use crate::grant::{Grant, InvalidGrant};
+use crate::limits::{InvalidLimit, Limits};
 use crate::principal::Principal;
 use crate::token::{Rejected, Token, TokenHash, is_id};
 
@@ -35,6 +36,9 @@ pub struct Entry {
     /// What it allows.
     #[serde(default)]
     pub grants: Vec<Grant>,
+    /// How much of it, at each broker.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
 }
 
 impl Entry {
@@ -55,6 +59,7 @@ impl Entry {
         if self.grants.len() > MAX_GRANTS {
             return wrong(format!("it has {} grants, the limit is {MAX_GRANTS}", self.grants.len()));
         }
+        self.limits.validate().or_else(|e: InvalidLimit| wrong(e.to_string()))?;
         self.grants.iter().try_for_each(Grant::validate).or_else(|e: InvalidGrant| wrong(e.to_string()))
     }
 }
@@ -119,7 +124,7 @@ impl Tokens {
         let mut by_id = HashMap::with_capacity(entries.len());
         for (at, entry) in entries.iter().enumerate() {
             entry.validate()?;
-            let principal = Arc::new(Principal::new(&entry.id, &entry.grants));
+            let principal = Arc::new(Principal::new(&entry.id, &entry.grants).with_limits(entry.limits));
             if by_id.insert(entry.id.clone(), (at, principal)).is_some() {
                 let why = "it is there twice: remove one of them".to_owned();
                 return Err(InvalidTokens::Token { id: entry.id.clone(), why });
@@ -206,6 +211,7 @@ mod tests {
             sha256: token.hash(),
             expires_ms,
             grants: vec![grant.parse().unwrap()],
+            limits: Limits::default(),
         }
     }
 
@@ -217,7 +223,10 @@ mod tests {
     fn a_file_is_read_as_it_was_written() {
         let tokens = Tokens::new(vec![
             entry(&token(1), None, "read:*"),
-            entry(&token(2), Some(5), "schedule:a/b,c/*"),
+            Entry {
+                limits: "schedules=5,pending=9".parse().unwrap(),
+                ..entry(&token(2), Some(5), "schedule:a/b,c/*")
+            },
         ])
         .unwrap();
         let text = tokens.to_toml();
@@ -265,6 +274,8 @@ mod tests {
             (good.replace("\"shop\"", "\"\""), "its name has 0 bytes"),
             (good.replace("name = \"shop\"", "name = "), "line "),
             ("x".repeat(MAX_FILE_BYTES + 1), "the limit is"),
+            (format!("{good}\n[token.limits]\nburst = 5\n"), "without schedules"),
+            (format!("{good}\n[token.limits]\nspeed = 5\n"), "unknown field `speed`"),
         ] {
             let error = Tokens::parse(&text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

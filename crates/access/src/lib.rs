@@ -1,7 +1,7 @@
 //! Who may do what at a broker.
 //!
 //! Purpose: tokens and the file that lists them ([`Tokens`]), what a token allows ([`Principal`]),
-//! and what each message of the protocol needs ([`needs`]).
+//! what each message of the protocol needs ([`needs`]), and limits ([`Limits`]).
 //! Invariant: a request is allowed only if a grant says so; the secret of a token is kept nowhere,
 //! only its hash is.
 //! Not in here: clocks, files, sockets, randomness.
@@ -10,6 +10,7 @@
 
 mod file;
 mod grant;
+mod limits;
 pub mod needs;
 mod principal;
 mod screen;
@@ -17,6 +18,7 @@ mod token;
 
 pub use file::{Entry, InvalidTokens, MAX_FILE_BYTES, MAX_TOKENS, Tokens};
 pub use grant::{Grant, InvalidGrant, Pattern, Verb, Verbs};
+pub use limits::{Bucket, InvalidLimit, Limit, Limits, Rate};
 pub use principal::{Denied, Principal};
 pub use screen::{denied_ops, screen};
 pub use token::{InvalidToken, Rejected, Token, TokenHash};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mtimer_types::Destination;
 
 use crate::grant::{Grant, Pattern, Verb, Verbs};
+use crate::limits::Limits;
 
 /// Who a session belongs to, and what it may do.
 ///
@@ -19,6 +20,7 @@ pub struct Principal {
     destinations: HashMap<Destination, Verbs>,
     /// What is granted on anything.
     somewhere: Verbs,
+    limits: Limits,
 }
 
 impl Principal {
@@ -30,6 +32,7 @@ impl Principal {
             groups: HashMap::new(),
             destinations: HashMap::new(),
             somewhere: Verbs::NONE,
+            limits: Limits::default(),
         };
         for grant in grants {
             let verbs: Verbs = grant.verbs.iter().copied().collect();
@@ -46,9 +49,25 @@ impl Principal {
         principal
     }
 
+    /// The same with limits.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// Returns how much it may do at one broker.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// Returns the id of its token, for logs: it is no secret.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Returns the same, shared.
+    pub fn shared_id(&self) -> Arc<str> {
+        self.id.clone()
     }
 
     /// Says whether it may do something to a destination.
@@ -71,6 +90,24 @@ impl Principal {
     /// Says whether it may do something to any destination at all.
     pub fn allows_somewhere(&self, verb: Verb) -> bool {
         self.somewhere.contains(verb)
+    }
+
+    /// Adds up what is counted for the destinations on which a verb is granted, each once.
+    pub fn sum_over(
+        &self,
+        verb: Verb,
+        all: impl Fn() -> u64,
+        group: impl Fn(&str) -> u64,
+        one: impl Fn(&Destination) -> u64,
+    ) -> u64 {
+        if self.everywhere.contains(verb) {
+            return all();
+        }
+        let is_granted = |verbs: &Verbs| verbs.contains(verb);
+        let groups = self.groups.iter().filter(|(_, verbs)| is_granted(verbs)).map(|(name, _)| group(name));
+        let apart = |dest: &Destination| !self.groups.get(dest.group()).is_some_and(is_granted);
+        let ones = self.destinations.iter().filter(|(dest, verbs)| is_granted(verbs) && apart(dest));
+        groups.chain(ones.map(|(dest, _)| one(dest))).fold(0, u64::saturating_add)
     }
 
     /// Says whether everything that `other` may do with this verb is allowed here, too.
@@ -134,6 +171,16 @@ mod tests {
         assert!(p.allows_somewhere(Verb::Cancel) && !p.allows_somewhere(Verb::Broker));
         // A group that begins with another one's name is another group.
         assert!(!p.allows(Verb::Read, &dest("shop/x", "a")) && !p.allows(Verb::Read, &dest("sho", "p")));
+    }
+
+    #[test]
+    fn what_is_granted_twice_is_counted_once() {
+        let sum = |grants: &[&str]| {
+            principal(grants).sum_over(Verb::Schedule, || 1_000, |group| 100 * group.len() as u64, |_| 1)
+        };
+        assert_eq!(sum(&["schedule:a/*", "schedule:a/x,b/x,b/y", "read:c/*"]), 102);
+        assert_eq!(sum(&["schedule:*", "schedule:a/*"]), 1_000);
+        assert_eq!(sum(&["read:*"]), 0);
     }
 
     #[test]

@@ -24,7 +24,8 @@ const STOPPING: &str = "stopping: running handlers may finish";
 /// at the end.
 ///
 /// Every setting of `mtimer broker` can be given as a flag or as a variable (MTIMER_LISTEN for
-/// --listen, and so on).
+/// --listen, and so on), but for MTIMER_TLS_CA, MTIMER_TLS_CERT and MTIMER_TLS_KEY: here they are
+/// those of clients, and only the flags count.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer dev\n  mtimer dev --data ./timers --listen 127.0.0.1:7500\n  \
     mtimer dev --listen 127.0.0.1:0 --json      any free port; the first line says which\n  \
@@ -80,7 +81,7 @@ enum StoreKind {
 impl Dev {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let kept = self.settings.0.data.is_some();
-        let mut config = settings::read(self.settings.0, None)?;
+        let mut config = settings::read(self.settings.0, None, settings::OF_CLIENTS)?;
         let StoreConfig::Embedded { data, .. } = &mut config.store else {
             return Err(Failure::usage(
                 "dev has an embedded store: leave the Redis servers out, or use mtimer broker",
@@ -100,7 +101,7 @@ impl Dev {
 
 impl Broker {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
-        let config = settings::read(self.settings.0, self.config.as_deref())?;
+        let config = settings::read(self.settings.0, self.config.as_deref(), &[])?;
         match (self.store, &config.store) {
             (Some(StoreKind::Embedded), StoreConfig::Redis { .. }) => {
                 return Err(Failure::usage(
@@ -194,7 +195,7 @@ async fn run(
 fn welcome(out: Output, config: &Config, kept: bool, addr: SocketAddr) -> String {
     let data = match &config.store {
         StoreConfig::Embedded { data, .. } => data.display().to_string(),
-        StoreConfig::Redis(redis) => redis.urls.join(","),
+        StoreConfig::Redis(_) => "Redis".to_owned(),
     };
     let flag = match reachable(addr).to_string() {
         usual if usual == "127.0.0.1:7400" => String::new(),

@@ -129,6 +129,7 @@ fn refused(code: ErrorCode) -> Exit {
         | ErrorCode::Unavailable
         | ErrorCode::StoreFull
         | ErrorCode::Overloaded
+        | ErrorCode::LimitReached
         | ErrorCode::Stopping => E::NotNow,
         ErrorCode::Unknown | ErrorCode::NotReplicated => E::Unknown,
         ErrorCode::Invalid | ErrorCode::Unauthorized | ErrorCode::Version | ErrorCode::Protocol => E::Refused,

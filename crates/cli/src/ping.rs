@@ -74,7 +74,9 @@ impl Ping {
         let mut probe = match self.tls.apply(builder)?.probe().await {
             Ok(probe) => probe,
             Err(ConnectError::Refused {
-                code: ErrorCode::Overloaded | ErrorCode::Stopping, message, ..
+                code: ErrorCode::Overloaded | ErrorCode::LimitReached | ErrorCode::Stopping,
+                message,
+                ..
             }) if !self.ready => {
                 let object = json!({ "broker": self.broker, "refused": message });
                 return out.either(&object, || format!("{} is there: {message}", self.broker));

@@ -9,15 +9,18 @@ use super::exec::is_child_variable;
 use super::exit::{Exit, Failure};
 use super::logging;
 
-/// Flags over environment over file over defaults.
-pub(crate) fn read(flags: PartialConfig, file: Option<&Path>) -> Result<Config, Failure> {
+/// Variables that clients have, too, and that say nothing of a broker to play with.
+pub(crate) const OF_CLIENTS: &[&str] = &["MTIMER_TLS_CA", "MTIMER_TLS_CERT", "MTIMER_TLS_KEY"];
+
+/// Flags over environment over file over defaults. `but`: variables that are not looked at.
+pub(crate) fn read(flags: PartialConfig, file: Option<&Path>, but: &[&str]) -> Result<Config, Failure> {
     // Commands that `listen --exec` runs may start a broker: what describes their callback is no
     // setting.
     let ours = |name: &str| name == "MTIMER_LOG" || is_child_variable(name);
     // A variable that is not UTF-8 is none of ours either.
     let vars = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| !ours(name));
+        .filter(|(name, _)| !ours(name) && !but.contains(&name.as_str()));
     let layers = PartialConfig::layered(flags, vars, file)?;
     let logged = layers.log_level.is_some();
     let mut config = layers.resolve()?;

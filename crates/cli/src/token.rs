@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
-use mtimer_access::{Entry, Grant, MAX_FILE_BYTES, Token, Tokens};
+use mtimer_access::{Entry, Grant, InvalidLimit, Limits, MAX_FILE_BYTES, Token, Tokens};
 use mtimer_broker::{PrivateFileError, check_private, read_private};
 use mtimer_types::Time;
 use serde_json::{Value, json};
@@ -34,11 +34,17 @@ pub(crate) enum TokenCommand {
 /// names a timer by its id alone (cancel ID, dead replay, dead purge), and what concerns the whole
 /// cluster (status, cluster show, drain), needs the verb on *.
 ///
+/// Limits are counted at each broker by itself. schedules=N is a rate per second, burst=N how many
+/// may come at once after a pause (without it N of schedules), pending=N how many timers its
+/// destinations may have in memory or parked, payload=N the bytes of a payload, connections=N how
+/// many there may be.
+///
 /// For a rotation make a second token with the same grants, give it to everybody, then revoke the
 /// first one. Running brokers read the file again within seconds.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     mtimer token create --file tokens.toml --name shop --grant schedule,cancel,register,read:shop/*\n  \
+    mtimer token create --file tokens.toml --name mails --grant schedule:mails/* --limit schedules=200,burst=1000\n  \
     mtimer token create --file tokens.toml --name oncall --grant read,operate:* --expires-in 12h\n  \
     mtimer token create --file tokens.toml --name brokers --grant broker,read:* > peer-token")]
 pub(crate) struct Create {
@@ -50,12 +56,15 @@ pub(crate) struct Create {
     /// What it allows, VERBS:PATTERNS; may be given several times
     #[arg(long = "grant", value_name = "GRANT", required = true)]
     grants: Vec<Grant>,
+    /// How much it may do at each broker, NAME=NUMBER; may be given several times, or with commas
+    #[arg(long = "limit", value_name = "LIMIT", value_delimiter = ',', value_parser = one_limit)]
+    limits: Vec<String>,
     /// How long it is valid; without it: until it is revoked
     #[arg(long, value_name = "DURATION", value_parser = moment::span)]
     expires_in: Option<Duration>,
 }
 
-/// List the tokens of a file: ids, names, grants, expiry; never a secret
+/// List the tokens of a file: ids, names, grants, expiry, limits; never a secret
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  mtimer token list --file tokens.toml\n  mtimer token list --file tokens.toml --json"
@@ -96,6 +105,7 @@ impl TokenCommand {
 
 impl Create {
     fn run(self, out: Output) -> Result<(), Failure> {
+        let limits = joined(&self.limits).map_err(|error| Failure::usage(error.to_string()))?;
         let _lock = self.file.lock(true)?;
         let mut entries = self.file.read()?.entries().to_vec();
         let token = Token::from_random(rand::random(), rand::random());
@@ -106,6 +116,7 @@ impl Create {
             sha256: token.hash(),
             expires_ms,
             grants: self.grants,
+            limits,
         };
         let mut shown = to_json(&entry);
         entries.push(entry);
@@ -126,7 +137,11 @@ impl List {
                     Some(at) if at <= Time::from_ms(millis(since_1970())) => format!("expired {at}"),
                     Some(at) => format!("expires {at}"),
                 };
-                format!("{}  {}  {}  {expiry}", entry.id, entry.name, grants.join(" "))
+                let mut line = format!("{}  {}  {}  {expiry}", entry.id, entry.name, grants.join(" "));
+                if !entry.limits.is_empty() {
+                    line += &format!("  limits {}", entry.limits);
+                }
+                line
             })?;
         }
         Ok(())
@@ -201,6 +216,18 @@ impl FileArgs {
     }
 }
 
+/// Checks one `--limit`, so that clap names the flag.
+fn one_limit(text: &str) -> Result<String, InvalidLimit> {
+    text.parse::<Limits>().map(|_| text.to_owned())
+}
+
+fn joined(texts: &[String]) -> Result<Limits, InvalidLimit> {
+    let mut limits = Limits::default();
+    texts.iter().try_for_each(|text| limits.add(text))?;
+    limits.validate()?;
+    Ok(limits)
+}
+
 fn exposed(error: &PrivateFileError) -> Failure {
     Failure::usage(format!("the tokens file: {error}"))
 }
@@ -241,5 +268,6 @@ fn to_json(entry: &Entry) -> Value {
         "grants": entry.grants.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "expires": entry.expires().map(|at| at.to_string()),
         "expires_ms": entry.expires_ms,
+        "limits": entry.limits,
     })
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mtimer_protocol::{Query, Request, ServerMessage, Settlement, Topology};
+use mtimer_protocol::{ErrorCode, Query, Request, ServerMessage, Settlement, Topology};
 use mtimer_store::{
     Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, LaneError, Load, Loaded, Page, Place,
     Record, Taken, Unconfirmed, Verdict,
@@ -74,6 +74,17 @@ pub enum Input {
     Release,
 }
 
+/// An operation of a request that the session may not do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeniedOp {
+    /// Its place in the request.
+    pub at: usize,
+    /// The kind.
+    pub code: ErrorCode,
+    /// For people.
+    pub why: String,
+}
+
 /// Something of a session.
 #[derive(Debug)]
 pub enum SessionEvent {
@@ -102,8 +113,8 @@ pub enum SessionEvent {
     Screened {
         /// The request.
         request: Request,
-        /// The operations that are refused, by their place in ascending order, and why. Not empty.
-        denied: Vec<(usize, String)>,
+        /// The operations that are refused, in ascending order of their places. Not empty.
+        denied: Vec<DeniedOp>,
     },
     /// `ClientMessage::Settle`.
     Settle(Vec<Settlement>),

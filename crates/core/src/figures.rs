@@ -76,7 +76,7 @@ pub const DEAD_REASONS: [(DeadReason, &str); 4] = [
 ];
 
 /// Why operations of clients were not done, in the order of [`Tallies::refusals`].
-pub const REFUSALS: [&str; 15] = [
+pub const REFUSALS: [&str; 16] = [
     "invalid",
     "unauthorized",
     "version",
@@ -92,6 +92,7 @@ pub const REFUSALS: [&str; 15] = [
     "conflict",
     "ended",
     "moved",
+    "limit_reached",
 ];
 
 /// What is counted by kind since the start.
@@ -142,6 +143,7 @@ impl Tallies {
                 ErrorCode::NotReplicated => 8,
                 ErrorCode::Protocol => 9,
                 ErrorCode::Stopping => 10,
+                ErrorCode::LimitReached => 15,
             },
             OpReply::KeyTaken(_) => 11,
             OpReply::Conflict => 12,
@@ -248,12 +250,13 @@ mod tests {
         let failed = |code| OpReply::Failed { code, message: String::new() };
         tallies.replied(&failed(ErrorCode::StoreFull));
         tallies.replied(&failed(ErrorCode::Stopping));
+        tallies.replied(&failed(ErrorCode::LimitReached));
         tallies.replied(&OpReply::Conflict);
         tallies.replied(&OpReply::NotFound);
-        for name in ["store_full", "stopping", "conflict"] {
+        for name in ["store_full", "stopping", "conflict", "limit_reached"] {
             assert_eq!(named(&tallies, name), Some(1), "{name}");
         }
-        assert_eq!(tallies.refusals.iter().sum::<u64>(), 3);
+        assert_eq!(tallies.refusals.iter().sum::<u64>(), 4);
         tallies.retry(1);
         tallies.retry(MAX_RETRY_TIERS as u8);
         tallies.retry(u8::MAX);

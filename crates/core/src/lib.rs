@@ -15,6 +15,8 @@ pub mod engine;
 pub mod figures;
 pub mod retry;
 
-pub use api::{Call, CallAnswer, Counter, Effect, EngineOptions, Input, Now, SessionEvent, SessionId};
+pub use api::{
+    Call, CallAnswer, Counter, DeniedOp, Effect, EngineOptions, Input, Now, SessionEvent, SessionId,
+};
 pub use clock::ClusterClock;
 pub use engine::Engine;

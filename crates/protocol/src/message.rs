@@ -258,6 +258,9 @@ pub enum ErrorCode {
     Protocol,
     /// The broker is stopping; nothing was done. Try another, or again later.
     Stopping,
+    /// A limit that is set for the token or the group is reached; nothing was done. Try again
+    /// later.
+    LimitReached,
 }
 
 /// The outcome of one delivery.

@@ -12,7 +12,10 @@ use std::time::{Duration, Instant};
 
 use mtimer_store::op::{CancelAnswer, RequestId, RescheduleAnswer, ScheduleAnswer};
 use mtimer_store::{Answer, Batch, Health, Lane, LaneError, Op, Place, Record, Refusal, Store, Verdict};
-use mtimer_store_redis::test_support::{Sentinels, Server, ServerOptions, TestCluster};
+use mtimer_store_redis::test_support::{
+    Sentinels, Server, ServerOptions, TestCluster, as_user, documented_rights, documented_sentinel_rights,
+    user_with,
+};
 use mtimer_store_redis::{Durability, LogStatus, Options, RedisStore};
 use mtimer_types::{DeadReason, Mode, Target, Timer, TimerId};
 use support::lines::Lines;
@@ -66,6 +69,13 @@ impl Site {
     fn sentinel_failover() -> Self {
         let master = Server::start();
         let replica = master.add_replica();
+        // The store has the rights that operators are told to give it, and no others.
+        let user =
+            [vec!["ACL".to_owned(), "SETUSER".to_owned()], user_with(&documented_rights("t"))[1..].to_vec()];
+        let user = user.concat();
+        for server in [&master, &replica] {
+            server.call::<()>(&user.iter().map(String::as_str).collect::<Vec<_>>());
+        }
         Self::SentinelFailover { sentinels: Sentinels::start("shop", &master), master, replica }
     }
 
@@ -79,7 +89,9 @@ impl Site {
         match self {
             Self::Failover { master, replica } => vec![master.url(), replica.url()],
             Self::ClusterFailover { cluster, .. } => cluster.urls(),
-            Self::SentinelFailover { sentinels, .. } => sentinels.urls(),
+            Self::SentinelFailover { sentinels, .. } => {
+                sentinels.urls().iter().map(|url| as_user(url)).collect()
+            }
             Self::Restart { server, .. } => vec![server.url()],
         }
     }
@@ -315,6 +327,25 @@ async fn loses(mut site: Site, log_bytes: usize) -> LogStatus {
         assert_ne!(*before, after, "{kind}: nothing was lost");
     }
     status
+}
+
+/// Sentinels that let in nobody but the user of the store, with the rights that operators are told to
+/// give it there, and servers that give it no more than theirs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_the_documented_rights_of_sentinels_and_servers_everything_can_be_stored() {
+    let extra = user_with(&documented_rights("t"));
+    let server = Server::start_with(ServerOptions { extra, ..ServerOptions::default() });
+    let user = format!("user mtimer on >hush {}", documented_sentinel_rights());
+    let sentinel = Sentinels::start_one("shop", &server, &["user default off", &user]);
+    let urls: Vec<String> = sentinel.urls().iter().map(|url| as_user(url)).collect();
+    let owner = Owner::of(connect(Options::new(urls, "t")).await).await;
+    let plan = Plan::new();
+    plan.prepare(&owner).await;
+    plan.carry_out(&owner).await;
+    plan.repeat(&owner).await;
+    owner.lane.release(Vec::new()).await.unwrap();
+    let next = Owner::of(owner.store.clone()).await;
+    assert_eq!(next.load(now() + 3_600_000).await.len(), plan.pending().len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

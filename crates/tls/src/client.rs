@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::{ConnectError, Stream, TlsError, pem, provider};
+use crate::{ConnectError, Encrypted, Stream, TlsError, pem, provider};
 
 /// PEM text, or the file that it is in. Its `Debug` shows no text.
 #[derive(Clone, PartialEq, Eq)]
@@ -134,7 +134,7 @@ impl ClientTls {
         };
         let connector = TlsConnector::from(self.config.clone());
         match timeout(within, connector.connect(name, socket)).await {
-            Ok(Ok(stream)) => Ok(Stream::Tls(Box::new(stream.into()))),
+            Ok(Ok(stream)) => Ok(Stream::Tls(Box::new(Encrypted::new(stream)))),
             Ok(Err(error)) => Err(self.explain(error).unwrap_or_else(ConnectError::Lost)),
             Err(_) => Err(ConnectError::Timeout(within)),
         }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub use client::{ClientTls, ClientTlsOptions, Identity, Pem};
 pub use error::{AcceptError, ConnectError, TlsError};
 pub use server::{ClientCertificate, ServerFiles, ServerTls};
-pub use stream::{ReadHalf, Stream, WriteHalf};
+pub use stream::{Encrypted, ReadHalf, Stream, WriteHalf};
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use crate::{AcceptError, Stream, TlsError, pem, provider};
+use crate::{AcceptError, Encrypted, Stream, TlsError, pem, provider};
 
 /// First byte of what a TLS client sends.
 const HANDSHAKE_RECORD: u8 = 0x16;
@@ -116,7 +116,7 @@ impl ServerTls {
             Ok(TlsAcceptor::from(config).accept(socket).into_fallible().await)
         };
         match timeout(within, shake).await.unwrap_or(Err(AcceptError::Timeout(within)))? {
-            Ok(stream) => Ok(Stream::Tls(Box::new(stream.into()))),
+            Ok(stream) => Ok(Stream::Tls(Box::new(Encrypted::new(stream)))),
             Err((error, socket)) => {
                 // However this ends, the connection is closed next.
                 let _ = timeout(LAST_WORDS, linger(socket)).await;

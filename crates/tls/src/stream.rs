@@ -1,9 +1,14 @@
 //! One type for connections with and without TLS.
+//!
+//! Invariant: whoever drops an encrypted connection tells the other side that it ends, as far as the
+//! system takes that at once: without it the other side cannot tell an end from a lost connection.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Write};
+use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use rustls::ConnectionCommon;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -15,7 +20,7 @@ pub enum Stream {
     /// Not encrypted.
     Plain(TcpStream),
     /// Encrypted.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<Encrypted>),
 }
 
 /// The half of a [`Stream`] that is read.
@@ -24,7 +29,7 @@ pub enum ReadHalf {
     /// Not encrypted.
     Plain(OwnedReadHalf),
     /// Encrypted.
-    Tls(tokio::io::ReadHalf<Box<TlsStream<TcpStream>>>),
+    Tls(tokio::io::ReadHalf<Box<Encrypted>>),
 }
 
 /// The half of a [`Stream`] that is written.
@@ -33,7 +38,59 @@ pub enum WriteHalf {
     /// Not encrypted.
     Plain(OwnedWriteHalf),
     /// Encrypted.
-    Tls(tokio::io::WriteHalf<Box<TlsStream<TcpStream>>>),
+    Tls(tokio::io::WriteHalf<Box<Encrypted>>),
+}
+
+/// An encrypted connection, which says when it ends.
+#[derive(Debug)]
+pub struct Encrypted(TlsStream<TcpStream>);
+
+impl Encrypted {
+    pub(crate) fn new(stream: impl Into<TlsStream<TcpStream>>) -> Self {
+        Self(stream.into())
+    }
+}
+
+impl Deref for Encrypted {
+    type Target = TlsStream<TcpStream>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl Drop for Encrypted {
+    fn drop(&mut self) {
+        match &mut self.0 {
+            TlsStream::Client(stream) => {
+                let (socket, session) = stream.get_mut();
+                say_goodbye(socket, session);
+            }
+            TlsStream::Server(stream) => {
+                let (socket, session) = stream.get_mut();
+                say_goodbye(socket, session);
+            }
+        }
+    }
+}
+
+/// Sends what is waiting, and that nothing follows. A socket that is full or broken is left.
+fn say_goodbye<T>(socket: &TcpStream, session: &mut ConnectionCommon<T>) {
+    session.send_close_notify();
+    while session.wants_write() && matches!(session.write_tls(&mut AtOnce(socket)), Ok(1..)) {}
+}
+
+/// Writes what the system takes without waiting.
+struct AtOnce<'a>(&'a TcpStream);
+
+impl Write for AtOnce<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Stream {
@@ -120,6 +177,38 @@ macro_rules! write {
             }
         }
     };
+}
+
+impl AsyncRead for Encrypted {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Encrypted {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().0).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().0).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().0).poll_shutdown(cx)
+    }
 }
 
 read!(Stream);

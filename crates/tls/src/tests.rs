@@ -205,6 +205,39 @@ async fn a_handshake_that_stands_still_ends_in_time() {
 }
 
 #[tokio::test]
+async fn whoever_drops_a_connection_says_so() {
+    let authority = Authority::new();
+    let server = server(&authority.issue("server"), None);
+    let client = ClientTls::open(&options(&authority)).unwrap();
+    let read_to_the_end = async |mut stream: Stream| {
+        let mut rest = Vec::new();
+        // It fails if the connection ends without a word.
+        stream.read_to_end(&mut rest).await.unwrap();
+        rest
+    };
+    let both = async || {
+        let (client, server) = shake(&server, &client, ClientCertificate::Required).await;
+        (client.unwrap(), server.unwrap())
+    };
+    let (client, server) = both().await;
+    drop(client);
+    assert_eq!(read_to_the_end(server).await, b"");
+    let (client, server) = both().await;
+    drop(server);
+    assert_eq!(read_to_the_end(client).await, b"");
+    // Also in two halves, with something written before, and after a shutdown.
+    let (client, server) = both().await;
+    let (read, mut write) = client.into_split();
+    write.write_all(b"last").await.unwrap();
+    drop((read, write));
+    assert_eq!(read_to_the_end(server).await, b"last");
+    let (mut client, server) = both().await;
+    client.shutdown().await.unwrap();
+    drop(client);
+    assert_eq!(read_to_the_end(server).await, b"");
+}
+
+#[tokio::test]
 async fn new_files_are_used_by_new_connections_and_broken_ones_change_nothing() {
     let authority = Authority::new();
     let issued = authority.issue("server");

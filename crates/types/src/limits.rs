@@ -120,3 +120,6 @@ pub const HEARTBEAT_MS: u64 = 5_000;
 pub const HEARTBEAT_TIMEOUT_MS: u64 = 15_000;
 /// Rows of one page of a listing.
 pub const MAX_PAGE: u32 = 1_000;
+/// Tokens, and groups, of which a broker keeps what they have used of their limits: about 100 bytes
+/// each. As many as there are tokens in a file at most.
+pub const MAX_LIMITED: usize = 10_000;

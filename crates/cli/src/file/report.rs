@@ -96,6 +96,7 @@ fn reason(error: &ScheduleError) -> &'static str {
             ErrorCode::Unauthorized => "unauthorized",
             ErrorCode::StoreFull => "store-full",
             ErrorCode::Overloaded => "overloaded",
+            ErrorCode::LimitReached => "limit-reached",
             ErrorCode::Unavailable => "store-away",
             ErrorCode::NotOwner | ErrorCode::Stopping => "no-owner",
             ErrorCode::Version | ErrorCode::Protocol => "protocol",

@@ -17,6 +17,26 @@ fn timers_outlive_a_crash_and_a_good_end() {
 }
 
 #[test]
+fn what_the_environment_says_of_clients_tls_is_not_for_dev() {
+    let with_ca = |args: &[&str]| {
+        let mut command = mtimer(args);
+        command.env("MTIMER_TLS_CA", "/there/is/no/ca.pem");
+        command
+    };
+    let silent = std::fs::File::create("/dev/null").unwrap();
+    let mut dev = Running::spawn_logging_to(silent, with_ca(&["dev", "--listen", "127.0.0.1:0"]));
+    assert!(dev.line().starts_with("mtimer listens on 127.0.0.1:"));
+    dev.signal("INT");
+    assert_eq!(dev.wait().0, 0);
+    // Given as a flag, or to a broker of a cluster, it says something.
+    let flag = end(mtimer(&["dev", "--listen", "127.0.0.1:0", "--tls-ca", "ca.pem"]), b"").code(2).err;
+    let broker = end(with_ca(&["broker", "--print-config"]), b"").code(2).err;
+    for refused in [flag, broker] {
+        assert!(refused.contains("this broker has no certificate"), "{refused}");
+    }
+}
+
+#[test]
 fn people_are_told_what_to_type_next() {
     let mut dev = Running::start(&["dev", "--listen", "127.0.0.1:0"]);
     let listens = dev.line();

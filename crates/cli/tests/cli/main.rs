@@ -12,6 +12,7 @@ mod harness;
 mod listen;
 mod redis;
 mod repair;
+mod secrets;
 mod shell;
 mod tls;
 mod token;

@@ -63,11 +63,11 @@ impl Broker {
     }
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-async fn connect(address: &str, authority: &Authority, identity: Option<&Issued>) -> Stream {
+pub(crate) async fn connect(address: &str, authority: &Authority, identity: Option<&Issued>) -> Stream {
     let file = |path: &PathBuf| Pem::File(path.clone());
     let identity =
         identity.map(|issued| Identity { certificate: file(&issued.certificate), key: file(&issued.key) });
@@ -185,6 +185,26 @@ fn certificates_are_renewed_under_load_without_a_failed_call() {
     let told = "the certificates were not read again";
     wait_for("told of", || broker.log().contains(told).then_some(()));
     assert_eq!(served(&broker.addr, &authority), last);
+}
+
+#[test]
+fn a_client_that_ends_says_so() {
+    let authority = Authority::new();
+    let issued = authority.issue("broker");
+    let broker = Broker::start(authority.dir(), &flags(&issued, &["--log-level", "debug"]));
+    let ca = authority.certificate();
+    broker.run(Some(&ca), &SCHEDULE).ok();
+    let ping = ["ping", "--broker", &broker.addr, "--tls-ca", text(&ca)];
+    run(&ping).ok();
+    let ends = || {
+        let log = broker.log();
+        let ends: Vec<String> =
+            log.lines().filter(|line| line.contains("session closed")).map(str::to_owned).collect();
+        (ends.len() == 2).then_some(ends)
+    };
+    for end in wait_for("both sessions have ended", ends) {
+        assert!(end.contains("closed by the client"), "{end}");
+    }
 }
 
 #[test]

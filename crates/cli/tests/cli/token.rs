@@ -125,3 +125,27 @@ fn help_says_who_sees_a_token() {
     command.env("MTIMER_TOKEN", "PLANTED");
     assert!(!end(command, b"").ok().out.contains("PLANTED"));
 }
+
+#[test]
+fn limits_are_stored_shown_and_checked() {
+    let file = TokensFile::new();
+    let create = ["create", "--name", "shop", "--grant", "schedule:shop/*"];
+    let limits = ["--limit", "schedules=100,burst=20", "--limit", "payload=4096"];
+    file.run(&[&create[..], &limits].concat()).ok();
+    let listed = file.run(&["list"]).ok().out;
+    let shown = "does not expire  limits schedules=100,burst=20,payload=4096";
+    assert!(listed.trim().ends_with(shown), "{listed}");
+    let json = file.run(&["list", "--json"]).ok().json();
+    assert_eq!(json["limits"], serde_json::json!({ "schedules": 100, "burst": 20, "payload": 4096 }));
+    for (limit, part) in [
+        ("speed=1", "is no limit: write schedules=NUMBER"),
+        ("payload=4KiB", "is no limit"),
+        ("burst=5", "a burst is given without schedules"),
+        ("payload=70000", "the limit payload is 70000, allowed is 0 to 65536"),
+        ("connections=0", "the limit connections is 0"),
+    ] {
+        let refused = file.run(&[&create[..], &["--limit", limit]].concat()).code(2).err;
+        assert!(refused.contains(part), "{refused}");
+    }
+    assert_eq!(file.run(&["list", "--json"]).ok().lines().len(), 1, "nothing was added");
+}

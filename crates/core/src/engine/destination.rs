@@ -51,9 +51,9 @@ impl Dest {
         self.members.retain(|x| *x != member);
     }
 
-    /// How many of its timers are in memory.
-    pub(super) fn entries(&self) -> usize {
-        self.entries
+    /// How many of its timers are in memory or parked.
+    pub(super) fn pending(&self) -> u64 {
+        self.entries as u64 + self.parks.count().saturating_sub(u64::from(self.parks.returning()))
     }
 
     /// A timer of it comes into memory.

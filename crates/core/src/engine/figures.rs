@@ -32,6 +32,13 @@ impl Engine {
         }
     }
 
+    /// Returns how many timers each destination has in memory or parked.
+    ///
+    /// Takes time in proportion to the number of destinations.
+    pub fn pending(&self) -> impl Iterator<Item = (&mtimer_types::Destination, u64)> {
+        self.roster.dests().map(|(_, dest)| (&dest.name, dest.pending()))
+    }
+
     fn backlogs(&self, top: usize) -> (Vec<(mtimer_types::Destination, Backlog)>, (Backlog, u64)) {
         let mut all: Vec<(DestIx, Backlog)> =
             self.roster.dests().map(|(ix, _)| (ix, self.backlog(ix))).collect();
@@ -53,16 +60,15 @@ impl Engine {
     /// What a destination has to do, without what waits for a claim.
     fn backlog(&self, ix: DestIx) -> Backlog {
         let dest = self.roster.dest(ix);
-        let parked: u64 = dest.parks.count();
         let first_ready = dest.ready.iter().find_map(|id| {
             let p = self.partitions.get(id.partition())?;
             let entry = p.table.get(id)?;
             matches!(entry.state, State::Ready { .. }).then_some(entry.record.timer.due)
         });
         Backlog {
-            pending: dest.entries() as u64 + parked.saturating_sub(u64::from(dest.parks.returning())),
+            pending: dest.pending(),
             waiting: dest.ready.waiting() as u64,
-            parked,
+            parked: dest.parks.count(),
             in_flight: self.roster.outstanding(ix) as u64,
             sessions: self.roster.members(ix) as u64,
             oldest: [first_ready, dest.parks.oldest()].into_iter().flatten().min(),

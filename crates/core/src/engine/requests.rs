@@ -14,7 +14,7 @@ use super::purpose::{KeyName, OpCtx, ReplyRef, failed};
 use super::queue::Line;
 use super::table::State;
 use super::{Engine, Phase};
-use crate::api::{Counter, Now, SessionId};
+use crate::api::{Counter, DeniedOp, Now, SessionId};
 
 /// Refuses what was first sent longer ago than outcomes are kept: whether a repeat was applied
 /// before cannot be told any more. Refuses also what bears a time that this broker's clock has not
@@ -37,14 +37,8 @@ pub(super) fn check_age(now: Time, first_sent: Time) -> Option<OpReply> {
 }
 
 impl Engine {
-    /// Takes a request. `denied`: operations that are refused, by their place, and why.
-    pub(super) fn request(
-        &mut self,
-        now: Now,
-        session: SessionId,
-        request: Request,
-        denied: Vec<(usize, String)>,
-    ) {
+    /// Takes a request. `denied`: operations that are refused, in the order of their places.
+    pub(super) fn request(&mut self, now: Now, session: SessionId, request: Request, denied: Vec<DeniedOp>) {
         let Request { corr, first_sent, ops } = request;
         if ops.is_empty() || ops.len() > MAX_BATCH {
             let text =
@@ -66,8 +60,8 @@ impl Engine {
         let mut denied = denied.into_iter().peekable();
         for (index, op) in ops.into_iter().enumerate() {
             let reply = ReplyRef { request: open, index };
-            match (denied.next_if(|(at, _)| *at == index), &blanket) {
-                (Some((_, why)), _) => self.refuse(&op, reply, failed(ErrorCode::Unauthorized, why)),
+            match (denied.next_if(|denied| denied.at == index), &blanket) {
+                (Some(denied), _) => self.refuse(&op, reply, failed(denied.code, denied.why)),
                 (None, Some(refusal)) => self.reply(reply, refusal.clone()),
                 (None, None) => self.admit(now, op, reply),
             }

@@ -183,7 +183,7 @@ fn reply(replies: Vec<OpReply>) -> ServerMessage {
     ServerMessage::Reply { corr: 7, replies }
 }
 
-pub const CODES: [ErrorCode; 11] = [
+pub const CODES: [ErrorCode; 12] = [
     ErrorCode::Invalid,
     ErrorCode::Unauthorized,
     ErrorCode::Version,
@@ -195,6 +195,7 @@ pub const CODES: [ErrorCode; 11] = [
     ErrorCode::NotReplicated,
     ErrorCode::Protocol,
     ErrorCode::Stopping,
+    ErrorCode::LimitReached,
 ];
 
 const ENDS: [Ended; 6] = [

@@ -20,7 +20,7 @@ mod unfenced;
 pub use cluster::TestCluster;
 pub use port::Port;
 pub use proxy::Proxy;
-pub use rights::{as_user, documented_rights, user_with};
+pub use rights::{as_user, documented_rights, documented_sentinel_rights, user_with};
 pub use sentinel::Sentinels;
 pub use server::{Place, Server, ServerOptions, TlsPort};
 pub use slowlog::{Durations, print_durations};

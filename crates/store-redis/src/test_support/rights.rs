@@ -17,6 +17,14 @@ pub fn documented_rights(cluster: &str) -> Vec<String> {
     rules.split_whitespace().map(rule).collect()
 }
 
+/// The rules that `docs/operations.md` gives the same user at Sentinels.
+pub fn documented_sentinel_rights() -> String {
+    let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations.md");
+    let text = std::fs::read_to_string(page).expect("the page is there");
+    let rules = text.split('`').find(|code| code.starts_with("+info +sentinel")).expect("the page has rules");
+    rules.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// Arguments with which a server starts that has the user, with the password `hush`.
 pub fn user_with(rights: &[String]) -> Vec<String> {
     ["--user", "mtimer", "on", ">hush"].map(str::to_owned).into_iter().chain(rights.iter().cloned()).collect()

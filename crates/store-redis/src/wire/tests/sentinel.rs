@@ -64,12 +64,8 @@ async fn a_sentinel_that_asks_for_a_user_gets_that_of_the_servers() {
     let user = ["--user", "mtimer"].into_iter().chain(rights);
     let extra = ["--requirepass", "s3cret"].into_iter().chain(user).map(str::to_owned).collect();
     let server = Server::start_with(ServerOptions { extra, ..ServerOptions::default() });
-    // The rights are those that docs/operations.md names.
-    let more = [
-        "sentinel auth-pass shop s3cret",
-        "user default off",
-        "user mtimer on >s3cret +info +sentinel|get-master-addr-by-name",
-    ];
+    let user = format!("user mtimer on >s3cret {}", documented_sentinel_rights());
+    let more = ["sentinel auth-pass shop s3cret", "user default off", &user];
     let sentinel = Sentinels::start_one("shop", &server, &more);
     let with = |login: &str| {
         let url = |address| format!("redis-sentinel://{login}{address}/2?master=shop&protocol=resp3");
