@@ -31,6 +31,8 @@ mod listener;
 mod metrics;
 mod observed;
 mod options;
+#[cfg(feature = "otel")]
+pub mod otel;
 mod outbox;
 mod precise;
 mod private_file;
