@@ -32,6 +32,8 @@ mod listener;
 mod metrics;
 mod observed;
 mod options;
+#[cfg(feature = "otel")]
+pub mod otel;
 mod outage;
 mod outbox;
 mod precise;

@@ -227,3 +227,170 @@ fn taken_at(headers: &Headers) -> Option<Time> {
     let entry = headers.get(TRACESTATE)?.split(',').find_map(|entry| entry.trim().strip_prefix(STATE_KEY))?;
     entry.parse().ok().filter(|ms| *ms <= Time::MAX.as_ms()).map(Time::from_ms)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use bytes::Bytes;
+    use mtimer_protocol::Request;
+    use mtimer_types::{KeyPolicy, Mode};
+
+    use super::*;
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    const S: SessionId = SessionId(3);
+
+    #[derive(Debug, Default)]
+    struct Kept(Mutex<Vec<TimerSpan>>);
+
+    impl SpanSink for Kept {
+        fn record(&self, span: TimerSpan) {
+            self.0.lock().unwrap().push(span);
+        }
+    }
+
+    fn traces() -> (Traces, Arc<Kept>) {
+        let kept = Arc::new(Kept::default());
+        (Traces::new(kept.clone()), kept)
+    }
+
+    fn at(ms: u64) -> Time {
+        Time::from_ms(ms)
+    }
+
+    fn headers(pairs: &[(&str, &str)]) -> Headers {
+        Headers::new(pairs.iter().copied()).unwrap()
+    }
+
+    fn delivery(n: u64, attempt: u32, headers: Headers) -> Delivery {
+        Delivery {
+            id: TimerId::new(at(500), at(0), PartitionId(n as u16 % 2), n),
+            key: None,
+            due: at(500),
+            epoch: Epoch(9),
+            attempt,
+            mode: Mode::AtLeastOnce,
+            timeout_ms: 1_000,
+            payload: Bytes::new(),
+            headers,
+        }
+    }
+
+    /// What a schedule with these headers has when the engine gets it.
+    fn seen(pairs: &[(&str, &str)]) -> Headers {
+        let timer = Timer {
+            id: TimerId::from_u128(1),
+            dest: Destination::new("g", "a").unwrap(),
+            key: None,
+            due: at(500),
+            mode: Mode::AtLeastOnce,
+            deadline: None,
+            callback_timeout_ms: None,
+            retry: None,
+            payload: Bytes::new(),
+            headers: headers(pairs),
+        };
+        let ops = vec![RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }];
+        let mut event = SessionEvent::Request(Request { corr: 1, first_sent: at(0), ops });
+        traces().0.see(S, &mut event, at(17));
+        match event {
+            SessionEvent::Request(Request { mut ops, .. }) => match ops.remove(0) {
+                RequestOp::Schedule { timer, .. } => timer.headers.clone(),
+                op => panic!("{op:?}"),
+            },
+            event => panic!("{event:?}"),
+        }
+    }
+
+    #[test]
+    fn a_traced_timer_bears_when_it_came_and_others_stay_as_they_are() {
+        let state = |pairs: &[(&str, &str)]| seen(pairs).get("tracestate").map(str::to_owned);
+        let traced = ("traceparent", PARENT);
+        assert_eq!(state(&[traced]).unwrap(), "mtimer=17");
+        assert_eq!(state(&[traced, ("tracestate", "b=2, mtimer=3 ,,c=4")]).unwrap(), "mtimer=17,b=2,c=4");
+        let long = "x".repeat(1_020);
+        assert_eq!(state(&[traced, ("tracestate", &long)]).unwrap(), long, "there is no room");
+        let unsampled = PARENT.replace("-01", "-00");
+        for plain in [&[][..], &[("a", "1")], &[("traceparent", "?")], &[("traceparent", &unsampled)]] {
+            assert_eq!(seen(plain), headers(plain));
+        }
+    }
+
+    #[test]
+    fn a_wait_is_told_with_the_first_delivery_and_only_if_it_is_known_when_it_began() {
+        for (state, attempt, waits) in [
+            ("mtimer=17", 1, vec![(17, 500)]),
+            ("a=1, mtimer=500", 1, vec![(500, 500)]),
+            ("mtimer=17", 2, vec![]),
+            ("mtimer=501", 1, vec![]),
+            ("mtimer=99999999999999999999", 1, vec![]),
+            ("mtimer=x", 1, vec![]),
+            ("a=1", 1, vec![]),
+        ] {
+            let (mut traces, kept) = traces();
+            let own = headers(&[("traceparent", PARENT), ("tracestate", state)]);
+            traces.sent(S, 1, &[delivery(1, attempt, own)], at(505));
+            let spans = kept.0.lock().unwrap();
+            let told: Vec<_> = spans.iter().map(|s| (s.begin.as_ms(), s.end.as_ms())).collect();
+            assert_eq!(told, waits, "{state} {attempt}");
+        }
+    }
+
+    #[test]
+    fn a_delivery_ends_once_and_what_is_not_known_is_told_when_its_partition_goes() {
+        let (mut traces, kept) = traces();
+        let own = || headers(&[("traceparent", PARENT)]);
+        let outcomes = || -> Vec<DeliveryOutcome> {
+            let outcome = |span: TimerSpan| match span.part {
+                TimerPart::Delivery { outcome, .. } => outcome,
+                TimerPart::Wait => panic!("{span:?}"),
+            };
+            kept.0.lock().unwrap().drain(..).map(outcome).collect()
+        };
+        let all: Vec<Delivery> = (0..6).map(|n| delivery(n, 2, own())).collect();
+        traces.sent(S, 1, &all, at(505));
+        traces.settled(all[0].id, Some(Verdict::Ack), at(600));
+        traces.settled(all[0].id, Some(Verdict::Ack), at(600));
+        assert_eq!(outcomes(), [DeliveryOutcome::Acknowledged]);
+        traces.settled(TimerId::from_u128(77), Some(Verdict::Expired), at(600));
+        assert_eq!(outcomes(), []);
+        traces.settled(all[1].id, None, at(600));
+        traces.sent(S, 1, &[delivery(2, 3, own())], at(700));
+        assert_eq!(outcomes(), [DeliveryOutcome::Unknown; 2], "gone, and sent again");
+        traces.lost(PartitionId(1), at(800));
+        assert_eq!(outcomes(), [DeliveryOutcome::Unknown; 2], "of timers 3 and 5");
+        traces.close(at(300));
+        assert!(kept.0.lock().unwrap().iter().all(|span| span.end >= span.begin));
+        assert_eq!(outcomes(), [DeliveryOutcome::Unknown; 2], "of timers 2 and 4");
+        assert!(traces.sent.is_empty());
+    }
+
+    #[test]
+    fn destinations_are_known_while_they_are_registered() {
+        let (mut traces, kept) = traces();
+        let dest = Destination::new("g", "a").unwrap();
+        let own = || headers(&[("traceparent", PARENT)]);
+        let mut register = SessionEvent::Register { registration: 1, dest: dest.clone(), credit: 1 };
+        traces.see(S, &mut register, at(0));
+        traces.sent(S, 1, &[delivery(1, 2, own())], at(505));
+        traces.see(S, &mut SessionEvent::Unregister { registration: 1 }, at(506));
+        traces.sent(S, 1, &[delivery(2, 2, own())], at(507));
+        traces.closed(S);
+        assert!(traces.dests.is_empty());
+        traces.close(at(600));
+        let spans = kept.0.lock().unwrap();
+        let known = |n: u64| spans.iter().find(|s| s.id.random() == n).unwrap().dest.clone();
+        assert_eq!((known(1), known(2)), (Some(dest), None));
+    }
+
+    #[test]
+    fn no_more_deliveries_are_kept_than_the_limit() {
+        let (mut traces, _) = traces();
+        let own = headers(&[("traceparent", PARENT)]);
+        for n in 0..MAX_TRACED_DELIVERIES as u64 + 5 {
+            traces.sent(S, 1, &[delivery(n, 2, own.clone())], at(505));
+        }
+        assert_eq!(traces.sent.len(), MAX_TRACED_DELIVERIES);
+    }
+}

@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use mtimer_protocol::{OpReply, Query, QueryAnswer, RequestOp, TimerView};
 use mtimer_types::{Destination, KeyPolicy, Target, Time, Timer, TimerId};
 use tokio::sync::watch;
+use tracing::Instrument as _;
 
 use crate::answer::{Cancelled, Info, Rescheduled, Scheduled, Stats};
 use crate::clock::Clock;
@@ -14,6 +15,7 @@ use crate::link::Link;
 use crate::pool;
 use crate::shared::Shared;
 use crate::sync::Locked;
+use crate::trace::{self, Carried};
 use crate::{
     Callback, ClientBuilder, CloseError, ConnectError, Outcome, Register, RegisterError, Registration,
     RequestError, Schedule, ScheduleError, When,
@@ -148,9 +150,13 @@ impl Client {
     ///
     /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn schedule(&self, schedule: Schedule) -> Result<Scheduled, ScheduleError> {
-        let (timer, policy) = self.resolve(schedule)?;
-        let id = timer.id;
-        scheduled(id, self.request(RequestOp::Schedule { timer: Arc::new(timer), policy }).await)
+        let (mut timer, policy) = self.resolve(schedule)?;
+        let (id, span) = (timer.id, trace::schedule(&timer));
+        Carried::of(&span).inject(&mut timer);
+        let request = self.request(RequestOp::Schedule { timer: Arc::new(timer), policy });
+        let result = scheduled(id, request.instrument(span.clone()).await);
+        trace::scheduled(&span, &result);
+        result
     }
 
     /// Schedules many timers in as few frames as possible; returns one answer for each, in the same
@@ -166,19 +172,25 @@ impl Client {
         let mut slots = Vec::with_capacity(schedules.len());
         let mut ops = Vec::with_capacity(schedules.len());
         let (now, mut spread) = (self.now(), self.shared().spreader.spread(schedules.len()));
+        let span = trace::schedule_all(schedules.len());
+        let carried = Carried::of(&span);
         for schedule in schedules {
             slots.push(match schedule.resolve(now, |dest, key, due| spread.id(dest, key, due, now)) {
-                Ok((timer, policy)) => {
+                Ok((mut timer, policy)) => {
                     let id = timer.id;
+                    carried.inject(&mut timer);
                     ops.push(RequestOp::Schedule { timer: Arc::new(timer), policy });
                     Ok(id)
                 }
                 Err(error) => Err(error.into()),
             });
         }
-        let mut replies = self.shared().request_all(ops.into_iter()).await.into_iter();
+        let requests = self.shared().request_all(ops.into_iter());
+        let mut replies = requests.instrument(span.clone()).await.into_iter();
         let mut answer = |id| scheduled(id, replies.next().unwrap_or(Err(RequestError::Mismatched)));
-        slots.into_iter().map(|slot| slot.and_then(&mut answer)).collect()
+        let results: Vec<_> = slots.into_iter().map(|slot| slot.and_then(&mut answer)).collect();
+        results.iter().for_each(|result| trace::scheduled(&span, result));
+        results
     }
 
     /// Cancels a timer, by id or by key ([`Destination::key`]).

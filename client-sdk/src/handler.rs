@@ -18,6 +18,7 @@ use mtimer_protocol::{Delivery, Settlement};
 use mtimer_types::{Destination, HandlerOutcome, Mode, TimerId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use crate::counters::count;
 use crate::dedupe::Dedupe;
@@ -25,6 +26,7 @@ use crate::inbox::{Arrived, Inbox};
 use crate::line::{Fate, Line};
 use crate::settling::PendingSettlement;
 use crate::shared::Shared;
+use crate::trace;
 use crate::{Callback, Outcome};
 
 /// Outcomes handed over together at most, and for how long the first of them waits for the others.
@@ -150,7 +152,6 @@ impl Dispatcher {
             self.outcomes.push(told(HandlerOutcome::Ok, self.returned));
             return;
         }
-        let attempted = Attempted { dest: self.inbox.dest.clone(), id, attempt };
         let callback = Callback {
             id,
             key,
@@ -166,7 +167,13 @@ impl Dispatcher {
             line: Arc::clone(line),
             shared: Arc::clone(&self.shared),
         };
-        let mut handler = AssertUnwindSafe(begin(callback)).catch_unwind();
+        let span = trace::callback(&callback);
+        let attempted = Attempted { dest: self.inbox.dest.clone(), id, attempt, span: span.clone() };
+        let begun = match span.is_disabled() {
+            true => begin(callback),
+            false => span.in_scope(|| begin(callback)).instrument(span.clone()).boxed(),
+        };
+        let mut handler = AssertUnwindSafe(begun).catch_unwind();
         let polled = handler.poll_unpin(&mut Context::from_waker(Waker::noop()));
         self.returned = Instant::now();
         match polled {
@@ -214,13 +221,14 @@ struct Attempted {
     dest: Destination,
     id: TimerId,
     attempt: u32,
+    span: tracing::Span,
 }
 
 impl Attempted {
     /// Logs a failure under this module's name, by which it can be left out.
     fn log(&self, what: &'static str, error: impl Display) {
         let (group, app, id, attempt) = (self.dest.group(), self.dest.app(), self.id, self.attempt);
-        tracing::warn!(group, app, %id, attempt, %error, "{what}");
+        self.span.in_scope(|| tracing::warn!(group, app, %id, attempt, %error, "{what}"));
     }
 }
 
@@ -231,7 +239,7 @@ fn conclude(
     attempted: &Attempted,
     result: Result<Ran, Box<dyn Any + Send>>,
 ) -> Outcome {
-    match result {
+    let outcome = match result {
         Ok(Ok(outcome)) => {
             match &outcome.0 {
                 HandlerOutcome::Ok => {
@@ -262,5 +270,7 @@ fn conclude(
             attempted.log("the handler panicked", text);
             Outcome::retry(format_args!("the handler panicked: {text}"))
         }
-    }
+    };
+    trace::concluded(&attempted.span, &outcome);
+    outcome
 }

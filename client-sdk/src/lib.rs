@@ -89,7 +89,15 @@
 //!
 //! - `jiff`: conversions between [`Time`] and `jiff::Timestamp`, and timestamps wherever a time is
 //!   taken.
+//! - `otel`: a timer carries the trace of whoever schedules it, and its handler goes on with it, by
+//!   OpenTelemetry.
 //! - `redis`: finds the brokers by the cluster's Redis (`ClientBuilder::redis`).
+//!
+//! # Spans
+//!
+//! Around a schedule there is a span `mtimer.schedule` (`mtimer.schedule_all`), around a handler
+//! `mtimer.callback`, with group, app and id: at level INFO with the target `mtimer_client::trace`,
+//! by which they can be left out. They have no payloads and no values of headers.
 //!
 //! # Logs
 //!
@@ -155,6 +163,7 @@ mod shared;
 mod spread;
 mod sync;
 mod tls;
+mod trace;
 
 pub use answer::{Cancelled, DeadFilter, Info, Listing, Replayed, Rescheduled, Scheduled, Stats};
 pub use builder::ClientBuilder;

@@ -1,6 +1,6 @@
 use bytes::Bytes;
 use mtimer_access::Grant;
-use mtimer_types::{KeyPolicy, Mode, PartitionId, Time, TimerId};
+use mtimer_types::{Headers, KeyPolicy, Mode, PartitionId, Time, TimerId};
 
 use super::*;
 
@@ -26,6 +26,7 @@ fn schedule(to: &str, ahead: u64, payload: usize) -> RequestOp {
         deadline: None,
         callback_timeout_ms: None,
         retry: None,
+        headers: Headers::default(),
         payload: Bytes::from(vec![0; payload]),
     };
     RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }

@@ -13,7 +13,7 @@ use super::flags::SettingFlags;
 use super::output::{Output, Tone};
 use super::signals::{Hangups, Stop};
 use super::store::Opened;
-use super::{logging, settings};
+use super::{logging, settings, traces};
 
 const STOPPING: &str = "stopping: running handlers may finish";
 
@@ -93,6 +93,7 @@ impl Dev {
             *data = folder.path().join("data");
         }
         logging::start(config.log_format, &config.log_level)?;
+        config.broker.traces = traces::sink();
         let ready =
             |addr: SocketAddr| if out.json { Ok(()) } else { out.text(&welcome(out, &config, kept, addr)) };
         serve(&config, out, ready).await
@@ -101,7 +102,7 @@ impl Dev {
 
 impl Broker {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
-        let config = settings::read(self.settings.0, self.config.as_deref(), &[])?;
+        let mut config = settings::read(self.settings.0, self.config.as_deref(), &[])?;
         match (self.store, &config.store) {
             (Some(StoreKind::Embedded), StoreConfig::Redis { .. }) => {
                 return Err(Failure::usage(
@@ -120,6 +121,7 @@ impl Broker {
             };
         }
         logging::start(config.log_format, &config.log_level)?;
+        config.broker.traces = traces::sink();
         let ready = |addr: SocketAddr| match out.json {
             true => Ok(()),
             false => {

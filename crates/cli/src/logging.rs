@@ -4,7 +4,9 @@ use std::io::{self, IsTerminal};
 
 use clap::Args;
 use mtimer_broker::config::LogFormat;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _};
 
 use super::exit::Failure;
 use super::flags::one_of;
@@ -53,10 +55,13 @@ pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|e| {
         Failure::usage(format!("the log filter {filter:?} is not valid: {e}; write info, for example"))
     })?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    let started = match format {
-        LogFormat::Json => log.json().flatten_event(true).try_init(),
-        LogFormat::Text => log.with_ansi(colours(io::stderr().is_terminal())).try_init(),
+    let log = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let log = match format {
+        LogFormat::Json => log.json().flatten_event(true).with_filter(filter).boxed(),
+        LogFormat::Text => log.with_ansi(colours(io::stderr().is_terminal())).with_filter(filter).boxed(),
     };
-    started.map_err(|e| Failure::new(super::exit::Exit::Failed, format!("cannot start the log: {e}")))
+    let all = tracing_subscriber::registry().with(log);
+    #[cfg(feature = "otel")]
+    let all = all.with(super::traces::layer()?);
+    all.try_init().map_err(|e| Failure::new(super::exit::Exit::Failed, format!("cannot start the log: {e}")))
 }

@@ -37,6 +37,7 @@ mod status;
 mod store;
 mod tally;
 mod token;
+mod traces;
 mod view;
 
 use std::process::ExitCode;
@@ -154,6 +155,7 @@ fn run(command: Command, out: Output) -> Result<(), Failure> {
             Command::Man(man) => man.run(described(), out),
         }
     });
+    traces::finish();
     // A thread that still reads standard input must not hold up the end.
     runtime.shutdown_background();
     result
