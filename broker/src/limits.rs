@@ -220,7 +220,7 @@ impl Limiter {
             };
             Err(OverLimit { whose, limit, limits: *limits, found })
         };
-        let bytes = timer.payload.len();
+        let bytes = timer.content_bytes();
         for (is_token, limits) in [(true, &of_token), (false, &of_group)] {
             if let Some(limits) = limits
                 && limits.payload.is_some_and(|most| bytes > most as usize)
@@ -414,8 +414,8 @@ impl fmt::Display for OverLimit {
             ),
             Limit::Payload => write!(
                 f,
-                "the payload has {found} bytes, the limit payload of {whose} is {}: store it elsewhere and send \
-                 a reference, or raise it",
+                "payload and headers have {found} bytes, the limit payload of {whose} is {}: store them elsewhere \
+                 and send a reference, or raise it",
                 limits.payload.unwrap_or(0)
             ),
             Limit::Connections => write!(

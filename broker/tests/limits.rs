@@ -108,7 +108,8 @@ async fn a_payload_over_the_limit_is_refused_for_good() {
     let timers = [timer("app", 60_000, b"1234"), timer("app", 60_000, b"12345")];
     let (stored, refusals) = scheduled(&mut client, &timers).await;
     assert_eq!((stored, refusals[0].0), (1, ErrorCode::Invalid));
-    let expected = format!("the payload has 5 bytes, the limit payload of token {} is 4", token(1).id());
+    let expected =
+        format!("payload and headers have 5 bytes, the limit payload of token {} is 4", token(1).id());
     assert!(refusals[0].1.starts_with(&expected), "{refusals:?}");
 }
 

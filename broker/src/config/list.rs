@@ -252,7 +252,7 @@ pub struct GroupLimitConfig {
     /// Timers in memory or parked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<u64>,
-    /// Payload bytes of one timer.
+    /// Bytes of payload and headers of one timer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Size>,
 }

@@ -117,9 +117,22 @@ fn denied_operations_keep_their_places() {
     assert_eq!(seen, [(0, invalid), (1, unauthorized), (4, invalid)]);
     assert_eq!(
         denied[0].why,
-        "the payload has 11 bytes, the limit payload of group a is 10: store it elsewhere and send a \
-         reference, or raise it"
+        "payload and headers have 11 bytes, the limit payload of group a is 10: store them elsewhere and \
+         send a reference, or raise it"
     );
+}
+
+#[test]
+fn headers_count_as_payload() {
+    let limiter = limiter(&[("a", "payload=10")]);
+    let with = |payload: usize| {
+        let RequestOp::Schedule { timer, policy } = schedule("a/x", 1, payload) else { panic!("a schedule") };
+        let headers = Headers::new([("n", "12345")]).unwrap();
+        RequestOp::Schedule { timer: Timer { headers, ..(*timer).clone() }.into(), policy }
+    };
+    let room = 10 - Headers::new([("n", "12345")]).unwrap().bytes();
+    assert_eq!(refused(&limiter, now(0), None, &request(vec![with(room)])).0, 0);
+    assert_eq!(refused(&limiter, now(0), None, &request(vec![with(room + 1)])).0, 1);
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub enum Limit {
     Schedules,
     /// Timers in memory or parked.
     Pending,
-    /// Payload bytes of one timer.
+    /// Bytes of payload and headers of one timer.
     Payload,
     /// Connections.
     Connections,
@@ -59,7 +59,7 @@ pub struct Limits {
     /// Timers in memory or parked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<u64>,
-    /// Payload bytes of one timer.
+    /// Bytes of payload and headers of one timer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<u32>,
     /// Connections.

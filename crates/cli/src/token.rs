@@ -36,8 +36,8 @@ pub(crate) enum TokenCommand {
 ///
 /// Limits are counted at each broker by itself. schedules=N is a rate per second, burst=N how many
 /// may come at once after a pause (without it N of schedules), pending=N how many timers its
-/// destinations may have in memory or parked, payload=N the bytes of a payload, connections=N how
-/// many there may be.
+/// destinations may have in memory or parked, payload=N the bytes of a payload and its
+/// headers, connections=N how many there may be.
 ///
 /// For a rotation make a second token with the same grants, give it to everybody, then revoke the
 /// first one. Running brokers read the file again within seconds.

@@ -23,6 +23,7 @@ use crate::token::{TokensFile, write_private};
 const PASSWORD: &str = "PLANTEDpassword";
 const OTHER_PASSWORD: &str = "PLANTEDother";
 const PAYLOAD: &str = "{\"authorization\":\"Bearer PLANTEDpayload\",\"cookie\":\"PLANTEDcookie\"}";
+const HEADER: &str = "authorization=Bearer PLANTEDheader";
 const NO_KEY: &str = "PLANTEDnokey";
 
 /// Everything that was shown, and by what.
@@ -178,12 +179,17 @@ fn planted_secrets_are_shown_nowhere() {
     let broker = Broker::start(&planted);
     wait_for("joined", || (broker.run(&reader, &["ping", "--ready"]).code == 0).then_some(()));
     // Payloads: stored, delivered, failed for good.
-    seen.note("a schedule", broker.run(&shop, &[&SCHEDULE[..], &["--payload", PAYLOAD]].concat()).ok());
-    let due = ["schedule", "--group", "g", "--app", "b", "--in", "1ms", "--payload", PAYLOAD];
+    seen.note(
+        "a schedule",
+        broker.run(&shop, &[&SCHEDULE[..], &["--payload", PAYLOAD, "--header", HEADER]].concat()).ok(),
+    );
+    let due =
+        ["schedule", "--group", "g", "--app", "b", "--in", "1ms", "--payload", PAYLOAD, "--header", HEADER];
     seen.note("a schedule", broker.run(&shop, &due).ok());
     // Its output has the payload, as it should.
     broker.run(&shop, &["listen", "--group", "g", "--app", "b", "--outcome", "fail", "--count", "1"]).ok();
-    let denied = ["schedule", "--group", "bank", "--app", "a", "--in", "1h", "--payload", PAYLOAD];
+    let denied =
+        ["schedule", "--group", "bank", "--app", "a", "--in", "1h", "--payload", PAYLOAD, "--header", HEADER];
     seen.note("denied", broker.run(&shop, &denied).code(4));
     seen.note("status", broker.run(&reader, &["status", "--json", "--counters"]).ok());
     seen.note("cluster status", broker.run(&reader, &["cluster", "status", "--json"]).ok());
@@ -222,10 +228,11 @@ fn planted_secrets_are_shown_nowhere() {
     seen.0.push(("the log".to_owned(), log));
     drop(broker);
 
-    let mut secrets: Vec<String> = [PASSWORD, OTHER_PASSWORD, "PLANTEDpayload", "PLANTEDcookie", NO_KEY]
-        .into_iter()
-        .map(str::to_owned)
-        .collect();
+    let mut secrets: Vec<String> =
+        [PASSWORD, OTHER_PASSWORD, "PLANTEDpayload", "PLANTEDcookie", "PLANTEDheader", NO_KEY]
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
     secrets.extend([&planted.peer, &unknown, &wrong_secret, &shop_token, &reader_token].map(|t| secret(t)));
     secrets.extend(key.lines().filter(|line| !line.starts_with("-----")).map(str::to_owned));
     seen.check(&secrets);

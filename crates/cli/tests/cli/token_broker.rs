@@ -166,7 +166,7 @@ fn a_limit_that_is_reached_is_an_exit_code_of_its_own() {
     let id = made["id"].as_str().unwrap();
     let long = broker.run(&token, &[&SCHEDULE[..], &["--payload", "12345"]].concat()).code(4).err;
     assert!(
-        long.contains(&format!("the payload has 5 bytes, the limit payload of token {id} is 4")),
+        long.contains(&format!("payload and headers have 5 bytes, the limit payload of token {id} is 4")),
         "{long}"
     );
     // Five at once and no time to repeat them: one a second is let through.
