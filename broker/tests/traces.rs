@@ -1,5 +1,7 @@
 //! Spans of traced timers: what a broker tells of their waits and deliveries.
 
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
 mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
