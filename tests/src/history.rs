@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use mtimer_client::{
-    Callback, Cancelled, Client, DeadFilter, DeadReason, Destination, Ended, Key, Mode, Replayed,
+    Callback, Cancelled, Client, DeadFilter, DeadReason, Destination, Ended, Headers, Key, Mode, Replayed,
     RequestError, Rescheduled, Schedule, ScheduleError, Scheduled, Status, Target, Time, TimerId, TimerState,
 };
 
@@ -75,6 +75,13 @@ impl Plan {
         format!("{}:{filler}", self.serial).into()
     }
 
+    /// Its headers: every third has some.
+    pub fn headers(&self) -> Headers {
+        let serial = self.serial.to_string();
+        let pairs = [("serial", serial.as_str()), ("tenant", "acme")];
+        Headers::new(pairs.into_iter().filter(|_| self.serial.is_multiple_of(3))).unwrap()
+    }
+
     /// As the SDK takes it, without retry tiers and callback timeout.
     pub fn schedule(&self) -> Schedule {
         let mut schedule = Schedule::at(self.dest.clone(), Time::from_ms(self.due));
@@ -84,7 +91,7 @@ impl Plan {
         if let Some(deadline) = self.deadline {
             schedule = schedule.deadline(Time::from_ms(deadline));
         }
-        schedule.mode(self.mode).payload(self.payload())
+        schedule.mode(self.mode).payload(self.payload()).headers(self.headers())
     }
 }
 
@@ -206,7 +213,7 @@ pub enum Event {
         attempt: u32,
         /// When it was due, as the broker says.
         due: u64,
-        /// Key, destination, mode and payload are those of the plan.
+        /// Key, destination, mode, payload and headers are those of the plan.
         intact: bool,
     },
     /// A handler returned.
@@ -361,7 +368,8 @@ impl Recorder {
         let intact = plan.key == callback.key
             && plan.dest == callback.dest
             && plan.mode == callback.mode
-            && plan.payload() == callback.payload;
+            && plan.payload() == callback.payload
+            && plan.headers() == *callback.headers();
         let event = Event::Delivered {
             at,
             client,
@@ -491,12 +499,12 @@ pub enum Left {
         attempts: u32,
         /// The last error.
         last_error: Option<String>,
-        /// Key, destination, mode and payload are those of the plan.
+        /// Key, destination, mode, payload and headers are those of the plan.
         intact: bool,
     },
     /// At-most-once, claimed and never confirmed.
     Unconfirmed {
-        /// Key, destination, mode and payload are those of the plan.
+        /// Key, destination, mode, payload and headers are those of the plan.
         intact: bool,
     },
 }
@@ -591,4 +599,5 @@ fn is_intact(history: &History, plan: &Plan, timer: &mtimer_client::Timer) -> bo
             !plan.exact || kept || (timer.deadline.is_none() && replayed())
         })
         && plan.payload() == timer.payload
+        && plan.headers() == timer.headers
 }

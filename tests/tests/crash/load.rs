@@ -136,6 +136,7 @@ impl Load {
             plan.key = Some(Key::new(&key).unwrap());
         }
         line["payload"] = json!(String::from_utf8(plan.payload().to_vec()).unwrap());
+        line["headers"] = json!(plan.headers());
         (plan, id, line)
     }
 }

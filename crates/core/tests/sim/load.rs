@@ -121,6 +121,9 @@ impl World {
         });
         timer.callback_timeout_ms = (self.plan.has_faults() && self.rng.chance(10)).then_some(500);
         timer.payload = vec![7; self.rng.below(300) as usize].into();
+        if timer.id.random().is_multiple_of(4) {
+            timer.headers = Headers::new([("tenant", "acme")]).expect("they are valid");
+        }
         self.load.scheduled += 1;
         self.ask(RequestOp::Schedule { timer: timer.into(), policy });
     }
