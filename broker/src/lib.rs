@@ -16,6 +16,7 @@ mod broker;
 mod clock;
 mod cluster;
 pub mod config;
+mod connection;
 mod counters;
 mod error;
 mod exposure;

@@ -16,9 +16,10 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 
+use crate::connection::serve;
 use crate::counters::ShellCounter;
 use crate::error::BrokerError;
-use crate::session::{SessionContext, serve};
+use crate::session::SessionContext;
 
 /// Pause after an error of the listener, which usually means that the process has no file
 /// descriptor left.

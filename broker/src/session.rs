@@ -1,41 +1,39 @@
-//! One connection, from its handshake to its end.
+//! One session, from its welcome to its end.
 //!
 //! Purpose: reads messages and hands them to the engine's task; writes what the engine's task has
 //! put into the outbox; notices when the other side has gone silent.
 //! Invariant: whoever is refused or closed by us is counted and told why (`Refused`), unless memory
 //! for answers has run out; the engine hears of a session's end exactly once.
-//! Not in here: what messages mean.
+//! Not in here: what comes before the welcome (`connection`), what messages mean.
 
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_core::{SessionEvent, SessionId};
-use mtimer_protocol::{ClientMessage, ErrorCode, Hello, Role, ServerMessage, VERSION, Welcome};
-use mtimer_tls::{AcceptError, ClientCertificate, ReadHalf, Stream, WriteHalf};
-use mtimer_types::limits::{MAX_BATCH, MAX_BROKERS, MAX_FRAME, MAX_FRAME_BEFORE_AUTH, MAX_OBSERVERS};
+use mtimer_protocol::{ClientMessage, ErrorCode, Role, ServerMessage, VERSION, Welcome};
+use mtimer_tls::{ReadHalf, WriteHalf};
+use mtimer_types::limits::{MAX_BATCH, MAX_FRAME};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Guard};
 use crate::clock::Clock;
-use crate::cluster::{Identity, PeerEvent, PeerWhat};
+use crate::cluster::{Identity, PeerEvent, PeerWhat, SOFTWARE};
 use crate::counters::{Counters, ShellCounter};
 use crate::frames::{FrameReader, ReceiveBudget};
-use crate::handshake::{ReadError, Refusal, read_hello, read_message};
+use crate::handshake::{ReadError, Refusal, read_message};
 use crate::inbox::{EngineGone, ForCluster, Gate, Ingress, OutOfPlace, Sorted, Ticket, What, sort};
-use crate::limits::{Connection, Limiter};
+use crate::limits::Limiter;
 use crate::outbox::Outboxes;
 use crate::outbox::{Outbox, Overflow};
 use crate::screening::{Allowed, Screened, screen_message};
 use crate::writer::{Pace, WriteError, write_all};
 
 /// How long the last words to a client may take.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+pub(crate) const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Bytes that are read and thrown away after the last words, so that the system does not reset the
 /// connection before the client has read them.
 const LINGER_BYTES: u64 = 1024 * 1024;
@@ -71,7 +69,7 @@ pub(crate) struct SessionContext {
 
 /// Why a session has ended.
 #[derive(Debug, thiserror::Error)]
-enum End {
+pub(crate) enum End {
     #[error("closed by the client")]
     Client,
     /// Nobody is there to be told.
@@ -97,152 +95,8 @@ impl End {
     }
 }
 
-/// Serves a connection until it ends.
-pub(crate) async fn serve(
-    socket: TcpStream,
-    peer: SocketAddr,
-    session: SessionId,
-    context: Arc<SessionContext>,
-    handshake: OwnedSemaphorePermit,
-) {
-    // A lone small frame goes out at once; the writer coalesces by itself. Where that is refused,
-    // it is a bit slower.
-    if let Err(error) = socket.set_nodelay(true) {
-        tracing::debug!(%peer, %error, "cannot turn Nagle's algorithm off");
-    }
-    let deadline = Instant::now() + context.handshake_timeout;
-    let Some((stream, refusal)) = encrypt(socket, peer, &context).await else { return };
-    let (read, mut write) = stream.into_split();
-    // Longer than the handshake may take, so that its own deadline ends it, with its own reason.
-    let window = 2 * context.handshake_timeout;
-    let mut frames = FrameReader::new(read, MAX_FRAME_BEFORE_AUTH, window, context.receiving.clone());
-    let shaken = match refusal {
-        None => shake_hands(&mut frames, &context, deadline).await,
-        Some(refusal) => Err(ReadError::Refused(refusal)),
-    };
-    let welcomed = match shaken {
-        Ok(welcomed) => welcomed,
-        Err(ReadError::Refused(refusal)) => {
-            context.counters.count(refusal.counter);
-            tracing::debug!(%peer, %refusal, "connection refused");
-            refuse(&mut frames, &mut write, &context, refusal).await;
-            return;
-        }
-        Err(ReadError::Ended) => return,
-        Err(ReadError::Lost { truncated, error }) => {
-            if truncated {
-                context.counters.count(ShellCounter::FramesTruncated);
-            }
-            tracing::debug!(%peer, %error, "connection lost in its handshake");
-            return;
-        }
-    };
-    drop(handshake);
-    context.identity.meet(welcomed.hello.client);
-    frames.begin_session(MAX_FRAME, context.heartbeat_timeout, context.receiving_of(welcomed.hello.role));
-    let software = &welcomed.hello.software;
-    tracing::debug!(session = session.0, %peer, software, "session opened");
-    let end =
-        Session { session, role: welcomed.hello.role, guard: welcomed.guard.clone(), context: &context }
-            .run(&mut frames, &mut write, welcomed.hello.client)
-            .await;
-    tracing::debug!(session = session.0, %peer, %end, "session closed");
-}
-
-/// Encrypts a connection, if connections are encrypted here. One whose client does not speak TLS
-/// comes back as it is, with what the client is told in clear text.
-async fn encrypt(
-    socket: TcpStream,
-    peer: SocketAddr,
-    context: &SessionContext,
-) -> Option<(Stream, Option<Refusal>)> {
-    let accepting = context.access.accept(socket, ClientCertificate::Required, context.handshake_timeout);
-    let accepted = tokio::select! {
-        accepted = accepting => accepted,
-        () = context.stopping.cancelled() => return None,
-    };
-    match accepted {
-        Ok(stream) => Some((stream, None)),
-        Err(AcceptError::NotTls(socket)) => {
-            let text = "this broker speaks TLS: give the client the authority that signed its certificate, \
-                        as --tls-ca of the command line or ClientBuilder::tls";
-            let refusal = Refusal::protocol(ShellCounter::TlsRefused, text);
-            Some((Stream::Plain(socket), Some(refusal)))
-        }
-        Err(error) => {
-            context.counters.count(match &error {
-                AcceptError::Timeout(_) => ShellCounter::HandshakesTimedOut,
-                _ => ShellCounter::TlsRefused,
-            });
-            tracing::debug!(%peer, %error, "connection refused");
-            None
-        }
-    }
-}
-
-/// A hello that was accepted, and the place among the sessions that goes with it.
-struct Welcomed {
-    hello: Hello,
-    guard: Option<Arc<Guard>>,
-    _place: OwnedSemaphorePermit,
-    /// Its place among the connections of its token.
-    _connection: Option<Connection>,
-}
-
-async fn shake_hands(
-    frames: &mut FrameReader<ReadHalf>,
-    context: &SessionContext,
-    deadline: Instant,
-) -> Result<Welcomed, ReadError> {
-    let (hello, guard) = tokio::select! {
-        hello = timeout_at(deadline, read_hello(frames, &context.access)) => hello.map_err(|_| {
-            let text = format!("no hello within {} ms", context.handshake_timeout.as_millis());
-            ReadError::Refused(Refusal::protocol(ShellCounter::HandshakesTimedOut, text))
-        })??,
-        () = context.stopping.cancelled() => {
-            let text = "the broker is stopping";
-            return Err(ReadError::Refused(Refusal::new(ShellCounter::SessionsRefused, ErrorCode::Stopping, text)));
-        }
-    };
-    let connection = match &guard {
-        Some(guard) if hello.role != Role::Broker => {
-            let counted = context.limiter.connect(&guard.principal()).map_err(|why| {
-                let counter = ShellCounter::SessionsRefused;
-                ReadError::Refused(Refusal::new(counter, ErrorCode::LimitReached, why))
-            });
-            Some(counted?)
-        }
-        _ => None,
-    };
-    let (places, whose, most) = match hello.role {
-        Role::Client => (&context.sessions, "clients", context.max_sessions),
-        Role::Broker => (&context.brokers, "other brokers", MAX_BROKERS),
-        Role::Observer => (&context.observers, "observers", MAX_OBSERVERS),
-    };
-    let place = places.clone().try_acquire_owned().map_err(|_| {
-        let text = format!("all {most} sessions of this broker for {whose} are taken: try again later");
-        ReadError::Refused(Refusal::new(ShellCounter::SessionsRefused, ErrorCode::Overloaded, text))
-    })?;
-    Ok(Welcomed { hello, guard, _place: place, _connection: connection })
-}
-
-/// Tells a stranger why it is refused.
-async fn refuse(
-    frames: &mut FrameReader<ReadHalf>,
-    write: &mut WriteHalf,
-    context: &SessionContext,
-    refusal: Refusal,
-) {
-    let outbox = Outbox::open(context.outbox_limit, &context.outboxes);
-    outbox.close(Some(refusal.into()));
-    let sent = timeout(LAST_WORDS, write_all(write, &outbox, context.pace(), &context.counters)).await;
-    if let Ok(Ok(())) = sent {
-        linger(frames, write).await;
-    }
-}
-
 /// Says that nothing follows, and reads on for a moment.
-async fn linger(frames: &mut FrameReader<ReadHalf>, write: &mut WriteHalf) {
+pub(crate) async fn linger(frames: &mut FrameReader<ReadHalf>, write: &mut WriteHalf) {
     if write.shutdown().await.is_err() {
         return;
     }
@@ -251,16 +105,23 @@ async fn linger(frames: &mut FrameReader<ReadHalf>, write: &mut WriteHalf) {
     let _ = timeout(LAST_WORDS, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await;
 }
 
-struct Session<'a> {
-    session: SessionId,
-    role: Role,
+/// One session.
+pub(crate) struct Session<'a> {
+    pub(crate) session: SessionId,
+    pub(crate) role: Role,
     /// `None`: it may do everything.
-    guard: Option<Arc<Guard>>,
-    context: &'a SessionContext,
+    pub(crate) guard: Option<Arc<Guard>>,
+    pub(crate) context: &'a SessionContext,
 }
 
 impl Session<'_> {
-    async fn run(&self, frames: &mut FrameReader<ReadHalf>, write: &mut WriteHalf, client: u128) -> End {
+    /// Serves it until it ends.
+    pub(crate) async fn run(
+        &self,
+        frames: &mut FrameReader<ReadHalf>,
+        write: &mut WriteHalf,
+        client: u128,
+    ) -> End {
         let context = self.context;
         let outbox = Outbox::open(context.outbox_limit, &context.outboxes);
         let ingress = context.gate.ingress(self.session);
@@ -460,14 +321,14 @@ impl Session<'_> {
 }
 
 impl SessionContext {
-    fn receiving_of(&self, role: Role) -> Arc<ReceiveBudget> {
+    pub(crate) fn receiving_of(&self, role: Role) -> Arc<ReceiveBudget> {
         match role {
             Role::Broker => self.receiving_from_brokers.clone(),
             Role::Client | Role::Observer => self.receiving.clone(),
         }
     }
 
-    fn pace(&self) -> Pace {
+    pub(crate) fn pace(&self) -> Pace {
         Pace { heartbeat: self.heartbeat, stalled: self.heartbeat_timeout }
     }
 }
@@ -483,7 +344,7 @@ pub(crate) fn welcome(
         version: VERSION,
         session: 0,
         cluster,
-        software: concat!("mtimer/", env!("CARGO_PKG_VERSION")).to_owned(),
+        software: SOFTWARE.to_owned(),
         store: store.kind.to_owned(),
         durability: store.durability.to_owned(),
         partitions: store.partitions,

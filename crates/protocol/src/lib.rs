@@ -10,15 +10,17 @@
 mod bounded;
 mod cluster;
 mod codec;
+mod delivery;
 mod message;
+mod query;
+mod request;
 
 pub use cluster::{
     BrokerEntry, BrokerLoad, BrokerView, ClientView, ClusterView, Heartbeat, MAX_CLIENT_VIEWS, MemberView,
     PartitionView, PeerAnswer, PeerRequest, Topology,
 };
 pub use codec::{DecodeError, EncodeError, decode, encode, encode_frame, frame_codec};
-pub use message::{
-    ClientMessage, DeadRow, Delivery, ErrorCode, Hello, MAGIC, OpReply, Query, QueryAnswer, Request,
-    RequestOp, Role, ServerMessage, SettleRefusal, Settlement, Status, TimerState, TimerView, UNASKED_PONG,
-    UnconfirmedRow, VERSION, Welcome,
-};
+pub use delivery::{Delivery, SettleRefusal, Settlement};
+pub use message::{ClientMessage, Hello, MAGIC, Role, ServerMessage, UNASKED_PONG, VERSION, Welcome};
+pub use query::{DeadRow, Query, QueryAnswer, Status, TimerState, TimerView, UnconfirmedRow};
+pub use request::{ErrorCode, OpReply, Request, RequestOp};

@@ -12,15 +12,17 @@ pub mod id;
 pub mod limits;
 pub mod name;
 pub mod outcome;
+pub mod partition;
 pub mod time;
 pub mod timer;
 pub mod trace;
 
 pub use cohorts::Cohorts;
 pub use headers::{HeaderError, Headers};
-pub use id::{Epoch, Nonce, PartitionId, SlotWidth, Term, TimerId};
+pub use id::{SlotWidth, TimerId};
 pub use name::{Destination, Key, NameError};
 pub use outcome::{DeadReason, Ended, HandlerOutcome};
+pub use partition::{Epoch, Nonce, PartitionId, Term};
 pub use time::Time;
 pub use timer::{KeyPolicy, Mode, RetryTiers, Target, Timer};
 pub use trace::TraceContext;

@@ -1,0 +1,169 @@
+//! One connection, from its first byte to the welcome, and its session.
+//!
+//! Purpose: encrypts, reads the hello, and welcomes its sender if there is a place; whoever is
+//! refused is told why, in clear text if it does not speak TLS.
+//! Not in here: what is in a hello (`handshake`), the session (`session`).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use mtimer_core::SessionId;
+use mtimer_protocol::{ErrorCode, Hello, Role};
+use mtimer_tls::{AcceptError, ClientCertificate, ReadHalf, Stream, WriteHalf};
+use mtimer_types::limits::{MAX_BROKERS, MAX_FRAME, MAX_FRAME_BEFORE_AUTH, MAX_OBSERVERS};
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::access::Guard;
+use crate::counters::ShellCounter;
+use crate::frames::FrameReader;
+use crate::handshake::{ReadError, Refusal, read_hello};
+use crate::limits::Connection;
+use crate::outbox::Outbox;
+use crate::session::{LAST_WORDS, Session, SessionContext, linger};
+use crate::writer::write_all;
+
+/// Serves a connection until it ends.
+pub(crate) async fn serve(
+    socket: TcpStream,
+    peer: SocketAddr,
+    session: SessionId,
+    context: Arc<SessionContext>,
+    handshake: OwnedSemaphorePermit,
+) {
+    // A lone small frame goes out at once; the writer coalesces by itself. Where that is refused,
+    // it is a bit slower.
+    if let Err(error) = socket.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "cannot turn Nagle's algorithm off");
+    }
+    let deadline = Instant::now() + context.handshake_timeout;
+    let Some((stream, refusal)) = encrypt(socket, peer, &context).await else { return };
+    let (read, mut write) = stream.into_split();
+    // Longer than the handshake may take, so that its own deadline ends it, with its own reason.
+    let window = 2 * context.handshake_timeout;
+    let mut frames = FrameReader::new(read, MAX_FRAME_BEFORE_AUTH, window, context.receiving.clone());
+    let shaken = match refusal {
+        None => shake_hands(&mut frames, &context, deadline).await,
+        Some(refusal) => Err(ReadError::Refused(refusal)),
+    };
+    let welcomed = match shaken {
+        Ok(welcomed) => welcomed,
+        Err(ReadError::Refused(refusal)) => {
+            context.counters.count(refusal.counter);
+            tracing::debug!(%peer, %refusal, "connection refused");
+            refuse(&mut frames, &mut write, &context, refusal).await;
+            return;
+        }
+        Err(ReadError::Ended) => return,
+        Err(ReadError::Lost { truncated, error }) => {
+            if truncated {
+                context.counters.count(ShellCounter::FramesTruncated);
+            }
+            tracing::debug!(%peer, %error, "connection lost in its handshake");
+            return;
+        }
+    };
+    drop(handshake);
+    context.identity.meet(welcomed.hello.client);
+    frames.begin_session(MAX_FRAME, context.heartbeat_timeout, context.receiving_of(welcomed.hello.role));
+    let software = &welcomed.hello.software;
+    tracing::debug!(session = session.0, %peer, software, "session opened");
+    let end =
+        Session { session, role: welcomed.hello.role, guard: welcomed.guard.clone(), context: &context }
+            .run(&mut frames, &mut write, welcomed.hello.client)
+            .await;
+    tracing::debug!(session = session.0, %peer, %end, "session closed");
+}
+
+/// Encrypts a connection, if connections are encrypted here. One whose client does not speak TLS
+/// comes back as it is, with what the client is told in clear text.
+async fn encrypt(
+    socket: TcpStream,
+    peer: SocketAddr,
+    context: &SessionContext,
+) -> Option<(Stream, Option<Refusal>)> {
+    let accepting = context.access.accept(socket, ClientCertificate::Required, context.handshake_timeout);
+    let accepted = tokio::select! {
+        accepted = accepting => accepted,
+        () = context.stopping.cancelled() => return None,
+    };
+    match accepted {
+        Ok(stream) => Some((stream, None)),
+        Err(AcceptError::NotTls(socket)) => {
+            let text = "this broker speaks TLS: give the client the authority that signed its certificate, \
+                        as --tls-ca of the command line or ClientBuilder::tls";
+            let refusal = Refusal::protocol(ShellCounter::TlsRefused, text);
+            Some((Stream::Plain(socket), Some(refusal)))
+        }
+        Err(error) => {
+            context.counters.count(match &error {
+                AcceptError::Timeout(_) => ShellCounter::HandshakesTimedOut,
+                _ => ShellCounter::TlsRefused,
+            });
+            tracing::debug!(%peer, %error, "connection refused");
+            None
+        }
+    }
+}
+
+/// A hello that was accepted, and the place among the sessions that goes with it.
+struct Welcomed {
+    hello: Hello,
+    guard: Option<Arc<Guard>>,
+    _place: OwnedSemaphorePermit,
+    /// Its place among the connections of its token.
+    _connection: Option<Connection>,
+}
+
+async fn shake_hands(
+    frames: &mut FrameReader<ReadHalf>,
+    context: &SessionContext,
+    deadline: Instant,
+) -> Result<Welcomed, ReadError> {
+    let (hello, guard) = tokio::select! {
+        hello = timeout_at(deadline, read_hello(frames, &context.access)) => hello.map_err(|_| {
+            let text = format!("no hello within {} ms", context.handshake_timeout.as_millis());
+            ReadError::Refused(Refusal::protocol(ShellCounter::HandshakesTimedOut, text))
+        })??,
+        () = context.stopping.cancelled() => {
+            let text = "the broker is stopping";
+            return Err(ReadError::Refused(Refusal::new(ShellCounter::SessionsRefused, ErrorCode::Stopping, text)));
+        }
+    };
+    let connection = match &guard {
+        Some(guard) if hello.role != Role::Broker => {
+            let counted = context.limiter.connect(&guard.principal()).map_err(|why| {
+                let counter = ShellCounter::SessionsRefused;
+                ReadError::Refused(Refusal::new(counter, ErrorCode::LimitReached, why))
+            });
+            Some(counted?)
+        }
+        _ => None,
+    };
+    let (places, whose, most) = match hello.role {
+        Role::Client => (&context.sessions, "clients", context.max_sessions),
+        Role::Broker => (&context.brokers, "other brokers", MAX_BROKERS),
+        Role::Observer => (&context.observers, "observers", MAX_OBSERVERS),
+    };
+    let place = places.clone().try_acquire_owned().map_err(|_| {
+        let text = format!("all {most} sessions of this broker for {whose} are taken: try again later");
+        ReadError::Refused(Refusal::new(ShellCounter::SessionsRefused, ErrorCode::Overloaded, text))
+    })?;
+    Ok(Welcomed { hello, guard, _place: place, _connection: connection })
+}
+
+/// Tells a stranger why it is refused.
+async fn refuse(
+    frames: &mut FrameReader<ReadHalf>,
+    write: &mut WriteHalf,
+    context: &SessionContext,
+    refusal: Refusal,
+) {
+    let outbox = Outbox::open(context.outbox_limit, &context.outboxes);
+    outbox.close(Some(refusal.into()));
+    let sent = timeout(LAST_WORDS, write_all(write, &outbox, context.pace(), &context.counters)).await;
+    if let Ok(Ok(())) = sent {
+        linger(frames, write).await;
+    }
+}
