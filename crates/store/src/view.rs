@@ -92,6 +92,14 @@ impl View {
         Self::default()
     }
 
+    /// A view that knows nothing yet of what these operations are about.
+    pub fn of(ops: &[Op]) -> Self {
+        let mut view = Self::default();
+        view.rows.reserve(ops.len());
+        view.ended.reserve(ops.iter().filter(|op| matches!(op, Op::Schedule { .. })).count());
+        view
+    }
+
     /// Takes in what was read.
     pub fn learn(&mut self, fact: Fact) {
         match fact {

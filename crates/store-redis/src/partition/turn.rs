@@ -181,7 +181,7 @@ impl Owner {
 
     /// Reads what decisions need, and decides. Also where the rows are that were read.
     async fn decide(&mut self, ops: &[Op], now: Time) -> Result<(Decided, Locations), LaneError> {
-        let (mut view, mut locations) = (View::new(), Locations::new());
+        let (mut view, mut locations) = (View::of(ops), Locations::new());
         self.learn(&mut view, &mut locations, ops.iter().flat_map(first_needs), now).await?;
         let context = Context { epoch: self.epoch(), prior_claim: self.prior_claim, now };
         loop {

@@ -34,6 +34,11 @@ impl<V> Default for Cell<V> {
 }
 
 impl<K: Clone + Eq + Hash, V> Cells<K, V> {
+    /// Makes space for so many more.
+    pub(super) fn reserve(&mut self, additional: usize) {
+        self.cells.reserve(additional);
+    }
+
     /// Takes in a value that was read, unless there is one already.
     pub(super) fn learn(&mut self, key: K, value: V) {
         self.cells.entry(key).or_default().read.get_or_insert(value);
