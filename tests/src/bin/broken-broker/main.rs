@@ -2,8 +2,8 @@
 //! `broken-broker WHAT --json --redis URL [--SETTING VALUE]...`.
 //!
 //! `WHAT` is `fence`, `claim` or `early-ok` ([`breaking::Sabotage`]), or `nothing` for a broker
-//! that is like any other. Settings are those of `mtimer broker`. Its first line and its log are
-//! those of `mtimer broker --json`, too; it stops on TERM.
+//! that is like any other. Settings are those of `mtimer broker`. Its log is that of
+//! `mtimer broker --json`, and so is its first line, as far as tests read it; it stops on TERM.
 
 mod breaking;
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use mtimer_broker::config::{Config, LogFormat, PartialConfig, RedisConfig, Replication, StoreConfig};
 use mtimer_broker::{Broker, StartError, start_unless};
-use mtimer_store::Store;
+use mtimer_store::{Store, StoreInfo};
 use mtimer_store_redis::{Durability, Options, RedisStore};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -52,14 +52,20 @@ async fn run(mut args: impl Iterator<Item = String>) -> Result<(), Error> {
     };
     let mut term = signal(SignalKind::terminate())?;
     let told = async { _ = term.recv().await };
+    let info = store.info();
     let Some(broker) = start_unless(config.broker, store, told).await? else { return Ok(()) };
-    serve(&broker).await
+    serve(&broker, &info).await
 }
 
 /// Runs until it is told to stop, or ends by itself.
-async fn serve(broker: &Broker) -> Result<(), Error> {
+async fn serve(broker: &Broker, info: &StoreInfo) -> Result<(), Error> {
     let mut term = signal(SignalKind::terminate())?;
-    println!("{}", json!({ "listening": broker.local_addr().to_string(), "pid": std::process::id() }));
+    let about = json!({
+        "listening": broker.local_addr().to_string(),
+        "partitions": info.partitions,
+        "pid": std::process::id(),
+    });
+    println!("{about}");
     tokio::select! {
         ended = broker.wait() => Ok(ended?),
         _ = term.recv() => Ok(broker.stop().await?),
