@@ -141,6 +141,8 @@ pub(crate) struct Counters {
     /// Owned partitions whose store did not answer when the cluster's task last looked.
     unreachable: AtomicUsize,
     handovers: Mutex<Handovers>,
+    /// What the reports saw at their last look; none before the first.
+    troubles: Mutex<Vec<(&'static str, u64)>>,
 }
 
 impl Default for Counters {
@@ -150,6 +152,7 @@ impl Default for Counters {
             node: Mutex::default(),
             unreachable: AtomicUsize::new(0),
             handovers: Mutex::default(),
+            troubles: Mutex::default(),
         }
     }
 }
@@ -214,6 +217,11 @@ impl Counters {
         (node.leads, node.term) = (leads, term.0);
     }
 
+    /// Notes what `mtimer status` is to tell of what is wrong now, by name.
+    pub(crate) fn note_troubles(&self, troubles: Vec<(&'static str, u64)>) {
+        *locked(&self.troubles) = troubles;
+    }
+
     /// Notes of how many owned partitions the store does not answer.
     pub(crate) fn note_unreachable(&self, partitions: usize) {
         self.unreachable.store(partitions, Ordering::Relaxed);
@@ -255,6 +263,7 @@ impl Counters {
             ALL.iter().map(|(c, name)| ((*name).to_owned(), self.shell[*c as usize].load(Ordering::Relaxed)));
         counters.extend(own);
         counters.extend(locked(&self.node).counters.iter().map(|(name, n)| ((*name).to_owned(), *n)));
+        counters.extend(locked(&self.troubles).iter().map(|(name, n)| ((*name).to_owned(), *n)));
         counters.sort();
     }
 }

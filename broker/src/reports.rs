@@ -17,6 +17,7 @@ use mtimer_types::{Destination, Time};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, interval_at};
 
+use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
 use crate::limits::Limiter;
 use crate::shell::Control;
@@ -74,6 +75,10 @@ enum State {
 #[derive(Default)]
 struct Reporter {
     tallies: Tallies,
+    /// Rounds of readings in which the time was not known well enough, up to the last look.
+    doubtful: u64,
+    /// Dead letters between the last two looks.
+    died: u64,
     /// Destinations that are not served.
     troubled: BTreeMap<Destination, State>,
 }
@@ -87,6 +92,7 @@ impl Reporter {
         let refused: Vec<_> = refused.into_iter().filter(|(name, _)| WRONG.contains(name)).collect();
         let timeout = RedeliveryCause::Timeout as usize;
         let timed_out = tallies.redeliveries[timeout].saturating_sub(self.tallies.redeliveries[timeout]);
+        self.died = died.iter().map(|(_, n)| n).sum();
         if !died.is_empty() {
             reports.push(Report::Died(died));
         }
@@ -98,6 +104,20 @@ impl Reporter {
         }
         self.tallies = tallies.clone();
         reports
+    }
+
+    /// What is wrong as of the last look, in numbers, by the names that `mtimer status` knows. 0 is
+    /// well, but for the budget.
+    fn troubles(&mut self, figures: &Figures, doubtful: u64) -> Vec<(&'static str, u64)> {
+        let in_state = |state| self.troubled.values().filter(|s| **s == state).count() as u64;
+        let newly_doubtful = doubtful.saturating_sub(std::mem::replace(&mut self.doubtful, doubtful));
+        vec![
+            ("destinations_behind", in_state(State::Behind)),
+            ("destinations_unserved", in_state(State::Unserved)),
+            ("dead_letters_lately", self.died),
+            ("clock_doubtful_lately", newly_doubtful),
+            ("memory_budget_bytes", figures.memory_budget),
+        ]
     }
 
     fn destinations(&mut self, now: Time, top: &[(Destination, Backlog)]) -> Vec<Report> {
@@ -204,7 +224,11 @@ impl Report {
 }
 
 /// Looks at the figures and logs, until the engine's task has ended.
-pub(crate) async fn run(control: mpsc::Sender<Control>, limiter: Arc<Limiter>) -> Result<(), BrokerError> {
+pub(crate) async fn run(
+    control: mpsc::Sender<Control>,
+    limiter: Arc<Limiter>,
+    counters: Arc<Counters>,
+) -> Result<(), BrokerError> {
     let mut reporter = Reporter::default();
     let mut looks = interval_at(Instant::now() + EVERY, EVERY);
     loop {
@@ -218,6 +242,8 @@ pub(crate) async fn run(control: mpsc::Sender<Control>, limiter: Arc<Limiter>) -
         }
         let Ok(observed) = observed.await else { return Ok(()) };
         reporter.look(observed.now, &observed.engine).iter().for_each(Report::log);
+        let doubtful = counters.read().get(ShellCounter::ClockDoubtful);
+        counters.note_troubles(reporter.troubles(&observed.engine, doubtful));
         let limited = limiter.take_refused();
         if !limited.is_empty() {
             Report::Limited(limited).log();
@@ -315,6 +341,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_wrong_is_told_in_numbers_until_it_is_well_again() {
+        let mut reporter = Reporter::default();
+        let mut tallies = Tallies::default();
+        let mut look = |tallies: &Tallies, top, doubtful| {
+            let figures = Figures { memory_budget: 9, ..figures(tallies.clone(), top) };
+            reporter.look(NOW, &figures);
+            reporter.troubles(&figures, doubtful).into_iter().map(|(_, n)| n).collect::<Vec<_>>()
+        };
+        tallies.dead = [1, 2, 0, 0];
+        let top = vec![(dest(1), parked(0, 1)), (dest(2), parked(0, 1)), (dest(3), parked(1, 60_000))];
+        assert_eq!(look(&tallies, top, 4), [1, 2, 3, 4, 9]);
+        assert_eq!(look(&tallies, Vec::new(), 4), [0, 0, 0, 0, 9]);
+    }
+
+    #[test]
     fn every_refusal_that_is_reported_is_counted() {
         assert!(WRONG.iter().all(|name| REFUSALS.contains(name)));
     }
@@ -323,7 +364,8 @@ mod tests {
     async fn it_looks_every_ten_seconds_and_ends_with_the_engine() {
         let (control, mut asked) = mpsc::channel(1);
         let began = Instant::now();
-        let task = tokio::spawn(run(control, Arc::new(Limiter::new(BTreeMap::new(), 0, Arc::default()))));
+        let limiter = Arc::new(Limiter::new(BTreeMap::new(), 0, Arc::default()));
+        let task = tokio::spawn(run(control, limiter, Arc::default()));
         for n in 1..=2 {
             let Some(Control::Observe(DESTINATIONS, to)) = asked.recv().await else { panic!("no look") };
             assert_eq!(began.elapsed(), EVERY * n);

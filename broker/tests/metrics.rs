@@ -7,12 +7,15 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_broker::{Broker, BrokerOptions, DEFAULT_HTTP, HttpListen, StartError, start};
 use mtimer_protocol::{OpReply, RequestOp};
-use mtimer_store::MemoryStore;
-use mtimer_types::{Destination, HandlerOutcome, PartitionId, Time, TimerId};
+use mtimer_store::{
+    Acquire, AcquireError, Acquired, MemoryStore, OwnerRecord, Store, StoreClock, StoreFuture, StoreInfo,
+};
+use mtimer_types::{Destination, HandlerOutcome, PartitionId, Term, Time, TimerId};
 use support::{Client, PATIENCE, broker_on, options, schedule, timer, wait_count, works};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -118,11 +121,41 @@ fn sample(line: &str) -> (String, BTreeSet<String>) {
     (name.to_owned(), labels)
 }
 
+/// A store that tells how much space its disk has, as the embedded one does.
+struct OnDisk(MemoryStore);
+
+impl Store for OnDisk {
+    fn info(&self) -> StoreInfo {
+        self.0.info()
+    }
+
+    fn owner(&self, partition: PartitionId) -> StoreFuture<OwnerRecord> {
+        self.0.owner(partition)
+    }
+
+    fn acquire(&self, request: Acquire) -> StoreFuture<Acquired, AcquireError> {
+        self.0.acquire(request)
+    }
+
+    fn raise_term(&self) -> StoreFuture<Term> {
+        self.0.raise_term()
+    }
+
+    fn clocks(&self) -> Vec<StoreClock> {
+        self.0.clocks()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![("store_disk_free_bytes", 77)]
+    }
+}
+
 #[tokio::test]
 async fn a_scrape_has_exactly_what_is_documented() {
-    let broker = broker_on(&MemoryStore::new(2), with_http()).await;
+    let broker = start(with_http(), Arc::new(OnDisk(MemoryStore::new(2)))).await.unwrap();
     works(&broker, "a").await;
     let text = scrape(&broker).await;
+    assert_eq!(value(&text, "mtimer_store_disk_free_bytes"), 77.0);
     let documented = documented();
     let shown: BTreeMap<&str, &str> = text
         .lines()

@@ -58,10 +58,12 @@ fn every_setting_is_in_it_once() {
 #[test]
 fn what_it_shows_is_valid_and_the_default() {
     let all = all_set();
-    let data = PartialConfig { data: all.data.clone(), ..PartialConfig::default() };
+    let (data, disk_watermark, disk_reserve) = (all.data.clone(), all.disk_watermark, all.disk_reserve);
+    assert!(data.is_some() && disk_watermark.is_some() && disk_reserve.is_some());
+    let data = PartialConfig { data, disk_watermark, disk_reserve, ..PartialConfig::default() };
     assert_eq!(data.resolve().unwrap().store, PartialConfig::default().resolve().unwrap().store);
     // Redis servers and a folder are not given together.
-    let on_redis = PartialConfig { data: None, ..all };
+    let on_redis = PartialConfig { data: None, disk_watermark: None, disk_reserve: None, ..all };
     let shown = on_redis.clone().resolve().unwrap();
     let StoreConfig::Redis(redis) = &shown.store else { panic!("not on Redis") };
     assert!(redis.replication.is_some() && redis.tls.authorities.is_some());

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use mtimer_protocol::Role;
+use mtimer_types::limits::REPEAT_HORIZON_MS;
 
 use crate::{Client, ConnectError, TlsOptions};
 
@@ -34,6 +35,7 @@ pub struct ClientBuilder {
     pub(crate) software: String,
     pub(crate) connect_timeout: Duration,
     pub(crate) request_timeout: Duration,
+    pub(crate) answer_timeout: Duration,
     pub(crate) max_in_flight: u32,
     pub(crate) role: Role,
 }
@@ -61,6 +63,7 @@ impl Default for ClientBuilder {
             software: concat!("mtimer-client/", env!("CARGO_PKG_VERSION")).to_owned(),
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(10),
+            answer_timeout: Duration::from_millis(REPEAT_HORIZON_MS),
             max_in_flight: 16_384,
             role: Role::Client,
         }
@@ -119,8 +122,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Limits how long [`ClientBuilder::connect`] goes on trying; each address is tried once at
-    /// least. With the first connection, the other brokers of its cluster are tried once, for a
+    /// Limits how long [`ClientBuilder::connect`] goes on trying. Each address is tried once at
+    /// least, and has a second at least to answer; 0: one try, of 5 s at most. With the first connection, the other brokers of its cluster are tried once, for a
     /// second at most; it does not matter then whether they answer. Default: 5 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
@@ -129,9 +132,17 @@ impl ClientBuilder {
 
     /// Limits how long a request may wait for a connection, or be sent again because a broker could
     /// not do it yet, before its call fails. Default: 10 s. A request that was sent and not
-    /// answered is waited for up to 30 s, whatever this says.
+    /// answered is waited for up to [`ClientBuilder::answer_timeout`], whatever this says.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout;
+        self
+    }
+
+    /// Limits how long after its first sending a request is repeated until it is known whether it
+    /// was done; then its outcome is unknown. Default, and at most: 30 s, in which a repeat is the
+    /// same request.
+    pub fn answer_timeout(mut self, timeout: Duration) -> Self {
+        self.answer_timeout = timeout.min(Duration::from_millis(REPEAT_HORIZON_MS));
         self
     }
 

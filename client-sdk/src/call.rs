@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use mtimer_protocol::{ClientMessage, ErrorCode, OpReply, Request, RequestOp};
-use mtimer_types::limits::REPEAT_HORIZON_MS;
 use mtimer_types::{PartitionId, Target, Time};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
@@ -64,13 +63,8 @@ pub(crate) enum Reply {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct First {
     pub(crate) time: Time,
-    pub(crate) at: Instant,
-}
-
-impl First {
-    pub(crate) fn horizon(self) -> Instant {
-        self.at + Duration::from_millis(REPEAT_HORIZON_MS)
-    }
+    /// Until when it may be repeated: the repeat horizon at the latest.
+    pub(crate) horizon: Instant,
 }
 
 /// What becomes of an operation that was not done.
@@ -130,8 +124,8 @@ impl Waiter {
     /// When it is given up.
     pub(crate) fn limit(&self) -> Instant {
         match self.first {
-            Some(first) if self.lost => first.horizon(),
-            Some(first) => first.horizon().min(self.deadline),
+            Some(first) if self.lost => first.horizon,
+            Some(first) => first.horizon.min(self.deadline),
             None => self.deadline,
         }
     }

@@ -5,6 +5,7 @@
 //! Not in here: the lease itself. What the key says is a place to begin at; who owns what is the
 //! topology's.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -15,6 +16,11 @@ use crate::ConnectError;
 
 /// How long a node may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// To name other clusters: names that are told, commands that are sent, and keys that one of them
+/// looks at. An idle cluster may be missed among very many keys of others.
+const MOST_OTHERS: usize = 5;
+const SCANS: usize = 20;
+const SCANNED: u32 = 1_000;
 /// Nodes of a Redis Cluster that one look goes through.
 const HOPS: usize = 4;
 
@@ -59,7 +65,11 @@ impl Lookup {
                 .await
                 .map_err(|e| ConnectError::Redis { redis: info.addr().to_string(), what: e.to_string() })?;
             match found {
-                Found::Value(value) => return self.address(&info, value.as_deref()),
+                Found::Value(Some(value)) => return self.address(&info, Some(&value)),
+                Found::Value(None) => {
+                    let others = self.others(&info).await.unwrap_or_default();
+                    return self.address(&info, None).map_err(|error| also_there(error, &others));
+                }
                 Found::Elsewhere(address, only_now) => {
                     info = info.set_addr(address);
                     asking = only_now;
@@ -95,6 +105,29 @@ impl Lookup {
         node.map(|node| Found::Elsewhere(node, only_now)).ok_or(error)
     }
 
+    /// Names of other clusters that this node knows of, as far as a short look finds any.
+    async fn others(&self, info: &ConnectionInfo) -> Result<BTreeSet<String>, RedisError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(ANSWER_WITHIN))
+            .set_response_timeout(Some(ANSWER_WITHIN));
+        let client = Client::open(info.clone())?;
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let (mut found, mut cursor) = (BTreeSet::new(), 0_u64);
+        for _ in 0..SCANS {
+            let mut scan = cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg("meta:{*}").arg("COUNT").arg(SCANNED);
+            let (next, keys): (u64, Vec<Vec<u8>>) = scan.query_async(&mut connection).await?;
+            let names = keys.iter().filter_map(|key| std::str::from_utf8(key).ok());
+            let names = names.filter_map(|key| key.strip_prefix("meta:{")?.strip_suffix('}'));
+            found.extend(names.filter(|name| *name != self.cluster).map(str::to_owned));
+            if next == 0 || found.len() >= MOST_OTHERS {
+                break;
+            }
+            cursor = next;
+        }
+        Ok(found.into_iter().take(MOST_OTHERS).collect())
+    }
+
     fn address(&self, info: &ConnectionInfo, value: Option<&str>) -> Result<String, ConnectError> {
         let address = value.and_then(|value| value.split(' ').next()).filter(|a| a.contains(':'));
         address.map(str::to_owned).ok_or_else(|| ConnectError::Redis {
@@ -105,6 +138,17 @@ impl Lookup {
 
     fn info(&self) -> Result<ConnectionInfo, ConnectError> {
         self.url.as_str().into_connection_info().map_err(|_| ConnectError::RedisUrl)
+    }
+}
+
+/// Adds to an error which clusters there are instead.
+fn also_there(error: ConnectError, others: &BTreeSet<String>) -> ConnectError {
+    match error {
+        ConnectError::Redis { redis, what } if !others.is_empty() => {
+            let others: Vec<String> = others.iter().map(|name| format!("{name:?}")).collect();
+            ConnectError::Redis { redis, what: format!("{what}; this Redis holds {}", others.join(", ")) }
+        }
+        error => error,
     }
 }
 

@@ -76,9 +76,10 @@
 //! # Errors, and which retry is safe
 //!
 //! The client repeats by itself what can be repeated, within [`ClientBuilder::request_timeout`] and
-//! for up to 30 s after a connection was lost with an answer outstanding. What is left is an error
-//! that tells two things: [`RequestError::is_retryable`], whether another try can help, and
-//! [`RequestError::has_no_side_effects`], whether it is certain that nothing was done.
+//! for up to [`ClientBuilder::answer_timeout`] after a connection was lost with an answer
+//! outstanding. What is left is an error that tells two things: [`RequestError::is_retryable`],
+//! whether another try can help, and [`RequestError::has_no_side_effects`], whether it is certain
+//! that nothing was done.
 //!
 //! - Cancel, reschedule, purge and all questions can be called again in any case.
 //! - A schedule can be called again with the same id ([`Client::prepare`]): it never makes a second

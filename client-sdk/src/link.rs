@@ -109,6 +109,11 @@ fn split_addresses(text: &str) -> Result<Vec<String>, ConnectError> {
     all.ok_or_else(|| ConnectError::Address(text.to_owned()))
 }
 
+/// How long an attempt may take.
+const HANDSHAKE: Duration = Duration::from_millis(HANDSHAKE_DEADLINE_MS);
+/// However little time is left, an address has so much: a broker that is busy answers late.
+const LEAST_ATTEMPT: Duration = Duration::from_secs(1);
+
 impl Link {
     /// To any of the brokers that the settings name.
     pub(crate) fn new(settings: &ClientBuilder) -> Result<Self, ConnectError> {
@@ -151,7 +156,10 @@ impl Link {
     pub(crate) async fn first(&mut self, patience: Duration) -> Result<Connection, ConnectError> {
         let end = Instant::now() + patience;
         loop {
-            let error = match self.attempt().await {
+            let left = end.saturating_duration_since(Instant::now());
+            // Who has no patience wants one try, which takes its time.
+            let limit = if patience.is_zero() { HANDSHAKE } else { left.clamp(LEAST_ATTEMPT, HANDSHAKE) };
+            let error = match self.attempt(limit).await {
                 Ok(connection) => return Ok(connection),
                 Err(error) => error,
             };
@@ -167,7 +175,7 @@ impl Link {
     /// One more try, after its delay.
     pub(crate) async fn again(&mut self) -> Result<Connection, ConnectError> {
         sleep(self.delay()).await;
-        self.attempt().await
+        self.attempt(HANDSHAKE).await
     }
 
     /// How long to wait before the next try: nothing within the first round of addresses.
@@ -178,15 +186,14 @@ impl Link {
         }
     }
 
-    async fn attempt(&mut self) -> Result<Connection, ConnectError> {
+    async fn attempt(&mut self, limit: Duration) -> Result<Connection, ConnectError> {
         let place = self.places[self.next % self.places.len()].clone();
         self.next = (self.next + 1) % self.places.len();
         self.tries = self.tries.saturating_add(1);
         let broker = place.address().await?;
-        let limit = Duration::from_millis(HANDSHAKE_DEADLINE_MS);
         let connection = match timeout(limit, self.handshake(broker.clone())).await {
             Ok(result) => result?,
-            Err(_) => return Err(ConnectError::Timeout { broker, ms: HANDSHAKE_DEADLINE_MS }),
+            Err(_) => return Err(ConnectError::Timeout { broker, ms: limit.as_millis() as u64 }),
         };
         let found = (connection.welcome.cluster.clone(), connection.welcome.partitions);
         let mut cluster = self.dialler.cluster.locked();
@@ -207,9 +214,8 @@ impl Link {
             Some(tls) => Some(tls.current().await),
             None => None,
         };
-        let limit = Duration::from_millis(HANDSHAKE_DEADLINE_MS);
         let stream = match &tls {
-            Some(tls) => tls.connect(stream, &broker, limit).await.map_err(|e| of_tls(&broker, e))?,
+            Some(tls) => tls.connect(stream, &broker, HANDSHAKE).await.map_err(|e| of_tls(&broker, e))?,
             None => Stream::Plain(stream),
         };
         let (read, mut write) = stream.into_split();

@@ -12,6 +12,7 @@
 //! wire.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_types::Time;
@@ -53,11 +54,14 @@ pub(crate) struct Requests {
     /// To be queued again at that time.
     waiting: BTreeMap<(Instant, u64), Call>,
     next_number: u64,
+    /// How long after its first sending something is repeated.
+    patience: Duration,
 }
 
 impl Requests {
-    pub(crate) fn new() -> Self {
-        Self { lanes: BTreeMap::new(), unrouted: VecDeque::new(), waiting: BTreeMap::new(), next_number: 1 }
+    pub(crate) fn new(patience: Duration) -> Self {
+        let (lanes, unrouted, waiting) = (BTreeMap::new(), VecDeque::new(), BTreeMap::new());
+        Self { lanes, unrouted, waiting, next_number: 1, patience }
     }
 
     /// A connection is there, with the broker's limits.
@@ -98,7 +102,7 @@ impl Requests {
     /// between takes the count with it.
     pub(crate) fn next(&mut self, session: u64, time: Time, now: Instant) -> Option<Frame> {
         let lane = self.lanes.get_mut(&session)?;
-        let fresh = First { time, at: now };
+        let fresh = First { time, horizon: now + self.patience };
         let most = lane.queue.len().min(lane.max_ops);
         let (mut ops, mut waiters, mut bytes) = (Vec::with_capacity(most), Vec::with_capacity(most), 0);
         let mut together = None;
@@ -242,15 +246,15 @@ impl Requests {
         give_up(&mut self.unrouted, now, reason);
         for lane in self.lanes.values_mut() {
             give_up(&mut lane.queue, now, "the broker does not take it");
-            if !lane.sent.values().any(|frame| frame.first.horizon() <= now) {
+            if !lane.sent.values().any(|frame| frame.first.horizon <= now) {
                 continue;
             }
             let (late, sent): (BTreeMap<_, _>, _) =
-                std::mem::take(&mut lane.sent).into_iter().partition(|(_, f)| f.first.horizon() <= now);
+                std::mem::take(&mut lane.sent).into_iter().partition(|(_, f)| f.first.horizon <= now);
             lane.sent = sent;
             for call in late.into_values().flat_map(Frame::into_calls) {
-                let reason = "no answer within the 30 s in which it could be repeated";
-                call.waiter.answer(Err(unknown(reason)));
+                let reason = format!("no answer within {} ms", self.patience.as_millis());
+                call.waiter.answer(Err(unknown(&reason)));
             }
         }
         queued

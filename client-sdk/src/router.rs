@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use mtimer_protocol::{ClientMessage, OpReply, Query, QueryAnswer, SettleRefusal, Topology, Welcome};
 use mtimer_types::{Epoch, PartitionId, Time, TimerId};
@@ -79,7 +80,7 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    pub(crate) fn new(partitions: u16) -> Self {
+    pub(crate) fn new(partitions: u16, answer_timeout: Duration) -> Self {
         Self {
             stage: Stage::Open,
             fault: "not connected yet".to_owned(),
@@ -87,7 +88,7 @@ impl Router {
             routes: Routes::new(partitions),
             settling: Settling::default(),
             lines: BTreeMap::new(),
-            requests: Requests::new(),
+            requests: Requests::new(answer_timeout),
             queries: Queries::default(),
             registrations: BTreeMap::new(),
             last_registration: 0,

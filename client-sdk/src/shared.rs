@@ -55,12 +55,13 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(settings: ClientBuilder, clock: Clock, broker: &str, welcome: &Welcome) -> Self {
         let capacity = settings.max_in_flight.clamp(1, crate::limits::MAX_SESSION_INFLIGHT as u32);
+        let router = Mutex::new(Router::new(welcome.partitions, settings.answer_timeout));
         Self {
             settings,
             clock,
             partitions: welcome.partitions,
             info: Mutex::new(Arc::new(info(broker, welcome))),
-            router: Mutex::new(Router::new(welcome.partitions)),
+            router,
             rewire: Notify::new(),
             progress: Notify::new(),
             connected: watch::Sender::new(false),

@@ -65,6 +65,9 @@ async fn without_a_leader_or_a_redis_the_reason_is_told() {
     let error = connect(server.url()).await;
     assert!(matches!(&error, ConnectError::Redis { .. }) && error.is_retryable(), "{error}");
     assert!(error.to_string().contains("no broker leads the cluster \"main\""), "{error}");
+    server.call::<()>(&["MSET", "meta:{shop}", "1", "meta:{main}", "1", "meta:no", "1", "other", "1"]);
+    let error = connect(server.url()).await.to_string();
+    assert!(error.contains("leads the cluster \"main\" just now; this Redis holds \"shop\""), "{error}");
     server.call::<()>(&["SET", "leader:{main}", "nonsense"]);
     assert!(matches!(connect(server.url()).await, ConnectError::Redis { .. }));
     let url = server.url();

@@ -218,6 +218,32 @@ async fn after_the_horizon_the_outcome_is_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_may_wait_for_less_time_until_the_outcome_is_unknown() {
+    let broker = Broker::start().await;
+    for loses in [false, true] {
+        let patience = Duration::from_secs(2);
+        let builder = broker.client().answer_timeout(patience);
+        let (client, mut peer) = tokio::join!(builder.connect(), broker.accept());
+        let client = client.unwrap();
+        let began = tokio::time::Instant::now();
+        let (answer, _peer) = tokio::join!(client.schedule(soon()), async {
+            peer.request().await;
+            if loses {
+                drop(peer);
+                peer = broker.accept().await;
+                peer.request().await;
+            }
+            peer
+        });
+        let error = answer.unwrap_err();
+        let is_unknown = matches!(&error, ScheduleError::Request { error: RequestError::Unknown { .. }, .. });
+        assert!(is_unknown && !error.has_no_side_effects(), "{error}");
+        let waited = began.elapsed();
+        assert!((patience..patience + Duration::from_millis(200)).contains(&waited), "{waited:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_a_connection_nothing_is_sent_and_the_call_says_so() {
     let broker = Broker::start().await;
     let (client, peer) = broker.connect().await;

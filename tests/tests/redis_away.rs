@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use mtimer_client::{Headers, Timer, TimerId};
 use mtimer_protocol::{ClientMessage, OpReply, Request, RequestOp, ServerMessage};
 use mtimer_tests::{
     Broker, Figures, Final, Handled, Launch, Plan, Recorder, Server, ServerOptions, Signal, Wire, check,
-    cpu_seconds, drain, host_ms, long, purge, signal, wait_for,
+    cpu_seconds, drain, host_ms, long, mtimer, purge, signal, wait_for,
 };
 use rand::RngExt;
 use tokio::task::JoinSet;
@@ -60,6 +61,96 @@ async fn killed_with_its_append_only_file_always_synced() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frozen_for_some_seconds() {
     run(Loss::Frozen, ServerOptions::default()).await;
+}
+
+/// How long a client waits, and how much longer its end may take on a loaded machine.
+const LIMIT: Duration = Duration::from_secs(3);
+const SLACK: Duration = Duration::from_millis(2_500);
+/// Exit codes of `mtimer`.
+const DONE: i32 = 0;
+const NOT_FOUND: i32 = 5;
+const UNKNOWN: i32 = 8;
+const NOT_NOW: i32 = 13;
+
+/// One `mtimer schedule` alone: its exit code, its id, and what it said.
+async fn schedule_alone(broker: &Broker) -> (i32, TimerId, String) {
+    let now = Time::from_ms(host_ms());
+    let id = TimerId::new(now + 3_600_000, now, PartitionId(0), rand::random());
+    let limit = format!("{}ms", LIMIT.as_millis());
+    let (text, address) = (id.to_string(), broker.address());
+    let args = ["schedule", "--group", "g", "--app", "a", "--at", &id.birth_due().as_ms().to_string()];
+    let began = Instant::now();
+    let mut command = Command::new(mtimer());
+    command.args(args).args(["--id", &text, "--request-timeout", &limit, "--broker", &address]);
+    let ended = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+    let took = began.elapsed();
+    assert!(took < LIMIT + SLACK, "{took:?}");
+    let code = ended.status.code().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    println!("a schedule alone: exit code {code} after {took:?}: {}", said.trim());
+    (code, id, said)
+}
+
+async fn get(broker: &Broker, id: TimerId) -> i32 {
+    let mut command = Command::new(mtimer());
+    command.args(["get", &id.to_string(), "--broker", &broker.address()]);
+    let ended = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+    ended.status.code().unwrap()
+}
+
+/// Whether the broker has a connection to this port that the other side has closed.
+fn has_half_closed(port: u16) -> bool {
+    let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let remote = format!(":{port:04X}");
+    // State 8 is CLOSE_WAIT.
+    sockets
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .any(|fields| fields.get(2).is_some_and(|to| to.ends_with(&remote)) && fields.get(3) == Some(&"08"))
+}
+
+/// What is refused was not done, and what is unknown is told in the client's own time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schedule_alone_is_refused_while_redis_is_dead() {
+    let mut redis = Server::start_with(ServerOptions { append_only: true, ..ServerOptions::default() });
+    let broker = Launch::redis(&redis.url()).flags(["--partitions", "1"]).start();
+    assert_eq!(schedule_alone(&broker).await.0, DONE);
+    redis.kill();
+    let noticed = async || !has_half_closed(redis.port());
+    wait_for("the broker to notice that Redis has gone, idle as it is", PATIENCE, noticed).await;
+    let mut refused = Vec::new();
+    for _ in 0..2 {
+        let (code, id, said) = schedule_alone(&broker).await;
+        assert_eq!(code, NOT_NOW, "{said}");
+        assert!(said.contains("store"), "{said}");
+        refused.push(id);
+    }
+    redis.restart();
+    wait_for("a schedule", PATIENCE, async || schedule_alone(&broker).await.0 == DONE).await;
+    for id in refused {
+        assert_eq!(get(&broker, id).await, NOT_FOUND, "what was refused was done");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schedule_alone_is_unknown_in_time_when_redis_hangs_and_then_refused() {
+    let redis = Server::start();
+    let broker = Launch::redis(&redis.url()).flags(["--partitions", "1"]).start();
+    assert_eq!(schedule_alone(&broker).await.0, DONE);
+    let pid = pid_of(&redis);
+    signal(pid, Signal::STOP);
+    let (code, under_way, said) = schedule_alone(&broker).await;
+    assert_eq!(code, UNKNOWN, "{said}");
+    let refused = async || schedule_alone(&broker).await.0 == NOT_NOW;
+    wait_for("schedules to be refused", PATIENCE, refused).await;
+    let (code, id, said) = schedule_alone(&broker).await;
+    assert_eq!(code, NOT_NOW, "{said}");
+    signal(pid, Signal::CONT);
+    wait_for("a schedule", PATIENCE, async || schedule_alone(&broker).await.0 == DONE).await;
+    // Whether it had reached Redis is what nobody knew.
+    let known = get(&broker, under_way).await;
+    assert!([DONE, NOT_FOUND].contains(&known), "{known}");
+    assert_eq!(get(&broker, id).await, NOT_FOUND, "what was refused was done");
 }
 
 async fn run(loss: Loss, options: ServerOptions) {

@@ -167,6 +167,10 @@ settings! {
     partitions: u16,
     /// Folder of the embedded store
     data: PathBuf,
+    /// Warn when the disk of the embedded store has less free space; 0: never [default: 1GiB]
+    disk_watermark: Size,
+    /// Refuse new timers when it has less; 0: never [default: 256MiB]
+    disk_reserve: Size,
     /// How far ahead timers are loaded into memory; less once half of --memory is used
     preload: Span,
     /// Budget for timers in memory

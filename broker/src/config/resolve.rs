@@ -9,7 +9,7 @@ use std::time::Duration;
 use mtimer_access::Limits;
 use mtimer_core::EngineOptions;
 use mtimer_store_redis::{DEFAULT_LOG_BYTES, TlsFiles, without_password};
-use mtimer_types::{Destination, RetryTiers};
+use mtimer_types::{Destination, RetryTiers, limits};
 
 use super::error::ConfigError;
 use super::list::{GroupLimitConfig, PEER_TOKEN, PartialConfig};
@@ -68,6 +68,10 @@ pub enum StoreConfig {
         /// Partitions, if the folder is new; otherwise it must have as many. `None`: as it has, or
         /// the store's default.
         partitions: Option<u16>,
+        /// Warn when its disk has fewer free bytes. 0: never.
+        disk_watermark: u64,
+        /// Refuse new timers when it has fewer. 0: never.
+        disk_reserve: u64,
     },
     /// In Redis or Redis Cluster.
     Redis(RedisConfig),
@@ -248,11 +252,20 @@ impl PartialConfig {
                 Some(_) => return Err(wrong("the store is embedded: give redis URLs, or an embedded level")),
             };
             let data = self.data.clone().unwrap_or_else(|| PathBuf::from("mtimer-data"));
-            return Ok(StoreConfig::Embedded { data, sync, partitions });
+            let (disk_watermark, disk_reserve) = self.disk_limits()?;
+            return Ok(StoreConfig::Embedded { data, sync, partitions, disk_watermark, disk_reserve });
         }
         if self.data.is_some() {
             let message = "a folder and redis URLs are given: leave one of them out".to_owned();
             return Err(ConfigError::Setting { setting: "data", message });
+        }
+        for (setting, given) in [("disk-watermark", self.disk_watermark), ("disk-reserve", self.disk_reserve)]
+        {
+            if given.is_some() {
+                let message =
+                    "it is for the embedded store, and redis URLs are given: leave it out".to_owned();
+                return Err(ConfigError::Setting { setting, message });
+            }
         }
         let replication = match self.durability {
             None | Some(Durability::Redis) if self.replicas.or(self.replicas_within.map(|_| 0)).is_some() => {
@@ -263,6 +276,22 @@ impl PartialConfig {
             Some(_) => return Err(wrong("the store is Redis: write redis or redis-replicated")),
         };
         Ok(StoreConfig::Redis(RedisConfig { urls, tls, replication, write_log_bytes, partitions }))
+    }
+
+    /// The watermark and the reserve.
+    fn disk_limits(&self) -> Result<(u64, u64), ConfigError> {
+        let bytes = |given: Option<Size>, default: u64| given.map_or(default, |size| size.0);
+        let reserve = bytes(self.disk_reserve, limits::DISK_RESERVE_BYTES);
+        // Somebody who sets only the reserve wants to be warned before.
+        let watermark = bytes(self.disk_watermark, limits::DISK_WATERMARK_BYTES.max(reserve));
+        if watermark != 0 && watermark < reserve {
+            let message = format!(
+                "{watermark} bytes is less than disk-reserve, {reserve} bytes: give it at least as much, or 0 for no \
+                 warning"
+            );
+            return Err(ConfigError::Setting { setting: "disk-watermark", message });
+        }
+        Ok((watermark, reserve))
     }
 
     fn redis_tls(&self, urls: &[String]) -> Result<TlsFiles, ConfigError> {

@@ -51,6 +51,8 @@ impl Config {
             replicas_within: None,
             partitions: None,
             data: None,
+            disk_watermark: None,
+            disk_reserve: None,
             preload: ms(engine.preload_ms),
             memory: Some(Size(engine.memory_bytes)),
             park_after: ms(engine.park_after_ms),
@@ -118,8 +120,10 @@ impl StoreConfig {
     /// The settings of the store, without passwords.
     fn settings(&self) -> PartialConfig {
         match self {
-            Self::Embedded { data, sync, partitions } => PartialConfig {
+            Self::Embedded { data, sync, partitions, disk_watermark, disk_reserve } => PartialConfig {
                 data: Some(data.clone()),
+                disk_watermark: Some(Size(*disk_watermark)),
+                disk_reserve: Some(Size(*disk_reserve)),
                 durability: Some(if *sync { Durability::EmbeddedSync } else { Durability::EmbeddedFast }),
                 partitions: *partitions,
                 ..PartialConfig::default()

@@ -150,6 +150,29 @@ fn memory_for_the_last_writes_has_a_unit_and_is_enough_for_some() {
 }
 
 #[test]
+fn the_watermark_of_the_disk_is_above_its_reserve() {
+    let with = |more: &[(&'static str, &'static str)]| PartialConfig::from_env(env(more)).unwrap().resolve();
+    let limits = |more: &[(&'static str, &'static str)]| match with(more).unwrap().store {
+        StoreConfig::Embedded { disk_watermark, disk_reserve, .. } => (disk_watermark, disk_reserve),
+        StoreConfig::Redis(_) => panic!("not embedded"),
+    };
+    let (watermark, reserve) = ("MTIMER_DISK_WATERMARK", "MTIMER_DISK_RESERVE");
+    assert_eq!(limits(&[]), (1 << 30, 256 << 20));
+    assert_eq!(limits(&[(watermark, "0"), (reserve, "1MiB")]), (0, 1 << 20));
+    assert_eq!(limits(&[(reserve, "2GiB")]), (2 << 30, 2 << 30));
+    let error = |more: &[(&'static str, &'static str)]| with(more).unwrap_err().to_string();
+    assert_eq!(
+        error(&[(watermark, "1000"), (reserve, "2000")]),
+        "disk-watermark: 1000 bytes is less than disk-reserve, 2000 bytes: give it at least as much, or 0 for no \
+         warning"
+    );
+    for setting in [watermark, reserve] {
+        let told = error(&[("MTIMER_REDIS", "redis://a"), (setting, "1MiB")]);
+        assert!(told.starts_with("disk-") && told.contains("leave it out"), "{told}");
+    }
+}
+
+#[test]
 fn replicas_are_counted_and_bounded() {
     let with = |more: &[(&'static str, &'static str)]| {
         let vars = [&[("MTIMER_REDIS", "redis://a")][..], more].concat();
@@ -189,6 +212,7 @@ fn what_is_shown_can_be_read_again() {
     for text in [
         "",
         "listen = \"127.0.0.1:1\"\nhttp = \"off\"\nmetrics-destinations = 7\nretry = [\"1s\", \"2m\"]\ndurability = \"embedded-fast\"\npartitions = 8\n\
+         disk-watermark = \"7MiB\"\ndisk-reserve = \"5MiB\"\n\
          startup-timeout = \"3s\"\nmemory = \"64MiB\"\nadvertise = \"h:1\"\nlog-format = \"json\"\n\
          [[destination]]\ngroup = \"g\"\napp = \"a\"\nretry = []\n\
          [[group-limit]]\ngroup = \"*\"\nschedules = 5\npayload = \"4KiB\"\n",

@@ -148,8 +148,12 @@ impl Scrape {
         out.one(&m::STORE_OPERATIONS, lanes.operations)?;
         out.one(&m::STORE_OUTAGES, self.shell.get(C::StoreOutages))?;
         out.one(&m::STORE_UNREACHABLE, self.observed.unreachable)?;
+        let find = |name| self.store.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
+        if let Some(free) = find("store_disk_free_bytes") {
+            out.one(&m::STORE_DISK_FREE, free)?;
+        }
         // Of a store that keeps no log they are 0.
-        let of = |name| self.store.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value);
+        let of = |name| find(name).unwrap_or(0);
         out.one(&m::STORE_REPLAYED, of("store_log_replayed_records_total"))?;
         out.one(&m::STORE_LOG_DROPPED, of("store_log_dropped_records_total"))?;
         out.one(&m::STORE_LOG_BYTES, of("store_log_bytes"))?;

@@ -73,6 +73,8 @@ impl Shell {
         status.sessions = self.sessions.count();
         let stored = self.store.counters().into_iter().map(|(name, n)| (name.to_owned(), n));
         status.counters.extend(stored);
+        status.counters.push(("not_ready".to_owned(), self.unready().len() as u64));
+        status.counters.push(("store_unreachable_partitions".to_owned(), self.unreachable() as u64));
         self.counters.merge_into(&mut status.counters);
     }
 }

@@ -84,7 +84,7 @@ impl World {
     fn new() -> Self {
         let now = Instant::now();
         let mut world = Self {
-            requests: Requests::new(),
+            requests: Requests::new(Duration::from_secs(30)),
             routes: Routes::new(2),
             permits: Arc::new(Semaphore::new(10_000)),
             start: now,

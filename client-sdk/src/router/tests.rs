@@ -44,7 +44,7 @@ struct Gathered {
 
 impl Gathered {
     fn new() -> Self {
-        let (mut router, now) = (Router::new(1), Instant::now());
+        let (mut router, now) = (Router::new(1, Duration::from_secs(30)), Instant::now());
         let session = router.opened(&welcome()).0.session;
         let (reply, answer) = oneshot::channel();
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
@@ -109,7 +109,7 @@ fn of_what_may_still_leave_as_the_client_closes_the_outcome_is_unknown() {
 
 #[test]
 fn a_connection_that_comes_after_the_end_is_nobodys() {
-    let mut router = Router::new(1);
+    let mut router = Router::new(1, Duration::from_secs(30));
     router.close();
     let (line, _) = router.opened(&welcome());
     assert!(!router.is_connected());
@@ -119,7 +119,7 @@ fn a_connection_that_comes_after_the_end_is_nobodys() {
 
 #[test]
 fn a_registration_is_closed_in_time_whatever_the_broker_says() {
-    let (mut router, now) = (Router::new(1), Instant::now());
+    let (mut router, now) = (Router::new(1, Duration::from_secs(30)), Instant::now());
     router.opened(&welcome());
     let inbox = || Arc::new(Inbox::new(Destination::new("group", "app").unwrap(), 1));
     let first = router.register(inbox()).unwrap();

@@ -9,7 +9,7 @@ use clap::Args;
 use mtimer_broker::{check_private, read_private};
 use mtimer_client::{Client, ClientBuilder, Destination, Key, Target, TimerId, TlsOptions, When};
 
-use super::exit::Failure;
+use super::exit::{Exit, Failure};
 use super::logging::LogArgs;
 use super::moment;
 
@@ -36,12 +36,13 @@ pub(crate) struct ClientArgs {
     pub(crate) token: TokenArgs,
     #[command(flatten)]
     pub(crate) tls: ConnectTlsArgs,
-    /// How long to try to connect
-    #[arg(long, value_name = "DURATION", value_parser = moment::span, default_value = "5s")]
+    /// How long to try to connect; each address has a second at least
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span, default_value = "5s")]
     #[arg(help_heading = "Connection")]
     pub(crate) connect_timeout: Duration,
-    /// How long a request may wait for a broker that cannot do it yet
-    #[arg(long, value_name = "DURATION", value_parser = moment::span, default_value = "10s")]
+    /// How long a request may wait for its answer, or for a broker that cannot do it yet; up to 30s
+    /// for its answer
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span, default_value = "10s")]
     #[arg(help_heading = "Connection")]
     pub(crate) request_timeout: Duration,
     #[command(flatten)]
@@ -145,7 +146,8 @@ impl ClientArgs {
             .token(self.token.read()?)
             .software(SOFTWARE)
             .connect_timeout(self.connect_timeout)
-            .request_timeout(self.request_timeout);
+            .request_timeout(self.request_timeout)
+            .answer_timeout(self.request_timeout);
         self.tls.apply(builder)
     }
 
@@ -181,6 +183,12 @@ async fn finish<T>(
     work: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let result = work(&client).await;
+    if let Err(failure) = &result
+        && failure.exit == Exit::Unknown
+    {
+        // The time is up, and closing would wait once more for the broker that gave no answer.
+        return result;
+    }
     let closed = client.close().await;
     let value = result?;
     closed?;
@@ -220,7 +228,7 @@ impl TargetArgs {
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct WhenArgs {
     /// Due so long from now: 250ms, 5s, 2h 30m
-    #[arg(long = "in", value_name = "DURATION", value_parser = moment::span, conflicts_with = "at")]
+    #[arg(long = "in", value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span, conflicts_with = "at")]
     after: Option<Duration>,
     /// Due then: RFC 3339, or milliseconds since 1970; a time in the past is due at once
     #[arg(long, value_name = "TIME", value_parser = moment::time)]

@@ -148,6 +148,9 @@ async fn serve(
     // failure.
     let Some(opened) = stop.unless(opening).await else { return Ok(()) };
     let opened = opened?;
+    if !opened.siblings.is_empty() {
+        tracing::warn!("{}", new_beside(&config.broker.cluster, &opened.siblings));
+    }
     let starting = mtimer_broker::start_unless(config.broker.clone(), opened.store.clone(), stop.asked());
     let Some(broker) = starting.await? else {
         opened.close().await;
@@ -175,6 +178,16 @@ async fn serve(
     drop(broker);
     opened.close().await;
     Ok(ended?)
+}
+
+/// What is said of a new cluster on a Redis that holds others.
+fn new_beside(cluster: &str, others: &[String]) -> String {
+    let others: Vec<String> = others.iter().map(|name| format!("{name:?}")).collect();
+    format!(
+        "cluster {cluster:?} is new here; this Redis also holds {}: if one of them was meant, stop this broker and \
+         correct its setting `cluster`; the new one is empty",
+        others.join(", ")
+    )
 }
 
 /// Waits for the broker's end, and has it read its tokens and certificates again at each HUP.

@@ -7,13 +7,18 @@ use mtimer_client::{BrokerView, Client, ClusterView, PartitionId, PartitionView}
 use serde_json::{Value, json};
 
 use super::args::ClientArgs;
+use super::confirm::Yes;
 use super::exit::{Exit, Failure};
 use super::moment;
-use super::output::{Output, Table, Tone, grouped, note};
+use super::output::{Output, Table, Tone, counted, grouped, note};
+use super::problems;
 use super::signals::Stop;
 
 /// How often it is looked how far a broker is emptied.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// Partitions without an owner that are named.
+const PARTITIONS_NAMED: usize = 10;
 
 #[derive(Subcommand, Debug)]
 #[command(after_help = "Examples:\n  mtimer cluster status\n  mtimer cluster drain 10.0.0.6:7400")]
@@ -24,7 +29,8 @@ pub(crate) enum Cluster {
 
 /// Leader, brokers, partitions, clients
 ///
-/// Asks the leader for the members and every broker for what it owns. Partitions: who is to own it
+/// What is wrong, if anything is. Then what the leader says of the members and every broker of what
+/// it owns. Partitions: who is to own it
 /// (and, while it is handed over, who does), its epoch, timers to come, overdue, in the owner's
 /// memory (copy), delivered and not settled, to be retried, dead.
 #[derive(Args, Debug)]
@@ -44,10 +50,11 @@ pub(crate) struct Status {
 ///
 /// The broker's partitions are handed over to the others in good order, and it is given none until
 /// this is undone or it is started anew. It goes on serving its clients. Waits until it owns
-/// nothing, unless told not to.
+/// nothing, unless told not to. Asks first; where nobody can be asked, it needs --yes.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  mtimer cluster drain 10.0.0.6:7400\n  mtimer cluster drain 10.0.0.6:7400 --undo"
+    after_help = "Examples:\n  mtimer cluster drain 10.0.0.6:7400\n  mtimer cluster drain 10.0.0.6:7400 --yes\n  \
+        mtimer cluster drain 10.0.0.6:7400 --undo"
 )]
 pub(crate) struct Drain {
     /// The broker's address, as `mtimer cluster status` shows it
@@ -60,8 +67,10 @@ pub(crate) struct Drain {
     #[arg(long)]
     no_wait: bool,
     /// How long to wait
-    #[arg(long, value_name = "DURATION", value_parser = moment::span, default_value = "60s")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span, default_value = "60s")]
     within: Duration,
+    #[command(flatten)]
+    yes: Yes,
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -80,6 +89,8 @@ struct Picture {
     cluster: String,
     view: ClusterView,
     brokers: Vec<(String, Result<BrokerView, String>)>,
+    /// What is wrong, as far as the brokers say.
+    problems: Vec<String>,
 }
 
 impl Status {
@@ -112,7 +123,12 @@ impl Picture {
         };
         let views = client.broker_views().await;
         let brokers = views.into_iter().map(|(address, view)| (address, view.map_err(|e| e.to_string())));
-        Ok(Self { cluster: client.info().cluster.clone(), view, brokers: brokers.collect() })
+        let brokers = brokers.collect();
+        // A broker that does not answer is a problem that is seen from its view.
+        let problems = client.status().await.map_or_else(|_| Vec::new(), |s| problems::of_status(&s));
+        let mut this = Self { cluster: client.info().cluster.clone(), view, brokers, problems };
+        this.problems.extend(this.own_problems());
+        Ok(this)
     }
 
     /// Whether there is a cluster around the broker at all.
@@ -135,6 +151,33 @@ impl Picture {
         all.sort_unstable();
         all.dedup();
         all
+    }
+
+    /// What only a look at the whole cluster shows.
+    fn own_problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (address, error) in self.brokers.iter().filter_map(|(a, v)| Some((a, v.as_ref().err()?))) {
+            problems.push(format!("{address} does not answer: {error}"));
+        }
+        let nobodys: Vec<String> =
+            self.numbers().into_iter().filter(|p| self.owner(*p).is_none()).map(|p| p.to_string()).collect();
+        if !nobodys.is_empty() {
+            let (count, shown) = (nobodys.len() as u64, nobodys.len().min(PARTITIONS_NAMED));
+            let more = if nobodys.len() > shown { ", ..." } else { "" };
+            problems.push(format!(
+                "{} without an owner ({}{more}): their timers wait until a broker takes them",
+                counted(count, "partition"),
+                nobodys[..shown].join(", ")
+            ));
+        }
+        for member in self.view.members.iter().filter(|m| m.held_back_ms > 0) {
+            problems.push(format!(
+                "{} comes and goes, and is given nothing for {} s",
+                member.address,
+                member.held_back_ms / 1_000
+            ));
+        }
+        problems
     }
 
     fn show(&self, out: Output) -> Result<(), Failure> {
@@ -160,6 +203,7 @@ impl Picture {
         json!({
             "cluster": self.cluster,
             "leader": self.clustered().then_some(&t.leader),
+            "problems": self.problems,
             "term": t.term.0,
             "version": t.version,
             "pending": total(|p| p.pending),
@@ -227,11 +271,9 @@ impl Picture {
             ))?,
             false => out.text(&format!("{name}: one broker alone on its store"))?,
         }
+        problems::lines(&self.problems, out).iter().try_for_each(|line| out.text(line))?;
         out.text("")?;
         self.brokers_table().lines().try_for_each(|line| out.text(&line))?;
-        for (address, error) in self.brokers.iter().filter_map(|(a, v)| Some((a, v.as_ref().err()?))) {
-            out.text(&format!("{} {address} does not answer: {error}", out.tone(Tone::Bad, "!")))?;
-        }
         out.text("")?;
         self.partitions_table().lines().try_for_each(|line| out.text(&line))?;
         out.text("")?;
@@ -339,6 +381,9 @@ impl Picture {
 
 impl Drain {
     async fn run(self, out: Output) -> Result<(), Failure> {
+        if !self.undo {
+            self.yes.confirm(&format!("this takes all partitions from {}", self.address))?;
+        }
         let work = async |client: &Client| self.carry_out(client, out).await;
         self.client.looking(work).await
     }

@@ -38,7 +38,7 @@ pub(crate) struct Demo {
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     timers: u64,
     /// The window over which they are spread
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = moment::span)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", allow_hyphen_values = true, value_parser = moment::span)]
     over: Duration,
     #[command(flatten)]
     store: StoreArgs,

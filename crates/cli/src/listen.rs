@@ -54,7 +54,7 @@ pub(crate) struct Listen {
     #[arg(long, value_enum, default_value_t = Answer::Ok)]
     outcome: Answer,
     /// With a retry: try again after this instead of the timer's own delay
-    #[arg(long, value_name = "DURATION", value_parser = moment::span)]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span)]
     retry_after: Option<Duration>,
     /// Run this for every callback; its exit code is the outcome
     #[arg(long, value_name = "CMD", conflicts_with = "outcome")]

@@ -10,7 +10,7 @@ use tracing_subscriber::{EnvFilter, Layer as _};
 
 use super::exit::Failure;
 use super::flags::one_of;
-use super::output::colours;
+use super::output::{colours, notes_as_json};
 
 /// How the log looks.
 #[derive(Args, Clone, Debug, Default)]
@@ -55,6 +55,9 @@ pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|e| {
         Failure::usage(format!("the log filter {filter:?} is not valid: {e}; write info, for example"))
     })?;
+    if format == LogFormat::Json {
+        notes_as_json();
+    }
     let log = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let log = match format {
         LogFormat::Json => log.json().flatten_event(true).with_filter(filter).boxed(),

@@ -11,6 +11,7 @@ mod bench;
 mod broker;
 mod cluster;
 mod completions;
+mod confirm;
 mod dead;
 mod demo;
 mod exec;
@@ -26,6 +27,7 @@ mod moment;
 mod output;
 mod ping;
 mod printer;
+mod problems;
 mod progress;
 mod query;
 mod redis;
@@ -40,13 +42,14 @@ mod token;
 mod traces;
 mod view;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde_json::json;
 
 use exit::{Exit, Failure};
-use output::{Output, Tone, note};
+use output::{Output, note_error, notes_as_json};
 
 /// What one thread allocates another frees here, all the time: frames, timers, answers. That is
 /// where it does better than the system's.
@@ -118,10 +121,46 @@ fn described() -> clap::Command {
     command.after_long_help(more)
 }
 
+/// What has to be known of the command line if it cannot be read.
+struct Early {
+    json: bool,
+    log_is_json: bool,
+}
+
+impl Early {
+    fn look() -> Self {
+        let args: Vec<OsString> = std::env::args_os().skip(1).take_while(|arg| arg != "--").collect();
+        let is_json = |at: usize| args.get(at).is_some_and(|value| value == "json");
+        let flag = args.iter().position(|arg| arg == "--log-format").is_some_and(|at| is_json(at + 1));
+        let variable = std::env::var_os("MTIMER_LOG_FORMAT").is_some_and(|value| value == "json");
+        Self {
+            json: args.iter().any(|arg| arg == "--json"),
+            log_is_json: flag || variable || args.iter().any(|arg| arg == "--log-format=json"),
+        }
+    }
+
+    /// Tells of an error, or shows the help that was asked for.
+    fn tell(&self, error: &clap::Error) -> ExitCode {
+        if !error.use_stderr() || !(self.json || self.log_is_json) {
+            error.exit();
+        }
+        let text = error.to_string();
+        let message = text.trim().strip_prefix("error: ").unwrap_or(text.trim());
+        tell(Output::new(self.json), &Failure::usage(message))
+    }
+}
+
 /// Reads the command line and does what it says.
 fn main() -> ExitCode {
-    let matches = described().get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let early = Early::look();
+    if early.log_is_json {
+        notes_as_json();
+    }
+    let parsed = described().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(error) => return early.tell(&error),
+    };
     let out = Output::new(cli.json);
     match run(cli.command, out) {
         Ok(()) => ExitCode::SUCCESS,
@@ -169,7 +208,7 @@ fn tell(out: Output, failure: &Failure) -> ExitCode {
             // If it cannot be told, the exit code still says it.
             let _ = out.object(&object);
         } else {
-            note(&format!("{} {}", Output::for_errors().tone(Tone::Bad, "error:"), failure.message));
+            note_error(&failure.message);
         }
     }
     failure.exit.into()

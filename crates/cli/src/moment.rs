@@ -7,6 +7,11 @@ use mtimer_client::{Time, When};
 
 /// A duration with a unit: `250ms`, `5s`, `2h 30m`.
 pub(crate) fn span(text: &str) -> Result<Duration, String> {
+    if let Some(rest) = text.trim().strip_prefix('-')
+        && humantime::parse_duration(rest).is_ok()
+    {
+        return Err(format!("{text:?} is negative: a duration is 0s or longer"));
+    }
     humantime::parse_duration(text.trim()).map_err(|_| {
         format!("{text:?} is not a duration: write a number and a unit, such as 250ms, 5s or 2h")
     })
@@ -51,6 +56,7 @@ impl Deadline {
         match (span(text), time(text)) {
             (Ok(after), _) => Ok(Self::AfterDue(after)),
             (_, Ok(time)) => Ok(Self::At(time)),
+            (Err(negative), _) if negative.contains("is negative") => Err(negative),
             _ => Err(format!(
                 "{text:?} is not a deadline: write a time such as 2030-01-31T12:00:00Z or milliseconds since 1970, \
                  or a duration after the due time such as 30s"
@@ -102,6 +108,14 @@ mod tests {
         assert!(time("1969-12-31T23:59:59Z").unwrap_err().contains("before 1970"));
         assert!(time("999999999999999").unwrap_err().contains("beyond"));
         assert!(time("2030-01-31T12:00:00").is_err(), "without an offset nobody knows when that is");
+    }
+
+    #[test]
+    fn a_negative_duration_is_told_as_such() {
+        let negative = Err("\"-5s\" is negative: a duration is 0s or longer".to_owned());
+        assert_eq!(span("-5s"), negative);
+        assert_eq!(Deadline::parse("-5s").map(drop), negative.map(drop));
+        assert!(span("-").unwrap_err().contains("is not a duration"));
     }
 
     #[test]

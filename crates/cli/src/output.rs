@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
@@ -93,10 +94,41 @@ pub(crate) fn to_line(value: &impl Serialize) -> Result<String, Failure> {
         .map_err(|e| Failure::new(super::exit::Exit::Failed, format!("cannot write the result as JSON: {e}")))
 }
 
+/// Everything on standard error is JSON: the log was asked to be.
+static NOTES_ARE_JSON: AtomicBool = AtomicBool::new(false);
+
+/// From now on every line of standard error is a JSON object, like those of the log; panics are,
+/// too.
+pub(crate) fn notes_as_json() {
+    if !NOTES_ARE_JSON.swap(true, Ordering::Relaxed) {
+        std::panic::set_hook(Box::new(|panic| write_log_line("ERROR", &panic.to_string())));
+    }
+}
+
 /// Says something to whoever watches; never part of the result.
 pub(crate) fn note(text: &str) {
-    // Nobody may be there to read it.
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    match NOTES_ARE_JSON.load(Ordering::Relaxed) {
+        true => write_log_line("INFO", text),
+        // Nobody may be there to read it.
+        false => _ = writeln!(io::stderr().lock(), "{text}"),
+    }
+}
+
+/// Says why the command has failed.
+pub(crate) fn note_error(text: &str) {
+    match NOTES_ARE_JSON.load(Ordering::Relaxed) {
+        true => write_log_line("ERROR", text),
+        false => note(&format!("{} {text}", Output::for_errors().tone(Tone::Bad, "error:"))),
+    }
+}
+
+/// Writes a line as the log would.
+fn write_log_line(level: &str, text: &str) {
+    let timestamp = jiff::Timestamp::now();
+    let line = serde_json::json!({
+        "timestamp": format!("{timestamp:.6}"), "level": level, "message": text, "target": "mtimer",
+    });
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 /// Rows with a head, in columns. Columns in which everything is a number are flush right.
@@ -149,6 +181,11 @@ pub(crate) fn grouped(n: u64) -> String {
     text
 }
 
+/// `1 timer`, `2,000 timers`: a number of things whose plural ends in s.
+pub(crate) fn counted(n: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
+}
+
 /// Text from elsewhere, safe for a terminal and at most `limit` characters.
 pub(crate) fn plain(text: &str, limit: usize) -> String {
     let mut out = String::new();
@@ -170,6 +207,12 @@ mod tests {
     #[test]
     fn numbers_are_grouped() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn one_thing_is_not_several() {
+        let timers = [0, 1, 2, 1_000].map(|n| counted(n, "timer"));
+        assert_eq!(timers, ["0 timers", "1 timer", "2 timers", "1,000 timers"]);
     }
 
     #[test]

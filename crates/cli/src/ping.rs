@@ -41,7 +41,7 @@ pub(crate) struct Ping {
     #[command(flatten)]
     tls: ConnectTlsArgs,
     /// How long it may take altogether
-    #[arg(long, value_name = "DURATION", value_parser = moment::span, default_value = "2s")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span, default_value = "2s")]
     #[arg(help_heading = "Connection")]
     timeout: Duration,
     /// Fail unless it has joined its cluster

@@ -6,6 +6,7 @@ use clap::Args;
 use mtimer_store_embedded::{OpenError, Report, repair};
 use serde_json::json;
 
+use super::confirm::Yes;
 use super::exit::{Exit, Failure};
 use super::logging::LogArgs;
 use super::output::Output;
@@ -18,7 +19,8 @@ use super::output::Output;
 /// to thousands of timers. A write that was never answered, as a power cut leaves behind, needs
 /// no repair: the broker cuts it off by itself.
 ///
-/// First see what a repair would do: --dry-run changes nothing. The repair writes a new database
+/// First see what a repair would do: --dry-run changes nothing. Without it you are asked first;
+/// where nobody can be asked, it needs --yes. The repair writes a new database
 /// and moves the damaged one to before-repair-TIME in the same directory, unchanged. With or
 /// without --dry-run it needs free space for a second copy of the timers. Delete that folder when
 /// you no longer need it. If a backup is better than what can be kept, restore the backup
@@ -33,7 +35,7 @@ use super::output::Output;
 /// if nothing can be kept without a backup, 13 if a broker has the directory open: stop it first.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  mtimer repair --data /var/lib/mtimer --dry-run\n  mtimer repair --data /var/lib/mtimer\n  \
+    after_help = "Examples:\n  mtimer repair --data /var/lib/mtimer --dry-run\n  mtimer repair --data /var/lib/mtimer --yes\n  \
         mtimer repair --data /var/lib/mtimer --dry-run --json"
 )]
 pub(crate) struct Repair {
@@ -44,12 +46,18 @@ pub(crate) struct Repair {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
+    yes: Yes,
+    #[command(flatten)]
     log: LogArgs,
 }
 
 impl Repair {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         self.log.start()?;
+        if !self.dry_run {
+            self.yes
+                .confirm(&format!("this writes {} anew, without what is damaged", self.data.display()))?;
+        }
         let (data, dry_run) = (self.data.clone(), self.dry_run);
         let repairing = tokio::task::spawn_blocking(move || repair(&data, dry_run));
         let report = repairing.await.map_err(|e| Failure::new(Exit::Failed, e.to_string()))?;

@@ -25,7 +25,7 @@ use super::output::Output;
         {\"in\": \"1500ms\", \"group\": \"g\", \"app\": \"a\"}\n  \
         {\"at\": \"2030-01-31T12:00:00Z\", \"group\": \"g\", \"app\": \"a\", \"key\": \"order-17\"}\n\n\
         Fields: \"in\" (a duration) or \"at\" (RFC 3339, or ms since 1970); \"group\" and \"app\" (or by flags, for lines \
-        without); optionally \"id\", \"key\", \"payload\" (text) or \"payload_base64\", \"headers\" (an object \
+        without); optionally \"id\", \"key\", \"payload\" (text, or any other JSON value as it is written) or \"payload_base64\", \"headers\" (an object \
         of texts), \"mode\" (at-least-once, at-most-once), \"deadline\" (a time, or a duration after the due time), \"retry\" (\"1s,5s\"), \
         \"callback_timeout\". Any other field is an error. An \"id\" that is a timer id made for the line's time is the \
         timer's id; any other text there is a key.\n\n\
@@ -71,14 +71,14 @@ pub(crate) struct ScheduleCommand {
     mode: Option<ModeArg>,
     /// After this it is not delivered any more: a time, or a duration after the due time [default:
     /// never]
-    #[arg(long, value_name = "TIME", value_parser = Deadline::parse)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = Deadline::parse)]
     deadline: Option<Deadline>,
     /// Delays before attempt 2, 3, ..., such as 1s,5s; empty: one attempt only [default: the
     /// broker's]
     #[arg(long, value_name = "DELAYS")]
     retry: Option<String>,
     /// How long a handler may take, 100ms to 24h [default: the broker's]
-    #[arg(long, value_name = "DURATION", value_parser = moment::span)]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span)]
     callback_timeout: Option<Duration>,
     /// A file of timers, a JSON object a line; - is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["after", "at"], help_heading = "Many timers")]
@@ -86,6 +86,9 @@ pub(crate) struct ScheduleCommand {
     /// Send the good lines although there are bad ones
     #[arg(long, requires = "file", help_heading = "Many timers")]
     skip_bad: bool,
+    /// Say which id the timer of each line has
+    #[arg(long, requires = "file", help_heading = "Many timers")]
+    ids: bool,
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -142,7 +145,7 @@ impl ScheduleCommand {
                 let partitions = client.info().partitions;
                 let maker =
                     line::Maker { defaults: common, policy, repeatable: true, partitions, dest: None };
-                file::run(client, path, maker, self.skip_bad, out).await
+                file::run(client, path, maker, (self.skip_bad, self.ids), out).await
             };
             return self.client.with(send).await;
         }

@@ -7,10 +7,12 @@ use serde_json::{Map, Value, json};
 use super::args::ClientArgs;
 use super::exit::Failure;
 use super::output::{Output, Table, Tone, grouped};
+use super::problems;
 
 /// A broker's state in numbers
 ///
-/// Where the timers of its partitions are (pending, retrying, parked, dead and so on), what is in
+/// What is wrong, if anything is (looked at every ten seconds); where the timers of its partitions
+/// are (pending, retrying, parked, dead and so on), what is in
 /// memory, and what was counted since it started. It is asked alone, also if it is one of a
 /// cluster; of several addresses the first that answers. With --all the brokers of its cluster are
 /// asked, too, and their numbers added up.
@@ -18,7 +20,7 @@ use super::output::{Output, Table, Tone, grouped};
 /// A broker counts in its store for this: to see whether it is there, use mtimer ping.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer status\n  mtimer status --counters\n  mtimer status --all\n  \
-    mtimer status --json | jq .pending")]
+    mtimer status --json | jq .pending\n  mtimer status --all --json | jq .problems")]
 pub(crate) struct Status {
     /// Show every counter, also those that are 0
     #[arg(long)]
@@ -54,6 +56,7 @@ impl Status {
                 if self.all { "clients, once at each broker" } else { "clients, and at the leader brokers" },
             ),
         ];
+        let problems = problems::of_status(&status);
         if out.json {
             let mut object = Map::new();
             let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
@@ -66,6 +69,7 @@ impl Status {
             for (name, value, _) in numbers {
                 put(name, value.into());
             }
+            put("problems", json!(problems));
             put("counters", status.counters.into_iter().map(|(name, n)| (name, json!(n))).collect());
             return out.object(&object);
         }
@@ -78,6 +82,7 @@ impl Status {
             info.durability,
             info.partitions,
         ))?;
+        problems::lines(&problems, out).iter().try_for_each(|line| out.text(line))?;
         let mut table = Table::new(["what", "count", ""]);
         for (name, value, meaning) in numbers {
             table.row([name.to_owned(), grouped(value), meaning.to_owned()]);

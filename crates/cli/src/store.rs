@@ -2,13 +2,12 @@
 //!
 //! Not in here: removing what a temporary store leaves behind (see [`super::local`]).
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_broker::config::StoreConfig;
 use mtimer_store::{MemoryStore, Store};
-use mtimer_store_embedded::{Durability, EmbeddedStore, OpenError, Options};
+use mtimer_store_embedded::{Durability, EmbeddedStore, OpenError, Options, SpaceLimits};
 
 use super::exit::{Exit, Failure};
 
@@ -19,6 +18,8 @@ const EMBEDDED_PARTITIONS: u16 = 16;
 /// A store that is open.
 pub(crate) struct Opened {
     pub(crate) store: Arc<dyn Store>,
+    /// The cluster is new, and its Redis holds these as well: see `RedisStore::siblings`.
+    pub(crate) siblings: Vec<String>,
     embedded: Option<Arc<EmbeddedStore>>,
 }
 
@@ -31,16 +32,22 @@ impl Opened {
         patience: Option<Duration>,
     ) -> Result<Self, Failure> {
         match config {
-            StoreConfig::Embedded { data, sync, partitions } => {
-                let (data, sync, partitions) = (data.clone(), *sync, *partitions);
-                let opening = tokio::task::spawn_blocking(move || open_embedded(data, sync, partitions));
+            StoreConfig::Embedded { data, sync, partitions, disk_watermark, disk_reserve } => {
+                let durability = if *sync { Durability::Sync } else { Durability::fast() };
+                let space = SpaceLimits { watermark: *disk_watermark, reserve: *disk_reserve };
+                let options = Options { durability, space, ..Options::new(data, EMBEDDED_PARTITIONS) };
+                let partitions = *partitions;
+                let opening = tokio::task::spawn_blocking(move || open_embedded(options, partitions));
                 let opened = opening.await.map_err(|e| Failure::new(Exit::Failed, e.to_string()))?;
                 let embedded = Arc::new(opened?);
-                Ok(Self { store: Arc::clone(&embedded) as Arc<dyn Store>, embedded: Some(embedded) })
+                let opened = Self::other(Arc::clone(&embedded) as Arc<dyn Store>);
+                Ok(Self { embedded: Some(embedded), ..opened })
             }
             StoreConfig::Redis(redis) => {
                 let opening = super::redis::open(super::redis::options(redis, cluster), patience);
-                Ok(Self::other(Arc::new(opening.await?)))
+                let store = opening.await?;
+                let siblings = store.siblings().to_vec();
+                Ok(Self { siblings, ..Self::other(Arc::new(store)) })
             }
         }
     }
@@ -52,7 +59,7 @@ impl Opened {
 
     /// A store that needs no closing.
     pub(crate) fn other(store: Arc<dyn Store>) -> Self {
-        Self { store, embedded: None }
+        Self { store, siblings: Vec::new(), embedded: None }
     }
 
     /// Gives the data directory free, once the broker has stopped.
@@ -63,12 +70,9 @@ impl Opened {
     }
 }
 
-fn open_embedded(data: PathBuf, sync: bool, partitions: Option<u16>) -> Result<EmbeddedStore, Failure> {
-    let open = |partitions| {
-        let durability = if sync { Durability::Sync } else { Durability::fast() };
-        EmbeddedStore::open(Options { durability, ..Options::new(&data, partitions) })
-    };
-    let opened = match (open(partitions.unwrap_or(EMBEDDED_PARTITIONS)), partitions) {
+fn open_embedded(options: Options, partitions: Option<u16>) -> Result<EmbeddedStore, Failure> {
+    let open = |partitions| EmbeddedStore::open(Options { partitions, ..options.clone() });
+    let opened = match (open(partitions.unwrap_or(options.partitions)), partitions) {
         // Nobody asked for a number: the one that it has is right.
         (Err(OpenError::Partitions { stored, .. }), None) => open(stored),
         (opened, _) => opened,

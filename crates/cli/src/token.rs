@@ -60,7 +60,7 @@ pub(crate) struct Create {
     #[arg(long = "limit", value_name = "LIMIT", value_delimiter = ',', value_parser = one_limit)]
     limits: Vec<String>,
     /// How long it is valid; without it: until it is revoked
-    #[arg(long, value_name = "DURATION", value_parser = moment::span)]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span)]
     expires_in: Option<Duration>,
 }
 

@@ -19,9 +19,10 @@ use tokio::sync::oneshot;
 use crate::destinations::Destinations;
 use crate::fault::Fault;
 use crate::lane_shared::LaneShared;
-use crate::layout::{Fact, Space, fact_key};
+use crate::layout::{self, Fact, fact_key};
 use crate::options::Durability;
 use crate::partition::{Owner, Partition};
+use crate::space::{IDLE_LOOK, Space};
 use crate::table::View;
 use crate::tree::Tree;
 
@@ -68,6 +69,7 @@ pub(crate) struct Committer {
     pub(crate) destinations: Destinations,
     pub(crate) partitions: Vec<Partition>,
     pub(crate) term: Term,
+    pub(crate) space: Space,
     durability: Durability,
     broken: Option<Fault>,
     /// The group under way is synced at any level.
@@ -76,13 +78,14 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub(crate) fn new(tree: Tree, partitions: u16, durability: Durability) -> Self {
+    pub(crate) fn new(tree: Tree, partitions: u16, durability: Durability, space: Space) -> Self {
         let partitions = (0..partitions).map(|p| Partition::new(PartitionId(p))).collect();
         Self {
             tree,
             destinations: Destinations::default(),
             partitions,
             term: Term(0),
+            space,
             durability,
             broken: None,
             sync_now: false,
@@ -95,13 +98,14 @@ impl Committer {
     pub(crate) fn run(mut self, calls: Receiver<Call>, lock: std::fs::File) {
         let mut unsynced_since: Option<Instant> = None;
         while self.closing.is_empty() {
-            let first = match self.sync_deadline(unsynced_since) {
-                None => calls.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(deadline) => calls.recv_timeout(deadline.saturating_duration_since(Instant::now())),
-            };
+            let sync_at = self.sync_deadline(unsynced_since);
+            let wait = sync_at.map_or(IDLE_LOOK, |at| at.saturating_duration_since(Instant::now()));
+            let first = calls.recv_timeout(wait.min(IDLE_LOOK));
+            let now = Instant::now();
+            self.space.refresh(now);
             match first {
                 Ok(first) => self.group(first, &calls),
-                Err(RecvTimeoutError::Timeout) => self.sync_now = true,
+                Err(RecvTimeoutError::Timeout) => self.sync_now |= sync_at.is_some_and(|at| now >= at),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             if self.sync_now {
@@ -210,6 +214,7 @@ impl Committer {
             return Err(end);
         }
         let mut view = View::new(&mut self.tree, &mut self.destinations, partition, lane);
+        view.full = self.space.full();
         carry_out(&mut view).map_err(|fault| {
             let end = (&fault).into();
             self.fail(fault);
@@ -270,7 +275,7 @@ impl Committer {
             return Err(fault.into());
         }
         self.term.0 += 1;
-        self.tree.put(Space::Facts, fact_key(Fact::Term), self.term.0.to_be_bytes());
+        self.tree.put(layout::Space::Facts, fact_key(Fact::Term), self.term.0.to_be_bytes());
         self.sync_now = true;
         Ok(self.term)
     }
@@ -295,13 +300,15 @@ fn clock_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::space::SpaceLimits;
 
     #[test]
     fn after_a_sync_that_fails_nothing_is_answered() {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::open(dir.path(), 1 << 20).unwrap();
         let (_sender, calls) = std::sync::mpsc::sync_channel(8);
-        let mut committer = Committer::new(tree, 1, Durability::Sync);
+        let space = Space::new(dir.path().to_owned(), SpaceLimits::default());
+        let mut committer = Committer::new(tree, 1, Durability::Sync, space);
         let raise = |committer: &mut Committer| {
             let (answer, received) = std::sync::mpsc::channel();
             let work = Box::new(move |committer: &mut Committer| -> Deliver {

@@ -33,11 +33,12 @@ mod partition;
 mod remembered;
 mod repair;
 mod restore;
+mod space;
 mod table;
 mod tables;
 mod tree;
 
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
@@ -59,13 +60,21 @@ use crate::lane::EmbeddedLane;
 pub use crate::open_error::OpenError;
 pub use crate::options::{Durability, Options};
 pub use crate::repair::{Report, repair};
+pub use crate::space::SpaceLimits;
+use crate::space::{Seen, Space};
 use crate::tree::Tree;
+
+/// Metric: free bytes on the disk of the data directory.
+const DISK_FREE_BYTES: &str = "store_disk_free_bytes";
+/// Metric: 1 if that is below the watermark, 2 if it is below the reserve, else 0.
+const DISK_LEVEL: &str = "store_disk_level";
 
 /// A store in a directory. Dropping it closes it and blocks until that is done; see
 /// [`EmbeddedStore::close`].
 pub struct EmbeddedStore {
     queue: Queue,
     info: StoreInfo,
+    space: Arc<Seen>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -83,8 +92,10 @@ impl EmbeddedStore {
         let (sender, calls) = mpsc::sync_channel(MAX_WAITING);
         let queue = Queue(sender);
         let checked = prepare(&path, &directory.database)?;
+        let space = Space::new(path.clone(), options.space);
+        let seen = space.seen();
         // The engine panics on some kinds of damage.
-        let committer = catch_unwind(|| {
+        let committer = catch_unwind(AssertUnwindSafe(|| {
             let mut tree =
                 Tree::open(&directory.database, options.cache_bytes).map_err(|e| unreadable(&path, &e))?;
             is_complete(&path, &tree, &checked)?;
@@ -94,9 +105,9 @@ impl EmbeddedStore {
                 path: path.join(group::WATERMARK),
                 source,
             })?;
-            let committer = Committer::new(tree, options.partitions, options.durability);
+            let committer = Committer::new(tree, options.partitions, options.durability, space);
             committer.restored().map_err(|fault| damaged(&path, fault.to_string()))
-        })
+        }))
         .unwrap_or_else(|_| {
             Err(damaged(&path, "the storage engine could not make sense of it".to_owned()))
         })?;
@@ -110,7 +121,7 @@ impl EmbeddedStore {
             .name("mtimer-store".to_owned())
             .spawn(move || committer.run(calls, lock))
             .map_err(|source| OpenError::Io { what: "start the thread for", path, source })?;
-        Ok(Self { queue, info, thread: Mutex::new(Some(thread)) })
+        Ok(Self { queue, info, space: seen, thread: Mutex::new(Some(thread)) })
     }
 
     /// Carries out the calls that were made, syncs, and gives the directory free. Later calls find
@@ -118,6 +129,19 @@ impl EmbeddedStore {
     pub async fn close(&self) {
         self.begin_close().await.ok();
         self.join();
+    }
+
+    /// Sets when to warn of little free space, and when to refuse what adds.
+    ///
+    /// # Errors
+    ///
+    /// If the store is closed.
+    pub async fn limit_space(&self, limits: SpaceLimits) -> Result<(), StoreError> {
+        self.ask(move |committer| {
+            committer.space.limit(limits);
+            Ok::<(), StoreError>(())
+        })
+        .await
     }
 
     fn begin_close(&self) -> oneshot::Receiver<()> {
@@ -191,6 +215,10 @@ impl Store for EmbeddedStore {
 
     fn clocks(&self) -> Vec<StoreClock> {
         Vec::new()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![(DISK_FREE_BYTES, self.space.free()), (DISK_LEVEL, self.space.level())]
     }
 }
 

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::space::SpaceLimits;
+
 /// How an embedded store is opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
@@ -16,6 +18,8 @@ pub struct Options {
     /// Bytes of memory for what was read from disk. Besides, up to about 150 MiB are
     /// in memory to be written.
     pub cache_bytes: u64,
+    /// When to warn of little free space, and when to refuse what adds.
+    pub space: SpaceLimits,
 }
 
 /// What is on disk when the store answers.
@@ -51,6 +55,6 @@ impl Options {
     /// The usual settings for a directory: synced, 32 MiB of cache.
     pub fn new(path: impl Into<PathBuf>, partitions: u16) -> Self {
         let (durability, cache_bytes) = (Durability::default(), 32 * 1024 * 1024);
-        Self { path: path.into(), partitions, durability, cache_bytes }
+        Self { path: path.into(), partitions, durability, cache_bytes, space: SpaceLimits::default() }
     }
 }

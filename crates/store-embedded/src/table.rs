@@ -4,12 +4,13 @@
 //! the same write.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use fjall::Slice;
 use mtimer_store::decide::{self, At, Context, Row, Table};
-use mtimer_store::{Answer, Batch, InFlight, LaneError, Place, Record, RequestId, Retained};
+use mtimer_store::{Answer, Batch, InFlight, LaneError, Op, Place, Record, Refusal, RequestId, Retained};
 use mtimer_types::{Destination, Ended, Key, Target, Time, TimerId};
 
 use crate::destinations::Destinations;
@@ -30,6 +31,8 @@ pub(crate) struct View<'a> {
     pub(crate) destinations: &'a mut Destinations,
     pub(crate) partition: &'a mut Partition,
     pub(crate) lane: &'a Arc<LaneShared>,
+    /// The disk has too little space to add anything: where, and how many bytes are free.
+    pub(crate) full: Option<(&'a Arc<Path>, u64)>,
     /// Positions read by the present operation, of timers that are not where they were filed at
     /// birth.
     memo: HashMap<TimerId, Position>,
@@ -50,7 +53,18 @@ impl<'a> View<'a> {
         lane: &'a Arc<LaneShared>,
     ) -> Self {
         let (memo, value, filed) = (HashMap::new(), Vec::new(), Vec::new());
-        Self { tree, destinations, partition, lane, memo, named: None, value, filed, counted: false }
+        Self {
+            tree,
+            destinations,
+            partition,
+            lane,
+            full: None,
+            memo,
+            named: None,
+            value,
+            filed,
+            counted: false,
+        }
     }
 
     /// Applies a batch.
@@ -61,11 +75,29 @@ impl<'a> View<'a> {
         let mut answers = Vec::with_capacity(batch.ops.len());
         for op in &batch.ops {
             self.memo.clear();
-            answers.push(decide::apply(self, &ctx, op)?);
+            let answer = match self.refusal(op, batch.now)? {
+                Some(refusal) => Answer::Refused(refusal),
+                None => decide::apply(self, &ctx, op)?,
+            };
+            answers.push(answer);
         }
         self.partition.filed(&self.filed);
         self.store_counters();
         Ok(answers)
+    }
+
+    /// Why an operation is refused, if it is: it would add to a disk that is full. A repeat of what
+    /// was done adds nothing.
+    fn refusal(&mut self, op: &Op, now: Time) -> Result<Option<Refusal>, Fault> {
+        let Some((path, free)) = self.full.filter(|_| op.adds()) else { return Ok(None) };
+        let is_repeat = match op {
+            Op::Schedule { timer, .. } => {
+                self.row(timer.id)?.is_some() || self.ended(timer.id, now)?.is_some()
+            }
+            Op::Reschedule { request, .. } => self.answered(*request, now)?.is_some(),
+            _ => false,
+        };
+        Ok((!is_repeat).then(|| Refusal::DiskFull { path: path.clone(), free }))
     }
 
     /// Gives the partition up.

@@ -8,7 +8,10 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use mtimer_store::Store;
 use mtimer_store::conformance::{Fault, Harness, Site, Unsupported};
-use mtimer_store_embedded::{Durability, EmbeddedStore, Options};
+use mtimer_store_embedded::{Durability, EmbeddedStore, Options, SpaceLimits};
+
+/// How full the disk of whoever runs the tests is does not matter.
+const ANY_SPACE: SpaceLimits = SpaceLimits { watermark: 0, reserve: 0 };
 
 /// Makes stores in temporary folders.
 struct Embedded {
@@ -25,8 +28,11 @@ struct Directory {
 
 impl Directory {
     fn store(&mut self) -> Arc<EmbeddedStore> {
-        let options =
-            Options { durability: self.durability, ..Options::new(self.folder.path(), self.partitions) };
+        let options = Options {
+            durability: self.durability,
+            space: ANY_SPACE,
+            ..Options::new(self.folder.path(), self.partitions)
+        };
         let open = || Arc::new(EmbeddedStore::open(options).expect("the data directory opens"));
         self.open.get_or_insert_with(open).clone()
     }
@@ -56,18 +62,21 @@ impl Site for Directory {
     }
 
     fn fault(&mut self, fault: Fault) -> BoxFuture<'_, Result<(), Unsupported>> {
-        let done = match fault {
-            // It goes by the time of the batches, which the test moves.
-            Fault::ForgetEnded => Ok(()),
-            // There is no network in between, and a disk that is full is the end (see
-            // tests/faults.rs).
-            Fault::LoseNextAnswer(_)
-            | Fault::LoseNextCall(_)
-            | Fault::GoDown
-            | Fault::ComeUp
-            | Fault::OutOfMemory(_) => Err(Unsupported),
-        };
-        Box::pin(async move { done })
+        let store = self.store();
+        Box::pin(async move {
+            match fault {
+                // It goes by the time of the batches, which the test moves.
+                Fault::ForgetEnded => Ok(()),
+                Fault::OutOfMemory(is_full) => {
+                    let reserve = if is_full { u64::MAX } else { 0 };
+                    store.limit_space(SpaceLimits { watermark: 0, reserve }).await.map_err(|_| Unsupported)
+                }
+                // There is no network in between.
+                Fault::LoseNextAnswer(_) | Fault::LoseNextCall(_) | Fault::GoDown | Fault::ComeUp => {
+                    Err(Unsupported)
+                }
+            }
+        })
     }
 }
 

@@ -11,12 +11,14 @@ use std::sync::Arc;
 use mtimer_store::{
     Acquire, Acquired, Answer, Batch, Health, Lane, LaneError, Op, ScheduleAnswer, Store, StoreError,
 };
-use mtimer_store_embedded::{Durability, EmbeddedStore, OpenError, Options};
+use mtimer_store_embedded::{Durability, EmbeddedStore, OpenError, Options, SpaceLimits};
 use mtimer_types::{Destination, Headers, KeyPolicy, Mode, Nonce, PartitionId, Target, Time, Timer, TimerId};
 
 const P: PartitionId = PartitionId(1);
 const DIRECTORY: &str = "MTIMER_TEST_DIRECTORY";
 const LEVEL: &str = "MTIMER_TEST_LEVEL";
+/// How full the disk of whoever runs the tests is does not matter.
+const ANY_SPACE: SpaceLimits = SpaceLimits { watermark: 0, reserve: 0 };
 /// Timers of a directory that was used a little.
 const USED: u64 = 10;
 
@@ -43,7 +45,7 @@ fn schedule(n: u64) -> Batch {
 
 fn options(path: &Path, level: &str) -> Options {
     let durability = if level == "fast" { Durability::fast() } else { Durability::Sync };
-    Options { durability, ..Options::new(path, 4) }
+    Options { durability, space: ANY_SPACE, ..Options::new(path, 4) }
 }
 
 async fn acquire(store: &EmbeddedStore, nonce: u64) -> Acquired {

@@ -18,6 +18,8 @@ pub(crate) const FORMAT: u64 = 6;
 pub(crate) struct Facts {
     pub(crate) partitions: u16,
     pub(crate) secret: Secret,
+    /// This call has created the cluster.
+    pub(crate) is_new: bool,
 }
 
 /// Reads what is fixed of a cluster, or fixes it: as many partitions as are `wanted`, or
@@ -59,7 +61,7 @@ pub(crate) async fn facts(
             "cluster {cluster} has {partitions} partitions, configured are {wanted}: configure {partitions}, or use \
              another cluster name (the number is fixed when a cluster is created)"
         )),
-        _ => Ok(Facts { partitions, secret: Secret::new(secret) }),
+        _ => Ok(Facts { partitions, secret: Secret::new(secret), is_new: number(3) == Some(1) }),
     }
 }
 

@@ -17,9 +17,9 @@
 //! | `lua`, at the top | scripts: `apply` for all writes to partitions, one each for owners and the lease | timers |
 //!
 //! Beside them: `clients` (connections for other programs), `coordination` (the leader's lease) and
-//! `facts` (what is fixed of a cluster; terms and clocks), `password` (addresses to be shown). For
-//! tests: `simulation` (an owner on a simulated Redis), `test_support` (real servers, and a
-//! store without its fence).
+//! `facts` (what is fixed of a cluster; terms and clocks), `password` (addresses to be shown),
+//! `siblings` (other clusters on the same servers). For tests: `simulation` (an owner on a simulated
+//! Redis), `test_support` (real servers, and a store without its fence).
 //!
 //! Not in here: the wheel, sessions, retry policy, elections.
 
@@ -32,6 +32,7 @@ mod keyspace;
 mod options;
 mod partition;
 mod password;
+mod siblings;
 #[cfg(test)]
 mod simulation;
 mod store;

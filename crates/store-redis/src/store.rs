@@ -23,6 +23,7 @@ use crate::partition::acquire::{OWNER_FIELDS, Shared, acquire, owner_key, owner_
 use crate::partition::lane::RedisLane;
 use crate::partition::log::{LogBudget, LogStatus};
 use crate::partition::trim::Trimming;
+use crate::siblings::siblings;
 use crate::wire::{
     Confirmations, Pool, Quorum, Reply, Servers, Use, ask, check_server, check_wait, explain,
     watch as watch_settings,
@@ -50,6 +51,7 @@ pub struct RedisStore {
     shared: Shared,
     info: StoreInfo,
     coordination: RedisCoordination,
+    siblings: Vec<String>,
     /// The highest epoch that this broker has seen of each partition: a store that has forgotten
     /// one must not give it again.
     seen: Arc<Mutex<HashMap<PartitionId, Epoch>>>,
@@ -80,6 +82,7 @@ impl RedisStore {
         let cluster: Arc<str> = options.cluster.as_str().into();
         let key = meta(&cluster);
         let facts = facts(&servers, (&key, hash_slot(&key)), &cluster, options.partitions).await?;
+        let siblings = if facts.is_new { siblings(&servers, &cluster).await } else { Vec::new() };
         let keys = LeaseKeys {
             leader: leader(&cluster),
             term: term(&cluster),
@@ -118,10 +121,17 @@ impl RedisStore {
             urgent,
             info: StoreInfo { kind, durability: options.durability.name(), partitions: facts.partitions },
             coordination,
+            siblings,
             seen: Arc::default(),
             tasks,
             _end: end.drop_guard(),
         })
+    }
+
+    /// If connecting has created the cluster: names of other clusters on the same servers, a few at
+    /// most, as far as a short look has found any. Perhaps one of them was meant.
+    pub fn siblings(&self) -> &[String] {
+        &self.siblings
     }
 
     /// What is kept to be written again after a failover of Redis, and whether that is everything.

@@ -36,6 +36,7 @@
 //!
 //! [`REPEAT_HORIZON_MS`]: mtimer_types::limits::REPEAT_HORIZON_MS
 
+use std::path::Path;
 use std::sync::Arc;
 
 use mtimer_types::{DeadReason, Ended, Epoch, KeyPolicy, Target, Time, Timer, TimerId};
@@ -350,12 +351,20 @@ pub enum RescheduleAnswer {
 }
 
 /// Why a store would not take a write. None of these is final.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// Only for operations that add: schedule, reschedule, replay; and for a cancel of what is not
     /// there, which would be remembered.
     #[error("the store is out of memory: raise its limit or let timers drain")]
     OutOfMemory,
+    /// Only for operations that add: the disk has too little space left.
+    #[error("the store is full: {free} bytes are free at {}: free space there, or let timers drain", path.display())]
+    DiskFull {
+        /// The data directory.
+        path: Arc<Path>,
+        /// How many bytes were free.
+        free: u64,
+    },
     /// The store takes no writes for now, or took none for so long that it may have forgotten
     /// whether this is a repeat.
     #[error("the store takes no writes for now")]

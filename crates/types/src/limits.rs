@@ -123,3 +123,13 @@ pub const MAX_PAGE: u32 = 1_000;
 /// Tokens, and groups, of which a broker keeps what they have used of their limits: about 100 bytes
 /// each. As many as there are tokens in a file at most.
 pub const MAX_LIMITED: usize = 10_000;
+/// How long a store has to be away until what clients have asked for, and what has not left for it,
+/// is refused, ms. A failover often takes less, and then nobody notices; the client asks again.
+pub const AWAY_MS: u64 = 2_000;
+/// Free bytes on the disk of the embedded store's directory below which it warns, unless set: a
+/// few minutes of a busy broker's writes, so that somebody can do something about it.
+pub const DISK_WATERMARK_BYTES: u64 = 1024 * 1024 * 1024;
+/// The same below which it refuses what adds, unless set. What it has promised still has to be
+/// written: up to 150 MiB in memory, the journal of what settles and cancels, and tables that are
+/// merged before the old ones are removed.
+pub const DISK_RESERVE_BYTES: u64 = 256 * 1024 * 1024;

@@ -7,8 +7,9 @@ use mtimer_client::{Client, DeadFilter, DeadRow, RequestError, TimerId, Unconfir
 use serde_json::{Map, Value, json};
 
 use super::args::ClientArgs;
+use super::confirm::Yes;
 use super::exit::{Exit, Failure};
-use super::output::{Output, Table, grouped, note, plain};
+use super::output::{Output, Table, counted, note, plain};
 use super::{moment, view};
 use work::{Which, Work};
 
@@ -83,12 +84,16 @@ pub(crate) struct Replay {
 }
 
 /// Removes dead letters for good
+///
+/// Asks first; where nobody can be asked, as in scripts, it needs --yes.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer dead purge 01jz8q4v3c0000g5m3x9w2k7ha\n  \
-    mtimer dead purge --group shop --app mail --dry-run\n  mtimer dead purge --all")]
+    mtimer dead purge --group shop --app mail --dry-run\n  mtimer dead purge --all --yes")]
 pub(crate) struct Purge {
     #[command(flatten)]
     which: Which,
+    #[command(flatten)]
+    yes: Yes,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -113,7 +118,12 @@ impl Dead {
             }
             Self::Get(get) => get.run(out).await,
             Self::Replay(replay) => replay.which.run(Work::Replay, out).await,
-            Self::Purge(purge) => purge.which.run(Work::Purge, out).await,
+            Self::Purge(Purge { which, yes }) => {
+                if let Some(named) = which.named().filter(|_| !which.is_dry_run()) {
+                    yes.confirm(&format!("this removes {named} for good"))?;
+                }
+                which.run(Work::Purge, out).await
+            }
         }
     }
 }
@@ -199,8 +209,8 @@ async fn list_rows(client: &Client, filter: Filter, limit: u64, out: Output) -> 
         if !shown.is_multiple_of(TABLE_ROWS) {
             table.lines().try_for_each(|line| out.text(&line))?;
         }
-        let what = if unconfirmed { "unconfirmed timers" } else { "dead letters" };
-        note(&format!("{} {what}", grouped(shown)));
+        let what = if unconfirmed { "unconfirmed timer" } else { "dead letter" };
+        note(&counted(shown, what));
     }
     Ok(())
 }

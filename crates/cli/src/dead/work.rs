@@ -8,7 +8,7 @@ use serde_json::{Map, json};
 use super::{Filter, Row, Rows};
 use crate::args::ClientArgs;
 use crate::exit::{self, Exit, Failure};
-use crate::output::{Output, grouped, note};
+use crate::output::{Output, counted, grouped, note};
 use crate::progress;
 use crate::signals::Stop;
 
@@ -88,6 +88,24 @@ impl Count {
 }
 
 impl Which {
+    /// Which ones it is about, for a question; `None`: nothing is named.
+    pub(super) fn named(&self) -> Option<String> {
+        let what = if self.filter.unconfirmed { "unconfirmed timer" } else { "dead letter" };
+        let Filter { group, app, .. } = &self.filter;
+        Some(match (self.ids.len() as u64, group, app) {
+            (0, None, None) if self.all => format!("all {what}s of the cluster"),
+            (0, None, None) => return None,
+            (0, Some(group), None) => format!("all {what}s of the group {group:?}"),
+            (0, None, Some(app)) => format!("all {what}s of the app {app:?}"),
+            (0, Some(group), Some(app)) => format!("all {what}s of {group}/{app}"),
+            (n, ..) => counted(n, what),
+        })
+    }
+
+    pub(super) const fn is_dry_run(&self) -> bool {
+        self.dry_run
+    }
+
     pub(super) async fn run(self, work: Work, out: Output) -> Result<(), Failure> {
         if self.ids.is_empty() && !self.all && self.filter.group.is_none() && self.filter.app.is_none() {
             return Err(Failure::usage("which ones? Give ids, or --group, --app or both, or --all"));

@@ -13,6 +13,7 @@ use mtimer_client::{Destination, Headers, Key, KeyPolicy, Mode, PartitionId, Sch
 use mtimer_types::SlotWidth;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 
 use crate::moment::{self, Deadline};
 
@@ -33,7 +34,7 @@ struct Line {
     #[serde(default)]
     key: Option<String>,
     #[serde(default)]
-    payload: Option<String>,
+    payload: Option<Payload>,
     #[serde(default)]
     payload_base64: Option<String>,
     #[serde(default)]
@@ -46,6 +47,21 @@ struct Line {
     retry: Option<Delays>,
     #[serde(default)]
     callback_timeout: Option<String>,
+}
+
+/// A payload: the text of a string, any other value as it is written.
+#[derive(Debug)]
+struct Payload(Bytes);
+
+impl<'de> Deserialize<'de> for Payload {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        let text = raw.get();
+        if !text.starts_with('"') {
+            return Ok(Self(Bytes::copy_from_slice(text.as_bytes())));
+        }
+        serde_json::from_str::<String>(text).map(|text| Self(text.into())).map_err(de::Error::custom)
+    }
 }
 
 /// A timer that is asked for, by a line or by flags.
@@ -79,7 +95,7 @@ impl Fields {
             (Some(_), Some(_)) => {
                 return Err("it has both \"payload\" and \"payload_base64\": leave one out".to_owned());
             }
-            (Some(text), None) => Bytes::from(text),
+            (Some(Payload(bytes)), None) => bytes,
             (None, Some(text)) => {
                 let decoded = BASE64.decode(&text);
                 Bytes::from(decoded.map_err(|e| format!("\"payload_base64\" is not base 64: {e}"))?)

@@ -23,7 +23,7 @@ use self::report::Problems;
 use self::send::{CutShort, End};
 use crate::exit::{Exit, Failure};
 use crate::moment::span_shown;
-use crate::output::{Output, grouped, note};
+use crate::output::{Output, counted, grouped, note, note_error};
 use crate::progress;
 use crate::signals::Stop;
 
@@ -35,7 +35,7 @@ pub(crate) async fn run(
     client: &Client,
     path: &Path,
     maker: Maker,
-    skip_bad: bool,
+    (skip_bad, ids): (bool, bool),
     out: Output,
 ) -> Result<(), Failure> {
     let stop = Stop::on_signals("stopping: waiting for the answers to what was sent")?;
@@ -53,7 +53,7 @@ pub(crate) async fn run(
     let began = Instant::now();
     let end = if sending && !stop.is_asked() {
         let bar = progress::bar("sending", good);
-        let end = send::send(client, source, maker, &bar, &stop).await?;
+        let end = send::send(client, source, maker, &bar, &stop, ids.then_some(out)).await?;
         bar.finish_and_clear();
         Some(end)
     } else {
@@ -135,8 +135,8 @@ impl Summary {
         out.either(&object, || {
             let n = |n| grouped(n);
             let mut text = format!(
-                "{} lines: {} scheduled, {} already there, {} refused, {} bad",
-                n(self.lines),
+                "{}: {} scheduled, {} already there, {} refused, {} bad",
+                counted(self.lines, "line"),
                 n(sent.scheduled),
                 n(sent.already),
                 n(sent.refused.count),
@@ -160,20 +160,22 @@ impl Summary {
                 return Err(Failure::silent(Exit::Interrupted));
             }
             let count = self.bad.count;
-            return Err(self.said(Exit::Refused, &format!(
-                "{} of {} lines are not valid, so nothing was sent: correct them, or send the rest with --skip-bad",
-                grouped(count),
-                grouped(self.lines)
-            )));
+            return Err(self.said(
+                Exit::Refused,
+                &format!(
+                    "{} of {} not valid, so nothing was sent: correct them, or send the rest with --skip-bad",
+                    grouped(count),
+                    counted(self.lines, "line")
+                ),
+            ));
         };
         let done = end.sent.scheduled + end.sent.already;
         match &end.cut {
             Some(CutShort::Interrupted) => return Err(Failure::silent(Exit::Interrupted)),
             Some(CutShort::Stuck { exit, reason }) => {
                 let exit = if done == 0 { *exit } else { Exit::Partly };
-                return Err(
-                    self.said(exit, &format!("gave up after {} lines: {reason}", grouped(end.sent.lines())))
-                );
+                return Err(self
+                    .said(exit, &format!("gave up after {}: {reason}", counted(end.sent.lines(), "line"))));
             }
             None if end.skipped != self.bad.count => {
                 return Err(self.said(Exit::Partly, "the file has changed while it was read: send it again"));
@@ -189,7 +191,7 @@ impl Summary {
     /// The summary is the one result on standard output; what else there is to say goes to standard
     /// error.
     fn said(&self, exit: Exit, message: &str) -> Failure {
-        note(&format!("error: {message}"));
+        note_error(message);
         Failure::silent(exit)
     }
 }

@@ -8,6 +8,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use indicatif::ProgressBar;
 use mtimer_client::{Client, Schedule, ScheduleError, Scheduled};
+use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::line::Maker;
@@ -15,6 +16,7 @@ use super::make::make;
 use super::reader::Source;
 use super::report::Sent;
 use crate::exit::{self, Exit, Failure};
+use crate::output::Output;
 use crate::signals::Stop;
 
 /// Timers of a chunk at most, and about how many payload bytes.
@@ -51,13 +53,14 @@ pub(crate) struct End {
     pub(crate) cut: Option<CutShort>,
 }
 
-/// Sends every good line.
+/// Sends every good line. `ids`: where to say which id each has.
 pub(crate) async fn send(
     client: &Client,
     source: Source,
     maker: Maker,
     bar: &ProgressBar,
     stop: &Stop,
+    ids: Option<Output>,
 ) -> Result<End, Failure> {
     let (sender, mut chunks) = mpsc::channel(AHEAD);
     let clock = client.clone();
@@ -75,6 +78,9 @@ pub(crate) async fn send(
                 let lines: Vec<u64> = lines;
                 let results: Vec<Result<Scheduled, ScheduleError>> = results;
                 lines.iter().zip(&results).for_each(|(line, result)| sent.add(*line, result));
+                if let Some(out) = ids {
+                    lines.iter().zip(&results).try_for_each(|(line, result)| show_id(out, *line, result))?;
+                }
                 bar.inc(lines.len() as u64);
                 if let Some(stuck) = stuck(&results).filter(|_| !ended) {
                     (cut, ended) = (Some(stuck), true);
@@ -94,6 +100,12 @@ pub(crate) async fn send(
     drop(chunks);
     let skipped = reading.await.map_err(|e| Failure::new(Exit::Failed, e.to_string()))??;
     Ok(End { sent, skipped, cut })
+}
+
+/// Says which id a line's timer has, if it is stored.
+fn show_id(out: Output, line: u64, result: &Result<Scheduled, ScheduleError>) -> Result<(), Failure> {
+    let Ok(Scheduled { id, .. }) = result else { return Ok(()) };
+    out.either(&json!({ "line": line, "id": id }), || format!("{line} {id}"))
 }
 
 /// Whether nothing of a chunk could be stored, for a reason that the next one will meet as well.

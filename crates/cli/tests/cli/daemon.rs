@@ -264,10 +264,10 @@ fn two_brokers_on_one_redis_share_its_partitions_and_one_goes_on_alone() {
         );
     }
     // Emptied, it owns nothing and says so.
-    let drained = run(&["cluster", "drain", &two, "--json", "--broker", &two]).ok().json();
+    let drained = run(&["cluster", "drain", &two, "--yes", "--json", "--broker", &two]).ok().json();
     assert_eq!((&drained["draining"], &drained["partitions"]), (&json!(true), &json!(0)));
     run(&["cluster", "drain", &two, "--undo", "--broker", &one]).ok();
-    assert_eq!(run(&["cluster", "drain", "127.0.0.1:1", "--broker", &one]).code(4).out, "");
+    assert_eq!(run(&["cluster", "drain", "127.0.0.1:1", "--yes", "--broker", &one]).code(4).out, "");
     // The leader stops; the other has everything and fires it.
     first.signal("TERM");
     assert_eq!(first.wait().0, 0);

@@ -1,8 +1,10 @@
 //! dead list, get, replay, purge, unconfirmed.
 
+use std::process::Stdio;
+
 use serde_json::{Value, json};
 
-use crate::harness::{Dev, Running, wait_for};
+use crate::harness::{Dev, Running, end, wait_for};
 
 impl Dev {
     /// Waits until there are so many dead letters.
@@ -58,7 +60,7 @@ fn dead_letters_are_listed_shown_replayed_and_purged() {
     let missing = dev.run(&["dead", "replay", &a, "--json"]).code(5).json();
     assert_eq!((&missing["replayed"], &missing["not_found"]), (&json!(0), &json!(1)));
     assert_eq!(dev.run(&["dead", "get", &a, "--json"]).code(5).json()["error"], "not-found");
-    let partly = dev.run(&["dead", "purge", &a, &b, "--json"]).code(9).json();
+    let partly = dev.run(&["dead", "purge", "--yes", &a, &b, "--json"]).code(9).json();
     assert_eq!((&partly["purged"], &partly["not_found"]), (&json!(1), &json!(1)));
     assert_eq!(dev.status()["dead"], 0);
     assert!(dev.run(&["dead", "replay"]).code(2).err.contains("--all"));
@@ -78,9 +80,43 @@ fn filters_take_many_and_those_that_die_again_are_left_alone() {
     let replayed = dev.run(&["dead", "replay", "--app", "many", "--json"]).ok().json();
     assert_eq!(replayed["replayed"], 1_500);
     dev.wait_for("dead again", |s| s["dead"] == 1_501 && s["counters"]["delivered_total"] == 3_001);
-    assert_eq!(dev.run(&["dead", "purge", "--app", "many", "--json"]).ok().json()["purged"], 1_500);
+    assert_eq!(dev.run(&["dead", "purge", "--yes", "--app", "many", "--json"]).ok().json()["purged"], 1_500);
     assert_eq!(dev.wait_for_dead(1)[0]["id"], other.as_str());
-    assert_eq!(dev.run(&["dead", "purge", "--all", "--json"]).ok().json()["purged"], 1);
+    assert_eq!(dev.run(&["dead", "purge", "--yes", "--all", "--json"]).ok().json()["purged"], 1);
+}
+
+#[test]
+fn a_purge_asks_at_a_terminal_and_needs_yes_anywhere_else() {
+    let dev = Dev::start();
+    let id = dev.bury("a", &[]);
+    dev.wait_for_dead(1);
+    for (what, named) in [
+        (&["--all"][..], "this removes all dead letters of the cluster for good"),
+        (&["--group", "g", "--app", "a"], "this removes all dead letters of g/a for good"),
+        (&["--app", "a", "--unconfirmed"], "this removes all unconfirmed timers of the app \"a\" for good"),
+        (&[&id], "this removes 1 dead letter for good"),
+    ] {
+        let purge = [&["dead", "purge"], what].concat();
+        let refused = dev.run(&purge).code(2);
+        assert!(refused.err.contains(named) && refused.err.contains("give --yes"), "{refused:?}");
+        let refused = dev.run(&[&purge[..], &["--json"]].concat()).code(2).json();
+        assert_eq!((&refused["error"], &refused["exit_code"]), (&json!("usage"), &json!(2)));
+    }
+    dev.run(&["dead", "purge", "--all", "--dry-run"]).ok();
+    // A terminal of its own.
+    let at_terminal = |answer: &[u8]| {
+        let ask = format!("{} dead purge --all --broker {}", env!("CARGO_BIN_EXE_mtimer"), dev.addr);
+        let mut command = std::process::Command::new("script");
+        command.args(["-qec", &ask, "/dev/null"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        end(command, answer)
+    };
+    for answer in [&b"n\n"[..], b"\n"] {
+        let asked = at_terminal(answer).code(130);
+        assert!(asked.out.contains("Go on? [y/N]") && asked.out.contains("nothing was done"), "{asked:?}");
+    }
+    dev.wait_for_dead(1);
+    assert!(at_terminal(b"y\n").ok().out.contains("1 purged"));
+    dev.wait_for_dead(0);
 }
 
 #[test]

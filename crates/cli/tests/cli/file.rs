@@ -72,6 +72,29 @@ fn lines_have_headers_of_their_own_and_those_of_the_flags() {
 }
 
 #[test]
+fn a_payload_may_be_any_json_value_and_ids_are_told_if_asked_for() {
+    let dev = Dev::start();
+    let lines = r#"{"in":"1h","group":"g","app":"a","payload":{"z": 1, "a":[true, 1.50]}}
+{"in":"1h","group":"g","app":"a","payload":17}
+{"in":"1h","group":"g","app":"a","payload":"te\"xt"}
+{"in":"1h","group":"g","app":"a"}
+"#;
+    let sent = dev.file(lines, &["--ids"]).ok().lines();
+    assert_eq!((sent.len(), &sent[4]["scheduled"]), (5, &json!(4)));
+    for (at, payload) in [r#"{"z": 1, "a":[true, 1.50]}"#, "17", "te\"xt", ""].iter().enumerate() {
+        assert_eq!(sent[at]["line"], at + 1);
+        let found = dev.run(&["get", sent[at]["id"].as_str().unwrap(), "--json"]).ok().json();
+        assert_eq!(found["payload"], *payload);
+    }
+    let path = dev.data.path().join("one.ndjson");
+    std::fs::write(&path, lines.lines().next().unwrap()).unwrap();
+    let text = dev.run(&["schedule", "--ids", "--file", path.to_str().unwrap()]).ok().out;
+    let (id, summary) = text.split_once('\n').unwrap();
+    assert!(id.starts_with("1 ") && id.len() == 28, "{text}");
+    assert!(summary.starts_with("1 line: 1 scheduled"), "{text}");
+}
+
+#[test]
 fn what_was_delivered_a_moment_ago_is_not_delivered_again() {
     let dev = Dev::start();
     let line = r#"{"at":1000,"group":"g","app":"a","key":"once","payload":"x"}"#;

@@ -83,3 +83,24 @@ fn without_memory_nothing_is_kept_or_promised() {
     let broker = Keeping::start(&["--redis-write-log", "0"]);
     assert_eq!(broker.log(), [0, 0, 0]);
 }
+
+#[test]
+fn a_mistyped_cluster_is_told_which_others_there_are() {
+    let redis = Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let logged = |cluster: &str| {
+        let path = folder.path().join("log");
+        let log = std::fs::File::create(&path).unwrap();
+        let flags = ["--json", "--listen", "127.0.0.1:0", "--partitions", "1", "--redis", &redis.url()];
+        let mut broker = Running::logging_to(log, &[&["broker", "--cluster", cluster], &flags[..]].concat());
+        assert!(broker.line().contains("listening"));
+        let log = std::fs::read_to_string(path).unwrap();
+        log.lines().filter(|line| line.contains("is new here")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(logged("shop"), [""; 0]);
+    let lines = logged("shpo");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let said = r#"cluster "shpo" is new here; this Redis also holds "shop": if one of them was meant"#;
+    assert!(lines[0].contains("WARN") && lines[0].contains(said), "{lines:?}");
+    assert_eq!(logged("shpo"), [""; 0], "it is not new any more");
+}

@@ -13,9 +13,11 @@ fn a_damaged_directory_is_refused_with_its_place_and_repaired() {
     }
     let folder = dev.data.path().join("timers");
     let data = folder.to_str().unwrap();
-    assert!(run(&["repair", "--data", data]).code(13).err.contains("in use by another mtimer process"));
+    assert!(
+        run(&["repair", "--data", data, "--yes"]).code(13).err.contains("in use by another mtimer process")
+    );
     assert_eq!(dev.stop(), 0);
-    let sound = run(&["repair", "--data", data, "--json"]).ok().json();
+    let sound = run(&["repair", "--data", data, "--yes", "--json"]).ok().json();
     assert_eq!((&sound["timers_kept"], sound["damages"].as_array().unwrap().len()), (&3.into(), 0));
 
     // One byte of the second timer.
@@ -33,10 +35,19 @@ fn a_damaged_directory_is_refused_with_its_place_and_repaired() {
     assert_eq!((&planned["timers_kept"], planned["kept_in"].is_null()), (&2.into(), true));
     assert_eq!(planned["damages"][0]["batches_lost"], 1);
     run(&["broker", "--listen", "127.0.0.1:0", "--data", data]).code(12);
-    let repaired = run(&["repair", "--data", data]).code(9);
+    let repaired = run(&["repair", "--data", data, "--yes"]).code(9);
     for part in ["0.jnl at offset ", "1 answered batch is lost", "timers kept: 2", "before-repair-"] {
         assert!(repaired.out.contains(part), "{part}: {}", repaired.out);
     }
-    assert!(run(&["repair", "--data", data]).ok().out.contains("nothing is damaged"));
-    assert_eq!(run(&["repair", "--data", dev.data.path().to_str().unwrap()]).code, 2);
+    assert!(run(&["repair", "--data", data, "--yes"]).ok().out.contains("nothing is damaged"));
+    assert_eq!(run(&["repair", "--yes", "--data", dev.data.path().to_str().unwrap()]).code, 2);
+}
+
+#[test]
+fn a_repair_without_yes_changes_nothing_where_nobody_can_be_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = run(&["repair", "--data", folder.path().to_str().unwrap()]).code(2);
+    assert!(refused.err.contains("without what is damaged: give --yes"), "{refused:?}");
+    let refused = run(&["cluster", "drain", "127.0.0.1:1"]).code(2);
+    assert!(refused.err.contains("this takes all partitions from 127.0.0.1:1: give --yes"), "{refused:?}");
 }

@@ -1,6 +1,8 @@
 //! Help, wrong flags, exit codes.
 
-use crate::harness::run;
+use serde_json::Value;
+
+use crate::harness::{end, mtimer, run};
 
 #[test]
 fn help_lists_the_exit_codes_and_every_command_has_one_with_an_example() {
@@ -90,4 +92,60 @@ fn wrong_usage_is_exit_code_2() {
         assert_eq!(ended.code, 2, "{args:?}: {ended:?}");
         assert!(ended.out.is_empty() && !ended.err.is_empty(), "{args:?}: {ended:?}");
     }
+}
+
+#[test]
+fn a_negative_duration_is_told_as_such_and_the_flag_is_named() {
+    let schedule = ["schedule", "--group", "g", "--app", "a"];
+    for (flags, named) in [
+        (&["--in", "-5s"][..], "--in"),
+        (&["--in=-5s"], "--in"),
+        (&["--in", "5s", "--callback-timeout", "-5s"], "--callback-timeout"),
+        (&["--in", "5s", "--deadline", "-5s"], "--deadline"),
+        (&["--in", "5s", "--connect-timeout", "-5s"], "--connect-timeout"),
+        (&["--in", "5s", "--request-timeout", "-5s"], "--request-timeout"),
+    ] {
+        let refused = run(&[&schedule[..], flags].concat()).code(2);
+        assert!(refused.err.contains("\"-5s\" is negative: a duration is 0s or longer"), "{refused:?}");
+        assert!(refused.err.contains(named), "{refused:?}");
+    }
+}
+
+#[test]
+fn usage_errors_are_json_if_results_are() {
+    for args in [
+        &["nonsense", "--json"][..],
+        &["--json", "schedule", "--group", "g"],
+        &["get", "too-short", "--json"],
+        &["broker", "--json", "--memory", "much"],
+        &["schedule", "--json", "--group", "g", "--app", "a"],
+        &["dead", "purge", "--json"],
+    ] {
+        let refused = run(args).code(2);
+        let told = refused.json();
+        assert_eq!((&told["error"], &told["exit_code"]), (&"usage".into(), &2.into()), "{refused:?}");
+        assert!(!told["message"].as_str().unwrap().is_empty() && refused.err.is_empty(), "{refused:?}");
+    }
+    // What is asked for is no error.
+    assert!(run(&["get", "--help", "--json"]).ok().out.contains("Usage: mtimer get"));
+}
+
+#[test]
+fn with_a_log_in_json_everything_on_standard_error_is_json() {
+    let is_json = |err: &str| {
+        assert!(!err.is_empty());
+        for line in err.lines() {
+            let line: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{line:?}: {e}"));
+            assert!(line["timestamp"].is_string() && line["level"].is_string(), "{line}");
+        }
+    };
+    let nobody = ["--broker", "127.0.0.1:1", "--connect-timeout", "10ms"];
+    let get = [&["get", "00000000000000000000000000", "--log-format", "json"][..], &nobody].concat();
+    is_json(&run(&get).code(3).err);
+    is_json(&run(&["get", "too-short", "--log-format=json"]).code(2).err);
+    is_json(&run(&["dead", "purge", "--all", "--log-format", "json"]).code(2).err);
+    is_json(&run(&["broker", "--log-format", "json", "--memory", "much"]).code(2).err);
+    let mut command = mtimer(&["broker", "--memory", "much"]);
+    command.env("MTIMER_LOG_FORMAT", "json");
+    is_json(&end(command, b"").code(2).err);
 }

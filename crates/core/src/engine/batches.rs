@@ -15,7 +15,7 @@ use super::partition::Partition;
 use super::purpose::OpCtx;
 use super::queue::Queued;
 use super::recent::RecentIds;
-use super::requests::check_age;
+use super::requests::{away, check_age};
 use super::{Engine, Phase};
 use crate::api::{Call, Effect, Now};
 
@@ -49,6 +49,7 @@ impl Engine {
         if self.phase == Phase::Releasing {
             return;
         }
+        self.decline_waiting(now);
         // What waited for an operation of the same key has its turn when that is answered.
         loop {
             let overtaken = self.make_batches(now, flush);
@@ -56,6 +57,23 @@ impl Engine {
                 return;
             }
             self.answer_overtaken(overtaken);
+        }
+    }
+
+    /// Refuses what clients have asked for that has not left for a store that has been away for
+    /// long: nobody knows when it could. What follows one of these has its turn, and is refused in
+    /// the same way.
+    fn decline_waiting(&mut self, now: Now) {
+        for at in (0..self.options.partitions).map(PartitionId) {
+            while let Some(p) = self.partitions.get_mut(at)
+                && let Some(answer) = p.away(now).map(away)
+            {
+                let waiting = p.queue.take_sessions();
+                if waiting.is_empty() {
+                    break;
+                }
+                waiting.into_iter().for_each(|(_, ctx)| self.decline(at, ctx, answer.clone()));
+            }
         }
     }
 

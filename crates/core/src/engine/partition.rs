@@ -5,6 +5,7 @@
 
 use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_store::Op;
+use mtimer_types::limits::AWAY_MS;
 use mtimer_types::{Ended, Epoch, PartitionId, Time, Timer, TimerId};
 
 use super::calls::{Calls, Pending};
@@ -59,6 +60,8 @@ pub(super) struct Partition {
     stage: Stage,
     /// Why the store cannot be reached.
     down: Option<String>,
+    /// Since when, monotonic ms, once the engine has looked.
+    down_since: Option<u64>,
     horizon: Time,
     due: Vec<TimerId>,
     put_off: Vec<(Op, OpCtx)>,
@@ -93,6 +96,7 @@ impl Partition {
             since,
             stage: Stage::Serving,
             down: None,
+            down_since: None,
             horizon: Time::ZERO,
             due: Vec::new(),
             put_off: Vec::new(),
@@ -162,7 +166,17 @@ impl Partition {
 
     /// Notes whether the store can be reached; `down` says why not.
     pub(super) fn set_health(&mut self, down: Option<String>) {
+        if down.is_none() {
+            self.down_since = None;
+        }
         self.down = down;
+    }
+
+    /// Why the store cannot be reached, if it has not been for [`AWAY_MS`].
+    pub(super) fn away(&mut self, now: Now) -> Option<&str> {
+        let why = self.down.as_deref()?;
+        let since = *self.down_since.get_or_insert(now.mono_ms);
+        (now.mono_ms >= since + AWAY_MS).then_some(why)
     }
 
     /// Whether it is served and its store can be reached.

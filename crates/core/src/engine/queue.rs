@@ -147,6 +147,16 @@ impl OpQueue {
         batch
     }
 
+    /// Takes what waits in the lines of sessions.
+    pub(super) fn take_sessions(&mut self) -> Vec<Queued> {
+        let mut all = Vec::new();
+        while let Some(session) = self.turns.pop_front() {
+            all.extend(self.sessions.remove(&session).into_iter().flatten());
+        }
+        self.len -= all.len();
+        all
+    }
+
     /// Takes everything.
     pub(super) fn take_all(&mut self) -> Vec<Queued> {
         let mut all = Vec::with_capacity(self.len);
@@ -285,6 +295,20 @@ mod tests {
         assert_eq!((q.len(), q.parks()), (2, 0));
         park(&mut q, 3);
         assert_eq!((q.len(), q.parks()), (3, 1));
+    }
+
+    #[test]
+    fn what_sessions_ask_for_can_be_taken_without_the_rest() {
+        let mut q = queue();
+        for n in 0..3 {
+            ask(&mut q, n as u64, n);
+            settle(&mut q, 10 + n);
+            park(&mut q, 20 + n);
+        }
+        assert_eq!(numbers(&q.take_sessions()), [0, 1, 2]);
+        assert_eq!((q.len(), q.parks(), q.take_sessions().len()), (6, 3, 0));
+        ask(&mut q, 1, 5);
+        assert_eq!(numbers(&q.take_all()), [10, 11, 12, 20, 21, 22, 5]);
     }
 
     #[test]

@@ -207,7 +207,7 @@ impl Engine {
 
     pub(super) fn refused(&mut self, at: PartitionId, ctx: OpCtx, refusal: Refusal) {
         let code = match refusal {
-            Refusal::OutOfMemory => ErrorCode::StoreFull,
+            Refusal::OutOfMemory | Refusal::DiskFull { .. } => ErrorCode::StoreFull,
             Refusal::ReadOnly | Refusal::MayEvict => ErrorCode::Unavailable,
             Refusal::NotReplicated => {
                 self.reread(at, &ctx);

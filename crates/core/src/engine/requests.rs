@@ -16,6 +16,11 @@ use super::table::State;
 use super::{Engine, Phase};
 use crate::api::{Counter, DeniedOp, Now, SessionId};
 
+/// What a client is told whose request did not leave for the store.
+pub(super) fn away(why: &str) -> OpReply {
+    failed(ErrorCode::Unavailable, format!("the store is away, nothing was done: {why}"))
+}
+
 /// Refuses what was first sent longer ago than outcomes are kept: whether a repeat was applied
 /// before cannot be told any more. Refuses also what bears a time that this broker's clock has not
 /// reached: its age is not known. The deciding clock may have stepped back since it was sent.
@@ -147,10 +152,7 @@ impl Engine {
         }
         let Some(p) = self.partition(at) else { return Err(self.not_served(at)) };
         if let Some(why) = p.down() {
-            return Err(failed(
-                ErrorCode::Unavailable,
-                format!("the store is away, nothing was done: {why}"),
-            ));
+            return Err(away(why));
         }
         if let RequestOp::Cancel { target: Target::Key(dest, key), .. }
         | RequestOp::Reschedule { target: Target::Key(dest, key), .. } = op

@@ -68,7 +68,11 @@ pub(crate) fn batch(timers: impl IntoIterator<Item = u64>, bytes: usize) -> Batc
 }
 
 pub(crate) fn open(path: &Path, durability: Durability) -> Result<EmbeddedStore, String> {
-    let options = Options { durability, ..Options::new(path, 4) };
+    let options = Options {
+        durability,
+        space: mtimer_store_embedded::SpaceLimits { watermark: 0, reserve: 0 },
+        ..Options::new(path, 4)
+    };
     catch_unwind(AssertUnwindSafe(|| EmbeddedStore::open(options)))
         .unwrap_or_else(|_| panic!("opening panics"))
         .map_err(|error| error.to_string())

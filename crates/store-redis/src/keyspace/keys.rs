@@ -32,6 +32,22 @@ pub(crate) fn check_cluster(name: &str) -> Result<(), StoreError> {
     )))
 }
 
+/// The cluster that a key belongs to, if the key is one of those by which clusters are recognised:
+/// `meta`, or a partition's `owner` or `slot`.
+pub(crate) fn cluster_of(key: &[u8]) -> Option<&str> {
+    let key = std::str::from_utf8(key).ok()?;
+    let name = match key.split_once(":{")? {
+        ("meta", rest) => rest.strip_suffix('}')?,
+        ("owner" | "slot", rest) => {
+            let (partition, name) = rest.split_once("}:")?;
+            partition.parse::<u16>().ok()?;
+            name.split_once(':').map_or(name, |(name, _)| name)
+        }
+        _ => return None,
+    };
+    check_cluster(name).is_ok().then_some(name)
+}
+
 /// `meta:{c}`: hash of the cluster's fixed facts.
 pub(crate) fn meta(cluster: &str) -> String {
     format!("meta:{{{cluster}}}")

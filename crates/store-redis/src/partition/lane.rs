@@ -230,6 +230,11 @@ async fn work(owner: &mut Owner, inbox: &Inbox) -> Result<(), LaneError> {
             }
             continue;
         }
+        if owner.is_down() {
+            // What was asked was refused, so nothing else finds out when the store is back.
+            owner.check().await?;
+            continue;
+        }
         tokio::select! {
             () = inbox.arrived.notified() => {}
             () = log.behind() => owner.check().await?,

@@ -37,7 +37,7 @@ mod reply;
 #[cfg(test)]
 mod stale;
 pub(crate) mod trim;
-mod turn;
+pub(crate) mod turn;
 mod unreadable;
 mod writer;
 mod writes;

@@ -101,6 +101,11 @@ impl Owner {
         self.writer.read_as_owner(&Pipeline::new()).await.map(drop)
     }
 
+    /// Whether the store is known to be away.
+    pub(crate) fn is_down(&self) -> bool {
+        self.writer.is_down()
+    }
+
     /// Tells whoever watches the lane's health that it has ended.
     pub(crate) fn set_ended(&self, why: &LaneError) {
         self.writer.set_ended(why);

@@ -57,6 +57,10 @@ impl Node for Server {
         let answers = commands.cmd_iter().map(|command| self.answer(command)).collect();
         async move { Ok(answers) }.boxed()
     }
+
+    fn is_over(&self) -> bool {
+        false
+    }
 }
 
 /// Takes the first server for the master until it looks again.

@@ -45,21 +45,24 @@ struct BlindAck {
 }
 
 /// What is refused of a turn.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Refused {
     /// Why the store takes nothing that makes it hold more; `None`: it does.
     adding: Option<Refusal>,
     /// What clients ask for comes too late.
     is_late: bool,
+    /// The store is away, and nothing of this turn was sent to be written: what clients ask for
+    /// need not wait for it.
+    is_away: bool,
 }
 
 impl Refused {
     /// Why an operation is refused, if it is.
-    fn why(self, op: &Op) -> Option<Refusal> {
-        if self.is_late && is_request(op) {
+    fn why(&self, op: &Op) -> Option<Refusal> {
+        if self.is_late && is_request(op) || self.is_away && is_of_client(op) {
             return Some(Refusal::ReadOnly);
         }
-        self.adding.filter(|_| op.adds())
+        self.adding.clone().filter(|_| op.adds())
     }
 }
 
@@ -99,7 +102,7 @@ impl Owner {
         claim: Option<Time>,
     ) -> Result<Vec<Answer>, LaneError> {
         let adding = self.writer.may_evict().then_some(Refusal::MayEvict);
-        let mut refused = Refused { adding, is_late: false };
+        let mut refused = Refused { adding, is_late: false, is_away: false };
         loop {
             let is_refused = |op: &Op| refused.why(op).is_some();
             if claim.is_none() && !ops.is_empty() && ops.iter().all(is_refused) {
@@ -112,7 +115,7 @@ impl Owner {
             } else {
                 Cow::Borrowed(ops)
             };
-            match self.attempt(&some, when, claim, refused).await? {
+            match self.attempt(&some, when, claim, refused.clone()).await? {
                 Ok(answers) => {
                     let mut answers = answers.into_iter();
                     let answer = |op: &Op| refused.why(op).map(Answer::Refused).or_else(|| answers.next());
@@ -139,7 +142,14 @@ impl Owner {
         let decided_ops =
             if blind.is_empty() { Cow::Borrowed(ops) } else { others().map(|(_, op)| op.clone()).collect() };
 
-        let (mut decided, locations) = self.decide(&decided_ops, now).await?;
+        // Reading does nothing, so what clients ask for need not wait for a store that is away.
+        self.writer.set_may_give_up(decided_ops.iter().any(is_of_client));
+        let decided = self.decide(&decided_ops, now).await;
+        self.writer.set_may_give_up(false);
+        let (mut decided, locations) = match decided {
+            Err(_) if self.writer.take_gave_up() => return Ok(Err(Refused { is_away: true, ..refused })),
+            decided => decided?,
+        };
         if decided_ops.iter().any(is_request) && is_late(handed) {
             return Ok(Err(Refused { is_late: true, ..refused }));
         }
@@ -147,7 +157,7 @@ impl Owner {
         if rows.map(|row| row.record.timer.content_bytes()).sum::<usize>() > TURN_BYTES && ops.len() > 1 {
             return Box::pin(self.attempt(&ops[..ops.len() / 2], (now, handed), claim, refused)).await;
         }
-        if let Some(why @ (Refusal::OutOfMemory | Refusal::ReadOnly)) = refused.adding {
+        if let Some(why @ (Refusal::OutOfMemory | Refusal::ReadOnly)) = &refused.adding {
             refuse_unseen(why, &decided_ops, &mut decided.answers, &mut decided.changes);
         }
 
@@ -324,6 +334,11 @@ const fn is_request(op: &Op) -> bool {
     matches!(op, Op::Schedule { .. } | Op::Cancel { .. } | Op::Reschedule { .. })
 }
 
+/// Whether a client asks for it.
+pub(crate) const fn is_of_client(op: &Op) -> bool {
+    is_request(op) || matches!(op, Op::Replay { .. } | Op::Purge { .. })
+}
+
 /// Whether what was read by now may lack outcomes that repeats ask for.
 fn is_late(handed: HandedOver) -> bool {
     #[cfg(test)]
@@ -363,12 +378,12 @@ const fn is_unseen(answer: &Answer) -> bool {
 
 /// While the store is full, or takes no writes, it remembers no cancels of timers that do not
 /// exist: anybody can send them without end.
-fn refuse_unseen(why: Refusal, ops: &[Op], answers: &mut [Answer], changes: &mut Changes) {
+fn refuse_unseen(why: &Refusal, ops: &[Op], answers: &mut [Answer], changes: &mut Changes) {
     for (op, answer) in ops.iter().zip(answers) {
         if let Op::Cancel { target, request, .. } = op
             && is_unseen(answer)
         {
-            *answer = Answer::Refused(why);
+            *answer = Answer::Refused(why.clone());
             changes.answered.retain(|(answered, _)| answered != request);
             if let Target::Id(id) = target {
                 changes.ended.retain(|ended| *ended != (*id, Ended::CancelledUnseen));

@@ -20,11 +20,13 @@
 //! Not in here: what is read and written ([`super::turn`]).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mtimer_store::{Health, LaneError, Refusal};
-use mtimer_types::{Epoch, Nonce, PartitionId};
+use mtimer_types::{Epoch, Nonce, PartitionId, limits};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::log::{Log, LogRecord};
@@ -117,8 +119,36 @@ pub(crate) struct Writer {
     backoff: Backoff,
     /// Attempts since something worked.
     failures: u32,
+    /// Since when the store is away; `None`: it is not.
+    away_since: Option<Instant>,
+    /// What is read now may be given up if the store is away: nothing is in doubt, and nobody has
+    /// to have it.
+    may_give_up: bool,
+    gave_up: bool,
     /// Cancelled when the lane's handle is dropped.
     abandoned: CancellationToken,
+}
+
+/// Why commands have no answer.
+enum Unanswered {
+    /// There is no connection, so they were not sent.
+    NotSent(String),
+    /// They may have been carried out.
+    Lost(String),
+}
+
+impl Unanswered {
+    fn why(self) -> String {
+        match self {
+            Self::NotSent(why) | Self::Lost(why) => why,
+        }
+    }
+}
+
+impl From<Lost> for Unanswered {
+    fn from(Lost(why): Lost) -> Self {
+        Self::Lost(why)
+    }
 }
 
 /// The answer to one attempt to write.
@@ -127,6 +157,8 @@ enum Attempt {
     /// This number is stored, and nothing was written.
     Stored(u64),
     Refused(Refusal),
+    /// There is no connection, so it was not applied; try again. Why.
+    NotSent(String),
     /// It was not applied; try again. Why.
     Again(String),
     /// Nobody knows whether it was or will be applied, in whole or in part. Why.
@@ -145,7 +177,21 @@ impl Writer {
     ) -> Self {
         let backoff = Backoff::new(identity.nonce.0);
         let identity = Arc::new(identity);
-        Self { network, identity, seq, node: None, log, quorum, health, backoff, failures: 0, abandoned }
+        Self {
+            network,
+            identity,
+            seq,
+            node: None,
+            log,
+            quorum,
+            health,
+            backoff,
+            failures: 0,
+            away_since: None,
+            may_give_up: false,
+            gave_up: false,
+            abandoned,
+        }
     }
 
     pub(crate) fn identity(&self) -> &Identity {
@@ -167,6 +213,37 @@ impl Writer {
         self.health.send_replace(Health::Ended(why.clone()));
     }
 
+    /// From now on what is read may be given up, or not any more, if the store is away. It ends with
+    /// [`LaneError::Closed`] then, and [`Writer::take_gave_up`] tells that the lane goes on.
+    pub(crate) const fn set_may_give_up(&mut self, may_give_up: bool) {
+        self.may_give_up = may_give_up;
+    }
+
+    /// Whether reading was given up since this was last asked.
+    pub(crate) const fn take_gave_up(&mut self) -> bool {
+        std::mem::replace(&mut self.gave_up, false)
+    }
+
+    /// Whether the store is known to be away.
+    pub(crate) fn is_down(&self) -> bool {
+        matches!(*self.health.borrow(), Health::Down(_))
+    }
+
+    /// Whether the store has been away for so long that clients are better told.
+    fn is_away(&self) -> bool {
+        self.away_since.is_some_and(|since| since.elapsed() >= Duration::from_millis(limits::AWAY_MS))
+    }
+
+    /// Waits before what is read is asked for again, unless it is given up.
+    async fn pause_reading(&mut self, why: &str) -> Result<(), LaneError> {
+        self.pause(why).await?;
+        if self.may_give_up && self.is_away() {
+            self.gave_up = true;
+            return Err(LaneError::Closed);
+        }
+        Ok(())
+    }
+
     /// Reads a consistent state: reads again until the owner record, read behind it, has our epoch,
     /// nonce and sequence number.
     ///
@@ -186,10 +263,10 @@ impl Writer {
                     None => (values, None),
                     Some(why) => (values, Some(why)),
                 },
-                Err(Lost(why)) => (Vec::new(), Some(why)),
+                Err(unanswered) => (Vec::new(), Some(unanswered.why())),
             };
             if let Some(why) = why {
-                self.pause(&why).await?;
+                self.pause_reading(&why).await?;
                 continue;
             }
             let stored = reply::list(values.pop().unwrap_or_default());
@@ -232,13 +309,13 @@ impl Writer {
             };
             let mut values = match self.send(commands).await {
                 Ok(values) => values,
-                Err(Lost(why)) => {
-                    self.pause(&why).await?;
+                Err(unanswered) => {
+                    self.pause_reading(&unanswered.why()).await?;
                     continue;
                 }
             };
             if let Some(why) = self.first_error(&values).await? {
-                self.pause(&why).await?;
+                self.pause_reading(&why).await?;
                 continue;
             }
             match self.outcome(values.pop().unwrap_or_default())? {
@@ -299,6 +376,13 @@ impl Writer {
                     continue;
                 }
                 Attempt::Refused(refusal) => return Ok(Written::Refused(refusal)),
+                Attempt::NotSent(why) => {
+                    self.pause(&why).await?;
+                    if !in_doubt && script == Script::Apply && self.is_away() {
+                        return Ok(Written::Refused(Refusal::ReadOnly));
+                    }
+                    continue;
+                }
                 Attempt::Again(why) => why,
                 Attempt::Unknown(why) => {
                     #[cfg(test)]
@@ -373,7 +457,7 @@ impl Writer {
                 }
                 Attempt::Stored(seq) => return Ok(seq),
                 Attempt::Refused(refusal) => refusal.to_string(),
-                Attempt::Again(why) | Attempt::Unknown(why) => why,
+                Attempt::NotSent(why) | Attempt::Again(why) | Attempt::Unknown(why) => why,
             };
             self.pause(&why).await?;
         }
@@ -394,7 +478,8 @@ impl Writer {
         };
         let answer = match self.send(commands).await {
             Ok(mut values) => values.pop().unwrap_or_default(),
-            Err(Lost(why)) => return Ok(Attempt::Unknown(why)),
+            Err(Unanswered::NotSent(why)) => return Ok(Attempt::NotSent(why)),
+            Err(Unanswered::Lost(why)) => return Ok(Attempt::Unknown(why)),
         };
         let Some(error) = reply::error(&answer) else { return self.outcome(answer) };
         match remedy(&error, self.address()) {
@@ -477,16 +562,19 @@ impl Writer {
 
     /// Sends commands to the partition's master; follows `ASK` for those that were answered so,
     /// which is rare: the commands are made a second time then.
-    async fn send(&mut self, commands: impl Fn() -> Pipeline + Send + Sync) -> Result<Vec<Value>, Lost> {
+    async fn send(
+        &mut self,
+        commands: impl Fn() -> Pipeline + Send + Sync,
+    ) -> Result<Vec<Value>, Unanswered> {
         let node = match &self.node {
-            Some(node) => node.clone(),
-            None => self.connect().await?,
+            Some(node) if !node.is_over() => node.clone(),
+            _ => self.connect().await.map_err(|Lost(why)| Unanswered::NotSent(why))?,
         };
         let mut values = match node.call(commands()).await {
             Ok(values) => values,
             Err(lost) => {
                 self.node = None;
-                return Err(lost);
+                return Err(lost.into());
             }
         };
         for (at, value) in values.iter_mut().enumerate() {
@@ -516,6 +604,7 @@ impl Writer {
     pub(crate) fn mark_up(&mut self) {
         self.backoff.reset();
         self.failures = 0;
+        self.away_since = None;
         if *self.health.borrow() != Health::Up {
             tracing::info!(partition = self.identity.partition.0, "the store answers again");
             self.health.send_replace(Health::Up);
@@ -529,6 +618,7 @@ impl Writer {
             return Err(LaneError::Closed);
         }
         self.failures += 1;
+        self.away_since.get_or_insert_with(Instant::now);
         if self.failures == 1 {
             return Ok(());
         }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mtimer_store::conformance::model::Model;
 use mtimer_store::{
@@ -14,7 +15,7 @@ use mtimer_store::{
 };
 use mtimer_types::{
     DeadReason, Destination, Epoch, Headers, Key, KeyPolicy, Mode, Nonce, PartitionId, Target, Term, Time,
-    Timer, TimerId,
+    Timer, TimerId, limits,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -27,6 +28,7 @@ use crate::partition::handed::HandedOver;
 use crate::partition::log::LogBudget;
 use crate::partition::owner::Owner;
 use crate::partition::trim::Trimming;
+use crate::partition::turn::is_of_client;
 use crate::wire::ask;
 
 /// Seeds that a test runs when the environment does not say otherwise.
@@ -183,6 +185,7 @@ impl Run {
     pub(super) async fn apply(&mut self, claim: Option<Time>, ops: Vec<Op>) -> Check {
         self.log.push(format!("now {}, claim {claim:?}, apply {ops:?}", self.now));
         let before = self.server.state().happened;
+        let began = Instant::now();
         let batch = Batch { now: self.now, claim, ops: ops.clone() };
         let answers = alive(self.owner.apply(batch, HandedOver::now()).await)?;
         let after = self.server.state().happened;
@@ -194,6 +197,13 @@ impl Run {
             let expected = next.apply(self.now, op);
             if let Answer::Refused(why) = answer {
                 let adds = op.adds() || expected == Answer::Cancel(CancelAnswer::NotFound);
+                // What clients ask for does not wait for a store that is away.
+                let is_away = *why == Refusal::ReadOnly
+                    && is_of_client(op)
+                    && began.elapsed() >= Duration::from_millis(limits::AWAY_MS);
+                if is_away {
+                    continue;
+                }
                 if !adds || after.refusals == before.refusals || *why == Refusal::MayEvict {
                     return Err(format!("{op:?} was refused: {why}"));
                 }

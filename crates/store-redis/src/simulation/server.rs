@@ -162,6 +162,10 @@ impl Node for Connection {
         }
         .boxed()
     }
+
+    fn is_over(&self) -> bool {
+        false
+    }
 }
 
 impl Network for Simulated {

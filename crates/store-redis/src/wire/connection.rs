@@ -34,6 +34,9 @@ const UNANSWERED: usize = 16_384;
 const WRITE_BYTES: usize = 128 << 10;
 /// How long a connection attempt may take, TLS included.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// A connection that is not used is asked for a sign of life so often: the first call after Redis
+/// has gone is then not sent in vain, which would leave open whether it was carried out.
+const IDLE: Duration = Duration::from_secs(1);
 /// All that the crate says of a connection that was closed before the first command. A server that
 /// refuses a certificate closes it when the TLS handshake is over for the client.
 const BROKEN: &str = "broken pipe";
@@ -149,10 +152,6 @@ impl Connection {
     pub(crate) fn ask(&self, command: Cmd) -> BoxFuture<'static, Result<Value, Lost>> {
         ask(self, command)
     }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.shared.over.is_cancelled()
-    }
 }
 
 /// Sends one command.
@@ -182,6 +181,10 @@ impl Node for Connection {
             Poll::Ready(answers) => ready(answers).boxed(),
             Poll::Pending => exchange,
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.shared.over.is_cancelled()
     }
 }
 
@@ -282,9 +285,10 @@ impl Drop for Unanswered {
     }
 }
 
-/// Ends a connection whose server is silent for too long while an answer is due.
+/// Ends a connection whose server is silent for too long while an answer is due; asks for an answer
+/// if nobody else does.
 async fn watch(shared: Weak<Shared>, unused: CancellationToken, answer_within: Duration) {
-    let mut next = Instant::now() + answer_within;
+    let mut next = Instant::now() + answer_within.min(IDLE);
     loop {
         tokio::select! {
             () = sleep_until(next) => {}
@@ -297,8 +301,21 @@ async fn watch(shared: Weak<Shared>, unused: CancellationToken, answer_within: D
             shared.end(&format_args!("no answer within {} ms", answer_within.as_millis()));
             return;
         }
+        if !is_due && shared.heard() + IDLE <= now {
+            let Ok((server, call)) = Unanswered::begin(&shared) else { return };
+            let mut ping = Pipeline::with_capacity(1);
+            ping.cmd("PING");
+            match timeout(answer_within, exchange(server, ping, call)).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(_)) => return,
+                Err(_) => {
+                    shared.end(&format_args!("no answer within {} ms", answer_within.as_millis()));
+                    return;
+                }
+            }
+        }
         // Nothing that is asked from now on is due before.
-        next = if is_due { silent_at } else { now + answer_within };
+        next = if is_due { silent_at } else { Instant::now() + answer_within.min(IDLE) };
     }
 }
 

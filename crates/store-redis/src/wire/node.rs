@@ -20,6 +20,9 @@ pub(crate) trait Node: Send + Sync {
     /// calls of this method. Dropping the future abandons the call: its commands may be sent, in one
     /// piece, or not at all. Nothing is ever sent twice.
     fn call(&self, commands: Pipeline) -> BoxFuture<'static, Result<Vec<Value>, Lost>>;
+
+    /// Whether it has failed: then nothing that is called is sent.
+    fn is_over(&self) -> bool;
 }
 
 /// Finds servers.

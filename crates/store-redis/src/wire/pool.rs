@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use super::access::Access;
 use super::connection::{Connection, Use};
-use super::node::Lost;
+use super::node::{Lost, Node};
 use super::settings::Settings;
 
 /// A server to which no connection could be made is not tried again for so long: its callers come

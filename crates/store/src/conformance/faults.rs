@@ -187,7 +187,12 @@ pub(super) async fn a_lane_survives_many_outages(kit: Kit) {
     pair.check_all().await.unwrap();
 }
 
-/// A partition with a timer in each place, and then no memory for more.
+/// Whether an operation was refused because the store is full.
+const fn is_full(answer: &Answer) -> bool {
+    matches!(answer, Answer::Refused(Refusal::OutOfMemory | Refusal::DiskFull { .. }))
+}
+
+/// A partition with a timer in each place, and then no space for more.
 async fn full(kit: &mut Kit) -> Option<(Owner, Vec<Timer>)> {
     let owner = kit.owner().await;
     let timers: Vec<_> =
@@ -207,8 +212,8 @@ pub(super) async fn a_full_store_refuses_what_adds(mut kit: Kit) {
         Op::Reschedule { target, due: kit.now + DAY, in_flight: false, request: RequestId(unique()) },
         Op::Replay { id: timers[0].id, fire: kit.now },
     ];
-    let refused = Answer::Refused(Refusal::OutOfMemory);
-    assert_eq!(owner.apply(ops).await, [refused.clone(), refused.clone(), refused]);
+    let answers = owner.apply(ops).await;
+    assert!(answers.len() == 3 && answers.iter().all(is_full), "{answers:?}");
     assert_eq!(owner.state().await, before, "nothing changed");
     kit.fault(Fault::OutOfMemory(false)).await;
 }
@@ -243,7 +248,7 @@ pub(super) async fn a_full_store_refuses_a_batch_in_part_only(mut kit: Kit) {
     ];
     let batch = Batch { now: kit.now, claim: Some(kit.now + MINUTE), ops };
     let answers = owner.lane.apply(batch).await.unwrap();
-    assert_eq!(answers, [Answer::Done, Answer::Refused(Refusal::OutOfMemory), Answer::Done]);
+    assert!(matches!(&answers[..], [Answer::Done, full, Answer::Done] if is_full(full)), "{answers:?}");
     assert_eq!(kit.owner_record().await.claimed_until, kit.now + MINUTE);
     assert_eq!(owner.place(new.id).await, None);
     kit.fault(Fault::OutOfMemory(false)).await;
@@ -256,8 +261,8 @@ pub(super) async fn a_refusal_by_a_full_store_is_not_final(mut kit: Kit) {
     let target = || Target::Id(timers[3].id);
     let due = kit.now + DAY;
     let reschedule = || Op::Reschedule { target: target(), due, in_flight: false, request };
-    let refused = Answer::Refused(Refusal::OutOfMemory);
-    assert_eq!(owner.apply(vec![schedule_op(&new), reschedule()]).await, [refused.clone(), refused]);
+    let answers = owner.apply(vec![schedule_op(&new), reschedule()]).await;
+    assert!(answers.len() == 2 && answers.iter().all(is_full), "{answers:?}");
     kit.fault(Fault::OutOfMemory(false)).await;
     let moved = Answer::Reschedule(RescheduleAnswer::Rescheduled(timers[3].id));
     assert_eq!(owner.apply(vec![schedule_op(&new), reschedule()]).await, [Answer::Schedule(NEW), moved]);

@@ -24,6 +24,7 @@ fn everything_that_a_line_can_say() {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     assert!(shown(r#"{"in": "1500ms", "payload_base64": "AAH/"}"#).contains(r#"b"\0\x01\xff""#));
+    assert!(shown(r#"{"in": "5s", "payload": {"a": 1}}"#).contains(r#"b"{\"a\": 1}""#));
     assert!(shown(r#"{"in": "5s", "deadline": 9000}"#).contains("At(9000ms)"));
     assert!(shown(r#"{"in": "5s", "retry": ""}"#).contains("RetryTiers([])"));
 }
@@ -39,7 +40,8 @@ fn every_wrong_line_has_its_reason() {
         (r#"{"in": "soon"}"#, "\"soon\" is not a duration"),
         (r#"{"at": "soon"}"#, "\"soon\" is not a time"),
         (r#"{"at": -5}"#, "expected a time"),
-        (r#"{"in": "5s", "payload": {}}"#, "invalid type: map, expected a string"),
+        (r#"{"in": "5s", "payload": {"a"}}"#, "expected `:`"),
+        (r#"{"in": "5s", "key": {}}"#, "invalid type: map, expected a string"),
         (r#"{"in": "5s", "payload": "a", "payload_base64": "AA=="}"#, "it has both \"payload\""),
         (r#"{"in": "5s", "payload_base64": "?"}"#, "is not base 64"),
         (r#"{"in": "5s", "mode": "twice"}"#, "unknown variant `twice`"),

@@ -1,5 +1,7 @@
 //! An owner that the store does not answer, or refuses: what it still sends and says.
 
+use mtimer_types::limits::AWAY_MS;
+
 use super::*;
 
 #[test]
@@ -37,6 +39,29 @@ fn what_was_under_way_when_an_ownership_ended_is_unknown() {
 }
 
 #[test]
+fn what_has_not_left_for_a_store_that_is_away_is_refused_and_what_has_is_not() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let under_way = rig.timer("a", 60_000);
+    rig.schedule(1, under_way);
+    let now = rig.now();
+    let mut effects = Vec::new();
+    rig.engine.flush(now, &mut effects);
+    rig.store.faults().cut(P);
+    effects.into_iter().for_each(|effect| rig.carry_out(effect));
+    let waiting = rig.timer("a", 60_000);
+    rig.schedule(1, waiting);
+    rig.run(AWAY_MS / 2);
+    assert_eq!(rig.take_replies(), [], "most failovers take no longer");
+    rig.run(AWAY_MS);
+    assert_eq!(rig.take_replies().iter().map(code).collect::<Vec<_>>(), [Some(ErrorCode::Unavailable)]);
+    rig.store.faults().heal(P);
+    rig.run(5);
+    let replies = rig.take_replies();
+    assert!(matches!(replies[..], [OpReply::Scheduled { .. }]), "{replies:?}");
+}
+
+#[test]
 fn a_refusal_by_a_full_store_says_nothing_about_the_owner() {
     let mut rig = Rig::new(EngineOptions::default());
     rig.join(1, "a", 10);
@@ -65,7 +90,7 @@ fn a_refusal_that_looked_at_no_owner_record_says_nothing_about_the_owner() {
         for effect in effects {
             match effect {
                 Effect::Call(_, Call::Apply(batch)) => {
-                    let refused = CallAnswer::Apply(vec![Answer::Refused(refusal); batch.ops.len()]);
+                    let refused = CallAnswer::Apply(vec![Answer::Refused(refusal.clone()); batch.ops.len()]);
                     rig.unanswered.push_back(futures_util::future::ready(Ok(refused)).boxed());
                 }
                 effect => rig.carry_out(effect),

@@ -1,0 +1,126 @@
+//! What is wrong, in sentences: for `mtimer status` and `mtimer cluster status`.
+//!
+//! Brokers judge, and say it in numbers (`broker/src/reports.rs`, `/readyz`). Here are the words.
+
+use mtimer_client::Status;
+
+use super::output::{Output, Tone, counted, grouped};
+
+/// Timers in memory take so much of the budget, in percent, that it is worth a word.
+const NEAR_BUDGET: u64 = 90;
+
+/// What brokers say of themselves that is not as it should be.
+pub(crate) fn of_status(status: &Status) -> Vec<String> {
+    let count =
+        |name: &str| status.counters.iter().find(|(known, _)| known == name).map_or(0, |(_, count)| *count);
+    let mut problems = Vec::new();
+    let mut say = |is_wrong: bool, text: String| {
+        if is_wrong {
+            problems.push(text);
+        }
+    };
+    let unreachable = count("store_unreachable_partitions");
+    say(
+        unreachable > 0,
+        format!(
+            "the store of {} cannot be reached: new timers are refused there; see the log of the broker, and Redis",
+            counted(unreachable, "partition")
+        ),
+    );
+    say(
+        count("not_ready") > 0,
+        "not ready: a broker is stopping, has not joined its cluster, or does not have all of its partitions and their \
+         stores; its /readyz says which"
+            .to_owned(),
+    );
+    say(
+        count("store_log_at_risk") > 0,
+        "a failover of Redis may lose answered writes: see why replicas, or the append-only file, lag"
+            .to_owned(),
+    );
+    let (level, free) = (count("store_disk_level"), count("store_disk_free_bytes"));
+    say(
+        level == 1,
+        format!("the disk of the data directory is nearly full: {} bytes are free", grouped(free)),
+    );
+    say(
+        level > 1,
+        format!(
+            "the disk of the data directory is full: {} bytes are free, new timers are refused",
+            grouped(free)
+        ),
+    );
+    let unserved = count("destinations_unserved");
+    say(
+        unserved > 0,
+        format!(
+            "nobody is registered for {} with due timers, which are parked: mtimer cluster status shows who listens",
+            counted(unserved, "destination")
+        ),
+    );
+    let behind = count("destinations_behind");
+    say(behind > 0, format!("{} behind: handlers take less than what is due", fall(behind)));
+    let died = count("dead_letters_lately");
+    say(
+        died > 0,
+        format!("{} died within the last 10 s: mtimer dead list shows why", counted(died, "timer")),
+    );
+    let budget = count("memory_budget_bytes");
+    let percent = status.loaded_bytes.saturating_mul(100).checked_div(budget).unwrap_or(0);
+    say(
+        percent >= NEAR_BUDGET,
+        format!("timers take {percent} % of the budget in memory: raise --memory, or less is loaded ahead"),
+    );
+    say(
+        count("clock_doubtful_lately") > 0,
+        "the cluster's time is not known well: see the time service of the Redis hosts".to_owned(),
+    );
+    problems
+}
+
+fn fall(destinations: u64) -> String {
+    let verb = if destinations == 1 { "falls" } else { "fall" };
+    format!("{} {verb}", counted(destinations, "destination"))
+}
+
+/// The problems as lines for people, or that there is none.
+pub(crate) fn lines(problems: &[String], out: Output) -> Vec<String> {
+    match problems {
+        [] => vec![out.tone(Tone::Good, "nothing is wrong")],
+        all => all.iter().map(|problem| format!("{} {problem}", out.tone(Tone::Bad, "!"))).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(counters: &[(&str, u64)]) -> Status {
+        let counters = counters.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+        Status { counters, loaded_bytes: 95, ..Status::default() }
+    }
+
+    #[test]
+    fn each_problem_has_a_sentence_and_what_is_well_has_none() {
+        let well = [("memory_budget_bytes", 1_000), ("store_disk_free_bytes", 5), ("scheduled_total", 9)];
+        assert_eq!(of_status(&status(&well)), [""; 0]);
+        assert_eq!(lines(&[], Output::new(true)), ["nothing is wrong"]);
+        let all = [
+            ("store_unreachable_partitions", 1, "the store of 1 partition cannot be reached"),
+            ("not_ready", 2, "not ready: "),
+            ("store_log_at_risk", 1, "may lose answered writes"),
+            ("store_disk_level", 1, "nearly full"),
+            ("store_disk_level", 2, "new timers are refused"),
+            ("destinations_unserved", 2, "nobody is registered for 2 destinations"),
+            ("destinations_behind", 1, "1 destination falls behind"),
+            ("dead_letters_lately", 3, "3 timers died"),
+            ("memory_budget_bytes", 100, "95 % of the budget"),
+            ("clock_doubtful_lately", 1, "time is not known well"),
+        ];
+        for (name, n, words) in all {
+            let problems = of_status(&status(&[(name, n)]));
+            assert!(problems.len() == 1 && problems[0].contains(words), "{name}: {problems:?}");
+            assert_eq!(lines(&problems, Output::new(true)), [format!("! {}", problems[0])]);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The embedded store on a disk that fills up: a small one, mounted for the broker alone.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::{Ended, Running, mtimer, run, wait_for};
+
+const MIB: u64 = 1 << 20;
+/// The disk, and what the broker is told of it.
+const DISK: u64 = 64 * MIB;
+const WATERMARK: u64 = 40 * MIB;
+const RESERVE: u64 = 24 * MIB;
+
+/// A broker with a disk of its own.
+struct OnSmallDisk {
+    folder: TempDir,
+    broker: Running,
+    addr: String,
+}
+
+impl OnSmallDisk {
+    /// Starts one; `None`, with the reason on standard output, if this user may not mount a disk.
+    fn start(flags: &[&str]) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = folder.path().join("disk");
+        std::fs::create_dir(&disk).unwrap();
+        let tried =
+            Command::new("unshare").args(["--mount", "mount", "-t", "tmpfs", "none"]).arg(&disk).output();
+        match tried {
+            Ok(tried) if tried.status.success() => {}
+            refused => {
+                println!("skipped: a disk cannot be mounted in a namespace of its own: {refused:?}");
+                return None;
+            }
+        }
+        let mount = format!("mount -t tmpfs -o size={DISK} none {} && exec \"$0\" \"$@\"", disk.display());
+        let data = disk.join("timers");
+        let plain = mtimer(&[]);
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &mount]).arg(plain.get_program());
+        command
+            .args(["broker", "--json", "--listen", "127.0.0.1:0", "--partitions", "2", "--data"])
+            .arg(data);
+        command.args(flags).stdin(Stdio::null()).stdout(Stdio::piped());
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let log = File::create(folder.path().join("log")).unwrap();
+        let mut broker = Running::spawn_logging_to(log, command);
+        let ready: Value = serde_json::from_str(&broker.line()).unwrap();
+        let addr = ready["listening"].as_str().unwrap().to_owned();
+        Some(Self { folder, broker, addr })
+    }
+
+    fn run(&self, args: &[&str]) -> Ended {
+        run(&[args, &["--broker", &self.addr]].concat())
+    }
+
+    fn schedule(&self, after: &str) -> Ended {
+        self.run(&["schedule", "--group", "g", "--app", "a", "--in", after])
+    }
+
+    fn free(&self) -> u64 {
+        let status = self.run(&["status", "--json"]).ok().json();
+        status["counters"]["store_disk_free_bytes"].as_u64().unwrap_or_else(|| panic!("{status}"))
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    /// The disk as the broker sees it.
+    fn disk(&self) -> PathBuf {
+        let root = format!("/proc/{}/root", self.broker.pid());
+        Path::new(&root).join(self.folder.path().strip_prefix("/").unwrap()).join("disk")
+    }
+
+    /// Leaves so many bytes free: fills a file, or cuts it.
+    fn leave(&self, free: u64) {
+        let disk = self.disk();
+        let stat = rustix::fs::statvfs(&disk).unwrap();
+        let filler = disk.join("filler");
+        let length = std::fs::metadata(&filler).map_or(0, |m| m.len());
+        let wanted = (length + stat.f_bavail * stat.f_frsize).saturating_sub(free);
+        let mut file = File::options().create(true).append(true).open(filler).unwrap();
+        file.set_len(wanted.min(length)).unwrap();
+        // The broker may take the last bytes itself.
+        let _ = file.write_all(&vec![1; wanted.saturating_sub(length) as usize]);
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_is_told_of_and_refuses_only_what_adds() {
+    let (watermark, reserve) = (WATERMARK.to_string(), RESERVE.to_string());
+    let flags = ["--disk-watermark", &watermark, "--disk-reserve", &reserve];
+    let Some(broker) = OnSmallDisk::start(&flags) else { return };
+    assert!(broker.free() > WATERMARK);
+    let id = |ended: Ended| ended.ok().out.trim().to_owned();
+    let (kept, cancelled) = (id(broker.schedule("1h")), id(broker.schedule("1h")));
+    assert_eq!(broker.log().matches("free space").count(), 0);
+
+    broker.leave((WATERMARK + RESERVE) / 2);
+    wait_for("warned", || {
+        broker.log().contains("free space on the disk of the data directory is low").then_some(())
+    });
+    let fired = id(broker.schedule("1h"));
+
+    broker.leave(RESERVE / 2);
+    let refused =
+        wait_for("refused", || Some(broker.schedule("1h")).filter(|ended| ended.code != 0)).code(13);
+    let free = broker.free();
+    assert!(free < RESERVE, "{free}");
+    let disk = broker.folder.path().join("disk");
+    for part in ["the store is full", "bytes are free at", disk.to_str().unwrap(), "free space there"] {
+        assert!(refused.err.contains(part), "{refused:?}");
+    }
+    broker.run(&["reschedule", &kept, "--in", "2h"]).code(13);
+    broker.run(&["cancel", &cancelled]).ok();
+    // What is stored is delivered and settled.
+    let mut listener =
+        Running::start(&["listen", "--group", "g", "--app", "a", "--json", "--broker", &broker.addr]);
+    assert_eq!(broker.run(&["get", &fired, "--json"]).ok().json()["state"], "pending");
+
+    broker.leave(DISK);
+    wait_for("taken again", || (broker.schedule("1ms").code == 0).then_some(()));
+    assert!(listener.line().contains("\"payload\""));
+    wait_for("told", || broker.log().contains("there is enough free space").then_some(()));
+    broker.run(&["reschedule", &kept, "--in", "2h"]).ok();
+    let log = broker.log();
+    let counts = ["is low", "is full but for", "is enough"].map(|words| log.matches(words).count());
+    assert_eq!(counts, [1, 1, 1], "each change is told once: {log}");
+}
+
+#[test]
+fn a_disk_without_any_space_ends_the_broker_in_a_way_that_is_not_started_again() {
+    let Some(mut broker) = OnSmallDisk::start(&["--disk-watermark", "0", "--disk-reserve", "0"]) else {
+        return;
+    };
+    let answered = broker.schedule("1h").ok().out.trim().to_owned();
+    broker.leave(0);
+    let payload = "x".repeat(60_000);
+    let ended = wait_for("ended", || {
+        let args =
+            ["schedule", "--group", "g", "--app", "a", "--in", "1h", "--request-timeout", "1s", "--payload"];
+        broker.run(&[&args[..], &[&payload]].concat());
+        broker.broker.try_wait()
+    });
+    assert_eq!(ended, 12, "{}", broker.log());
+    let log = broker.log();
+    assert!(
+        log.contains("the embedded store has stopped") && log.contains("free space on its disk"),
+        "{log}"
+    );
+    assert!(!answered.is_empty());
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/systemd/mtimer.service");
+    let unit = std::fs::read_to_string(unit).unwrap();
+    let never = unit.lines().find_map(|line| line.strip_prefix("RestartPreventExitStatus=")).unwrap();
+    assert!(never.split(' ').any(|code| code == "12"), "{never}");
+}

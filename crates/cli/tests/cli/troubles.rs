@@ -1,0 +1,167 @@
+//! What operators ask when something is wrong, each case brought about: the metric, the log line
+//! and the command that docs/troubleshooting.md names for it show it, and `mtimer status` says it in
+//! a sentence.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+use mtimer_store_redis::test_support::Server;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::{Ended, Running, mtimer, run, wait_for};
+
+struct Broker {
+    folder: TempDir,
+    _running: Running,
+    addr: String,
+    http: String,
+}
+
+impl Broker {
+    fn start(flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let log = File::create(folder.path().join("log")).unwrap();
+        let args =
+            ["broker", "--json", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--partitions", "2"];
+        let mut running = Running::spawn_logging_to(log, mtimer(&[&args[..], flags].concat()));
+        let ready: Value = serde_json::from_str(&running.line()).unwrap();
+        let [addr, http] = ["listening", "http"].map(|name| ready[name].as_str().unwrap().to_owned());
+        Self { folder, _running: running, addr, http }
+    }
+
+    fn embedded(flags: &[&str]) -> (TempDir, Self) {
+        let data = tempfile::tempdir().unwrap();
+        let broker =
+            Self::start(&[&["--data", data.path().join("timers").to_str().unwrap()], flags].concat());
+        (data, broker)
+    }
+
+    fn run(&self, args: &[&str]) -> Ended {
+        run(&[args, &["--broker", &self.addr]].concat())
+    }
+
+    fn start_client(&self, args: &[&str]) -> Running {
+        Running::silent(&[args, &["--broker", &self.addr]].concat())
+    }
+
+    fn schedule(&self, app: &str) -> String {
+        self.run(&["schedule", "--group", "g", "--app", app, "--in", "0s"]).ok().out.trim().to_owned()
+    }
+
+    /// The value of a metric; `None`: there is none with these labels.
+    fn metric(&self, sample: &str) -> Option<f64> {
+        let mut socket = TcpStream::connect(&self.http).unwrap();
+        socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+        let mut page = String::new();
+        socket.read_to_string(&mut page).unwrap();
+        let line = page.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+        line.map(|value| value.parse().unwrap())
+    }
+
+    /// Waits until the page's row for a case is true: the log says this, the metric has reached so
+    /// much, and both status commands have a sentence with these words.
+    fn shows(&self, line: &str, metric: (&str, f64), sentence: &str) {
+        wait_for(&format!("a log line {line:?}"), || {
+            std::fs::read_to_string(self.folder.path().join("log")).unwrap().contains(line).then_some(())
+        });
+        let (sample, least) = metric;
+        wait_for(&format!("{sample} of {least}"), || self.metric(sample).filter(|value| *value >= least));
+        for command in [&["status"][..], &["cluster", "status"]] {
+            let has = |ended: &Ended| {
+                let problems = ended.json()["problems"].as_array().unwrap().clone();
+                problems.iter().any(|problem| problem.as_str().unwrap().contains(sentence))
+            };
+            let said = || Some(self.run(&[command, &["--json"]].concat()).ok()).filter(&has);
+            wait_for(&format!("{command:?} to say {sentence:?}"), said);
+            let text = self.run(command).ok().out;
+            assert!(text.lines().any(|line| line.starts_with("! ") && line.contains(sentence)), "{text}");
+        }
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/troubleshooting.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let (_, section) = page.split_once("## Questions").expect("the page has the questions");
+        let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
+        let metric = sample.split('{').next().unwrap();
+        let row = section.lines().find(|row| row.contains(&format!("`{line}`")) && row.contains(metric));
+        assert!(row.is_some(), "no row of the page has {line:?} and {metric}");
+    }
+}
+
+#[test]
+fn what_is_late_who_is_parked_and_what_died() {
+    let (_data, broker) = Broker::embedded(&["--retry", "", "--park-after", "100ms"]);
+    assert!(broker.run(&["status"]).ok().out.contains("nothing is wrong"));
+    // Nobody listens.
+    broker.schedule("nobody");
+    // Takes one and keeps it.
+    let slow = ["listen", "--group", "g", "--app", "slow", "--concurrency", "1", "--exec", "sleep 600"];
+    let _slow = broker.start_client(&slow);
+    broker.schedule("slow");
+    broker.schedule("slow");
+    broker.shows(
+        "nobody is registered for the destination",
+        ("mtimer_destination_parked_timers{group=\"g\",app=\"nobody\"}", 1.0),
+        "nobody is registered for",
+    );
+    broker.shows(
+        "the destination falls behind",
+        ("mtimer_destination_oldest_overdue_seconds{group=\"g\",app=\"slow\"}", 10.0),
+        "handlers take less than what is due",
+    );
+    // The clients of each destination, and what waits for them.
+    let clients = broker.run(&["cluster", "status", "--json"]).ok().json()["clients"].clone();
+    let of = |app: &str| clients.as_array().unwrap().iter().find(|c| c["app"] == app).cloned();
+    assert_eq!(of("slow").unwrap()["in_flight"], 1, "{clients}");
+    assert!(of("nobody").is_none_or(|c| c["sessions"] == 0), "{clients}");
+
+    let id = broker.schedule("dead");
+    broker.run(&["listen", "--group", "g", "--app", "dead", "--count", "1", "--outcome", "fail"]).ok();
+    broker.shows(
+        "timers became dead letters",
+        ("mtimer_dead_letters_total{reason=\"failed\"}", 1.0),
+        "1 timer died",
+    );
+    assert!(broker.run(&["dead", "list"]).ok().out.contains(&id));
+}
+
+#[test]
+fn whether_redis_is_the_cause() {
+    let mut redis = Server::start();
+    let broker = Broker::start(&["--redis", &redis.url()]);
+    broker.run(&["schedule", "--group", "g", "--app", "a", "--in", "1h"]).ok();
+    redis.kill();
+    // Somebody asks for something.
+    let refused = wait_for("refused", || {
+        let args = ["schedule", "--group", "g", "--app", "a", "--in", "1h", "--request-timeout", "1s"];
+        Some(broker.run(&args)).filter(|ended| ended.code == 13)
+    });
+    assert!(refused.err.contains("store"), "{refused:?}");
+    broker.shows(
+        "the store does not answer",
+        ("mtimer_store_unreachable_partitions", 1.0),
+        "cannot be reached: new timers are refused there",
+    );
+}
+
+#[test]
+fn whether_anything_may_be_lost() {
+    let master = Server::start();
+    let replica = master.add_replica();
+    let broker = Broker::start(&["--redis", &master.url(), "--redis-write-log", "1MiB"]);
+    broker.run(&["schedule", "--group", "g", "--app", "a", "--in", "1h"]).ok();
+    wait_for("safe", || broker.metric("mtimer_store_log_at_risk").filter(|at_risk| *at_risk == 0.0));
+    replica.freeze();
+    let payload = "x".repeat(60_000);
+    let line = format!("{{\"in\":\"1h\",\"group\":\"g\",\"app\":\"a\",\"payload\":\"{payload}\"}}\n");
+    let file = broker.folder.path().join("timers.ndjson");
+    std::fs::write(&file, line.repeat(64)).unwrap();
+    broker.run(&["schedule", "--file", file.to_str().unwrap()]).ok();
+    broker.shows(
+        "the log is full and drops writes",
+        ("mtimer_store_log_at_risk", 1.0),
+        "a failover of Redis may lose answered writes",
+    );
+    replica.thaw();
+}
