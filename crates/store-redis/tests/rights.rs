@@ -19,7 +19,7 @@ fn text(folder: &Path) -> String {
 
 fn source() -> String {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    text(&here.join("src")) + &text(&here.join("lua"))
+    text(&here.join("src")) + &text(&here.join("../../lua"))
 }
 
 /// Commands that stand behind what sends them.
