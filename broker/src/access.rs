@@ -261,7 +261,8 @@ impl Access {
         }
     }
 
-    /// What is in use although its file, as it is now, could not be read: by name, whether it is so.
+    /// What is in use although its file, as it is now, could not be read: by name, whether it is
+    /// so.
     pub(crate) fn stale(&self) -> [(&'static str, bool); CREDENTIALS.len()] {
         std::array::from_fn(|n| (CREDENTIALS[n], self.stale[n].load(Ordering::Relaxed)))
     }

@@ -29,7 +29,8 @@ pub struct BrokerOptions {
     pub engine: EngineOptions,
     /// Who may open a session, and what it may do there.
     pub access: AccessOptions,
-    /// Limits of groups at this broker, by name; `*` stands for every group that has none of its own.
+    /// Limits of groups at this broker, by name; `*` stands for every group that has none of its
+    /// own.
     pub group_limits: BTreeMap<String, Limits>,
     /// The host's clock.
     pub host_clock: Arc<dyn HostClock>,

@@ -1,4 +1,5 @@
-//! A store that is away: one log line when it goes and one when it is back, and pauses between tries.
+//! A store that is away: one log line when it goes and one when it is back, and pauses between
+//! tries.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -123,8 +123,9 @@ impl ClientBuilder {
     }
 
     /// Limits how long [`ClientBuilder::connect`] goes on trying. Each address is tried once at
-    /// least, and has a second at least to answer; 0: one try, of 5 s at most. With the first connection, the other brokers of its cluster are tried once, for a
-    /// second at most; it does not matter then whether they answer. Default: 5 s.
+    /// least, and has a second at least to answer; 0: one try, of 5 s at most. With the first
+    /// connection, the other brokers of its cluster are tried once, for a second at most; it does
+    /// not matter then whether they answer. Default: 5 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self

@@ -196,11 +196,11 @@ impl Schedule {
         Ok(self)
     }
 
-    /// Gives it a header, which the handler finds in [`Callback::headers`](crate::Callback::headers),
-    /// in place of an earlier one of that name. A name has 1 to 64 of the characters `a-z`, `0-9`,
-    /// `-`, `_` and `.`; a value has up to 1,024 bytes and no control characters. At most 32, with
-    /// 4 KiB in all. One that breaks a limit is told when the timer is scheduled
-    /// ([`InvalidTimer::Header`]).
+    /// Gives it a header, which the handler finds in
+    /// [`Callback::headers`](crate::Callback::headers), in place of an earlier one of that name. A
+    /// name has 1 to 64 of the characters `a-z`, `0-9`, `-`, `_` and `.`; a value has up to 1,024
+    /// bytes and no control characters. At most 32, with 4 KiB in all. One that breaks a limit is
+    /// told when the timer is scheduled ([`InvalidTimer::Header`]).
     pub fn header(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
         match self.headers.with(name.as_ref(), value.as_ref()) {
             Ok(headers) => self.headers = headers,

@@ -20,8 +20,8 @@ pub(crate) enum Order {
     Own { partition: PartitionId, term: Term, version: u64 },
     /// Give a partition up in good order, or stop acquiring it.
     Disown(PartitionId),
-    /// After [`Board::stop`](super::board::Board::stop): everything is given up that somebody else can
-    /// take.
+    /// After [`Board::stop`](super::board::Board::stop): everything is given up that somebody else
+    /// can take.
     Left,
     /// The cluster will not have this broker; why.
     Refused(String),

@@ -158,8 +158,8 @@ pub enum Effect {
     /// This ownership has ended; its calls need not be answered any more. The shell drops the lane,
     /// and may acquire anew.
     LaneEnded(PartitionId, LaneError),
-    /// The outcome of a timer with a `traceparent` is stored; `None`: the store had nothing of it any
-    /// more. Only with [`EngineOptions::traces`]. The timer may have had no delivery under way.
+    /// The outcome of a timer with a `traceparent` is stored; `None`: the store had nothing of it
+    /// any more. Only with [`EngineOptions::traces`]. The timer may have had no delivery under way.
     Settled(TimerId, Option<Verdict>),
     /// After [`Input::Release`]: every partition has been given up.
     Released,
@@ -231,10 +231,10 @@ pub struct EngineOptions {
     /// How far ahead timers are loaded into memory, ms; less once half of [`Self::memory_bytes`] is
     /// used.
     pub preload_ms: u64,
-    /// Budget for timers in memory, bytes (payload, headers and about 300 bytes each). From one half on,
-    /// what is due and finds no credit is parked without delay, before more is stored. What may
-    /// come on top: deliveries that clients have not settled (as many as their credit), what is
-    /// scheduled to be due within the next second, and one batch.
+    /// Budget for timers in memory, bytes (payload, headers and about 300 bytes each). From one
+    /// half on, what is due and finds no credit is parked without delay, before more is stored.
+    /// What may come on top: deliveries that clients have not settled (as many as their credit),
+    /// what is scheduled to be due within the next second, and one batch.
     pub memory_bytes: u64,
     /// Operations of one batch to the store: a smaller one makes others wait less behind it.
     pub batch_ops: usize,

@@ -1,4 +1,5 @@
-//! The bytes of what is remembered for the repeat horizon: how timers ended, and answers to requests.
+//! The bytes of what is remembered for the repeat horizon: how timers ended, and answers to
+//! requests.
 //!
 //! The space `ended` of [`crate::layout`]: in buckets of the horizon's length, so that what is over
 //! it is forgotten bucket by bucket.

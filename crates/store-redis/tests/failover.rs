@@ -329,8 +329,8 @@ async fn loses(mut site: Site, log_bytes: usize) -> LogStatus {
     status
 }
 
-/// Sentinels that let in nobody but the user of the store, with the rights that operators are told to
-/// give it there, and servers that give it no more than theirs.
+/// Sentinels that let in nobody but the user of the store, with the rights that operators are told
+/// to give it there, and servers that give it no more than theirs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_the_documented_rights_of_sentinels_and_servers_everything_can_be_stored() {
     let extra = user_with(&documented_rights("t"));

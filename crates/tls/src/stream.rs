@@ -1,7 +1,8 @@
 //! One type for connections with and without TLS.
 //!
-//! Invariant: whoever drops an encrypted connection tells the other side that it ends, as far as the
-//! system takes that at once: without it the other side cannot tell an end from a lost connection.
+//! Invariant: whoever drops an encrypted connection tells the other side that it ends, as far as
+//! the system takes that at once: without it the other side cannot tell an end from a lost
+//! connection.
 
 use std::io::{self, IoSlice, Write};
 use std::ops::Deref;

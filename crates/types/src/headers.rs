@@ -17,9 +17,9 @@ pub const TRACESTATE: &str = "tracestate";
 
 /// Holds names and values, in order of name. Cheap to clone; no headers take no memory.
 ///
-/// A name has 1 to 64 of the characters `a-z`, `0-9`, `-`, `_` and `.`; a value up to 1,024 bytes of
-/// text without control characters. A timer has at most 32 headers, with 4 KiB of names and values
-/// in all.
+/// A name has 1 to 64 of the characters `a-z`, `0-9`, `-`, `_` and `.`; a value up to 1,024 bytes
+/// of text without control characters. A timer has at most 32 headers, with 4 KiB of names and
+/// values in all.
 ///
 /// ```
 /// use mtimer_types::Headers;

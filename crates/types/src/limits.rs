@@ -84,9 +84,9 @@ pub const MAX_CREDIT: u32 = 10_000;
 pub const MAX_TRACED_DELIVERIES: usize = 100_000;
 /// Destinations one session may register.
 pub const MAX_REGISTRATIONS: usize = 1_000;
-/// Payload and header bytes of callbacks that a session may have unsettled; beyond them it gets no more,
-/// whatever its credit. A quarter of its outbox, so that a client that reads slowly but honestly is
-/// not closed for it.
+/// Payload and header bytes of callbacks that a session may have unsettled; beyond them it gets no
+/// more, whatever its credit. A quarter of its outbox, so that a client that reads slowly but
+/// honestly is not closed for it.
 pub const MAX_SESSION_UNSETTLED_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes queued for a session that does not read; beyond it the session is closed.
 pub const MAX_SESSION_OUTBOX: usize = 64 * 1024 * 1024;

@@ -1,6 +1,6 @@
 //! What operators ask when something is wrong, each case brought about: the metric, the log line
-//! and the command that docs/troubleshooting.md names for it show it, and `mtimer status` says it in
-//! a sentence.
+//! and the command that docs/troubleshooting.md names for it show it, and `mtimer status` says it
+//! in a sentence.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -51,8 +51,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Notes that the destination has taken `sent` deliveries at the attended time `at`, and whether
-    /// it has credit left.
+    /// Notes that the destination has taken `sent` deliveries at the attended time `at`, and
+    /// whether it has credit left.
     pub(super) fn note_credit(&mut self, at: u64, sent: usize, has_credit: bool) {
         self.pace += sent as u64;
         let since = if sent > 0 { at } else { self.blocked_since.unwrap_or(at) };

@@ -12,8 +12,8 @@
 //! - of a partition (`partition`): the timers in memory (`table`), operations that wait (`queue`,
 //!   `key_edits`), calls under way (`calls`), claims (`claims`), edits that hold timers (`holds`),
 //!   questions (`questions`), inherited deliveries (`inherited`);
-//! - of a destination (`destination`): timers that wait for credit (`ready`), parked ones (`parks`),
-//!   progress (`flow`), and how many may wait (`patience`);
+//! - of a destination (`destination`): timers that wait for credit (`ready`), parked ones
+//!   (`parks`), progress (`flow`), and how many may wait (`patience`);
 //! - of the broker: sessions and their credit (`roster`, `members`), requests and settlements that
 //!   are not answered (`open_requests`, `reports`), the times at which deferred work goes
 //!   (`deferral`), callback timeouts (`timeouts`), ids of acknowledged timers (`recent`), memory

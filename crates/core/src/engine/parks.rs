@@ -161,8 +161,8 @@ impl Parks {
         }
     }
 
-    /// Notes what one page of a sweep has shown: the earliest deadline that has not passed, and when
-    /// the first of its timers was due.
+    /// Notes what one page of a sweep has shown: the earliest deadline that has not passed, and
+    /// when the first of its timers was due.
     pub(super) fn note_swept(&mut self, at: PartitionId, earliest: Option<Time>, oldest: Option<Time>) {
         if let Some(park) = self.by_partition.get_mut(&at) {
             park.note_deadline(earliest);

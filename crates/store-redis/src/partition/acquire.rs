@@ -28,7 +28,8 @@ use crate::wire::{Network, Quorum, Script};
 
 /// Entries of each index that are read at a time.
 const INDEX_PAGE: usize = 300;
-/// Application keys that are read; of more nothing is known. It takes the server half a millisecond.
+/// Application keys that are read; of more nothing is known. It takes the server half a
+/// millisecond.
 const KNOWN_KEYS: u64 = 4_096;
 /// Destinations that are read at a time.
 const DESTINATION_PAGE: u32 = 200;

@@ -213,8 +213,8 @@ impl Writer {
         self.health.send_replace(Health::Ended(why.clone()));
     }
 
-    /// From now on what is read may be given up, or not any more, if the store is away. It ends with
-    /// [`LaneError::Closed`] then, and [`Writer::take_gave_up`] tells that the lane goes on.
+    /// From now on what is read may be given up, or not any more, if the store is away. It ends
+    /// with [`LaneError::Closed`] then, and [`Writer::take_gave_up`] tells that the lane goes on.
     pub(crate) const fn set_may_give_up(&mut self, may_give_up: bool) {
         self.may_give_up = may_give_up;
     }

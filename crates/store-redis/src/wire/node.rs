@@ -17,8 +17,8 @@ pub(crate) trait Node: Send + Sync {
 
     /// Sends commands in one piece, and returns one answer for each, in order; a command that the
     /// server refuses has [`Value::ServerError`]. Pipelines reach the server in the order of the
-    /// calls of this method. Dropping the future abandons the call: its commands may be sent, in one
-    /// piece, or not at all. Nothing is ever sent twice.
+    /// calls of this method. Dropping the future abandons the call: its commands may be sent, in
+    /// one piece, or not at all. Nothing is ever sent twice.
     fn call(&self, commands: Pipeline) -> BoxFuture<'static, Result<Vec<Value>, Lost>>;
 
     /// Whether it has failed: then nothing that is called is sent.
