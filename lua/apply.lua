@@ -1,5 +1,6 @@
 #!lua
--- Applies the writes of one turn. The same body serves apply.lua and apply_freeing.lua.
+-- Applies the writes of one turn. It is loaded twice: as `apply`, and as
+-- `apply_freeing` with the flag allow-oom (crates/store-redis/src/wire/script.rs).
 --
 -- KEYS[1]  owner:{p}:c   hash: e epoch, n nonce, s sequence number, c claimed-until (ms), ...
 -- KEYS[2..]              the keys that are written

@@ -11,7 +11,7 @@
 //! |---|---|---|
 //! | `options` | checks what a store is given: addresses, files, limits | servers |
 //! | `store` | connects, checks the servers, acquires partitions ([`RedisStore`]) | timers |
-//! | `partition` | works the calls of one owner off: turns, loads, listings; recovers; keeps the log | sockets |
+//! | `partition` | executes the calls of one owner: turns, loads, listings; recovers; keeps the log | sockets |
 //! | `keyspace` | names keys, places timers in slots, encodes values, remembers what is stored where | connections, turns |
 //! | `wire` | connects to servers, follows the topology, says what errors mean | timers |
 //! | `lua`, at the top | scripts: `apply` for all writes to partitions, one each for owners and the lease | timers |

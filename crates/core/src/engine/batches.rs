@@ -23,7 +23,7 @@ use crate::api::{Call, Effect, Now};
 const LEAST_BATCH_BYTES: u64 = 64 * 1024;
 
 /// A client's operation that does not go to the store, and its answer.
-type Overtaken = (PartitionId, OpCtx, OpReply);
+type AnsweredHere = (PartitionId, OpCtx, OpReply);
 
 /// The most that a batch carries.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +78,7 @@ impl Engine {
     }
 
     /// Returns what was overtaken, or has become too old, while it waited.
-    fn make_batches(&mut self, now: Now, flush: Flush) -> Vec<Overtaken> {
+    fn make_batches(&mut self, now: Now, flush: Flush) -> Vec<AnsweredHere> {
         let size = self.batch_size();
         let mut overtaken = Vec::new();
         self.deferral.forget_deadlines();
@@ -106,9 +106,9 @@ impl Engine {
     }
 
     /// Sends the acknowledgements of a partition that may wait for others, with all that would go
-    /// in a batch with them, so that what is asked of the store next finds them done. Only those
-    /// are overtaken that the batch cannot take, or that come while another one is under way.
-    /// Called when the turn ends, see [`Engine::take_back`].
+    /// in a batch with them, so that what is asked of the store next finds them done.
+    /// Acknowledgements beyond the batch's size, or that arrive while another batch is under way,
+    /// stay queued. Called when the turn ends, see [`Engine::take_back`].
     pub(super) fn flush_deferred(&mut self, now: Now, at: PartitionId) {
         let size = self.batch_size();
         let mut overtaken = Vec::new();
@@ -143,7 +143,7 @@ impl Engine {
         BatchSize { ops: self.options.batch_ops.max(1), bytes: bytes.max(LEAST_BATCH_BYTES) }
     }
 
-    fn answer_overtaken(&mut self, overtaken: Vec<Overtaken>) {
+    fn answer_overtaken(&mut self, overtaken: Vec<AnsweredHere>) {
         for (at, ctx, answer) in overtaken {
             self.decline(at, ctx, answer);
         }
@@ -180,7 +180,7 @@ impl Partition {
         size: BatchSize,
         recent: &mut RecentIds,
         requests: &OpenRequests,
-        overtaken: &mut Vec<Overtaken>,
+        overtaken: &mut Vec<AnsweredHere>,
     ) -> Vec<Queued> {
         self.flush.clear();
         let mut queued = self.queue.take(size.ops, size.bytes);

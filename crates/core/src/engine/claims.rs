@@ -1,7 +1,8 @@
-//! The claims of one partition: what the store knows to be possibly sent, and how fresh that is.
+//! The claims of one partition: what the store knows to be possibly sent, and when it last
+//! confirmed the ownership.
 //!
 //! Invariants: `claimed` is stored, `asked` is never less; both only rise.
-//! Not in here: when a claim is written (`batches`, `loading`), taking at-most-once timers.
+//! Not in here: putting a claim into a call (`batches`, `loading`), taking at-most-once timers.
 
 use mtimer_types::Time;
 
@@ -13,23 +14,24 @@ use crate::api::Now;
 /// to answer; earlier by up to [`TICK_MS`] so that it goes together with others, and by up to
 /// [`DEFER_MS`] with another write.
 const CLAIM_LEAD_MS: u64 = 20;
-/// How far a claim reaches ahead, ms, beyond the same: under a steady load it lasts until the next
+/// How far a claim reaches ahead, ms, beyond that time: under a steady load it lasts until the next
 /// acknowledgements take the next claim along. A crash may redeliver what fires within it.
 const CLAIM_SPAN_MS: u64 = CLAIM_LEAD_MS + DEFER_MS + TICK_MS;
-/// The most that is reckoned with as the time that the store takes, ms.
+/// The highest value of [`Claims::lag`], ms.
 const MAX_LAG_MS: u64 = 250;
-/// Nothing is sent unless a fenced write that was begun within this time was answered, ms.
-pub(super) const FENCE_MS: u64 = 1_000;
+/// Nothing is sent unless the store has accepted a write of this epoch that began within this time,
+/// ms.
+pub(super) const OWNERSHIP_MS: u64 = 1_000;
 
-/// The claims and the fence of one partition.
+/// See the module.
 #[derive(Debug)]
 pub(super) struct Claims {
     /// Stored: everything that fires up to here may be sent.
     claimed: Time,
     /// Asked for.
     asked: Time,
-    /// The beginning of the latest fenced write that was answered, monotonic ms.
-    fenced_at: Option<u64>,
+    /// The beginning of the latest write that the store has accepted, monotonic ms.
+    confirmed_at: Option<u64>,
     /// How long it takes until the store has answered what is asked for, by the slowest batch
     /// lately, ms.
     lag: u64,
@@ -38,12 +40,12 @@ pub(super) struct Claims {
 impl Claims {
     /// The claims of a new owner: the previous one has claimed up to `prior`.
     pub(super) fn new(prior: Time) -> Self {
-        Self { claimed: prior, asked: prior, fenced_at: None, lag: 0 }
+        Self { claimed: prior, asked: prior, confirmed_at: None, lag: 0 }
     }
 
-    /// Whether a fenced write that was begun lately was answered.
-    pub(super) fn is_fenced(&self, mono_ms: u64) -> bool {
-        self.fenced_at.is_some_and(|at| mono_ms.saturating_sub(at) <= FENCE_MS)
+    /// Whether the store has accepted a write that began lately.
+    pub(super) fn owned_lately(&self, mono_ms: u64) -> bool {
+        self.confirmed_at.is_some_and(|at| mono_ms.saturating_sub(at) <= OWNERSHIP_MS)
     }
 
     /// Whether the store knows that a timer that fires at `fire` may have been sent.
@@ -63,7 +65,7 @@ impl Claims {
 
     /// A fenced write was answered that was begun at `begun` (monotonic ms) and carried `claim`.
     pub(super) fn confirm(&mut self, claim: Option<Time>, begun: u64) {
-        self.fenced_at = self.fenced_at.max(Some(begun));
+        self.confirmed_at = self.confirmed_at.max(Some(begun));
         self.claimed = self.claimed.max(claim.unwrap_or(Time::ZERO));
     }
 
@@ -101,7 +103,7 @@ impl Claims {
         let uncovered = is_due && now.time > self.asked;
         let coming = table.next_fire_after(self.asked).is_some_and(|fire| fire <= soon);
         let active = is_due || table.next_fire().is_some_and(|fire| fire <= soon);
-        let stale = self.fenced_at.is_none_or(|at| now.mono_ms.saturating_sub(at) > FENCE_MS / 2);
+        let stale = self.confirmed_at.is_none_or(|at| now.mono_ms.saturating_sub(at) > OWNERSHIP_MS / 2);
         let wanted = uncovered || coming || active && stale && !claim_out();
         wanted.then(|| (now.time + self.span()).max(self.asked))
     }
@@ -142,10 +144,10 @@ mod tests {
     #[test]
     fn what_is_confirmed_is_covered_and_never_less() {
         let mut claims = Claims::new(Time::from_ms(100));
-        assert!(claims.covers(Time::from_ms(100)) && !claims.is_fenced(0));
+        assert!(claims.covers(Time::from_ms(100)) && !claims.owned_lately(0));
         claims.confirm(Some(Time::from_ms(200)), 5_000);
         claims.confirm(Some(Time::from_ms(150)), 4_000);
         assert!(claims.covers(Time::from_ms(200)) && !claims.covers(Time::from_ms(201)));
-        assert_eq!([6_000, 6_001].map(|ms| claims.is_fenced(ms)), [true, false]);
+        assert_eq!([6_000, 6_001].map(|ms| claims.owned_lately(ms)), [true, false]);
     }
 }

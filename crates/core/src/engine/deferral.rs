@@ -1,9 +1,9 @@
 //! When work that can wait goes to the store: acknowledgements whose credit nobody waits for, and
 //! claims.
 //!
-//! Every write of a partition costs the same whatever it carries, and one wake-up costs a store as
-//! much as what it is woken up for. So such work waits for other work of its partition, and goes
-//! without it at its deadline, together with that of other partitions.
+//! A write costs the store about the same whatever its size, and waking the store costs as much as
+//! one write. So such work waits for other work of its partition, and goes without it at its
+//! deadline, together with that of other partitions.
 //! Not in here: which work can wait (`settle`), what else a batch carries (`batches`).
 
 use mtimer_types::{PartitionId, Time};
@@ -23,7 +23,7 @@ pub(super) struct FlushDeadline(Option<u64>);
 
 impl FlushDeadline {
     /// Sets the deadline of partition `at`, unless it is set, and returns it, monotonic ms: a tick
-    /// within [`DEFER_MS`], another than that of most other partitions.
+    /// within [`DEFER_MS`]. Neighbouring partitions get different ticks.
     pub(super) fn set(&mut self, at: PartitionId, now: Now) -> u64 {
         let phase = u64::from(at.0) * TICK_MS;
         let wait = DEFER_MS - (now.time.as_ms() + phase) % DEFER_MS;
@@ -36,7 +36,7 @@ impl FlushDeadline {
     }
 }
 
-/// What a turn sends though it could wait.
+/// Which deferrable work a turn sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Flush {
     /// Claims: a tick has passed.
@@ -61,7 +61,7 @@ impl Deferral {
         self.credit_awaited = true;
     }
 
-    /// Begins a turn: what it sends though it could wait.
+    /// Begins a turn. Returns which deferrable work it sends.
     pub(super) fn begin_turn(&mut self, now: Now) -> Flush {
         let tick = now.time.as_ms() / TICK_MS;
         Flush {

@@ -22,7 +22,7 @@ impl Engine {
     pub(super) fn collect_due(&mut self, now: Now) {
         for at in self.partitions.ids() {
             let Some(p) = self.partitions.get_mut(at) else { continue };
-            let able = self.phase == Phase::Running && p.is_active() && p.is_fenced(now.mono_ms);
+            let able = self.phase == Phase::Running && p.is_active() && p.owned_lately(now.mono_ms);
             if able && !p.due().is_empty() {
                 let due = p.take_due();
                 due.into_iter().for_each(|id| self.make_ready(now, id, None));
@@ -237,7 +237,7 @@ impl Engine {
     /// otherwise it goes to its member, to another one, or to the park.
     pub(super) fn taken(&mut self, now: Now, id: TimerId, answer: &Answer) {
         let Some(p) = self.partition(id.partition()) else { return };
-        let (fenced, undecided) = (p.is_fenced(now.mono_ms), p.is_undecided(id));
+        let (fenced, undecided) = (p.owned_lately(now.mono_ms), p.is_undecided(id));
         let Some(entry) = p.table.get_mut(id) else { return };
         let State::Taking { member } = entry.state else { return };
         if !matches!(answer, Answer::Done) {
@@ -279,7 +279,7 @@ impl Engine {
             for delivery in m.take_outbox() {
                 let id = delivery.id;
                 let Some(p) = self.partition(id.partition()) else { continue };
-                let fenced = p.is_fenced(now.mono_ms);
+                let fenced = p.owned_lately(now.mono_ms);
                 let Some(entry) = p.table.get_mut(id) else { continue };
                 let State::InFlight(flight) = &entry.state else { continue };
                 let given_up = flight.until <= now.mono_ms;

@@ -16,7 +16,7 @@
 //!   remembered decide nothing either, but each of them is answered as too old 30 s after its first
 //!   sending (the repeat horizon).
 //!
-//! Not in here: the queue in which edits wait (`queue`), their answers (`requests`).
+//! Not in here: the queue in which edits wait (`queue`), their answers (`replies`).
 
 use mtimer_store::Op;
 use mtimer_types::{KeyPolicy, Target, Time, TimerId};

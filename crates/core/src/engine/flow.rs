@@ -14,12 +14,12 @@ const IDLE_MS: u64 = 150;
 pub(super) enum Condition {
     /// It has credit, or has taken something a moment ago.
     Flowing,
-    /// It takes nothing, and the store holds most of the credit in use: outcomes are on their way
-    /// there. Parking would only give the store more to do.
+    /// It takes nothing. Outcomes on their way to the store hold at least half of its credit in
+    /// use. Parking would only give the store more to do.
     Settling,
-    /// It takes nothing.
+    /// It has had no credit for [`Delays::idle`].
     Idle,
-    /// It has taken nothing for so long that waiting for it is no use.
+    /// It has had no credit for [`Delays::stuck`], so waiting for it is no use.
     Stuck,
 }
 

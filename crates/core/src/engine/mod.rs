@@ -24,9 +24,8 @@
 //! - A timer is sent only if a stored claim covers it or (at most once) it is taken.
 //! - A timer is not sent while an edit (cancel, reschedule, replace) holds it, see `edits`, nor
 //!   after its deadline. Both are checked whenever a delivery is given out, not only when a timer
-//!   is due. What is given out while an answer is handled is checked again for its deadline, and
-//!   for a recent fenced write, when the turn ends. That is before edits leave for the store, so
-//!   they count only what is sent as under way.
+//!   is due. At the end of the turn, deliveries prepared during it are checked again: deadline, and
+//!   recent ownership. Only then do edits leave, so an edit counts only deliveries that are sent.
 //! - A credit is given back exactly once for each delivery; every operation gets one reply.
 //! - Answers of the store are matched with calls by their order alone. A call that waits for its
 //!   answer keeps names, or numbers that stay valid until then: a destination's number is valid

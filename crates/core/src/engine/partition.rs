@@ -213,15 +213,15 @@ impl Partition {
         std::mem::take(&mut self.due)
     }
 
-    /// Whether a fenced write that was begun lately was answered.
-    pub(super) fn is_fenced(&self, mono_ms: u64) -> bool {
-        self.claims.is_fenced(mono_ms)
+    /// Whether the store has accepted a write that began lately.
+    pub(super) fn owned_lately(&self, mono_ms: u64) -> bool {
+        self.claims.owned_lately(mono_ms)
     }
 
     /// Whether a timer that fires at `fire` may be sent: the store knows that it may have been, and
     /// nobody else has taken over as far as can be known.
     pub(super) fn may_send(&self, fire: Time, mono_ms: u64) -> bool {
-        !self.is_leaving() && self.claims.covers(fire) && self.is_fenced(mono_ms)
+        !self.is_leaving() && self.claims.covers(fire) && self.owned_lately(mono_ms)
     }
 
     /// The claim that a batch begun now should carry, if any, see [`Claims::wanted`]. A claim waits

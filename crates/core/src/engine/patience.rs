@@ -13,7 +13,7 @@ pub(super) enum Patience {
     /// Everything.
     All,
     /// So many. Those beyond are parked once they have waited for the park delay.
-    Slowly(u64),
+    AfterDelay(u64),
     /// So many. Those beyond are parked at once.
     AtMost(u64),
     /// Nothing new: it is parked when it comes due. What waits already is parked once it has waited
@@ -28,7 +28,7 @@ pub(super) fn patience(condition: Condition, pressure: Pressure, pace: u64) -> P
     use Pressure::{Free, Full, Pressed};
     match (condition, pressure) {
         (Flowing, Free | Pressed) => Patience::All,
-        (Flowing, Full) => Patience::Slowly(pace.saturating_mul(FULL_FACTOR)),
+        (Flowing, Full) => Patience::AfterDelay(pace.saturating_mul(FULL_FACTOR)),
         // Not while memory is full, see `Flow::condition`.
         (Settling, _) => Patience::All,
         (Idle, Free) => Patience::All,
@@ -42,18 +42,18 @@ impl Patience {
     /// Whether a timer that comes due is parked at once if `waiting` wait already.
     pub(super) fn parks_new(self, waiting: usize) -> bool {
         match self {
-            Self::All | Self::Slowly(_) => false,
+            Self::All | Self::AfterDelay(_) => false,
             Self::AtMost(most) => waiting as u64 >= most,
             Self::NoMore => true,
         }
     }
 
-    /// How many stay of those that wait, and for how long (ms) one of the others has waited when it
-    /// is parked; `None`: all stay. `park_after_ms`: the park delay.
+    /// Returns how many timers may stay, and after how many ms the others are parked; `None`: all
+    /// stay. `park_after_ms`: the park delay.
     pub(super) fn limit(self, park_after_ms: u64) -> Option<(usize, u64)> {
         let (most, after_ms) = match self {
             Self::All => return None,
-            Self::Slowly(most) => (most, park_after_ms),
+            Self::AfterDelay(most) => (most, park_after_ms),
             Self::AtMost(most) => (most, 0),
             Self::NoMore => (0, park_after_ms),
         };
@@ -68,10 +68,10 @@ mod tests {
     #[test]
     fn the_decision_table() {
         use Condition::{Flowing, Idle, Settling, Stuck};
-        use Patience::{All, AtMost, NoMore, Slowly};
+        use Patience::{AfterDelay, All, AtMost, NoMore};
         let table = [
             //          free    pressed     full
-            (Flowing, [All, All, Slowly(40)]),
+            (Flowing, [All, All, AfterDelay(40)]),
             (Settling, [All, All, All]),
             (Idle, [All, AtMost(5), AtMost(5)]),
             (Stuck, [NoMore, AtMost(0), AtMost(0)]),
@@ -80,14 +80,14 @@ mod tests {
             let pressures = [Pressure::Free, Pressure::Pressed, Pressure::Full];
             assert_eq!(pressures.map(|p| patience(condition, p, 5)), expected, "{condition:?}");
         }
-        assert_eq!(patience(Flowing, Pressure::Full, u64::MAX), Slowly(u64::MAX));
+        assert_eq!(patience(Flowing, Pressure::Full, u64::MAX), AfterDelay(u64::MAX));
     }
 
     #[test]
     fn what_each_answer_means_for_new_timers_and_for_those_that_wait() {
         let table = [
             (Patience::All, [false, false, false], None),
-            (Patience::Slowly(5), [false, false, false], Some((5, 1_000))),
+            (Patience::AfterDelay(5), [false, false, false], Some((5, 1_000))),
             (Patience::AtMost(5), [false, true, true], Some((5, 0))),
             (Patience::NoMore, [true, true, true], Some((0, 1_000))),
         ];

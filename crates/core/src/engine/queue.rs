@@ -9,7 +9,7 @@
 //! waits in one of the owner's lines is queued there, behind that ([`Line`]). So operations of one
 //! client on different timers may change places.
 //! Not in here: which line an operation belongs to (`requests`), how many batches are under way
-//! (`lanes`).
+//! (`calls`).
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Acquiring a partition: its owner record, then what an owner knows by heart.
+//! Acquiring a partition: its owner record, then what an owner keeps in memory.
 
 use std::collections::HashSet;
 use std::sync::Arc;

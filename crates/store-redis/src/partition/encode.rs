@@ -2,8 +2,8 @@
 //!
 //! The order of the commands is what makes a write that is cut off half way harmless until it is
 //! repeated: index entries before the contents they announce, rows before keys, what is new before
-//! what goes; and one removal a key (but for indexes), its last access. A hash slot that is being
-//! migrated cuts scripts off so.
+//! what goes. Each key but an index has at most one removal, as its last command. A hash slot that
+//! is being migrated cuts scripts off so.
 //!
 //! The entry in `moved` locates a timer; without one it is in a slot that its id implies. A copy
 //! anywhere else is a leftover. So contents are written before entries: a timer that moves is at

@@ -1,4 +1,5 @@
-//! The caller's side of a partition: a queue in the order of calls, and the task that works it off.
+//! The caller's side of a partition: a queue in the order of calls, and the task that executes
+//! them.
 //!
 //! Not in here: what the calls do. The queue holds what the owner has called and has no answer to
 //! yet; the owner bounds that.

@@ -1,15 +1,15 @@
 //! One partition, as its owner works on it.
 //!
-//! Calls wait in `lane` and are worked off one at a time. Whatever they read or write goes through
+//! Calls wait in `lane` and are executed one at a time. Whatever they read or write goes through
 //! `writer`, so nothing else has to know that answers can be lost.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | `acquire` | becomes the owner, and reads the indexes |
 //! | `owner` | holds what the owner knows of the partition |
-//! | `lane` | queues calls, and runs the task that works them off |
+//! | `lane` | queues calls, and runs the task that executes them |
 //! | `handed` | how long a call has waited |
-//! | `turn` | works a batch off: reads, decides, writes, answers |
+//! | `turn` | executes a batch: reads, decides, writes, answers |
 //! | `lookup` | reads what decisions need, unless the owner knows it |
 //! | `encode` | turns what was decided into commands, in an order that may be cut off anywhere |
 //! | `writes` | holds the commands of one write, as the script `apply` takes them |

@@ -1,6 +1,6 @@
 //! What the owner of a partition knows of it.
 //!
-//! Invariant: whenever no call is being worked off, this is true of what the store has under the
+//! Invariant: whenever no call is being executed, this is true of what the store has under the
 //! owner's sequence number.
 
 use std::collections::HashSet;

@@ -9,8 +9,9 @@
 //! Whatever the rule: only what the master has stored right now is safe, so what a failover has
 //! lost stays in the log until it is applied again. The owner is told of such a loss at once.
 //!
-//! The log reaches back to the acquisition, so the replicas that count are waited for before the
-//! owner answers anything: one that lacks the acquisition would take everything since with it.
+//! The log reaches back to the acquisition. The owner waits until the replicas that count have that
+//! before its first answer: if a replica without the acquisition is promoted, all later writes are
+//! lost.
 //!
 //! Not in here: applying records again ([`super::writer`]).
 

@@ -4,9 +4,9 @@
 //! nearly all timers end so. If it was not there after all it goes through a second turn, which
 //! looks for it.
 //!
-//! What would make a full store fuller is refused, and the rest decided anew without it. So is what
-//! clients ask for, if too long has passed since it was handed over: it may be a repeat of what the
-//! store has forgotten by now.
+//! What would make a full store fuller is refused, and the rest decided anew without it. Requests
+//! of clients that have waited for too long are refused, too: they may repeat what the store has
+//! forgotten by now.
 //!
 //! Not in here: what decisions are ([`mtimer_store::decide`]), how a lost answer is dealt with
 //! ([`super::writer`]).
@@ -167,8 +167,8 @@ impl Owner {
         blind.iter().for_each(|ack| self.draft_ack(&mut draft, ack, &ops[ack.at], now));
         let drafted = self.finish(draft, claim, now);
         // A refusal is true whoever the owner is.
-        let says_nothing = !ops.is_empty() && decided.answers.iter().all(|a| matches!(a, Answer::Refused(_)));
-        let missed = match self.write(drafted, says_nothing).await? {
+        let all_refused = !ops.is_empty() && decided.answers.iter().all(|a| matches!(a, Answer::Refused(_)));
+        let missed = match self.write(drafted, all_refused).await? {
             Ok(missed) => missed,
             Err(why) => {
                 self.position = position;
@@ -216,16 +216,16 @@ impl Owner {
         }
     }
 
-    /// Writes, and takes note of it. The timers of slots in which not all were found that were to
-    /// leave. If nothing is to be written the master confirms that the partition is ours, unless
-    /// the turn `says_nothing` that rests on it. The inner error: it was refused.
+    /// Writes, and updates the owner's state. Returns the timers of each slot in which some were
+    /// missing. If there is nothing to write the master confirms that the partition is ours, unless
+    /// `all_refused`: refusals are true whoever the owner is. The inner error: it was refused.
     async fn write(
         &mut self,
         Drafted { writes, note }: Drafted,
-        says_nothing: bool,
+        all_refused: bool,
     ) -> Result<Result<HashSet<TimerId>, Refusal>, LaneError> {
         if writes.is_empty() {
-            if !says_nothing {
+            if !all_refused {
                 self.writer.read_as_owner(&redis::Pipeline::new()).await?;
             }
             return Ok(Ok(HashSet::new()));

@@ -71,7 +71,7 @@ fn a_refusal_by_a_full_store_says_nothing_about_the_owner() {
     rig.schedule(1, t);
     rig.run(5);
     let mono_ms = rig.ms;
-    assert!(!rig.engine.partition(P).unwrap().is_fenced(mono_ms));
+    assert!(!rig.engine.partition(P).unwrap().owned_lately(mono_ms));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_refusal_that_looked_at_no_owner_record_says_nothing_about_the_owner() {
         }
         rig.hear_answers();
         let mono_ms = rig.ms;
-        assert_eq!(rig.engine.partition(P).unwrap().is_fenced(mono_ms), is_fenced, "{refusal:?}");
+        assert_eq!(rig.engine.partition(P).unwrap().owned_lately(mono_ms), is_fenced, "{refusal:?}");
     }
 }
 
@@ -175,6 +175,6 @@ fn a_fenced_write_counts_for_one_second() {
     let mut rig = Rig::new(EngineOptions::default());
     let p = rig.engine.partition(P).unwrap();
     p.claims.confirm(None, 5_000);
-    assert!(p.is_fenced(6_000));
-    assert!(!p.is_fenced(6_001));
+    assert!(p.owned_lately(6_000));
+    assert!(!p.owned_lately(6_001));
 }
