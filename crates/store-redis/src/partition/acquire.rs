@@ -176,8 +176,10 @@ impl Owner {
             reads.cmd("HKEYS").arg(self.space.app_keys());
             let fields = reply::list(self.writer.read(&reads).await?.pop().unwrap_or_default());
             // The empty field is none: see `LARGE`.
-            let keys = fields.into_iter().filter_map(|field| reply::bytes(field)?[..].try_into().ok());
-            self.keys = keys.map(|key| Hash::of_key(&key)).collect();
+            if fields.len() as u64 == count {
+                let keys = fields.into_iter().filter_map(|field| reply::bytes(field)?[..].try_into().ok());
+                self.keys = keys.map(|key| Hash::of_key(&key)).collect();
+            }
         }
         Ok(())
     }

@@ -193,8 +193,12 @@ impl Owner {
         }
         let mut writes = Writes::default();
         self.remove(&mut writes, timers);
+        // Once it is written the slots have to be read: one that is empty now is in no index.
+        let may_give_up = self.writer.set_may_give_up(false);
         self.write_anyway(writes).await?;
-        self.read_ids(timers.iter().map(|(slot, _)| *slot)).await
+        self.read_ids(timers.iter().map(|(slot, _)| *slot)).await?;
+        self.writer.set_may_give_up(may_give_up);
+        Ok(())
     }
 
     /// Removes timers from slots.

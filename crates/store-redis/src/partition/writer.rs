@@ -215,8 +215,10 @@ impl Writer {
 
     /// From now on what is read may be given up, or not any more, if the store is away. It ends
     /// with [`LaneError::Closed`] then, and [`Writer::take_gave_up`] tells that the lane goes on.
-    pub(crate) const fn set_may_give_up(&mut self, may_give_up: bool) {
-        self.may_give_up = may_give_up;
+    ///
+    /// Returns what it was.
+    pub(crate) const fn set_may_give_up(&mut self, may_give_up: bool) -> bool {
+        std::mem::replace(&mut self.may_give_up, may_give_up)
     }
 
     /// Whether reading was given up since this was last asked.

@@ -64,8 +64,9 @@ struct Shared {
     opened: Instant,
     /// Calls that are not answered.
     unanswered: AtomicUsize,
-    /// When the last answer came, or when one became due: µs since `opened`.
+    /// When the last answer came, and when one became due while none was: µs since `opened`.
     heard_us: AtomicU64,
+    due_us: AtomicU64,
     /// The server, or why the connection is over. It is closed when the last call of it has ended.
     server: Mutex<Result<MultiplexedConnection, Lost>>,
     /// Cancelled when the connection is over.
@@ -202,7 +203,7 @@ async fn exchange(
         () = shared.over.cancelled() => return Err(shared.end(&"the connection is closed")),
     };
     let answers = answered.map_err(|e| shared.end(&e))?;
-    shared.mark_heard();
+    shared.heard_us.fetch_max(shared.now_us(), Ordering::Relaxed);
     Ok(if shared.resp3 { answers.into_iter().map(in_resp2).collect() } else { answers })
 }
 
@@ -222,19 +223,23 @@ impl Shared {
             opened: Instant::now(),
             unanswered: AtomicUsize::new(0),
             heard_us: AtomicU64::new(0),
+            due_us: AtomicU64::new(0),
             server: Mutex::new(Ok(server)),
             over: CancellationToken::new(),
             unused: CancellationToken::new(),
         }
     }
 
-    fn mark_heard(&self) {
-        let us = u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.heard_us.fetch_max(us, Ordering::Relaxed);
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
     fn heard(&self) -> Instant {
         self.opened + Duration::from_micros(self.heard_us.load(Ordering::Relaxed))
+    }
+
+    fn due(&self) -> Instant {
+        self.opened + Duration::from_micros(self.due_us.load(Ordering::Relaxed))
     }
 
     fn server(&self) -> MutexGuard<'_, Result<MultiplexedConnection, Lost>> {
@@ -269,7 +274,7 @@ impl Unanswered {
         let server = shared.server().clone()?;
         if shared.unanswered.load(Ordering::Relaxed) == 0 {
             // Before the watchdog can see that an answer is due.
-            shared.mark_heard();
+            shared.due_us.fetch_max(shared.now_us(), Ordering::Relaxed);
         }
         let before = shared.unanswered.fetch_add(1, Ordering::Release);
         let this = Self(shared.clone());
@@ -286,37 +291,47 @@ impl Drop for Unanswered {
     }
 }
 
-/// Ends a connection whose server is silent for too long while an answer is due; asks for an answer
-/// if nobody else does.
+/// Ends a connection whose server is silent for too long while an answer is due. Asks for an answer
+/// if none has come for a while, also while others wait for one: they may give up before it is due.
 async fn watch(shared: Weak<Shared>, unused: CancellationToken, answer_within: Duration) {
-    let mut next = Instant::now() + answer_within.min(IDLE);
+    let quiet = answer_within.min(IDLE);
+    let mut ping: Option<BoxFuture<'static, Result<Vec<Value>, Lost>>> = None;
+    let mut next = Instant::now() + quiet;
     loop {
+        let pinged = async {
+            match &mut ping {
+                Some(answer) => answer.await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = sleep_until(next) => {}
             () = unused.cancelled() => return,
+            answered = pinged => match answered {
+                Ok(_) => ping = None,
+                Err(_) => return,
+            },
         }
         let Some(shared) = shared.upgrade() else { return };
         let is_due = shared.unanswered.load(Ordering::Acquire) > 0;
-        let (now, silent_at) = (Instant::now(), shared.heard() + answer_within);
+        let (now, heard) = (Instant::now(), shared.heard());
+        let silent_at = heard.max(shared.due()) + answer_within;
         if is_due && silent_at <= now {
             shared.end(&format_args!("no answer within {} ms", answer_within.as_millis()));
             return;
         }
-        if !is_due && shared.heard() + IDLE <= now {
+        if ping.is_none() && heard + quiet <= now {
             let Ok((server, call)) = Unanswered::begin(&shared) else { return };
-            let mut ping = Pipeline::with_capacity(1);
-            ping.cmd("PING");
-            match timeout(answer_within, exchange(server, ping, call)).await {
-                Ok(Ok(_)) => {}
-                Ok(Err(_)) => return,
-                Err(_) => {
-                    shared.end(&format_args!("no answer within {} ms", answer_within.as_millis()));
-                    return;
-                }
-            }
+            let mut commands = Pipeline::with_capacity(1);
+            commands.cmd("PING");
+            ping = Some(exchange(server, commands, call).boxed());
         }
-        // Nothing that is asked from now on is due before.
-        next = if is_due { silent_at } else { Instant::now() + answer_within.min(IDLE) };
+        // A ping that was begun just now is due `answer_within` from now at the earliest.
+        next = match ping.is_some() {
+            true if is_due => silent_at,
+            true => now + answer_within,
+            false => heard + quiet,
+        };
     }
 }
 

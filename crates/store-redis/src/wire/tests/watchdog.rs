@@ -36,6 +36,22 @@ async fn a_connection_that_is_silent_while_an_answer_is_due_is_over() {
     assert!(n.is_none_or(|n| n == 6), "what was sent before is carried out once, or not at all: {n:?}");
 }
 
+/// Callers may be less patient than the connection, and ask again and again.
+#[tokio::test]
+async fn a_silent_server_is_noticed_although_every_caller_gives_up_before() {
+    let server = Server::start();
+    let connection = open_with(Options::new([server.url()], "t"), IMPATIENT).await.unwrap();
+    server.freeze();
+    let began = Instant::now();
+    while !connection.is_over() {
+        assert!(began.elapsed() < Duration::from_secs(20), "the connection is not given up");
+        let gave_up = tokio::time::timeout(IMPATIENT.answer_within / 3, connection.ask(cmd("PING"))).await;
+        assert!(gave_up.is_err() || connection.is_over());
+        tokio::time::sleep(IMPATIENT.answer_within / 6).await;
+    }
+    server.thaw();
+}
+
 /// An answer is due all the time, but each comes in time.
 #[tokio::test]
 async fn a_server_that_is_slow_but_answers_is_not_lost() {
