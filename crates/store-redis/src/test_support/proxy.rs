@@ -9,6 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 /// The command that runs a script.
 const SCRIPT: &[u8] = b"EVALSHA";
+/// What a connection asks for a sign of life.
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// What to lose next.
 #[derive(Clone, Debug, Default)]
@@ -211,9 +213,12 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
                         }
                     }
                     Armed::Refuse(_, error) => {
+                        // Behind what the server answers to what was sent before.
+                        let Ok(mut answers) = answers_so_far(&mut server).await else { return };
                         // What was sent along with it is answered alike.
-                        let answers = format!("-{error}\r\n").repeat(count_scripts(&request[..n]));
-                        if client.write_all(answers.as_bytes()).await.is_err() {
+                        let refused = count(SCRIPT, &request[..n]) + count(PING, &request[..n]);
+                        answers.extend(format!("-{error}\r\n").repeat(refused).into_bytes());
+                        if client.write_all(&answers).await.is_err() {
                             return;
                         }
                     }
@@ -239,14 +244,34 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
     }
 }
 
+/// What the server has not answered yet.
+async fn answers_so_far(server: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    const ECHO: &[u8] = b"*2\r\n$4\r\nECHO\r\n$9\r\nthe proxy\r\n";
+    const ECHOED: &[u8] = b"$9\r\nthe proxy\r\n";
+    server.write_all(ECHO).await?;
+    let (mut answers, mut part) = (Vec::new(), vec![0; 64 << 10]);
+    while !answers.ends_with(ECHOED) {
+        let n = server.read(&mut part).await?;
+        if n == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        answers.extend_from_slice(&part[..n]);
+    }
+    answers.truncate(answers.len() - ECHOED.len());
+    Ok(answers)
+}
+
+fn count(command: &[u8], requests: &[u8]) -> usize {
+    requests.windows(command.len()).filter(|w| *w == command).count()
+}
+
 fn count_scripts(requests: &[u8]) -> usize {
-    requests.windows(SCRIPT.len()).filter(|w| *w == SCRIPT).count()
+    count(SCRIPT, requests)
 }
 
 impl State {
     /// Sends what was delayed, and keeps the answers to it.
     async fn send_delayed(&self) {
-        const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
         let Some((mut kept, mut server)) = self.delayed.lock().unwrap().take() else { return };
         // Everything is answered when this is.
         kept.extend_from_slice(PING);
