@@ -216,7 +216,7 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
                         // Behind what the server answers to what was sent before.
                         let Ok(mut answers) = answers_so_far(&mut server).await else { return };
                         // What was sent along with it is answered alike.
-                        let refused = count(SCRIPT, &request[..n]) + count(PING, &request[..n]);
+                        let refused = count_commands(&request[..n]);
                         answers.extend(format!("-{error}\r\n").repeat(refused).into_bytes());
                         if client.write_all(&answers).await.is_err() {
                             return;
@@ -261,12 +261,27 @@ async fn answers_so_far(server: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     Ok(answers)
 }
 
-fn count(command: &[u8], requests: &[u8]) -> usize {
-    requests.windows(command.len()).filter(|w| *w == command).count()
+fn count_scripts(requests: &[u8]) -> usize {
+    requests.windows(SCRIPT.len()).filter(|w| *w == SCRIPT).count()
 }
 
-fn count_scripts(requests: &[u8]) -> usize {
-    count(SCRIPT, requests)
+/// How many commands there are: arrays of strings, each with its length before it.
+fn count_commands(mut requests: &[u8]) -> usize {
+    fn line<'a>(requests: &mut &'a [u8]) -> Option<&'a str> {
+        let end = requests.windows(2).position(|w| w == b"\r\n")?;
+        let (line, rest) = requests.split_at(end);
+        *requests = &rest[2..];
+        std::str::from_utf8(line.get(1..)?).ok()
+    }
+    let mut commands = 0;
+    while let Some(strings) = line(&mut requests) {
+        for _ in 0..strings.parse().expect("the length of an array") {
+            let length: usize = line(&mut requests).expect("a string").parse().expect("its length");
+            requests = requests.get(length + 2..).expect("whole commands arrive together");
+        }
+        commands += 1;
+    }
+    commands
 }
 
 impl State {
