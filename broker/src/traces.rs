@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(state(&[traced]).unwrap(), "mtimer=17");
         assert_eq!(state(&[traced, ("tracestate", "b=2, mtimer=3 ,,c=4")]).unwrap(), "mtimer=17,b=2,c=4");
         let long = "x".repeat(1_020);
-        assert_eq!(state(&[traced, ("tracestate", &long)]).unwrap(), long, "there is no room");
+        assert_eq!(state(&[traced, ("tracestate", &long)]).unwrap(), long, "there is no space");
         let unsampled = PARENT.replace("-01", "-00");
         for plain in [&[][..], &[("a", "1")], &[("traceparent", "?")], &[("traceparent", &unsampled)]] {
             assert_eq!(seen(plain), headers(plain));

@@ -163,7 +163,7 @@ async fn a_group_without_tokens_is_bounded_by_what_waits_for_it() {
     wait_count(&broker, "parked_total", 30).await;
     assert_eq!(scheduled(&mut client, &later("app", 1)).await.0, 0);
     assert_eq!(count(&broker, "limit_group_pending_total").await, 21);
-    // Once they are settled there is room again.
+    // Once they are settled there is space again.
     client.register(1, "app", 100).await;
     for (delivery, _) in client.deliveries(30).await {
         client.settle(&delivery, HandlerOutcome::Ok).await;
@@ -173,7 +173,7 @@ async fn a_group_without_tokens_is_bounded_by_what_waits_for_it() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(PATIENCE, room).await.expect("there is room again");
+    timeout(PATIENCE, room).await.expect("there is space again");
     let metrics = scrape(&broker).await;
     let line = metrics.lines().find(|line| line.contains("reason=\"group_pending\"")).unwrap();
     assert!(line.starts_with("mtimer_limit_refusals_total{"), "{line}");

@@ -72,8 +72,8 @@ impl Carried {
         Self(propagation::context(span))
     }
 
-    /// Puts the context into a timer, unless it has one. A timer whose headers leave no room for it
-    /// goes without.
+    /// Puts the context into a timer, unless it has one. A timer whose headers leave no space for
+    /// it goes without.
     pub(crate) fn inject(&self, timer: &mut Timer) {
         if self.0.is_empty() || timer.headers.get(mtimer_types::headers::TRACEPARENT).is_some() {
             return;

@@ -91,7 +91,7 @@ impl Engine {
     }
 
     /// Whether this delivery can have been sent before, no outcome is on its way to the store, and
-    /// there is room for one (nothing else bounds how many a client sends). What is not in memory
+    /// there is space for one (nothing else bounds how many a client sends). What is not in memory
     /// may wait for a late retry: the store knows.
     fn may_be_late(&mut self, id: TimerId, epoch: Epoch, attempt: u32) -> bool {
         self.partition(id.partition()).is_some_and(|p| {

@@ -177,7 +177,7 @@ impl Node for Connection {
             Err(lost) => return ready(Err(lost)).boxed(),
         };
         let mut exchange = unconstrained(exchange(server, commands, call)).boxed();
-        // The first poll puts it into the crate's queue, which has room for it: that fixes the
+        // The first poll puts it into the crate's queue, which has space for it: that fixes the
         // order.
         match exchange.poll_unpin(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answers) => ready(answers).boxed(),
