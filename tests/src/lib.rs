@@ -8,6 +8,7 @@
 //! Not in here: any knowledge of how a broker works inside. Everything is seen through its command
 //! line, its socket, the client SDK, and `/proc`.
 
+#![warn(missing_docs)]
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
 
 mod behaviour;

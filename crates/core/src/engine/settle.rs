@@ -50,8 +50,8 @@ impl Engine {
                 self.report(Some(report), id, Some(SettleRefusal::NotYours));
             }
             None if self.is_awaited(id, attempt, client) => {
-                // The word of it is here and the timer itself not yet: it is being loaded. The
-                // store has no claim that would tell of it, and would refuse a late ok.
+                // The previous owner's list names this delivery, but its timer is still being
+                // loaded. No claim in the store covers it, so the store would refuse a late ok.
                 self.report(Some(report), id, Some(SettleRefusal::Moved));
             }
             None if outcome == HandlerOutcome::Ok
