@@ -7,46 +7,23 @@ mod support;
 use std::path::Path;
 use std::time::Duration;
 
-use mtimer_access::{Entry, Token, Tokens};
-use mtimer_broker::{AccessOptions, Broker, BrokerOptions, HttpListen};
+use mtimer_access::Entry;
+use mtimer_broker::BrokerOptions;
 use mtimer_protocol::{ClientMessage, ErrorCode, Hello, OpReply, Role, ServerMessage};
 use mtimer_store::MemoryStore;
 use mtimer_types::{HandlerOutcome, Timer};
+use support::http::{on_loopback, scrape};
+use support::tokens::{entry, guarded, token, with_token, write_tokens};
 use support::{Client, PATIENCE, broker, broker_on, count, hello, options, schedule, timer, wait_count};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
-
-fn token(n: u8) -> Token {
-    Token::from_random([n; 8], [n; 32])
-}
 
 /// Writes a file of tokens that may do everything within these limits, the first with the number 1.
 fn write(path: &Path, limits: &[&str]) {
-    let entry = |(n, limits): (u8, &&str)| Entry {
-        id: token(n).id().to_owned(),
-        name: "test".to_owned(),
-        sha256: token(n).hash(),
-        expires_ms: None,
-        grants: vec!["schedule,cancel,register,read,broker:*".parse().unwrap()],
-        limits: limits.parse().unwrap_or_default(),
+    let entry = |(n, limits): (u8, &&str)| {
+        let limits = limits.parse().unwrap_or_default();
+        Entry { limits, ..entry(n, "schedule,cancel,register,read,broker:*") }
     };
-    let tokens = Tokens::new((1..).zip(limits).map(entry).collect()).unwrap();
-    let new = path.with_extension("new");
-    std::fs::write(&new, tokens.to_toml()).unwrap();
-    std::fs::set_permissions(&new, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    std::fs::rename(new, path).unwrap();
-}
-
-async fn limited(path: &Path) -> Broker {
-    let access = AccessOptions { tokens: Some(path.to_owned()), ..AccessOptions::default() };
-    broker(BrokerOptions { access, ..options() }).await
-}
-
-async fn with_token(broker: &Broker, n: u8) -> Client {
-    let mut client = Client::connect(broker).await;
-    client.shake_hands(Hello { token: token(n).reveal(), ..hello() }).await;
-    client
+    write_tokens(path, (1..).zip(limits).map(entry));
 }
 
 fn later(app: &str, n: usize) -> Vec<Timer> {
@@ -70,7 +47,7 @@ async fn what_is_over_a_tokens_rate_is_refused_and_the_rest_is_done() {
     let path = dir.path().join("tokens.toml");
     // One a second: none is added while the test runs, or it does no harm.
     write(&path, &["schedules=1,burst=5", ""]);
-    let broker = limited(&path).await;
+    let broker = guarded(&path).await;
     let mut client = with_token(&broker, 1).await;
     let (stored, refusals) = scheduled(&mut client, &later("app", 20)).await;
     assert!((5..10).contains(&stored), "{stored}");
@@ -103,7 +80,7 @@ async fn a_payload_over_the_limit_is_refused_for_good() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokens.toml");
     write(&path, &["payload=4"]);
-    let broker = limited(&path).await;
+    let broker = guarded(&path).await;
     let mut client = with_token(&broker, 1).await;
     let timers = [timer("app", 60_000, b"1234"), timer("app", 60_000, b"12345")];
     let (stored, refusals) = scheduled(&mut client, &timers).await;
@@ -118,7 +95,7 @@ async fn connections_over_the_limit_are_refused_until_one_is_closed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokens.toml");
     write(&path, &["connections=2"]);
-    let broker = limited(&path).await;
+    let broker = guarded(&path).await;
     let first = with_token(&broker, 1).await;
     let _second = with_token(&broker, 1).await;
     let say = |role| ClientMessage::Hello(Hello { role, token: token(1).reveal(), ..hello() });
@@ -152,7 +129,7 @@ async fn connections_over_the_limit_are_refused_until_one_is_closed() {
 async fn a_group_without_tokens_is_bounded_by_what_waits_for_it() {
     let limits = "pending=30".parse().unwrap();
     let group_limits = [("group".to_owned(), limits)].into_iter().collect();
-    let broker = broker(BrokerOptions { group_limits, http: loopback(), ..options() }).await;
+    let broker = broker(BrokerOptions { group_limits, http: on_loopback(), ..options() }).await;
     let mut client = Client::welcomed(&broker).await;
     // Nobody takes them: they are parked, or soon will be.
     let due: Vec<Timer> = (0..50).map(|_| timer("app", 1, b"")).collect();
@@ -213,18 +190,6 @@ fn limits_of_groups_are_checked() {
          connections of a token: a connection belongs to no group"
     );
     assert!(error("*", "schedules=0").contains("the limit schedules is 0, allowed is 1 to 1000000"));
-}
-
-fn loopback() -> HttpListen {
-    HttpListen::At(std::net::SocketAddr::from(([127, 0, 0, 1], 0)))
-}
-
-async fn scrape(broker: &Broker) -> String {
-    let mut socket = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
-    socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).await.unwrap();
-    answer
 }
 
 #[tokio::test]

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod http;
+pub(crate) mod tokens;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
