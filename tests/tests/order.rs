@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mtimer_client::{Destination, Headers, Key, KeyPolicy, Mode, PartitionId, Target, Time, Timer, TimerId};
+use mtimer_client::{Destination, Key, KeyPolicy, Mode, PartitionId, Target, Time, Timer, TimerId};
 use mtimer_protocol::{
     ClientMessage, Delivery, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, Settlement,
 };
@@ -115,16 +115,14 @@ impl Session {
         let due = Time::from_ms(due);
         let partition = PartitionId(0);
         let timer = Timer {
-            id: TimerId::new(due, Time::from_ms(host_ms()), partition, rng.random()),
-            dest: self.dest.clone(),
             key: Some(Key::new(&format!("k{key}")).unwrap()),
-            due,
             mode: if rng.random() { Mode::AtMostOnce } else { Mode::AtLeastOnce },
-            deadline: None,
-            callback_timeout_ms: None,
-            retry: None,
             payload: Bytes::from(format!("{round}")),
-            headers: Headers::NONE,
+            ..Timer::new(
+                TimerId::new(due, Time::from_ms(host_ms()), partition, rng.random()),
+                self.dest.clone(),
+                due,
+            )
         };
         RequestOp::Schedule { timer: Arc::new(timer), policy: KeyPolicy::Replace }
     }

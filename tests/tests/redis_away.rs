@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use mtimer_client::{
     Callback, Client, Destination, ErrorCode, KeyPolicy, Mode, Outcome, PartitionId, Schedule, Time,
 };
-use mtimer_client::{Headers, Timer, TimerId};
+use mtimer_client::{Timer, TimerId};
 use mtimer_protocol::{ClientMessage, OpReply, Request, RequestOp, ServerMessage};
 use mtimer_tests::{
     Broker, Figures, Final, Handled, Launch, Plan, Recorder, Server, ServerOptions, Signal, Wire, check,
@@ -243,18 +243,7 @@ fn pid_of(redis: &Server) -> u32 {
 async fn is_refused(wire: &mut Wire) -> bool {
     let now = Time::from_ms(host_ms());
     let partition = PartitionId(rand::rng().random_range(0..PARTITIONS));
-    let timer = Timer {
-        id: TimerId::new(now, now, partition, rand::random()),
-        dest: probes(),
-        key: None,
-        due: now,
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
-        payload: bytes::Bytes::new(),
-        headers: Headers::NONE,
-    };
+    let timer = Timer::new(TimerId::new(now, now, partition, rand::random()), probes(), now);
     let schedule = RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create };
     match ask(wire, now, schedule).await {
         Some(OpReply::Failed { code: ErrorCode::Unavailable, message }) => {

@@ -21,9 +21,7 @@ use mtimer_protocol::{
 };
 use mtimer_store::MemoryStore;
 use mtimer_types::limits::MAX_FRAME;
-use mtimer_types::{
-    Destination, HandlerOutcome, Headers, KeyPolicy, Mode, PartitionId, RetryTiers, Time, Timer, TimerId,
-};
+use mtimer_types::{Destination, HandlerOutcome, KeyPolicy, PartitionId, RetryTiers, Time, Timer, TimerId};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -107,16 +105,8 @@ fn timer_in(partition: PartitionId, n: u64, app: &str, ahead: u64, payload: &[u8
     let now = now();
     let due = now + ahead;
     Timer {
-        id: TimerId::new(due, now, partition, n),
-        dest: dest(app),
-        key: None,
-        due,
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
         payload: Bytes::copy_from_slice(payload),
-        headers: Headers::NONE,
+        ..Timer::new(TimerId::new(due, now, partition, n), dest(app), due)
     }
 }
 

@@ -195,6 +195,24 @@ pub enum InvalidTimer {
 }
 
 impl Timer {
+    /// Makes a timer that is delivered at least once, with an empty payload and nothing optional.
+    ///
+    /// `due` has to be the due time of `id`.
+    pub fn new(id: TimerId, dest: Destination, due: Time) -> Self {
+        Self {
+            id,
+            dest,
+            key: None,
+            due,
+            mode: Mode::AtLeastOnce,
+            deadline: None,
+            callback_timeout_ms: None,
+            retry: None,
+            payload: Bytes::new(),
+            headers: Headers::NONE,
+        }
+    }
+
     /// Says whether `at` is after the deadline: then no delivery begins.
     pub fn is_past_deadline(&self, at: Time) -> bool {
         self.deadline.is_some_and(|deadline| deadline < at)
@@ -333,18 +351,7 @@ mod tests {
 
     fn timer(ahead: u64) -> Timer {
         let due = NOW + ahead;
-        Timer {
-            id: TimerId::new(due, NOW, PartitionId(3), 7),
-            dest: Destination::new("g", "a").unwrap(),
-            key: None,
-            due,
-            mode: Mode::AtLeastOnce,
-            deadline: None,
-            callback_timeout_ms: None,
-            retry: None,
-            payload: Bytes::new(),
-            headers: Headers::NONE,
-        }
+        Timer::new(TimerId::new(due, NOW, PartitionId(3), 7), Destination::new("g", "a").unwrap(), due)
     }
 
     fn error(timer: &Timer) -> String {

@@ -178,7 +178,7 @@ fn weigh(op: &Op) -> u64 {
 #[cfg(test)]
 mod tests {
     use mtimer_store::{Retained, Verdict};
-    use mtimer_types::{Destination, Headers, KeyPolicy, Mode, Time, Timer, TimerId};
+    use mtimer_types::{Destination, KeyPolicy, Time, Timer, TimerId};
 
     use super::*;
 
@@ -326,16 +326,8 @@ mod tests {
         let schedule = |n| {
             let due = Time::from_ms(1);
             let timer = Timer {
-                id: id(n),
-                dest: Destination::new("test", "a").unwrap(),
-                key: None,
-                due,
-                mode: Mode::AtLeastOnce,
-                deadline: None,
-                callback_timeout_ms: None,
-                retry: None,
                 payload: vec![0; 1_000].into(),
-                headers: Headers::NONE,
+                ..Timer::new(id(n), Destination::new("test", "a").unwrap(), due)
             };
             Op::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
         };

@@ -139,18 +139,7 @@ impl World {
         if let Some(key) = &key {
             self.load.names.insert((dest.clone(), key.clone()));
         }
-        Timer {
-            id,
-            dest,
-            key,
-            due,
-            mode: Mode::AtLeastOnce,
-            deadline: None,
-            callback_timeout_ms: None,
-            retry: None,
-            payload: Vec::new().into(),
-            headers: Headers::NONE,
-        }
+        Timer { key, ..Timer::new(id, dest, due) }
     }
 
     fn edit_one(&mut self) {

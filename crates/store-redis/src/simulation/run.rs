@@ -14,8 +14,8 @@ use mtimer_store::{
     Place, Record, Refusal, RequestId, Retained, Verdict,
 };
 use mtimer_types::{
-    DeadReason, Destination, Epoch, Headers, Key, KeyPolicy, Mode, Nonce, PartitionId, Target, Term, Time,
-    Timer, TimerId, limits,
+    DeadReason, Destination, Epoch, Key, KeyPolicy, Mode, Nonce, PartitionId, Target, Term, Time, Timer,
+    TimerId, limits,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -510,16 +510,15 @@ fn arbitrary_timer(r: &mut Random, now: Time) -> Timer {
     let key = r.one_in(2).then(|| Key::new(r.pick(&["a", "b", "c"])).unwrap());
     let due = arbitrary_time(r, now);
     Timer {
-        id: TimerId::new(due, now, PARTITION, r.next()),
-        dest: Destination::new("orders", app).unwrap(),
         key,
-        due,
         mode: if r.one_in(3) { Mode::AtMostOnce } else { Mode::AtLeastOnce },
         deadline: r.one_in(3).then(|| due + r.pick(&[0, 10, 60 * SECOND, DAY])),
-        callback_timeout_ms: None,
-        retry: None,
         payload: vec![b'x'; r.pick(&[0, 1, 30])].into(),
-        headers: Headers::NONE,
+        ..Timer::new(
+            TimerId::new(due, now, PARTITION, r.next()),
+            Destination::new("orders", app).unwrap(),
+            due,
+        )
     }
 }
 
