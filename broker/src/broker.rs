@@ -130,13 +130,13 @@ async fn begin(
         Some(coordination) => set_up_member(&options, coordination, &resources).await?,
         None => set_up_alone(&options, &resources).await?,
     };
-    let (joining, patience) = (setup.joining.clone(), options.startup_timeout);
+    let (joining, startup_timeout) = (setup.joining.clone(), options.startup_timeout);
     let opened = web.opened();
     let (broker, running) = assemble(options, resources, setup, listener, web)?;
     tokio::spawn(running);
     let end = broker.end.clone();
     let joining = async move {
-        joining.wait(end, patience).await?;
+        joining.wait(end, startup_timeout).await?;
         opened.await;
         tracing::info!(%local, "ready");
         Ok(())

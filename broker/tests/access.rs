@@ -14,7 +14,7 @@ use mtimer_protocol::{
 use mtimer_store::MemoryStore;
 use mtimer_types::{HandlerOutcome, Key, Target};
 use support::tokens::{entry, guarded, token, with_token, write_tokens};
-use support::{Client, PATIENCE, count, dest, hello, options, schedule, timer};
+use support::{Client, TIMEOUT, count, dest, hello, options, schedule, timer};
 use tokio::time::timeout;
 
 /// Writes a file of tokens, the first with the number 1.
@@ -164,7 +164,7 @@ async fn verbs_that_are_taken_away_are_gone_at_once() {
             "group/a",
         ) {}
     };
-    timeout(PATIENCE, denied).await.expect("the verb is gone");
+    timeout(TIMEOUT, denied).await.expect("the verb is gone");
     assert_eq!(count(&broker, "sessions_revoked_total").await, 0, "nothing else has ended");
     write(&path, &["register:group/b"]);
     broker.reload();

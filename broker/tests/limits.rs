@@ -14,7 +14,7 @@ use mtimer_store::MemoryStore;
 use mtimer_types::{HandlerOutcome, Timer};
 use support::http::{on_loopback, scrape};
 use support::tokens::{entry, guarded, token, with_token, write_tokens};
-use support::{Client, PATIENCE, broker, broker_on, count, hello, options, schedule, timer, wait_count};
+use support::{Client, TIMEOUT, broker, broker_on, count, hello, options, schedule, timer, wait_count};
 use tokio::time::timeout;
 
 /// Writes a file of tokens that may do everything within these limits, the first with the number 1.
@@ -72,7 +72,7 @@ async fn what_is_over_a_tokens_rate_is_refused_and_the_rest_is_done() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(PATIENCE, read_again).await.expect("the new limit applies");
+    timeout(TIMEOUT, read_again).await.expect("the new limit applies");
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn connections_over_the_limit_are_refused_until_one_is_closed() {
             }
         }
     };
-    timeout(PATIENCE, free).await.expect("the places are free again");
+    timeout(TIMEOUT, free).await.expect("the places are free again");
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn a_group_without_tokens_is_bounded_by_what_waits_for_it() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(PATIENCE, room).await.expect("there is space again");
+    timeout(TIMEOUT, room).await.expect("there is space again");
     let metrics = scrape(&broker).await;
     let line = metrics.lines().find(|line| line.contains("reason=\"group_pending\"")).unwrap();
     assert!(line.starts_with("mtimer_limit_refusals_total{"), "{line}");
@@ -175,7 +175,7 @@ async fn what_is_pending_counts_after_a_restart() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(PATIENCE, counted).await.expect("they are counted");
+    timeout(TIMEOUT, counted).await.expect("they are counted");
 }
 
 #[test]
@@ -209,8 +209,8 @@ async fn a_client_sees_a_retryable_error_that_names_the_limit() {
         let named = "the limit schedules of group shop is reached, 1 a second and 1 at once";
         assert!(error.to_string().contains(named), "{error}");
     }
-    // With more patience the client tries until it is let through.
-    let to = mtimer_types::Destination::new("patient", "orders").unwrap();
+    // With a longer timeout the client tries until it is let through.
+    let to = mtimer_types::Destination::new("waiting", "orders").unwrap();
     let builder = mtimer_client::Client::builder().brokers([broker.local_addr().to_string()]);
     let client = builder.request_timeout(Duration::from_secs(15)).connect().await.unwrap();
     for _ in 0..3 {

@@ -16,7 +16,7 @@ use mtimer_store::{
 };
 use mtimer_types::{Destination, HandlerOutcome, PartitionId, Term, Time, TimerId};
 use support::http::{address, exchange, get, on_loopback, scrape};
-use support::{Client, PATIENCE, broker_on, options, schedule, timer, wait_count, works};
+use support::{Client, TIMEOUT, broker_on, options, schedule, timer, wait_count, works};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -42,7 +42,7 @@ async fn wait_status(broker: &Broker, path: &str, wanted: u16) -> String {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(PATIENCE, answered).await.unwrap_or_else(|_| panic!("{path} never answers {wanted}"))
+    timeout(TIMEOUT, answered).await.unwrap_or_else(|_| panic!("{path} never answers {wanted}"))
 }
 
 /// Waits until a sample has reached a value.
@@ -52,7 +52,7 @@ async fn wait_value(broker: &Broker, sample: &str, least: f64) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{sample} never reaches {least}"));
+    timeout(TIMEOUT, reached).await.unwrap_or_else(|_| panic!("{sample} never reaches {least}"));
 }
 
 /// A documented metric.
@@ -321,7 +321,7 @@ async fn what_is_no_request_for_a_page_is_refused_and_does_no_harm() {
         // Half a request is given up when no more comes.
         drop(write);
         let mut answer = Vec::new();
-        let _ = timeout(PATIENCE, read.read_to_end(&mut answer)).await.expect("the connection ends");
+        let _ = timeout(TIMEOUT, read.read_to_end(&mut answer)).await.expect("the connection ends");
         assert!(!answer.starts_with(b"HTTP/1.1 2"), "{}", String::from_utf8_lossy(&answer));
     }
     assert_eq!(get(at, "/healthz").await.0, 200);
@@ -339,7 +339,7 @@ async fn clients_that_are_slow_are_given_up_and_hold_up_nobody_for_long() {
         slow.push(socket);
     }
     assert_eq!(
-        timeout(PATIENCE, get(at, "/readyz")).await.expect("it is served"),
+        timeout(TIMEOUT, get(at, "/readyz")).await.expect("it is served"),
         (200, "ready\n".to_owned())
     );
     works(&broker, "a").await;

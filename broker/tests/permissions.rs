@@ -140,7 +140,7 @@ async fn a_file_that_cannot_be_read_again_shows_in_metrics() {
                 tokio::time::sleep(std::time::Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(support::PATIENCE, shown).await.unwrap_or_else(|_| panic!("never {sample}"));
+        tokio::time::timeout(support::TIMEOUT, shown).await.unwrap_or_else(|_| panic!("never {sample}"));
     };
     let good = std::fs::read_to_string(&path).unwrap();
     wait_stale(0).await;

@@ -27,7 +27,7 @@ const CROWD: u64 = 20;
 /// From one crowd to the next, ms.
 const EVERY_MS: u64 = 25;
 /// How long the end may take: a loaded machine is slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const REGISTRATION: u32 = 1;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,7 +51,7 @@ async fn run(name: &str, launch: Launch) {
         session.round(&mut rng, round).await;
     }
     // Every timer has ended when nothing is left, and what was sent of it comes before the answer.
-    wait_for("the end of all timers", PATIENCE, async || session.is_empty().await).await;
+    wait_for("the end of all timers", TIMEOUT, async || session.is_empty().await).await;
     println!("{name}: {rounds} rounds: {:?}", session.seen);
     assert!(
         session.wrong.is_empty(),

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
 /// HTTP on a free port of this machine.
 pub(crate) fn on_loopback() -> HttpListen {
@@ -25,7 +25,7 @@ pub(crate) async fn exchange(to: SocketAddr, request: &[u8]) -> String {
     // It may be closed before all of it is written.
     let _ = socket.write_all(request).await;
     let mut answer = Vec::new();
-    let _ = timeout(PATIENCE, socket.read_to_end(&mut answer)).await.expect("the connection ends");
+    let _ = timeout(TIMEOUT, socket.read_to_end(&mut answer)).await.expect("the connection ends");
     String::from_utf8(answer).unwrap()
 }
 

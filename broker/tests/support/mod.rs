@@ -29,7 +29,7 @@ use tokio::time::timeout;
 use tokio_util::codec::{Framed, FramedRead, LengthDelimitedCodec};
 
 /// Nothing in these tests takes this long: what does has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) fn options() -> BrokerOptions {
     BrokerOptions {
@@ -42,7 +42,7 @@ pub(crate) fn options() -> BrokerOptions {
             ..EngineOptions::default()
         },
         drain_timeout: Duration::from_secs(5),
-        startup_timeout: Some(PATIENCE),
+        startup_timeout: Some(TIMEOUT),
         ..BrokerOptions::default()
     }
 }
@@ -77,7 +77,7 @@ async fn until_async(what: &str, condition: impl AsyncFn() -> bool) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(PATIENCE, so).await.unwrap_or_else(|_| panic!("never happened: {what}"));
+    timeout(TIMEOUT, so).await.unwrap_or_else(|_| panic!("never happened: {what}"));
 }
 
 /// Waits until a counter has reached `n`.
@@ -278,7 +278,7 @@ async fn next_raw<F>(frames: &mut F) -> Option<ServerMessage>
 where
     F: Stream<Item = std::io::Result<BytesMut>> + Unpin,
 {
-    let frame = timeout(PATIENCE, frames.next()).await.expect("a message in time")?;
+    let frame = timeout(TIMEOUT, frames.next()).await.expect("a message in time")?;
     // A reset is an end as well.
     Some(decode(&frame.ok()?).unwrap())
 }

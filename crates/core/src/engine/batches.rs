@@ -112,7 +112,8 @@ impl Engine {
     pub(super) fn flush_deferred(&mut self, now: Now, at: PartitionId) {
         let size = self.batch_size();
         let mut overtaken = Vec::new();
-        let ready = |p: &&mut Partition| p.queue.has_patient() && !p.is_releasing() && !p.calls.has_batch();
+        let ready =
+            |p: &&mut Partition| p.queue.has_deferrable() && !p.is_releasing() && !p.calls.has_batch();
         let Some(p) = self.partitions.get_mut(at).filter(ready) else { return };
         let queued = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
         if !queued.is_empty() {

@@ -1,4 +1,4 @@
-//! From sent to settled: outcomes, timeouts, lost sessions; acknowledge, retry, bury, expire.
+//! From sent to settled: outcomes, timeouts, lost sessions; acknowledge, retry, dead-letter, expire.
 
 use mtimer_protocol::{ServerMessage, SettleRefusal, Settlement};
 use mtimer_store::{Answer, Op, Verdict, record::cut_error};
@@ -201,11 +201,11 @@ impl Engine {
         if let Some(dest) = dest.filter(|_| member.is_some()) {
             self.roster.dest_mut(dest).flow.begin_settling();
         }
-        let patient = verdict == Verdict::Ack && self.may_wait(id, member);
+        let deferrable = verdict == Verdict::Ack && self.may_wait(id, member);
         let op = Op::Settle { id, verdict: verdict.clone(), timer };
         let ctx = OpCtx::Settle { id, verdict, report, late: false };
         match self.partition(id.partition()) {
-            Some(p) if patient => p.queue.push_patient(op, ctx),
+            Some(p) if deferrable => p.queue.push_deferrable(op, ctx),
             Some(p) => p.queue.push_own(op, ctx),
             None => {}
         }
@@ -223,7 +223,7 @@ impl Engine {
     }
 
     /// A timer that a late cancel has stopped, found on its way to another attempt.
-    pub(super) fn bury_stopped(&mut self, id: TimerId) {
+    pub(super) fn dead_letter_stopped(&mut self, id: TimerId) {
         let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get(id)) else { return };
         let failed = entry.attempt() - 1;
         let error = entry.record.progress.last_error.clone().unwrap_or_default();

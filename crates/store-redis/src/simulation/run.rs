@@ -172,7 +172,7 @@ impl Run {
         for _ in 0..1 + self.random.below(6) {
             let op = self.op(window);
             // Of those that die at the same time nobody knows which is the oldest.
-            if !(may_bury(&op) && ops.iter().any(may_bury)) {
+            if !(makes_dead_letter(&op) && ops.iter().any(makes_dead_letter)) {
                 ops.push(op);
             }
         }
@@ -522,7 +522,7 @@ fn arbitrary_timer(r: &mut Random, now: Time) -> Timer {
     }
 }
 
-fn may_bury(op: &Op) -> bool {
+fn makes_dead_letter(op: &Op) -> bool {
     match op {
         Op::Settle { verdict, .. } => {
             matches!(verdict, Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed)
