@@ -5,7 +5,8 @@ use std::fmt;
 
 use mtimer_client::{Ended, Mode};
 
-use crate::history::{Event, Final, Handled, History, Left, Said};
+use crate::history::{Event, Handled, History, Said};
+use crate::left::{Final, Left};
 use crate::spread::Spread;
 
 /// Counts of a history.

@@ -24,9 +24,11 @@ pub use proxy::{Proxy, Way, Ways};
 pub use redis::{Redis, RedisKind};
 
 use crate::broker::{Broker, Launch, Sabotage};
-use crate::history::{Excuse, Final, History, Recorder};
+use crate::history::{Excuse, History};
 use crate::journal::Journal;
+use crate::left::Final;
 use crate::party::Parties;
+use crate::recorder::Recorder;
 use crate::wire::Wire;
 use crate::{host_ms, wait_for};
 
