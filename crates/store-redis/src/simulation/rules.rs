@@ -10,7 +10,8 @@ use mtimer_types::{Destination, Epoch, Key, KeyPolicy, Target, Time, Timer, Time
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::run::{Check, PARTITION, Run, START, acquire_next, alive, block_on, run, same};
+use super::arbitrary::PARTITION;
+use super::run::{Check, Run, START, acquire_next, alive, block_on, run, same};
 use super::{Broken, torn, with_broken};
 use crate::keyspace::keys::Keyspace;
 use crate::partition::handed::HandedOver;
