@@ -175,7 +175,7 @@ impl Acquirer {
             None => {
                 let record = self.store.owner(partition).await?;
                 if is_superseded(&record, assignment) {
-                    // Whoever has it has it by right: that is not waited for.
+                    // The owner has a newer assignment: it need not give the partition up.
                     *wait = Wait::begin();
                     return self.superseded(partition, assignment, ours, &record);
                 }
@@ -190,7 +190,7 @@ impl Acquirer {
         match self.store.acquire(request).await {
             Ok(acquired) => Ok(Step::Acquired(Box::new(acquired))),
             Err(AcquireError::Store(error)) => Err(error.into()),
-            // Whoever it was, the record tells.
+            // Somebody else has written the record: read it again.
             Err(AcquireError::Epoch { .. } | AcquireError::Assignment { .. }) => {
                 *attempt = None;
                 Ok(Step::Again)

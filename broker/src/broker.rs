@@ -111,7 +111,7 @@ async fn begin(
     let identity = Arc::new(Identity::random());
     if coordination.is_some() {
         options.check_shared()?;
-        // Before it listens: whoever answers now is not this process.
+        // This process does not listen yet, so an answer comes from another one.
         let (address, cluster) = (options.address(local)?, options.cluster.clone());
         let own = access.peer_credentials();
         if who_answers(&address, &cluster, SOFTWARE, own, &identity).await == Answers::Another {

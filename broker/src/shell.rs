@@ -289,7 +289,7 @@ impl Shell {
         match control {
             Control::Stop => self.begin_stop(),
             Control::Status(to) => self.ask_for_status(to),
-            // Whoever asked may have gone.
+            // The asker may have gone.
             Control::Observe(top, to) => _ = to.send(self.observe(top)),
             Control::Unready(to) => _ = to.send(self.unready()),
         }

@@ -119,8 +119,8 @@ impl Traces {
         Self { sink, sent: HashMap::new(), dests: HashMap::new() }
     }
 
-    /// Looks at something of a session before the engine gets it: notes destinations, and writes
-    /// into traced timers when they came.
+    /// Sees an event of a session before the engine gets it: notes destinations, and writes the
+    /// time of arrival into traced timers.
     pub(crate) fn see(&mut self, session: SessionId, event: &mut SessionEvent, now: Time) {
         match event {
             SessionEvent::Register { registration, dest, .. } => {

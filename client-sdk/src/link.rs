@@ -151,8 +151,8 @@ impl Link {
         self.tries = 0;
     }
 
-    /// The first connection: tries every address once, and then again until `timeout` has passed or a
-    /// retry is pointless.
+    /// The first connection: tries every address once, and then again until `timeout` has passed or
+    /// a retry is pointless.
     pub(crate) async fn first(&mut self, timeout: Duration) -> Result<Connection, ConnectError> {
         let end = Instant::now() + timeout;
         loop {

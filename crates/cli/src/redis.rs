@@ -74,7 +74,8 @@ pub(crate) fn options(config: &RedisConfig, cluster: &str) -> Options {
     }
 }
 
-/// Opens a store on Redis. While it is away it is tried again, for up to `timeout` (`None`: for ever).
+/// Opens a store on Redis. While it is away it is tried again, for up to `timeout` (`None`: for
+/// ever).
 pub(crate) async fn open(options: Options, timeout: Option<Duration>) -> Result<RedisStore, Failure> {
     let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {

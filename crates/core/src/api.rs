@@ -61,7 +61,7 @@ pub enum Input {
     /// The partition is another broker's: give it up in good order. [`Effect::LaneEnded`] says when
     /// that is done.
     Disown(PartitionId),
-    /// Something of a session.
+    /// An event of a session.
     Session(SessionId, SessionEvent),
     /// A time asked for with [`Effect::Alarm`] or [`Engine::next_tick`](crate::Engine::next_tick)
     /// has come.
@@ -85,7 +85,7 @@ pub struct DeniedOp {
     pub why: String,
 }
 
-/// Something of a session.
+/// An event of a session.
 #[derive(Debug)]
 pub enum SessionEvent {
     /// Its handshake is done.

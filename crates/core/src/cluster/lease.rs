@@ -2,8 +2,8 @@
 //!
 //! Purpose: at most one broker acts as leader at any time.
 //! Invariant: the deadline counts from before the request left, by the own monotonic clock
-//! (suspensions included), less a margin for clocks that differ in rate: whoever obeys it has
-//! stopped before the store can have given the lease to another.
+//! (suspensions included), less a margin for clocks that differ in rate: a leader that keeps
+//! to it has stopped before the store can have given the lease to another.
 //! Not in here: what a leader does, who is connected to whom.
 
 use mtimer_store::{Candidate, Lease};

@@ -4,8 +4,8 @@
 //! brings out what follows from a whole turn of them: claims, group commits, deliveries, replies.
 //! One timer's way through the files: `requests` (schedule) → `batches` (to the store) → `answers`,
 //! `replies` (stored) → `loading` (into memory) → `delivery` (due, claimed, ready, sent) → `settle`
-//! (acknowledged, retried, dead-lettered, expired), or → `park` and back. These files are the methods of
-//! [`Engine`], which move timers from one part of it to another.
+//! (acknowledged, retried, dead-lettered, expired), or → `park` and back. These files are the
+//! methods of [`Engine`], which move timers from one part of it to another.
 //!
 //! The parts own their state and decide alone; none of them knows the engine:
 //!

@@ -1,4 +1,5 @@
-//! From sent to settled: outcomes, timeouts, lost sessions; acknowledge, retry, dead-letter, expire.
+//! From sent to settled: outcomes, timeouts, lost sessions; acknowledge, retry, dead-letter,
+//! expire.
 
 use mtimer_protocol::{ServerMessage, SettleRefusal, Settlement};
 use mtimer_store::{Answer, Op, Verdict, record::cut_error};
@@ -59,8 +60,8 @@ impl Engine {
                 && !gone
                 && self.may_be_late(id, epoch, attempt) =>
             {
-                // Of what the predecessor left under way the store has no claim that would tell:
-                // the word of it does.
+                // No claim in the store covers a delivery that the previous owner left under way,
+                // but the list of such deliveries names it.
                 let left = self.was_left(id, attempt, client);
                 let verdict = if left { Verdict::Ack } else { Verdict::LateAck { attempt } };
                 let op = Op::settle(id, verdict.clone());

@@ -116,8 +116,8 @@ impl Confirmations {
     }
 
     /// Waits until so many replicas of the server at an address have everything that it had carried
-    /// out when this was called, or until the time limit has passed. `read` is a command that writes
-    /// nothing.
+    /// out when this was called, or until the time limit has passed. `read` is a command that
+    /// writes nothing.
     ///
     /// # Errors
     ///

@@ -157,8 +157,7 @@ impl Case {
             }
             Kind::Cancel => {
                 let target = target(r, &timer);
-                // Mostly the next attempt; also one that was settled before, or one that is yet to
-                // come.
+                // Mostly the current attempt, sometimes an earlier or a later one.
                 let in_flight = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
                 self.asks(Op::Cancel { target, in_flight, request: RequestId(unique()) })
             }
@@ -279,8 +278,8 @@ impl Case {
             max_bytes: r.pick(&[1, 100, 1 << 20]),
             claim,
         };
-        // More than one operation that may make a dead letter would be ambiguous over batches of one
-        // time, too.
+        // More than one operation that may make a dead letter would be ambiguous over batches of
+        // one time, too.
         let choices: Vec<_> = behind.iter().flatten().copied().collect();
         let ops = self.batch(&choices);
         let behind: Vec<_> = ops.into_iter().map(|op| vec![op]).collect();
