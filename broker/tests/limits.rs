@@ -14,7 +14,9 @@ use mtimer_store::MemoryStore;
 use mtimer_types::{HandlerOutcome, Timer};
 use support::http::{on_loopback, scrape};
 use support::tokens::{entry, guarded, token, with_token, write_tokens};
-use support::{Client, TIMEOUT, broker, broker_on, count, hello, options, schedule, timer, wait_count};
+use support::{
+    Client, TIMEOUT, broker, broker_on, count, hello, options, schedule, timer, until_async, wait_count,
+};
 use tokio::time::timeout;
 
 /// Writes a file of tokens that may do everything within these limits, the first with the number 1.
@@ -66,13 +68,9 @@ async fn what_is_over_a_tokens_rate_is_refused_and_the_rest_is_done() {
     assert_eq!(count(&broker, "access_denied_total").await, 0);
     // Read again, it applies to the session that is open.
     write(&path, &["schedules=100000", ""]);
-    let read_again = async {
-        broker.reload();
-        while scheduled(&mut client, &later("app", 50)).await.0 < 50 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(TIMEOUT, read_again).await.expect("the new limit applies");
+    broker.reload();
+    let all_stored = async || scheduled(&mut client, &later("app", 50)).await.0 == 50;
+    until_async("the new limit applies", all_stored).await;
 }
 
 #[tokio::test]
@@ -145,12 +143,8 @@ async fn a_group_without_tokens_is_bounded_by_what_waits_for_it() {
     for (delivery, _) in client.deliveries(30).await {
         client.settle(&delivery, HandlerOutcome::Ok).await;
     }
-    let room = async {
-        while scheduled(&mut client, &later("app", 1)).await.0 == 0 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    timeout(TIMEOUT, room).await.expect("there is space again");
+    let is_stored = async || scheduled(&mut client, &later("app", 1)).await.0 == 1;
+    until_async("there is space again", is_stored).await;
     let metrics = scrape(&broker).await;
     let line = metrics.lines().find(|line| line.contains("reason=\"group_pending\"")).unwrap();
     assert!(line.starts_with("mtimer_limit_refusals_total{"), "{line}");
@@ -170,12 +164,8 @@ async fn what_is_pending_counts_after_a_restart() {
     first.stop().await.unwrap();
     let second = broker_on(&store, BrokerOptions { group_limits: limits(), ..options() }).await;
     let mut client = Client::welcomed(&second).await;
-    let counted = async {
-        while scheduled(&mut client, &later("app", 1)).await.0 == 1 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(TIMEOUT, counted).await.expect("they are counted");
+    let is_refused = async || scheduled(&mut client, &later("app", 1)).await.0 == 0;
+    until_async("they are counted", is_refused).await;
 }
 
 #[test]

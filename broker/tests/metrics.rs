@@ -7,7 +7,6 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use mtimer_broker::{Broker, BrokerOptions, DEFAULT_HTTP, HttpListen, StartError, start};
 use mtimer_protocol::{OpReply, RequestOp};
@@ -16,7 +15,7 @@ use mtimer_store::{
 };
 use mtimer_types::{Destination, HandlerOutcome, PartitionId, Term, Time, TimerId};
 use support::http::{address, exchange, get, on_loopback, scrape};
-use support::{Client, TIMEOUT, broker_on, options, schedule, timer, wait_count, works};
+use support::{Client, TIMEOUT, broker_on, options, schedule, timer, until_async, wait_count, works};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -33,26 +32,19 @@ fn value(scrape: &str, sample: &str) -> f64 {
 
 /// Waits until a page answers with this status.
 async fn wait_status(broker: &Broker, path: &str, wanted: u16) -> String {
-    let answered = async {
-        loop {
-            let (status, body) = get(address(broker), path).await;
-            if status == wanted {
-                return body;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(TIMEOUT, answered).await.unwrap_or_else(|_| panic!("{path} never answers {wanted}"))
+    let mut answer = (0, String::new());
+    until_async(&format!("{path} answers {wanted}"), async || {
+        answer = get(address(broker), path).await;
+        answer.0 == wanted
+    })
+    .await;
+    answer.1
 }
 
 /// Waits until a sample has reached a value.
 async fn wait_value(broker: &Broker, sample: &str, least: f64) {
-    let reached = async {
-        while value(&scrape(broker).await, sample) < least {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(TIMEOUT, reached).await.unwrap_or_else(|_| panic!("{sample} never reaches {least}"));
+    let is_reached = async || value(&scrape(broker).await, sample) >= least;
+    until_async(&format!("{sample} reaches {least}"), is_reached).await;
 }
 
 /// A documented metric.

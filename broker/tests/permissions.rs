@@ -15,7 +15,7 @@ use mtimer_protocol::{
 use mtimer_types::{Epoch, HandlerOutcome, Key, Target, Time};
 use support::http::{address, get, get_with, on_loopback};
 use support::tokens::{entry, token, tokens_of, with_token, write_tokens};
-use support::{Client, broker, count, dest, hello, options, schedule, timer};
+use support::{Client, broker, count, dest, hello, options, schedule, timer, until_async};
 
 /// The number of the token that has this verb on `*`, and no other.
 fn number(verb: Verb) -> u8 {
@@ -135,12 +135,8 @@ async fn a_file_that_cannot_be_read_again_shows_in_metrics() {
     let wait_stale = async |stale: u8| {
         broker.reload();
         let sample = format!("mtimer_credentials_stale{{what=\"tokens\"}} {stale}\n");
-        let shown = async {
-            while !get_with(address(&broker), "/metrics", &reader).await.2.contains(&sample) {
-                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(support::TIMEOUT, shown).await.unwrap_or_else(|_| panic!("never {sample}"));
+        let is_shown = async || get_with(address(&broker), "/metrics", &reader).await.2.contains(&sample);
+        until_async(&sample, is_shown).await;
     };
     let good = std::fs::read_to_string(&path).unwrap();
     wait_stale(0).await;

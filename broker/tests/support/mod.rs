@@ -69,12 +69,12 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     until_async(what, async || condition()).await;
 }
 
-/// The same with a condition that has to be asked for. Nobody tells when it changes: it is looked
-/// at again and again.
-async fn until_async(what: &str, condition: impl AsyncFn() -> bool) {
+/// Waits until a condition that has to be asked for holds. Nothing notifies of its changes, so it
+/// is polled.
+pub(crate) async fn until_async(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let so = async {
         while !condition().await {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     timeout(TIMEOUT, so).await.unwrap_or_else(|_| panic!("never happened: {what}"));
