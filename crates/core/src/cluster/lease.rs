@@ -9,7 +9,7 @@
 use mtimer_store::{Candidate, Lease};
 use mtimer_types::Term;
 
-use super::rng::Rng;
+use crate::rng::Rng;
 
 /// Least time between two campaigns, ms, except for the one when a lease has run out.
 pub(super) const CAMPAIGN_EVERY_MS: u64 = 250;

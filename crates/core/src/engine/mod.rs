@@ -86,7 +86,7 @@ use mtimer_types::PartitionId;
 use self::attended::AttendedTime;
 use self::counting::Counting;
 use self::deferral::Deferral;
-use self::hash::{Rng, Seeded};
+use self::hash::Seeded;
 use self::open_requests::OpenRequests;
 use self::partition::Partition;
 use self::partitions::Partitions;
@@ -98,6 +98,7 @@ use self::sweep::Sweeps;
 use self::timeouts::Timeouts;
 use crate::api::{Counter, Effect, EngineOptions, Input, Now, SessionEvent, SessionId};
 use crate::figures::Tallies;
+use crate::rng::Rng;
 
 /// How often destinations and memory are looked over while there is something to look for, ms.
 const HOUSEKEEPING_MS: u64 = 50;
@@ -148,7 +149,7 @@ impl Engine {
         let seed = Seeded(options.seed);
         Self {
             seed,
-            rng: Rng(options.seed),
+            rng: Rng::new(options.seed),
             partitions: Partitions::new(options.partitions),
             roster: Roster::new(seed),
             requests: OpenRequests::default(),

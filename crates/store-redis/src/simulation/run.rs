@@ -99,7 +99,7 @@ pub(super) async fn acquire_next(
 
 impl Run {
     pub(super) async fn new(seed: u64, one_in: u64) -> Check<Self> {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         // The owner goes by another clock than its server's.
         let server = Simulated::new(random.next(), random.pick(&[START, START + AHEAD, START - AHEAD]));
         let shared = Shared {
