@@ -41,7 +41,7 @@ const MAX_TOKEN_FILE: u64 = 4 * 1024;
 /// What is asked of those who connect.
 #[derive(Clone, Debug, Default)]
 pub struct AccessOptions {
-    /// The file with the tokens; without it whoever is let in may do everything.
+    /// The file with the tokens. Without it every client that is let in may do everything.
     pub tokens: Option<PathBuf>,
     /// This broker's own token, for the other brokers of its cluster.
     pub peer_token: PeerToken,

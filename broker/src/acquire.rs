@@ -6,7 +6,7 @@
 //! succeeded counts.
 //! Invariant: an assignment that the store knows a newer one than is void. Who has a partition is
 //! told by the upper half of the owner record's nonce, a hash of the owner's address; two addresses
-//! with one hash would only cost patience.
+//! with one hash would only cost time.
 //! Not in here: who assigns ([`crate::cluster`]), what is done with the lane.
 
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(crate) enum Superseded {
 /// How a broker acquires.
 pub(crate) struct Policy {
     /// How long a live owner has to give a partition up.
-    pub(crate) patience: Duration,
+    pub(crate) handover_timeout: Duration,
     /// Acquisitions that are carried out at once.
     pub(crate) at_once: usize,
     pub(crate) superseded: Superseded,
@@ -55,7 +55,7 @@ pub(crate) struct Acquirer {
     /// The upper half of every nonce of this broker.
     own: u32,
     topology: watch::Receiver<Option<Arc<Topology>>>,
-    patience: Duration,
+    handover_timeout: Duration,
     turns: Semaphore,
     superseded: Superseded,
     outage: Arc<Outage>,
@@ -100,9 +100,9 @@ impl Acquirer {
         outage: Arc<Outage>,
         counters: Arc<Counters>,
     ) -> Self {
-        let Policy { patience, at_once, superseded } = policy;
+        let Policy { handover_timeout, at_once, superseded } = policy;
         let (own, turns) = (name_hash(address), Semaphore::new(at_once));
-        Self { store, own, topology, patience, turns, superseded, outage, counters }
+        Self { store, own, topology, handover_timeout, turns, superseded, outage, counters }
     }
 
     /// Acquires a partition under the assignment, which may change meanwhile, waiting for its owner
@@ -175,7 +175,7 @@ impl Acquirer {
             None => {
                 let record = self.store.owner(partition).await?;
                 if is_superseded(&record, assignment) {
-                    // Whoever has it has it by right: that is not waited for.
+                    // The owner has a newer assignment: it need not give the partition up.
                     *wait = Wait::begin();
                     return self.superseded(partition, assignment, ours, &record);
                 }
@@ -190,7 +190,7 @@ impl Acquirer {
         match self.store.acquire(request).await {
             Ok(acquired) => Ok(Step::Acquired(Box::new(acquired))),
             Err(AcquireError::Store(error)) => Err(error.into()),
-            // Whoever it was, the record tells.
+            // Somebody else has written the record: read it again.
             Err(AcquireError::Epoch { .. } | AcquireError::Assignment { .. }) => {
                 *attempt = None;
                 Ok(Step::Again)
@@ -226,7 +226,7 @@ impl Acquirer {
         record: &OwnerRecord,
         wait: &mut Wait,
     ) -> Option<Acquire> {
-        let waited = wait.on(record.epoch) >= self.patience;
+        let waited = wait.on(record.epoch) >= self.handover_timeout;
         let Verdict::Go(version) = self.judge(record, assignment, waited) else { return None };
         let forced = waited && !record.released && record.epoch > Epoch(0);
         if forced && self.is_alive(record) {
@@ -297,7 +297,8 @@ mod tests {
         let topology = Topology { brokers: brokers.iter().map(entry).collect(), ..Topology::default() };
         let (_, seen) = watch::channel(Some(Arc::new(topology)));
         let store = Arc::new(MemoryStore::new(1));
-        let policy = Policy { patience: Duration::from_secs(1), at_once: 8, superseded: Superseded::Wait };
+        let policy =
+            Policy { handover_timeout: Duration::from_secs(1), at_once: 8, superseded: Superseded::Wait };
         Acquirer::new(store, "a:1", seen, policy, Arc::default(), Arc::default())
     }
 
@@ -317,7 +318,7 @@ mod tests {
         let under = (Term(3), 2);
         let go = Verdict::Go(2 << REPEATS);
         assert_eq!(a.judge(&record("b:1", 0), under, false), Verdict::Wait);
-        assert_eq!(a.judge(&record("b:1", 0), under, true), go, "patience is over");
+        assert_eq!(a.judge(&record("b:1", 0), under, true), go, "its time is over");
         assert_eq!(a.judge(&OwnerRecord { released: true, ..record("b:1", 0) }, under, false), go);
         assert_eq!(a.judge(&record("a:1", 0), under, false), go, "an earlier life of its own");
         assert_eq!(a.judge(&record("gone:1", 0), under, false), go);
@@ -354,7 +355,7 @@ mod tests {
         let began = Instant::now();
         leader.send(Some((Term(3), 3))).unwrap();
         assert!(ours.await.unwrap().is_some());
-        assert!(began.elapsed() >= a.patience, "taken after {:?}", began.elapsed());
+        assert!(began.elapsed() >= a.handover_timeout, "taken after {:?}", began.elapsed());
     }
 
     #[test]
@@ -374,7 +375,7 @@ mod tests {
         let store = Arc::new(MemoryStore::new(1));
         let alone = |store: &Arc<MemoryStore>| {
             let (_, nobody) = watch::channel(None);
-            let policy = Policy { patience: Duration::ZERO, at_once: 8, superseded: Superseded::End };
+            let policy = Policy { handover_timeout: Duration::ZERO, at_once: 8, superseded: Superseded::End };
             Acquirer::new(store.clone(), "a:1", nobody, policy, Arc::default(), Arc::default())
         };
         let partition = PartitionId(0);

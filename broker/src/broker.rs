@@ -52,6 +52,11 @@ const BACKLOG: u32 = 1_024;
 /// is to own. While the store is away it waits, up to [`BrokerOptions::startup_timeout`]. Must be
 /// called within a tokio runtime.
 ///
+/// # Errors
+///
+/// [`StartError`] if an option is out of range, the address is taken, the store refuses this
+/// broker, or `startup_timeout` has passed.
+///
 /// # Cancel safety
 ///
 /// Dropping the future stops the broker at once; partitions that were acquired by then stay with it
@@ -64,6 +69,10 @@ pub async fn start(options: BrokerOptions, store: Arc<dyn Store>) -> Result<Brok
 
 /// Starts a broker as [`start`] does, unless `stop` completes before it is ready: then the result
 /// is `None`. What a broker of a cluster owns by then is handed over as by [`Broker::stop`].
+///
+/// # Errors
+///
+/// As those of [`start`].
 ///
 /// # Cancel safety
 ///
@@ -102,7 +111,7 @@ async fn begin(
     let identity = Arc::new(Identity::random());
     if coordination.is_some() {
         options.check_shared()?;
-        // Before it listens: whoever answers now is not this process.
+        // This process does not listen yet, so an answer comes from another one.
         let (address, cluster) = (options.address(local)?, options.cluster.clone());
         let own = access.peer_credentials();
         if who_answers(&address, &cluster, SOFTWARE, own, &identity).await == Answers::Another {
@@ -121,13 +130,13 @@ async fn begin(
         Some(coordination) => set_up_member(&options, coordination, &resources).await?,
         None => set_up_alone(&options, &resources).await?,
     };
-    let (joining, patience) = (setup.joining.clone(), options.startup_timeout);
+    let (joining, startup_timeout) = (setup.joining.clone(), options.startup_timeout);
     let opened = web.opened();
     let (broker, running) = assemble(options, resources, setup, listener, web)?;
     tokio::spawn(running);
     let end = broker.end.clone();
     let joining = async move {
-        joining.wait(end, patience).await?;
+        joining.wait(end, startup_timeout).await?;
         opened.await;
         tracing::info!(%local, "ready");
         Ok(())
@@ -290,7 +299,11 @@ impl Broker {
     /// Stops gracefully: in a cluster hands its partitions over first and serves each until then,
     /// for 10 s at most. Then it accepts nobody, delivers nothing more, waits for settlements up to
     /// the drain timeout, gives up what it still has (5 s at most), and closes the sessions (4 s at
-    /// most). Returns when it has ended; why, if not because of this.
+    /// most). Returns when it has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`BrokerError`] if it ended for another reason than this call.
     ///
     /// # Cancel safety
     ///
@@ -314,7 +327,11 @@ impl Broker {
         self.abort.cancel();
     }
 
-    /// Waits until it has ended: `Ok` if it was told to, otherwise why.
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`BrokerError`] if it ended without having been told to.
     ///
     /// # Cancel safety
     ///

@@ -8,9 +8,9 @@
 //! costs its own reading only.
 //!
 //! Monotonic time is the runtime's, plus suspensions of this host, which the runtime's instants
-//! leave out. Whoever asks for the present looks for them, so that no decision after a suspension
-//! is made by the time before it. What waits for an instant wakes up late by the suspension, until
-//! [`Clock::moved`] has it derive the instant anew.
+//! leave out. [`Clock::now`] looks for suspensions each time, so that no decision after one uses
+//! the time before it. A task that waits for an instant would wake up late by the suspension:
+//! [`Clock::moved`] makes it compute the instant again.
 //!
 //! All is read and carried on in microseconds, and rounded down to a millisecond where it is handed
 //! out.
@@ -48,8 +48,8 @@ const MOST_AHEAD_US: u64 = mtimer_types::limits::MAX_AHEAD_MS * 1_000;
 pub(crate) struct Clock {
     uptime: Uptime,
     cluster: Mutex<Estimate>,
-    /// Cluster time has moved against the runtime's; whoever waits for a time derives its instant
-    /// anew.
+    /// Notified when cluster time has moved against the runtime's clock: pending deadlines are then
+    /// converted to instants again.
     moved: Notify,
 }
 

@@ -25,7 +25,7 @@ pub(crate) const INBOX: usize = 1_024;
 /// and each may walk through a partition.
 const QUERY_OPS: usize = MAX_SESSION_INFLIGHT / 50;
 
-/// Something of a session, on its way to the engine.
+/// An event of a session, on its way to the engine.
 #[derive(Debug)]
 pub(crate) struct FromSession {
     pub(crate) session: SessionId,

@@ -191,7 +191,7 @@ impl Lanes {
         self.owned.contains_key(&partition)
     }
 
-    /// Ends an ownership. Whoever assigns partitions decides what follows.
+    /// Ends an ownership. The leader decides who owns the partition next.
     pub(crate) fn end(&mut self, partition: PartitionId, error: &LaneError, stopping: bool) {
         let Some(ownership) = self.owned.remove(&partition) else {
             return;

@@ -10,6 +10,8 @@
 //! Not in here: any decision about timers (the engine's), how timers are stored (the store's), the
 //! command line.
 
+#![warn(missing_docs, clippy::missing_errors_doc)]
+
 mod access;
 mod acquire;
 mod broker;

@@ -172,6 +172,10 @@ const MAX_PARK_AFTER_MS: u64 = 60_000;
 
 impl BrokerOptions {
     /// Checks every option that can be checked without the store.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOptions`] with the option's name, its value and what is allowed.
     pub fn validate(&self) -> Result<(), InvalidOptions> {
         check_cluster(&self.cluster)?;
         self.check_exposure()?;

@@ -41,7 +41,7 @@ pub(crate) fn screen_message(who: &Principal, message: ClientMessage) -> Screene
         ClientMessage::Register { registration, .. } => {
             Screened::Answered(Some(ServerMessage::RegisterRefused { registration, code, message: text }))
         }
-        // Whoever may take no callbacks has none to settle.
+        // A client that may not register has no deliveries to settle.
         ClientMessage::Settle(settlements) => {
             let refused = settlements.into_iter().map(|s| (s.id, SettleRefusal::NotYours)).collect();
             Screened::Answered(Some(ServerMessage::Settled { accepted: 0, refused }))

@@ -62,7 +62,7 @@ pub(crate) enum Control {
 
 /// What can happen.
 enum Event {
-    /// Time has come: an alarm, a timeout of the engine, or the end of a stop's patience.
+    /// Time has come: an alarm, a timeout of the engine, or the deadline of a phase of the stop.
     Time,
     Lane(LaneEvent),
     Control(Control),
@@ -191,8 +191,8 @@ impl Shell {
         let now = self.clock.now().mono_ms;
         let tick = self.engine.next_tick().map(|ms| self.clock.instant_of_mono(ms.max(now + 1)));
         let count = self.limiter.next_count().map(|ms| self.clock.instant_of_mono(ms.max(now + 1)));
-        let patience = self.phase.until();
-        let first = [tick, count, patience].into_iter().flatten().min();
+        let phase_end = self.phase.until();
+        let first = [tick, count, phase_end].into_iter().flatten().min();
         tokio::select! {
             // What is rare comes first; of the others, more is taken after every event anyway.
             biased;
@@ -289,7 +289,7 @@ impl Shell {
         match control {
             Control::Stop => self.begin_stop(),
             Control::Status(to) => self.ask_for_status(to),
-            // Whoever asked may have gone.
+            // The asker may have gone.
             Control::Observe(top, to) => _ = to.send(self.observe(top)),
             Control::Unready(to) => _ = to.send(self.unready()),
         }

@@ -44,7 +44,7 @@ pub(crate) enum Step {
 }
 
 impl Phase {
-    /// When patience ends.
+    /// Deadline of this phase.
     pub(crate) const fn until(self) -> Option<Instant> {
         match self {
             Self::Leaving { until } | Self::Draining { until } | Self::Releasing { until } => Some(until),

@@ -119,8 +119,8 @@ impl Traces {
         Self { sink, sent: HashMap::new(), dests: HashMap::new() }
     }
 
-    /// Looks at something of a session before the engine gets it: notes destinations, and writes
-    /// into traced timers when they came.
+    /// Sees an event of a session before the engine gets it: notes destinations, and writes the
+    /// time of arrival into traced timers.
     pub(crate) fn see(&mut self, session: SessionId, event: &mut SessionEvent, now: Time) {
         match event {
             SessionEvent::Register { registration, dest, .. } => {
@@ -280,16 +280,8 @@ mod tests {
     /// What a schedule with these headers has when the engine gets it.
     fn seen(pairs: &[(&str, &str)]) -> Headers {
         let timer = Timer {
-            id: TimerId::from_u128(1),
-            dest: Destination::new("g", "a").unwrap(),
-            key: None,
-            due: at(500),
-            mode: Mode::AtLeastOnce,
-            deadline: None,
-            callback_timeout_ms: None,
-            retry: None,
-            payload: Bytes::new(),
             headers: headers(pairs),
+            ..Timer::new(TimerId::from_u128(1), Destination::new("g", "a").unwrap(), at(500))
         };
         let ops = vec![RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }];
         let mut event = SessionEvent::Request(Request { corr: 1, first_sent: at(0), ops });

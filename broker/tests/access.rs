@@ -6,46 +6,24 @@ mod support;
 
 use std::path::Path;
 
-use mtimer_access::{Entry, Token, Tokens};
+use mtimer_access::{Entry, Token};
 use mtimer_broker::{AccessOptions, Broker, BrokerOptions, TlsOptions, start};
 use mtimer_protocol::{
     ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role, ServerMessage,
 };
 use mtimer_store::MemoryStore;
 use mtimer_types::{HandlerOutcome, Key, Target};
-use support::{Client, PATIENCE, broker, count, dest, hello, options, schedule, timer};
+use support::tokens::{entry, guarded, token, with_token, write_tokens};
+use support::{Client, TIMEOUT, count, dest, hello, options, schedule, timer};
 use tokio::time::timeout;
-
-fn token(n: u8) -> Token {
-    Token::from_random([n; 8], [n; 32])
-}
 
 /// Writes a file of tokens, the first with the number 1.
 fn write(path: &Path, grants: &[&str]) {
-    let entry = |(n, grant): (u8, &&str)| Entry {
-        id: token(n).id().to_owned(),
-        name: "test".to_owned(),
-        sha256: token(n).hash(),
-        expires_ms: if *grant == "expired" { Some(1) } else { None },
-        grants: if *grant == "expired" { Vec::new() } else { vec![grant.parse().unwrap()] },
-        limits: Default::default(),
+    let entry = |(n, grant): (u8, &&str)| match *grant {
+        "expired" => Entry { expires_ms: Some(1), grants: Vec::new(), ..entry(n, "read:*") },
+        grant => entry(n, grant),
     };
-    let tokens = Tokens::new((1..).zip(grants).map(entry).collect()).unwrap();
-    let new = path.with_extension("new");
-    std::fs::write(&new, tokens.to_toml()).unwrap();
-    std::fs::set_permissions(&new, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    std::fs::rename(new, path).unwrap();
-}
-
-async fn guarded(path: &Path) -> Broker {
-    let access = AccessOptions { tokens: Some(path.to_owned()), ..AccessOptions::default() };
-    broker(BrokerOptions { access, ..options() }).await
-}
-
-async fn with_token(broker: &Broker, n: u8) -> Client {
-    let mut client = Client::connect(broker).await;
-    client.shake_hands(Hello { token: token(n).reveal(), ..hello() }).await;
-    client
+    write_tokens(path, (1..).zip(grants).map(entry));
 }
 
 async fn refused(broker: &Broker, hello: Hello) -> String {
@@ -186,7 +164,7 @@ async fn verbs_that_are_taken_away_are_gone_at_once() {
             "group/a",
         ) {}
     };
-    timeout(PATIENCE, denied).await.expect("the verb is gone");
+    timeout(TIMEOUT, denied).await.expect("the verb is gone");
     assert_eq!(count(&broker, "sessions_revoked_total").await, 0, "nothing else has ended");
     write(&path, &["register:group/b"]);
     broker.reload();

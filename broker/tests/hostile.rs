@@ -177,20 +177,20 @@ async fn drip(broker: &Broker, bytes: usize) -> (ErrorCode, String) {
             sent = write.write_all(&[0]).await;
         }
     });
-    let refused = tokio::time::timeout(support::PATIENCE, refused(&mut read)).await.expect("closed in time");
+    let refused = tokio::time::timeout(support::TIMEOUT, refused(&mut read)).await.expect("closed in time");
     sender.abort();
     refused
 }
 
 /// Heartbeats short enough for a test to see what follows from silence.
-fn impatient() -> BrokerOptions {
+fn short_heartbeats() -> BrokerOptions {
     let (heartbeat, heartbeat_timeout) = (Duration::from_millis(100), Duration::from_millis(1_000));
     BrokerOptions { heartbeat, heartbeat_timeout, ..options() }
 }
 
 #[tokio::test]
 async fn a_frame_that_makes_no_progress() {
-    let broker = broker(impatient()).await;
+    let broker = broker(short_heartbeats()).await;
     let (code, said) = drip(&broker, 100).await;
     assert_eq!(code, ErrorCode::Protocol, "{said}");
     assert!(said.contains(&format!("of a frame of {MAX_FRAME} came within 1000 ms")), "{said}");
@@ -201,7 +201,7 @@ async fn a_frame_that_makes_no_progress() {
 #[tokio::test]
 async fn partial_frames_of_many_connections() {
     const CONNECTIONS: usize = 200;
-    let broker = Arc::new(broker(impatient()).await);
+    let broker = Arc::new(broker(short_heartbeats()).await);
     let before = peak_kib();
     let mut hostile = JoinSet::new();
     for _ in 0..CONNECTIONS {
@@ -214,7 +214,7 @@ async fn partial_frames_of_many_connections() {
     let replies = client.request(timers.iter().map(schedule).collect()).await;
     assert!(replies.iter().all(|r| matches!(r, OpReply::Scheduled { new: true, .. })), "{replies:?}");
     works(&broker, "others").await;
-    let ended = tokio::time::timeout(support::PATIENCE, hostile.join_all()).await;
+    let ended = tokio::time::timeout(support::TIMEOUT, hostile.join_all()).await;
     let held = (peak_kib() - before) * 1024;
     // What the store and the engine have of the good client's timers comes on top.
     assert!(held < MAX_RECEIVING as u64 + (48 << 20), "{held} bytes");
@@ -284,7 +284,7 @@ async fn many_that_never_read() {
     for _ in 0..20 {
         works(&broker, "others").await;
     }
-    tokio::time::timeout(support::PATIENCE, hostile.join_all()).await.expect("all are closed");
+    tokio::time::timeout(support::TIMEOUT, hostile.join_all()).await.expect("all are closed");
     let held = (peak_kib() - before) * 1024;
     assert!(held < outboxes_bytes as u64 + (48 << 20), "{held} bytes");
     // Each was far below its own limit. On a slow machine some may have taken too little for too

@@ -7,46 +7,25 @@ mod support;
 use std::path::Path;
 use std::time::Duration;
 
-use mtimer_access::{Entry, Token, Tokens};
-use mtimer_broker::{AccessOptions, Broker, BrokerOptions, HttpListen};
+use mtimer_access::Entry;
+use mtimer_broker::BrokerOptions;
 use mtimer_protocol::{ClientMessage, ErrorCode, Hello, OpReply, Role, ServerMessage};
 use mtimer_store::MemoryStore;
 use mtimer_types::{HandlerOutcome, Timer};
-use support::{Client, PATIENCE, broker, broker_on, count, hello, options, schedule, timer, wait_count};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use support::http::{on_loopback, scrape};
+use support::tokens::{entry, guarded, token, with_token, write_tokens};
+use support::{
+    Client, TIMEOUT, broker, broker_on, count, hello, options, schedule, timer, until_async, wait_count,
+};
 use tokio::time::timeout;
-
-fn token(n: u8) -> Token {
-    Token::from_random([n; 8], [n; 32])
-}
 
 /// Writes a file of tokens that may do everything within these limits, the first with the number 1.
 fn write(path: &Path, limits: &[&str]) {
-    let entry = |(n, limits): (u8, &&str)| Entry {
-        id: token(n).id().to_owned(),
-        name: "test".to_owned(),
-        sha256: token(n).hash(),
-        expires_ms: None,
-        grants: vec!["schedule,cancel,register,read,broker:*".parse().unwrap()],
-        limits: limits.parse().unwrap_or_default(),
+    let entry = |(n, limits): (u8, &&str)| {
+        let limits = limits.parse().unwrap_or_default();
+        Entry { limits, ..entry(n, "schedule,cancel,register,read,broker:*") }
     };
-    let tokens = Tokens::new((1..).zip(limits).map(entry).collect()).unwrap();
-    let new = path.with_extension("new");
-    std::fs::write(&new, tokens.to_toml()).unwrap();
-    std::fs::set_permissions(&new, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    std::fs::rename(new, path).unwrap();
-}
-
-async fn limited(path: &Path) -> Broker {
-    let access = AccessOptions { tokens: Some(path.to_owned()), ..AccessOptions::default() };
-    broker(BrokerOptions { access, ..options() }).await
-}
-
-async fn with_token(broker: &Broker, n: u8) -> Client {
-    let mut client = Client::connect(broker).await;
-    client.shake_hands(Hello { token: token(n).reveal(), ..hello() }).await;
-    client
+    write_tokens(path, (1..).zip(limits).map(entry));
 }
 
 fn later(app: &str, n: usize) -> Vec<Timer> {
@@ -70,7 +49,7 @@ async fn what_is_over_a_tokens_rate_is_refused_and_the_rest_is_done() {
     let path = dir.path().join("tokens.toml");
     // One a second: none is added while the test runs, or it does no harm.
     write(&path, &["schedules=1,burst=5", ""]);
-    let broker = limited(&path).await;
+    let broker = guarded(&path).await;
     let mut client = with_token(&broker, 1).await;
     let (stored, refusals) = scheduled(&mut client, &later("app", 20)).await;
     assert!((5..10).contains(&stored), "{stored}");
@@ -89,13 +68,9 @@ async fn what_is_over_a_tokens_rate_is_refused_and_the_rest_is_done() {
     assert_eq!(count(&broker, "access_denied_total").await, 0);
     // Read again, it applies to the session that is open.
     write(&path, &["schedules=100000", ""]);
-    let read_again = async {
-        broker.reload();
-        while scheduled(&mut client, &later("app", 50)).await.0 < 50 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(PATIENCE, read_again).await.expect("the new limit applies");
+    broker.reload();
+    let all_stored = async || scheduled(&mut client, &later("app", 50)).await.0 == 50;
+    until_async("the new limit applies", all_stored).await;
 }
 
 #[tokio::test]
@@ -103,7 +78,7 @@ async fn a_payload_over_the_limit_is_refused_for_good() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokens.toml");
     write(&path, &["payload=4"]);
-    let broker = limited(&path).await;
+    let broker = guarded(&path).await;
     let mut client = with_token(&broker, 1).await;
     let timers = [timer("app", 60_000, b"1234"), timer("app", 60_000, b"12345")];
     let (stored, refusals) = scheduled(&mut client, &timers).await;
@@ -118,7 +93,7 @@ async fn connections_over_the_limit_are_refused_until_one_is_closed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokens.toml");
     write(&path, &["connections=2"]);
-    let broker = limited(&path).await;
+    let broker = guarded(&path).await;
     let first = with_token(&broker, 1).await;
     let _second = with_token(&broker, 1).await;
     let say = |role| ClientMessage::Hello(Hello { role, token: token(1).reveal(), ..hello() });
@@ -145,14 +120,14 @@ async fn connections_over_the_limit_are_refused_until_one_is_closed() {
             }
         }
     };
-    timeout(PATIENCE, free).await.expect("the places are free again");
+    timeout(TIMEOUT, free).await.expect("the places are free again");
 }
 
 #[tokio::test]
 async fn a_group_without_tokens_is_bounded_by_what_waits_for_it() {
     let limits = "pending=30".parse().unwrap();
     let group_limits = [("group".to_owned(), limits)].into_iter().collect();
-    let broker = broker(BrokerOptions { group_limits, http: loopback(), ..options() }).await;
+    let broker = broker(BrokerOptions { group_limits, http: on_loopback(), ..options() }).await;
     let mut client = Client::welcomed(&broker).await;
     // Nobody takes them: they are parked, or soon will be.
     let due: Vec<Timer> = (0..50).map(|_| timer("app", 1, b"")).collect();
@@ -168,12 +143,8 @@ async fn a_group_without_tokens_is_bounded_by_what_waits_for_it() {
     for (delivery, _) in client.deliveries(30).await {
         client.settle(&delivery, HandlerOutcome::Ok).await;
     }
-    let room = async {
-        while scheduled(&mut client, &later("app", 1)).await.0 == 0 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    timeout(PATIENCE, room).await.expect("there is space again");
+    let is_stored = async || scheduled(&mut client, &later("app", 1)).await.0 == 1;
+    until_async("there is space again", is_stored).await;
     let metrics = scrape(&broker).await;
     let line = metrics.lines().find(|line| line.contains("reason=\"group_pending\"")).unwrap();
     assert!(line.starts_with("mtimer_limit_refusals_total{"), "{line}");
@@ -193,12 +164,8 @@ async fn what_is_pending_counts_after_a_restart() {
     first.stop().await.unwrap();
     let second = broker_on(&store, BrokerOptions { group_limits: limits(), ..options() }).await;
     let mut client = Client::welcomed(&second).await;
-    let counted = async {
-        while scheduled(&mut client, &later("app", 1)).await.0 == 1 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(PATIENCE, counted).await.expect("they are counted");
+    let is_refused = async || scheduled(&mut client, &later("app", 1)).await.0 == 0;
+    until_async("they are counted", is_refused).await;
 }
 
 #[test]
@@ -213,18 +180,6 @@ fn limits_of_groups_are_checked() {
          connections of a token: a connection belongs to no group"
     );
     assert!(error("*", "schedules=0").contains("the limit schedules is 0, allowed is 1 to 1000000"));
-}
-
-fn loopback() -> HttpListen {
-    HttpListen::At(std::net::SocketAddr::from(([127, 0, 0, 1], 0)))
-}
-
-async fn scrape(broker: &Broker) -> String {
-    let mut socket = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
-    socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).await.unwrap();
-    answer
 }
 
 #[tokio::test]
@@ -244,8 +199,8 @@ async fn a_client_sees_a_retryable_error_that_names_the_limit() {
         let named = "the limit schedules of group shop is reached, 1 a second and 1 at once";
         assert!(error.to_string().contains(named), "{error}");
     }
-    // With more patience the client tries until it is let through.
-    let to = mtimer_types::Destination::new("patient", "orders").unwrap();
+    // With a longer timeout the client tries until it is let through.
+    let to = mtimer_types::Destination::new("waiting", "orders").unwrap();
     let builder = mtimer_client::Client::builder().brokers([broker.local_addr().to_string()]);
     let client = builder.request_timeout(Duration::from_secs(15)).connect().await.unwrap();
     for _ in 0..3 {

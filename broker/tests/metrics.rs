@@ -5,10 +5,8 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use mtimer_broker::{Broker, BrokerOptions, DEFAULT_HTTP, HttpListen, StartError, start};
 use mtimer_protocol::{OpReply, RequestOp};
@@ -16,41 +14,14 @@ use mtimer_store::{
     Acquire, AcquireError, Acquired, MemoryStore, OwnerRecord, Store, StoreClock, StoreFuture, StoreInfo,
 };
 use mtimer_types::{Destination, HandlerOutcome, PartitionId, Term, Time, TimerId};
-use support::{Client, PATIENCE, broker_on, options, schedule, timer, wait_count, works};
+use support::http::{address, exchange, get, on_loopback, scrape};
+use support::{Client, TIMEOUT, broker_on, options, schedule, timer, until_async, wait_count, works};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 fn with_http() -> BrokerOptions {
-    BrokerOptions { http: HttpListen::At(SocketAddr::from(([127, 0, 0, 1], 0))), ..options() }
-}
-
-fn http(broker: &Broker) -> SocketAddr {
-    broker.http_addr().expect("it serves HTTP")
-}
-
-/// Sends this, and reads what comes until the end of the connection.
-async fn exchange(to: SocketAddr, request: &[u8]) -> String {
-    let mut socket = TcpStream::connect(to).await.unwrap();
-    // It may be closed before all of it is written.
-    let _ = socket.write_all(request).await;
-    let mut answer = Vec::new();
-    let _ = timeout(PATIENCE, socket.read_to_end(&mut answer)).await.expect("the connection ends");
-    String::from_utf8(answer).unwrap()
-}
-
-/// Status and body of a page.
-async fn get(to: SocketAddr, path: &str) -> (u16, String) {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
-    let answer = exchange(to, request.as_bytes()).await;
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
-}
-
-async fn scrape(broker: &Broker) -> String {
-    let (status, body) = get(http(broker), "/metrics").await;
-    assert_eq!(status, 200, "{body}");
-    body
+    BrokerOptions { http: on_loopback(), ..options() }
 }
 
 /// The value of one sample, written as it is in a scrape.
@@ -61,26 +32,19 @@ fn value(scrape: &str, sample: &str) -> f64 {
 
 /// Waits until a page answers with this status.
 async fn wait_status(broker: &Broker, path: &str, wanted: u16) -> String {
-    let answered = async {
-        loop {
-            let (status, body) = get(http(broker), path).await;
-            if status == wanted {
-                return body;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(PATIENCE, answered).await.unwrap_or_else(|_| panic!("{path} never answers {wanted}"))
+    let mut answer = (0, String::new());
+    until_async(&format!("{path} answers {wanted}"), async || {
+        answer = get(address(broker), path).await;
+        answer.0 == wanted
+    })
+    .await;
+    answer.1
 }
 
 /// Waits until a sample has reached a value.
 async fn wait_value(broker: &Broker, sample: &str, least: f64) {
-    let reached = async {
-        while value(&scrape(broker).await, sample) < least {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{sample} never reaches {least}"));
+    let is_reached = async || value(&scrape(broker).await, sample) >= least;
+    until_async(&format!("{sample} reaches {least}"), is_reached).await;
 }
 
 /// A documented metric.
@@ -295,11 +259,11 @@ async fn ten_thousand_groups_are_no_more_series_than_the_setting_allows() {
 async fn a_broker_whose_store_goes_away_is_alive_and_not_ready_until_it_is_back() {
     let store = MemoryStore::new(2);
     let broker = broker_on(&store, with_http()).await;
-    assert_eq!(get(http(&broker), "/readyz").await, (200, "ready\n".to_owned()));
+    assert_eq!(get(address(&broker), "/readyz").await, (200, "ready\n".to_owned()));
     store.faults().down(PartitionId(1), "gone");
     let why = wait_status(&broker, "/readyz", 503).await;
     assert_eq!(why, "the store of 1 of 2 partitions cannot be reached\n");
-    assert_eq!(get(http(&broker), "/healthz").await, (200, "ok\n".to_owned()));
+    assert_eq!(get(address(&broker), "/healthz").await, (200, "ok\n".to_owned()));
     let text = scrape(&broker).await;
     assert_eq!(
         (value(&text, "mtimer_ready"), value(&text, "mtimer_store_unreachable_partitions")),
@@ -312,7 +276,7 @@ async fn a_broker_whose_store_goes_away_is_alive_and_not_ready_until_it_is_back(
 #[tokio::test]
 async fn a_broker_that_stops_says_so_and_then_listens_no_more() {
     let broker = broker_on(&MemoryStore::new(2), with_http()).await;
-    let at = http(&broker);
+    let at = address(&broker);
     let mut client = Client::welcomed(&broker).await;
     client.register(1, "a", 10).await;
     client.schedule(&timer("a", 1, b"")).await;
@@ -332,7 +296,7 @@ async fn a_broker_that_stops_says_so_and_then_listens_no_more() {
 #[tokio::test]
 async fn what_is_no_request_for_a_page_is_refused_and_does_no_harm() {
     let broker = broker_on(&MemoryStore::new(2), with_http()).await;
-    let at = http(&broker);
+    let at = address(&broker);
     assert_eq!(get(at, "/").await.0, 404);
     assert_eq!(get(at, "/metrics/../etc").await.0, 404);
     let posted = exchange(at, b"POST /metrics HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc").await;
@@ -349,7 +313,7 @@ async fn what_is_no_request_for_a_page_is_refused_and_does_no_harm() {
         // Half a request is given up when no more comes.
         drop(write);
         let mut answer = Vec::new();
-        let _ = timeout(PATIENCE, read.read_to_end(&mut answer)).await.expect("the connection ends");
+        let _ = timeout(TIMEOUT, read.read_to_end(&mut answer)).await.expect("the connection ends");
         assert!(!answer.starts_with(b"HTTP/1.1 2"), "{}", String::from_utf8_lossy(&answer));
     }
     assert_eq!(get(at, "/healthz").await.0, 200);
@@ -358,7 +322,7 @@ async fn what_is_no_request_for_a_page_is_refused_and_does_no_harm() {
 #[tokio::test]
 async fn clients_that_are_slow_are_given_up_and_hold_up_nobody_for_long() {
     let broker = broker_on(&MemoryStore::new(2), with_http()).await;
-    let at = http(&broker);
+    let at = address(&broker);
     // More than are served at a time: they send half a request, and nothing more.
     let mut slow = Vec::new();
     for _ in 0..40 {
@@ -367,7 +331,7 @@ async fn clients_that_are_slow_are_given_up_and_hold_up_nobody_for_long() {
         slow.push(socket);
     }
     assert_eq!(
-        timeout(PATIENCE, get(at, "/readyz")).await.expect("it is served"),
+        timeout(TIMEOUT, get(at, "/readyz")).await.expect("it is served"),
         (200, "ready\n".to_owned())
     );
     works(&broker, "a").await;

@@ -168,10 +168,9 @@ async fn an_address_in_use_is_an_error_before_anything_is_taken_over() {
 async fn a_store_that_is_away_at_start_is_waited_for() {
     let store = MemoryStore::new(2);
     PARTITIONS.iter().for_each(|p| store.faults().down(*p, "no route"));
-    let patience = Some(Duration::from_millis(100));
-    let error = start(BrokerOptions { startup_timeout: patience, ..options() }, Arc::new(store.clone()))
-        .await
-        .unwrap_err();
+    let startup_timeout = Some(Duration::from_millis(100));
+    let error =
+        start(BrokerOptions { startup_timeout, ..options() }, Arc::new(store.clone())).await.unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, StartError::StoreAway { .. }) && text.contains("no route"), "{text}");
     let met = store.faults().met();

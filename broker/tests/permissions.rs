@@ -4,51 +4,32 @@
 
 mod support;
 
-use std::net::SocketAddr;
 use std::path::Path;
 
-use mtimer_access::{Entry, Token, Tokens, Verb};
-use mtimer_broker::{AccessOptions, Broker, BrokerOptions, HttpListen};
+use mtimer_access::Verb;
+use mtimer_broker::{Broker, BrokerOptions};
 use mtimer_protocol::{
     ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role, ServerMessage,
     SettleRefusal, Settlement,
 };
 use mtimer_types::{Epoch, HandlerOutcome, Key, Target, Time};
-use support::{Client, broker, count, dest, hello, options, schedule, timer};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use support::http::{address, get, get_with, on_loopback};
+use support::tokens::{entry, token, tokens_of, with_token, write_tokens};
+use support::{Client, broker, count, dest, hello, options, schedule, timer, until_async};
 
 /// The number of the token that has this verb on `*`, and no other.
 fn number(verb: Verb) -> u8 {
     verb as u8 + 1
 }
 
-fn token(n: u8) -> Token {
-    Token::from_random([n; 8], [n; 32])
-}
-
 /// A broker with one token for each verb.
 async fn one_token_each(path: &Path) -> Broker {
-    let entry = |verb: Verb| Entry {
-        id: token(number(verb)).id().to_owned(),
-        name: verb.to_string(),
-        sha256: token(number(verb)).hash(),
-        expires_ms: None,
-        grants: vec![format!("{verb}:*").parse().unwrap()],
-        limits: Default::default(),
-    };
-    let tokens = Tokens::new(Verb::ALL.into_iter().map(entry).collect()).unwrap();
-    std::fs::write(path, tokens.to_toml()).unwrap();
-    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    let access = AccessOptions { tokens: Some(path.to_owned()), ..AccessOptions::default() };
-    let http = HttpListen::At(SocketAddr::from(([127, 0, 0, 1], 0)));
-    broker(BrokerOptions { access, http, ..options() }).await
+    write_tokens(path, Verb::ALL.into_iter().map(|verb| entry(number(verb), &format!("{verb}:*"))));
+    broker(BrokerOptions { access: tokens_of(path), http: on_loopback(), ..options() }).await
 }
 
 async fn with_verb(broker: &Broker, verb: Verb) -> Client {
-    let mut client = Client::connect(broker).await;
-    client.shake_hands(Hello { token: token(number(verb)).reveal(), ..hello() }).await;
-    client
+    with_token(broker, number(verb)).await
 }
 
 /// Whether the operation is allowed.
@@ -145,15 +126,6 @@ async fn only_the_verb_broker_lets_a_session_in_as_a_broker() {
     }
 }
 
-async fn get(broker: &Broker, path: &str, header: &str) -> (u16, String) {
-    let mut socket = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n{header}\r\n");
-    socket.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).await.unwrap();
-    (answer.split(' ').nth(1).unwrap().parse().unwrap(), answer)
-}
-
 #[tokio::test]
 async fn a_file_that_cannot_be_read_again_shows_in_metrics() {
     let dir = tempfile::tempdir().unwrap();
@@ -163,12 +135,8 @@ async fn a_file_that_cannot_be_read_again_shows_in_metrics() {
     let wait_stale = async |stale: u8| {
         broker.reload();
         let sample = format!("mtimer_credentials_stale{{what=\"tokens\"}} {stale}\n");
-        let shown = async {
-            while !get(&broker, "/metrics", &reader).await.1.contains(&sample) {
-                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(support::PATIENCE, shown).await.unwrap_or_else(|_| panic!("never {sample}"));
+        let is_shown = async || get_with(address(&broker), "/metrics", &reader).await.2.contains(&sample);
+        until_async(&sample, is_shown).await;
     };
     let good = std::fs::read_to_string(&path).unwrap();
     wait_stale(0).await;
@@ -184,17 +152,18 @@ async fn metrics_are_for_those_who_may_read_and_probes_for_everybody() {
     let broker = one_token_each(&dir.path().join("tokens.toml")).await;
     let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
     for path in ["/healthz", "/readyz"] {
-        assert_eq!(get(&broker, path, "").await.0, 200);
+        assert_eq!(get(address(&broker), path).await.0, 200);
     }
     for header in [String::new(), bearer("nonsense"), bearer(&token(99).reveal())] {
-        let (status, answer) = get(&broker, "/metrics", &header).await;
-        assert_eq!(status, 401, "{answer}");
-        assert!(answer.to_lowercase().contains("www-authenticate: bearer"), "{answer}");
-        assert!(!answer.contains("mtimer_sessions"), "{answer}");
+        let (status, head, body) = get_with(address(&broker), "/metrics", &header).await;
+        assert_eq!(status, 401, "{head}");
+        assert!(head.to_lowercase().contains("www-authenticate: bearer"), "{head}");
+        assert!(!body.contains("mtimer_sessions"), "{body}");
     }
     for verb in Verb::ALL {
-        let (status, answer) = get(&broker, "/metrics", &bearer(&token(number(verb)).reveal())).await;
-        assert_eq!(status, if verb == Verb::Read { 200 } else { 403 }, "{verb}: {answer}");
-        assert_eq!(answer.contains("mtimer_sessions"), verb == Verb::Read, "{verb}");
+        let header = bearer(&token(number(verb)).reveal());
+        let (status, _, body) = get_with(address(&broker), "/metrics", &header).await;
+        assert_eq!(status, if verb == Verb::Read { 200 } else { 403 }, "{verb}: {body}");
+        assert_eq!(body.contains("mtimer_sessions"), verb == Verb::Read, "{verb}");
     }
 }

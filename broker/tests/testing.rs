@@ -8,7 +8,7 @@ use mtimer_client::{Client, ConnectError, Destination, Schedule};
 use tokio::time::timeout;
 
 /// Nothing here takes this long.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn each_broker_has_timers_of_its_own_and_ends_when_it_is_stopped() {
@@ -26,13 +26,13 @@ async fn each_broker_has_timers_of_its_own_and_ends_when_it_is_stopped() {
         async move { sent.map_err(|error| error.to_string()) }
     });
     client.reschedule(id, Duration::ZERO).await.unwrap();
-    let call = timeout(PATIENCE, calls.recv()).await.unwrap().unwrap();
+    let call = timeout(TIMEOUT, calls.recv()).await.unwrap().unwrap();
     assert_eq!((call.0, &call.1[..]), (id, &b"hello"[..]));
 
     registration.unwrap().stop().await;
     client.close().await.unwrap();
     let address = one.address();
-    timeout(PATIENCE, one.stop()).await.unwrap().unwrap();
+    timeout(TIMEOUT, one.stop()).await.unwrap().unwrap();
     let refused = Client::builder().brokers([address]).connect_timeout(Duration::ZERO).connect().await;
     assert!(matches!(refused, Err(ConnectError::Unreachable { .. })), "{refused:?}");
 }

@@ -43,8 +43,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let seconds = began.elapsed().as_secs_f64();
     println!("{stored} timers stored in {seconds:.2} s: {:.0} a second", stored as f64 / seconds);
 
-    let patience = Instant::now() + Duration::from_secs(60);
-    while fired.load(Ordering::Relaxed) < stored && Instant::now() < patience {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while fired.load(Ordering::Relaxed) < stored && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     println!("{} of them have fired", fired.load(Ordering::Relaxed));

@@ -60,7 +60,7 @@ impl Client {
         let mut link = Link::new(&settings)?;
         let first = link.first(settings.connect_timeout).await?;
         let clock = Clock::new(first.welcome.now, first.sent, first.received);
-        let patience = settings.connect_timeout.min(OTHERS);
+        let limit = settings.connect_timeout.min(OTHERS);
         let shared = Arc::new(Shared::new(settings, clock, &first.broker, &first.welcome));
         let line = shared.opened(&first);
         let mut ready = shared.ready.subscribe();
@@ -75,7 +75,7 @@ impl Client {
         // In a cluster, the other brokers have a chance to be there from the beginning; it works
         // without them, too.
         if !alone {
-            let _ = tokio::time::timeout(patience, ready.wait_for(|ready| *ready)).await;
+            let _ = tokio::time::timeout(limit, ready.wait_for(|ready| *ready)).await;
         }
         Ok(client)
     }

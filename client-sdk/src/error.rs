@@ -2,7 +2,7 @@
 //! anything was done.
 
 use mtimer_protocol::{DecodeError, ErrorCode};
-use mtimer_types::timer::InvalidTimer;
+use mtimer_types::InvalidTimer;
 use mtimer_types::{Ended, TimerId};
 
 /// Says why a client could not connect.

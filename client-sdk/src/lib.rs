@@ -184,7 +184,6 @@ pub use mtimer_protocol::{
     PartitionView, Status, TimerState, TimerView, Topology, UnconfirmedRow,
 };
 pub use mtimer_types::{
-    DeadReason, Destination, Ended, Epoch, HeaderError, Headers, Key, KeyPolicy, Mode, NameError,
-    PartitionId, RetryTiers, Target, Term, Time, Timer, TimerId, id::ParseIdError, limits,
-    timer::InvalidTimer,
+    DeadReason, Destination, Ended, Epoch, HeaderError, Headers, InvalidTimer, Key, KeyPolicy, Mode,
+    NameError, PartitionId, RetryTiers, Target, Term, Time, Timer, TimerId, id::ParseIdError, limits,
 };

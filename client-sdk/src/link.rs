@@ -151,14 +151,14 @@ impl Link {
         self.tries = 0;
     }
 
-    /// The first connection: tries every address once, and then again until `patience` is over or a
-    /// retry is pointless.
-    pub(crate) async fn first(&mut self, patience: Duration) -> Result<Connection, ConnectError> {
-        let end = Instant::now() + patience;
+    /// The first connection: tries every address once, and then again until `timeout` has passed or
+    /// a retry is pointless.
+    pub(crate) async fn first(&mut self, timeout: Duration) -> Result<Connection, ConnectError> {
+        let end = Instant::now() + timeout;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            // Who has no patience wants one try, which takes its time.
-            let limit = if patience.is_zero() { HANDSHAKE } else { left.clamp(LEAST_ATTEMPT, HANDSHAKE) };
+            // A timeout of zero means one try with the usual limit.
+            let limit = if timeout.is_zero() { HANDSHAKE } else { left.clamp(LEAST_ATTEMPT, HANDSHAKE) };
             let error = match self.attempt(limit).await {
                 Ok(connection) => return Ok(connection),
                 Err(error) => error,

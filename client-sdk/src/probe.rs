@@ -28,7 +28,7 @@ use crate::{ClientBuilder, ConnectError, Info, RequestError};
 pub struct Probe {
     connection: Connection,
     info: Info,
-    patience: Duration,
+    request_timeout: Duration,
     last: u64,
 }
 
@@ -46,7 +46,7 @@ impl ClientBuilder {
     pub async fn probe(self) -> Result<Probe, ConnectError> {
         let connection = Link::new(&self.clone().observer())?.first(self.connect_timeout).await?;
         let info = info(&connection.broker, &connection.welcome);
-        Ok(Probe { connection, info, patience: self.request_timeout, last: 0 })
+        Ok(Probe { connection, info, request_timeout: self.request_timeout, last: 0 })
     }
 }
 
@@ -115,12 +115,12 @@ impl Probe {
         message: &ClientMessage,
         answer: impl FnMut(ServerMessage) -> Option<T>,
     ) -> Result<T, RequestError> {
-        let patience = self.patience;
-        let silent = || LinkError::Silent(patience.as_millis() as u64);
-        let answered = timeout(patience, exchange(&mut self.connection, message, answer)).await;
+        let limit = self.request_timeout;
+        let silent = || LinkError::Silent(limit.as_millis() as u64);
+        let answered = timeout(limit, exchange(&mut self.connection, message, answer)).await;
         answered.unwrap_or_else(|_| Err(silent())).map_err(|error| {
             let reason = format!("{}: {error}", self.info.broker);
-            RequestError::Unanswered { ms: patience.as_millis() as u64, reason }
+            RequestError::Unanswered { ms: limit.as_millis() as u64, reason }
         })
     }
 }

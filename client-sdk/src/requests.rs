@@ -55,13 +55,13 @@ pub(crate) struct Requests {
     waiting: BTreeMap<(Instant, u64), Call>,
     next_number: u64,
     /// How long after its first sending something is repeated.
-    patience: Duration,
+    answer_timeout: Duration,
 }
 
 impl Requests {
-    pub(crate) fn new(patience: Duration) -> Self {
+    pub(crate) fn new(answer_timeout: Duration) -> Self {
         let (lanes, unrouted, waiting) = (BTreeMap::new(), VecDeque::new(), BTreeMap::new());
-        Self { lanes, unrouted, waiting, next_number: 1, patience }
+        Self { lanes, unrouted, waiting, next_number: 1, answer_timeout }
     }
 
     /// A connection is there, with the broker's limits.
@@ -102,7 +102,7 @@ impl Requests {
     /// between takes the count with it.
     pub(crate) fn next(&mut self, session: u64, time: Time, now: Instant) -> Option<Frame> {
         let lane = self.lanes.get_mut(&session)?;
-        let fresh = First { time, horizon: now + self.patience };
+        let fresh = First { time, horizon: now + self.answer_timeout };
         let most = lane.queue.len().min(lane.max_ops);
         let (mut ops, mut waiters, mut bytes) = (Vec::with_capacity(most), Vec::with_capacity(most), 0);
         let mut together = None;
@@ -253,7 +253,7 @@ impl Requests {
                 std::mem::take(&mut lane.sent).into_iter().partition(|(_, f)| f.first.horizon <= now);
             lane.sent = sent;
             for call in late.into_values().flat_map(Frame::into_calls) {
-                let reason = format!("no answer within {} ms", self.patience.as_millis());
+                let reason = format!("no answer within {} ms", self.answer_timeout.as_millis());
                 call.waiter.answer(Err(unknown(&reason)));
             }
         }

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use mtimer_types::timer::InvalidTimer;
+use mtimer_types::InvalidTimer;
 use mtimer_types::{
     Destination, HeaderError, Headers, Key, KeyPolicy, Mode, RetryTiers, Time, Timer, TimerId,
 };

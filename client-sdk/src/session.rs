@@ -40,8 +40,13 @@ pub(crate) async fn run(shared: &Arc<Shared>, connection: Connection, line: &Arc
     let Connection { welcome, mut frames, write, .. } = connection;
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(100, 60_000));
     let silence = heartbeat * BEATS as u32;
-    let writer =
-        Writer { shared: Arc::clone(shared), line: Arc::clone(line), write, heartbeat, patience: silence };
+    let writer = Writer {
+        shared: Arc::clone(shared),
+        line: Arc::clone(line),
+        write,
+        heartbeat,
+        write_timeout: silence,
+    };
     let mut writer = AbortOnDropHandle::new(shared.tasks.spawn(writer.run()));
     let mut reader = Reader { shared, line, samples: 0 };
     let end = tokio::select! {
@@ -217,7 +222,7 @@ struct Writer {
     line: Arc<Line>,
     write: WriteHalf,
     heartbeat: Duration,
-    patience: Duration,
+    write_timeout: Duration,
 }
 
 impl Writer {
@@ -255,10 +260,10 @@ impl Writer {
                 self.write.write_all(&bytes).await?;
                 self.write.flush().await
             };
-            match timeout(self.patience, written).await {
+            match timeout(self.write_timeout, written).await {
                 Ok(Ok(())) => bytes.clear(),
                 Ok(Err(error)) => return error.into(),
-                Err(_) => return LinkError::Stuck(self.patience.as_millis() as u64),
+                Err(_) => return LinkError::Stuck(self.write_timeout.as_millis() as u64),
             }
         }
     }

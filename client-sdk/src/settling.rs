@@ -25,7 +25,7 @@ use crate::routes::Routes;
 /// Outcomes in one frame: with the longest errors still under the frame limit.
 const FRAME_OUTCOMES: usize = 2_000;
 /// How long after its time an outcome is still offered to a partition's next owner.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REPEAT_FOR: Duration = Duration::from_secs(30);
 /// Delay before an outcome whose partition moves is offered again, and how far the delay grows.
 const RETRY_FIRST: Duration = Duration::from_millis(25);
 const RETRY_MOST: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ pub(crate) struct PendingSettlement {
 impl PendingSettlement {
     /// `deadline`: when the handler's time is over.
     pub(crate) fn new(settlement: Settlement, over: Arc<Line>, deadline: Instant) -> Self {
-        Self { settlement, over, until: deadline + PATIENCE, tries: 0 }
+        Self { settlement, over, until: deadline + REPEAT_FOR, tries: 0 }
     }
 
     fn is_ok(&self) -> bool {

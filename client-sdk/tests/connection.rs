@@ -94,10 +94,10 @@ async fn a_broker_that_says_nothing_is_given_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_broker_that_says_nothing_takes_no_longer_than_the_timeout() {
-    for (patience, took) in [(1_500, 1_500), (10, 1_000)] {
+    for (timeout, took) in [(1_500, 1_500), (10, 1_000)] {
         let broker = Broker::start().await;
         let began = Instant::now();
-        let connecting = broker.client().connect_timeout(Duration::from_millis(patience)).connect();
+        let connecting = broker.client().connect_timeout(Duration::from_millis(timeout)).connect();
         let (error, _held) = tokio::join!(connecting, broker.accept_silently());
         assert!(matches!(error.unwrap_err(), ConnectError::Timeout { ms, .. } if ms == took));
         let waited = began.elapsed().as_millis() as u64;

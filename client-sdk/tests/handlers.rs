@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tracing::subscriber::DefaultGuard;
 
 /// Nothing here takes this long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
 struct Order {
@@ -106,7 +106,7 @@ async fn a_payload_that_cannot_be_read_is_a_dead_letter_after_one_attempt() {
     let broken = client.schedule(now().payload(r#"{"number": "x"}"#)).await.unwrap().id;
     client.schedule(now().payload(r#"{"number": 1}"#)).await.unwrap();
     until("both are settled", || client.stats().settled == 2).await;
-    let dead = timeout(PATIENCE, client.dead(DeadFilter::default()).all()).await.unwrap().unwrap();
+    let dead = timeout(TIMEOUT, client.dead(DeadFilter::default()).all()).await.unwrap().unwrap();
     let [row] = &dead[..] else { panic!("{dead:?}") };
     assert_eq!((row.timer.id, row.reason, row.attempts), (broken, DeadReason::Failed, 1));
     let error = row.last_error.as_deref().unwrap();

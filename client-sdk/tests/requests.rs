@@ -221,8 +221,8 @@ async fn after_the_horizon_the_outcome_is_unknown() {
 async fn a_client_may_wait_for_less_time_until_the_outcome_is_unknown() {
     let broker = Broker::start().await;
     for loses in [false, true] {
-        let patience = Duration::from_secs(2);
-        let builder = broker.client().answer_timeout(patience);
+        let timeout = Duration::from_secs(2);
+        let builder = broker.client().answer_timeout(timeout);
         let (client, mut peer) = tokio::join!(builder.connect(), broker.accept());
         let client = client.unwrap();
         let began = tokio::time::Instant::now();
@@ -239,7 +239,7 @@ async fn a_client_may_wait_for_less_time_until_the_outcome_is_unknown() {
         let is_unknown = matches!(&error, ScheduleError::Request { error: RequestError::Unknown { .. }, .. });
         assert!(is_unknown && !error.has_no_side_effects(), "{error}");
         let waited = began.elapsed();
-        assert!((patience..patience + Duration::from_millis(200)).contains(&waited), "{waited:?}");
+        assert!((timeout..timeout + Duration::from_millis(200)).contains(&waited), "{waited:?}");
     }
 }
 

@@ -7,7 +7,9 @@ use mtimer_client::{Callback, Outcome};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::history::{Handled, Plan, Recorder};
+use crate::history::Handled;
+use crate::plan::Plan;
+use crate::recorder::Recorder;
 
 /// What a handler does with one delivery.
 #[derive(Clone, Copy, Debug)]

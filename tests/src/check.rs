@@ -16,8 +16,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use self::lives::{Life, lives};
-use crate::history::{Excuse, Fault, Final, History, Plan, Said};
+use crate::history::{Excuse, Fault, History, Said};
 use crate::journal::Entry;
+use crate::left::Final;
+use crate::plan::Plan;
 use crate::tell::tell;
 
 /// How far a record of a delivery may be behind the delivery, ms: a client that is short of

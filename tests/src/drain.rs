@@ -7,7 +7,8 @@ use futures_util::{StreamExt, stream};
 use mtimer_client::{Cancelled, Client, DeadFilter, Destination, Key, KeyPolicy, Schedule, Status};
 use mtimer_store_redis::test_support::Server;
 
-use crate::history::{Final, History};
+use crate::history::History;
+use crate::left::Final;
 
 /// Keys that are tried at the end of a run: enough that every way to end is among them.
 const KEYS_TRIED: usize = 300;

@@ -24,8 +24,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::behaviour::Behaviour;
 use crate::check::HOP_MS;
-use crate::history::{Event, Handled, Plan, Recorder, serial_of};
+use crate::history::{Event, Handled};
 use crate::host_ms;
+use crate::plan::{Plan, serial_of};
+use crate::recorder::Recorder;
 
 /// The first serial number; those of the ordinary load are below.
 const FIRST_SERIAL: u64 = 1 << 40;

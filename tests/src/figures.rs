@@ -5,7 +5,8 @@ use std::fmt;
 
 use mtimer_client::{Ended, Mode};
 
-use crate::history::{Event, Final, Handled, History, Left, Said};
+use crate::history::{Event, Handled, History, Said};
+use crate::left::{Final, Left};
 use crate::spread::Spread;
 
 /// Counts of a history.
@@ -31,44 +32,12 @@ impl Figures {
         history.plans.keys().for_each(|_| count("timers"));
         history.faults.iter().for_each(|_| count("faults"));
         for (serial, event) in &history.events {
+            if let Some(name) = name_of(event) {
+                count(name);
+            }
             match event {
-                Event::Schedule { answered, said, .. } => {
-                    stored.insert(*serial, *answered);
-                    match said {
-                        Said::Stored { .. } => count("stored"),
-                        Said::Unknown => count("schedule unknown"),
-                        _ => count("schedule refused"),
-                    }
-                }
-                Event::Cancel { said, .. } => match said {
-                    Said::Done => count("cancelled"),
-                    Said::TooLate => count("cancel too late"),
-                    Said::Unknown => count("cancel unknown"),
-                    _ => count("cancel found nothing"),
-                },
-                Event::Move { said, .. } => match said {
-                    Said::Done => count("moved"),
-                    Said::TooLate => count("move too late"),
-                    Said::Unknown => count("move unknown"),
-                    _ => count("move found nothing"),
-                },
-                Event::Replay { said, .. } => match said {
-                    Said::Done => count("replayed"),
-                    Said::Unknown => count("replay unknown"),
-                    _ => count("replay found nothing"),
-                },
-                Event::Purge { said, .. } => match said {
-                    Said::Done => count("purged"),
-                    Said::Unknown => count("purge unknown"),
-                    _ => count("purge found nothing"),
-                },
-                Event::Looked { .. } => count("found after a late cancel"),
-                Event::Ended { how, .. } => match how {
-                    Ended::Expired => count("reported as expired"),
-                    _ => count("reported as ended"),
-                },
+                Event::Schedule { answered, .. } => _ = stored.insert(*serial, *answered),
                 Event::Delivered { at, due, .. } => {
-                    count("deliveries");
                     if history.plans[serial].mode == Mode::AtMostOnce {
                         count("deliveries at most once");
                     }
@@ -89,6 +58,7 @@ impl Figures {
                         entry.1 = Some(*outcome);
                     }
                 }
+                _ => {}
             }
         }
         for (_, left) in &end.left {
@@ -99,6 +69,42 @@ impl Figures {
             }
         }
         Self { counts, lateness: Spread::of(late) }
+    }
+}
+
+/// The name under which an event is counted by itself.
+fn name_of(event: &Event) -> Option<&'static str> {
+    /// By what a request was told: done, too late, unknown, anything else.
+    fn by(said: &Said, names: [&'static str; 4]) -> Option<&'static str> {
+        let at = match said {
+            Said::Stored { .. } | Said::Done => 0,
+            Said::TooLate => 1,
+            Said::Unknown => 2,
+            Said::NotFound | Said::Refused => 3,
+        };
+        Some(names[at])
+    }
+    match event {
+        Event::Schedule { said, .. } => {
+            by(said, ["stored", "schedule refused", "schedule unknown", "schedule refused"])
+        }
+        Event::Cancel { said, .. } => {
+            by(said, ["cancelled", "cancel too late", "cancel unknown", "cancel found nothing"])
+        }
+        Event::Move { said, .. } => {
+            by(said, ["moved", "move too late", "move unknown", "move found nothing"])
+        }
+        Event::Replay { said, .. } => {
+            by(said, ["replayed", "replay found nothing", "replay unknown", "replay found nothing"])
+        }
+        Event::Purge { said, .. } => {
+            by(said, ["purged", "purge found nothing", "purge unknown", "purge found nothing"])
+        }
+        Event::Looked { .. } => Some("found after a late cancel"),
+        Event::Ended { how: Ended::Expired, .. } => Some("reported as expired"),
+        Event::Ended { .. } => Some("reported as ended"),
+        Event::Delivered { .. } => Some("deliveries"),
+        Event::Settled { .. } => None,
     }
 }
 

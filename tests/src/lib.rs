@@ -8,6 +8,7 @@
 //! Not in here: any knowledge of how a broker works inside. Everything is seen through its command
 //! line, its socket, the client SDK, and `/proc`.
 
+#![warn(missing_docs)]
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
 
 mod behaviour;
@@ -21,8 +22,11 @@ mod figures;
 mod fires;
 mod history;
 mod journal;
+mod left;
 mod party;
+mod plan;
 mod process;
+mod recorder;
 mod spread;
 mod tell;
 mod wire;
@@ -38,14 +42,14 @@ pub use drain::{drain, free_keys, purge};
 pub use edges::{Connect, Edges, watch_clock};
 pub use figures::Figures;
 pub use fires::{Fire, Takeover, fires, lateness, takeover};
-pub use history::{
-    ClockReading, Event, Excuse, Fault, Final, Handled, History, Left, Limits, Plan, Recorder, Said,
-    serial_of,
-};
+pub use history::{ClockReading, Event, Excuse, Fault, Handled, History, Limits, Said};
 pub use journal::{Entry, Journal, Note};
+pub use left::{Final, Left};
 pub use mtimer_store_redis::test_support::{Place, Server, ServerOptions};
 pub use party::{Label, Parties};
+pub use plan::{Plan, serial_of};
 pub use process::{Process, cpu_seconds, rss_kib, signal};
+pub use recorder::Recorder;
 pub use rustix::process::Signal;
 pub use spread::Spread;
 pub use tell::tell;

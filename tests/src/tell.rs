@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::history::{Event, Final, History, Said};
+use crate::history::{Event, History, Said};
 use crate::journal::{Entry, Note};
+use crate::left::Final;
 
 /// One line an event, in the order of time, with the faults in between; times in ms after the due
 /// time.

@@ -13,7 +13,7 @@ use crate::history::ClockReading;
 use crate::host_ms;
 
 /// How long an answer may take: a loaded machine is slow.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a broker is waited for that is asked for the time.
 const CLOCK_WITHIN: Duration = Duration::from_secs(1);
@@ -105,7 +105,7 @@ impl Wire {
             self.stream.read_exact(&mut body).await.ok()?;
             Some(decode(&body).expect("a message of the protocol"))
         };
-        tokio::time::timeout(PATIENCE, read).await.expect("the broker says something, or closes")
+        tokio::time::timeout(TIMEOUT, read).await.expect("the broker says something, or closes")
     }
 
     /// The next message that is neither a heartbeat nor a topology; heartbeats are answered.
@@ -123,7 +123,7 @@ impl Wire {
     /// Asks this broker, and waits for its answer; `None`: the connection ended first, or it took
     /// too long.
     pub async fn ask(&mut self, query: Query) -> Option<QueryAnswer> {
-        tokio::time::timeout(PATIENCE, self.answer(query)).await.ok()?
+        tokio::time::timeout(TIMEOUT, self.answer(query)).await.ok()?
     }
 
     async fn answer(&mut self, query: Query) -> Option<QueryAnswer> {

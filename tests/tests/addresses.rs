@@ -11,7 +11,7 @@ use mtimer_tests::{Broker, Launch, Server, ServerOptions, Wire, wait_for};
 /// The exit code of a broker whose advertised address is another live broker's.
 const ADDRESS_TAKEN: i32 = 15;
 /// How long things may take that have no bound in the contract: a loaded machine is slow.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn launch(redis: &Server) -> Launch {
     Launch::redis(&redis.url()).flags(["--cluster", "t", "--partitions", "8"])
@@ -78,7 +78,7 @@ async fn of_two_brokers_that_found_the_address_free_the_one_that_listens_there_g
     });
     let first = first.await.unwrap();
     let status = tokio::task::spawn_blocking(move || {
-        let status = second.process().wait(PATIENCE);
+        let status = second.process().wait(TIMEOUT);
         (status, second.process().tail())
     });
     let (status, log) = status.await.unwrap();
@@ -89,7 +89,7 @@ async fn of_two_brokers_that_found_the_address_free_the_one_that_listens_there_g
         Some(QueryAnswer::Cluster(view)) => view.leads && view.topology.owners.iter().all(Option::is_some),
         other => panic!("no view of the cluster: {other:?}"),
     };
-    wait_for("the first one to lead", PATIENCE, leads).await;
+    wait_for("the first one to lead", TIMEOUT, leads).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 /// How long things may take that have no bound in the contract: a loaded machine is slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const SECOND: i64 = 1_000;
 const MINUTE: i64 = 60 * SECOND;
 const HOUR: i64 = 60 * MINUTE;
@@ -115,7 +115,7 @@ impl Bed {
     /// Waits until timers are received, and asserts that none was received early.
     async fn receive(&self, what: &str, ids: &[String]) {
         let all = || ids.iter().all(|id| self.seen.lock().unwrap().contains_key(id));
-        wait_for(what, PATIENCE, async || all()).await;
+        wait_for(what, TIMEOUT, async || all()).await;
         self.assert_not_early(what);
     }
 
@@ -131,7 +131,7 @@ impl Bed {
 
     /// Waits until the broker has seen that the deciding clock has been set again.
     async fn saw_step(&self, before: u64) {
-        wait_for("a step that is counted", PATIENCE, async || self.steps().await > before).await;
+        wait_for("a step that is counted", TIMEOUT, async || self.steps().await > before).await;
     }
 
     /// Sets the deciding clock ahead and back, with timers on both sides of each step.
@@ -262,7 +262,7 @@ async fn a_master_that_hangs_silences_no_other_clock() {
     }
     // Those of the other masters: their clocks have reached the time, so they come.
     let received = async || ids.iter().filter(|id| bed.seen.lock().unwrap().contains_key(*id)).count() > 0;
-    wait_for("timers on the masters that answer", PATIENCE, received).await;
+    wait_for("timers on the masters that answer", TIMEOUT, received).await;
     cluster.nodes[1].thaw();
     bed.receive("timers on the master that hung", &ids).await;
 }

@@ -27,7 +27,7 @@ const BATCH: u64 = 2_000;
 /// store.
 const AHEAD: Duration = Duration::from_secs(8);
 const PRELOAD: &str = "500ms";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Rounds in which Redis may show that it can do with so little.
 const ROUNDS: u32 = 3;
@@ -97,9 +97,9 @@ async fn memory_of_redis_for_what_is_pending() {
                 schedule_far(&client).await;
             }
             client.close().await.unwrap();
-            assert!(broker.terminate(PATIENCE).success());
+            assert!(broker.terminate(TIMEOUT).success());
             let gone = async || redis.call::<String>(&["CLIENT", "LIST"]).lines().count() == 1;
-            wait_for("nobody else is connected", PATIENCE, gone).await;
+            wait_for("nobody else is connected", TIMEOUT, gone).await;
             info(&redis, "memory", "used_memory:")
         };
         let empty = weigh(0).await;
@@ -157,7 +157,7 @@ async fn live(client: &Client, timers: u64, ahead: Duration, mode: Mode) {
         client.schedule_all(batch).await.into_iter().for_each(|result| _ = result.unwrap());
     }
     let done = async || client.stats().settled - settled == timers;
-    wait_for("everything is settled", PATIENCE, done).await;
+    wait_for("everything is settled", TIMEOUT, done).await;
     handled.stop().await;
 }
 

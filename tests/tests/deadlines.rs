@@ -23,7 +23,7 @@ const AHEAD_MS: u64 = 1_000;
 /// The broker's callback timeout, ms.
 const TIMEOUT_MS: u64 = 10_000;
 /// How long the end may take: a loaded machine is slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_delivered_after_its_deadline_on_the_embedded_store() {
@@ -65,7 +65,7 @@ async fn run(store: &str, launch: Launch, redis: Option<&Server>, mode: Mode) {
     let asked = host_ms();
     let answers = client.schedule_all(plans.iter().map(Plan::schedule).collect()).await;
     plans.iter().zip(&answers).for_each(|(plan, answer)| recorder.scheduled(plan.serial, asked, answer));
-    let status = drain(&client, PATIENCE).await;
+    let status = drain(&client, TIMEOUT).await;
     registration.stop().await;
 
     let history = recorder.history();

@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// How long things may take that have no bound in the contract.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// What one hostile client may cost: its outbox, encoded and not, its requests, and the store's
 /// tables and caches that grow with what it made others store.
 const ONE_CLIENT_KIB: u64 = 320 * 1024;
@@ -87,7 +87,7 @@ impl Scene {
 
     /// Waits until a counter is above what it was.
     async fn counted(&self, name: &str, before: u64) {
-        wait_for(name, PATIENCE, async || self.count(name).await > before).await;
+        wait_for(name, TIMEOUT, async || self.count(name).await > before).await;
     }
 
     async fn wire(&self) -> Wire {
@@ -97,10 +97,10 @@ impl Scene {
     /// The good client has noticed nothing: without a fault the contract is at its strictest.
     async fn end(self) {
         let some = async || self.recorder.deliveries() >= 100;
-        wait_for("the good client's callbacks", PATIENCE, some).await;
+        wait_for("the good client's callbacks", TIMEOUT, some).await;
         self.stop.cancel();
         self.load.await.unwrap();
-        drain(&self.client, PATIENCE).await;
+        drain(&self.client, TIMEOUT).await;
         let history = self.recorder.history();
         let mut end = Final::read(&self.client, &history).await;
         // Dead letters of the hostile ones.
@@ -248,14 +248,14 @@ async fn half_open_connections() {
     ]);
     let listener = Process::start("mtimer listen", &mut command);
     scene.client.schedule(Schedule::after(dest("stopped"), Duration::ZERO)).await.unwrap();
-    assert!(listener.line(PATIENCE).is_some(), "it gets a callback");
+    assert!(listener.line(TIMEOUT).is_some(), "it gets a callback");
     listener.signal(Signal::STOP);
     let id = scene.client.schedule(Schedule::after(dest("stopped"), Duration::ZERO)).await.unwrap().id;
     scene.counted("heartbeats_missed_total", before).await;
     // Others get what it held, and what it had begun with.
     let (first, second) =
         (scene.client.on(dest("silent"), good).unwrap(), scene.client.on(dest("stopped"), good).unwrap());
-    wait_for("the others", PATIENCE, async || scene.client.get(id).await.unwrap().is_none()).await;
+    wait_for("the others", TIMEOUT, async || scene.client.get(id).await.unwrap().is_none()).await;
     scene.end().await;
     drop((first, second));
 }
@@ -335,7 +335,7 @@ async fn one_that_settles_what_is_not_its_own() {
     };
     let id = scene.client.schedule(Schedule::after(dest("others"), Duration::ZERO)).await.unwrap().id;
     let mut flight = None;
-    wait_for("delivery", PATIENCE, async || {
+    wait_for("delivery", TIMEOUT, async || {
         let view = scene.client.get(id).await.unwrap();
         flight = view.and_then(|v| match v.state {
             TimerState::InFlight { epoch, attempt } => Some((epoch, attempt)),

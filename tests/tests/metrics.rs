@@ -13,7 +13,7 @@ use mtimer_client::{Destination, Outcome, Schedule};
 use mtimer_tests::{Broker, Launch, Server, mtimer, wait_for};
 
 /// How long things may take that have no bound in the contract: a loaded machine is slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where a broker serves HTTP.
 fn http(broker: &Broker) -> String {
@@ -23,7 +23,7 @@ fn http(broker: &Broker) -> String {
 /// Status and body of a page.
 fn get(at: &str, path: &str) -> (u16, String) {
     let mut socket = TcpStream::connect(at).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").as_bytes()).unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
@@ -45,7 +45,7 @@ fn value(scrape: &str, sample: &str) -> f64 {
 
 async fn wait_status(broker: &Broker, path: &str, wanted: u16) {
     let at = http(broker);
-    wait_for(&format!("{path} answers {wanted}"), PATIENCE, async || get(&at, path).0 == wanted).await;
+    wait_for(&format!("{path} answers {wanted}"), TIMEOUT, async || get(&at, path).0 == wanted).await;
 }
 
 /// Metrics that a scrape has a type of.
@@ -93,7 +93,7 @@ async fn everything_is_shown_under_load_while_redis_is_away_and_when_it_is_back(
     for _ in 0..200 {
         client.schedule(Schedule::after(dest.clone(), Duration::from_millis(5))).await.unwrap();
     }
-    wait_for("all are acknowledged", PATIENCE, async || {
+    wait_for("all are acknowledged", TIMEOUT, async || {
         value(&scrape(&broker), "mtimer_acknowledge_lateness_seconds_count") >= 200.0
     })
     .await;
@@ -120,7 +120,7 @@ async fn everything_is_shown_under_load_while_redis_is_away_and_when_it_is_back(
     wait_status(&broker, "/readyz", 503).await;
     // A partition with nothing to do notices late by itself: who looks whether the store is there
     // tells.
-    wait_for("all partitions are unreachable", PATIENCE, async || {
+    wait_for("all partitions are unreachable", TIMEOUT, async || {
         get(&http(&broker), "/readyz").1.contains("the store of 4 of 4 partitions cannot be reached\n")
     })
     .await;
@@ -143,17 +143,15 @@ async fn one_of_two_brokers_leads_and_each_shows_its_partitions() {
     };
     let (first, mut second) = (launch().start(), launch().start());
     let sum = |name: &str| value(&scrape(&first), name) + value(&scrape(&second), name);
-    wait_for("each has its share", PATIENCE, async || {
+    wait_for("each has its share", TIMEOUT, async || {
         value(&scrape(&first), "mtimer_partitions_owned") == 4.0 && sum("mtimer_partitions_owned") == 8.0
     })
     .await;
     assert_eq!(sum("mtimer_leader"), 1.0);
     assert!(value(&scrape(&first), "mtimer_partition_release_seconds_count") >= 4.0);
-    assert!(second.terminate(PATIENCE).success());
-    wait_for("the first has all", PATIENCE, async || {
-        value(&scrape(&first), "mtimer_partitions_owned") == 8.0
-    })
-    .await;
+    assert!(second.terminate(TIMEOUT).success());
+    wait_for("the first has all", TIMEOUT, async || value(&scrape(&first), "mtimer_partitions_owned") == 8.0)
+        .await;
     wait_status(&first, "/readyz", 200).await;
 }
 

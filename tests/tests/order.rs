@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mtimer_client::{Destination, Headers, Key, KeyPolicy, Mode, PartitionId, Target, Time, Timer, TimerId};
+use mtimer_client::{Destination, Key, KeyPolicy, Mode, PartitionId, Target, Time, Timer, TimerId};
 use mtimer_protocol::{
     ClientMessage, Delivery, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, Settlement,
 };
@@ -27,7 +27,7 @@ const CROWD: u64 = 20;
 /// From one crowd to the next, ms.
 const EVERY_MS: u64 = 25;
 /// How long the end may take: a loaded machine is slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const REGISTRATION: u32 = 1;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,7 +51,7 @@ async fn run(name: &str, launch: Launch) {
         session.round(&mut rng, round).await;
     }
     // Every timer has ended when nothing is left, and what was sent of it comes before the answer.
-    wait_for("the end of all timers", PATIENCE, async || session.is_empty().await).await;
+    wait_for("the end of all timers", TIMEOUT, async || session.is_empty().await).await;
     println!("{name}: {rounds} rounds: {:?}", session.seen);
     assert!(
         session.wrong.is_empty(),
@@ -115,16 +115,14 @@ impl Session {
         let due = Time::from_ms(due);
         let partition = PartitionId(0);
         let timer = Timer {
-            id: TimerId::new(due, Time::from_ms(host_ms()), partition, rng.random()),
-            dest: self.dest.clone(),
             key: Some(Key::new(&format!("k{key}")).unwrap()),
-            due,
             mode: if rng.random() { Mode::AtMostOnce } else { Mode::AtLeastOnce },
-            deadline: None,
-            callback_timeout_ms: None,
-            retry: None,
             payload: Bytes::from(format!("{round}")),
-            headers: Headers::NONE,
+            ..Timer::new(
+                TimerId::new(due, Time::from_ms(host_ms()), partition, rng.random()),
+                self.dest.clone(),
+                due,
+            )
         };
         RequestOp::Schedule { timer: Arc::new(timer), policy: KeyPolicy::Replace }
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use mtimer_client::{
     Callback, Client, Destination, ErrorCode, KeyPolicy, Mode, Outcome, PartitionId, Schedule, Time,
 };
-use mtimer_client::{Headers, Timer, TimerId};
+use mtimer_client::{Timer, TimerId};
 use mtimer_protocol::{ClientMessage, OpReply, Request, RequestOp, ServerMessage};
 use mtimer_tests::{
     Broker, Figures, Final, Handled, Launch, Plan, Recorder, Server, ServerOptions, Signal, Wire, check,
@@ -33,7 +33,7 @@ const BUSY: f64 = 0.5;
 /// refused.
 const LINES: u64 = 50;
 /// How long things may take that have no bound in the contract: a loaded machine is slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How Redis goes away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,7 +117,7 @@ async fn a_schedule_alone_is_refused_while_redis_is_dead() {
     assert_eq!(schedule_alone(&broker).await.0, DONE);
     redis.kill();
     let noticed = async || !has_half_closed(redis.port());
-    wait_for("the broker to notice that Redis has gone, idle as it is", PATIENCE, noticed).await;
+    wait_for("the broker to notice that Redis has gone, idle as it is", TIMEOUT, noticed).await;
     let mut refused = Vec::new();
     for _ in 0..2 {
         let (code, id, said) = schedule_alone(&broker).await;
@@ -126,7 +126,7 @@ async fn a_schedule_alone_is_refused_while_redis_is_dead() {
         refused.push(id);
     }
     redis.restart();
-    wait_for("a schedule", PATIENCE, async || schedule_alone(&broker).await.0 == DONE).await;
+    wait_for("a schedule", TIMEOUT, async || schedule_alone(&broker).await.0 == DONE).await;
     for id in refused {
         assert_eq!(get(&broker, id).await, NOT_FOUND, "what was refused was done");
     }
@@ -142,11 +142,11 @@ async fn a_schedule_alone_is_unknown_in_time_when_redis_hangs_and_then_refused()
     let (code, under_way, said) = schedule_alone(&broker).await;
     assert_eq!(code, UNKNOWN, "{said}");
     let refused = async || schedule_alone(&broker).await.0 == NOT_NOW;
-    wait_for("schedules to be refused", PATIENCE, refused).await;
+    wait_for("schedules to be refused", TIMEOUT, refused).await;
     let (code, id, said) = schedule_alone(&broker).await;
     assert_eq!(code, NOT_NOW, "{said}");
     signal(pid, Signal::CONT);
-    wait_for("a schedule", PATIENCE, async || schedule_alone(&broker).await.0 == DONE).await;
+    wait_for("a schedule", TIMEOUT, async || schedule_alone(&broker).await.0 == DONE).await;
     // Whether it had reached Redis is what nobody knew.
     let known = get(&broker, under_way).await;
     assert!([DONE, NOT_FOUND].contains(&known), "{known}");
@@ -172,19 +172,19 @@ async fn run(loss: Loss, options: ServerOptions) {
 
     for round in 0..if long() { 5 } else { 2 } {
         let before = recorder.deliveries();
-        wait_for("deliveries", PATIENCE, async || recorder.deliveries() > before + 200).await;
+        wait_for("deliveries", TIMEOUT, async || recorder.deliveries() > before + 200).await;
         let from = host_ms();
         outage(loss, &mut redis, &broker).await;
         is_back(&client).await;
         recorder.fault(from, format!("Redis {loss:?}, round {round}"));
     }
     let before = recorder.deliveries();
-    wait_for("deliveries", PATIENCE, async || recorder.deliveries() > before + 200).await;
+    wait_for("deliveries", TIMEOUT, async || recorder.deliveries() > before + 200).await;
     stop.cancel();
     let refused = load.await.unwrap();
     assert!(refused > 0, "no schedule was refused while Redis was away");
 
-    drain(&listener, PATIENCE).await;
+    drain(&listener, TIMEOUT).await;
     let history = recorder.history();
     let mut end = Final::read(&listener, &history).await;
     purge(&listener, Some(&redis), &mut end).await;
@@ -216,7 +216,7 @@ async fn outage(loss: Loss, redis: &mut Server, broker: &Broker) {
     let mut wire = Wire::open(&broker.address()).await;
     let began = Instant::now();
     while !is_refused(&mut wire).await {
-        assert!(began.elapsed() < PATIENCE, "schedules are still not refused");
+        assert!(began.elapsed() < TIMEOUT, "schedules are still not refused");
     }
     println!("Redis {loss:?}: schedules are refused after {:?}", began.elapsed());
     let (began, cpu, lines) = (Instant::now(), cpu_seconds(broker.pid()), broker.log_lines());
@@ -243,18 +243,7 @@ fn pid_of(redis: &Server) -> u32 {
 async fn is_refused(wire: &mut Wire) -> bool {
     let now = Time::from_ms(host_ms());
     let partition = PartitionId(rand::rng().random_range(0..PARTITIONS));
-    let timer = Timer {
-        id: TimerId::new(now, now, partition, rand::random()),
-        dest: probes(),
-        key: None,
-        due: now,
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
-        payload: bytes::Bytes::new(),
-        headers: Headers::NONE,
-    };
+    let timer = Timer::new(TimerId::new(now, now, partition, rand::random()), probes(), now);
     let schedule = RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create };
     match ask(wire, now, schedule).await {
         Some(OpReply::Failed { code: ErrorCode::Unavailable, message }) => {
@@ -288,7 +277,7 @@ async fn ask(wire: &mut Wire, first_sent: Time, op: RequestOp) -> Option<OpReply
 async fn is_back(client: &Client) {
     let began = Instant::now();
     for partition in 0..PARTITIONS {
-        wait_for("a schedule after the outage", PATIENCE, async || {
+        wait_for("a schedule after the outage", TIMEOUT, async || {
             let now = client.now();
             let id = TimerId::new(now, now, PartitionId(partition), rand::random());
             client.schedule(Schedule::at(probes(), now).id(id)).await.is_ok()

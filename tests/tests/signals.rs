@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 /// How long things may take that have no bound in the contract.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// The exit code of a process that TERM has ended, and of this one at the second TERM.
 const TERMINATED: i32 = 143;
 /// Timers whose handlers run when the broker is told to stop.
@@ -57,7 +57,7 @@ async fn schedule(client: &Client, serials: std::ops::Range<u64>, over: Duration
 async fn begin_to_stop(broker: &mut Broker) {
     broker.process().signal(Signal::TERM);
     let said = async || broker.process().tail().contains("once more to end at once");
-    wait_for("the word that it stops", PATIENCE, said).await;
+    wait_for("the word that it stops", TIMEOUT, said).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,7 +78,7 @@ async fn term_lets_handlers_finish(launch: Launch) {
     let (seen, go_on) = (Seen::default(), CancellationToken::new());
     let registration = listen(&client, &seen, &go_on);
     schedule(&client, 0..RUNNING, Duration::ZERO).await;
-    wait_for("running handlers", PATIENCE, async || seen.lock().unwrap().len() as u64 == RUNNING).await;
+    wait_for("running handlers", TIMEOUT, async || seen.lock().unwrap().len() as u64 == RUNNING).await;
     schedule(&client, RUNNING..RUNNING + LATER, Duration::from_secs(2)).await;
 
     begin_to_stop(&mut broker).await;
@@ -90,14 +90,14 @@ async fn term_lets_handlers_finish(launch: Launch) {
         async move { client.schedule(Schedule::after(dest(), Duration::ZERO).payload("9999:")).await }
     });
     go_on.cancel();
-    let status = broker.process().wait(PATIENCE);
+    let status = broker.process().wait(TIMEOUT);
     assert!(status.success(), "{status}");
     broker.restart();
     assert!(also.await.unwrap().unwrap().new);
 
     let all = RUNNING + LATER + 1;
-    wait_for("all deliveries", PATIENCE, async || seen.lock().unwrap().len() as u64 == all).await;
-    drain(&client, PATIENCE).await;
+    wait_for("all deliveries", TIMEOUT, async || seen.lock().unwrap().len() as u64 == all).await;
+    drain(&client, TIMEOUT).await;
     let seen = seen.lock().unwrap();
     let again: Vec<_> = seen.iter().filter(|(_, deliveries)| deliveries.len() > 1).collect();
     assert!(again.is_empty(), "a planned stop makes no duplicates: {again:?}");
@@ -115,7 +115,7 @@ async fn a_second_term_ends_at_once_and_loses_nothing() {
     let (seen, go_on) = (Seen::default(), CancellationToken::new());
     let registration = listen(&client, &seen, &go_on);
     schedule(&client, 0..RUNNING, Duration::ZERO).await;
-    wait_for("running handlers", PATIENCE, async || seen.lock().unwrap().len() as u64 == RUNNING).await;
+    wait_for("running handlers", TIMEOUT, async || seen.lock().unwrap().len() as u64 == RUNNING).await;
 
     begin_to_stop(&mut broker).await;
     assert_eq!(broker.process().ended(), None);
@@ -126,9 +126,9 @@ async fn a_second_term_ends_at_once_and_loses_nothing() {
     // that reached the broker before it has read their timers would end these without another
     // delivery.)
     let again = async || seen.lock().unwrap().values().all(|deliveries| deliveries.len() == 2);
-    wait_for("all of them again", PATIENCE, again).await;
+    wait_for("all of them again", TIMEOUT, again).await;
     go_on.cancel();
-    drain(&client, PATIENCE).await;
+    drain(&client, TIMEOUT).await;
     let seen = seen.lock().unwrap();
     let rising = |d: &Vec<(u64, u32)>| d.len() == 2 && d[0].0 < d[1].0 && d[0].1 < d[1].1;
     assert!(seen.values().all(rising), "{seen:?}");
@@ -140,20 +140,20 @@ async fn term_ends_an_idle_broker_and_one_whose_handlers_never_end() {
     let folder = TempDir::with_prefix("mtimer-signals-").unwrap();
     let launch = Launch::embedded(folder.path()).flags(["--drain-timeout", "300ms", "--partitions", "4"]);
     let mut broker = launch.start();
-    assert!(broker.terminate(PATIENCE).success());
+    assert!(broker.terminate(TIMEOUT).success());
     broker.restart();
     let client = broker.client().await;
     let (seen, never) = (Seen::default(), CancellationToken::new());
     let registration = listen(&client, &seen, &never);
     schedule(&client, 0..1, Duration::ZERO).await;
-    wait_for("a running handler", PATIENCE, async || seen.lock().unwrap().len() == 1).await;
+    wait_for("a running handler", TIMEOUT, async || seen.lock().unwrap().len() == 1).await;
     // It gives up waiting, leaves word of what is under way, and ends well.
-    assert!(broker.terminate(PATIENCE).success());
+    assert!(broker.terminate(TIMEOUT).success());
     broker.restart();
     // Its callback timeout is long: the next owner waits for the one that runs, and takes its
     // outcome.
     never.cancel();
-    drain(&client, PATIENCE).await;
+    drain(&client, TIMEOUT).await;
     assert_eq!(seen.lock().unwrap()[&0].len(), 1, "it is not delivered again");
     drop(registration);
 }

@@ -34,7 +34,7 @@ const BUSY_MS: u64 = 4_000;
 /// How far ahead they are due, ms: the wait for the answer to a schedule is no lateness.
 const AHEAD_MS: u64 = 2_500;
 /// How long things may take that have no bound in the contract.
-const PATIENCE: Duration = Duration::from_secs(500);
+const TIMEOUT: Duration = Duration::from_secs(500);
 /// A destination of which one timer in a hundred is later than this is starved, ms.
 const STARVED_MS: u64 = 5_000;
 /// The same while both processors are busy with another's flood.
@@ -68,7 +68,7 @@ async fn run(store: &str, launch: Launch) {
     producer.close().await.unwrap();
     println!("{store}: beside {stuck} timers that are scheduled overdue: {with}");
     assert!(with.at(0.99) < STARVED_IN_FLOOD_MS, "starved: {with}");
-    wait_for("parking", PATIENCE, async || client.status().await.is_ok_and(|s| s.parked == stuck)).await;
+    wait_for("parking", TIMEOUT, async || client.status().await.is_ok_and(|s| s.parked == stuck)).await;
     println!("{store}: all of them are parked after {:?}", began.elapsed());
     watch.end(empty).await;
     let watch = Watch::start(&broker, &client);
@@ -164,7 +164,7 @@ async fn busy_while(client: &Client, what: &str, other: impl Future<Output = ()>
         },
         rounds
     );
-    wait_for(what, PATIENCE, async || late.lock().unwrap().len() >= scheduled).await;
+    wait_for(what, TIMEOUT, async || late.lock().unwrap().len() >= scheduled).await;
     registration.stop().await;
     let late = late.lock().unwrap();
     assert_eq!(late.iter().map(|l| l.0).collect::<HashSet<_>>().len(), scheduled, "{what}: each timer comes");
@@ -197,8 +197,8 @@ async fn take_all(client: &Client, stuck: u64) -> Arc<Mutex<Seen>> {
         };
         client.on(dest("nobody"), take).unwrap()
     };
-    wait_for("delivery of all", PATIENCE, async || seen.lock().unwrap().serials.len() as u64 == stuck).await;
-    drain(client, PATIENCE).await;
+    wait_for("delivery of all", TIMEOUT, async || seen.lock().unwrap().serials.len() as u64 == stuck).await;
+    drain(client, TIMEOUT).await;
     registration.stop().await;
     seen
 }

@@ -29,7 +29,7 @@ pub(crate) enum Order {
     AddressTaken { address: String, cluster: String },
 }
 
-/// Something of a session for the cluster's task.
+/// An event of a broker's session, for the cluster's task.
 #[derive(Debug)]
 pub(crate) struct PeerEvent {
     pub(crate) session: SessionId,

@@ -109,7 +109,7 @@ pub(crate) async fn set_up_member(
         access: access.clone(),
     });
     let policy = Policy {
-        patience: options.membership.handover_timeout,
+        handover_timeout: options.membership.handover_timeout,
         at_once: ACQUIRE_AT_ONCE,
         superseded: Superseded::Wait,
     };
@@ -150,8 +150,11 @@ pub(crate) async fn set_up_alone(
     let (orders_in, orders) = mpsc::channel(ORDERS);
     let board = Arc::new(Board::default());
     let task = Solo::new(store.info().partitions, term, board.clone(), orders_in);
-    let policy =
-        Policy { patience: Duration::ZERO, at_once: ACQUIRE_AT_ONCE_ALONE, superseded: Superseded::End };
+    let policy = Policy {
+        handover_timeout: Duration::ZERO,
+        at_once: ACQUIRE_AT_ONCE_ALONE,
+        superseded: Superseded::End,
+    };
     let (_, nobody) = watch::channel(None);
     let acquirer = Acquirer::new(store, &local.to_string(), nobody, policy, outage.clone(), counters);
     let (membership, joined) = membership(board, orders);
@@ -168,7 +171,11 @@ pub(crate) async fn set_up_alone(
 
 impl Joining {
     /// Waits until the broker owns what it was first given.
-    pub(crate) async fn wait(mut self, end: End, patience: Option<Duration>) -> Result<(), StartError> {
+    pub(crate) async fn wait(
+        mut self,
+        end: End,
+        startup_timeout: Option<Duration>,
+    ) -> Result<(), StartError> {
         let done = async {
             tokio::select! {
                 // An error means that the engine's task has ended: the other branch tells.
@@ -176,8 +183,8 @@ impl Joining {
                 ended = wait(end) => ended.map_err(StartError::Ended),
             }
         };
-        let Some(patience) = patience else { return done.await };
-        if let Ok(done) = timeout_at(self.began + patience, done).await {
+        let Some(startup_timeout) = startup_timeout else { return done.await };
+        if let Ok(done) = timeout_at(self.began + startup_timeout, done).await {
             return done;
         }
         let waited = self.began.elapsed();
@@ -226,16 +233,16 @@ async fn start_clock(options: &BrokerOptions, store: &dyn Store) -> Result<Clock
     Ok(Clock::start(options.host_clock.clone(), store).await)
 }
 
-/// Gives something up when the patience of the start is over. `last`: why, for people.
+/// Gives something up when `startup_timeout` has passed. `last`: why, for people.
 async fn within<T>(
     options: &BrokerOptions,
     began: Instant,
     start: impl Future<Output = Result<T, StartError>>,
     last: impl FnOnce() -> String,
 ) -> Result<T, StartError> {
-    let Some(patience) = options.startup_timeout else { return start.await };
+    let Some(startup_timeout) = options.startup_timeout else { return start.await };
     let away = |_| Err(StartError::StoreAway { waited: began.elapsed(), last: last() });
-    timeout_at(began + patience, start).await.unwrap_or_else(away)
+    timeout_at(began + startup_timeout, start).await.unwrap_or_else(away)
 }
 
 fn no_clock() -> String {

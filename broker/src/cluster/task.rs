@@ -145,8 +145,7 @@ impl ClusterTask {
     fn read_board(&mut self) {
         let now = self.parts.board.take();
         let before = std::mem::replace(&mut self.posted, now.clone());
-        // An ownership that began and ended since is lost as well: whoever asked for it has to
-        // know.
+        // An ownership that began and ended since the last look is reported as lost, too.
         for partition in &now.ended {
             if before.owned.contains_key(partition) || !now.owned.contains_key(partition) {
                 self.tell(NodeInput::Lost(*partition));

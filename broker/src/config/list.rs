@@ -263,6 +263,11 @@ pub struct GroupLimitConfig {
 
 impl PartialConfig {
     /// Reads a TOML file.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] with the line, if the file cannot be read, has an unknown name or a value
+    /// that is not valid.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
@@ -270,6 +275,10 @@ impl PartialConfig {
     }
 
     /// Reads `MTIMER_*` variables, usually from [`std::env::vars`]; others are not looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] with the variable's name, if it is unknown or its value is not valid.
     pub fn from_env(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self, ConfigError> {
         let mut config = Self::default();
         for (name, value) in vars {
@@ -289,6 +298,10 @@ impl PartialConfig {
     }
 
     /// Puts flags over the environment over the file (if there is one).
+    ///
+    /// # Errors
+    ///
+    /// As those of [`PartialConfig::from_file`] and [`PartialConfig::from_env`].
     pub fn layered(
         flags: Self,
         vars: impl IntoIterator<Item = (String, String)>,

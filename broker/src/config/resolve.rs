@@ -108,6 +108,11 @@ impl fmt::Debug for RedisConfig {
 
 impl PartialConfig {
     /// Adds the defaults and checks every value.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] with the setting's name, if a value is out of range or does not go with
+    /// another.
     pub fn resolve(self) -> Result<Config, ConfigError> {
         let store = self.store()?;
         let base = BrokerOptions::default();

@@ -1,6 +1,6 @@
 use bytes::Bytes;
 use mtimer_access::Grant;
-use mtimer_types::{Headers, KeyPolicy, Mode, PartitionId, Time, TimerId};
+use mtimer_types::{Headers, KeyPolicy, PartitionId, Time, TimerId};
 
 use super::*;
 
@@ -18,16 +18,9 @@ fn dest(text: &str) -> Destination {
 fn schedule(to: &str, ahead: u64, payload: usize) -> RequestOp {
     let due = Time::from_ms(1_000_000 + ahead);
     let timer = Timer {
-        id: TimerId::new(due, Time::from_ms(1_000_000), PartitionId(0), 1),
-        dest: dest(to),
-        key: None,
-        due,
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
         headers: Headers::default(),
         payload: Bytes::from(vec![0; payload]),
+        ..Timer::new(TimerId::new(due, Time::from_ms(1_000_000), PartitionId(0), 1), dest(to), due)
     };
     RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
 }

@@ -56,7 +56,7 @@ impl Shell {
         self.handle(Input::Drain);
     }
 
-    /// Begins to stop: whoever gives this broker partitions is told first.
+    /// Begins to stop. First tells the leader, so that it gives this broker no more partitions.
     pub(super) fn begin_stop(&mut self) {
         if self.phase == Phase::Serving {
             self.membership.board.stop();

@@ -63,7 +63,7 @@ impl Shell {
         if let ServerMessage::Answer { corr, answer: QueryAnswer::Status(mut status) } = message {
             self.complete(&mut status);
             if let Some(to) = self.questions.remove(&corr) {
-                // Whoever asked may have gone.
+                // The asker may have gone.
                 let _ = to.send(status);
             }
         }

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod http;
+pub(crate) mod tokens;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,9 +21,7 @@ use mtimer_protocol::{
 };
 use mtimer_store::MemoryStore;
 use mtimer_types::limits::MAX_FRAME;
-use mtimer_types::{
-    Destination, HandlerOutcome, Headers, KeyPolicy, Mode, PartitionId, RetryTiers, Time, Timer, TimerId,
-};
+use mtimer_types::{Destination, HandlerOutcome, KeyPolicy, PartitionId, RetryTiers, Time, Timer, TimerId};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -28,7 +29,7 @@ use tokio::time::timeout;
 use tokio_util::codec::{Framed, FramedRead, LengthDelimitedCodec};
 
 /// Nothing in these tests takes this long: what does has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) fn options() -> BrokerOptions {
     BrokerOptions {
@@ -41,7 +42,7 @@ pub(crate) fn options() -> BrokerOptions {
             ..EngineOptions::default()
         },
         drain_timeout: Duration::from_secs(5),
-        startup_timeout: Some(PATIENCE),
+        startup_timeout: Some(TIMEOUT),
         ..BrokerOptions::default()
     }
 }
@@ -68,15 +69,15 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     until_async(what, async || condition()).await;
 }
 
-/// The same with a condition that has to be asked for. Nobody tells when it changes: it is looked
-/// at again and again.
-async fn until_async(what: &str, condition: impl AsyncFn() -> bool) {
+/// Waits until a condition that has to be asked for holds. Nothing notifies of its changes, so it
+/// is polled.
+pub(crate) async fn until_async(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let so = async {
         while !condition().await {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(PATIENCE, so).await.unwrap_or_else(|_| panic!("never happened: {what}"));
+    timeout(TIMEOUT, so).await.unwrap_or_else(|_| panic!("never happened: {what}"));
 }
 
 /// Waits until a counter has reached `n`.
@@ -104,16 +105,8 @@ fn timer_in(partition: PartitionId, n: u64, app: &str, ahead: u64, payload: &[u8
     let now = now();
     let due = now + ahead;
     Timer {
-        id: TimerId::new(due, now, partition, n),
-        dest: dest(app),
-        key: None,
-        due,
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
         payload: Bytes::copy_from_slice(payload),
-        headers: Headers::NONE,
+        ..Timer::new(TimerId::new(due, now, partition, n), dest(app), due)
     }
 }
 
@@ -285,7 +278,7 @@ async fn next_raw<F>(frames: &mut F) -> Option<ServerMessage>
 where
     F: Stream<Item = std::io::Result<BytesMut>> + Unpin,
 {
-    let frame = timeout(PATIENCE, frames.next()).await.expect("a message in time")?;
+    let frame = timeout(TIMEOUT, frames.next()).await.expect("a message in time")?;
     // A reset is an end as well.
     Some(decode(&frame.ok()?).unwrap())
 }

@@ -5,15 +5,12 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use mtimer_access::{Grant, Principal, Verb, needs};
 use mtimer_protocol::{
     BrokerLoad, ClientMessage, Heartbeat, Hello, MAGIC, PeerRequest, Query, RequestOp, Role, Settlement,
     VERSION,
 };
-use mtimer_types::{
-    Destination, Epoch, HandlerOutcome, Headers, Key, KeyPolicy, Mode, Target, Term, Time, Timer, TimerId,
-};
+use mtimer_types::{Destination, Epoch, HandlerOutcome, Key, KeyPolicy, Target, Term, Time, Timer, TimerId};
 
 /// Where a verb is granted, in the order of the columns below. All requests are about shop/orders.
 const PATTERNS: [&str; 4] = ["shop/orders", "shop/*", "*", "bank/pay"];
@@ -35,18 +32,7 @@ fn by_key() -> Target {
 }
 
 fn schedule() -> RequestOp {
-    let timer = Timer {
-        id: id(),
-        dest: dest(),
-        key: None,
-        due: Time::ZERO,
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
-        payload: Bytes::new(),
-        headers: Headers::NONE,
-    };
+    let timer = Timer::new(id(), dest(), Time::ZERO);
     RequestOp::Schedule { timer: Arc::new(timer), policy: KeyPolicy::Create }
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct Demo {
 }
 
 /// How long nothing may fire, once everything is due, before the rest is taken for lost.
-const PATIENCE: Duration = Duration::from_secs(10);
+const IDLE_LIMIT: Duration = Duration::from_secs(10);
 /// How often it looks for what has changed.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -148,7 +148,7 @@ async fn wait(client: &Client, tally: &Tally, scheduled: u64, last: Time, stop: 
             (fired, changed) = (now, Instant::now());
         }
         bar.set_position(fired);
-        if changed.elapsed() > PATIENCE {
+        if changed.elapsed() > IDLE_LIMIT {
             break;
         }
     }

@@ -22,7 +22,7 @@ use super::store::Opened;
 use super::{output, redis};
 
 /// How long a store may be away at the start: somebody looks on.
-const STORE_PATIENCE: Duration = Duration::from_secs(2);
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where the timers of a demo or a measurement live.
 #[derive(Args, Clone, Debug, Default)]
@@ -108,7 +108,7 @@ async fn open(args: &StoreArgs, cluster: &str) -> Result<(Opened, String, Rest),
     if !args.redis.is_empty() {
         let settings = args.tls.settings(&args.redis);
         let config = PartialConfig { durability, partitions, ..settings }.resolve()?;
-        let opened = Opened::open(&config.store, cluster, Some(STORE_PATIENCE)).await?;
+        let opened = Opened::open(&config.store, cluster, Some(STORE_TIMEOUT)).await?;
         let rest = Rest::Keys(args.tls.options(&args.redis, cluster));
         return Ok((opened, format!("cluster {cluster}"), rest));
     }
@@ -119,7 +119,7 @@ async fn open(args: &StoreArgs, cluster: &str) -> Result<(Opened, String, Rest),
         StoreConfig::Embedded { data, .. } => data.display().to_string(),
         StoreConfig::Redis { .. } => String::new(),
     };
-    Ok((Opened::open(&config.store, cluster, Some(STORE_PATIENCE)).await?, place, Rest::Folder(folder)))
+    Ok((Opened::open(&config.store, cluster, Some(STORE_TIMEOUT)).await?, place, Rest::Folder(folder)))
 }
 
 /// A temporary folder, in `dir` if that is given.

@@ -74,8 +74,9 @@ pub(crate) fn options(config: &RedisConfig, cluster: &str) -> Options {
     }
 }
 
-/// Opens a store on Redis. While it is away it is tried again, for `patience` (`None`: for ever).
-pub(crate) async fn open(options: Options, patience: Option<Duration>) -> Result<RedisStore, Failure> {
+/// Opens a store on Redis. While it is away it is tried again, for up to `timeout` (`None`: for
+/// ever).
+pub(crate) async fn open(options: Options, timeout: Option<Duration>) -> Result<RedisStore, Failure> {
     let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
         let why = match RedisStore::connect(options.clone()).await {
@@ -83,10 +84,10 @@ pub(crate) async fn open(options: Options, patience: Option<Duration>) -> Result
             Err(StoreError::Unavailable(why)) => why,
             Err(error) => return Err(error.into()),
         };
-        if let Some(patience) = patience.filter(|p| began.elapsed() + pause > *p) {
+        if let Some(timeout) = timeout.filter(|p| began.elapsed() + pause > *p) {
             let text = format!(
                 "the store could not be used within {} s: {why}; start it, or allow more with --startup-timeout",
-                patience.as_secs()
+                timeout.as_secs()
             );
             return Err(Failure::new(Exit::NotNow, text));
         }

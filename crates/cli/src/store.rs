@@ -25,11 +25,11 @@ pub(crate) struct Opened {
 
 impl Opened {
     /// Opens a store. Blocks nobody: an embedded one may have a long journal to read. One that is
-    /// away is waited for, for `patience` (`None`: for ever).
+    /// away is waited for, for up to `timeout` (`None`: for ever).
     pub(crate) async fn open(
         config: &StoreConfig,
         cluster: &str,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> Result<Self, Failure> {
         match config {
             StoreConfig::Embedded { data, sync, partitions, disk_watermark, disk_reserve } => {
@@ -44,7 +44,7 @@ impl Opened {
                 Ok(Self { embedded: Some(embedded), ..opened })
             }
             StoreConfig::Redis(redis) => {
-                let opening = super::redis::open(super::redis::options(redis, cluster), patience);
+                let opening = super::redis::open(super::redis::options(redis, cluster), timeout);
                 let store = opening.await?;
                 let siblings = store.siblings().to_vec();
                 Ok(Self { siblings, ..Self::other(Arc::new(store)) })

@@ -142,16 +142,12 @@ mod tests {
     fn view(payload: &'static [u8]) -> TimerView {
         let due = Time::from_ms(1_500);
         let timer = Timer {
-            id: TimerId::new(due, Time::ZERO, PartitionId(0), 1),
-            dest: Destination::new("g", "a").unwrap(),
-            key: None,
-            due,
-            mode: Mode::AtLeastOnce,
-            deadline: None,
-            callback_timeout_ms: None,
-            retry: None,
             payload: payload.into(),
-            headers: Headers::NONE,
+            ..Timer::new(
+                TimerId::new(due, Time::ZERO, PartitionId(0), 1),
+                Destination::new("g", "a").unwrap(),
+                due,
+            )
         };
         let state = TimerState::Retrying { fire: Time::from_ms(2_000), tier: 1 };
         TimerView { timer, state, failed: 1, stopped: false, last_error: Some("no".into()) }

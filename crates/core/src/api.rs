@@ -61,7 +61,7 @@ pub enum Input {
     /// The partition is another broker's: give it up in good order. [`Effect::LaneEnded`] says when
     /// that is done.
     Disown(PartitionId),
-    /// Something of a session.
+    /// An event of a session.
     Session(SessionId, SessionEvent),
     /// A time asked for with [`Effect::Alarm`] or [`Engine::next_tick`](crate::Engine::next_tick)
     /// has come.
@@ -85,7 +85,7 @@ pub struct DeniedOp {
     pub why: String,
 }
 
-/// Something of a session.
+/// An event of a session.
 #[derive(Debug)]
 pub enum SessionEvent {
     /// Its handshake is done.
@@ -288,31 +288,54 @@ impl Default for EngineOptions {
 /// Counters of an engine, in the order of [`Counter::ALL`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(usize)]
-#[allow(missing_docs)]
 pub enum Counter {
+    /// Timers stored by a schedule; repeats do not count.
     Scheduled,
+    /// Schedules that were not stored, for whatever reason.
     ScheduleRefused,
+    /// Timers cancelled before any delivery.
     Cancelled,
+    /// Cancels that came after a delivery had begun.
     CancelTooLate,
+    /// Timers moved to another time.
     Rescheduled,
+    /// Deliveries sent, repeated ones included.
     Delivered,
+    /// Deliveries sent with an attempt above 1.
     Redelivered,
+    /// Timers removed by an ok in time.
     Acknowledged,
+    /// Timers removed by an ok after the callback timeout.
     LateAcknowledged,
+    /// Attempts filed under a retry tier.
     Retried,
+    /// Timers that became dead letters.
     Dead,
+    /// Dead letters removed for their age or number.
     DeadTrimmed,
+    /// Unconfirmed timers removed for their age or number.
     UnconfirmedTrimmed,
+    /// Timers that missed their deadline.
     Expired,
+    /// Deliveries without an outcome within the callback timeout.
     TimedOut,
+    /// Deliveries whose session ended before their outcome.
     SessionLost,
+    /// Due timers that the store moved to a park.
     Parked,
+    /// Timers taken back from a park.
     Unparked,
+    /// At-most-once timers whose outcome is not known any more.
     Unconfirmed,
+    /// Outcomes of deliveries that another session has.
     SettleNotYours,
+    /// Outcomes that came too late to count.
     SettleLate,
+    /// Timers taken out of memory because its budget was exceeded.
     Unloaded,
+    /// Ownerships of partitions that ended, for whatever reason.
     LanesEnded,
+    /// Sessions closed because they broke the protocol.
     ProtocolErrors,
 }
 

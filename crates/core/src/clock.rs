@@ -201,8 +201,8 @@ impl ClusterClock {
         (time.as_ms() * 1_000).saturating_sub(self.estimate(mono_us))
     }
 
-    /// The estimate minus the monotonic clock, µs: whoever waits for an instant derives it anew
-    /// when this has changed.
+    /// Cluster time minus monotonic time, µs. When it has changed, pending deadlines have to be
+    /// converted to monotonic time again.
     pub const fn offset_us(&self) -> i64 {
         self.offset
     }

@@ -14,6 +14,7 @@ pub mod cluster;
 pub mod engine;
 pub mod figures;
 pub mod retry;
+mod rng;
 
 pub use api::{
     Call, CallAnswer, Counter, DeniedOp, Effect, EngineOptions, Input, Now, SessionEvent, SessionId,

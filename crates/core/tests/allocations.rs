@@ -16,9 +16,7 @@ use mtimer_core::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, S
 use mtimer_protocol::{OpReply, Request, RequestOp, ServerMessage, Settlement};
 use mtimer_store::memory::MemoryStore;
 use mtimer_store::{Acquire, Lane, LaneError, Store};
-use mtimer_types::{
-    Destination, HandlerOutcome, Headers, KeyPolicy, Mode, Nonce, PartitionId, Term, Time, Timer, TimerId,
-};
+use mtimer_types::{Destination, HandlerOutcome, KeyPolicy, Nonce, PartitionId, Term, Time, Timer, TimerId};
 
 const START: u64 = 1_700_000_000_000;
 const SESSION: SessionId = SessionId(1);
@@ -178,16 +176,8 @@ impl World {
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let timer = Timer {
-            id: TimerId::new(due, now, PARTITION, self.random >> 2),
-            dest: dest(),
-            key: None,
-            due,
-            mode: Mode::AtLeastOnce,
-            deadline: None,
-            callback_timeout_ms: None,
-            retry: None,
             payload: vec![7; 64].into(),
-            headers: Headers::NONE,
+            ..Timer::new(TimerId::new(due, now, PARTITION, self.random >> 2), dest(), due)
         };
         RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
     }

@@ -62,6 +62,10 @@ pub enum EncodeError {
 }
 
 /// Encodes one message as the body of a frame.
+///
+/// # Errors
+///
+/// [`EncodeError::TooLarge`] if the body has more than [`MAX_FRAME`] bytes.
 pub fn encode<M: Serialize>(message: &M) -> Result<Bytes, EncodeError> {
     let body = bincode::serde::encode_to_vec(message, CONFIG)
         .map_err(|e| EncodeError::Unencodable(e.to_string()))?;
@@ -73,6 +77,10 @@ pub fn encode<M: Serialize>(message: &M) -> Result<Bytes, EncodeError> {
 
 /// Appends one message to `out` as a whole frame, with its length. After an error `out` is as it
 /// was.
+///
+/// # Errors
+///
+/// As those of [`encode`].
 pub fn encode_frame<M: Serialize>(message: &M, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let begin = out.len();
     out.extend_from_slice(&[0; LENGTH_BYTES]);
@@ -110,6 +118,10 @@ impl Writer for Append<'_> {
 }
 
 /// Decodes the body of a frame; all of it must be one message.
+///
+/// # Errors
+///
+/// [`DecodeError`] if the body is no message, or bytes are left after it.
 pub fn decode<M: DeserializeOwned>(body: &BytesMut) -> Result<M, DecodeError> {
     let decoded = if body.len() <= MAX_FRAME_BEFORE_AUTH {
         bincode::serde::decode_from_slice(body, SHORT_CONFIG)

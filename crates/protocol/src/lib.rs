@@ -5,7 +5,7 @@
 //! Invariant: whatever arrives, decoding allocates no more than the frame limit and never panics.
 //! Not in here: sockets, sessions, who may say what when.
 
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod bounded;
 mod cluster;

@@ -13,7 +13,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use mtimer_store::{Acquire, Batch, Lane, Load, Op, Store, Verdict};
 use mtimer_store_embedded::{Durability, EmbeddedStore, Options};
-use mtimer_types::{Destination, Headers, KeyPolicy, Mode, Nonce, PartitionId, Time, Timer, TimerId};
+use mtimer_types::{Destination, KeyPolicy, Nonce, PartitionId, Time, Timer, TimerId};
 
 const NOW: Time = Time::from_ms(1_900_000_000_000);
 
@@ -85,16 +85,12 @@ fn timer(p: PartitionId, n: u64) -> Timer {
     // Due times in no order, as they come: spread over an hour by the golden ratio.
     let due = NOW + n.wrapping_mul(2_654_435_769) % 3_600_000;
     Timer {
-        id: TimerId::new(due, NOW, p, n),
-        dest: Destination::new("orders", "billing").unwrap_or_else(|error| unreachable!("{error}")),
-        key: None,
-        due,
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
         payload: vec![n as u8; 100].into(),
-        headers: Headers::NONE,
+        ..Timer::new(
+            TimerId::new(due, NOW, p, n),
+            Destination::new("orders", "billing").unwrap_or_else(|error| unreachable!("{error}")),
+            due,
+        )
     }
 }
 

@@ -311,7 +311,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
     use mtimer_store::{Batch, Op, RequestId};
-    use mtimer_types::{Epoch, Headers, KeyPolicy, Mode, Nonce, PartitionId, Target, Timer};
+    use mtimer_types::{Epoch, KeyPolicy, Nonce, PartitionId, Target, Timer};
 
     use super::*;
     use crate::destinations::Destinations;
@@ -344,18 +344,11 @@ mod tests {
         fn timer(&mut self) -> Timer {
             self.next += 1;
             let due = Time::from_ms(START + 3_600_000);
-            Timer {
-                id: TimerId::new(due, Time::ZERO, P, self.next),
-                dest: Destination::new("orders", "billing").unwrap(),
-                key: None,
+            Timer::new(
+                TimerId::new(due, Time::ZERO, P, self.next),
+                Destination::new("orders", "billing").unwrap(),
                 due,
-                mode: Mode::AtLeastOnce,
-                deadline: None,
-                callback_timeout_ms: None,
-                retry: None,
-                payload: bytes::Bytes::new(),
-                headers: Headers::NONE,
-            }
+            )
         }
 
         fn view(&mut self) -> View<'_> {

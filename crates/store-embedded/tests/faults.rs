@@ -12,7 +12,7 @@ use mtimer_store::{
     Acquire, Acquired, Answer, Batch, Health, Lane, LaneError, Op, ScheduleAnswer, Store, StoreError,
 };
 use mtimer_store_embedded::{Durability, EmbeddedStore, OpenError, Options, SpaceLimits};
-use mtimer_types::{Destination, Headers, KeyPolicy, Mode, Nonce, PartitionId, Target, Time, Timer, TimerId};
+use mtimer_types::{Destination, KeyPolicy, Nonce, PartitionId, Target, Time, Timer, TimerId};
 
 const P: PartitionId = PartitionId(1);
 const DIRECTORY: &str = "MTIMER_TEST_DIRECTORY";
@@ -25,16 +25,8 @@ const USED: u64 = 10;
 fn timer(n: u64) -> Timer {
     let due = Time::from_ms(2_000_000_000_000);
     Timer {
-        id: TimerId::new(due, Time::ZERO, P, n),
-        dest: Destination::new("orders", "billing").unwrap(),
-        key: None,
-        due,
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
         payload: vec![n as u8; 1_000].into(),
-        headers: Headers::NONE,
+        ..Timer::new(TimerId::new(due, Time::ZERO, P, n), Destination::new("orders", "billing").unwrap(), due)
     }
 }
 

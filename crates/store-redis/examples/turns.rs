@@ -19,7 +19,7 @@ use mtimer_store::op::RequestId;
 use mtimer_store::{Acquire, Answer, Batch, Lane, Op, Store, Verdict};
 use mtimer_store_redis::{Options, RedisStore};
 use mtimer_types::{
-    Destination, Headers, Key, KeyPolicy, Mode, Nonce, PartitionId, Target, Term, Time, Timer, TimerId,
+    Destination, Key, KeyPolicy, Mode, Nonce, PartitionId, Target, Term, Time, Timer, TimerId,
 };
 
 const PARTITIONS: u16 = 8;
@@ -49,16 +49,10 @@ impl Bench {
             let cohort = (self.next / 128 % 64) as u8;
             let key = keyed.then(|| Key::new(&format!("order-{random}")).unwrap());
             Arc::new(Timer {
-                id: id.with_cohort(cohort),
-                dest: dest.clone(),
                 key,
-                due,
                 mode,
-                deadline: None,
-                callback_timeout_ms: None,
-                retry: None,
                 payload: vec![7; 64].into(),
-                headers: Headers::NONE,
+                ..Timer::new(id.with_cohort(cohort), dest.clone(), due)
             })
         };
         (0..PARTITIONS).map(|p| (0..TIMERS).map(|_| timer(p)).collect()).collect()

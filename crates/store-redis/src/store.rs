@@ -32,7 +32,7 @@ use crate::wire::{
 /// How long an acquisition may take to read the partition's indexes.
 const REBUILD_WITHIN: Duration = Duration::from_secs(60);
 /// How long a log that is trimmed waits for replicas: one that lags by more holds it up.
-const TRIM_PATIENCE: Duration = Duration::from_secs(1);
+const TRIM_TIMEOUT: Duration = Duration::from_secs(1);
 /// Metric: see [`LogStatus::bytes`].
 const LOG_BYTES: &str = "store_log_bytes";
 /// Metric: see [`LogStatus::dropped`].
@@ -94,10 +94,9 @@ impl RedisStore {
         let end = CancellationToken::new();
         let shared_servers = Arc::new(servers.clone());
         tasks.spawn(watch_settings(Arc::downgrade(&shared_servers), end.clone()));
-        let confirmations =
-            |patience| Arc::new(Confirmations::new(&servers, patience, options.answer_within));
+        let confirmations = |wait| Arc::new(Confirmations::new(&servers, wait, options.answer_within));
         let trimming = Trimming {
-            replicas: confirmations(TRIM_PATIENCE),
+            replicas: confirmations(TRIM_TIMEOUT),
             network: shared_servers.clone(),
             began: Instant::now(),
         };

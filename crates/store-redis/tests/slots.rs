@@ -313,7 +313,7 @@ async fn large_timers_go_through_in_scripts_of_bounded_size() {
         ("unpark", Box::new(move |t| Op::Unpark { id: t.id, fire: due })),
         ("take", Box::new(|t| Op::Take { id: t.id, failed: 1 })),
         (
-            "bury",
+            "dead-letter",
             Box::new(|t| {
                 let (reason, error) = (DeadReason::Failed, "no".into());
                 Op::settle(t.id, Verdict::Dead { reason, failed: 1, error })

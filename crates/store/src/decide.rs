@@ -259,7 +259,7 @@ fn file<T: Table>(
 }
 
 /// Moves a row to the dead letters.
-fn bury<T: Table>(
+fn dead_letter<T: Table>(
     table: &mut T,
     ctx: &Context,
     row: &Row,

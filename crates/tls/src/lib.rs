@@ -7,6 +7,8 @@
 //! default. A certificate is always checked. No error shows anything of a key.
 //! Not in here: when TLS is used, and what the other side may do.
 
+#![warn(missing_docs, clippy::missing_errors_doc)]
+
 mod client;
 mod error;
 mod pem;

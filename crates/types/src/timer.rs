@@ -1,10 +1,9 @@
-//! What a client schedules.
+//! What a client schedules, and the limits that it has to keep.
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use crate::limits;
-use crate::{Destination, HeaderError, Headers, Key, Time, TimerId};
+use crate::{Destination, Headers, InvalidTimer, Key, RetryTiers, Time, TimerId, limits};
 
 /// Says how often a callback may be delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -28,36 +27,6 @@ pub enum KeyPolicy {
     Replace,
     /// Keep the live timer: the answer names it, nothing changes.
     Keep,
-}
-
-/// Lists the delays in ms before attempt 2, 3, ...; empty means one attempt only. At most 32, each
-/// of 1 ms to 30 days.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct RetryTiers(#[serde(deserialize_with = "tiers")] pub Vec<u32>);
-
-/// Reads a list without reserving memory for as many elements as it announces: serde would reserve
-/// a mebibyte for a few bytes of input.
-fn tiers<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u32>, D::Error> {
-    d.deserialize_seq(TiersVisitor)
-}
-
-struct TiersVisitor;
-
-impl<'de> de::Visitor<'de> for TiersVisitor {
-    type Value = Vec<u32>;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a list of delays in ms")
-    }
-
-    fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<u32>, A::Error> {
-        let mut all = Vec::new();
-        while let Some(ms) = seq.next_element()? {
-            all.push(ms);
-        }
-        Ok(all)
-    }
 }
 
 /// Holds a timer as its application scheduled it.
@@ -124,77 +93,25 @@ impl<'de> de::Visitor<'de> for BytesVisitor {
     }
 }
 
-/// Says why a timer was refused before it reached a store.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidTimer {
-    /// The payload is over the limit.
-    #[error("the payload has {len} bytes, the limit is {limit}: store it elsewhere and send a reference")]
-    Payload {
-        /// Its bytes.
-        len: usize,
-        /// Most bytes allowed.
-        limit: usize,
-    },
-    /// A header is not allowed, or there is too much of them.
-    #[error(transparent)]
-    Header(#[from] HeaderError),
-    /// The id was made for another due time.
-    #[error("the id {id} was made for due time {birth} ms, but the timer is due at {due} ms: make a new id")]
-    IdDue {
-        /// The id.
-        id: TimerId,
-        /// The due time inside it.
-        birth: Time,
-        /// The due time beside it.
-        due: Time,
-    },
-    /// The deadline is before the due time.
-    #[error("the deadline {deadline} ms is before the due time {due} ms: give a later one or none")]
-    Deadline {
-        /// The deadline.
-        deadline: Time,
-        /// The due time.
-        due: Time,
-    },
-    /// The callback timeout is out of range.
-    #[error("the callback timeout is {ms} ms, allowed are {min} to {max} ms")]
-    CallbackTimeout {
-        /// What was asked.
-        ms: u32,
-        /// Least.
-        min: u32,
-        /// Most.
-        max: u32,
-    },
-    /// Too many or too long retry tiers.
-    #[error("retry tier {tier} of {count} is {ms} ms: allowed are {max_tiers} tiers of 1 to {max_ms} ms")]
-    Retry {
-        /// The first tier out of range, counted from 1 (the first too many, if there are too many).
-        tier: usize,
-        /// How many there are.
-        count: usize,
-        /// Its delay.
-        ms: u32,
-        /// Most tiers.
-        max_tiers: usize,
-        /// Longest delay.
-        max_ms: u32,
-    },
-    /// Too far ahead.
-    #[error(
-        "the due time {due} ms is more than {max_days} days ahead of {now} ms: schedule it nearer to its time"
-    )]
-    TooFar {
-        /// The due time.
-        due: Time,
-        /// The cluster clock.
-        now: Time,
-        /// The limit.
-        max_days: u64,
-    },
-}
-
 impl Timer {
+    /// Makes a timer that is delivered at least once, with an empty payload and nothing optional.
+    ///
+    /// `due` has to be the due time of `id`.
+    pub fn new(id: TimerId, dest: Destination, due: Time) -> Self {
+        Self {
+            id,
+            dest,
+            key: None,
+            due,
+            mode: Mode::AtLeastOnce,
+            deadline: None,
+            callback_timeout_ms: None,
+            retry: None,
+            payload: Bytes::new(),
+            headers: Headers::NONE,
+        }
+    }
+
     /// Says whether `at` is after the deadline: then no delivery begins.
     pub fn is_past_deadline(&self, at: Time) -> bool {
         self.deadline.is_some_and(|deadline| deadline < at)
@@ -259,71 +176,6 @@ pub fn check_distance(due: Time, now: Time) -> Result<(), InvalidTimer> {
     Ok(())
 }
 
-impl RetryTiers {
-    /// Checks number and length of the tiers.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidTimer::Retry`] for the first one out of range.
-    pub fn validate(&self) -> Result<(), InvalidTimer> {
-        let (max_tiers, max_ms) = (limits::MAX_RETRY_TIERS, limits::MAX_RETRY_DELAY_MS);
-        for (i, ms) in self.0.iter().enumerate() {
-            if i >= max_tiers || !(1..=max_ms).contains(ms) {
-                let (tier, count) = (i + 1, self.0.len());
-                return Err(InvalidTimer::Retry { tier, count, ms: *ms, max_tiers, max_ms });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Names a timer in cancel, reschedule and get: by id, or by key and destination.
-///
-/// ```
-/// use mtimer_types::{Destination, Key, Target, TimerId};
-///
-/// # fn main() -> Result<(), mtimer_types::NameError> {
-/// let orders = Destination::new("shop", "orders")?;
-/// let by_key = orders.key("order-17")?;
-/// assert_eq!(by_key, Target::from((&orders, &Key::new("order-17")?)));
-///
-/// let id = TimerId::from_u128(7);
-/// assert_eq!(Target::from(id), Target::from(&id));
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub enum Target {
-    /// By id.
-    Id(TimerId),
-    /// By the application's key; made by [`Destination::key`], too.
-    Key(Destination, Key),
-}
-
-impl From<TimerId> for Target {
-    fn from(id: TimerId) -> Self {
-        Self::Id(id)
-    }
-}
-
-impl From<&TimerId> for Target {
-    fn from(id: &TimerId) -> Self {
-        Self::Id(*id)
-    }
-}
-
-impl From<&Target> for Target {
-    fn from(target: &Target) -> Self {
-        target.clone()
-    }
-}
-
-impl From<(&Destination, &Key)> for Target {
-    fn from((dest, key): (&Destination, &Key)) -> Self {
-        Self::Key(dest.clone(), key.clone())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -333,18 +185,7 @@ mod tests {
 
     fn timer(ahead: u64) -> Timer {
         let due = NOW + ahead;
-        Timer {
-            id: TimerId::new(due, NOW, PartitionId(3), 7),
-            dest: Destination::new("g", "a").unwrap(),
-            key: None,
-            due,
-            mode: Mode::AtLeastOnce,
-            deadline: None,
-            callback_timeout_ms: None,
-            retry: None,
-            payload: Bytes::new(),
-            headers: Headers::NONE,
-        }
+        Timer::new(TimerId::new(due, NOW, PartitionId(3), 7), Destination::new("g", "a").unwrap(), due)
     }
 
     fn error(timer: &Timer) -> String {

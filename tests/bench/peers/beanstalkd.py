@@ -17,11 +17,12 @@ from servers import own_cpu_seconds, scheduled_seconds, waits_for_disk
 BATCH = 1000
 # Bytes read at once at most: more than the socket's buffer holds.
 READ_BYTES = 1 << 20
-# Reserves on the way to the server. Many more make beanstalkd slower (with 4,000 it needs 1.6 times the CPU for a job),
-# fewer leave it without work between two looks.
+# Reserves on the way to the server. Many more make beanstalkd slower (with 4,000 it needs 1.6 times
+# the CPU for a job), fewer leave it without work between two looks.
 WINDOW = 1000
-# Between looks at the connection. The server answers each command with a write of its own: a client that wakes up for
-# each takes a core that the server could use. Window and socket buffers hold far more work than this lasts.
+# Between looks at the connection. The server answers each command with a write of its own: a client
+# that wakes up for each takes a core that the server could use. Window and socket buffers hold far
+# more work than this lasts.
 PAUSE_S = 0.001
 # How long a slow server may take until all jobs that are due are ready.
 ALL_READY_S = 30
@@ -163,7 +164,8 @@ class Client:
             if readable:
                 self._pause()
                 text = tail + self._receive()
-                # Cut behind a whole line; a body is cut off from its job at worst, and is of no interest.
+                # Cut behind a whole line; a body is cut off from its job at worst, and is of no
+                # interest.
                 cut = text.rfind(b"\n") + 1
                 jobs = RESERVED.findall(text, 0, cut)
                 deleted += text.count(b"DELETED\r\n", 0, cut)

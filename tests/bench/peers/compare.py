@@ -23,24 +23,27 @@ import servers
 
 PAYLOAD_BYTES = 64
 LATENESS_RATE = 500
-# How long before it is due a timer of lateness is stored: longer than mtimer keeps in memory (--preload, 5 s), so that both
-# have to get it back from Redis.
+# How long before it is due a timer of lateness is stored: longer than mtimer keeps in memory
+# (--preload, 5 s), so that both have to get it back from Redis.
 LATENESS_AHEAD_S = 7
 # A round may take this long at most; far more than the slowest peer needs for a million timers.
 ROUND_S = 1200
-# A measurement shorter than this decides nothing: what the machine did beside it weighs more than the work.
+# A measurement shorter than this decides nothing: what the machine did beside it weighs more than
+# the work.
 SHORTEST_S = 0.5
-# Cores that other programs may use in a turn. Above that no goal is decided: a peer with one thread loses more to them
-# than mtimer with its several, which would flatter mtimer.
+# Cores that other programs may use in a turn. Above that no goal is decided: a peer with one thread
+# loses more to them than mtimer with its several, which would flatter mtimer.
 OTHERS_CORES = 0.2
-# The share of the time in which the peer's server has to have had work. Below that no goal is decided: its driver or the
-# disk held it up, and its figure is too low.
+# The share of the time in which the peer's server has to have had work. Below that no goal is
+# decided: its driver or the disk held it up, and its figure is too low.
 FED = 0.95
-# mtimer's timers of a round of fire are due within this long, so that it cannot fire them faster than that.
+# mtimer's timers of a round of fire are due within this long, so that it cannot fire them faster
+# than that.
 FIRE_WINDOW_S = 1
 
 Line = collections.namedtuple("Line", "work ours peer durability goal")
-# `ours` is a store of mtimer, `peer` a configuration of a peer, both keys of Runner's methods below.
+# `ours` is a store of mtimer, `peer` a configuration of a peer, both keys of Runner's methods
+# below.
 LINES = [
     Line("schedule", "embedded-sync", "beanstalkd-log", "stronger", 1.2),
     Line("schedule", "embedded-fast", "beanstalkd-log", "equal", None),
@@ -57,7 +60,8 @@ LINES = [
     Line("lateness", "redis", "bullmq", "equal", None),
 ]
 WORKS = list(dict.fromkeys(line.work for line in LINES))
-# What mtimer measures for each work: where a job of a peer has an id of the application's, a timer has a key.
+# What mtimer measures for each work: where a job of a peer has an id of the application's, a timer
+# has a key.
 BENCH = {
     "schedule": ["schedule"],
     "fire": ["fire"],

@@ -7,7 +7,8 @@ use mtimer_client::Ended;
 
 use super::lives::Life;
 use super::{CLAIM_MS, CLOCK_MS, Found, HOP_MS, RECORD_LAG_MS, RETRY_MS, Timer, Violation};
-use crate::history::{Final, Handled, History, Left, Said};
+use crate::history::{Handled, History, Said};
+use crate::left::{Final, Left};
 
 impl Timer<'_> {
     pub(super) fn keeps_its_deadline(&self, found: &mut Found) {

@@ -3,7 +3,8 @@
 use mtimer_client::{DeadReason, Mode};
 
 use super::{CLAIM_MS, Found, RECORD_LAG_MS, SETTLE_LAG_MS, Timer};
-use crate::history::{Handled, Left, Said};
+use crate::history::{Handled, Said};
+use crate::left::Left;
 
 impl Timer<'_> {
     pub(super) fn ends_once(&self, found: &mut Found) {

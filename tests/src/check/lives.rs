@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use mtimer_client::{Ended, TimerId, TimerState};
 
-use crate::history::{Event, Final, Handled, History, Left, Said};
+use crate::history::{Event, Handled, History, Said};
+use crate::left::{Final, Left};
 
 /// One delivery.
 #[derive(Clone, Copy, Debug)]

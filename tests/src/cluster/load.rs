@@ -22,8 +22,10 @@ use tokio_util::sync::CancellationToken;
 use super::Cluster;
 use crate::behaviour::Behaviour;
 use crate::edges::{Connect, Edges, watch_clock};
-use crate::history::{Handled, Plan, Recorder};
+use crate::history::Handled;
 use crate::host_ms;
+use crate::plan::Plan;
+use crate::recorder::Recorder;
 
 /// How often each producer does something.
 const TICK: Duration = Duration::from_millis(20);

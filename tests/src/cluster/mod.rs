@@ -24,14 +24,16 @@ pub use proxy::{Proxy, Way, Ways};
 pub use redis::{Redis, RedisKind};
 
 use crate::broker::{Broker, Launch, Sabotage};
-use crate::history::{Excuse, Final, History, Recorder};
+use crate::history::{Excuse, History};
 use crate::journal::Journal;
+use crate::left::Final;
 use crate::party::Parties;
+use crate::recorder::Recorder;
 use crate::wire::Wire;
 use crate::{host_ms, wait_for};
 
 /// How long things may take that have no bound in the contract: a loaded machine is slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a broker may take to stop.
 const STOP_WITHIN: Duration = Duration::from_secs(60);
 /// Nobody listens there.
@@ -189,7 +191,7 @@ impl Cluster {
     /// A client's settings; clients are told apart by their numbers.
     pub fn client_builder(&self, number: u32) -> ClientBuilder {
         let software = format!("client-{number}/test");
-        Client::builder().brokers(self.names()).software(software).connect_timeout(PATIENCE)
+        Client::builder().brokers(self.names()).software(software).connect_timeout(TIMEOUT)
     }
 
     /// A client that knows all brokers.
@@ -250,7 +252,7 @@ impl Cluster {
             }
             found.is_some()
         };
-        wait_for("a leader", PATIENCE, &mut look).await;
+        wait_for("a leader", TIMEOUT, &mut look).await;
         found.expect("a leader")
     }
 
@@ -275,7 +277,7 @@ impl Cluster {
             let Some(view) = self.view_of(observer).await else { return false };
             self.up().all(|i| view.topology.partitions_of(&self.members[i].name).next().is_some())
         };
-        wait_for("a share for every broker", 2 * PATIENCE, all_have).await;
+        wait_for("a share for every broker", 2 * TIMEOUT, all_have).await;
         self.settled().await;
     }
 
@@ -291,7 +293,7 @@ impl Cluster {
         };
         let began = std::time::Instant::now();
         while !look().await {
-            assert!(began.elapsed() < PATIENCE, "the cluster does not settle within {PATIENCE:?}: {last}");
+            assert!(began.elapsed() < TIMEOUT, "the cluster does not settle within {TIMEOUT:?}: {last}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

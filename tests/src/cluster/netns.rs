@@ -160,7 +160,7 @@ mod tests {
 
     /// How long it is looked whether something comes that must not come.
     const NOTHING: Duration = Duration::from_millis(300);
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     #[test]
     fn what_is_cut_vanishes_in_one_direction() {
@@ -190,7 +190,7 @@ mod tests {
         let stored = || server.call::<u64>(&["GET", "n"]);
 
         set(1);
-        assert_eq!(says(PATIENCE).as_deref(), Some("OK"));
+        assert_eq!(says(TIMEOUT).as_deref(), Some("OK"));
         net.cut(&there, &here);
         set(2);
         while stored() != 2 {
@@ -198,12 +198,12 @@ mod tests {
         }
         assert_eq!(says(NOTHING), None, "the answer has vanished");
         net.heal();
-        assert_eq!(says(PATIENCE).as_deref(), Some("OK"), "it was sent again");
+        assert_eq!(says(TIMEOUT).as_deref(), Some("OK"), "it was sent again");
         net.cut(&here, &there);
         set(3);
         assert_eq!((says(NOTHING), stored()), (None, 2), "the request has vanished");
         net.heal();
-        assert_eq!((says(PATIENCE).as_deref(), stored()), (Some("OK"), 3));
+        assert_eq!((says(TIMEOUT).as_deref(), stored()), (Some("OK"), 3));
         drop(input);
         client.wait().unwrap();
     }

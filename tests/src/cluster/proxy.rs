@@ -321,7 +321,7 @@ mod tests {
     }
 
     /// How long an answer may take; and how long it is looked that none comes.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
     const SILENCE: Duration = Duration::from_millis(300);
 
     async fn hears(socket: &mut TcpStream, within: Duration) -> Option<u8> {
@@ -334,7 +334,7 @@ mod tests {
 
     async fn says(socket: &mut TcpStream, byte: u8) -> Option<u8> {
         socket.write_all(&[byte]).await.ok()?;
-        hears(socket, PATIENCE).await
+        hears(socket, TIMEOUT).await
     }
 
     async fn says_in_vain(socket: &mut TcpStream, byte: u8) {

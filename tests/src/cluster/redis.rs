@@ -8,7 +8,7 @@ use crate::drain::is_leak;
 use crate::wait_for;
 
 /// How long a promotion may take: a loaded machine is slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Which Redis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,7 +118,7 @@ impl Redis {
         // Without waiting for the other masters to agree that it is dead: what is tested is not
         // Redis.
         replica.call::<()>(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
-        wait_for("a promoted replica", PATIENCE, async || is_master(replica)).await;
+        wait_for("a promoted replica", TIMEOUT, async || is_master(replica)).await;
     }
 
     /// Starts a master that was failed over again: it becomes the replica of who took its place,
@@ -133,7 +133,7 @@ impl Redis {
             info.is_ok_and(|i| i.contains("role:slave") && i.contains("master_link_status:up"))
         };
         while !synced() {
-            assert!(began.elapsed() < PATIENCE, "no replica of {} within {PATIENCE:?}", new.address());
+            assert!(began.elapsed() < TIMEOUT, "no replica of {} within {TIMEOUT:?}", new.address());
             std::thread::sleep(Duration::from_millis(20));
         }
         std::mem::swap(&mut masters.nodes[master], &mut replicas[master]);

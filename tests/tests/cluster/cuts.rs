@@ -3,7 +3,7 @@
 
 use mtimer_tests::{Excuse, Note, Setup, Way, Ways, wait_for};
 
-use crate::scene::{PATIENCE, Scene, either, now, on_one};
+use crate::scene::{Scene, TIMEOUT, either, now, on_one};
 
 fn with_proxies() -> Setup {
     Setup { fronts: true, backs: true, ..on_one() }
@@ -34,7 +34,7 @@ async fn a_broker_is_cut_off_from_redis() {
             let view = scene.cluster.view_of(observer).await.unwrap();
             view.topology.partitions_of(&name).next().is_none()
         };
-        wait_for("the partitions' move away from a broker without its store", PATIENCE, emptied).await;
+        wait_for("the partitions' move away from a broker without its store", TIMEOUT, emptied).await;
         let moved = now();
         scene.flows().await;
         tokio::time::sleep(either(1, 18)).await;
@@ -206,19 +206,19 @@ impl Scene {
             let linked = view.members.iter().any(|m| m.address == *name && m.heartbeat_age_ms < 1_000);
             linked && campaigned().await >= count + 2
         };
-        wait_for("a follower that looks at the lease", PATIENCE, waiting).await;
+        wait_for("a follower that looks at the lease", TIMEOUT, waiting).await;
         let before = cluster.view_of(leader).await.unwrap().topology.term;
         cluster.redis.one().call::<()>(&["DEL", "leader:{t}"]);
         let leads = async |broker| {
             cluster.view_of(broker).await.is_some_and(|view| view.leads && view.topology.term > before)
         };
-        wait_for("another term", PATIENCE, async || leads(leader).await || leads(follower).await).await;
+        wait_for("another term", TIMEOUT, async || leads(leader).await || leads(follower).await).await;
         if !leads(leader).await {
             return false;
         }
         // The answer to one campaign is there when the next is sent.
         let count = campaigned().await;
-        wait_for("a follower that knows the term", PATIENCE, async || campaigned().await >= count + 2).await;
+        wait_for("a follower that knows the term", TIMEOUT, async || campaigned().await >= count + 2).await;
         true
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mtimer_tests::{Excuse, Load, RedisKind, Setup, long, seed, wait_for};
 
-use crate::scene::{PATIENCE, Scene, now};
+use crate::scene::{Scene, TIMEOUT, now};
 
 /// Counter of a broker: bytes of writes that Redis may lose and the broker still has.
 const LOG_BYTES: &str = "store_log_bytes";
@@ -41,7 +41,7 @@ async fn sum(scene: &Scene, name: &str) -> u64 {
 async fn write_more(scene: &Scene) {
     let before = sum(scene, LOG_BYTES).await;
     let grown = async || sum(scene, LOG_BYTES).await >= before + lost_bytes();
-    wait_for("enough writes to be lost", 4 * PATIENCE, grown).await;
+    wait_for("enough writes to be lost", 4 * TIMEOUT, grown).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

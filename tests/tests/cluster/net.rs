@@ -4,7 +4,7 @@
 
 use mtimer_tests::{Excuse, Place, Setup, apart, wait_for};
 
-use crate::scene::{PATIENCE, Scene, either, now, on_masters};
+use crate::scene::{Scene, TIMEOUT, either, now, on_masters};
 
 fn with_net() -> Setup {
     Setup { net: true, ..on_masters() }
@@ -50,7 +50,7 @@ async fn broker_and_redis() {
             let topology = cluster.view_of(observer).await.unwrap().topology;
             topology.leader != name && topology.partitions_of(&name).next().is_none()
         };
-        wait_for("the partitions' move away from a broker without its store", PATIENCE, emptied).await;
+        wait_for("the partitions' move away from a broker without its store", TIMEOUT, emptied).await;
         let moved = now();
         scene.flows().await;
         tokio::time::sleep(either(0, 18)).await;

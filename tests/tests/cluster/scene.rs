@@ -8,7 +8,7 @@ use mtimer_tests::{
 };
 
 /// How long things may take that have no bound in the contract: a loaded machine is slow.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the end of a long run may take.
 const DRAIN: Duration = Duration::from_secs(300);
 /// A timer that waits for longer than this, without a fault, has been forgotten.
@@ -78,7 +78,7 @@ impl Scene {
         let more = async || {
             self.cluster.recorder.deliveries() > deliveries + 200 && self.work.operations() > operations + 200
         };
-        wait_for("operations and deliveries", PATIENCE, more).await;
+        wait_for("operations and deliveries", TIMEOUT, more).await;
     }
 
     /// Notes what was done since `from` and is over.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use mtimer_tests::{Entry, Excuse, Fire, Load, RedisKind, Setup, fires, seed, wait_for};
 
-use crate::scene::{PATIENCE, Scene, either, now, on_masters, on_one, rounds};
+use crate::scene::{Scene, TIMEOUT, either, now, on_masters, on_one, rounds};
 
 /// What comes due so shortly before the end of a time may fire behind it, ms: a loaded machine is
 /// slow.
@@ -111,7 +111,7 @@ async fn a_stranger_holds_the_lease() {
         }
         false
     };
-    wait_for("the end of the leader's lease", PATIENCE, async || !led().await).await;
+    wait_for("the end of the leader's lease", TIMEOUT, async || !led().await).await;
     let alone = now();
     tokio::time::sleep(either(8, 60)).await;
     scene.flows().await;

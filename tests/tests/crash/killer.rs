@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use crate::Size;
 
 /// How long a kill waits for a moment when there is something of everything.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How far back a delivery may be that a handler is still busy with.
 const IN_HANDS_MS: u64 = 2_000;
@@ -82,7 +82,7 @@ async fn cancel_what_was_sent(broker: &Broker, recorder: &Recorder, killed: u64)
 /// Waits for a moment when timers are pending, in delivery and in retry.
 async fn look(control: &Client, met: &mut Met) {
     let began = Instant::now();
-    while began.elapsed() < PATIENCE {
+    while began.elapsed() < TIMEOUT {
         let Ok(s) = control.status().await else { continue };
         if s.pending > 0 && s.in_flight > 0 && s.retrying > 0 {
             met.pending += s.pending;

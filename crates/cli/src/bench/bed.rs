@@ -24,7 +24,7 @@ const FIRST_ATTEMPT: &str = "the first attempt fails";
 /// Callbacks that may be under way.
 const CONCURRENCY: u32 = 10_000;
 /// How long a request may wait: what is overloaded is slow, and that is to be seen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long it may take until nothing is left in the store of what was settled.
 const CLEARED_WITHIN: Duration = Duration::from_secs(5);
 /// How often the store is asked for that.
@@ -280,7 +280,7 @@ async fn begin(common: &Common, partitions: Option<u16>) -> Result<(Option<Own>,
 
 async fn connect(addresses: impl Iterator<Item = String>, common: &Common) -> Result<Client, Failure> {
     let client = Client::builder().brokers(addresses).software(concat!("mtimer/", env!("CARGO_PKG_VERSION")));
-    let client = client.token(common.token.read()?).request_timeout(PATIENCE);
+    let client = client.token(common.token.read()?).request_timeout(REQUEST_TIMEOUT);
     // A broker of one's own listens on this machine only, without TLS.
     let client = if common.broker.is_empty() { client } else { common.connect_tls.apply(client)? };
     Ok(client.connect().await?)

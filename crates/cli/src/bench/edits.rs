@@ -175,7 +175,7 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_client::{Headers, Mode, PartitionId, Timer};
+    use mtimer_client::{Mode, PartitionId, Timer};
 
     use super::*;
 
@@ -185,16 +185,9 @@ mod tests {
         let id = |random| TimerId::new(old, old, PartitionId(0), random);
         let view = |id, due, fire| TimerView {
             timer: Timer {
-                id,
-                dest: Destination::new("g", "a").unwrap(),
-                key: None,
-                due,
                 mode: Mode::default(),
-                deadline: None,
-                callback_timeout_ms: None,
-                retry: None,
                 payload: Vec::new().into(),
-                headers: Headers::NONE,
+                ..Timer::new(id, Destination::new("g", "a").unwrap(), due)
             },
             state: TimerState::Pending { fire },
             failed: 0,

@@ -21,7 +21,7 @@ use crate::tally::Tally;
 /// How often timers are sent.
 const BEAT: Duration = Duration::from_millis(5);
 /// How long nothing may happen, once everything is due, before the rest is taken for lost.
-const PATIENCE: Duration = Duration::from_secs(10);
+const IDLE_LIMIT: Duration = Duration::from_secs(10);
 
 /// What is sent when.
 #[derive(Clone, Copy, Debug)]
@@ -182,7 +182,7 @@ async fn wait(bed: &Bed, plan: &Plan, tally: &Tally, first: Time, sent: &Sent, b
     loop {
         let now = (tally.fired(), bed.client.stats().settled - before);
         let done = now.0 >= sent.stored && now.1 >= sent.stored + tally.retried();
-        if done || changed.elapsed() > PATIENCE || bed.stop.is_asked() {
+        if done || changed.elapsed() > IDLE_LIMIT || bed.stop.is_asked() {
             break;
         }
         if now != seen || bed.client.now() < last {

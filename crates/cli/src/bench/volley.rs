@@ -14,7 +14,7 @@ use crate::tally::Tally;
 use crate::{load, progress};
 
 /// How long nothing may happen before the rest is taken for lost.
-const PATIENCE: Duration = Duration::from_secs(10);
+const IDLE_LIMIT: Duration = Duration::from_secs(10);
 /// How often it looks for what has changed.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -109,7 +109,7 @@ async fn watch(bed: &Bed, tally: &Tally, first: Time, scheduled: u64, before: u6
         let (settled, fired) = (bed.client.stats().settled - before, tally.fired());
         let now_us = bed.reference.now_us();
         let done = settled >= scheduled + tally.retried() && fired >= scheduled;
-        if done || changed.elapsed() > PATIENCE || bed.stop.is_asked() {
+        if done || changed.elapsed() > IDLE_LIMIT || bed.stop.is_asked() {
             bar.finish_and_clear();
             return now_us;
         }

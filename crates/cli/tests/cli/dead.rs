@@ -14,7 +14,7 @@ impl Dev {
     }
 
     /// Makes a dead letter for a destination.
-    fn bury(&self, app: &str, args: &[&str]) -> String {
+    fn dead_letter(&self, app: &str, args: &[&str]) -> String {
         let schedule = ["schedule", "--group", "g", "--app", app, "--in", "0s"];
         let id = self.run(&[&schedule[..], args].concat()).ok().out.trim().to_owned();
         self.run(&["listen", "--group", "g", "--app", app, "--count", "1", "--outcome", "fail", "--json"])
@@ -26,8 +26,8 @@ impl Dev {
 #[test]
 fn dead_letters_are_listed_shown_replayed_and_purged() {
     let dev = Dev::start();
-    let a = dev.bury("a", &["--payload", "pa", "--key", "ka", "--header", "tenant=acme"]);
-    let b = dev.bury("b", &["--payload", "pb"]);
+    let a = dev.dead_letter("a", &["--payload", "pa", "--key", "ka", "--header", "tenant=acme"]);
+    let b = dev.dead_letter("b", &["--payload", "pb"]);
     dev.wait_for_dead(2);
     let only = dev.run(&["dead", "list", "--group", "g", "--app", "b", "--json"]).ok().lines();
     assert_eq!((only.len(), &only[0]["id"]), (1, &json!(b)));
@@ -75,7 +75,7 @@ fn filters_take_many_and_those_that_die_again_are_left_alone() {
     // It goes on: whatever is replayed dies again.
     let _listener = Running::silent(&dev.args(&fail));
     dev.wait_for("dead", |s| s["dead"] == 1_500);
-    let other = dev.bury("other", &[]);
+    let other = dev.dead_letter("other", &[]);
     dev.wait_for("dead", |s| s["dead"] == 1_501);
     let replayed = dev.run(&["dead", "replay", "--app", "many", "--json"]).ok().json();
     assert_eq!(replayed["replayed"], 1_500);
@@ -88,7 +88,7 @@ fn filters_take_many_and_those_that_die_again_are_left_alone() {
 #[test]
 fn a_purge_asks_at_a_terminal_and_needs_yes_anywhere_else() {
     let dev = Dev::start();
-    let id = dev.bury("a", &[]);
+    let id = dev.dead_letter("a", &[]);
     dev.wait_for_dead(1);
     for (what, named) in [
         (&["--all"][..], "this removes all dead letters of the cluster for good"),
@@ -122,7 +122,7 @@ fn a_purge_asks_at_a_terminal_and_needs_yes_anywhere_else() {
 #[test]
 fn a_replay_into_a_key_that_is_taken_is_refused() {
     let dev = Dev::start();
-    let id = dev.bury("a", &["--key", "k"]);
+    let id = dev.dead_letter("a", &["--key", "k"]);
     dev.wait_for_dead(1);
     let live = dev.schedule(&["--in", "1h", "--key", "k"]);
     let refused = dev.run(&["dead", "replay", &id, "--json"]).code(7);

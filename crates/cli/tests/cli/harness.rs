@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// How long anything may take before a test gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A command that sees nothing of this process's settings. Brokers serve no HTTP: several run at a
 /// time, and the default port is one.
@@ -88,7 +88,7 @@ pub(crate) fn end(mut command: Command, input: &[u8]) -> Ended {
     let input = input.to_vec();
     let feed = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let (out, err) = (read(child.stdout.take().unwrap()), read(child.stderr.take().unwrap()));
-    let Some(status) = within_patience(|| child.try_wait().unwrap()) else {
+    let Some(status) = within_timeout(|| child.try_wait().unwrap()) else {
         child.kill().unwrap();
         child.wait().unwrap();
         panic!("{command:?} does not end: {:?}", (out.join(), err.join()));
@@ -99,14 +99,14 @@ pub(crate) fn end(mut command: Command, input: &[u8]) -> Ended {
 
 /// Looks again and again until there is something; panics if it never comes.
 pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    within_patience(look).unwrap_or_else(|| panic!("never {what}"))
+    within_timeout(look).unwrap_or_else(|| panic!("never {what}"))
 }
 
 /// Other processes tell nobody when they change: they are looked at, until they are as wanted or
-/// patience is over.
-fn within_patience<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+/// the time is over.
+fn within_timeout<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let began = Instant::now();
-    while began.elapsed() < PATIENCE {
+    while began.elapsed() < TIMEOUT {
         if let Some(found) = look() {
             return Some(found);
         }

@@ -97,7 +97,8 @@ impl<'a> Share<'a> {
         share
     }
 
-    /// What nobody reaches counts for whoever has it: others do not move for its sake.
+    /// Counts partitions whose store no member reaches towards their owners' shares, so that they
+    /// make no other partition move.
     fn count_stuck(&mut self, owners: impl Iterator<Item = usize>) {
         for m in owners.filter(|m| self.takers.contains(m)) {
             self.held[m] += 1;
@@ -150,8 +151,8 @@ impl<'a> Share<'a> {
         takers.min_by_key(|m| self.held[*m] as i64 - self.quota[*m] as i64)
     }
 
-    /// Largest remainder; of equal remainders, whoever has more has the better claim, so that it
-    /// need not give it away.
+    /// Sets quotas by largest remainder. Of equal remainders, the member with more partitions gets
+    /// the larger quota, so that it need not give one away.
     fn set_quotas(&mut self) {
         let weight = |m: usize| usize::from(self.members[m].weight.max(1));
         let weights: usize = self.takers.iter().map(|m| weight(*m)).sum();

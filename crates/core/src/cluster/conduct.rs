@@ -14,7 +14,7 @@ use super::leader::Leadership;
 use super::lease::Ask;
 use super::members::Verdict;
 use super::refusal::{contradiction, is_address};
-use super::{HURRY_MS, Node, NodeEffect, NodeInput, PeerId, STOP_PATIENCE_MS};
+use super::{HURRY_MS, Node, NodeEffect, NodeInput, PeerId, STOP_WAIT_MS};
 
 impl Node {
     /// Before any input: how long was this process away, and may it still lead?
@@ -286,7 +286,7 @@ impl Node {
             }
             return true;
         }
-        let alone = now >= since.max(self.answered) + STOP_PATIENCE_MS;
+        let alone = now >= since.max(self.answered) + STOP_WAIT_MS;
         if !self.holdings.is_empty() && !stuck && !alone {
             return false;
         }

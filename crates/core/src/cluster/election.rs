@@ -31,8 +31,8 @@ impl Node {
     /// A term was seen. If it is higher than the one this broker leads under, it leads no more.
     pub(super) fn see(&mut self, now: u64, term: Term) {
         if term.0 >= MAX_TERM.0 / 2 {
-            // No store gives it: whoever says so is no broker. What would be won above it has to be
-            // less than the limit.
+            // No store gives out such a term, so its sender is no broker of ours. Terms that are
+            // won after this one have to stay below the limit, too.
             self.counters.add(Count::StaleFrames, 1);
             return;
         }

@@ -116,7 +116,7 @@ impl Link {
     }
 
     pub(super) fn due(&mut self, now: u64) -> Option<Due> {
-        if now >= self.patience() {
+        if now >= self.time_limit() {
             return Some(Due::Silent);
         }
         match &mut self.state {
@@ -130,7 +130,7 @@ impl Link {
     }
 
     /// Until when it is waited for a connection or an answer.
-    fn patience(&self) -> u64 {
+    fn time_limit(&self) -> u64 {
         match &self.state {
             State::Down => u64::MAX,
             State::Connecting { since, .. } => since + self.silence_ms,
@@ -140,8 +140,8 @@ impl Link {
 
     pub(super) fn next(&self) -> u64 {
         match &self.state {
-            State::Up(up) => self.patience().min(up.next),
-            _ => self.patience(),
+            State::Up(up) => self.time_limit().min(up.next),
+            _ => self.time_limit(),
         }
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! Purpose: at most one broker acts as leader at any time.
 //! Invariant: the deadline counts from before the request left, by the own monotonic clock
-//! (suspensions included), less a margin for clocks that differ in rate: whoever obeys it has
-//! stopped before the store can have given the lease to another.
+//! (suspensions included), less a margin for clocks that differ in rate: a leader that keeps
+//! to it has stopped before the store can have given the lease to another.
 //! Not in here: what a leader does, who is connected to whom.
 
 use mtimer_store::{Candidate, Lease};
 use mtimer_types::Term;
 
-use super::rng::Rng;
+use crate::rng::Rng;
 
 /// Least time between two campaigns, ms, except for the one when a lease has run out.
 pub(super) const CAMPAIGN_EVERY_MS: u64 = 250;

@@ -26,7 +26,6 @@ mod lease;
 mod members;
 mod own;
 mod refusal;
-mod rng;
 #[cfg(test)]
 mod tests;
 
@@ -43,10 +42,10 @@ use self::leader::Leadership;
 use self::lease::Keeper;
 use self::own::{Holdings, OwnershipChange};
 pub use self::refusal::is_address;
-use self::rng::Rng;
+use crate::rng::Rng;
 
 /// How long a broker that stops waits for a leader, ms.
-const STOP_PATIENCE_MS: u64 = 2_000;
+const STOP_WAIT_MS: u64 = 2_000;
 /// Least time between heartbeats in a handover, and otherwise when what is owned has changed, ms.
 const HURRY_MS: (u64, u64) = (5, 50);
 

@@ -2,7 +2,8 @@
 //!
 //! Purpose: the difference between the topology and what the shell owns, told to the shell once
 //! each.
-//! Invariant: nothing is given up for want of an owner: only for another one.
+//! Invariant: a partition is given up only if the topology names another owner, not if it names
+//! none.
 //! Not in here: acquiring, releasing; who decided the topology.
 
 use std::collections::{BTreeMap, BTreeSet};

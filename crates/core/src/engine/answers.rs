@@ -50,7 +50,7 @@ impl Engine {
             (Pending::Sweep { dest }, CallAnswer::Parked(page)) => self.swept(now, id, &dest, page),
             (Pending::Taken, CallAnswer::Taken(page)) => self.taken_page(now, id, page),
             (Pending::Query(part), answer) => self.query_answered(id, part, answer),
-            // Whoever still waits for something behind it is told.
+            // Requests that wait behind the release are answered.
             (Pending::Release, CallAnswer::Release) => self.lane_ended(id, LaneError::Closed),
             (pending, _) => {
                 let text = format!("an answer of another kind than the call: {pending:?}");

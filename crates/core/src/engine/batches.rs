@@ -60,9 +60,8 @@ impl Engine {
         }
     }
 
-    /// Refuses what clients have asked for that has not left for a store that has been away for
-    /// long: nobody knows when it could. What follows one of these has its turn, and is refused in
-    /// the same way.
+    /// Refuses clients' operations that have waited too long to be sent to a store that is away.
+    /// An operation that waits for one of these is refused next, in the same way.
     fn decline_waiting(&mut self, now: Now) {
         for at in (0..self.options.partitions).map(PartitionId) {
             while let Some(p) = self.partitions.get_mut(at)
@@ -112,7 +111,8 @@ impl Engine {
     pub(super) fn flush_deferred(&mut self, now: Now, at: PartitionId) {
         let size = self.batch_size();
         let mut overtaken = Vec::new();
-        let ready = |p: &&mut Partition| p.queue.has_patient() && !p.is_releasing() && !p.calls.has_batch();
+        let ready =
+            |p: &&mut Partition| p.queue.has_deferrable() && !p.is_releasing() && !p.calls.has_batch();
         let Some(p) = self.partitions.get_mut(at).filter(ready) else { return };
         let queued = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
         if !queued.is_empty() {

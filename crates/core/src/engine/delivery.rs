@@ -67,7 +67,7 @@ impl Engine {
             return self.settle(id, None, Verdict::Expired, None);
         }
         if stopped {
-            return self.bury_stopped(id);
+            return self.dead_letter_stopped(id);
         }
         if !p.may_send(fire, now.mono_ms) {
             p.push_due(id);

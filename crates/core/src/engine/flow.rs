@@ -1,7 +1,7 @@
 //! Whether a destination takes its timers: since when it has had no credit, how many it takes, and
 //! how much of its credit waits for the store.
 //!
-//! Not in here: what follows from it (`patience`), the credit itself (`roster`).
+//! Not in here: what follows from it (`backlog_limit`), the credit itself (`roster`).
 
 use super::pressure::Pressure;
 

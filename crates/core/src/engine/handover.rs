@@ -1,10 +1,10 @@
-//! Several brokers: what this one says about partitions that are another's, and how it gives one
-//! up.
+//! Several brokers: how this one answers for partitions that another one owns, and how it gives a
+//! partition up.
 //!
-//! A planned handover, in this order: nothing new is taken in or sent; takes that are under way are
-//! waited for, because what was taken and not sent nobody could send any more; what is queued goes
-//! to the store; then the release, with a list of the deliveries under way. The lane keeps the
-//! order, so one round trip does it.
+//! A planned handover has these steps: accept and send nothing new; wait for takes under way, since
+//! no other broker may send a timer that was taken and not sent; send what is queued to the store;
+//! then release the partition with a list of the deliveries under way. The lane keeps the order, so
+//! the last two steps need one round trip.
 
 use std::collections::HashSet;
 use std::sync::Arc;

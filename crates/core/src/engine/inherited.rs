@@ -72,24 +72,12 @@ impl Inherited {
 mod tests {
     use std::sync::Arc;
 
-    use bytes::Bytes;
-    use mtimer_types::{Destination, Headers, Mode, PartitionId, Time, Timer};
+    use mtimer_types::{Destination, PartitionId, Time, Timer};
 
     use super::*;
 
     fn record(id: TimerId, failed: u32) -> Record {
-        let timer = Timer {
-            id,
-            dest: Destination::new("group", "app").unwrap(),
-            key: None,
-            due: Time::from_ms(1_000),
-            mode: Mode::AtLeastOnce,
-            deadline: None,
-            callback_timeout_ms: None,
-            retry: None,
-            payload: Bytes::new(),
-            headers: Headers::NONE,
-        };
+        let timer = Timer::new(id, Destination::new("group", "app").unwrap(), Time::from_ms(1_000));
         let mut record = Record::new(Arc::new(timer));
         record.progress.failed = failed;
         record

@@ -93,8 +93,8 @@ impl Engine {
         let mut behind_out = loading().filter(|p| behind(p)).count();
         let mut out = loading().count();
         let mut wanting: Vec<_> = self.partitions.iter_mut().filter(wants).collect();
-        // Whoever inherits many partitions at once reads them in about the order of time, and goes
-        // on serving its own.
+        // After a takeover of many partitions they are read in about the order of due times, while
+        // the broker goes on serving those that it has.
         wanting.sort_by_key(|p| p.horizon());
         for p in wanting {
             let overdue = behind(p);

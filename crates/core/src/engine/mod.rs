@@ -4,8 +4,8 @@
 //! brings out what follows from a whole turn of them: claims, group commits, deliveries, replies.
 //! One timer's way through the files: `requests` (schedule) → `batches` (to the store) → `answers`,
 //! `replies` (stored) → `loading` (into memory) → `delivery` (due, claimed, ready, sent) → `settle`
-//! (acknowledged, retried, buried, expired), or → `park` and back. These files are the methods of
-//! [`Engine`], which move timers from one part of it to another.
+//! (acknowledged, retried, dead-lettered, expired), or → `park` and back. These files are the
+//! methods of [`Engine`], which move timers from one part of it to another.
 //!
 //! The parts own their state and decide alone; none of them knows the engine:
 //!
@@ -13,7 +13,7 @@
 //!   `key_edits`), calls under way (`calls`), claims (`claims`), edits that hold timers (`holds`),
 //!   questions (`questions`), inherited deliveries (`inherited`);
 //! - of a destination (`destination`): timers that wait for credit (`ready`), parked ones
-//!   (`parks`), progress (`flow`), and how many may wait (`patience`);
+//!   (`parks`), progress (`flow`), and how many may wait (`backlog_limit`);
 //! - of the broker: sessions and their credit (`roster`, `members`), requests and settlements that
 //!   are not answered (`open_requests`, `reports`), the times at which deferred work goes
 //!   (`deferral`), callback timeouts (`timeouts`), ids of acknowledged timers (`recent`), memory
@@ -35,6 +35,7 @@
 
 mod answers;
 mod attended;
+mod backlog_limit;
 mod batches;
 mod calls;
 mod claims;
@@ -58,7 +59,6 @@ mod park;
 mod parks;
 mod partition;
 mod partitions;
-mod patience;
 mod pressure;
 mod purpose;
 mod queries;
@@ -86,7 +86,7 @@ use mtimer_types::PartitionId;
 use self::attended::AttendedTime;
 use self::counting::Counting;
 use self::deferral::Deferral;
-use self::hash::{Rng, Seeded};
+use self::hash::Seeded;
 use self::open_requests::OpenRequests;
 use self::partition::Partition;
 use self::partitions::Partitions;
@@ -98,6 +98,7 @@ use self::sweep::Sweeps;
 use self::timeouts::Timeouts;
 use crate::api::{Counter, Effect, EngineOptions, Input, Now, SessionEvent, SessionId};
 use crate::figures::Tallies;
+use crate::rng::Rng;
 
 /// How often destinations and memory are looked over while there is something to look for, ms.
 const HOUSEKEEPING_MS: u64 = 50;
@@ -148,7 +149,7 @@ impl Engine {
         let seed = Seeded(options.seed);
         Self {
             seed,
-            rng: Rng(options.seed),
+            rng: Rng::new(options.seed),
             partitions: Partitions::new(options.partitions),
             roster: Roster::new(seed),
             requests: OpenRequests::default(),

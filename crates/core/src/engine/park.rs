@@ -5,27 +5,27 @@ use mtimer_store::{Answer, Op, Page, Record};
 use mtimer_types::{Destination, PartitionId, Timer, TimerId};
 
 use super::Engine;
+use super::backlog_limit::{BacklogLimit, backlog_limit};
 use super::calls::Pending;
 use super::flow::Delays;
 use super::members::DestIx;
-use super::patience::{Patience, patience};
 use super::purpose::OpCtx;
 use super::table::{Entry, State};
 use crate::api::{Call, Counter, Now};
 
 impl Engine {
     /// What may wait in memory for a destination's credit.
-    fn patience(&self, dest: DestIx) -> Patience {
+    fn backlog_limit(&self, dest: DestIx) -> BacklogLimit {
         let flow = &self.roster.dest(dest).flow;
         let delays = Delays::new(self.options.park_after_ms, self.roster.has_members(dest));
         let in_use = || self.roster.outstanding(dest);
         let condition = flow.condition(self.attended.ms(), delays, self.pressure, in_use);
-        patience(condition, self.pressure, flow.pace())
+        backlog_limit(condition, self.pressure, flow.pace())
     }
 
     /// Whether a timer of this destination that comes due is parked at once.
     pub(super) fn parks_new(&self, dest: DestIx) -> bool {
-        self.patience(dest).parks_new(self.roster.dest(dest).ready.len())
+        self.backlog_limit(dest).parks_new(self.roster.dest(dest).ready.len())
     }
 
     /// Parks what waits for credit beyond what may. Called every
@@ -33,7 +33,7 @@ impl Engine {
     pub(super) fn park_waiting(&mut self, now: Now) {
         let all: Vec<DestIx> = self.roster.dests().map(|(ix, _)| ix).collect();
         for dest in all {
-            let limit = self.patience(dest).limit(self.options.park_after_ms);
+            let limit = self.backlog_limit(dest).limit(self.options.park_after_ms);
             self.roster.dest_mut(dest).flow.decay();
             if let Some((most, after_ms)) = limit {
                 self.park_beyond(now, dest, most, after_ms);

@@ -45,7 +45,7 @@ pub(super) struct OpQueue {
     turns: VecDeque<SessionId>,
     len: usize,
     /// How many of these may wait for others to go along with.
-    patient: usize,
+    deferrable: usize,
 }
 
 impl OpQueue {
@@ -56,7 +56,7 @@ impl OpQueue {
             sessions: Map::with_hasher(seed),
             turns: VecDeque::new(),
             len: 0,
-            patient: 0,
+            deferrable: 0,
         }
     }
 
@@ -80,17 +80,17 @@ impl OpQueue {
 
     /// Whether something is here, and all of it may wait.
     pub(super) fn may_wait(&self) -> bool {
-        self.len > 0 && self.patient == self.len
+        self.len > 0 && self.deferrable == self.len
     }
 
     /// Whether something is here that may wait and has not had its turn.
-    pub(super) fn has_patient(&self) -> bool {
-        self.patient > 0
+    pub(super) fn has_deferrable(&self) -> bool {
+        self.deferrable > 0
     }
 
     /// Queues an operation of the owner's own that may wait until others go.
-    pub(super) fn push_patient(&mut self, op: Op, ctx: OpCtx) {
-        self.patient += 1;
+    pub(super) fn push_deferrable(&mut self, op: Op, ctx: OpCtx) {
+        self.deferrable += 1;
         self.push_own(op, ctx);
     }
 
@@ -143,7 +143,7 @@ impl OpQueue {
         }
         self.len -= batch.len();
         // What is left had its turn.
-        self.patient = 0;
+        self.deferrable = 0;
         batch
     }
 
@@ -178,7 +178,7 @@ fn weigh(op: &Op) -> u64 {
 #[cfg(test)]
 mod tests {
     use mtimer_store::{Retained, Verdict};
-    use mtimer_types::{Destination, Headers, KeyPolicy, Mode, Time, Timer, TimerId};
+    use mtimer_types::{Destination, KeyPolicy, Time, Timer, TimerId};
 
     use super::*;
 
@@ -281,11 +281,11 @@ mod tests {
     #[test]
     fn what_may_wait_does_so_alone_and_until_it_has_had_its_turn() {
         let mut q = queue();
-        let states = |q: &OpQueue| (q.may_wait(), q.has_patient());
+        let states = |q: &OpQueue| (q.may_wait(), q.has_deferrable());
         assert_eq!(states(&q), (false, false));
         for n in 0..2 {
             let ctx = OpCtx::Settle { id: id(n), verdict: Verdict::Ack, report: None, late: false };
-            q.push_patient(Op::settle(id(n), Verdict::Ack), ctx);
+            q.push_deferrable(Op::settle(id(n), Verdict::Ack), ctx);
         }
         assert_eq!(states(&q), (true, true));
         ask(&mut q, 1, 2);
@@ -326,16 +326,8 @@ mod tests {
         let schedule = |n| {
             let due = Time::from_ms(1);
             let timer = Timer {
-                id: id(n),
-                dest: Destination::new("test", "a").unwrap(),
-                key: None,
-                due,
-                mode: Mode::AtLeastOnce,
-                deadline: None,
-                callback_timeout_ms: None,
-                retry: None,
                 payload: vec![0; 1_000].into(),
-                headers: Headers::NONE,
+                ..Timer::new(id(n), Destination::new("test", "a").unwrap(), due)
             };
             Op::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
         };

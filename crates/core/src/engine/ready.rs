@@ -30,7 +30,7 @@ impl ReadyQueue {
         }
     }
 
-    /// Takes the first id out. Whoever does so calls [`Self::leave`] if its timer waits.
+    /// Takes the first id out. The caller has to call [`Self::leave`] if the timer waits.
     pub(super) fn pop_front(&mut self) -> Option<TimerId> {
         self.ids.pop_front()
     }

@@ -139,9 +139,9 @@ impl Engine {
         self.reply(reply, said);
     }
 
-    /// A cancel came too late: the delivery under way is the last; what waits for another was
-    /// buried by the store. (If this is the answer to a repeat, a replay may have given the timer
-    /// new attempts: what is read tells.)
+    /// A cancel came too late: the delivery under way is the last. The store has made the timer a
+    /// dead letter if it waited for another one. (If this answers a repeat, a replay may have given
+    /// the timer new attempts: the store is read to find out.)
     fn stop_attempts(&mut self, id: TimerId) {
         let entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
         if let Some(entry) = entry.filter(|e| e.state.is_under_way()) {

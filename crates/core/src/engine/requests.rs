@@ -223,10 +223,10 @@ impl Engine {
 }
 
 impl Partition {
-    /// The owner's line in which something of the timer that an operation names, or of the one that
-    /// has its key, waits or has waited until its batch was made: the operation comes after it
-    /// there. What the store would not take for now is in no line, so the operation may come before
-    /// it ([`Partition::queue_put_off`]).
+    /// Returns the queue in which the owner's own operation on the same timer, or on the timer that
+    /// has the same key, waits or has waited until its batch was made. A client's operation has to
+    /// follow it there. An operation that the store refused for now is in no queue, so a client's
+    /// may overtake it ([`Partition::queue_put_off`]).
     fn line_behind(&self, id: Option<TimerId>, ctx: &OpCtx) -> Option<Line> {
         let holder = match ctx {
             OpCtx::Schedule { name: Some(name), .. } => self.table.by_key(name),

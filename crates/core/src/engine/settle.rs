@@ -1,4 +1,5 @@
-//! From sent to settled: outcomes, timeouts, lost sessions; acknowledge, retry, bury, expire.
+//! From sent to settled: outcomes, timeouts, lost sessions; acknowledge, retry, dead-letter,
+//! expire.
 
 use mtimer_protocol::{ServerMessage, SettleRefusal, Settlement};
 use mtimer_store::{Answer, Op, Verdict, record::cut_error};
@@ -50,8 +51,8 @@ impl Engine {
                 self.report(Some(report), id, Some(SettleRefusal::NotYours));
             }
             None if self.is_awaited(id, attempt, client) => {
-                // The word of it is here and the timer itself not yet: it is being loaded. The
-                // store has no claim that would tell of it, and would refuse a late ok.
+                // The previous owner's list names this delivery, but its timer is still being
+                // loaded. No claim in the store covers it, so the store would refuse a late ok.
                 self.report(Some(report), id, Some(SettleRefusal::Moved));
             }
             None if outcome == HandlerOutcome::Ok
@@ -59,8 +60,8 @@ impl Engine {
                 && !gone
                 && self.may_be_late(id, epoch, attempt) =>
             {
-                // Of what the predecessor left under way the store has no claim that would tell:
-                // the word of it does.
+                // No claim in the store covers a delivery that the previous owner left under way,
+                // but the list of such deliveries names it.
                 let left = self.was_left(id, attempt, client);
                 let verdict = if left { Verdict::Ack } else { Verdict::LateAck { attempt } };
                 let op = Op::settle(id, verdict.clone());
@@ -201,11 +202,11 @@ impl Engine {
         if let Some(dest) = dest.filter(|_| member.is_some()) {
             self.roster.dest_mut(dest).flow.begin_settling();
         }
-        let patient = verdict == Verdict::Ack && self.may_wait(id, member);
+        let deferrable = verdict == Verdict::Ack && self.may_wait(id, member);
         let op = Op::Settle { id, verdict: verdict.clone(), timer };
         let ctx = OpCtx::Settle { id, verdict, report, late: false };
         match self.partition(id.partition()) {
-            Some(p) if patient => p.queue.push_patient(op, ctx),
+            Some(p) if deferrable => p.queue.push_deferrable(op, ctx),
             Some(p) => p.queue.push_own(op, ctx),
             None => {}
         }
@@ -223,7 +224,7 @@ impl Engine {
     }
 
     /// A timer that a late cancel has stopped, found on its way to another attempt.
-    pub(super) fn bury_stopped(&mut self, id: TimerId) {
+    pub(super) fn dead_letter_stopped(&mut self, id: TimerId) {
         let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get(id)) else { return };
         let failed = entry.attempt() - 1;
         let error = entry.record.progress.last_error.clone().unwrap_or_default();

@@ -233,7 +233,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_types::{Headers, Mode, PartitionId, Timer};
+    use mtimer_types::{PartitionId, Timer};
 
     use super::*;
 
@@ -255,16 +255,13 @@ mod tests {
 
     fn insert(table: &mut Table, random: u64, ms: u64) -> TimerId {
         let timer = Timer {
-            id: TimerId::new(at(ms), at(0), PartitionId(0), random),
-            dest: Destination::new("test", "a").unwrap(),
             key: Key::new("k").ok(),
-            due: at(ms),
-            mode: Mode::AtLeastOnce,
-            deadline: None,
-            callback_timeout_ms: None,
-            retry: None,
             payload: vec![0; 10].into(),
-            headers: Headers::NONE,
+            ..Timer::new(
+                TimerId::new(at(ms), at(0), PartitionId(0), random),
+                Destination::new("test", "a").unwrap(),
+                at(ms),
+            )
         };
         let id = timer.id;
         let record = Record::new(timer.into());

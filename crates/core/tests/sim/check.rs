@@ -282,8 +282,8 @@ impl History {
     }
 
     /// Everything that should have been sent by now.
-    pub(super) fn check_overdue(&mut self, ms: u64, now: Time, patience_ms: u64) {
-        let late = |t: Time| now.ms_since(t) > patience_ms;
+    pub(super) fn check_overdue(&mut self, ms: u64, now: Time, grace_ms: u64) {
+        let late = |t: Time| now.ms_since(t) > grace_ms;
         let found = self.live().find_map(|(id, l)| match l.place {
             Some(Place::Pending { fire, .. }) if late(fire) => Some((*id, "9: overdue and not sent")),
             Some(Place::Parked) if l.deadline.is_some_and(late) => {

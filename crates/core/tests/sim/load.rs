@@ -139,18 +139,7 @@ impl World {
         if let Some(key) = &key {
             self.load.names.insert((dest.clone(), key.clone()));
         }
-        Timer {
-            id,
-            dest,
-            key,
-            due,
-            mode: Mode::AtLeastOnce,
-            deadline: None,
-            callback_timeout_ms: None,
-            retry: None,
-            payload: Vec::new().into(),
-            headers: Headers::NONE,
-        }
+        Timer { key, ..Timer::new(id, dest, due) }
     }
 
     fn edit_one(&mut self) {
@@ -227,14 +216,14 @@ impl World {
         // Impatient clients flood a broker that is slow to answer. In the end they do not: what
         // they remove then has to be answered in time.
         let least = if self.ms < self.faulty_until { 0 } else { 2_000 };
-        let patience = 1 + self.plan.patience_ms.max(least);
+        let repeat_after = 1 + self.plan.repeat_after_ms.max(least);
         let (mut op, to) = (a.op.clone(), a.to.take());
         let owner = self.topology.owner(partition_of(&op)).and_then(index);
         let somewhere = self.rng.chance(5);
         let b =
             to.or(owner).filter(|_| !somewhere).unwrap_or(self.rng.below(self.brokers.len() as u64) as usize);
         let links: Vec<SessionId> = self.clients.iter().filter_map(|c| c.links[b]).collect();
-        self.at(patience, Event::Repeat(ask));
+        self.at(repeat_after, Event::Repeat(ask));
         if links.is_empty() {
             return;
         }

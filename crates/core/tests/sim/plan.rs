@@ -57,7 +57,7 @@ pub(crate) struct Plan {
     pub(crate) credits: &'static [u32],
     pub(crate) batch_ops: usize,
     /// After how long an unanswered request is repeated, ms.
-    pub(crate) patience_ms: u64,
+    pub(crate) repeat_after_ms: u64,
     /// The usual time of a way to the store, ms; each call has two.
     pub(crate) store_ms: u64,
     /// Masters that tell their time; none: the host's clock decides.
@@ -93,7 +93,7 @@ impl Plan {
             memory_bytes: if pressure { rng.pick(&[5_000, 30_000, 100_000]) } else { 1 << 20 },
             credits: if pressure { &[1, 1, 2, 3] } else { &[1, 3, 20, 100] },
             batch_ops: rng.pick(&[1, 2, 5, 250]),
-            patience_ms: rng.pick(&[4, 50, 200, 1_000]),
+            repeat_after_ms: rng.pick(&[4, 50, 200, 1_000]),
             store_ms,
             store_clocks,
             only_cuts: false,

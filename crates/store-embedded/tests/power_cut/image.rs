@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mtimer_store::{Acquire, Answer, Batch, Lane, Op, ScheduleAnswer, Store};
 use mtimer_store_embedded::{Durability, EmbeddedStore, Options};
-use mtimer_types::{Destination, Headers, KeyPolicy, Mode, Nonce, PartitionId, Target, Time, Timer, TimerId};
+use mtimer_types::{Destination, KeyPolicy, Nonce, PartitionId, Target, Time, Timer, TimerId};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 
@@ -46,18 +46,9 @@ pub(crate) fn scratch() -> tempfile::TempDir {
 pub(crate) fn timer(n: u64, bytes: usize) -> Timer {
     let due = Time::from_ms(2_000_000_000_000 + n);
     let mut random = Random::new(n);
-    Timer {
-        id: TimerId::new(due, Time::ZERO, P, n),
-        dest: Destination::new("orders", "billing").unwrap(),
-        key: None,
-        due,
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
-        payload: (0..bytes).map(|_| random.next() as u8).collect::<Vec<_>>().into(),
-        headers: Headers::NONE,
-    }
+    let dest = Destination::new("orders", "billing").unwrap();
+    let payload = (0..bytes).map(|_| random.next() as u8).collect::<Vec<_>>().into();
+    Timer { payload, ..Timer::new(TimerId::new(due, Time::ZERO, P, n), dest, due) }
 }
 
 /// A batch of new timers of so many bytes each.

@@ -5,16 +5,21 @@
 //! | `data` | the keys, and what commands and scripts do to them |
 //! | `server` | connections to them, and everything that can go wrong on the way |
 //! | `run` | random calls, compared with the model of the conformance suite after each |
+//! | `work`, `compare` | what a run asks for; all that can be seen, compared with the model |
+//! | `arbitrary` | random timers and times |
 //! | `rules` | each rule of the design, broken on purpose and found |
 //! | `torn` | an owner that dies while its last write is cut off half way |
 //!
 //! `MTIMER_SIM_SEED` repeats one seed, `MTIMER_SIM_SEEDS` says how many are run.
 
+mod arbitrary;
+mod compare;
 mod data;
 mod rules;
 mod run;
 mod server;
 mod torn;
+mod work;
 
 use std::cell::Cell;
 

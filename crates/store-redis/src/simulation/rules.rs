@@ -5,12 +5,13 @@ use std::time::Duration;
 use mtimer_store::{
     Answer, Batch, CancelAnswer, Health, Lane, LaneError, Op, Refusal, RequestId, ScheduleAnswer, Verdict,
 };
-use mtimer_types::{Destination, Epoch, Headers, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId};
+use mtimer_types::{Destination, Epoch, Key, KeyPolicy, Target, Time, Timer, TimerId};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::run::{Check, PARTITION, Run, START, acquire_next, alive, block_on, run, same};
+use super::arbitrary::PARTITION;
+use super::run::{Check, Run, START, acquire_next, alive, block_on, run, same};
 use super::{Broken, torn, with_broken};
 use crate::keyspace::keys::Keyspace;
 use crate::partition::handed::HandedOver;
@@ -159,16 +160,12 @@ fn timer(random: u64, key: Option<&str>) -> Timer {
     let now = Time::from_ms(START);
     let due = now + 500;
     Timer {
-        id: TimerId::new(due, now, PARTITION, random),
-        dest: Destination::new("orders", "billing").unwrap(),
         key: key.map(|key| Key::new(key).unwrap()),
-        due,
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
-        payload: bytes::Bytes::new(),
-        headers: Headers::NONE,
+        ..Timer::new(
+            TimerId::new(due, now, PARTITION, random),
+            Destination::new("orders", "billing").unwrap(),
+            due,
+        )
     }
 }
 

@@ -10,17 +10,15 @@ use std::time::Duration;
 
 use mtimer_store::conformance::model::Model;
 use mtimer_store::{
-    Acquire, Answer, Batch, CancelAnswer, Census, DeadFilter, Health, LaneError, Load, LoadedTimer, Op,
-    Place, Record, Refusal, RequestId, Retained, Verdict,
+    Acquire, Answer, Batch, CancelAnswer, Health, LaneError, Load, LoadedTimer, Op, Refusal, RequestId,
+    Verdict,
 };
-use mtimer_types::{
-    DeadReason, Destination, Epoch, Headers, Key, KeyPolicy, Mode, Nonce, PartitionId, Target, Term, Time,
-    Timer, TimerId, limits,
-};
+use mtimer_types::{Epoch, Nonce, Target, Term, Time, Timer, TimerId, limits};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::arbitrary::{DAY, HOUR, PARTITION, SECOND, arbitrary_timer, makes_dead_letter, target};
 use super::server::{Random, Simulated};
 use crate::keyspace::secret::Secret;
 use crate::partition::acquire::{Shared, acquire};
@@ -38,13 +36,9 @@ const CALLS: usize = 60;
 /// Timers of one run, and how many a call can name: the window moves along.
 const TIMERS: usize = 48;
 const WINDOW: u64 = 14;
-pub(super) const PARTITION: PartitionId = PartitionId(2);
 pub(super) const START: u64 = 1_700_000_000_000;
-const SECOND: u64 = 1_000;
-const HOUR: u64 = 3_600 * SECOND;
-pub(super) const DAY: u64 = 24 * HOUR;
 /// Longer than outcomes are remembered.
-const FORGET: u64 = 150 * SECOND;
+pub(super) const FORGET: u64 = 150 * SECOND;
 /// How far the server's clock may be off, ms: further than outcomes are remembered.
 const AHEAD: u64 = 200 * SECOND;
 /// One call to the server in so many goes wrong.
@@ -61,11 +55,12 @@ pub(super) struct Run {
     pub(super) random: Random,
     pub(super) now: Time,
     pub(super) timers: Vec<Timer>,
-    asked: Vec<Op>,
+    /// Cancels and reschedules of this run, to repeat them.
+    pub(super) asked: Vec<Op>,
     /// What the owner has in memory, and when it fires.
-    wheel: BTreeMap<TimerId, Time>,
-    horizon: Time,
-    log: Vec<String>,
+    pub(super) wheel: BTreeMap<TimerId, Time>,
+    pub(super) horizon: Time,
+    pub(super) log: Vec<String>,
 }
 
 pub(super) fn same<T: PartialEq + Debug>(what: &str, store: &T, model: &T) -> Check {
@@ -104,7 +99,7 @@ pub(super) async fn acquire_next(
 
 impl Run {
     pub(super) async fn new(seed: u64, one_in: u64) -> Check<Self> {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         // The owner goes by another clock than its server's.
         let server = Simulated::new(random.next(), random.pick(&[START, START + AHEAD, START - AHEAD]));
         let shared = Shared {
@@ -163,7 +158,7 @@ impl Run {
         self.check().await
     }
 
-    fn timer(&mut self, window: u64) -> Timer {
+    pub(super) fn timer(&mut self, window: u64) -> Timer {
         self.timers[(window + self.random.below(WINDOW)) as usize].clone()
     }
 
@@ -172,7 +167,7 @@ impl Run {
         for _ in 0..1 + self.random.below(6) {
             let op = self.op(window);
             // Of those that die at the same time nobody knows which is the oldest.
-            if !(may_bury(&op) && ops.iter().any(may_bury)) {
+            if !(makes_dead_letter(&op) && ops.iter().any(makes_dead_letter)) {
                 ops.push(op);
             }
         }
@@ -313,84 +308,6 @@ impl Run {
         Ok(())
     }
 
-    pub(super) async fn get(&mut self, target: &Target) -> Check {
-        let seen = alive(self.owner.get(target.clone()).await)?;
-        let known = self.model.find(target).map(|id| {
-            let entry = &self.model.timers[&id];
-            (entry.record(), entry.place)
-        });
-        let plain = |row: Option<(Record, Place)>| row.map(|(record, place)| (plain(record, place), place));
-        same(&format!("get {target:?}"), &plain(seen), &plain(known))
-    }
-
-    /// Compares everything that can be seen. Leaves everything loaded.
-    pub(super) async fn check(&mut self) -> Check {
-        self.log.push("check".into());
-        let far = self.now + 4_000 * DAY;
-        alive(self.owner.unload(Time::ZERO).await)?;
-        let pending = self.load_all(far).await?;
-        let expected: BTreeMap<_, _> =
-            self.model.pending().into_iter().map(|timer| (timer.record.timer.id, timer)).collect();
-        same("pending", &pending, &expected)?;
-        (self.wheel, self.horizon) = (pending.into_iter().map(|(id, t)| (id, t.fire)).collect(), far);
-        self.check_listings().await?;
-        let census = Census { residue: 0, ..alive(self.owner.census().await)? };
-        same("the census", &census, &self.model.census())?;
-        for timer in self.timers.clone() {
-            self.get(&Target::Id(timer.id)).await?;
-            if let Some(key) = timer.key {
-                self.get(&Target::Key(timer.dest, key)).await?;
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) async fn load_all(&mut self, far: Time) -> Check<BTreeMap<TimerId, LoadedTimer>> {
-        let mut pending = BTreeMap::new();
-        for _ in 0..10_000 {
-            let load = Load { until: far, max_timers: 1_000, max_bytes: 1 << 20, claim: None };
-            let loaded = alive(self.owner.load(load).await)?;
-            pending.extend(loaded.timers.into_iter().map(|timer| (timer.record.timer.id, timer)));
-            if loaded.horizon >= far {
-                return Ok(pending);
-            }
-        }
-        Err("loading does not come to an end".into())
-    }
-
-    async fn check_listings(&mut self) -> Check {
-        let sorted = |mut rows: Vec<Record>, place: Place| {
-            rows.sort_by_key(|record| record.timer.id);
-            rows.into_iter().map(|record| plain(record, place)).collect::<Vec<_>>()
-        };
-        let mut parked = Vec::new();
-        for (dest, count) in alive(self.owner.parked_destinations().await)? {
-            let page = alive(self.owner.parked(dest, 0, 1_000).await)?;
-            same("a count of parked timers", &count, &(page.rows.len() as u64))?;
-            parked.extend(page.rows);
-        }
-        same("parked", &sorted(parked, Place::Parked), &sorted(self.model.parked(), Place::Parked))?;
-        let taken = alive(self.owner.taken(0, 1_000).await)?.rows.into_iter().map(|row| row.record).collect();
-        let known = self.model.taken().into_iter().map(|row| row.record).collect();
-        same("taken", &sorted(taken, Place::Dead), &sorted(known, Place::Dead))?;
-        let unconfirmed = alive(self.owner.unconfirmed(0, 1_000).await)?.rows;
-        let of = |row: &mtimer_store::Unconfirmed| (row.since, row.record.timer.id, row.epoch);
-        same(
-            "unconfirmed",
-            &unconfirmed.iter().map(of).collect::<Vec<_>>(),
-            &self.model.unconfirmed().iter().map(of).collect::<Vec<_>>(),
-        )?;
-        let dead = alive(self.owner.dead(DeadFilter::default(), 0, 1_000).await)?.rows;
-        let of = |row: &mtimer_store::DeadLetter| {
-            (row.died, row.record.timer.id, row.reason, row.record.progress.last_error.clone())
-        };
-        same(
-            "dead",
-            &dead.iter().map(of).collect::<Vec<_>>(),
-            &self.model.dead().iter().map(of).collect::<Vec<_>>(),
-        )
-    }
-
     /// Ends every timer. Then nothing is left.
     pub(super) async fn drain(&mut self) -> Check {
         let ids: Vec<_> = self.model.timers.keys().copied().collect();
@@ -400,148 +317,6 @@ impl Run {
         }
         self.is_empty().await
     }
-
-    /// Checks that nothing is left of any timer.
-    async fn is_empty(&mut self) -> Check {
-        let census = alive(self.owner.census().await)?;
-        same("the census of what was drained", &census, &Census::default())?;
-        self.pass(FORGET);
-        let mut state = self.server.state();
-        let now = state.now;
-        state.data.expire(now);
-        let left: Vec<_> = state.data.keys();
-        let left: Vec<_> =
-            left.iter().filter(|key| !key.starts_with("owner:") && !key.starts_with("dest:")).collect();
-        same("what is left", &left, &Vec::new())
-    }
-
-    pub(super) fn op(&mut self, window: u64) -> Op {
-        let timer = self.timer(window);
-        let place = self.model.timers.get(&timer.id).map(|entry| entry.place);
-        // Mostly what makes sense where the timer is, so that runs get somewhere.
-        let kinds: &[u32] = match place {
-            _ if self.random.one_in(3) => &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17],
-            None => &[0, 0, 0, 2, 4],
-            Some(Place::Pending { .. }) => &[5, 5, 8, 8, 12, 3, 3, 2, 9, 7, 6, 17, 17],
-            Some(Place::Parked) => &[13, 13, 5, 3, 2, 9],
-            Some(Place::Taken { unconfirmed: false, .. }) => &[11, 11, 9, 7, 12, 5],
-            Some(Place::Taken { .. } | Place::Dead) => &[14, 14, 0, 16, 7, 15],
-        };
-        let kind = self.random.pick(kinds);
-        self.op_of(kind, timer)
-    }
-
-    fn op_of(&mut self, kind: u32, timer: Timer) -> Op {
-        let (id, now, r) = (timer.id, self.now, &mut self.random);
-        let fire = arbitrary_time(r, now);
-        let settle = |verdict| Op::settle(id, verdict);
-        let request = RequestId(r.next());
-        match kind {
-            0 => {
-                let policy = r.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]);
-                Op::Schedule { timer: timer.into(), policy }
-            }
-            1 => {
-                let timer = Timer { callback_timeout_ms: Some(1_234), ..timer };
-                Op::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
-            }
-            2 => {
-                let in_flight = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
-                let op = Op::Cancel { target: target(r, &timer), in_flight, request };
-                self.asked.push(op.clone());
-                op
-            }
-            3 => {
-                let op =
-                    Op::Reschedule { target: target(r, &timer), due: fire, in_flight: r.one_in(8), request };
-                self.asked.push(op.clone());
-                op
-            }
-            4 if !self.asked.is_empty() => self.asked[r.below(self.asked.len() as u64) as usize].clone(),
-            4 | 5 => Op::Take { id, failed: r.below(3) as u32 },
-            6 => settle(Verdict::Ack),
-            7 => settle(Verdict::LateAck { attempt: r.below(4) as u32 }),
-            8 => {
-                let (tier, failed) = (r.pick(&[1, 1, 2, 5, 32]), 1 + r.below(4) as u32);
-                settle(Verdict::Retry { fire, tier, failed, error: r.pick(&["", "later"]).into() })
-            }
-            9 => {
-                let reason = r.pick(&[DeadReason::Exhausted, DeadReason::Failed]);
-                settle(Verdict::Dead { reason, failed: r.below(5) as u32, error: "never".into() })
-            }
-            10 => settle(Verdict::Expired),
-            11 => settle(Verdict::Unconfirmed),
-            12 => Op::Park { id, failed: r.below(3) as u32 },
-            13 => Op::Unpark { id, fire },
-            14 => Op::Replay { id, fire },
-            15 => Op::Purge { id },
-            16 => {
-                let of = r.pick(&[Retained::Dead, Retained::Unconfirmed]);
-                let (keep, limit) = (r.below(6), r.pick(&[0, 1, 2, 100]));
-                Op::Trim { of, before: now - 20 * r.below(40), keep, limit }
-            }
-            _ => {
-                let known = self.model.timers.get(&id).map_or(timer, |entry| entry.timer.clone());
-                Op::Settle { id, verdict: Verdict::Ack, timer: Some(known.into()) }
-            }
-        }
-    }
-}
-
-fn target(r: &mut Random, timer: &Timer) -> Target {
-    match &timer.key {
-        Some(key) if r.one_in(2) => Target::Key(timer.dest.clone(), key.clone()),
-        _ => Target::Id(timer.id),
-    }
-}
-
-fn arbitrary_time(r: &mut Random, now: Time) -> Time {
-    let jitter = r.pick(&[0, 0, 20, 40, 1, 13]);
-    match r.below(4) {
-        0 => now - r.pick(&[0, 1, SECOND, HOUR]) - jitter,
-        1 => now + jitter,
-        2 => now + r.pick(&[SECOND, 5 * SECOND, 119 * SECOND]) + jitter,
-        _ => now + r.pick(&[120 * SECOND, HOUR, 20 * HOUR, 3 * DAY, 300 * DAY]) + jitter,
-    }
-}
-
-fn arbitrary_timer(r: &mut Random, now: Time) -> Timer {
-    let app = r.pick(&["billing", "shipping"]);
-    let key = r.one_in(2).then(|| Key::new(r.pick(&["a", "b", "c"])).unwrap());
-    let due = arbitrary_time(r, now);
-    Timer {
-        id: TimerId::new(due, now, PARTITION, r.next()),
-        dest: Destination::new("orders", app).unwrap(),
-        key,
-        due,
-        mode: if r.one_in(3) { Mode::AtMostOnce } else { Mode::AtLeastOnce },
-        deadline: r.one_in(3).then(|| due + r.pick(&[0, 10, 60 * SECOND, DAY])),
-        callback_timeout_ms: None,
-        retry: None,
-        payload: vec![b'x'; r.pick(&[0, 1, 30])].into(),
-        headers: Headers::NONE,
-    }
-}
-
-fn may_bury(op: &Op) -> bool {
-    match op {
-        Op::Settle { verdict, .. } => {
-            matches!(verdict, Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed)
-        }
-        op => matches!(op, Op::Cancel { .. }),
-    }
-}
-
-/// Of a timer that is not pending nobody can tell when it was filed, of one that is taken or dead
-/// nobody asks whether it was stopped.
-pub(super) fn plain(mut record: Record, place: Place) -> Record {
-    if !matches!(place, Place::Pending { .. }) {
-        record.progress.fresh = None;
-    }
-    if matches!(place, Place::Taken { .. } | Place::Dead) {
-        record.progress.stopped = false;
-    }
-    record
 }
 
 /// Runs a test on paused time, in this thread.

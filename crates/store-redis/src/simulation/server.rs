@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 use redis::{Arg, Cmd, Pipeline, Value};
 
 use super::data::{Data, Fuel};
@@ -34,16 +36,17 @@ const FULL: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 const READ_ONLY: &str =
     "MISCONF Redis is configured to save RDB snapshots, but it's unable to persist to disk.";
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
+/// Random numbers from a seed.
 #[derive(Clone, Debug)]
-pub(super) struct Random(pub(super) u64);
+pub(super) struct Random(SplitMix64);
 
 impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(SplitMix64::seed_from_u64(seed))
+    }
+
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     pub(super) fn below(&mut self, n: u64) -> u64 {
@@ -124,7 +127,7 @@ impl Simulated {
             delayed: None,
             connection: 0,
             has_scripts: true,
-            random: Random(seed),
+            random: Random::new(seed),
             one_in: 0,
             last_steps: None,
             is_dead: false,

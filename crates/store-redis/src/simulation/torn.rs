@@ -10,7 +10,9 @@ use mtimer_store::conformance::model::Model;
 use mtimer_store::{Answer, Batch, Op, Place, Record, ScheduleAnswer, Verdict};
 use mtimer_types::{KeyPolicy, Target, Time, Timer, TimerId};
 
-use super::run::{Check, DAY, PARTITION, Run, acquire_next, alive, block_on, pass, plain, same};
+use super::arbitrary::{DAY, PARTITION};
+use super::compare::plain;
+use super::run::{Check, Run, acquire_next, alive, block_on, pass, same};
 use crate::partition::handed::HandedOver;
 
 /// Longer than a lane that lives takes for a batch.

@@ -64,7 +64,8 @@ pub(crate) struct Quorum {
 #[derive(Clone, Debug)]
 pub(crate) struct Confirmations {
     servers: Servers,
-    patience: Duration,
+    /// Time limit of a wait for replicas.
+    wait: Duration,
     groups: Arc<Mutex<HashMap<String, Group>>>,
 }
 
@@ -106,16 +107,17 @@ impl Replicas for Confirmations {
 }
 
 impl Confirmations {
-    /// Replicas are waited for no longer than `patience`. `answer_within` is as in [`Use`].
-    pub(crate) fn new(servers: &Servers, patience: Duration, answer_within: Duration) -> Self {
+    /// Replicas are waited for no longer than `wait`. `answer_within` is as in [`Use`].
+    pub(crate) fn new(servers: &Servers, wait: Duration, answer_within: Duration) -> Self {
         // For WAIT 0 is forever.
-        let patience = patience.max(Duration::from_millis(1));
-        let servers = servers.over(Use { answer_within: answer_within + patience, scripts: false });
-        Self { servers, patience, groups: Arc::default() }
+        let wait = wait.max(Duration::from_millis(1));
+        let servers = servers.over(Use { answer_within: answer_within + wait, scripts: false });
+        Self { servers, wait, groups: Arc::default() }
     }
 
     /// Waits until so many replicas of the server at an address have everything that it had carried
-    /// out when this was called, or until patience ends. `read` is a command that writes nothing.
+    /// out when this was called, or until the time limit has passed. `read` is a command that
+    /// writes nothing.
     ///
     /// # Errors
     ///
@@ -175,7 +177,7 @@ impl Confirmations {
             commands.add_command(request.read.clone());
         }
         let replicas = group.iter().map(|request| request.replicas).max().unwrap_or(0);
-        commands.cmd("ROLE").cmd("WAIT").arg(replicas).arg(self.patience.as_millis() as u64);
+        commands.cmd("ROLE").cmd("WAIT").arg(replicas).arg(self.wait.as_millis() as u64);
         let mut reads = server.call(commands).await?;
         let waited = reads.pop().unwrap_or(Value::Nil);
         let role = reads.pop().unwrap_or(Value::Nil);

@@ -5,7 +5,7 @@
 //! | `node` | what the rest of the store sees of a server |
 //! | `connection`, `access`, `reply` | one connection; how to enter a server; reading what it says |
 //! | `pool`, `servers`, `topology` | one connection a server; which server has which hash slot |
-//! | `sentinel` | which server is the master, by the word of Sentinels |
+//! | `sentinel` | which server is the master, according to the Sentinels |
 //! | `fault`, `ask`, `backoff` | what to do about an error; one command to whatever server has a hash slot |
 //! | `confirm`, `settings`, `watch` | what replicas have; what servers say of themselves, again and again |
 //! | `script` | the scripts |

@@ -17,15 +17,15 @@ use super::*;
 use crate::options::{Options, TlsFiles};
 use crate::test_support::*;
 
-const PATIENT: Use = Use { answer_within: Duration::from_secs(20), scripts: true };
+const LONG_TIMEOUT: Use = Use { answer_within: Duration::from_secs(20), scripts: true };
 
 fn pool(access: Access) -> Pool {
-    Pool::new(access, PATIENT, TaskTracker::new())
+    Pool::new(access, LONG_TIMEOUT, TaskTracker::new())
 }
 
 /// A connection as the store makes it of an address.
 async fn open(url: String) -> Result<Connection, Lost> {
-    open_with(Options::new([url], "t"), PATIENT).await
+    open_with(Options::new([url], "t"), LONG_TIMEOUT).await
 }
 
 async fn open_with(options: Options, how: Use) -> Result<Connection, Lost> {

@@ -10,9 +10,7 @@ use mtimer_store::{
     Store, Verdict,
 };
 use mtimer_store_redis::{Options, RedisStore};
-use mtimer_types::{
-    Destination, Headers, Key, KeyPolicy, Mode, Nonce, PartitionId, Term, Time, Timer, TimerId,
-};
+use mtimer_types::{Destination, Key, KeyPolicy, Nonce, PartitionId, Term, Time, Timer, TimerId};
 
 pub const PARTITION: PartitionId = PartitionId(2);
 
@@ -34,16 +32,8 @@ pub fn dest() -> Destination {
 
 pub fn timer(due: Time, payload: usize) -> Timer {
     Timer {
-        id: TimerId::new(due, now(), PARTITION, unique()),
-        dest: dest(),
-        key: None,
-        due,
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
         payload: Bytes::from(vec![b'x'; payload]),
-        headers: Headers::NONE,
+        ..Timer::new(TimerId::new(due, now(), PARTITION, unique()), dest(), due)
     }
 }
 

@@ -6,7 +6,7 @@ use mtimer_types::{Destination, Headers, Key, Mode, Target, Time, Timer, TimerId
 use super::kit::Kit;
 use super::values::{DAY, HOUR, MINUTE, SECOND, mix};
 
-/// SplitMix64.
+/// Random numbers from a seed. They hash a counter, so that this crate needs no library for it.
 #[derive(Clone, Debug)]
 pub(super) struct Random(pub(super) u64);
 

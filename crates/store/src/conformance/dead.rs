@@ -7,7 +7,7 @@ use super::owner::Owner;
 use super::values::{DAY, HOUR, MINUTE, NEW, SECOND, dest, other_dest, pending_at};
 use crate::{Answer, CancelAnswer, DeadFilter, DeadLetter, Op, Place, Retained, ScheduleAnswer, Verdict};
 
-fn bury(id: TimerId, reason: DeadReason, failed: u32, error: &str) -> Op {
+fn dead_letter(id: TimerId, reason: DeadReason, failed: u32, error: &str) -> Op {
     Op::settle(id, Verdict::Dead { reason, failed, error: error.into() })
 }
 
@@ -17,7 +17,7 @@ async fn cemetery(kit: &Kit, owner: &mut Owner, count: u64) -> Vec<Timer> {
     owner.add_all(&timers).await;
     for (n, timer) in (0..).zip(&timers) {
         owner.now = kit.now + n * MINUTE;
-        assert_eq!(owner.bury(timer.id).await, Answer::Done);
+        assert_eq!(owner.dead_letter(timer.id).await, Answer::Done);
     }
     owner.now = kit.now;
     timers
@@ -45,7 +45,7 @@ pub(super) async fn a_letter_is_complete(mut kit: Kit) {
         owner.add(&timer).await;
         owner.now = kit.now + n;
         let error = format!("failed because of \u{2116} {n}");
-        assert_eq!(owner.one(bury(timer.id, reason, n as u32 + 4, &error)).await, Answer::Done);
+        assert_eq!(owner.one(dead_letter(timer.id, reason, n as u32 + 4, &error)).await, Answer::Done);
         let letter = owner.all_dead().await.pop().unwrap();
         assert_eq!(*letter.record.timer, timer);
         assert_eq!((letter.reason, letter.died), (reason, kit.now + n));
@@ -64,7 +64,7 @@ pub(super) async fn the_first_death_counts(mut kit: Kit) {
     owner.add_dead(&timer).await;
     let before = owner.all_dead().await;
     owner.now = kit.now + HOUR;
-    assert_eq!(owner.one(bury(timer.id, DeadReason::Exhausted, 9, "again")).await, Answer::Done);
+    assert_eq!(owner.one(dead_letter(timer.id, DeadReason::Exhausted, 9, "again")).await, Answer::Done);
     assert_eq!(owner.all_dead().await, before);
 }
 
@@ -73,7 +73,7 @@ pub(super) async fn an_error_is_cut_at_512_bytes(mut kit: Kit) {
     let timer = kit.timer(kit.now);
     owner.add(&timer).await;
     let long = format!("abc{}", "\u{1f570}".repeat(200));
-    assert_eq!(owner.one(bury(timer.id, DeadReason::Failed, 1, &long)).await, Answer::Done);
+    assert_eq!(owner.one(dead_letter(timer.id, DeadReason::Failed, 1, &long)).await, Answer::Done);
     let letter = owner.all_dead().await.remove(0);
     assert_eq!(letter.record.progress.last_error.as_deref(), Some(&long[..3 + 4 * 127]));
 }
@@ -84,7 +84,7 @@ pub(super) async fn it_dies_in_the_park_and_taken(mut kit: Kit) {
     owner.add_parked(&parked).await;
     owner.add_taken(&taken).await;
     for id in [parked.id, taken.id] {
-        assert_eq!(owner.bury(id).await, Answer::Done);
+        assert_eq!(owner.dead_letter(id).await, Answer::Done);
         assert_eq!(owner.place(id).await, Some(Place::Dead));
     }
     let census = owner.census().await;
@@ -136,7 +136,7 @@ pub(super) async fn many_that_died_together_are_listed_once(mut kit: Kit) {
     let owner = kit.owner().await;
     let timers: Vec<_> = (0..600).map(|n| kit.timer(kit.now + n)).collect();
     owner.add_all(&timers).await;
-    owner.apply(timers.iter().map(|t| bury(t.id, DeadReason::Failed, 1, "x")).collect()).await;
+    owner.apply(timers.iter().map(|t| dead_letter(t.id, DeadReason::Failed, 1, "x")).collect()).await;
     for limit in [13, 600] {
         let mut listed = ids(&owner.dead_where(&DeadFilter::default(), limit).await);
         listed.sort_unstable();
@@ -153,7 +153,7 @@ pub(super) async fn filters_by_group_and_app(mut kit: Kit) {
     let timers: Vec<_> =
         (0..40).map(|n| Timer { dest: dests[n % 4].clone(), ..kit.timer(kit.now + n as u64) }).collect();
     owner.add_all(&timers).await;
-    owner.apply(timers.iter().map(|t| bury(t.id, DeadReason::Failed, 1, "x")).collect()).await;
+    owner.apply(timers.iter().map(|t| dead_letter(t.id, DeadReason::Failed, 1, "x")).collect()).await;
     let count = async |group: Option<&str>, app: Option<&str>, limit| {
         let filter = DeadFilter { group: group.map(Into::into), app: app.map(Into::into) };
         let rows = owner.dead_where(&filter, limit).await;
@@ -175,7 +175,7 @@ pub(super) async fn a_replay_brings_it_back(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = kit.timer(kit.now - HOUR);
     owner.add(&timer).await;
-    owner.one(bury(timer.id, DeadReason::Exhausted, 6, "used up")).await;
+    owner.one(dead_letter(timer.id, DeadReason::Exhausted, 6, "used up")).await;
     let fire = kit.now + SECOND;
     assert_eq!(owner.replay(timer.id, fire).await, Answer::Done);
     let (record, place) = owner.see(timer.id).await.unwrap();
@@ -192,10 +192,10 @@ pub(super) async fn a_replayed_timer_can_die_again(mut kit: Kit) {
     let mut owner = kit.owner().await;
     let timer = kit.timer(kit.now);
     owner.add(&timer).await;
-    owner.one(bury(timer.id, DeadReason::Exhausted, 2, "first")).await;
+    owner.one(dead_letter(timer.id, DeadReason::Exhausted, 2, "first")).await;
     owner.replay(timer.id, kit.now).await;
     owner.now = kit.now + MINUTE;
-    owner.one(bury(timer.id, DeadReason::Failed, 3, "second")).await;
+    owner.one(dead_letter(timer.id, DeadReason::Failed, 3, "second")).await;
     let letters = owner.all_dead().await;
     assert_eq!(letters.len(), 1);
     assert_eq!((letters[0].reason, letters[0].died), (DeadReason::Failed, kit.now + MINUTE));
@@ -253,7 +253,7 @@ pub(super) async fn hundreds_are_replayed(mut kit: Kit) {
     let owner = kit.owner().await;
     let timers: Vec<_> = (0..500).map(|n| kit.timer(kit.now + n * MINUTE)).collect();
     owner.add_all(&timers).await;
-    owner.apply(timers.iter().map(|t| bury(t.id, DeadReason::Failed, 1, "x")).collect()).await;
+    owner.apply(timers.iter().map(|t| dead_letter(t.id, DeadReason::Failed, 1, "x")).collect()).await;
     let ops = timers.iter().map(|t| Op::Replay { id: t.id, fire: kit.now + 5 }).collect();
     assert!(owner.apply(ops).await.iter().all(|a| *a == Answer::Done));
     let fires = owner.fires().await;

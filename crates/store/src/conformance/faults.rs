@@ -198,7 +198,7 @@ async fn full(kit: &mut Kit) -> Option<(Owner, Vec<Timer>)> {
     let timers: Vec<_> =
         (0..8).map(|n| if n == 2 { kit.amo(kit.now) } else { kit.timer(kit.now + n * MINUTE) }).collect();
     owner.add_all(&timers).await;
-    assert_eq!(owner.bury(timers[0].id).await, Answer::Done);
+    assert_eq!(owner.dead_letter(timers[0].id).await, Answer::Done);
     assert_eq!(owner.park(timers[1].id).await, Answer::Done);
     kit.fault(Fault::OutOfMemory(true)).await.then_some((owner, timers))
 }
@@ -226,7 +226,7 @@ pub(super) async fn a_full_store_does_everything_else(mut kit: Kit) {
     assert_eq!(owner.take(id(2)).await, Answer::Done);
     assert_eq!(owner.ack(id(2)).await, Answer::Done);
     assert_eq!(owner.retry(id(3), kit.now + HOUR, 1, 1).await, Answer::Done);
-    assert_eq!(owner.bury(id(4)).await, Answer::Done);
+    assert_eq!(owner.dead_letter(id(4)).await, Answer::Done);
     assert_eq!(owner.cancel(id(5)).await, CancelAnswer::Cancelled(id(5)));
     assert_eq!(owner.park(id(6)).await, Answer::Done);
     assert_eq!(owner.unpark(id(1), kit.now).await, Answer::Done);

@@ -129,7 +129,7 @@ pub(super) async fn expiry_frees_it(kit: Kit) {
 
 pub(super) async fn death_frees_it(kit: Kit) {
     freed_by(kit, async |owner, old| {
-        owner.bury(old.id).await;
+        owner.dead_letter(old.id).await;
     })
     .await;
 }

@@ -368,14 +368,15 @@ pub(super) async fn retry_in_a_tier(kit: Kit) {
 }
 
 pub(super) async fn dead(kit: Kit) {
-    let bury = |t: &Timer, reason| settle(t.id, Verdict::Dead { reason, failed: 7, error: "no use".into() });
+    let dead_letter =
+        |t: &Timer, reason| settle(t.id, Verdict::Dead { reason, failed: 7, error: "no use".into() });
     on_every_spot(
         kit,
         &[
-            &|t, _| bury(t, DeadReason::Exhausted),
-            &|t, _| bury(t, DeadReason::Failed),
-            &|t, _| bury(t, DeadReason::Stopped),
-            &|t, _| bury(t, DeadReason::AtMostOnce),
+            &|t, _| dead_letter(t, DeadReason::Exhausted),
+            &|t, _| dead_letter(t, DeadReason::Failed),
+            &|t, _| dead_letter(t, DeadReason::Stopped),
+            &|t, _| dead_letter(t, DeadReason::AtMostOnce),
         ],
     )
     .await;

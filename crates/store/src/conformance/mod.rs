@@ -59,7 +59,7 @@ pub use harness::{Fault, Harness, Site, Unsupported};
 pub use list::names;
 
 /// A test that takes longer than this hangs.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Runs all tests one after the other and prints the name of each that passes.
 ///
@@ -83,11 +83,11 @@ pub async fn run_all(harness: &dyn Harness) {
 /// If there is no test of this name.
 pub async fn run(name: &str, harness: &dyn Harness) -> Result<(), String> {
     let test = list::find(name).unwrap_or_else(|| panic!("there is no conformance test {name:?}"));
-    let caught = tokio::time::timeout(PATIENCE, AssertUnwindSafe(test(harness)).catch_unwind()).await;
+    let caught = tokio::time::timeout(TIMEOUT, AssertUnwindSafe(test(harness)).catch_unwind()).await;
     match caught {
         Ok(Ok(())) => Ok(()),
         Ok(Err(panic)) => Err(kit::panic_text(&*panic)),
-        Err(_) => Err(format!("no end after {PATIENCE:?}: an answer never came")),
+        Err(_) => Err(format!("no end after {TIMEOUT:?}: an answer never came")),
     }
 }
 

@@ -181,14 +181,14 @@ impl Owner {
         self.settle(id, Verdict::Retry { fire, tier, failed, error: "not yet".into() }).await
     }
 
-    pub(super) async fn bury(&self, id: TimerId) -> Answer {
+    pub(super) async fn dead_letter(&self, id: TimerId) -> Answer {
         self.settle(id, dead_verdict(1)).await
     }
 
     /// Schedules a timer and makes it a dead letter.
     pub(super) async fn add_dead(&self, timer: &Timer) {
         self.add(timer).await;
-        assert_eq!(self.bury(timer.id).await, Answer::Done);
+        assert_eq!(self.dead_letter(timer.id).await, Answer::Done);
     }
 
     /// Schedules an at-most-once timer and takes it.

@@ -112,7 +112,7 @@ impl Case {
             let op = self.op(*choice);
             // Of those that die or become unconfirmed at the same time nobody knows which is the
             // oldest.
-            if !(may_bury(&op) && ops.iter().any(may_bury)) {
+            if !(makes_dead_letter(&op) && ops.iter().any(makes_dead_letter)) {
                 ops.push(op);
             }
         }
@@ -157,8 +157,7 @@ impl Case {
             }
             Kind::Cancel => {
                 let target = target(r, &timer);
-                // Mostly the next attempt; also one that was settled before, or one that is yet to
-                // come.
+                // Mostly the current attempt, sometimes an earlier or a later one.
                 let in_flight = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
                 self.asks(Op::Cancel { target, in_flight, request: RequestId(unique()) })
             }
@@ -279,8 +278,8 @@ impl Case {
             max_bytes: r.pick(&[1, 100, 1 << 20]),
             claim,
         };
-        // One operation more than may bury would be ambiguous over batches of one time,
-        // too.
+        // More than one operation that may make a dead letter would be ambiguous over batches of
+        // one time, too.
         let choices: Vec<_> = behind.iter().flatten().copied().collect();
         let ops = self.batch(&choices);
         let behind: Vec<_> = ops.into_iter().map(|op| vec![op]).collect();
@@ -311,7 +310,7 @@ impl Case {
     }
 }
 
-fn may_bury(op: &Op) -> bool {
+fn makes_dead_letter(op: &Op) -> bool {
     let buries =
         |v: &Verdict| matches!(v, Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed);
     match op {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use mtimer_types::{DeadReason, Destination, Headers, KeyPolicy, Mode, PartitionId, Time, Timer, TimerId};
+use mtimer_types::{DeadReason, Destination, KeyPolicy, PartitionId, Time, Timer, TimerId};
 
 use crate::{Op, Place, ScheduleAnswer, Verdict};
 
@@ -38,16 +38,8 @@ pub(super) fn other_dest() -> Destination {
 
 pub(super) fn plain_timer(due: Time, now: Time, partition: PartitionId) -> Timer {
     Timer {
-        id: TimerId::new(due, now, partition, unique()),
-        dest: dest(),
-        key: None,
-        due,
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
         payload: Bytes::from_static(b"payload"),
-        headers: Headers::NONE,
+        ..Timer::new(TimerId::new(due, now, partition, unique()), dest(), due)
     }
 }
 

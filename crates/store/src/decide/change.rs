@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mtimer_types::{DeadReason, Ended, KeyPolicy, Target, Time, Timer, TimerId};
 
-use super::{At, Context, Row, Table, bury, end, file, resolve};
+use super::{At, Context, Row, Table, dead_letter, end, file, resolve};
 use crate::op::{Answer, CancelAnswer, RescheduleAnswer, Retained, ScheduleAnswer};
 use crate::record::Record;
 
@@ -67,7 +67,7 @@ pub(super) fn cancel<T: Table>(
         _ => {
             let mut record = row.record.clone();
             record.progress.failed = record.attempt(ctx.covered(&row)).saturating_sub(1);
-            bury(table, ctx, &row, record, DeadReason::Stopped)?;
+            dead_letter(table, ctx, &row, record, DeadReason::Stopped)?;
         }
     }
     Ok(CancelAnswer::TooLate(id))

@@ -2,7 +2,7 @@
 
 use mtimer_types::{DeadReason, Ended, Mode, Time, TimerId};
 
-use super::{At, Context, Row, Table, bury, end, file, free_key};
+use super::{At, Context, Row, Table, dead_letter, end, file, free_key};
 use crate::op::{Answer, Verdict};
 use crate::record::{Progress, cut_error};
 
@@ -41,7 +41,7 @@ pub(super) fn settle<T: Table>(
             if !matches!(row.at, At::Dead { .. }) {
                 let mut record = row.record.clone();
                 fail(&mut record.progress, *failed, error);
-                bury(table, ctx, &row, record, *reason)?;
+                dead_letter(table, ctx, &row, record, *reason)?;
             }
             Ok(Answer::Done)
         }
@@ -98,7 +98,7 @@ fn retry<T: Table>(
     let mut record = row.record.clone();
     fail(&mut record.progress, failed, error);
     if record.progress.stopped {
-        bury(table, ctx, row, record, DeadReason::Stopped)?;
+        dead_letter(table, ctx, row, record, DeadReason::Stopped)?;
     } else {
         file(table, ctx, Some(row), record, fire, tier)?;
     }

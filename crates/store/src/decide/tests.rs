@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mtimer_types::{Destination, Headers, KeyPolicy, Mode, PartitionId, Timer};
+use mtimer_types::{Destination, KeyPolicy, Mode, PartitionId, Timer};
 
 use super::*;
 use crate::memory::MemoryTable;
@@ -95,16 +95,12 @@ impl Bench {
 
 fn timer(n: u64, due: u64) -> Timer {
     Timer {
-        id: TimerId::new(Time::from_ms(due), Time::ZERO, PartitionId(0), n),
-        dest: Destination::new("g", "a").unwrap(),
-        key: None,
-        due: Time::from_ms(due),
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
         payload: vec![n as u8].into(),
-        headers: Headers::NONE,
+        ..Timer::new(
+            TimerId::new(Time::from_ms(due), Time::ZERO, PartitionId(0), n),
+            Destination::new("g", "a").unwrap(),
+            Time::from_ms(due),
+        )
     }
 }
 

@@ -2,7 +2,7 @@
 //! ready at once.
 
 use futures_util::FutureExt;
-use mtimer_types::{DeadReason, Ended, Headers, KeyPolicy, Mode, Nonce, Timer, TimerId};
+use mtimer_types::{DeadReason, Ended, KeyPolicy, Mode, Nonce, Timer, TimerId};
 
 use super::*;
 use crate::decide::Table;
@@ -13,16 +13,12 @@ const P: PartitionId = PartitionId(0);
 
 fn timer(n: u64, due: u64) -> Timer {
     Timer {
-        id: TimerId::new(Time::from_ms(due), Time::ZERO, P, n),
-        dest: Destination::new("g", "a").unwrap(),
-        key: None,
-        due: Time::from_ms(due),
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
         payload: vec![n as u8].into(),
-        headers: Headers::NONE,
+        ..Timer::new(
+            TimerId::new(Time::from_ms(due), Time::ZERO, P, n),
+            Destination::new("g", "a").unwrap(),
+            Time::from_ms(due),
+        )
     }
 }
 

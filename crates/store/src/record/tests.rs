@@ -27,16 +27,18 @@ fn arb_record() -> impl Strategy<Value = Record> {
     (timer, progress).prop_map(|((id, key, amo, deadline, timeout, retry, payload, due, headers), p)| {
         let birth = Time::from_ms(id.0);
         let timer = Timer {
-            id: TimerId::new(birth, Time::ZERO, PartitionId(3), id.1),
-            dest: Destination::new("g", "a").unwrap(),
             key: key.map(|k| Key::new(&k).unwrap()),
-            due: due.map_or(birth, Time::from_ms),
             mode: if amo { Mode::AtMostOnce } else { Mode::AtLeastOnce },
             deadline: deadline.map(|d| birth + d),
             callback_timeout_ms: timeout,
             retry: retry.map(RetryTiers),
             payload: payload.into(),
             headers: Headers::new(headers).unwrap(),
+            ..Timer::new(
+                TimerId::new(birth, Time::ZERO, PartitionId(3), id.1),
+                Destination::new("g", "a").unwrap(),
+                due.map_or(birth, Time::from_ms),
+            )
         };
         let progress = Progress {
             failed: p.0,
@@ -66,16 +68,12 @@ proptest! {
 
 fn plain() -> Timer {
     Timer {
-        id: TimerId::new(Time::from_ms(5), Time::ZERO, PartitionId(0), 7),
-        dest: Destination::new("g", "a").unwrap(),
-        key: None,
-        due: Time::from_ms(5),
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
         payload: Bytes::from_static(b"hi"),
-        headers: Headers::NONE,
+        ..Timer::new(
+            TimerId::new(Time::from_ms(5), Time::ZERO, PartitionId(0), 7),
+            Destination::new("g", "a").unwrap(),
+            Time::from_ms(5),
+        )
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use mtimer_types::Key;
 
 use super::*;
-use crate::engine::hash::Rng;
+use crate::rng::Rng;
 
 /// What is known of one timer.
 struct Life {
@@ -41,7 +41,7 @@ impl Crossing {
     fn new(seed: u64) -> Self {
         let mut new = Self {
             rig: Rig::new(EngineOptions { park_after_ms: 60, ..EngineOptions::default() }),
-            rng: Rng(seed),
+            rng: Rng::new(seed),
             term: 1,
             corr: 0,
             session: 1,

@@ -302,7 +302,7 @@ fn acknowledgements_that_go_early_keep_the_bound_on_batches() {
     rig.settle(1, &d[0], HandlerOutcome::Ok);
     let now = rig.now();
     let p = rig.engine.partition(P).unwrap();
-    assert!(p.queue.has_patient());
+    assert!(p.queue.has_deferrable());
     p.calls.hold_batches();
     rig.engine.flush_deferred(now, P);
     assert!(!rig.engine.effects.iter().any(|e| matches!(e, Effect::Call(_, Call::Apply(_)))));

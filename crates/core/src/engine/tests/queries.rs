@@ -174,16 +174,12 @@ fn who_asks_during_a_count_gets_the_next_one() {
     rig.ask(1, Query::Status);
     rig.flush();
     let timer = Timer {
-        id: TimerId::new(Time::from_ms(START + 60_000), rig.now().time, P, 1),
-        dest: dest("a"),
-        key: None,
-        due: Time::from_ms(START + 60_000),
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
         payload: b"x".as_slice().into(),
-        headers: Headers::NONE,
+        ..Timer::new(
+            TimerId::new(Time::from_ms(START + 60_000), rig.now().time, P, 1),
+            dest("a"),
+            Time::from_ms(START + 60_000),
+        )
     };
     let (ops, first_sent) =
         (vec![RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }], rig.now().time);

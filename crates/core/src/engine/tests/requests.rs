@@ -315,7 +315,7 @@ fn new_and_refused_schedules_are_counted() {
 }
 
 /// A dead letter with a key.
-fn buried() -> (Rig, Timer) {
+fn dead_lettered() -> (Rig, Timer) {
     let mut rig = Rig::new(EngineOptions::default());
     rig.join(1, "a", 10);
     let timer = Timer { key: Some(Key::new("order-1").unwrap()), ..rig.timer("a", 0) };
@@ -329,7 +329,7 @@ fn buried() -> (Rig, Timer) {
 
 #[test]
 fn a_replay_says_who_has_its_key() {
-    let (mut rig, timer) = buried();
+    let (mut rig, timer) = dead_lettered();
     let next = Timer { key: timer.key.clone(), ..rig.timer("a", 60_000) };
     rig.schedule(1, next.clone());
     rig.ask(1, vec![RequestOp::Replay { id: timer.id }]);
@@ -339,7 +339,7 @@ fn a_replay_says_who_has_its_key() {
 
 #[test]
 fn a_replay_that_is_not_confirmed_is_delivered_all_the_same() {
-    let (mut rig, timer) = buried();
+    let (mut rig, timer) = dead_lettered();
     rig.unconfirmed = true;
     rig.ask(1, vec![RequestOp::Replay { id: timer.id }]);
     rig.turn();

@@ -17,16 +17,8 @@ fn the_next_page_is_asked_for_when_all_of_the_last_one_is_here() {
     assert_eq!(asked_pages(&mut engine, now), [(0, 0)]);
     let row = |n| {
         let timer = Timer {
-            id: TimerId::new(now.time, now.time, P, n),
-            dest: dest("a"),
-            key: None,
-            due: now.time,
-            mode: Mode::AtLeastOnce,
-            deadline: None,
-            callback_timeout_ms: None,
-            retry: None,
             payload: b"x".as_slice().into(),
-            headers: Headers::NONE,
+            ..Timer::new(TimerId::new(now.time, now.time, P, n), dest("a"), now.time)
         };
         Record::new(timer.into())
     };

@@ -21,16 +21,9 @@ fn next_page(engine: &mut Engine, now: &mut Now) -> (u64, Vec<(u16, u64)>) {
 /// A row of a page of the park of partition 0, by its number.
 fn row(now: Now, n: u64, deadline: Option<Time>) -> Record {
     let timer = Timer {
-        id: TimerId::new(now.time, now.time, P, n),
-        dest: dest("a"),
-        key: None,
-        due: now.time,
-        mode: Mode::AtLeastOnce,
         deadline,
-        callback_timeout_ms: None,
-        retry: None,
         payload: b"x".as_slice().into(),
-        headers: Headers::NONE,
+        ..Timer::new(TimerId::new(now.time, now.time, P, n), dest("a"), now.time)
     };
     Record::new(timer.into())
 }

@@ -39,14 +39,14 @@ async fn wait_covers_what_was_answered_on_other_connections_only_behind_a_read()
 async fn replicas_confirm_what_was_answered_before_and_callers_share_a_wait() {
     let (master, replica, servers) = with_replica().await;
     let writer = servers.connection(&master.address()).await.unwrap();
-    let (confirmations, impatient) = (confirmations(&servers, 20_000), confirmations(&servers, 200));
+    let (confirmations, short_wait) = (confirmations(&servers, 20_000), confirmations(&servers, 200));
     let address = master.address();
     writer.ask(set("k", "1")).await.unwrap();
     let confirmed = confirmations.confirm(&address, 1, get("k")).await.unwrap();
     assert_eq!(confirmed, Confirmed { read: bulk("1"), replicas: 1, connected: 1 });
     replica.freeze();
     writer.ask(set("k", "2")).await.unwrap();
-    let confirmed = impatient.confirm(&address, 1, get("k")).await.unwrap();
+    let confirmed = short_wait.confirm(&address, 1, get("k")).await.unwrap();
     assert_eq!(confirmed, Confirmed { read: bulk("2"), replicas: 0, connected: 1 });
     replica.thaw();
     let before = master.calls_of("wait");

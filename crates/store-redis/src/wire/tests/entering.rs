@@ -14,7 +14,7 @@ fn tls_server(authority: &Arc<Authority>, clients_too: bool) -> Server {
 }
 
 async fn open_tls(url: String, tls: TlsFiles) -> Result<Connection, Lost> {
-    open_with(Options { tls, ..Options::new([url], "t") }, PATIENT).await
+    open_with(Options { tls, ..Options::new([url], "t") }, LONG_TIMEOUT).await
 }
 
 fn trusting(authority: &Authority) -> TlsFiles {

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::*;
 
-const IMPATIENT: Use = Use { answer_within: Duration::from_millis(300), ..PATIENT };
+const IMPATIENT: Use = Use { answer_within: Duration::from_millis(300), ..LONG_TIMEOUT };
 
 #[tokio::test]
 async fn a_connection_that_is_silent_while_an_answer_is_due_is_over() {

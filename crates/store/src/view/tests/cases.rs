@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mtimer_types::{
-    DeadReason, Destination, Epoch, Headers, Key, KeyPolicy, Mode, PartitionId, Target, Time, Timer, TimerId,
+    DeadReason, Destination, Epoch, Key, KeyPolicy, Mode, PartitionId, Target, Time, Timer, TimerId,
 };
 use proptest::prelude::*;
 
@@ -43,16 +43,11 @@ pub(super) fn key(n: u64) -> Key {
 pub(super) fn timer(n: u64, other: bool) -> Timer {
     let named = (n + u64::from(other)) % 3;
     Timer {
-        id: id(n),
-        dest: dest(n),
         key: (named < 2).then(|| key(named)),
-        due: Time::from_ms(if n.is_multiple_of(4) { 2_000 } else { 60_000 }),
         mode: if n.is_multiple_of(2) { Mode::AtMostOnce } else { Mode::AtLeastOnce },
         deadline: (n == 5).then(|| Time::from_ms(65_000)),
-        callback_timeout_ms: None,
-        retry: None,
         payload: vec![n as u8, u8::from(other)].into(),
-        headers: Headers::NONE,
+        ..Timer::new(id(n), dest(n), Time::from_ms(if n.is_multiple_of(4) { 2_000 } else { 60_000 }))
     }
 }
 

@@ -242,7 +242,7 @@ fn only_what_is_stored_by_an_operation_that_adds_adds() {
 }
 
 #[test]
-fn trims_see_what_the_batch_has_buried_and_removed() {
+fn trims_see_what_the_batch_has_dead_lettered_and_removed() {
     let mut b = Bench::new();
     let trim = |keep, limit| Op::Trim { of: Retained::Dead, before: Time::ZERO, keep, limit };
     for n in 0..5 {

@@ -9,7 +9,7 @@ const FULL_FACTOR: u64 = 8;
 
 /// What may wait for a destination's credit in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Patience {
+pub(super) enum BacklogLimit {
     /// Everything.
     All,
     /// So many. Those beyond are parked once they have waited for the park delay.
@@ -23,22 +23,22 @@ pub(super) enum Patience {
 
 /// Decides by a destination's condition, the memory in use, and `pace`: about how many deliveries
 /// the destination took in the last 250 ms.
-pub(super) fn patience(condition: Condition, pressure: Pressure, pace: u64) -> Patience {
+pub(super) fn backlog_limit(condition: Condition, pressure: Pressure, pace: u64) -> BacklogLimit {
     use Condition::{Flowing, Idle, Settling, Stuck};
     use Pressure::{Free, Full, Pressed};
     match (condition, pressure) {
-        (Flowing, Free | Pressed) => Patience::All,
-        (Flowing, Full) => Patience::AfterDelay(pace.saturating_mul(FULL_FACTOR)),
+        (Flowing, Free | Pressed) => BacklogLimit::All,
+        (Flowing, Full) => BacklogLimit::AfterDelay(pace.saturating_mul(FULL_FACTOR)),
         // Not while memory is full, see `Flow::condition`.
-        (Settling, _) => Patience::All,
-        (Idle, Free) => Patience::All,
-        (Idle, Pressed | Full) => Patience::AtMost(pace),
-        (Stuck, Free) => Patience::NoMore,
-        (Stuck, Pressed | Full) => Patience::AtMost(0),
+        (Settling, _) => BacklogLimit::All,
+        (Idle, Free) => BacklogLimit::All,
+        (Idle, Pressed | Full) => BacklogLimit::AtMost(pace),
+        (Stuck, Free) => BacklogLimit::NoMore,
+        (Stuck, Pressed | Full) => BacklogLimit::AtMost(0),
     }
 }
 
-impl Patience {
+impl BacklogLimit {
     /// Whether a timer that comes due is parked at once if `waiting` wait already.
     pub(super) fn parks_new(self, waiting: usize) -> bool {
         match self {
@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn the_decision_table() {
+        use BacklogLimit::{AfterDelay, All, AtMost, NoMore};
         use Condition::{Flowing, Idle, Settling, Stuck};
-        use Patience::{AfterDelay, All, AtMost, NoMore};
         let table = [
             //          free    pressed     full
             (Flowing, [All, All, AfterDelay(40)]),
@@ -78,22 +78,26 @@ mod tests {
         ];
         for (condition, expected) in table {
             let pressures = [Pressure::Free, Pressure::Pressed, Pressure::Full];
-            assert_eq!(pressures.map(|p| patience(condition, p, 5)), expected, "{condition:?}");
+            assert_eq!(pressures.map(|p| backlog_limit(condition, p, 5)), expected, "{condition:?}");
         }
-        assert_eq!(patience(Flowing, Pressure::Full, u64::MAX), AfterDelay(u64::MAX));
+        assert_eq!(backlog_limit(Flowing, Pressure::Full, u64::MAX), AfterDelay(u64::MAX));
     }
 
     #[test]
-    fn what_each_answer_means_for_new_timers_and_for_those_that_wait() {
+    fn what_each_limit_means_for_new_timers_and_for_those_that_wait() {
         let table = [
-            (Patience::All, [false, false, false], None),
-            (Patience::AfterDelay(5), [false, false, false], Some((5, 1_000))),
-            (Patience::AtMost(5), [false, true, true], Some((5, 0))),
-            (Patience::NoMore, [true, true, true], Some((0, 1_000))),
+            (BacklogLimit::All, [false, false, false], None),
+            (BacklogLimit::AfterDelay(5), [false, false, false], Some((5, 1_000))),
+            (BacklogLimit::AtMost(5), [false, true, true], Some((5, 0))),
+            (BacklogLimit::NoMore, [true, true, true], Some((0, 1_000))),
         ];
-        for (patience, parks_new, limit) in table {
-            assert_eq!([4, 5, 6].map(|waiting| patience.parks_new(waiting)), parks_new, "{patience:?}");
-            assert_eq!(patience.limit(1_000), limit, "{patience:?}");
+        for (backlog_limit, parks_new, limit) in table {
+            assert_eq!(
+                [4, 5, 6].map(|waiting| backlog_limit.parks_new(waiting)),
+                parks_new,
+                "{backlog_limit:?}"
+            );
+            assert_eq!(backlog_limit.limit(1_000), limit, "{backlog_limit:?}");
         }
     }
 }

@@ -1,0 +1,115 @@
+//! Compares everything of a partition that can be seen with the model.
+
+use std::collections::BTreeMap;
+
+use mtimer_store::{Census, DeadFilter, Load, LoadedTimer, Place, Record};
+use mtimer_types::{Target, Time, TimerId};
+
+use super::arbitrary::DAY;
+use super::run::{Check, FORGET, Run, alive, same};
+
+impl Run {
+    pub(super) async fn get(&mut self, target: &Target) -> Check {
+        let seen = alive(self.owner.get(target.clone()).await)?;
+        let known = self.model.find(target).map(|id| {
+            let entry = &self.model.timers[&id];
+            (entry.record(), entry.place)
+        });
+        let plain = |row: Option<(Record, Place)>| row.map(|(record, place)| (plain(record, place), place));
+        same(&format!("get {target:?}"), &plain(seen), &plain(known))
+    }
+
+    /// Compares everything that can be seen. Leaves everything loaded.
+    pub(super) async fn check(&mut self) -> Check {
+        self.log.push("check".into());
+        let far = self.now + 4_000 * DAY;
+        alive(self.owner.unload(Time::ZERO).await)?;
+        let pending = self.load_all(far).await?;
+        let expected: BTreeMap<_, _> =
+            self.model.pending().into_iter().map(|timer| (timer.record.timer.id, timer)).collect();
+        same("pending", &pending, &expected)?;
+        (self.wheel, self.horizon) = (pending.into_iter().map(|(id, t)| (id, t.fire)).collect(), far);
+        self.check_listings().await?;
+        let census = Census { residue: 0, ..alive(self.owner.census().await)? };
+        same("the census", &census, &self.model.census())?;
+        for timer in self.timers.clone() {
+            self.get(&Target::Id(timer.id)).await?;
+            if let Some(key) = timer.key {
+                self.get(&Target::Key(timer.dest, key)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn load_all(&mut self, far: Time) -> Check<BTreeMap<TimerId, LoadedTimer>> {
+        let mut pending = BTreeMap::new();
+        for _ in 0..10_000 {
+            let load = Load { until: far, max_timers: 1_000, max_bytes: 1 << 20, claim: None };
+            let loaded = alive(self.owner.load(load).await)?;
+            pending.extend(loaded.timers.into_iter().map(|timer| (timer.record.timer.id, timer)));
+            if loaded.horizon >= far {
+                return Ok(pending);
+            }
+        }
+        Err("loading does not come to an end".into())
+    }
+
+    async fn check_listings(&mut self) -> Check {
+        let sorted = |mut rows: Vec<Record>, place: Place| {
+            rows.sort_by_key(|record| record.timer.id);
+            rows.into_iter().map(|record| plain(record, place)).collect::<Vec<_>>()
+        };
+        let mut parked = Vec::new();
+        for (dest, count) in alive(self.owner.parked_destinations().await)? {
+            let page = alive(self.owner.parked(dest, 0, 1_000).await)?;
+            same("a count of parked timers", &count, &(page.rows.len() as u64))?;
+            parked.extend(page.rows);
+        }
+        same("parked", &sorted(parked, Place::Parked), &sorted(self.model.parked(), Place::Parked))?;
+        let taken = alive(self.owner.taken(0, 1_000).await)?.rows.into_iter().map(|row| row.record).collect();
+        let known = self.model.taken().into_iter().map(|row| row.record).collect();
+        same("taken", &sorted(taken, Place::Dead), &sorted(known, Place::Dead))?;
+        let unconfirmed = alive(self.owner.unconfirmed(0, 1_000).await)?.rows;
+        let of = |row: &mtimer_store::Unconfirmed| (row.since, row.record.timer.id, row.epoch);
+        same(
+            "unconfirmed",
+            &unconfirmed.iter().map(of).collect::<Vec<_>>(),
+            &self.model.unconfirmed().iter().map(of).collect::<Vec<_>>(),
+        )?;
+        let dead = alive(self.owner.dead(DeadFilter::default(), 0, 1_000).await)?.rows;
+        let of = |row: &mtimer_store::DeadLetter| {
+            (row.died, row.record.timer.id, row.reason, row.record.progress.last_error.clone())
+        };
+        same(
+            "dead",
+            &dead.iter().map(of).collect::<Vec<_>>(),
+            &self.model.dead().iter().map(of).collect::<Vec<_>>(),
+        )
+    }
+
+    /// Checks that nothing is left of any timer.
+    pub(super) async fn is_empty(&mut self) -> Check {
+        let census = alive(self.owner.census().await)?;
+        same("the census of what was drained", &census, &Census::default())?;
+        self.pass(FORGET);
+        let mut state = self.server.state();
+        let now = state.now;
+        state.data.expire(now);
+        let left: Vec<_> = state.data.keys();
+        let left: Vec<_> =
+            left.iter().filter(|key| !key.starts_with("owner:") && !key.starts_with("dest:")).collect();
+        same("what is left", &left, &Vec::new())
+    }
+}
+
+/// Of a timer that is not pending nobody can tell when it was filed, of one that is taken or dead
+/// nobody asks whether it was stopped.
+pub(super) fn plain(mut record: Record, place: Place) -> Record {
+    if !matches!(place, Place::Pending { .. }) {
+        record.progress.fresh = None;
+    }
+    if matches!(place, Place::Taken { .. } | Place::Dead) {
+        record.progress.stopped = false;
+    }
+    record
+}

@@ -1,0 +1,138 @@
+//! What a run asks for.
+
+use mtimer_store::{Op, Place, RequestId, Retained, Verdict};
+use mtimer_types::{DeadReason, KeyPolicy, Timer};
+
+use super::arbitrary::{arbitrary_time, target};
+use super::run::Run;
+
+/// What a run can ask for.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// A timer of the run.
+    Schedule,
+    /// The same id with other content.
+    ScheduleChanged,
+    /// By id or key.
+    Cancel,
+    /// By id or key.
+    Reschedule,
+    /// A cancel or reschedule that was asked for before.
+    Repeat,
+    Take,
+    Ack,
+    LateAck,
+    Retry,
+    Dead,
+    Expire,
+    Unconfirm,
+    Park,
+    Unpark,
+    Replay,
+    Purge,
+    Trim,
+    /// An acknowledgement with the timer, which is written without reading it.
+    AckLoaded,
+}
+
+use Kind::*;
+
+const ALL: [Kind; 18] = [
+    Schedule,
+    ScheduleChanged,
+    Cancel,
+    Reschedule,
+    Repeat,
+    Take,
+    Ack,
+    LateAck,
+    Retry,
+    Dead,
+    Expire,
+    Unconfirm,
+    Park,
+    Unpark,
+    Replay,
+    Purge,
+    Trim,
+    AckLoaded,
+];
+
+impl Run {
+    pub(super) fn op(&mut self, window: u64) -> Op {
+        let timer = self.timer(window);
+        let place = self.model.timers.get(&timer.id).map(|entry| entry.place);
+        // Mostly what makes sense where the timer is, so that runs get somewhere.
+        let kinds: &[Kind] = match place {
+            _ if self.random.one_in(3) => &ALL,
+            None => &[Schedule, Schedule, Schedule, Cancel, Repeat],
+            Some(Place::Pending { .. }) => &[
+                Take, Take, Retry, Retry, Park, Reschedule, Reschedule, Cancel, Dead, LateAck, Ack,
+                AckLoaded, AckLoaded,
+            ],
+            Some(Place::Parked) => &[Unpark, Unpark, Take, Reschedule, Cancel, Dead],
+            Some(Place::Taken { unconfirmed: false, .. }) => {
+                &[Unconfirm, Unconfirm, Dead, LateAck, Park, Take]
+            }
+            Some(Place::Taken { .. } | Place::Dead) => &[Replay, Replay, Schedule, Trim, LateAck, Purge],
+        };
+        let kind = self.random.pick(kinds);
+        self.op_of(kind, timer)
+    }
+
+    fn op_of(&mut self, kind: Kind, timer: Timer) -> Op {
+        let (id, now, r) = (timer.id, self.now, &mut self.random);
+        let fire = arbitrary_time(r, now);
+        let settle = |verdict| Op::settle(id, verdict);
+        let request = RequestId(r.next());
+        match kind {
+            Schedule => {
+                let policy = r.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]);
+                Op::Schedule { timer: timer.into(), policy }
+            }
+            ScheduleChanged => {
+                let timer = Timer { callback_timeout_ms: Some(1_234), ..timer };
+                Op::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
+            }
+            Cancel => {
+                let in_flight = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
+                let op = Op::Cancel { target: target(r, &timer), in_flight, request };
+                self.asked.push(op.clone());
+                op
+            }
+            Reschedule => {
+                let op =
+                    Op::Reschedule { target: target(r, &timer), due: fire, in_flight: r.one_in(8), request };
+                self.asked.push(op.clone());
+                op
+            }
+            Repeat if !self.asked.is_empty() => self.asked[r.below(self.asked.len() as u64) as usize].clone(),
+            Repeat | Take => Op::Take { id, failed: r.below(3) as u32 },
+            Ack => settle(Verdict::Ack),
+            LateAck => settle(Verdict::LateAck { attempt: r.below(4) as u32 }),
+            Retry => {
+                let (tier, failed) = (r.pick(&[1, 1, 2, 5, 32]), 1 + r.below(4) as u32);
+                settle(Verdict::Retry { fire, tier, failed, error: r.pick(&["", "later"]).into() })
+            }
+            Dead => {
+                let reason = r.pick(&[DeadReason::Exhausted, DeadReason::Failed]);
+                settle(Verdict::Dead { reason, failed: r.below(5) as u32, error: "never".into() })
+            }
+            Expire => settle(Verdict::Expired),
+            Unconfirm => settle(Verdict::Unconfirmed),
+            Park => Op::Park { id, failed: r.below(3) as u32 },
+            Unpark => Op::Unpark { id, fire },
+            Replay => Op::Replay { id, fire },
+            Purge => Op::Purge { id },
+            Trim => {
+                let of = r.pick(&[Retained::Dead, Retained::Unconfirmed]);
+                let (keep, limit) = (r.below(6), r.pick(&[0, 1, 2, 100]));
+                Op::Trim { of, before: now - 20 * r.below(40), keep, limit }
+            }
+            AckLoaded => {
+                let known = self.model.timers.get(&id).map_or(timer, |entry| entry.timer.clone());
+                Op::Settle { id, verdict: Verdict::Ack, timer: Some(known.into()) }
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Why a timer is refused.
+
+use crate::{HeaderError, Time, TimerId};
+
+/// Says why a timer was refused before it reached a store.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidTimer {
+    /// The payload is over the limit.
+    #[error("the payload has {len} bytes, the limit is {limit}: store it elsewhere and send a reference")]
+    Payload {
+        /// Its bytes.
+        len: usize,
+        /// Most bytes allowed.
+        limit: usize,
+    },
+    /// A header is not allowed, or there is too much of them.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// The id was made for another due time.
+    #[error("the id {id} was made for due time {birth} ms, but the timer is due at {due} ms: make a new id")]
+    IdDue {
+        /// The id.
+        id: TimerId,
+        /// The due time inside it.
+        birth: Time,
+        /// The due time beside it.
+        due: Time,
+    },
+    /// The deadline is before the due time.
+    #[error("the deadline {deadline} ms is before the due time {due} ms: give a later one or none")]
+    Deadline {
+        /// The deadline.
+        deadline: Time,
+        /// The due time.
+        due: Time,
+    },
+    /// The callback timeout is out of range.
+    #[error("the callback timeout is {ms} ms, allowed are {min} to {max} ms")]
+    CallbackTimeout {
+        /// What was asked.
+        ms: u32,
+        /// Least.
+        min: u32,
+        /// Most.
+        max: u32,
+    },
+    /// Too many or too long retry tiers.
+    #[error("retry tier {tier} of {count} is {ms} ms: allowed are {max_tiers} tiers of 1 to {max_ms} ms")]
+    Retry {
+        /// The first tier out of range, counted from 1 (the first too many, if there are too many).
+        tier: usize,
+        /// How many there are.
+        count: usize,
+        /// Its delay.
+        ms: u32,
+        /// Most tiers.
+        max_tiers: usize,
+        /// Longest delay.
+        max_ms: u32,
+    },
+    /// Too far ahead.
+    #[error(
+        "the due time {due} ms is more than {max_days} days ahead of {now} ms: schedule it nearer to its time"
+    )]
+    TooFar {
+        /// The due time.
+        due: Time,
+        /// The cluster clock.
+        now: Time,
+        /// The limit.
+        max_days: u64,
+    },
+}
