@@ -23,12 +23,17 @@ use mtimer_core::{Call, CallAnswer, Input};
 use mtimer_store::{Acquired, Health, Lane, LaneError, LaneFuture};
 use mtimer_types::{Epoch, PartitionId};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use self::acquisitions::Acquisitions;
 use self::tally::Tally;
 pub(crate) use self::tally::{ENDS, LaneFigures};
 use crate::acquire::{Acquirer, Assignment};
 use crate::error::BrokerError;
+
+/// Ends of ownerships within this time have one line of the log: the first. The others are summed
+/// up ([`crate::reports`]).
+const ONE_EVENT: Duration = Duration::from_secs(10);
 
 /// What has happened on the lanes.
 pub(crate) enum LaneEvent {
@@ -67,6 +72,10 @@ pub(crate) struct Lanes {
     answered: VecDeque<PartitionId>,
     /// Partitions whose store is away.
     down: BTreeSet<PartitionId>,
+    /// Since when there are any.
+    down_since: Option<Instant>,
+    /// When the end of an ownership was logged last.
+    end_logged: Option<Instant>,
     tally: Tally,
 }
 
@@ -79,6 +88,8 @@ impl Lanes {
             acquisitions: Acquisitions::new(acquirer),
             answered: VecDeque::new(),
             down: BTreeSet::new(),
+            down_since: None,
+            end_logged: None,
             tally: Tally::default(),
         }
     }
@@ -106,7 +117,7 @@ impl Lanes {
         };
         let number = ownership.first + ownership.calls.len() as u64;
         ownership.calls.push_back(None);
-        let (began, kind) = (tokio::time::Instant::now(), self.tally.count(&call));
+        let (began, kind) = (Instant::now(), self.tally.count(&call));
         let (epoch, answer) = (ownership.epoch, make(&*ownership.lane, call));
         self.calls.push(Box::pin(async move {
             let answer = answer.await;
@@ -203,7 +214,13 @@ impl Lanes {
         let given_up = *error == LaneError::Closed && !self.is_wanted(partition);
         self.acquisitions.note_end(partition, epoch);
         if !stopping && !given_up {
-            tracing::warn!(%partition, %epoch, %error, "the ownership has ended");
+            let now = Instant::now();
+            if self.end_logged.is_none_or(|last| now.duration_since(last) >= ONE_EVENT) {
+                self.end_logged = Some(now);
+                tracing::warn!(%partition, %epoch, %error, "the ownership has ended");
+            } else {
+                tracing::debug!(%partition, %epoch, %error, "the ownership has ended");
+            }
         }
     }
 
@@ -256,11 +273,13 @@ impl Lanes {
         match health {
             Health::Up => {
                 if self.down.remove(&partition) && self.down.is_empty() {
-                    tracing::info!("the store can be reached again");
+                    let after = self.down_since.take().map(|since| since.elapsed().as_millis() as u64);
+                    tracing::info!(after_ms = after, "the store can be reached again");
                 }
             }
             Health::Down(why) => {
                 if self.down.is_empty() {
+                    self.down_since = Some(Instant::now());
                     tracing::warn!(%partition, %why, "the store cannot be reached, new timers are refused meanwhile");
                 }
                 self.down.insert(partition);

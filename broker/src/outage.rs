@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use mtimer_store::StoreError;
+use tokio::time::Instant;
 
 use crate::counters::{Counters, ShellCounter};
 
@@ -15,27 +16,28 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Whether the store is away, as far as acquisitions have seen: one log line when it goes and one
 /// when it is back.
 #[derive(Debug, Default)]
-pub(crate) struct Outage(Mutex<Option<StoreError>>);
+pub(crate) struct Outage(Mutex<Option<(StoreError, Instant)>>);
 
 impl Outage {
     pub(crate) fn begin(&self, error: StoreError, counters: &Counters) {
         let mut why = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if why.is_none() {
+        let since = why.as_ref().map(|(_, since)| *since);
+        if since.is_none() {
             counters.count(ShellCounter::StoreOutages);
             tracing::warn!(%error, "waiting for the store");
         }
-        *why = Some(error);
+        *why = Some((error, since.unwrap_or_else(Instant::now)));
     }
 
     pub(crate) fn end(&self) {
-        if self.0.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
-            tracing::info!("the store is back");
+        if let Some((_, since)) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            tracing::info!(after_ms = since.elapsed().as_millis() as u64, "the store is back");
         }
     }
 
     /// Why the store is away, if it is.
     pub(crate) fn why(&self) -> Option<StoreError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(why, _)| why.clone())
     }
 }
 
@@ -55,8 +57,6 @@ impl Backoff {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
-
     use super::*;
 
     #[test]

@@ -1,8 +1,9 @@
 //! What operators read in the log about timers: a few lines every ten seconds, and none while all
 //! is well.
 //!
-//! Purpose: a destination that nobody serves, or that falls behind; dead letters, deliveries
-//! without an outcome in time, refused operations, and limits that were reached, summed up.
+//! Purpose: a destination that nobody serves, that falls behind, or whose handlers always fail; dead
+//! letters, deliveries without an outcome in time, refused operations, and limits that were reached,
+//! summed up.
 //! Invariant: the number of lines does not depend on the number of timers, and of destinations
 //! there are [`MOST_LINES`] at most.
 //! Not in here: what the figures are ([`mtimer_core::figures`]); metrics.
@@ -13,12 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_core::figures::{Backlog, DEAD_REASONS, Figures, REFUSALS, RedeliveryCause, Tallies};
+use mtimer_store::Store;
 use mtimer_types::{Destination, Time};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, interval_at};
 
 use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
+use crate::lanes::ENDS;
 use crate::limits::Limiter;
 use crate::shell::Control;
 
@@ -30,6 +33,10 @@ const DESTINATIONS: usize = 200;
 const MOST_LINES: usize = 20;
 /// A destination is behind if a timer waits for longer.
 const BEHIND_MS: u64 = 10_000;
+/// Handlers of a destination always fail if so many attempts have failed since the last success.
+const FAILURES: u64 = 10;
+/// What stores that keep a log count.
+const REPLAYED: &str = "store_log_replayed_records_total";
 /// Refusals that mean that something is wrong. The others are answers: a key is taken, another
 /// broker has the partition. Limits that were reached have a line of their own.
 const WRONG: [&str; 8] = [
@@ -56,6 +63,10 @@ enum Report {
     TimedOut(u64),
     /// Operations that were refused, by reason.
     Refused(Vec<(&'static str, u64)>),
+    /// Writes that the store had lost and that were applied again.
+    Replayed(u64),
+    /// Ownerships of partitions that have ended unexpectedly, by reason.
+    Lost(Vec<(&'static str, u64)>),
     /// What was refused because of a limit, by limit and whose it is.
     Limited(Vec<(String, u64)>),
 }
@@ -69,6 +80,8 @@ enum State {
     Behind,
     /// Nobody is registered.
     Unserved,
+    /// Every attempt fails.
+    Failing,
 }
 
 /// Compares the figures of one look with those of the last.
@@ -77,6 +90,10 @@ struct Reporter {
     tallies: Tallies,
     /// Rounds of readings in which the time was not known well enough, up to the last look.
     doubtful: u64,
+    /// Writes that were applied again, up to the last look.
+    replayed: u64,
+    /// Ownerships that have ended, up to the last look.
+    ended: [u64; ENDS.len()],
     /// Dead letters between the last two looks.
     died: u64,
     /// Destinations that are not served.
@@ -106,6 +123,16 @@ impl Reporter {
         reports
     }
 
+    /// What became of partitions since the last look. `replayed`, `ended`: counts since the start.
+    fn partitions(&mut self, replayed: u64, ended: [u64; ENDS.len()]) -> Vec<Report> {
+        let again = replayed.saturating_sub(std::mem::replace(&mut self.replayed, replayed));
+        let lost = grown(ENDS, &std::mem::replace(&mut self.ended, ended), &ended);
+        let lost: Vec<_> = lost.into_iter().filter(|(reason, _)| *reason != "released").collect();
+        let replayed = (again > 0).then_some(Report::Replayed(again));
+        let lost = (!lost.is_empty()).then_some(Report::Lost(lost));
+        replayed.into_iter().chain(lost).collect()
+    }
+
     /// What is wrong as of the last look, in numbers, by the names that `mtimer status` knows. 0 is
     /// well, but for the budget.
     fn troubles(&mut self, figures: &Figures, doubtful: u64) -> Vec<(&'static str, u64)> {
@@ -114,6 +141,7 @@ impl Reporter {
         vec![
             ("destinations_behind", in_state(State::Behind)),
             ("destinations_unserved", in_state(State::Unserved)),
+            ("destinations_failing", in_state(State::Failing)),
             ("dead_letters_lately", self.died),
             ("clock_doubtful_lately", newly_doubtful),
             ("memory_budget_bytes", figures.memory_budget),
@@ -156,6 +184,7 @@ impl State {
         match backlog {
             Backlog { parked: 1.., sessions: 0, .. } => Self::Unserved,
             _ if oldest_ms >= BEHIND_MS && backlog.parked + backlog.waiting > 0 => Self::Behind,
+            Backlog { failures: FAILURES.., sessions: 1.., .. } => Self::Failing,
             _ => Self::Served,
         }
     }
@@ -193,6 +222,10 @@ impl Report {
                         %dest, parked, oldest_s,
                         "nobody is registered for the destination: what is due is parked until somebody is"
                     ),
+                    State::Failing => tracing::warn!(
+                        %dest, failures = b.failures, sessions,
+                        "handlers of the destination always fail: no attempt has succeeded since so many failed"
+                    ),
                 }
             }
             Self::MoreDestinations(more) => {
@@ -214,6 +247,16 @@ impl Report {
             Self::Refused(reasons) => {
                 tracing::warn!(within_s, reasons = listed(reasons), "operations of clients were refused");
             }
+            Self::Replayed(writes) => tracing::warn!(
+                within_s,
+                writes,
+                "the store had lost writes; they are applied again and nothing of them is lost"
+            ),
+            Self::Lost(reasons) => tracing::warn!(
+                within_s,
+                reasons = listed(reasons),
+                "ownerships of partitions have ended: rolled_back ones may have lost what was answered"
+            ),
             Self::Limited(limits) => tracing::warn!(
                 within_s,
                 limits = listed(limits),
@@ -228,6 +271,7 @@ pub(crate) async fn run(
     control: mpsc::Sender<Control>,
     limiter: Arc<Limiter>,
     counters: Arc<Counters>,
+    store: Arc<dyn Store>,
 ) -> Result<(), BrokerError> {
     let mut reporter = Reporter::default();
     let mut looks = interval_at(Instant::now() + EVERY, EVERY);
@@ -242,6 +286,9 @@ pub(crate) async fn run(
         }
         let Ok(observed) = observed.await else { return Ok(()) };
         reporter.look(observed.now, &observed.engine).iter().for_each(Report::log);
+        let replayed = store.counters().into_iter().find(|(name, _)| *name == REPLAYED);
+        let replayed = replayed.map_or(0, |(_, records)| records);
+        reporter.partitions(replayed, observed.lanes.ended).iter().for_each(Report::log);
         let doubtful = counters.read().get(ShellCounter::ClockDoubtful);
         counters.note_troubles(reporter.troubles(&observed.engine, doubtful));
         let limited = limiter.take_refused();
@@ -253,6 +300,8 @@ pub(crate) async fn run(
 
 #[cfg(test)]
 mod tests {
+    use mtimer_store::MemoryStore;
+
     use super::*;
 
     const NOW: Time = Time::from_ms(1_000_000);
@@ -304,6 +353,11 @@ mod tests {
         assert_eq!(look(vec![(dest(1), parked(1, 10_000))]), [(dest(1), State::Behind)]);
         let idle = Backlog { sessions: 1, oldest: Some(Time::ZERO), ..Backlog::default() };
         assert_eq!(look(vec![(dest(1), idle)]), [(dest(1), State::Served)]);
+        let failed = |failures| vec![(dest(1), Backlog { failures, ..idle })];
+        assert_eq!(look(failed(9)), []);
+        assert_eq!(look(failed(10)), [(dest(1), State::Failing)]);
+        assert_eq!(look(failed(11)), []);
+        assert_eq!(look(failed(0)), [(dest(1), State::Served)]);
         assert_eq!(look(vec![(dest(1), parked(0, 1)), (dest(2), idle)]), [(dest(1), State::Unserved)]);
         assert_eq!(look(Vec::new()), [(dest(1), State::Served)]);
         assert_eq!(look(Vec::new()), []);
@@ -341,6 +395,15 @@ mod tests {
     }
 
     #[test]
+    fn what_became_of_partitions_is_summed_up() {
+        let mut reporter = Reporter::default();
+        assert_eq!(reporter.partitions(0, [0, 0, 0, 3]), [], "given up in good order");
+        let lost = Report::Lost(vec![("fenced", 2), ("rolled_back", 1)]);
+        assert_eq!(reporter.partitions(7, [2, 1, 0, 3]), [Report::Replayed(7), lost]);
+        assert_eq!(reporter.partitions(7, [2, 1, 0, 9]), []);
+    }
+
+    #[test]
     fn what_is_wrong_is_told_in_numbers_until_it_is_well_again() {
         let mut reporter = Reporter::default();
         let mut tallies = Tallies::default();
@@ -351,8 +414,10 @@ mod tests {
         };
         tallies.dead = [1, 2, 0, 0];
         let top = vec![(dest(1), parked(0, 1)), (dest(2), parked(0, 1)), (dest(3), parked(1, 60_000))];
-        assert_eq!(look(&tallies, top, 4), [1, 2, 3, 4, 9]);
-        assert_eq!(look(&tallies, Vec::new(), 4), [0, 0, 0, 0, 9]);
+        let failing = Backlog { failures: 10, ..parked(1, 1) };
+        let top = [top, vec![(dest(4), failing)]].concat();
+        assert_eq!(look(&tallies, top, 4), [1, 2, 1, 3, 4, 9]);
+        assert_eq!(look(&tallies, Vec::new(), 4), [0, 0, 0, 0, 0, 9]);
     }
 
     #[test]
@@ -365,7 +430,7 @@ mod tests {
         let (control, mut asked) = mpsc::channel(1);
         let began = Instant::now();
         let limiter = Arc::new(Limiter::new(BTreeMap::new(), 0, Arc::default()));
-        let task = tokio::spawn(run(control, limiter, Arc::default()));
+        let task = tokio::spawn(run(control, limiter, Arc::default(), Arc::new(MemoryStore::new(1))));
         for n in 1..=2 {
             let Some(Control::Observe(DESTINATIONS, to)) = asked.recv().await else { panic!("no look") };
             assert_eq!(began.elapsed(), EVERY * n);
