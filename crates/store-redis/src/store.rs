@@ -43,6 +43,9 @@ const LOG_REPLAYED_RECORDS: &str = "store_log_replayed_records_total";
 /// [`LogStatus::at_risk_since`]).
 const LOG_AT_RISK: &str = "store_log_at_risk";
 
+/// Metric: masters that keep no append-only file and have no replica.
+const UNPROTECTED_MASTERS: &str = "store_unprotected_masters";
+
 /// mtimer's store on Redis 7.0 or later, standalone or cluster.
 pub struct RedisStore {
     servers: Servers,
@@ -78,6 +81,7 @@ impl RedisStore {
             check_server(&address, &server)?;
             check_wait(&server).await?;
         }
+        warn_of_unprotected(&servers);
         let urgent = servers.over(URGENT);
         let cluster: Arc<str> = options.cluster.as_str().into();
         let key = meta(&cluster);
@@ -206,7 +210,26 @@ impl Store for RedisStore {
             (LOG_DROPPED_RECORDS, dropped),
             (LOG_REPLAYED_RECORDS, replayed),
             (LOG_AT_RISK, at_risk_since.is_some().into()),
+            (UNPROTECTED_MASTERS, unprotected(&self.servers).len() as u64),
         ]
+    }
+}
+
+/// The masters that keep no append-only file and have no replica, as they last said.
+fn unprotected(servers: &Servers) -> Vec<String> {
+    let mut masters = servers.masters();
+    masters.retain(|master| servers.settings().is_unprotected(master));
+    masters
+}
+
+fn warn_of_unprotected(servers: &Servers) {
+    let masters = unprotected(servers);
+    if !masters.is_empty() {
+        tracing::warn!(
+            masters = masters.join(", "),
+            "Redis keeps no append-only file and has no replica: if it restarts, all timers since its last snapshot are \
+             lost, or all if it takes none; set appendonly yes there, or give it a replica"
+        );
     }
 }
 

@@ -7,6 +7,8 @@ mod support;
 use mtimer_store::{Store, StoreError};
 use mtimer_store_redis::test_support::{Server, ServerOptions, as_user, documented_rights, user_with};
 use mtimer_store_redis::{DEFAULT_PARTITIONS, Options, RedisStore};
+use support::lines::Lines;
+use support::until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// What a master without replicas answers to ROLE.
@@ -26,6 +28,27 @@ async fn an_eviction_policy_is_refused() {
     server.call::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     let why = refusal(Options::new([server.url()], "c")).await;
     assert!(why.contains("allkeys-lru") && why.contains("set maxmemory-policy noeviction"), "{why}");
+}
+
+#[tokio::test]
+async fn a_server_without_persistence_and_replicas_is_warned_of_once() {
+    let lines = Lines::collect();
+    let unprotected = async |server: &Server| {
+        let store = RedisStore::connect(Options::new([server.url()], "c")).await.unwrap();
+        store.counters().iter().find(|(name, _)| *name == "store_unprotected_masters").unwrap().1
+    };
+    let kept = Server::start_with(ServerOptions { append_only: true, ..ServerOptions::default() });
+    assert_eq!(unprotected(&kept).await, 0);
+    let replicated = Server::start();
+    let _replica = replicated.add_replica();
+    let is_online = || replicated.call::<String>(&["INFO", "replication"]).contains("state=online");
+    until("the replica follows", is_online).await;
+    assert_eq!(unprotected(&replicated).await, 0);
+    assert_eq!(lines.with("no append-only file"), 0);
+    let lone = Server::start();
+    assert_eq!(unprotected(&lone).await, 1);
+    assert_eq!(lines.with("Redis keeps no append-only file and has no replica: if it restarts"), 1);
+    assert_eq!(lines.with(&lone.address()), 1);
 }
 
 #[tokio::test]
