@@ -30,10 +30,7 @@ use self::tally::Tally;
 pub(crate) use self::tally::{ENDS, LaneFigures};
 use crate::acquire::{Acquirer, Assignment};
 use crate::error::BrokerError;
-
-/// Ends of ownerships within this time have one line of the log: the first. The others are summed
-/// up ([`crate::reports`]).
-const ONE_EVENT: Duration = Duration::from_secs(10);
+use crate::outage::FirstLine;
 
 /// What has happened on the lanes.
 pub(crate) enum LaneEvent {
@@ -74,8 +71,7 @@ pub(crate) struct Lanes {
     down: BTreeSet<PartitionId>,
     /// Since when there are any.
     down_since: Option<Instant>,
-    /// When the end of an ownership was logged last.
-    end_logged: Option<Instant>,
+    end_line: FirstLine,
     tally: Tally,
 }
 
@@ -89,7 +85,7 @@ impl Lanes {
             answered: VecDeque::new(),
             down: BTreeSet::new(),
             down_since: None,
-            end_logged: None,
+            end_line: FirstLine::default(),
             tally: Tally::default(),
         }
     }
@@ -207,16 +203,15 @@ impl Lanes {
         let Some(ownership) = self.owned.remove(&partition) else {
             return;
         };
-        self.down.remove(&partition);
+        self.note_up(partition, has_answered(error));
         self.tally.ended(error);
         let epoch = ownership.epoch;
         // A lane that is closed without being given up has lost its task.
         let given_up = *error == LaneError::Closed && !self.is_wanted(partition);
         self.acquisitions.note_end(partition, epoch);
         if !stopping && !given_up {
-            let now = Instant::now();
-            if self.end_logged.is_none_or(|last| now.duration_since(last) >= ONE_EVENT) {
-                self.end_logged = Some(now);
+            // All of them are summed up every ten seconds.
+            if self.end_line.is_due() {
                 tracing::warn!(%partition, %epoch, %error, "the ownership has ended");
             } else {
                 tracing::debug!(%partition, %epoch, %error, "the ownership has ended");
@@ -271,12 +266,7 @@ impl Lanes {
     /// Logs when the first partition's store goes away and when the last one's is back.
     fn note_health(&mut self, partition: PartitionId, health: &Health) {
         match health {
-            Health::Up => {
-                if self.down.remove(&partition) && self.down.is_empty() {
-                    let after = self.down_since.take().map(|since| since.elapsed().as_millis() as u64);
-                    tracing::info!(after_ms = after, "the store can be reached again");
-                }
-            }
+            Health::Up => self.note_up(partition, true),
             Health::Down(why) => {
                 if self.down.is_empty() {
                     self.down_since = Some(Instant::now());
@@ -284,11 +274,25 @@ impl Lanes {
                 }
                 self.down.insert(partition);
             }
-            Health::Ended(_) => {
-                self.down.remove(&partition);
-            }
+            Health::Ended(error) => self.note_up(partition, has_answered(error)),
         }
     }
+
+    /// The store of a partition is not away any more, or the partition is not ours. `answered`: the
+    /// store has said something.
+    fn note_up(&mut self, partition: PartitionId, answered: bool) {
+        if !self.down.remove(&partition) || !self.down.is_empty() {
+            return;
+        }
+        if let Some(since) = self.down_since.take().filter(|_| answered) {
+            tracing::info!(after_ms = since.elapsed().as_millis() as u64, "the store can be reached again");
+        }
+    }
+}
+
+/// Whether it is an answer of the store that has ended an ownership.
+const fn has_answered(error: &LaneError) -> bool {
+    matches!(error, LaneError::Fenced { .. } | LaneError::RolledBack(_))
 }
 
 /// Makes the call; that it is made, not polled, fixes its place in the lane.

@@ -15,6 +15,7 @@ const ONE_EVENT: Duration = Duration::from_secs(10);
 pub(crate) struct Incidents {
     replays: Event,
     losses: Event,
+    early_releases: Event,
 }
 
 /// When the last line of this kind was logged.
@@ -44,6 +45,23 @@ impl Incidents {
             );
         } else {
             tracing::debug!(partition, records, "the store lost writes; they are applied again");
+        }
+    }
+
+    /// A partition is given up although replicas lack what was answered.
+    pub(super) fn early_release(&self, partition: PartitionId) {
+        let partition = partition.0;
+        if self.early_releases.begins(Instant::now()) {
+            tracing::warn!(
+                partition,
+                "the partition is given up before all replicas have what was answered: a failover now may lose it, also \
+                 of other partitions"
+            );
+        } else {
+            tracing::debug!(
+                partition,
+                "the partition is given up before all replicas have what was answered"
+            );
         }
     }
 
