@@ -28,12 +28,13 @@ pub(crate) struct Pool {
     tasks: TaskTracker,
     settings: Arc<Settings>,
     slots: Arc<Slots>,
-    /// The slots of all pools with connections to the same servers, this one included.
-    family: Arc<Lock<Vec<Weak<Slots>>>>,
+    family: Arc<Family>,
 }
 
 /// By address.
 type Slots = Lock<HashMap<String, Arc<Mutex<Slot>>>>;
+/// The slots of all pools with connections to the same servers.
+type Family = Lock<Vec<Weak<Slots>>>;
 
 #[derive(Debug, Default)]
 enum Slot {
@@ -53,7 +54,7 @@ impl Pool {
         access: Access,
         how: Use,
         tasks: TaskTracker,
-        (settings, family): (Arc<Settings>, Arc<Lock<Vec<Weak<Slots>>>>),
+        (settings, family): (Arc<Settings>, Arc<Family>),
     ) -> Self {
         let slots = Arc::<Slots>::default();
         let mut all = family.lock().unwrap_or_else(PoisonError::into_inner);
