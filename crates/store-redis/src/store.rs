@@ -81,7 +81,6 @@ impl RedisStore {
             check_server(&address, &server)?;
             check_wait(&server).await?;
         }
-        warn_of_unprotected(&servers);
         let urgent = servers.over(URGENT);
         let cluster: Arc<str> = options.cluster.as_str().into();
         let key = meta(&cluster);
@@ -136,6 +135,14 @@ impl RedisStore {
     /// most, as far as a short look has found any. Perhaps one of them was meant.
     pub fn siblings(&self) -> &[String] {
         &self.siblings
+    }
+
+    /// The addresses of masters that keep no append-only file and have no replica, as they last
+    /// said: a restart of one loses all timers since its last snapshot.
+    pub fn unprotected_masters(&self) -> Vec<String> {
+        let mut masters = self.servers.masters();
+        masters.retain(|master| self.servers.settings().is_unprotected(master));
+        masters
     }
 
     /// What is kept to be written again after a failover of Redis, and whether that is everything.
@@ -210,26 +217,8 @@ impl Store for RedisStore {
             (LOG_DROPPED_RECORDS, dropped),
             (LOG_REPLAYED_RECORDS, replayed),
             (LOG_AT_RISK, at_risk_since.is_some().into()),
-            (UNPROTECTED_MASTERS, unprotected(&self.servers).len() as u64),
+            (UNPROTECTED_MASTERS, self.unprotected_masters().len() as u64),
         ]
-    }
-}
-
-/// The masters that keep no append-only file and have no replica, as they last said.
-fn unprotected(servers: &Servers) -> Vec<String> {
-    let mut masters = servers.masters();
-    masters.retain(|master| servers.settings().is_unprotected(master));
-    masters
-}
-
-fn warn_of_unprotected(servers: &Servers) {
-    let masters = unprotected(servers);
-    if !masters.is_empty() {
-        tracing::warn!(
-            masters = masters.join(", "),
-            "Redis keeps no append-only file and has no replica: if it restarts, all timers since its last snapshot are \
-             lost, or all if it takes none; set appendonly yes there, or give it a replica"
-        );
     }
 }
 

@@ -24,13 +24,6 @@ impl Engine {
         self.count_verdict(verdict, late);
         let entry = self.partitions.get(id.partition()).and_then(|p| p.table.get(id));
         let dest = entry.map(|entry| entry.dest);
-        // The store makes a dead letter of a retry that was stopped.
-        let stopped = entry.is_some_and(|entry| entry.record.progress.stopped);
-        let died = match verdict {
-            Verdict::Dead { reason, failed, .. } => Some((*reason, *failed)),
-            Verdict::Retry { failed, .. } if stopped => Some((DeadReason::Stopped, *failed)),
-            _ => None,
-        };
         if let Some(dest) = dest {
             let dest = self.roster.dest_mut(dest);
             match verdict {
@@ -41,7 +34,8 @@ impl Engine {
                 Verdict::Retry { .. } | Verdict::Dead { .. } => dest.failures += 1,
             }
         }
-        if let Some((reason, attempts)) = died {
+        if let Verdict::Dead { reason, failed, .. } = verdict {
+            let (reason, attempts) = (*reason, *failed);
             let dest = dest.map(|dest| self.roster.dest(dest).name.clone());
             self.effects.push(Effect::Died(Died { id, dest, reason, attempts }));
         }
