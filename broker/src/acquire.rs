@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
-use crate::outage::{Backoff, Outage};
+use crate::outage::{Backoff, FirstLine, Outage};
 
 /// How often the owner record is read while the old owner gives the partition up.
 const POLL: Duration = Duration::from_millis(10);
@@ -60,6 +60,7 @@ pub(crate) struct Acquirer {
     superseded: Superseded,
     outage: Arc<Outage>,
     counters: Arc<Counters>,
+    forced_line: FirstLine,
 }
 
 /// What the owner record says about an acquisition.
@@ -102,7 +103,8 @@ impl Acquirer {
     ) -> Self {
         let Policy { handover_timeout, at_once, superseded } = policy;
         let (own, turns) = (name_hash(address), Semaphore::new(at_once));
-        Self { store, own, topology, handover_timeout, turns, superseded, outage, counters }
+        let forced_line = FirstLine::default();
+        Self { store, own, topology, handover_timeout, turns, superseded, outage, counters, forced_line }
     }
 
     /// Acquires a partition under the assignment, which may change meanwhile, waiting for its owner
@@ -231,7 +233,11 @@ impl Acquirer {
         let forced = waited && !record.released && record.epoch > Epoch(0);
         if forced && self.is_alive(record) {
             self.counters.count(ShellCounter::HandoversForced);
-            tracing::warn!(%partition, "the owner did not give the partition up in time, taking it");
+            if self.forced_line.is_due() {
+                tracing::warn!(%partition, "the owner did not give the partition up in time, taking it");
+            } else {
+                tracing::debug!(%partition, "the owner did not give the partition up in time, taking it");
+            }
         }
         let nonce = Nonce(u64::from(self.own) << 32 | u64::from(rand::random::<u32>()));
         Some(Acquire { partition, expected: record.epoch, nonce, term: assignment.0, version })

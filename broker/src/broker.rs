@@ -199,7 +199,7 @@ fn assemble(
     let running = async move {
         let (mut all, sources) = web.into_parts();
         all.spawn("engine", shell.run());
-        all.spawn("reports", reports::run(control, limiter, counters.clone()));
+        all.spawn("reports", reports::run(control, limiter, counters.clone(), store.clone()));
         let watch = access.watch(stopping.clone());
         let panicked = |e: JoinError| BrokerError::Panicked { task: "access", what: e.to_string() };
         all.spawn("access", async move { watch.await.map_err(panicked) });

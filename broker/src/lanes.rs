@@ -23,12 +23,14 @@ use mtimer_core::{Call, CallAnswer, Input};
 use mtimer_store::{Acquired, Health, Lane, LaneError, LaneFuture};
 use mtimer_types::{Epoch, PartitionId};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use self::acquisitions::Acquisitions;
 use self::tally::Tally;
 pub(crate) use self::tally::{ENDS, LaneFigures};
 use crate::acquire::{Acquirer, Assignment};
 use crate::error::BrokerError;
+use crate::outage::FirstLine;
 
 /// What has happened on the lanes.
 pub(crate) enum LaneEvent {
@@ -67,6 +69,9 @@ pub(crate) struct Lanes {
     answered: VecDeque<PartitionId>,
     /// Partitions whose store is away.
     down: BTreeSet<PartitionId>,
+    /// Since when there are any.
+    down_since: Option<Instant>,
+    end_line: FirstLine,
     tally: Tally,
 }
 
@@ -79,6 +84,8 @@ impl Lanes {
             acquisitions: Acquisitions::new(acquirer),
             answered: VecDeque::new(),
             down: BTreeSet::new(),
+            down_since: None,
+            end_line: FirstLine::default(),
             tally: Tally::default(),
         }
     }
@@ -106,7 +113,7 @@ impl Lanes {
         };
         let number = ownership.first + ownership.calls.len() as u64;
         ownership.calls.push_back(None);
-        let (began, kind) = (tokio::time::Instant::now(), self.tally.count(&call));
+        let (began, kind) = (Instant::now(), self.tally.count(&call));
         let (epoch, answer) = (ownership.epoch, make(&*ownership.lane, call));
         self.calls.push(Box::pin(async move {
             let answer = answer.await;
@@ -196,14 +203,19 @@ impl Lanes {
         let Some(ownership) = self.owned.remove(&partition) else {
             return;
         };
-        self.down.remove(&partition);
+        self.note_up(partition, has_answered(error));
         self.tally.ended(error);
         let epoch = ownership.epoch;
         // A lane that is closed without being given up has lost its task.
         let given_up = *error == LaneError::Closed && !self.is_wanted(partition);
         self.acquisitions.note_end(partition, epoch);
         if !stopping && !given_up {
-            tracing::warn!(%partition, %epoch, %error, "the ownership has ended");
+            // All of them are summed up every ten seconds.
+            if self.end_line.is_due() {
+                tracing::warn!(%partition, %epoch, %error, "the ownership has ended");
+            } else {
+                tracing::debug!(%partition, %epoch, %error, "the ownership has ended");
+            }
         }
     }
 
@@ -254,22 +266,33 @@ impl Lanes {
     /// Logs when the first partition's store goes away and when the last one's is back.
     fn note_health(&mut self, partition: PartitionId, health: &Health) {
         match health {
-            Health::Up => {
-                if self.down.remove(&partition) && self.down.is_empty() {
-                    tracing::info!("the store can be reached again");
-                }
-            }
+            Health::Up => self.note_up(partition, true),
             Health::Down(why) => {
                 if self.down.is_empty() {
+                    self.down_since = Some(Instant::now());
                     tracing::warn!(%partition, %why, "the store cannot be reached, new timers are refused meanwhile");
                 }
                 self.down.insert(partition);
             }
-            Health::Ended(_) => {
-                self.down.remove(&partition);
-            }
+            Health::Ended(error) => self.note_up(partition, has_answered(error)),
         }
     }
+
+    /// The store of a partition is not away any more, or the partition is not ours. `answered`: the
+    /// store has said something.
+    fn note_up(&mut self, partition: PartitionId, answered: bool) {
+        if !self.down.remove(&partition) || !self.down.is_empty() {
+            return;
+        }
+        if let Some(since) = self.down_since.take().filter(|_| answered) {
+            tracing::info!(after_ms = since.elapsed().as_millis() as u64, "the store can be reached again");
+        }
+    }
+}
+
+/// Whether it is an answer of the store that has ended an ownership.
+const fn has_answered(error: &LaneError) -> bool {
+    matches!(error, LaneError::Fenced { .. } | LaneError::RolledBack(_))
 }
 
 /// Makes the call; that it is made, not polled, fixes its place in the lane.

@@ -20,6 +20,7 @@ mod cluster;
 pub mod config;
 mod connection;
 mod counters;
+mod deaths;
 mod error;
 mod exposure;
 mod frames;

@@ -235,11 +235,16 @@ impl Limiter {
             usage
         });
         let mut group = of_group.map(|_| {
-            // Beyond the bound, groups without limits of their own share one count.
+            // Beyond the bound, groups without limits of their own share one rate, and one count of
+            // what was added since the last. The backlog that counts is the group's own.
             let is_new = !groups.contains_key(group) && !self.of_groups.contains_key(group);
-            let name = if is_new && groups.len() >= MAX_LIMITED { EVERY_GROUP } else { group };
+            let is_shared = is_new && groups.len() >= MAX_LIMITED;
+            let name = if is_shared { EVERY_GROUP } else { group };
             let usage = groups.entry(name.into()).or_insert(Usage::new());
-            usage.refresh(pending.number, || pending.of_group(name));
+            usage.refresh(pending.number, || pending.of_group(group));
+            if is_shared {
+                usage.pending = pending.of_group(group);
+            }
             usage
         });
         for (is_token, limits, usage) in [(true, &of_token, &mut token), (false, &of_group, &mut group)] {

@@ -1,10 +1,11 @@
 //! A store that is away: one log line when it goes and one when it is back, and pauses between
-//! tries.
+//! tries. Lines about many partitions.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use mtimer_store::StoreError;
+use tokio::time::Instant;
 
 use crate::counters::{Counters, ShellCounter};
 
@@ -12,30 +13,51 @@ use crate::counters::{Counters, ShellCounter};
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause: how late a store that is back may be noticed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// See [`FirstLine`].
+const ONE_EVENT: Duration = Duration::from_secs(10);
+
 /// Whether the store is away, as far as acquisitions have seen: one log line when it goes and one
 /// when it is back.
 #[derive(Debug, Default)]
-pub(crate) struct Outage(Mutex<Option<StoreError>>);
+pub(crate) struct Outage(Mutex<Option<(StoreError, Instant)>>);
 
 impl Outage {
     pub(crate) fn begin(&self, error: StoreError, counters: &Counters) {
         let mut why = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if why.is_none() {
+        let since = why.as_ref().map(|(_, since)| *since);
+        if since.is_none() {
             counters.count(ShellCounter::StoreOutages);
             tracing::warn!(%error, "waiting for the store");
         }
-        *why = Some(error);
+        *why = Some((error, since.unwrap_or_else(Instant::now)));
     }
 
     pub(crate) fn end(&self) {
-        if self.0.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
-            tracing::info!("the store is back");
+        if let Some((_, since)) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            tracing::info!(after_ms = since.elapsed().as_millis() as u64, "the store is back");
         }
     }
 
     /// Why the store is away, if it is.
     pub(crate) fn why(&self) -> Option<StoreError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(why, _)| why.clone())
+    }
+}
+
+/// Chooses the line of the log of what mostly happens to many partitions at the same time: the first
+/// within [`ONE_EVENT`].
+#[derive(Debug, Default)]
+pub(crate) struct FirstLine(Mutex<Option<Instant>>);
+
+impl FirstLine {
+    /// Whether this is the first for a while.
+    pub(crate) fn is_due(&self) -> bool {
+        let (mut last, now) = (self.0.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
+        let is_due = last.is_none_or(|last| now.duration_since(last) >= ONE_EVENT);
+        if is_due {
+            *last = Some(now);
+        }
+        is_due
     }
 }
 
@@ -55,8 +77,6 @@ impl Backoff {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
-
     use super::*;
 
     #[test]
@@ -69,6 +89,17 @@ mod tests {
         assert_eq!(outage.why(), Some(StoreError::Unavailable("refused".to_owned())));
         outage.end();
         assert_eq!(outage.why(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_one_event_the_first_line_is_due() {
+        let line = FirstLine::default();
+        let mut due = Vec::new();
+        for after_s in [0, 9, 1, 9] {
+            tokio::time::advance(Duration::from_secs(after_s)).await;
+            due.push(line.is_due());
+        }
+        assert_eq!(due, [true, false, true, false]);
     }
 
     #[tokio::test(start_paused = true)]

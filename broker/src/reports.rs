@@ -1,8 +1,9 @@
 //! What operators read in the log about timers: a few lines every ten seconds, and none while all
 //! is well.
 //!
-//! Purpose: a destination that nobody serves, or that falls behind; dead letters, deliveries
-//! without an outcome in time, refused operations, and limits that were reached, summed up.
+//! Purpose: a destination that nobody serves, that falls behind, or whose handlers always fail; dead
+//! letters, deliveries without an outcome in time, refused operations, and limits that were reached,
+//! summed up.
 //! Invariant: the number of lines does not depend on the number of timers, and of destinations
 //! there are [`MOST_LINES`] at most.
 //! Not in here: what the figures are ([`mtimer_core::figures`]); metrics.
@@ -13,12 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_core::figures::{Backlog, DEAD_REASONS, Figures, REFUSALS, RedeliveryCause, Tallies};
+use mtimer_store::Store;
 use mtimer_types::{Destination, Time};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, interval_at};
 
 use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
+use crate::lanes::ENDS;
 use crate::limits::Limiter;
 use crate::shell::Control;
 
@@ -30,6 +33,10 @@ const DESTINATIONS: usize = 200;
 const MOST_LINES: usize = 20;
 /// A destination is behind if a timer waits for longer.
 const BEHIND_MS: u64 = 10_000;
+/// Handlers of a destination always fail if so many attempts have failed since the last success.
+const FAILURES: u64 = 10;
+/// What stores that keep a log count.
+const REPLAYED: &str = "store_log_replayed_records_total";
 /// Refusals that mean that something is wrong. The others are answers: a key is taken, another
 /// broker has the partition. Limits that were reached have a line of their own.
 const WRONG: [&str; 8] = [
@@ -56,6 +63,10 @@ enum Report {
     TimedOut(u64),
     /// Operations that were refused, by reason.
     Refused(Vec<(&'static str, u64)>),
+    /// Writes that the store had lost and that were applied again.
+    Replayed(u64),
+    /// Ownerships of partitions that have ended unexpectedly, by reason.
+    Lost(Vec<(&'static str, u64)>),
     /// What was refused because of a limit, by limit and whose it is.
     Limited(Vec<(String, u64)>),
 }
@@ -69,6 +80,8 @@ enum State {
     Behind,
     /// Nobody is registered.
     Unserved,
+    /// Every attempt fails.
+    Failing,
 }
 
 /// Compares the figures of one look with those of the last.
@@ -77,6 +90,10 @@ struct Reporter {
     tallies: Tallies,
     /// Rounds of readings in which the time was not known well enough, up to the last look.
     doubtful: u64,
+    /// Writes that were applied again, up to the last look.
+    replayed: u64,
+    /// Ownerships that have ended, up to the last look.
+    ended: [u64; ENDS.len()],
     /// Dead letters between the last two looks.
     died: u64,
     /// Destinations that are not served.
@@ -106,6 +123,16 @@ impl Reporter {
         reports
     }
 
+    /// What became of partitions since the last look. `replayed`, `ended`: counts since the start.
+    fn partitions(&mut self, replayed: u64, ended: [u64; ENDS.len()]) -> Vec<Report> {
+        let again = replayed.saturating_sub(std::mem::replace(&mut self.replayed, replayed));
+        let lost = grown(ENDS, &std::mem::replace(&mut self.ended, ended), &ended);
+        let lost: Vec<_> = lost.into_iter().filter(|(reason, _)| *reason != "released").collect();
+        let replayed = (again > 0).then_some(Report::Replayed(again));
+        let lost = (!lost.is_empty()).then_some(Report::Lost(lost));
+        replayed.into_iter().chain(lost).collect()
+    }
+
     /// What is wrong as of the last look, in numbers, by the names that `mtimer status` knows. 0 is
     /// well, but for the budget.
     fn troubles(&mut self, figures: &Figures, doubtful: u64) -> Vec<(&'static str, u64)> {
@@ -114,6 +141,7 @@ impl Reporter {
         vec![
             ("destinations_behind", in_state(State::Behind)),
             ("destinations_unserved", in_state(State::Unserved)),
+            ("destinations_failing", in_state(State::Failing)),
             ("dead_letters_lately", self.died),
             ("clock_doubtful_lately", newly_doubtful),
             ("memory_budget_bytes", figures.memory_budget),
@@ -156,6 +184,7 @@ impl State {
         match backlog {
             Backlog { parked: 1.., sessions: 0, .. } => Self::Unserved,
             _ if oldest_ms >= BEHIND_MS && backlog.parked + backlog.waiting > 0 => Self::Behind,
+            Backlog { failures: FAILURES.., sessions: 1.., .. } => Self::Failing,
             _ => Self::Served,
         }
     }
@@ -193,6 +222,10 @@ impl Report {
                         %dest, parked, oldest_s,
                         "nobody is registered for the destination: what is due is parked until somebody is"
                     ),
+                    State::Failing => tracing::warn!(
+                        %dest, failures = b.failures, sessions,
+                        "handlers of the destination always fail: no attempt has succeeded since so many failed"
+                    ),
                 }
             }
             Self::MoreDestinations(more) => {
@@ -214,6 +247,16 @@ impl Report {
             Self::Refused(reasons) => {
                 tracing::warn!(within_s, reasons = listed(reasons), "operations of clients were refused");
             }
+            Self::Replayed(writes) => tracing::warn!(
+                within_s,
+                writes,
+                "the store had lost writes; they are applied again and nothing of them is lost"
+            ),
+            Self::Lost(reasons) => tracing::warn!(
+                within_s,
+                reasons = listed(reasons),
+                "ownerships of partitions have ended: rolled_back ones may have lost what was answered"
+            ),
             Self::Limited(limits) => tracing::warn!(
                 within_s,
                 limits = listed(limits),
@@ -228,6 +271,7 @@ pub(crate) async fn run(
     control: mpsc::Sender<Control>,
     limiter: Arc<Limiter>,
     counters: Arc<Counters>,
+    store: Arc<dyn Store>,
 ) -> Result<(), BrokerError> {
     let mut reporter = Reporter::default();
     let mut looks = interval_at(Instant::now() + EVERY, EVERY);
@@ -242,6 +286,9 @@ pub(crate) async fn run(
         }
         let Ok(observed) = observed.await else { return Ok(()) };
         reporter.look(observed.now, &observed.engine).iter().for_each(Report::log);
+        let replayed = store.counters().into_iter().find(|(name, _)| *name == REPLAYED);
+        let replayed = replayed.map_or(0, |(_, records)| records);
+        reporter.partitions(replayed, observed.lanes.ended).iter().for_each(Report::log);
         let doubtful = counters.read().get(ShellCounter::ClockDoubtful);
         counters.note_troubles(reporter.troubles(&observed.engine, doubtful));
         let limited = limiter.take_refused();
@@ -252,136 +299,4 @@ pub(crate) async fn run(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: Time = Time::from_ms(1_000_000);
-
-    fn dest(n: usize) -> Destination {
-        Destination::new("shop", &format!("app{n}")).unwrap()
-    }
-
-    fn figures(tallies: Tallies, top: Vec<(Destination, Backlog)>) -> Figures {
-        let (counters, others) = Default::default();
-        let (partitions, memory, memory_budget) = (1, (0, 0), 0);
-        let (unsettled, queued, put_off) = (0, 0, 0);
-        Figures {
-            tallies,
-            counters,
-            partitions,
-            memory,
-            memory_budget,
-            unsettled,
-            queued,
-            put_off,
-            top,
-            others,
-        }
-    }
-
-    fn parked(sessions: u64, oldest_ms: u64) -> Backlog {
-        let oldest = Some(Time::from_ms(1_000_000 - oldest_ms));
-        Backlog { pending: 5, parked: 5, sessions, oldest, ..Backlog::default() }
-    }
-
-    fn states(reports: &[Report]) -> Vec<(Destination, State)> {
-        let state = |report: &Report| match report {
-            Report::Destination { dest, state, .. } => (dest.clone(), *state),
-            other => panic!("{other:?}"),
-        };
-        reports.iter().map(state).collect()
-    }
-
-    #[test]
-    fn a_destination_has_a_line_when_its_state_changes() {
-        let mut reporter = Reporter::default();
-        let mut look =
-            |top: Vec<(Destination, Backlog)>| states(&reporter.look(NOW, &figures(Tallies::default(), top)));
-        assert_eq!(look(vec![(dest(1), Backlog { pending: 9, ..Backlog::default() })]), []);
-        assert_eq!(look(vec![(dest(1), parked(0, 50))]), [(dest(1), State::Unserved)]);
-        assert_eq!(look(vec![(dest(1), parked(0, 9_000))]), [], "nothing has changed");
-        assert_eq!(look(vec![(dest(1), parked(1, 9_999))]), [(dest(1), State::Served)]);
-        assert_eq!(look(vec![(dest(1), parked(1, 10_000))]), [(dest(1), State::Behind)]);
-        let idle = Backlog { sessions: 1, oldest: Some(Time::ZERO), ..Backlog::default() };
-        assert_eq!(look(vec![(dest(1), idle)]), [(dest(1), State::Served)]);
-        assert_eq!(look(vec![(dest(1), parked(0, 1)), (dest(2), idle)]), [(dest(1), State::Unserved)]);
-        assert_eq!(look(Vec::new()), [(dest(1), State::Served)]);
-        assert_eq!(look(Vec::new()), []);
-    }
-
-    #[test]
-    fn many_destinations_have_a_few_lines() {
-        let top = (0..100).map(|n| (dest(n), parked(0, 1))).collect();
-        let reports = Reporter::default().look(NOW, &figures(Tallies::default(), top));
-        assert_eq!((reports.len(), reports.last()), (MOST_LINES + 1, Some(&Report::MoreDestinations(80))));
-        reports.iter().for_each(Report::log);
-    }
-
-    #[test]
-    fn what_was_counted_since_the_last_look_is_summed_up() {
-        let mut tallies = Tallies::default();
-        let mut reporter = Reporter::default();
-        let mut look = |tallies: &Tallies| reporter.look(NOW, &figures(tallies.clone(), Vec::new()));
-        assert_eq!(look(&tallies), []);
-        let full = REFUSALS.iter().position(|name| *name == "store_full").unwrap();
-        let taken = REFUSALS.iter().position(|name| *name == "key_taken").unwrap();
-        (tallies.dead[1], tallies.refusals[full], tallies.refusals[taken]) = (3, 2, 7);
-        tallies.redeliveries[RedeliveryCause::Timeout as usize] = 4;
-        tallies.redeliveries[RedeliveryCause::Handler as usize] = 9;
-        let expected = [
-            Report::Died(vec![("failed", 3)]),
-            Report::TimedOut(4),
-            Report::Refused(vec![("store_full", 2)]),
-        ];
-        assert_eq!(look(&tallies), expected);
-        assert_eq!(look(&tallies), [], "nothing since");
-        tallies.dead = [1, 5, 0, 0];
-        assert_eq!(look(&tallies), [Report::Died(vec![("exhausted", 1), ("failed", 2)])]);
-        assert_eq!(listed(&[("exhausted", 1), ("failed", 2)]), "exhausted 1, failed 2");
-    }
-
-    #[test]
-    fn what_is_wrong_is_told_in_numbers_until_it_is_well_again() {
-        let mut reporter = Reporter::default();
-        let mut tallies = Tallies::default();
-        let mut look = |tallies: &Tallies, top, doubtful| {
-            let figures = Figures { memory_budget: 9, ..figures(tallies.clone(), top) };
-            reporter.look(NOW, &figures);
-            reporter.troubles(&figures, doubtful).into_iter().map(|(_, n)| n).collect::<Vec<_>>()
-        };
-        tallies.dead = [1, 2, 0, 0];
-        let top = vec![(dest(1), parked(0, 1)), (dest(2), parked(0, 1)), (dest(3), parked(1, 60_000))];
-        assert_eq!(look(&tallies, top, 4), [1, 2, 3, 4, 9]);
-        assert_eq!(look(&tallies, Vec::new(), 4), [0, 0, 0, 0, 9]);
-    }
-
-    #[test]
-    fn every_refusal_that_is_reported_is_counted() {
-        assert!(WRONG.iter().all(|name| REFUSALS.contains(name)));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn it_looks_every_ten_seconds_and_ends_with_the_engine() {
-        let (control, mut asked) = mpsc::channel(1);
-        let began = Instant::now();
-        let limiter = Arc::new(Limiter::new(BTreeMap::new(), 0, Arc::default()));
-        let task = tokio::spawn(run(control, limiter, Arc::default()));
-        for n in 1..=2 {
-            let Some(Control::Observe(DESTINATIONS, to)) = asked.recv().await else { panic!("no look") };
-            assert_eq!(began.elapsed(), EVERY * n);
-            let observed = crate::observed::Observed {
-                now: NOW,
-                engine: figures(Tallies::default(), Vec::new()),
-                lanes: Default::default(),
-                assigned: 1,
-                unreachable: 0,
-                sessions: 0,
-                events: 0,
-                unready: Vec::new(),
-            };
-            to.send(observed).unwrap();
-        }
-        drop(asked);
-        assert!(task.await.unwrap().is_ok());
-    }
-}
+mod tests;

@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::cluster::{Membership, Order};
 use crate::counters::{Counters, ShellCounter};
+use crate::deaths::DeathLog;
 use crate::error::BrokerError;
 use crate::inbox::{FromSession, What};
 use crate::lanes::{LaneEvent, Lanes};
@@ -102,6 +103,7 @@ pub(crate) struct Shell {
     announced_offset: i64,
     /// Spans of traced timers, if they are wanted.
     traces: Option<Traces>,
+    deaths: DeathLog,
 }
 
 /// What a shell is made of.
@@ -151,6 +153,7 @@ impl Shell {
             giving_up: HashMap::new(),
             announced_offset,
             traces,
+            deaths: DeathLog::default(),
         }
     }
 
@@ -383,6 +386,7 @@ impl Shell {
                     traces.settled(id, verdict, now);
                 }
             }
+            Effect::Died(died) => self.deaths.log(&died),
             Effect::Call(partition, call) => self.lanes.call(partition, call),
             Effect::Alarm(time) => self.wheel.arm(time),
             Effect::LaneEnded(partition, error) => {

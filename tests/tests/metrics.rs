@@ -54,6 +54,14 @@ fn names(scrape: &str) -> BTreeSet<String> {
     types.map(str::to_owned).collect()
 }
 
+/// Waits until so many timers were scheduled.
+async fn wait_schedules(broker: &Broker, least: f64) {
+    wait_for(&format!("{least} schedules"), PATIENCE, async || {
+        value(&scrape(broker), "mtimer_schedules_total") >= least
+    })
+    .await;
+}
+
 /// A broker on Redis does not have it.
 const OF_THE_EMBEDDED_STORE: &str = "mtimer_store_disk_free_bytes";
 
@@ -116,8 +124,31 @@ async fn everything_is_shown_under_load_while_redis_is_away_and_when_it_is_back(
     assert!(value(&text, "mtimer_term") >= 1.0);
     assert_eq!(get(&http(&broker), "/readyz"), (200, "ready\n".to_owned()));
 
+    // From here on under load, whatever becomes of Redis.
+    let load = tokio::spawn({
+        let client = client.clone();
+        async move {
+            loop {
+                let soon = || Schedule::after(dest.clone(), Duration::from_millis(5));
+                // What is refused while Redis is away shows in the metrics; what is unknown then is
+                // not waited for.
+                let many = client.schedule_all((0..50).map(|_| soon()).collect());
+                let _ = tokio::time::timeout(Duration::from_secs(2), many).await;
+            }
+        }
+    });
+    wait_schedules(&broker, 1_000.0).await;
+    let text = scrape(&broker);
+    assert_eq!(names(&text), documented(), "under load");
+    promtool_accepts(&text);
+    wait_schedules(&broker, value(&text, "mtimer_schedules_total") + 500.0).await;
+
     redis.kill();
     wait_status(&broker, "/readyz", 503).await;
+    wait_for("schedules are refused", PATIENCE, async || {
+        value(&scrape(&broker), "mtimer_refusals_total{reason=\"unavailable\"}") > 0.0
+    })
+    .await;
     // A partition with nothing to do notices late by itself: who looks whether the store is there
     // tells.
     wait_for("all partitions are unreachable", TIMEOUT, async || {
@@ -132,6 +163,11 @@ async fn everything_is_shown_under_load_while_redis_is_away_and_when_it_is_back(
 
     redis.restart();
     wait_status(&broker, "/readyz", 200).await;
+    wait_schedules(&broker, value(&text, "mtimer_schedules_total") + 500.0).await;
+    let text = scrape(&broker);
+    assert_eq!(names(&text), documented(), "when Redis is back");
+    promtool_accepts(&text);
+    load.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,6 +11,7 @@
 //! Not in here: who leads and who owns what (the node), how a partition is given up (the engine).
 
 mod board;
+mod change;
 mod event;
 mod link;
 mod solo;

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::board::{Board, Posted};
+use super::change;
 use super::event::{Order, PeerEvent, PeerWhat};
 use super::link::{Link, LinkEvent};
 use crate::access::Access;
@@ -259,7 +260,8 @@ impl ClusterTask {
                     brokers = topology.brokers.len(),
                     "topology"
                 );
-                self.parts.topology.send_replace(Some(topology.clone()));
+                let before = self.parts.topology.send_replace(Some(topology.clone()));
+                change::log(before.as_deref(), &topology, &self.parts.address);
                 let share = self.share(&topology);
                 if self.parts.orders.send(Order::Adopt(topology)).await.is_err() {
                     return false;

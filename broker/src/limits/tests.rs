@@ -188,6 +188,21 @@ fn connections_of_a_token_are_counted_until_they_end() {
 }
 
 #[test]
+fn a_group_beyond_those_that_are_kept_is_held_to_its_own_backlog() {
+    let limiter = limiter(&[("*", "pending=100")]);
+    noted(&limiter, 0, &[("late/x", 100), ("other/x", 99)]);
+    for n in 0..MAX_LIMITED {
+        assert_eq!(refused(&limiter, now(0), None, &soon(&format!("g{n}/x"), 1)).0, 0);
+    }
+    assert_eq!(refused(&limiter, now(0), None, &soon("other/x", 1)).0, 0);
+    let (n, why) = refused(&limiter, now(0), None, &soon("late/x", 1));
+    assert_eq!(n, 1);
+    assert!(why.starts_with("the limit pending of group late is reached, 101 of 100"), "{why}");
+    noted(&limiter, 1_000, &[("late/x", 99)]);
+    assert_eq!(refused(&limiter, now(1_000), None, &soon("late/x", 1)).0, 0);
+}
+
+#[test]
 fn what_is_kept_of_groups_and_refusals_is_bounded() {
     let limiter = limiter(&[("*", "schedules=1,burst=1")]);
     let one = |at, n: usize| refused(&limiter, now(at), None, &many(&format!("g{n}/x"), 1)).0;

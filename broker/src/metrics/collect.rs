@@ -157,6 +157,7 @@ impl Scrape {
         out.one(&m::STORE_REPLAYED, of("store_log_replayed_records_total"))?;
         out.one(&m::STORE_LOG_DROPPED, of("store_log_dropped_records_total"))?;
         out.one(&m::STORE_LOG_BYTES, of("store_log_bytes"))?;
+        out.one(&m::STORE_UNPROTECTED, of("store_unprotected_masters"))?;
         out.one(&m::STORE_LOG_AT_RISK, of("store_log_at_risk"))
     }
 

@@ -65,6 +65,7 @@ metrics! {
     Counter STORE_LOG_DROPPED = "mtimer_store_log_dropped_records_total", "Log records dropped for want of memory before they were safe";
     Gauge STORE_LOG_BYTES = "mtimer_store_log_bytes", "Memory of the log of last writes";
     Gauge STORE_LOG_AT_RISK = "mtimer_store_log_at_risk", "1 if a failover of Redis may lose answered writes, else 0";
+    Gauge STORE_UNPROTECTED = "mtimer_store_unprotected_masters", "Masters of Redis without an append-only file and without replicas";
     Gauge STORE_DISK_FREE = "mtimer_store_disk_free_bytes", "Free space on the disk of the embedded store";
     Counter LANES_ENDED = "mtimer_partition_ownerships_ended_total", "Ownerships of a partition that ended, by reason: fenced, rolled_back, broken, released";
 

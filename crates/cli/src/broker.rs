@@ -151,6 +151,13 @@ async fn serve(
     if !opened.siblings.is_empty() {
         tracing::warn!("{}", new_beside(&config.broker.cluster, &opened.siblings));
     }
+    if !opened.unprotected.is_empty() {
+        tracing::warn!(
+            masters = opened.unprotected.join(", "),
+            "Redis keeps no append-only file and has no replica: if it restarts, all timers since its last snapshot are \
+             lost, or all if it takes none; set appendonly yes there, or give it a replica"
+        );
+    }
     let starting = mtimer_broker::start_unless(config.broker.clone(), opened.store.clone(), stop.asked());
     let Some(broker) = starting.await? else {
         opened.close().await;

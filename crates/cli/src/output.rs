@@ -204,6 +204,32 @@ pub(crate) fn plain(text: &str, limit: usize) -> String {
 mod tests {
     use super::*;
 
+    /// Set in the process that panics.
+    const PANICS: &str = "MTIMER_TEST_PANICS";
+
+    #[test]
+    fn with_a_log_in_json_panics_are_lines_of_it() {
+        if std::env::var_os(PANICS).is_some() {
+            notes_as_json();
+            let panicking = std::thread::spawn(|| panic!("a \"defect\"\nof two lines"));
+            assert!(panicking.join().is_err());
+            return;
+        }
+        let name = "output::tests::with_a_log_in_json_panics_are_lines_of_it";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let ended = child.args(["--exact", name, "--nocapture"]).env(PANICS, "1").output().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        let err = String::from_utf8(ended.stderr).unwrap();
+        let lines: Vec<serde_json::Value> = err
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+            .collect();
+        let [line] = &lines[..] else { panic!("not one line: {err}") };
+        assert_eq!(line["level"], "ERROR");
+        let message = line["message"].as_str().unwrap();
+        assert!(message.contains("a \"defect\"\nof two lines") && message.contains("output.rs"), "{message}");
+    }
+
     #[test]
     fn numbers_are_grouped() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);

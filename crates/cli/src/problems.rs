@@ -38,6 +38,12 @@ pub(crate) fn of_status(status: &Status) -> Vec<String> {
         "a failover of Redis may lose answered writes: see why replicas, or the append-only file, lag"
             .to_owned(),
     );
+    let unprotected = count("store_unprotected_masters");
+    say(
+        unprotected > 0,
+        "Redis keeps no append-only file and has no replica: a restart of it loses timers; set appendonly yes there"
+            .to_owned(),
+    );
     let (level, free) = (count("store_disk_level"), count("store_disk_free_bytes"));
     say(
         level == 1,
@@ -60,6 +66,14 @@ pub(crate) fn of_status(status: &Status) -> Vec<String> {
     );
     let behind = count("destinations_behind");
     say(behind > 0, format!("{} behind: handlers take less than what is due", fall(behind)));
+    let failing = count("destinations_failing");
+    say(
+        failing > 0,
+        format!(
+            "handlers of {} always fail: see their log, and mtimer dead list",
+            counted(failing, "destination")
+        ),
+    );
     let died = count("dead_letters_lately");
     say(
         died > 0,
@@ -109,10 +123,12 @@ mod tests {
             ("store_unreachable_partitions", 1, "the store of 1 partition cannot be reached"),
             ("not_ready", 2, "not ready: "),
             ("store_log_at_risk", 1, "may lose answered writes"),
+            ("store_unprotected_masters", 1, "keeps no append-only file and has no replica"),
             ("store_disk_level", 1, "nearly full"),
             ("store_disk_level", 2, "new timers are refused"),
             ("destinations_unserved", 2, "nobody is registered for 2 destinations"),
             ("destinations_behind", 1, "1 destination falls behind"),
+            ("destinations_failing", 2, "handlers of 2 destinations always fail"),
             ("dead_letters_lately", 3, "3 timers died"),
             ("memory_budget_bytes", 100, "95 % of the budget"),
             ("clock_doubtful_lately", 1, "time is not known well"),

@@ -20,6 +20,8 @@ pub(crate) struct Opened {
     pub(crate) store: Arc<dyn Store>,
     /// The cluster is new, and its Redis holds these as well: see `RedisStore::siblings`.
     pub(crate) siblings: Vec<String>,
+    /// See `RedisStore::unprotected_masters`.
+    pub(crate) unprotected: Vec<String>,
     embedded: Option<Arc<EmbeddedStore>>,
 }
 
@@ -47,7 +49,8 @@ impl Opened {
                 let opening = super::redis::open(super::redis::options(redis, cluster), timeout);
                 let store = opening.await?;
                 let siblings = store.siblings().to_vec();
-                Ok(Self { siblings, ..Self::other(Arc::new(store)) })
+                let unprotected = store.unprotected_masters();
+                Ok(Self { siblings, unprotected, ..Self::other(Arc::new(store)) })
             }
         }
     }
@@ -59,7 +62,7 @@ impl Opened {
 
     /// A store that needs no closing.
     pub(crate) fn other(store: Arc<dyn Store>) -> Self {
-        Self { store, siblings: Vec::new(), embedded: None }
+        Self { store, siblings: Vec::new(), unprotected: Vec::new(), embedded: None }
     }
 
     /// Gives the data directory free, once the broker has stopped.

@@ -134,8 +134,10 @@ impl List {
                 let grants: Vec<String> = entry.grants.iter().map(ToString::to_string).collect();
                 let expiry = match entry.expires() {
                     None => "does not expire".to_owned(),
-                    Some(at) if at <= Time::from_ms(millis(since_1970())) => format!("expired {at}"),
-                    Some(at) => format!("expires {at}"),
+                    Some(at) if at <= Time::from_ms(millis(since_1970())) => {
+                        format!("expired {}", moment::shown(at))
+                    }
+                    Some(at) => format!("expires {}", moment::shown(at)),
                 };
                 let mut line = format!("{}  {}  {}  {expiry}", entry.id, entry.name, grants.join(" "));
                 if !entry.limits.is_empty() {
@@ -266,7 +268,7 @@ fn to_json(entry: &Entry) -> Value {
         "id": entry.id,
         "name": entry.name,
         "grants": entry.grants.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "expires": entry.expires().map(|at| at.to_string()),
+        "expires": entry.expires().map(moment::shown),
         "expires_ms": entry.expires_ms,
         "limits": entry.limits,
     })

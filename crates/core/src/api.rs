@@ -8,7 +8,7 @@ use mtimer_store::{
     Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, LaneError, Load, Loaded, Page, Place,
     Record, Taken, Unconfirmed, Verdict,
 };
-use mtimer_types::{Destination, Epoch, PartitionId, RetryTiers, Target, Time, TimerId, limits};
+use mtimer_types::{DeadReason, Destination, Epoch, PartitionId, RetryTiers, Target, Time, TimerId, limits};
 
 /// The present, by both clocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,8 +161,24 @@ pub enum Effect {
     /// The outcome of a timer with a `traceparent` is stored; `None`: the store had nothing of it
     /// any more. Only with [`EngineOptions::traces`]. The timer may have had no delivery under way.
     Settled(TimerId, Option<Verdict>),
+    /// A timer has become a dead letter: the store has it. Those of which a cancel that
+    /// crosses with a retry, or comes after it, has made one are not told: the store does not say.
+    Died(Died),
     /// After [`Input::Release`]: every partition has been given up.
     Released,
+}
+
+/// A timer that has become a dead letter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Died {
+    /// Which.
+    pub id: TimerId,
+    /// Whose it was; `None`: it was not in memory.
+    pub dest: Option<Destination>,
+    /// Why.
+    pub reason: DeadReason,
+    /// How many attempts there were.
+    pub attempts: u32,
 }
 
 /// A call on a lane: the methods of [`mtimer_store::Lane`], as values.

@@ -175,6 +175,8 @@ pub struct Backlog {
     pub in_flight: u64,
     /// Registrations of sessions.
     pub sessions: u64,
+    /// Failed attempts since this broker stored the last acknowledgement.
+    pub failures: u64,
     /// When the oldest that waits or is parked was due; of those that a former owner has parked,
     /// not before this broker took the partition over or read them.
     pub oldest: Option<Time>,
@@ -187,6 +189,7 @@ impl Backlog {
         self.parked += other.parked;
         self.in_flight += other.in_flight;
         self.sessions += other.sessions;
+        self.failures += other.failures;
         self.oldest = [self.oldest, other.oldest].into_iter().flatten().min();
     }
 }

@@ -17,7 +17,7 @@ pub mod retry;
 mod rng;
 
 pub use api::{
-    Call, CallAnswer, Counter, DeniedOp, Effect, EngineOptions, Input, Now, SessionEvent, SessionId,
+    Call, CallAnswer, Counter, DeniedOp, Died, Effect, EngineOptions, Input, Now, SessionEvent, SessionId,
 };
 pub use clock::ClusterClock;
 pub use engine::Engine;

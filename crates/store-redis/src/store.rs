@@ -43,6 +43,9 @@ const LOG_REPLAYED_RECORDS: &str = "store_log_replayed_records_total";
 /// [`LogStatus::at_risk_since`]).
 const LOG_AT_RISK: &str = "store_log_at_risk";
 
+/// Metric: masters that keep no append-only file and have no replica.
+const UNPROTECTED_MASTERS: &str = "store_unprotected_masters";
+
 /// mtimer's store on Redis 7.0 or later, standalone or cluster.
 pub struct RedisStore {
     servers: Servers,
@@ -133,6 +136,14 @@ impl RedisStore {
         &self.siblings
     }
 
+    /// The addresses of masters that keep no append-only file and have no replica, as they last
+    /// said: a restart of one loses all timers since its last snapshot.
+    pub fn unprotected_masters(&self) -> Vec<String> {
+        let mut masters = self.servers.masters();
+        masters.retain(|master| self.servers.settings().is_unprotected(master));
+        masters
+    }
+
     /// What is kept to be written again after a failover of Redis, and whether that is everything.
     pub fn log_status(&self) -> LogStatus {
         self.shared.log_budget.status()
@@ -205,6 +216,7 @@ impl Store for RedisStore {
             (LOG_DROPPED_RECORDS, dropped),
             (LOG_REPLAYED_RECORDS, replayed),
             (LOG_AT_RISK, at_risk_since.is_some().into()),
+            (UNPROTECTED_MASTERS, self.unprotected_masters().len() as u64),
         ]
     }
 }

@@ -7,6 +7,7 @@ mod support;
 use mtimer_store::{Store, StoreError};
 use mtimer_store_redis::test_support::{Server, ServerOptions, as_user, documented_rights, user_with};
 use mtimer_store_redis::{DEFAULT_PARTITIONS, Options, RedisStore};
+use support::until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// What a master without replicas answers to ROLE.
@@ -26,6 +27,26 @@ async fn an_eviction_policy_is_refused() {
     server.call::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     let why = refusal(Options::new([server.url()], "c")).await;
     assert!(why.contains("allkeys-lru") && why.contains("set maxmemory-policy noeviction"), "{why}");
+}
+
+#[tokio::test]
+async fn masters_without_persistence_and_replicas_are_told() {
+    let unprotected = async |server: &Server| {
+        let store = RedisStore::connect(Options::new([server.url()], "c")).await.unwrap();
+        let counted = store.counters().into_iter().find(|(name, _)| *name == "store_unprotected_masters");
+        let masters = store.unprotected_masters();
+        assert_eq!(counted, Some(("store_unprotected_masters", masters.len() as u64)));
+        masters
+    };
+    let kept = Server::start_with(ServerOptions { append_only: true, ..ServerOptions::default() });
+    assert_eq!(unprotected(&kept).await, [""; 0]);
+    let replicated = Server::start();
+    let _replica = replicated.add_replica();
+    let is_online = || replicated.call::<String>(&["INFO", "replication"]).contains("state=online");
+    until("the replica follows", is_online).await;
+    assert_eq!(unprotected(&replicated).await, [""; 0]);
+    let lone = Server::start();
+    assert_eq!(unprotected(&lone).await, [lone.address()]);
 }
 
 #[tokio::test]

@@ -35,12 +35,7 @@ pub(crate) enum Dead {
 #[command(after_help = "Examples:\n  mtimer dead list\n  mtimer dead list --group shop --json | jq -r .id")]
 pub(crate) struct List {
     #[command(flatten)]
-    filter: Filter,
-    /// At most so many
-    #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
-    limit: u64,
-    #[command(flatten)]
-    client: ClientArgs,
+    args: ListArgs,
 }
 
 /// Lists at-most-once timers that were sent and never confirmed
@@ -48,6 +43,12 @@ pub(crate) struct List {
 #[command(after_help = "Examples:\n  mtimer dead unconfirmed\n  \
     mtimer dead unconfirmed --group shop --json | jq -r .id")]
 pub(crate) struct UnconfirmedList {
+    #[command(flatten)]
+    args: ListArgs,
+}
+
+#[derive(Args, Debug)]
+struct ListArgs {
     /// Only of this group
     #[arg(long)]
     group: Option<String>,
@@ -112,10 +113,8 @@ struct Filter {
 impl Dead {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         match self {
-            Self::List(list) => list_all(&list.client, list.filter, list.limit, out).await,
-            Self::Unconfirmed(UnconfirmedList { group, app, limit, client }) => {
-                list_all(&client, Filter { group, app, unconfirmed: true }, limit, out).await
-            }
+            Self::List(List { args }) => args.run(false, out).await,
+            Self::Unconfirmed(UnconfirmedList { args }) => args.run(true, out).await,
             Self::Get(get) => get.run(out).await,
             Self::Replay(replay) => replay.which.run(Work::Replay, out).await,
             Self::Purge(Purge { which, yes }) => {
@@ -185,8 +184,12 @@ impl Rows {
 /// Rows of a table that are lined up together.
 const TABLE_ROWS: u64 = 500;
 
-async fn list_all(args: &ClientArgs, filter: Filter, limit: u64, out: Output) -> Result<(), Failure> {
-    args.looking(async |client| list_rows(client, filter, limit, out).await).await
+impl ListArgs {
+    async fn run(self, unconfirmed: bool, out: Output) -> Result<(), Failure> {
+        let Self { group, app, limit, client } = self;
+        let filter = Filter { group, app, unconfirmed };
+        client.looking(async |client| list_rows(client, filter, limit, out).await).await
+    }
 }
 
 async fn list_rows(client: &Client, filter: Filter, limit: u64, out: Output) -> Result<(), Failure> {

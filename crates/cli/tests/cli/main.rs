@@ -13,6 +13,7 @@ mod harness;
 mod listen;
 mod redis;
 mod repair;
+mod rotation;
 mod secrets;
 mod shell;
 mod tls;

@@ -70,6 +70,10 @@ fn a_token_is_shown_once_and_only_its_hash_is_kept() {
     let second = file.run(&["create", "--json", "--name", "b", "--grant", "broker:*", "--expires-in", "1h"]);
     let second = second.ok().json();
     assert!(second["expires_ms"].is_u64(), "{second}");
+    let expires: jiff::Timestamp = second["expires"].as_str().unwrap().parse().unwrap();
+    assert_eq!(second["expires_ms"], expires.as_millisecond());
+    let listed = file.run(&["list"]).ok().out;
+    assert!(listed.contains(&format!("b  broker:*  expires {expires:.3}\n")), "{listed}");
     assert_eq!(file.run(&["list", "--json"]).ok().lines().len(), 2);
     assert_eq!(file.run(&["revoke", id]).ok().out.trim(), format!("revoked {id}"));
     file.run(&["revoke", id]).code(5);

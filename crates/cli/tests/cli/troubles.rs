@@ -13,6 +13,9 @@ use tempfile::TempDir;
 
 use crate::harness::{Ended, Running, mtimer, run, wait_for};
 
+/// What is in the timers, and in no log.
+const PAYLOAD: &str = "a-secret-of-the-customer";
+
 struct Broker {
     folder: TempDir,
     _running: Running,
@@ -48,7 +51,12 @@ impl Broker {
     }
 
     fn schedule(&self, app: &str) -> String {
-        self.run(&["schedule", "--group", "g", "--app", app, "--in", "0s"]).ok().out.trim().to_owned()
+        let schedule = ["schedule", "--group", "g", "--app", app, "--in", "0s", "--payload", PAYLOAD];
+        self.run(&schedule).ok().out.trim().to_owned()
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
     /// The value of a metric; `None`: there is none with these labels.
@@ -64,9 +72,7 @@ impl Broker {
     /// Waits until the page's row for a case is true: the log says this, the metric has reached so
     /// much, and both status commands have a sentence with these words.
     fn shows(&self, line: &str, metric: (&str, f64), sentence: &str) {
-        wait_for(&format!("a log line {line:?}"), || {
-            std::fs::read_to_string(self.folder.path().join("log")).unwrap().contains(line).then_some(())
-        });
+        wait_for(&format!("a log line {line:?}"), || self.log().contains(line).then_some(()));
         let (sample, least) = metric;
         wait_for(&format!("{sample} of {least}"), || self.metric(sample).filter(|value| *value >= least));
         for command in [&["status"][..], &["cluster", "status"]] {
@@ -124,6 +130,25 @@ fn what_is_late_who_is_parked_and_what_died() {
         "1 timer died",
     );
     assert!(broker.run(&["dead", "list"]).ok().out.contains(&id));
+    let log = broker.log();
+    let line = log.lines().find(|line| line.contains("a timer became a dead letter")).expect("a line");
+    for part in [&*format!("id={id}"), "group=\"g\"", "app=\"dead\"", "reason=\"failed\"", "attempts=1"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    assert!(!log.contains(PAYLOAD), "{log}");
+}
+
+#[test]
+fn whose_handlers_always_fail() {
+    let (_data, broker) = Broker::embedded(&[]);
+    let failing = ["listen", "--group", "g", "--app", "failing", "--outcome", "fail"];
+    let _failing = broker.start_client(&failing);
+    (0..10).for_each(|_| _ = broker.schedule("failing"));
+    broker.shows(
+        "handlers of the destination always fail",
+        ("mtimer_dead_letters_total{reason=\"failed\"}", 10.0),
+        "handlers of 1 destination always fail",
+    );
 }
 
 #[test]
@@ -139,9 +164,31 @@ fn whether_redis_is_the_cause() {
     });
     assert!(refused.err.contains("store"), "{refused:?}");
     broker.shows(
-        "the store does not answer",
+        "the store cannot be reached",
         ("mtimer_store_unreachable_partitions", 1.0),
         "cannot be reached: new timers are refused there",
+    );
+    redis.restart();
+    let back = || {
+        broker.log().lines().find(|line| line.contains("the store can be reached again")).map(str::to_owned)
+    };
+    let line = wait_for("a line that it is back", back);
+    assert!(line.contains("after_ms="), "{line}");
+    // Both partitions were concerned.
+    let log = broker.log();
+    for line in ["the store cannot be reached, new timers are refused", "the store can be reached again"] {
+        assert_eq!(log.matches(line).count(), 1, "{log}");
+    }
+}
+
+#[test]
+fn whether_redis_loses_timers_when_it_restarts() {
+    let redis = Server::start();
+    let broker = Broker::start(&["--redis", &redis.url()]);
+    broker.shows(
+        "Redis keeps no append-only file and has no replica",
+        ("mtimer_store_unprotected_masters", 1.0),
+        "Redis keeps no append-only file and has no replica: a restart of it loses timers",
     );
 }
 

@@ -20,6 +20,8 @@ pub(super) struct Dest {
     pub(super) ready: ReadyQueue,
     pub(super) parks: Parks,
     pub(super) flow: Flow,
+    /// Failed attempts since the last success.
+    pub(super) failures: u64,
     members: Vec<MemberRef>,
     entries: usize,
     dirty: bool,
@@ -32,6 +34,7 @@ impl Dest {
             ready: ReadyQueue::default(),
             parks: Parks::default(),
             flow: Flow::default(),
+            failures: 0,
             members: Vec::new(),
             entries: 0,
             dirty: false,

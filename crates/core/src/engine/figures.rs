@@ -71,6 +71,7 @@ impl Engine {
             parked: dest.parks.count(),
             in_flight: self.roster.outstanding(ix) as u64,
             sessions: self.roster.members(ix) as u64,
+            failures: dest.failures,
             oldest: [first_ready, dest.parks.oldest()].into_iter().flatten().min(),
         }
     }

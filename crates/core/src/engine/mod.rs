@@ -54,6 +54,7 @@ mod key_edits;
 mod loading;
 mod members;
 mod open_requests;
+mod outcomes;
 mod ownership;
 mod park;
 mod parks;

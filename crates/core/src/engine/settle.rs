@@ -3,7 +3,6 @@
 
 use mtimer_protocol::{ServerMessage, SettleRefusal, Settlement};
 use mtimer_store::{Answer, Op, Verdict, record::cut_error};
-use mtimer_types::headers::TRACEPARENT;
 use mtimer_types::{DeadReason, Epoch, HandlerOutcome, Mode, TimerId, limits};
 
 use super::Engine;
@@ -250,7 +249,7 @@ impl Engine {
         }
         let refused = (!done).then_some(SettleRefusal::Late);
         if done {
-            self.count_verdict(&verdict, late);
+            self.note_outcome(id, &verdict, late);
         } else if report.is_some() {
             self.count(Counter::SettleLate, 1);
         }
@@ -278,33 +277,6 @@ impl Engine {
             _ => _ = self.forget(id),
         }
         self.report(report, id, refused);
-    }
-
-    /// Tells the shell that the outcome of a traced timer is stored. Called while the timer is in
-    /// memory.
-    fn trace_settled(&mut self, id: TimerId, verdict: Option<&Verdict>) {
-        let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
-        if entry.is_some_and(|e| e.record.timer.headers.get(TRACEPARENT).is_some()) {
-            self.effects.push(Effect::Settled(id, verdict.cloned()));
-        }
-    }
-
-    fn count_verdict(&mut self, verdict: &Verdict, late: bool) {
-        let counter = match verdict {
-            Verdict::Ack if !late => Counter::Acknowledged,
-            Verdict::Ack | Verdict::LateAck { .. } => Counter::LateAcknowledged,
-            Verdict::Retry { tier, .. } => {
-                self.tallies.retry(*tier);
-                Counter::Retried
-            }
-            Verdict::Dead { reason, .. } => {
-                self.tallies.died(*reason);
-                Counter::Dead
-            }
-            Verdict::Expired => Counter::Expired,
-            Verdict::Unconfirmed => Counter::Unconfirmed,
-        };
-        self.count(counter, 1);
     }
 
     /// One settlement of a message is done.

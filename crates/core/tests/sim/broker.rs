@@ -308,8 +308,8 @@ impl World {
                 }
                 self.want(b, partition.0);
             }
-            // No timer of a simulation has a trace.
-            Effect::Settled(..) => {}
+            // No timer of a simulation has a trace; what has died is looked up in the store.
+            Effect::Settled(..) | Effect::Died(_) => {}
             Effect::Released => {
                 self.end(b);
                 let after = self.rng.between(50, 3_000);

@@ -211,7 +211,7 @@ async fn serve(mut owner: Owner, ending: Ending) {
     };
     let Err(why) = ended else { return };
     if why != LaneError::Closed {
-        tracing::warn!(partition = ending.partition.0, error = %why, "the lane has ended");
+        tracing::debug!(partition = ending.partition.0, error = %why, "the lane has ended");
     }
     ending.end(&why);
 }

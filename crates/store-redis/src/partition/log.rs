@@ -18,6 +18,7 @@ use mtimer_types::PartitionId;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::incidents::Incidents;
 use super::writes::Writes;
 
 /// One apply: what was written when the owner record's sequence number went from `seq` to `next`.
@@ -53,6 +54,7 @@ pub(crate) struct LogBudget {
     limit: usize,
     used: AtomicUsize,
     replayed: AtomicU64,
+    incidents: Incidents,
     gaps: Mutex<Gaps>,
 }
 
@@ -79,7 +81,8 @@ impl Gaps {
 impl LogBudget {
     /// `limit` in bytes; 0: nothing is kept.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, used: AtomicUsize::new(0), replayed: AtomicU64::new(0), gaps: Mutex::default() }
+        let (replayed, incidents, gaps) = Default::default();
+        Self { limit, used: AtomicUsize::new(0), replayed, incidents, gaps }
     }
 
     /// See [`LogStatus`].
@@ -173,6 +176,11 @@ impl Log {
 
     fn records(&self) -> MutexGuard<'_, Records> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What happens to many partitions.
+    pub(crate) fn incidents(&self) -> &Incidents {
+        &self.budget.incidents
     }
 
     /// Appends what was applied. Beyond the budget the oldest records of this log go.

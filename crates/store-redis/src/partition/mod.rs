@@ -27,6 +27,7 @@ pub(crate) mod confirm;
 mod destinations;
 mod encode;
 pub(crate) mod handed;
+mod incidents;
 pub(crate) mod lane;
 mod listing;
 mod load;

@@ -116,10 +116,7 @@ impl Trimmer {
             }
         };
         if timeout(RELEASE_WITHIN, secured).await.is_err() {
-            tracing::warn!(
-                partition = self.identity.partition.0,
-                "the partition is given up before all replicas have what was answered: a failover now may lose it"
-            );
+            self.log.incidents().early_release(self.identity.partition);
         }
     }
 

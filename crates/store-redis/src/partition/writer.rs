@@ -428,11 +428,7 @@ impl Writer {
                 self.log_loss(self.identity.epoch, stored);
                 return Err(LaneError::RolledBack(self.identity.partition));
             };
-            tracing::warn!(
-                partition = self.identity.partition.0,
-                records = records.len(),
-                "the store lost writes; they are applied again"
-            );
+            self.log.incidents().replay(self.identity.partition, records.len());
             for record in records {
                 stored = self.repeat(&record).await?;
                 if stored != record.next {
@@ -446,15 +442,8 @@ impl Writer {
 
     /// Logs that the log cannot restore what the store lost.
     fn log_loss(&self, stored_epoch: Epoch, stored_seq: u64) {
-        tracing::error!(
-            partition = self.identity.partition.0,
-            stored_epoch = stored_epoch.0,
-            stored_seq,
-            our_epoch = self.identity.epoch.0,
-            our_seq = self.seq,
-            "the store lost writes that the log does not have any more: schedules, cancels and settlements that were \
-             answered since may be undone"
-        );
+        let (stored, ours) = ((stored_epoch, stored_seq), (self.identity.epoch, self.seq));
+        self.log.incidents().loss(self.identity.partition, stored, ours);
     }
 
     /// Applies one record again. The number that is stored afterwards.
@@ -616,7 +605,7 @@ impl Writer {
         self.failures = 0;
         self.away_since = None;
         if *self.health.borrow() != Health::Up {
-            tracing::info!(partition = self.identity.partition.0, "the store answers again");
+            tracing::debug!(partition = self.identity.partition.0, "the store answers again");
             self.health.send_replace(Health::Up);
         }
     }
@@ -633,7 +622,7 @@ impl Writer {
             return Ok(());
         }
         if *self.health.borrow() == Health::Up {
-            tracing::warn!(partition = self.identity.partition.0, why, "the store does not answer");
+            tracing::debug!(partition = self.identity.partition.0, why, "the store does not answer");
             self.health.send_replace(Health::Down(why.to_owned()));
         }
         self.backoff.wait().await;

@@ -1,7 +1,10 @@
 //! The connections of a store, one to a server, shared by all that use it.
+//!
+//! A server that is in use no more is forgotten ([`Pool::keep_only`]): its connection is closed when
+//! the last call on it has ended.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex as Lock, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex as Lock, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -24,8 +27,14 @@ pub(crate) struct Pool {
     how: Use,
     tasks: TaskTracker,
     settings: Arc<Settings>,
-    servers: Lock<HashMap<String, Arc<Mutex<Slot>>>>,
+    slots: Arc<Slots>,
+    family: Arc<Family>,
 }
+
+/// By address.
+type Slots = Lock<HashMap<String, Arc<Mutex<Slot>>>>;
+/// The slots of all pools with connections to the same servers.
+type Family = Lock<Vec<Weak<Slots>>>;
 
 #[derive(Debug, Default)]
 enum Slot {
@@ -38,13 +47,27 @@ enum Slot {
 impl Pool {
     /// Connections are opened when they are asked for.
     pub(crate) fn new(access: Access, how: Use, tasks: TaskTracker) -> Self {
-        Self { access, how, tasks, settings: Arc::default(), servers: Lock::default() }
+        Self::of_family(access, how, tasks, (Arc::default(), Arc::default()))
+    }
+
+    fn of_family(
+        access: Access,
+        how: Use,
+        tasks: TaskTracker,
+        (settings, family): (Arc<Settings>, Arc<Family>),
+    ) -> Self {
+        let slots = Arc::<Slots>::default();
+        let mut all = family.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|slots| slots.strong_count() > 0);
+        all.push(Arc::downgrade(&slots));
+        drop(all);
+        Self { access, how, tasks, settings, slots, family }
     }
 
     /// Other connections to the same servers.
     pub(crate) fn with(&self, how: Use) -> Self {
-        let (access, tasks, settings) = (self.access.clone(), self.tasks.clone(), self.settings.clone());
-        Self { access, how, tasks, settings, servers: Lock::default() }
+        let family = (self.settings.clone(), self.family.clone());
+        Self::of_family(self.access.clone(), how, self.tasks.clone(), family)
     }
 
     /// Connections to other servers, of which nothing is noted.
@@ -72,6 +95,16 @@ impl Pool {
         &self.tasks
     }
 
+    /// Forgets all servers but these, in all pools with connections to the same servers.
+    pub(crate) fn keep_only(&self, servers: &HashSet<String>) {
+        let family = self.family.lock().unwrap_or_else(PoisonError::into_inner);
+        for slots in family.iter().filter_map(Weak::upgrade) {
+            let mut slots = slots.lock().unwrap_or_else(PoisonError::into_inner);
+            slots.retain(|address, _| servers.contains(address));
+        }
+        self.settings.keep_only(servers);
+    }
+
     /// The live connection to a server, opened if there is none.
     ///
     /// # Errors
@@ -79,8 +112,8 @@ impl Pool {
     /// [`Lost`] says why there is none.
     pub(crate) async fn get(&self, address: &str) -> Result<Arc<Connection>, Lost> {
         let slot = {
-            let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-            servers.entry(address.to_owned()).or_default().clone()
+            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            slots.entry(address.to_owned()).or_default().clone()
         };
         // Held while connecting: one attempt serves all who wait.
         let mut slot = slot.lock().await;

@@ -162,7 +162,7 @@ impl Servers {
         if let Some(master) = masters.first().filter(|m| !self.known.cluster && !without.contains(*m))
             && let Ok(map) = self.look_at(master).await
         {
-            self.known.topology.put(map);
+            self.put(map);
             return Ok(());
         }
         let seeds = seeds.iter().cloned();
@@ -191,6 +191,19 @@ impl Servers {
         }
     }
 
+    /// Takes in a map, and forgets the servers that are not masters any more. In a cluster, where
+    /// each look asks all addresses of the settings, these stay.
+    fn put(&self, map: Vec<Range>) {
+        self.known.topology.put(map);
+        let mut used: HashSet<String> = self.masters().into_iter().collect();
+        if let Origin::Servers(seeds) = &self.known.origin
+            && self.known.cluster
+        {
+            used.extend(seeds.iter().cloned());
+        }
+        self.pool.keep_only(&used);
+    }
+
     /// Takes the first map that comes.
     async fn put_first<L>(&self, looks: impl IntoIterator<Item = L>) -> Result<(), Lost>
     where
@@ -201,7 +214,7 @@ impl Servers {
         while let Some(looked) = looks.next().await {
             match looked {
                 Ok(map) => {
-                    self.known.topology.put(map);
+                    self.put(map);
                     return Ok(());
                 }
                 Err(lost) => reasons.push(lost),

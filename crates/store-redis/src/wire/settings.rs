@@ -7,7 +7,7 @@
 //!
 //! Not in here: what a partition does about it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The only eviction policy that loses no timers.
@@ -24,6 +24,8 @@ struct Noted {
     may_evict: bool,
     /// `None`: it has not said yet.
     append_only: Option<bool>,
+    /// Whether replicas are connected. `None`: it has not said yet.
+    has_replicas: Option<bool>,
 }
 
 impl Settings {
@@ -41,6 +43,18 @@ impl Settings {
         self.noted().get(address).and_then(|noted| noted.append_only).unwrap_or(true)
     }
 
+    /// Whether a server is known to keep no append-only file and to have no replica: a restart of it
+    /// loses everything since its last snapshot.
+    pub(crate) fn is_unprotected(&self, address: &str) -> bool {
+        let noted = self.noted().get(address).copied().unwrap_or_default();
+        (noted.append_only, noted.has_replicas) == (Some(false), Some(false))
+    }
+
+    /// Forgets what other servers than these have said.
+    pub(crate) fn keep_only(&self, servers: &HashSet<String>) {
+        self.noted().retain(|address, _| servers.contains(address));
+    }
+
     /// Takes in what a server says in INFO. What it does not say stays as it was.
     pub(crate) fn note(&self, address: &str, info: &HashMap<String, String>) {
         let mut all = self.noted();
@@ -50,6 +64,9 @@ impl Settings {
         let is_loading = info.get("loading").is_some_and(|loading| loading != "0");
         if let Some(on) = info.get("aof_enabled").filter(|_| !is_loading) {
             noted.append_only = Some(on == "1");
+        }
+        if let Some(replicas) = info.get("connected_slaves") {
+            noted.has_replicas = Some(replicas != "0");
         }
         let Some(policy) = info.get(POLICY) else { return };
         noted.may_evict = policy != NO_EVICTION;
@@ -86,5 +103,12 @@ mod tests {
         assert!(settings.may_evict("a:1") && settings.append_only("a:1"));
         note("maxmemory_policy:noeviction\r\nloading:0\r\naof_enabled:0\r\n");
         assert!(!settings.may_evict("a:1") && !settings.append_only("a:1"));
+        assert!(!settings.is_unprotected("a:1"), "it has not said whether it has replicas");
+        note("connected_slaves:1\r\n");
+        assert!(!settings.is_unprotected("a:1"));
+        note("connected_slaves:0\r\n");
+        assert!(settings.is_unprotected("a:1"));
+        note("aof_enabled:1\r\n");
+        assert!(!settings.is_unprotected("a:1"));
     }
 }

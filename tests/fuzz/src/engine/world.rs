@@ -456,7 +456,7 @@ impl<B: Backend> World<B> {
                         self.backend.ended(at, open);
                     }
                 }
-                Effect::Settled(..) => {}
+                Effect::Settled(..) | Effect::Died(_) => {}
                 Effect::Released => self.released = true,
             }
         }

@@ -39,7 +39,7 @@ use mtimer_types::{
 };
 
 use crate::engine::deferral::DEFER_MS;
-use crate::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
+use crate::{Call, CallAnswer, Died, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
 
 const START: u64 = 1_700_000_000_000;
 const P: PartitionId = PartitionId(0);
@@ -54,6 +54,8 @@ struct Rig {
     sent: Vec<(SessionId, ServerMessage)>,
     /// What was told of traced timers.
     settled: Vec<(TimerId, Option<Verdict>)>,
+    /// What was told of dead letters.
+    died: Vec<Died>,
     released: bool,
     /// Why the ownership has ended, if it has.
     ended: Option<LaneError>,
@@ -101,6 +103,7 @@ impl Rig {
             ms,
             sent: vec![],
             settled: vec![],
+            died: vec![],
             released: false,
             ended: None,
             unconfirmed: false,
@@ -169,6 +172,7 @@ impl Rig {
             Effect::Released => return self.released = true,
             Effect::Alarm(_) => return,
             Effect::Settled(id, verdict) => return self.settled.push((id, verdict)),
+            Effect::Died(died) => return self.died.push(died),
             Effect::LaneEnded(_, error) => return self.ended = Some(error),
             other => panic!("unexpected: {other:?}"),
         };

@@ -295,3 +295,44 @@ fn outcomes_of_traced_timers_are_told_if_that_is_wanted() {
     assert_eq!(told(traces, &[("tenant", "acme")]), []);
     assert_eq!(told(EngineOptions::default(), &[("traceparent", "00-1-2-01")]), []);
 }
+
+#[test]
+fn dead_letters_are_told_with_their_reason_and_attempts() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let once_more = Some(RetryTiers(vec![1]));
+    let (failed, exhausted) = (rig.timer("a", 1), Timer { retry: once_more, ..rig.timer("a", 1) });
+    let ids = [failed.id, exhausted.id];
+    let d = rig.deliver(1, failed);
+    rig.settle(1, &d, HandlerOutcome::Fail { error: "no".into() });
+    rig.run(DEFER_MS);
+    let d = rig.deliver(1, exhausted);
+    rig.settle(1, &d, HandlerOutcome::Retry { after_ms: None, error: "no".into() });
+    rig.run(200);
+    let (_, d) = rig.take_deliveries().remove(0);
+    rig.settle(1, &d, HandlerOutcome::Retry { after_ms: None, error: "no".into() });
+    rig.run(DEFER_MS);
+    let whose = Some(dest("a"));
+    let told = [(DeadReason::Failed, 1), (DeadReason::Exhausted, 2)];
+    let told = told.into_iter().zip(ids);
+    let told = told.map(|((reason, attempts), id)| Died { id, dest: whose.clone(), reason, attempts });
+    assert_eq!(rig.died, told.collect::<Vec<_>>());
+}
+
+#[test]
+fn failures_of_a_destination_are_counted_until_the_next_success() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let mut failures_after = |outcome: HandlerOutcome| {
+        let t = rig.timer("a", 1);
+        let d = rig.deliver(1, t);
+        rig.settle(1, &d, outcome);
+        rig.run(DEFER_MS);
+        rig.engine.figures(1).top[0].1.failures
+    };
+    let retry = || HandlerOutcome::Retry { after_ms: Some(60_000), error: "later".into() };
+    assert_eq!(failures_after(retry()), 1);
+    assert_eq!(failures_after(HandlerOutcome::Fail { error: "no".into() }), 2);
+    assert_eq!(failures_after(HandlerOutcome::Ok), 0);
+    assert_eq!(failures_after(retry()), 1);
+}

@@ -34,6 +34,32 @@ async fn of_several_standalone_servers_the_master_is_used() {
     assert!(lost.0.contains(&master.address()) && lost.0.contains(&replica.address()), "{lost}");
 }
 
+/// Connections that others than this call have to a server, replicas left out.
+fn clients(server: &Server) -> usize {
+    let all = server.call::<String>(&["CLIENT", "LIST", "TYPE", "normal"]);
+    all.lines().filter(|line| !line.contains(" cmd=client")).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_master_no_more_is_forgotten_by_all_pools() {
+    let master = Server::start();
+    let replica = master.add_replica();
+    let servers = discover(vec![master.url(), replica.url()]).await;
+    let others = servers.over(PATIENT);
+    for servers in [&servers, &others] {
+        ask(servers, 99, &incr("n")).await.unwrap();
+    }
+    assert_eq!(clients(&master), 2);
+    master.wait_for_replica(&replica);
+    replica.call::<()>(&["REPLICAOF", "NO", "ONE"]);
+    let (host, port) = replica.address().split_once(':').map(|(h, p)| (h.to_owned(), p.to_owned())).unwrap();
+    master.call::<()>(&["REPLICAOF", &host, &port]);
+    servers.rediscover(None).await.unwrap();
+    assert_eq!(servers.masters(), [replica.address()]);
+    until("both pools have closed theirs", || clients(&master) == 0).await;
+    assert_eq!(ask(&others, 99, &incr("n")).await.unwrap(), Value::Int(3));
+}
+
 #[tokio::test]
 async fn a_replica_alone_is_refused_with_advice() {
     let (master, replica) = (Server::start(), Server::start());

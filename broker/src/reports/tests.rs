@@ -1,0 +1,135 @@
+use mtimer_store::MemoryStore;
+
+use super::*;
+
+const NOW: Time = Time::from_ms(1_000_000);
+
+fn dest(n: usize) -> Destination {
+    Destination::new("shop", &format!("app{n}")).unwrap()
+}
+
+fn figures(tallies: Tallies, top: Vec<(Destination, Backlog)>) -> Figures {
+    let (counters, others) = Default::default();
+    let (partitions, memory, memory_budget) = (1, (0, 0), 0);
+    let (unsettled, queued, put_off) = (0, 0, 0);
+    Figures { tallies, counters, partitions, memory, memory_budget, unsettled, queued, put_off, top, others }
+}
+
+fn parked(sessions: u64, oldest_ms: u64) -> Backlog {
+    let oldest = Some(Time::from_ms(1_000_000 - oldest_ms));
+    Backlog { pending: 5, parked: 5, sessions, oldest, ..Backlog::default() }
+}
+
+fn states(reports: &[Report]) -> Vec<(Destination, State)> {
+    let state = |report: &Report| match report {
+        Report::Destination { dest, state, .. } => (dest.clone(), *state),
+        other => panic!("{other:?}"),
+    };
+    reports.iter().map(state).collect()
+}
+
+#[test]
+fn a_destination_has_a_line_when_its_state_changes() {
+    let mut reporter = Reporter::default();
+    let mut look =
+        |top: Vec<(Destination, Backlog)>| states(&reporter.look(NOW, &figures(Tallies::default(), top)));
+    assert_eq!(look(vec![(dest(1), Backlog { pending: 9, ..Backlog::default() })]), []);
+    assert_eq!(look(vec![(dest(1), parked(0, 50))]), [(dest(1), State::Unserved)]);
+    assert_eq!(look(vec![(dest(1), parked(0, 9_000))]), [], "nothing has changed");
+    assert_eq!(look(vec![(dest(1), parked(1, 9_999))]), [(dest(1), State::Served)]);
+    assert_eq!(look(vec![(dest(1), parked(1, 10_000))]), [(dest(1), State::Behind)]);
+    let idle = Backlog { sessions: 1, oldest: Some(Time::ZERO), ..Backlog::default() };
+    assert_eq!(look(vec![(dest(1), idle)]), [(dest(1), State::Served)]);
+    let failed = |failures| vec![(dest(1), Backlog { failures, ..idle })];
+    assert_eq!(look(failed(9)), []);
+    assert_eq!(look(failed(10)), [(dest(1), State::Failing)]);
+    assert_eq!(look(failed(11)), []);
+    assert_eq!(look(failed(0)), [(dest(1), State::Served)]);
+    assert_eq!(look(vec![(dest(1), parked(0, 1)), (dest(2), idle)]), [(dest(1), State::Unserved)]);
+    assert_eq!(look(Vec::new()), [(dest(1), State::Served)]);
+    assert_eq!(look(Vec::new()), []);
+}
+
+#[test]
+fn many_destinations_have_a_few_lines() {
+    let top = (0..100).map(|n| (dest(n), parked(0, 1))).collect();
+    let reports = Reporter::default().look(NOW, &figures(Tallies::default(), top));
+    assert_eq!((reports.len(), reports.last()), (MOST_LINES + 1, Some(&Report::MoreDestinations(80))));
+    reports.iter().for_each(Report::log);
+}
+
+#[test]
+fn what_was_counted_since_the_last_look_is_summed_up() {
+    let mut tallies = Tallies::default();
+    let mut reporter = Reporter::default();
+    let mut look = |tallies: &Tallies| reporter.look(NOW, &figures(tallies.clone(), Vec::new()));
+    assert_eq!(look(&tallies), []);
+    let full = REFUSALS.iter().position(|name| *name == "store_full").unwrap();
+    let taken = REFUSALS.iter().position(|name| *name == "key_taken").unwrap();
+    (tallies.dead[1], tallies.refusals[full], tallies.refusals[taken]) = (3, 2, 7);
+    tallies.redeliveries[RedeliveryCause::Timeout as usize] = 4;
+    tallies.redeliveries[RedeliveryCause::Handler as usize] = 9;
+    let expected =
+        [Report::Died(vec![("failed", 3)]), Report::TimedOut(4), Report::Refused(vec![("store_full", 2)])];
+    assert_eq!(look(&tallies), expected);
+    assert_eq!(look(&tallies), [], "nothing since");
+    tallies.dead = [1, 5, 0, 0];
+    assert_eq!(look(&tallies), [Report::Died(vec![("exhausted", 1), ("failed", 2)])]);
+    assert_eq!(listed(&[("exhausted", 1), ("failed", 2)]), "exhausted 1, failed 2");
+}
+
+#[test]
+fn what_became_of_partitions_is_summed_up() {
+    let mut reporter = Reporter::default();
+    assert_eq!(reporter.partitions(0, [0, 0, 0, 3]), [], "given up in good order");
+    let lost = Report::Lost(vec![("fenced", 2), ("rolled_back", 1)]);
+    assert_eq!(reporter.partitions(7, [2, 1, 0, 3]), [Report::Replayed(7), lost]);
+    assert_eq!(reporter.partitions(7, [2, 1, 0, 9]), []);
+}
+
+#[test]
+fn what_is_wrong_is_told_in_numbers_until_it_is_well_again() {
+    let mut reporter = Reporter::default();
+    let mut tallies = Tallies::default();
+    let mut look = |tallies: &Tallies, top, doubtful| {
+        let figures = Figures { memory_budget: 9, ..figures(tallies.clone(), top) };
+        reporter.look(NOW, &figures);
+        reporter.troubles(&figures, doubtful).into_iter().map(|(_, n)| n).collect::<Vec<_>>()
+    };
+    tallies.dead = [1, 2, 0, 0];
+    let top = vec![(dest(1), parked(0, 1)), (dest(2), parked(0, 1)), (dest(3), parked(1, 60_000))];
+    let failing = Backlog { failures: 10, ..parked(1, 1) };
+    let top = [top, vec![(dest(4), failing)]].concat();
+    assert_eq!(look(&tallies, top, 4), [1, 2, 1, 3, 4, 9]);
+    assert_eq!(look(&tallies, Vec::new(), 4), [0, 0, 0, 0, 0, 9]);
+}
+
+#[test]
+fn every_refusal_that_is_reported_is_counted() {
+    assert!(WRONG.iter().all(|name| REFUSALS.contains(name)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_looks_every_ten_seconds_and_ends_with_the_engine() {
+    let (control, mut asked) = mpsc::channel(1);
+    let began = Instant::now();
+    let limiter = Arc::new(Limiter::new(BTreeMap::new(), 0, Arc::default()));
+    let task = tokio::spawn(run(control, limiter, Arc::default(), Arc::new(MemoryStore::new(1))));
+    for n in 1..=2 {
+        let Some(Control::Observe(DESTINATIONS, to)) = asked.recv().await else { panic!("no look") };
+        assert_eq!(began.elapsed(), EVERY * n);
+        let observed = crate::observed::Observed {
+            now: NOW,
+            engine: figures(Tallies::default(), Vec::new()),
+            lanes: Default::default(),
+            assigned: 1,
+            unreachable: 0,
+            sessions: 0,
+            events: 0,
+            unready: Vec::new(),
+        };
+        to.send(observed).unwrap();
+    }
+    drop(asked);
+    assert!(task.await.unwrap().is_ok());
+}

@@ -1,0 +1,61 @@
+//! What is counted and told of outcomes that the store has: counters, traces, dead letters, and how
+//! long a destination has had no success.
+//!
+//! Invariant: called while the timer is in memory, if it is there at all; decides nothing.
+
+use mtimer_store::Verdict;
+use mtimer_types::headers::TRACEPARENT;
+use mtimer_types::{DeadReason, TimerId};
+
+use super::Engine;
+use crate::api::{Counter, Died, Effect};
+
+impl Engine {
+    /// Tells the shell that the outcome of a traced timer is stored.
+    pub(super) fn trace_settled(&mut self, id: TimerId, verdict: Option<&Verdict>) {
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
+        if entry.is_some_and(|e| e.record.timer.headers.get(TRACEPARENT).is_some()) {
+            self.effects.push(Effect::Settled(id, verdict.cloned()));
+        }
+    }
+
+    /// Takes note of an outcome that the store has.
+    pub(super) fn note_outcome(&mut self, id: TimerId, verdict: &Verdict, late: bool) {
+        self.count_verdict(verdict, late);
+        let entry = self.partitions.get(id.partition()).and_then(|p| p.table.get(id));
+        let dest = entry.map(|entry| entry.dest);
+        if let Some(dest) = dest {
+            let dest = self.roster.dest_mut(dest);
+            match verdict {
+                Verdict::Ack | Verdict::LateAck { .. } => dest.failures = 0,
+                Verdict::Dead { reason: DeadReason::Stopped, .. }
+                | Verdict::Expired
+                | Verdict::Unconfirmed => {}
+                Verdict::Retry { .. } | Verdict::Dead { .. } => dest.failures += 1,
+            }
+        }
+        if let Verdict::Dead { reason, failed, .. } = verdict {
+            let (reason, attempts) = (*reason, *failed);
+            let dest = dest.map(|dest| self.roster.dest(dest).name.clone());
+            self.effects.push(Effect::Died(Died { id, dest, reason, attempts }));
+        }
+    }
+
+    fn count_verdict(&mut self, verdict: &Verdict, late: bool) {
+        let counter = match verdict {
+            Verdict::Ack if !late => Counter::Acknowledged,
+            Verdict::Ack | Verdict::LateAck { .. } => Counter::LateAcknowledged,
+            Verdict::Retry { tier, .. } => {
+                self.tallies.retry(*tier);
+                Counter::Retried
+            }
+            Verdict::Dead { reason, .. } => {
+                self.tallies.died(*reason);
+                Counter::Dead
+            }
+            Verdict::Expired => Counter::Expired,
+            Verdict::Unconfirmed => Counter::Unconfirmed,
+        };
+        self.count(counter, 1);
+    }
+}
