@@ -56,7 +56,7 @@ fn names(scrape: &str) -> BTreeSet<String> {
 
 /// Waits until so many timers were scheduled.
 async fn wait_schedules(broker: &Broker, least: f64) {
-    wait_for(&format!("{least} schedules"), PATIENCE, async || {
+    wait_for(&format!("{least} schedules"), TIMEOUT, async || {
         value(&scrape(broker), "mtimer_schedules_total") >= least
     })
     .await;
@@ -145,7 +145,7 @@ async fn everything_is_shown_under_load_while_redis_is_away_and_when_it_is_back(
 
     redis.kill();
     wait_status(&broker, "/readyz", 503).await;
-    wait_for("schedules are refused", PATIENCE, async || {
+    wait_for("schedules are refused", TIMEOUT, async || {
         value(&scrape(&broker), "mtimer_refusals_total{reason=\"unavailable\"}") > 0.0
     })
     .await;
