@@ -45,7 +45,7 @@ async fn a_server_that_is_master_no_more_is_forgotten_by_all_pools() {
     let master = Server::start();
     let replica = master.add_replica();
     let servers = discover(vec![master.url(), replica.url()]).await;
-    let others = servers.over(PATIENT);
+    let others = servers.over(LONG_TIMEOUT);
     for servers in [&servers, &others] {
         ask(servers, 99, &incr("n")).await.unwrap();
     }
