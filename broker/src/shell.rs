@@ -45,6 +45,11 @@ const ROUND_OPS: usize = 2_000;
 const ROUND_ANSWERS: usize = 256;
 /// How often the load is posted for the leader, ms: well below the interval of heartbeats.
 const LOAD_EVERY_MS: u64 = 100;
+/// A correction of the cluster clock forward that clients are told at once, µs: they are told whole
+/// milliseconds.
+const WORTH_TELLING_US: i64 = 1_000;
+/// A correction backward that they are told at once, µs.
+const STEP_US: i64 = (ALARM_MS * 1_000).cast_signed();
 /// The broker's own session, for its own questions.
 const SELF: SessionId = SessionId(0);
 
@@ -99,7 +104,7 @@ pub(crate) struct Shell {
     load_posted: u64,
     /// Partitions that are being given up, and since when.
     giving_up: HashMap<PartitionId, Instant>,
-    /// Cluster clock minus monotonic clock when sessions were last told of a step, µs.
+    /// Cluster clock minus monotonic clock, as sessions have been told at least, µs.
     announced_offset: i64,
     /// Spans of traced timers, if they are wanted.
     traces: Option<Traces>,
@@ -218,7 +223,6 @@ impl Shell {
                 self.wheel.rederive();
                 // Time that was left out may hold timers that are not in memory.
                 self.handle(Input::Tick);
-                self.announce_step();
             }
             Event::Order(order) => self.take_order(order)?,
             Event::Session(event) => {
@@ -228,12 +232,16 @@ impl Shell {
         Ok(())
     }
 
-    /// Tells every session when the cluster clock has stepped since it was last told. Until then
-    /// what a client counts from now would be due at once, and its requests would look like repeats
-    /// that are too old.
-    fn announce_step(&mut self) {
+    /// Tells every session when the cluster clock was corrected since it was last told. Until then
+    /// what a client counts from now would be due too early, and after a step its requests would
+    /// look like repeats that are too old. To be called before anything is sent that rests on the
+    /// new time: no client is to receive a timer before it has been told that it is due.
+    fn announce_correction(&mut self) {
         let offset = self.clock.offset_us();
-        if offset.abs_diff(self.announced_offset) <= ALARM_MS * 1_000 {
+        let ahead = offset.saturating_sub(self.announced_offset);
+        if (-STEP_US..=WORTH_TELLING_US).contains(&ahead) {
+            // A client that is ahead by a little is late by it, until its next heartbeat.
+            self.announced_offset = offset.min(self.announced_offset);
             return;
         }
         self.announced_offset = offset;
@@ -342,6 +350,7 @@ impl Shell {
     /// out what it wants.
     fn tick_and_flush(&mut self) {
         let now = self.clock.now();
+        self.announce_correction();
         let alarm = self.wheel.take_due(now.time);
         if alarm {
             self.counters.count(ShellCounter::Alarms);

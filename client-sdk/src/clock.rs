@@ -80,9 +80,9 @@ impl Clock {
         state.at_origin = state.sources.values().copied().max().unwrap_or(0);
     }
 
-    /// Connection `session` says unasked that the cluster's clock shows `time`, because it has
-    /// stepped: it shows that at least.
-    pub(crate) fn stepped(&self, session: u64, time: Time, received: Instant) {
+    /// Connection `session` says unasked that the cluster's clock shows `time`, because it was
+    /// corrected: it shows that at least.
+    pub(crate) fn corrected(&self, session: u64, time: Time, received: Instant) {
         let lowest = time.as_ms() * 1_000 + 999;
         let elapsed = self.elapsed(received);
         let mut state = self.state.locked();
@@ -224,9 +224,9 @@ mod tests {
         clock.forget(1);
         assert_eq!(clock.at(at(600)), Time::from_ms(2_101));
         // A broker says unasked that its clock has gone ahead, and says nothing new.
-        clock.stepped(3, Time::from_ms(9_000), at(700));
+        clock.corrected(3, Time::from_ms(9_000), at(700));
         assert_eq!(clock.at(at(700)), Time::from_ms(9_000));
-        clock.stepped(3, Time::from_ms(8_000), at(800));
+        clock.corrected(3, Time::from_ms(8_000), at(800));
         assert_eq!(clock.at(at(800)), Time::from_ms(9_100));
     }
 

@@ -164,7 +164,7 @@ impl Reader<'_> {
                 self.line.to_send.notify_one();
             }
             drop(router);
-            self.shared.clock.stepped(session, time, now);
+            self.shared.clock.corrected(session, time, now);
             return Ok(());
         }
         let sent = outbox.ponged(number).map_err(LinkError::Protocol)?;

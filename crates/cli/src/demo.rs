@@ -79,7 +79,7 @@ impl Demo {
         let plain = |n, one: Schedule| one.payload(payload(n, 0));
         let lead = load::estimate(&client, &destination("demo", "probe")?, self.timers, plain, stop).await?;
         let reference = match local.info.kind {
-            "redis" | "redis-cluster" => Reference::with_store_clocks(&client),
+            "redis" | "redis-cluster" => Reference::with_store_clocks(&client).await,
             _ => Reference::host(),
         };
         let tally = Arc::new(Tally::new(self.timers, reference, |_| 1));

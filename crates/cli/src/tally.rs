@@ -27,6 +27,11 @@ pub(crate) enum Reference {
 
 /// How far the cluster's clock may be from the host's to be taken for the same.
 const SAME_CLOCK_MS: u64 = 5;
+/// How long it may be further away: on a busy machine a broker's first readings of it are slow, and
+/// those that correct them come once a second.
+const SETTLES_WITHIN: Duration = Duration::from_millis(2_500);
+/// How often it looks for that.
+const LOOK: Duration = Duration::from_millis(10);
 
 impl Reference {
     /// Broker and client are in this process, and the store has no clock of its own.
@@ -35,13 +40,12 @@ impl Reference {
         Self::Host { base, base_us }
     }
 
-    /// Broker and client are in this process.
-    pub(crate) fn with_store_clocks(client: &Client) -> Self {
-        let (base, base_us) = host_now();
-        if client.now().as_ms().abs_diff(base_us / 1_000) > SAME_CLOCK_MS {
-            return Self::Cluster(client.clone());
+    /// Broker and client are on this host.
+    pub(crate) async fn with_store_clocks(client: &Client) -> Self {
+        match same_clock(|| client.now().as_ms()).await {
+            Some((base, base_us)) => Self::Both { base, base_us, client: client.clone() },
+            None => Self::Cluster(client.clone()),
         }
-        Self::Both { base, base_us, client: client.clone() }
     }
 
     /// Microseconds since the epoch.
@@ -60,6 +64,21 @@ impl Reference {
             Self::Both { client, .. } => early && client.now() < due,
             _ => early,
         }
+    }
+}
+
+/// An instant and what the host's clock showed then, once a clock that shows `ms` is the same.
+async fn same_clock(ms: impl Fn() -> u64) -> Option<(Instant, u64)> {
+    let began = Instant::now();
+    loop {
+        let (base, base_us) = host_now();
+        if ms().abs_diff(base_us / 1_000) <= SAME_CLOCK_MS {
+            return Some((base, base_us));
+        }
+        if began.elapsed() > SETTLES_WITHIN {
+            return None;
+        }
+        tokio::time::sleep(LOOK).await;
     }
 }
 
@@ -241,6 +260,8 @@ pub(crate) fn payload(number: u64, bytes: usize) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -250,6 +271,19 @@ mod tests {
         // Not a measurement: a clock of another kind would be off by years.
         assert!(reference.now_us().abs_diff(host) < 60_000_000);
         assert!(reference.is_early(999, Time::from_ms(1)) && !reference.is_early(1_000, Time::from_ms(1)));
+    }
+
+    #[tokio::test]
+    async fn a_cluster_clock_has_time_to_come_to_the_hosts() {
+        let (asked, host_ms) = (Cell::new(0), || host_now().1 / 1_000);
+        let behind_at_first = || {
+            asked.set(asked.get() + 1);
+            host_ms() - if asked.get() < 3 { 60 } else { 0 }
+        };
+        let (base, base_us) = same_clock(behind_at_first).await.unwrap();
+        assert_eq!(asked.get(), 3);
+        assert!((base_us + micros(base.elapsed())).abs_diff(host_now().1) < 60_000_000);
+        assert_eq!(same_clock(|| host_ms() + 3_600_000).await, None);
     }
 
     #[test]

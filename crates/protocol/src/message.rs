@@ -171,7 +171,7 @@ pub enum ServerMessage {
     /// To be answered with the same number.
     Ping(u64),
     /// The answer to a ping, with the cluster clock. With [`UNASKED_PONG`] it answers none: the
-    /// clock has stepped.
+    /// clock was corrected.
     Pong(u64, Time),
     /// The broker stops: settle what you have, then go elsewhere.
     Closing,

@@ -77,7 +77,7 @@ impl Bed {
         if let Some(own) = &own {
             meter.pids = own.pid().into_iter().collect();
         }
-        let reference = reference(common, &client);
+        let reference = reference(common, &client).await;
         let group = format!("bench-{:016x}", rand::random::<u64>());
         let (common, payload) = (common.clone(), common.payload);
         let made = Made::default();
@@ -94,7 +94,7 @@ impl Bed {
             own.end().await;
         }
         (self.own, self.client) = begin(&self.common, self.partitions).await?;
-        self.arrive();
+        self.arrive().await;
         Ok(())
     }
 
@@ -116,17 +116,17 @@ impl Bed {
         if let Some(own) = &mut self.own {
             own.resume().await?;
             self.client = connect(own.addr().into_iter().map(str::to_owned), &self.common).await?;
-            self.arrive();
+            self.arrive().await;
         }
         Ok(())
     }
 
     /// With a new broker and a new client.
-    fn arrive(&mut self) {
+    async fn arrive(&mut self) {
         if let Some(own) = &self.own {
             self.meter.pids = own.pid().into_iter().collect();
         }
-        self.reference = reference(&self.common, &self.client);
+        self.reference = reference(&self.common, &self.client).await;
     }
 
     /// Whether the broker and what is in its store are its own.
@@ -287,11 +287,11 @@ async fn connect(addresses: impl Iterator<Item = String>, common: &Common) -> Re
 }
 
 /// The clock that tells lateness: to the microsecond where the brokers are on this machine.
-fn reference(common: &Common, client: &Client) -> Reference {
+async fn reference(common: &Common, client: &Client) -> Reference {
     let here =
         |addr: &String| addr.to_socket_addrs().is_ok_and(|mut all| all.all(|addr| addr.ip().is_loopback()));
     if common.broker.iter().all(here) {
-        Reference::with_store_clocks(client)
+        Reference::with_store_clocks(client).await
     } else {
         Reference::Cluster(client.clone())
     }

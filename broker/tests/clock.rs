@@ -1,0 +1,81 @@
+//! What clients are told of the cluster clock.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use futures_util::FutureExt;
+use mtimer_broker::start;
+use mtimer_protocol::{ServerMessage, UNASKED_PONG};
+use mtimer_store::{
+    Acquire, AcquireError, Acquired, MemoryStore, OwnerRecord, Store, StoreClock, StoreFuture, StoreInfo,
+};
+use mtimer_types::{PartitionId, Term};
+use support::{Client, now, options, schedule, timer};
+
+/// A store whose clock is ahead of this host's.
+struct Ahead {
+    timers: MemoryStore,
+    by_us: Arc<AtomicU64>,
+}
+
+impl Store for Ahead {
+    fn info(&self) -> StoreInfo {
+        self.timers.info()
+    }
+
+    fn owner(&self, partition: PartitionId) -> StoreFuture<OwnerRecord> {
+        self.timers.owner(partition)
+    }
+
+    fn acquire(&self, acquire: Acquire) -> StoreFuture<Acquired, AcquireError> {
+        self.timers.acquire(acquire)
+    }
+
+    fn raise_term(&self) -> StoreFuture<Term> {
+        self.timers.raise_term()
+    }
+
+    fn clocks(&self) -> Vec<StoreClock> {
+        let by_us = self.by_us.load(Ordering::SeqCst);
+        let read = async move {
+            let host = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            Ok(host.as_micros() as u64 + by_us)
+        };
+        vec![StoreClock { name: "ahead".to_owned(), reading: read.boxed() }]
+    }
+}
+
+/// The broker's first readings were slow, or the store's clock was set: less than a step.
+#[tokio::test]
+async fn clients_are_told_of_a_correction_before_they_get_what_is_due_by_it() {
+    let by_us = Arc::new(AtomicU64::new(0));
+    let store = Ahead { timers: MemoryStore::new(2), by_us: by_us.clone() };
+    let broker = start(options(), Arc::new(store)).await.unwrap();
+    let mut client = Client::welcomed(&broker).await;
+    client.register(1, "a", 2_000).await;
+    let timers = (0..1_500).map(|n| schedule(&timer("a", 500 + n * 4, b"")));
+    client.request(timers.collect()).await;
+    by_us.store(200_000, Ordering::SeqCst);
+    let mut told = None;
+    loop {
+        match client.next().await.expect("the connection lasts") {
+            ServerMessage::Pong(UNASKED_PONG, time) => told = Some(time),
+            ServerMessage::Deliver { deliveries, .. } => {
+                // By the clock as it was before, these are not due yet.
+                let now = now();
+                let ahead: Vec<_> = deliveries.iter().map(|one| one.due).filter(|due| *due > now).collect();
+                if let Some(first) = ahead.first() {
+                    let told = told.unwrap_or_else(|| panic!("{first} is delivered at {now}"));
+                    assert!(told <= now + 201, "{told} is told at {now}");
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+}
