@@ -6,8 +6,7 @@
 --                       f deliveries under way at the last release, r 1: released in good order,
 --                       o the highest position given in a listing
 -- ARGV[1] the epoch expected, ARGV[2] the nonce, ARGV[3] term, ARGV[4] version,
--- ARGV[5] the highest epoch that the caller's cluster has seen for this partition: the new one is
---         above it
+-- ARGV[5] the highest epoch that the caller's cluster has seen: the new one is above it
 -- Answers: {'EPOCH', epoch stored} | {'ASSIGNMENT', term stored, version stored} |
 --          {'OK', epoch, prior claim, sequence number, deliveries under way, highest position}
 local o = redis.call('HMGET', KEYS[1], 'e', 'n', 't', 'v', 'c', 'p', 's', 'f', 'o')

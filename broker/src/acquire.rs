@@ -6,10 +6,12 @@
 //! succeeded counts.
 //! Invariant: an assignment that the store knows a newer one than is void. Who has a partition is
 //! told by the upper half of the owner record's nonce, a hash of the owner's address; two addresses
-//! with one hash would only cost time.
+//! with one hash would only cost time. Every acquisition asks for an epoch above all that this
+//! broker knows of: the store may have lost acquisitions.
 //! Not in here: who assigns ([`crate::cluster`]), what is done with the lane.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mtimer_protocol::Topology;
@@ -49,9 +51,25 @@ pub(crate) struct Policy {
     pub(crate) superseded: Superseded,
 }
 
+/// The highest epoch that this broker has seen, of any partition: in the store, of its own, or told
+/// by others.
+#[derive(Debug, Default)]
+pub(crate) struct HighestEpoch(AtomicU64);
+
+impl HighestEpoch {
+    pub(crate) fn see(&self, epoch: Epoch) {
+        self.0.fetch_max(epoch.0, Ordering::AcqRel);
+    }
+
+    fn get(&self) -> Epoch {
+        Epoch(self.0.load(Ordering::Acquire))
+    }
+}
+
 /// What acquisitions have in common.
 pub(crate) struct Acquirer {
     store: Arc<dyn Store>,
+    highest: Arc<HighestEpoch>,
     /// The upper half of every nonce of this broker.
     own: u32,
     topology: watch::Receiver<Option<Arc<Topology>>>,
@@ -98,13 +116,25 @@ impl Acquirer {
         address: &str,
         topology: watch::Receiver<Option<Arc<Topology>>>,
         policy: Policy,
+        highest: Arc<HighestEpoch>,
         outage: Arc<Outage>,
         counters: Arc<Counters>,
     ) -> Self {
         let Policy { handover_timeout, at_once, superseded } = policy;
         let (own, turns) = (name_hash(address), Semaphore::new(at_once));
         let forced_line = FirstLine::default();
-        Self { store, own, topology, handover_timeout, turns, superseded, outage, counters, forced_line }
+        Self {
+            store,
+            highest,
+            own,
+            topology,
+            handover_timeout,
+            turns,
+            superseded,
+            outage,
+            counters,
+            forced_line,
+        }
     }
 
     /// Acquires a partition under the assignment, which may change meanwhile, waiting for its owner
@@ -176,6 +206,7 @@ impl Acquirer {
             Some(request) => *request,
             None => {
                 let record = self.store.owner(partition).await?;
+                self.highest.see(record.epoch);
                 if is_superseded(&record, assignment) {
                     // The owner has a newer assignment: it need not give the partition up.
                     *wait = Wait::begin();
@@ -189,8 +220,13 @@ impl Acquirer {
         };
         // Nobody closes it.
         let _turn = self.turns.acquire().await;
+        // Of now: others may have told of a higher one since the first try.
+        let request = Acquire { floor: self.highest.get(), ..request };
         match self.store.acquire(request).await {
-            Ok(acquired) => Ok(Step::Acquired(Box::new(acquired))),
+            Ok(acquired) => {
+                self.highest.see(acquired.epoch);
+                Ok(Step::Acquired(Box::new(acquired)))
+            }
             Err(AcquireError::Store(error)) => Err(error.into()),
             // Somebody else has written the record: read it again.
             Err(AcquireError::Epoch { .. } | AcquireError::Assignment { .. }) => {
@@ -240,7 +276,8 @@ impl Acquirer {
             }
         }
         let nonce = Nonce(u64::from(self.own) << 32 | u64::from(rand::random::<u32>()));
-        Some(Acquire { partition, expected: record.epoch, nonce, term: assignment.0, version })
+        let (expected, floor) = (record.epoch, record.epoch);
+        Some(Acquire { partition, expected, floor, nonce, term: assignment.0, version })
     }
 
     fn judge(&self, record: &OwnerRecord, (term, version): Assignment, waited: bool) -> Verdict {
@@ -305,7 +342,7 @@ mod tests {
         let store = Arc::new(MemoryStore::new(1));
         let policy =
             Policy { handover_timeout: Duration::from_secs(1), at_once: 8, superseded: Superseded::Wait };
-        Acquirer::new(store, "a:1", seen, policy, Arc::default(), Arc::default())
+        Acquirer::new(store, "a:1", seen, policy, Arc::default(), Arc::default(), Arc::default())
     }
 
     fn record(holder: &str, version: u64) -> OwnerRecord {
@@ -351,8 +388,14 @@ mod tests {
         let a = acquirer(&["a:1", "b:1"]);
         let Nonce(nonce) = record("b:1", 0).nonce;
         let (partition, expected) = (PartitionId(0), Epoch(0));
-        let theirs =
-            Acquire { partition, expected, nonce: Nonce(nonce), term: Term(3), version: 2 << REPEATS };
+        let theirs = Acquire {
+            partition,
+            expected,
+            floor: expected,
+            nonce: Nonce(nonce),
+            term: Term(3),
+            version: 2 << REPEATS,
+        };
         a.store.acquire(theirs).await.unwrap();
         let (leader, assignment) = watch::channel(Some((Term(3), 1)));
         let mut ours = std::pin::pin!(a.acquire(partition, assignment, Epoch(0)));
@@ -376,13 +419,34 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn every_epoch_is_above_all_that_are_known() {
+        let a = acquirer(&["a:1"]);
+        let (_leader, assignment) = watch::channel(Some((Term(3), 1)));
+        let acquire =
+            async || a.acquire(PartitionId(0), assignment.clone(), Epoch(0)).await.unwrap().unwrap();
+        assert_eq!(acquire().await.epoch, Epoch(1));
+        a.highest.see(Epoch(70));
+        a.highest.see(Epoch(60));
+        assert_eq!(acquire().await.epoch, Epoch(71));
+        assert_eq!(a.highest.get(), Epoch(71));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_broker_alone_ends_when_another_was_started_later() {
         let store = Arc::new(MemoryStore::new(1));
         let alone = |store: &Arc<MemoryStore>| {
             let (_, nobody) = watch::channel(None);
             let policy = Policy { handover_timeout: Duration::ZERO, at_once: 8, superseded: Superseded::End };
-            Acquirer::new(store.clone(), "a:1", nobody, policy, Arc::default(), Arc::default())
+            Acquirer::new(
+                store.clone(),
+                "a:1",
+                nobody,
+                policy,
+                Arc::default(),
+                Arc::default(),
+                Arc::default(),
+            )
         };
         let partition = PartitionId(0);
         let (_first, term_1) = watch::channel(Some((Term(1), 1)));

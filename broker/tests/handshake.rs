@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mtimer_broker::BrokerOptions;
 use mtimer_protocol::{BrokerLoad, ClientMessage, ErrorCode, Heartbeat, Hello, PeerRequest, Request, Role};
-use mtimer_types::{Term, Time};
+use mtimer_types::{Epoch, Term, Time};
 use support::{Client, broker, count, frame, hello, options, wait_count, works};
 
 /// Sends a hello and returns the refusal.
@@ -167,6 +167,7 @@ fn heartbeat() -> ClientMessage {
         owned: Vec::new(),
         unreachable: Vec::new(),
         load: BrokerLoad::default(),
+        epoch: Epoch(0),
     }))
 }
 

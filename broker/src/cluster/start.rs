@@ -21,7 +21,7 @@ use super::taken::{Identity, claim};
 use super::task::{ClusterTask, Parts};
 use super::{ORDERS, PEER_EVENTS, SOFTWARE};
 use crate::access::Access;
-use crate::acquire::{Acquirer, Policy, Superseded};
+use crate::acquire::{Acquirer, HighestEpoch, Policy, Superseded};
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::{BrokerError, StartError};
@@ -94,7 +94,7 @@ pub(crate) async fn set_up_member(
     let (orders_in, orders) = mpsc::channel(ORDERS);
     let (peers, peers_out) = mpsc::channel(PEER_EVENTS);
     let (topology, topology_out) = watch::channel(None);
-    let board = Arc::new(Board::default());
+    let (board, highest) = (Arc::new(Board::default()), Arc::new(HighestEpoch::default()));
     let task = ClusterTask::new(Parts {
         node: Node::new(node_options(options, &*store, &address), clock.now().mono_ms),
         address: address.clone(),
@@ -104,6 +104,7 @@ pub(crate) async fn set_up_member(
         orders: orders_in.clone(),
         peers: peers_out,
         topology,
+        highest: highest.clone(),
         counters: counters.clone(),
         software: SOFTWARE.to_owned(),
         access: access.clone(),
@@ -113,7 +114,7 @@ pub(crate) async fn set_up_member(
         at_once: ACQUIRE_AT_ONCE,
         superseded: Superseded::Wait,
     };
-    let acquirer = Acquirer::new(store, &address, topology_out, policy, Arc::default(), counters);
+    let acquirer = Acquirer::new(store, &address, topology_out, policy, highest, Arc::default(), counters);
     let (own, cluster) = (address.clone(), options.cluster.clone());
     let look = async move {
         claim(own, cluster, SOFTWARE, &access, &identity, orders_in).await;
@@ -156,7 +157,8 @@ pub(crate) async fn set_up_alone(
         superseded: Superseded::End,
     };
     let (_, nobody) = watch::channel(None);
-    let acquirer = Acquirer::new(store, &local.to_string(), nobody, policy, outage.clone(), counters);
+    let acquirer =
+        Acquirer::new(store, &local.to_string(), nobody, policy, Arc::default(), outage.clone(), counters);
     let (membership, joined) = membership(board, orders);
     Ok(ClusterSetup {
         clock: Arc::new(clock),

@@ -19,6 +19,7 @@ use super::change;
 use super::event::{Order, PeerEvent, PeerWhat};
 use super::link::{Link, LinkEvent};
 use crate::access::Access;
+use crate::acquire::HighestEpoch;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::BrokerError;
@@ -42,6 +43,8 @@ pub(crate) struct Parts {
     pub(crate) orders: mpsc::Sender<Order>,
     pub(crate) peers: mpsc::Receiver<PeerEvent>,
     pub(crate) topology: watch::Sender<Option<Arc<Topology>>>,
+    /// What acquisitions have to be above.
+    pub(crate) highest: Arc<HighestEpoch>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) software: String,
     /// Has this broker's own token, for the leader.
@@ -237,6 +240,8 @@ impl ClusterTask {
 
     /// Carries out what the node wants. `false`: the engine's task has ended.
     async fn carry_out(&mut self) -> bool {
+        // Before anything is acquired because of it.
+        self.parts.highest.see(self.parts.node.epoch());
         let mut effects = self.parts.node.effects();
         while !effects.is_empty() {
             for effect in effects {

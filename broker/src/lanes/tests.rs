@@ -104,7 +104,8 @@ fn assigned_lanes() -> (Lanes, MemoryStore) {
     let shared = Arc::new(store.clone());
     let policy =
         Policy { handover_timeout: Duration::from_secs(1), at_once: 8, superseded: Superseded::Wait };
-    let acquirer = Acquirer::new(shared, "a:1", topology, policy, Arc::default(), Arc::default());
+    let acquirer =
+        Acquirer::new(shared, "a:1", topology, policy, Arc::default(), Arc::default(), Arc::default());
     (Lanes::new(Arc::new(acquirer)), store)
 }
 

@@ -68,6 +68,7 @@ fn timer_weight(timer: &Timer) -> usize {
 mod tests {
     use mtimer_protocol::{BrokerView, ClusterView};
     use mtimer_types::Term;
+    use mtimer_types::limits::MAX_EPOCH;
 
     use super::*;
 
@@ -80,7 +81,12 @@ mod tests {
         let answer = |answer| ServerMessage::Answer { corr: 1, answer };
         for message in [
             ServerMessage::Topology(topology.clone()),
-            ServerMessage::Peer(PeerAnswer::Heard { seq: 1, term: Term(1), topology: Some(topology) }),
+            ServerMessage::Peer(PeerAnswer::Heard {
+                seq: 1,
+                term: Term(1),
+                topology: Some(topology),
+                epoch: MAX_EPOCH,
+            }),
             answer(QueryAnswer::Cluster(cluster)),
             answer(QueryAnswer::Broker(broker)),
         ] {

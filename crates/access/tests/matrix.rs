@@ -52,6 +52,7 @@ fn heartbeat() -> Heartbeat {
         owned: Vec::new(),
         unreachable: Vec::new(),
         load: BrokerLoad::default(),
+        epoch: Epoch(0),
     }
 }
 

@@ -16,7 +16,9 @@ use mtimer_core::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, S
 use mtimer_protocol::{OpReply, Request, RequestOp, ServerMessage, Settlement};
 use mtimer_store::memory::MemoryStore;
 use mtimer_store::{Acquire, Lane, LaneError, Store};
-use mtimer_types::{Destination, HandlerOutcome, KeyPolicy, Nonce, PartitionId, Term, Time, Timer, TimerId};
+use mtimer_types::{
+    Destination, Epoch, HandlerOutcome, KeyPolicy, Nonce, PartitionId, Term, Time, Timer, TimerId,
+};
 
 const START: u64 = 1_700_000_000_000;
 const SESSION: SessionId = SessionId(1);
@@ -51,6 +53,7 @@ impl World {
         let acquire = Acquire {
             partition: PARTITION,
             expected: store.owner(PARTITION).now_or_never().unwrap().unwrap().epoch,
+            floor: Epoch(0),
             nonce: Nonce(1),
             term: Term(1),
             version: 1,

@@ -265,3 +265,51 @@ fn a_broker_that_joins_is_given_its_share_and_no_more_moves() {
         fine(seed, &world);
     }
 }
+
+/// Its clock was ahead, and a failover loses the acquisitions made by it: by the store alone their
+/// epochs would come again.
+fn forgetful(seed: u64, which: Which, sabotage: Option<Sabotage>) -> (World, Result<(), String>) {
+    let mut world = World::new(seed, Plan { brokers: 3, partitions: 24, sabotage });
+    world.store.ahead = 60_000;
+    // All three are there, and have had time to tell each other.
+    world.run(4_000);
+    let ready = world.until(20_000, |w| w.missing().is_none()).is_some();
+    world.run(1_000 + seed % 700);
+    let Some(leader) = world.leader().filter(|_| ready) else { return (world, Err("no leader".into())) };
+    let dead = match which {
+        Which::Leader => leader,
+        Which::Another | Which::AnotherThatReturns => (leader + 1) % 3,
+    };
+    world.forget();
+    world.end(dead, true);
+    if which == Which::AnotherThatReturns {
+        world.run(20);
+        world.start(dead);
+    }
+    let owned = world.until(10_000, |w| w.orphans() == 0);
+    world.run(10_000);
+    let result = wrong(&world)
+        .and_then(|()| owned.map(|_| ()).ok_or_else(|| format!("{} are nobody's", world.orphans())));
+    (world, result)
+}
+
+/// Who dies when the store forgets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Which {
+    Leader,
+    Another,
+    AnotherThatReturns,
+}
+
+#[test]
+fn an_epoch_that_the_store_has_forgotten_is_not_given_again() {
+    for which in [Which::Leader, Which::Another, Which::AnotherThatReturns] {
+        for seed in seeds(30) {
+            let (world, result) = forgetful(seed, which, None);
+            assert_eq!(result, Ok(()), "{}\nseed {seed}, {which:?}", world.watch.tail(60));
+        }
+        // The checker can fail: so it would be if each broker knew of its own epochs only.
+        let (_, result) = forgetful(1, which, Some(Sabotage::OwnEpochsOnly));
+        assert!(result.is_err_and(|e| e.contains("goes from epoch")), "{which:?} went unnoticed");
+    }
+}

@@ -104,6 +104,8 @@ pub struct Heartbeat {
     pub unreachable: Vec<PartitionId>,
     /// What it has to do.
     pub load: BrokerLoad,
+    /// The highest epoch that it has seen, of any partition.
+    pub epoch: Epoch,
 }
 
 /// What a broker has to do, in numbers.
@@ -128,6 +130,8 @@ pub enum PeerAnswer {
         term: Term,
         /// The newest topology, if the broker does not have it.
         topology: Option<Topology>,
+        /// The highest epoch that the leader has seen, of any partition.
+        epoch: Epoch,
     },
     /// This broker does not lead.
     NotLeader {

@@ -126,7 +126,7 @@ prop_compose! {
     fn heartbeat()(
         names in (".{0,20}", address(), ".{0,20}"),
         numbers: (u16, u64, u16, u64, u64),
-        terms: (u64, u64, u64),
+        terms: (u64, u64, u64, u64),
         stopping: bool,
         owned in vec((partition(), any::<u64>().prop_map(Epoch)), 0..100),
         unreachable in vec(partition(), 0..100),
@@ -134,10 +134,10 @@ prop_compose! {
     ) -> Heartbeat {
         let (cluster, address, software) = names;
         let (partitions, incarnation, weight, seq, heard) = numbers;
-        let (term, topology) = (Term(terms.0), (Term(terms.1), terms.2));
+        let (term, topology, epoch) = (Term(terms.0), (Term(terms.1), terms.2), Epoch(terms.3));
         Heartbeat {
             cluster, partitions, address, incarnation, software, weight, seq, heard, term, topology, stopping,
-            owned, unreachable, load,
+            owned, unreachable, load, epoch,
         }
     }
 }
@@ -206,10 +206,8 @@ fn cluster_answer() -> impl Strategy<Value = QueryAnswer> {
 
 fn peer_answer() -> impl Strategy<Value = PeerAnswer> {
     prop_oneof![
-        (any::<(u64, u64)>(), option::of(topology())).prop_map(|((seq, term), topology)| PeerAnswer::Heard {
-            seq,
-            term: Term(term),
-            topology
+        (any::<(u64, u64, u64)>(), option::of(topology())).prop_map(|((seq, term, epoch), topology)| {
+            PeerAnswer::Heard { seq, term: Term(term), topology, epoch: Epoch(epoch) }
         }),
         (option::of(address()), any::<u64>())
             .prop_map(|(leader, term)| PeerAnswer::NotLeader { leader, term: Term(term) }),

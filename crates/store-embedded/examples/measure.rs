@@ -100,7 +100,7 @@ async fn acquire(store: &EmbeddedStore, lanes: u16) -> Result<Vec<Arc<dyn Lane>>
         let owner = store.owner(partition).await?;
         let (expected, version) = (owner.epoch, owner.version + 1);
         let nonce = Nonce(version);
-        let acquire = Acquire { partition, expected, nonce, term: owner.term, version };
+        let acquire = Acquire { partition, expected, floor: expected, nonce, term: owner.term, version };
         owners.push(store.acquire(acquire).await?.lane);
     }
     Ok(owners)

@@ -251,7 +251,7 @@ impl Committer {
         };
         if !repeated {
             let record = OwnerRecord {
-                epoch: Epoch((stored.epoch.0 + 1).max(clock_ms())),
+                epoch: Epoch((stored.epoch.max(acquire.floor).0 + 1).max(clock_ms())),
                 nonce: acquire.nonce,
                 term: acquire.term,
                 version: acquire.version,

@@ -45,6 +45,7 @@ async fn acquire(store: &EmbeddedStore, nonce: u64) -> Acquired {
     let request = Acquire {
         partition: P,
         expected: owner.epoch,
+        floor: owner.epoch,
         nonce: Nonce(nonce),
         term: owner.term,
         version: owner.version + 1,

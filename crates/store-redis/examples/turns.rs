@@ -117,6 +117,7 @@ async fn main() {
         let acquire = Acquire {
             partition: PartitionId(p),
             expected: store.owner(PartitionId(p)).await.unwrap().epoch,
+            floor: mtimer_types::Epoch(0),
             nonce: Nonce(u64::from(p)),
             term: Term(1),
             version: 1,

@@ -1,7 +1,6 @@
 //! The store: connecting, the checks at the start, acquisitions.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -9,7 +8,7 @@ use mtimer_store::{
     Acquire, AcquireError, Acquired, Coordination, Health, OwnerRecord, Store, StoreClock, StoreError,
     StoreFuture, StoreInfo,
 };
-use mtimer_types::{Epoch, PartitionId, Term};
+use mtimer_types::{PartitionId, Term};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -55,9 +54,6 @@ pub struct RedisStore {
     info: StoreInfo,
     coordination: RedisCoordination,
     siblings: Vec<String>,
-    /// The highest epoch that this broker has seen of each partition: a store that has forgotten
-    /// one must not give it again.
-    seen: Arc<Mutex<HashMap<PartitionId, Epoch>>>,
     tasks: TaskTracker,
     /// Ends the tasks that belong to the store alone.
     _end: DropGuard,
@@ -124,7 +120,6 @@ impl RedisStore {
             info: StoreInfo { kind, durability: options.durability.name(), partitions: facts.partitions },
             coordination,
             siblings,
-            seen: Arc::default(),
             tasks,
             _end: end.drop_guard(),
         })
@@ -157,30 +152,25 @@ impl Store for RedisStore {
 
     fn owner(&self, partition: PartitionId) -> StoreFuture<OwnerRecord> {
         let (servers, key) = (self.servers.clone(), owner_key(&self.shared.cluster, partition));
-        let seen = self.seen.clone();
         async move {
             let mut command = redis::cmd("HMGET");
             command.arg(&key).arg(&OWNER_FIELDS);
             let answer = ask(&servers, hash_slot(&key), &command).await?;
-            let record = owner_record(answer.items().unwrap_or_default());
-            note_epoch(&seen, partition, record.epoch);
-            Ok(record)
+            Ok(owner_record(answer.items().unwrap_or_default()))
         }
         .boxed()
     }
 
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired, AcquireError> {
         let (shared, servers, tasks) = (self.shared.clone(), self.servers.clone(), self.tasks.clone());
-        let seen = self.seen.clone();
         async move {
             let partition = request.partition;
-            let floor = note_epoch(&seen, partition, request.expected);
             let (health, _) = watch::channel(Health::Up);
             let abandoned = CancellationToken::new();
             // Nobody waits for an acquisition that takes too long.
             let guard = abandoned.clone().drop_guard();
             let ask = async |slot, command| ask(&servers, slot, &command).await;
-            let acquiring = acquire(&shared, request, floor, health.clone(), abandoned.clone(), ask);
+            let acquiring = acquire(&shared, request, health.clone(), abandoned.clone(), ask);
             let (owner, in_flight) =
                 tokio::time::timeout(REBUILD_WITHIN, acquiring).await.map_err(|_| {
                     let why = format!("partition {partition}: reading its indexes took too long");
@@ -188,7 +178,6 @@ impl Store for RedisStore {
                 })??;
             guard.disarm();
             let (epoch, prior_claim) = (owner.epoch(), owner.prior_claim());
-            note_epoch(&seen, partition, epoch);
             let (lane, task) = RedisLane::new(owner, health, abandoned);
             tasks.spawn(task);
             Ok(Acquired { lane: Arc::new(lane), epoch, prior_claim, in_flight })
@@ -219,12 +208,4 @@ impl Store for RedisStore {
             (UNPROTECTED_MASTERS, self.unprotected_masters().len() as u64),
         ]
     }
-}
-
-/// Notes an epoch that was seen; the highest one so far.
-fn note_epoch(seen: &Mutex<HashMap<PartitionId, Epoch>>, partition: PartitionId, epoch: Epoch) -> Epoch {
-    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-    let highest = seen.entry(partition).or_default();
-    *highest = (*highest).max(epoch);
-    *highest
 }

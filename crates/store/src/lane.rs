@@ -24,8 +24,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Makes the caller the partition's only writer. Refused unless the stored epoch is the
     /// expected one and (term, version) is higher than the stored pair; a stored nonce equal to the
-    /// caller's means that the answer had been lost, and is success. The new epoch is max(stored +
-    /// 1, the store's clock in ms).
+    /// caller's means that the answer had been lost, and is success. The new epoch is above the
+    /// stored one and the floor, and not below the store's clock in ms.
     fn acquire(&self, acquire: Acquire) -> StoreFuture<Acquired, AcquireError>;
 
     /// Raises and returns the cluster's term: whoever holds a lower one can acquire nothing any
@@ -101,6 +101,8 @@ pub struct Acquire {
     pub partition: PartitionId,
     /// The epoch of the owner record that the caller has read.
     pub expected: Epoch,
+    /// The highest epoch that the caller knows of: the store may have lost the record of it.
+    pub floor: Epoch,
     /// Made for this request.
     pub nonce: Nonce,
     /// The assignment's term.

@@ -2,7 +2,7 @@
 //!
 //! Nothing in mtimer queues, buffers or decodes without one of these.
 
-use crate::Term;
+use crate::{Epoch, Term};
 
 /// Bytes of a group key or an app key. They are interned, so this bounds memory per destination,
 /// not per timer.
@@ -59,6 +59,8 @@ pub const MAX_OBSERVERS: usize = 256;
 /// Terms are below this, which is a time in ms far beyond every clock: a higher one that somebody
 /// claims to have seen is invalid, and would leave no later ones if it was believed.
 pub const MAX_TERM: Term = Term(1 << 50);
+/// Epochs are below this, for the same reason.
+pub const MAX_EPOCH: Epoch = Epoch(1 << 50);
 /// Bytes of a broker's address.
 pub const MAX_ADDRESS_BYTES: usize = 255;
 

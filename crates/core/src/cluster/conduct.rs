@@ -98,8 +98,9 @@ impl Node {
             PeerAnswer::Heard { term, .. } | PeerAnswer::NotLeader { term, .. } if term < self.seen => {
                 self.counters.add(Count::StaleFrames, 1);
             }
-            PeerAnswer::Heard { seq, term, topology } => {
+            PeerAnswer::Heard { seq, term, topology, epoch } => {
                 self.see(now, term);
+                self.see_epoch(epoch);
                 if self.link.heard(now, seq, term) {
                     self.answered = now;
                     self.keeper.rest();
@@ -129,7 +130,9 @@ impl Node {
     fn peer_says(&mut self, now: u64, peer: PeerId, beat: Heartbeat) {
         if contradiction(&self.options, &beat).is_none() {
             self.see(now, beat.term);
+            self.see_epoch(beat.epoch);
         }
+        let epoch = self.epoch;
         let Some(leadership) = &mut self.leadership else {
             let leader = self.link.leader().map(|(address, _)| address.to_owned());
             let answer = PeerAnswer::NotLeader { leader, term: self.seen };
@@ -152,13 +155,14 @@ impl Node {
                 self.decide(now, Some(peer));
                 let Some(leadership) = &self.leadership else { return };
                 let newer = leadership.current().filter(|t| t.stamp() != has).map(|t| Topology::clone(t));
-                let answer = PeerAnswer::Heard { seq, term: leadership.lease.term, topology: newer };
+                let answer = PeerAnswer::Heard { seq, term: leadership.lease.term, topology: newer, epoch };
                 self.out.push(NodeEffect::ToPeer(peer, answer));
             }
         }
     }
 
     fn owned(&mut self, now: u64, partition: PartitionId, epoch: Epoch) {
+        self.see_epoch(epoch);
         let me = &self.options.address;
         let change = self.holdings.gained(now, partition, epoch, self.topology.as_deref(), me);
         self.change_ownership(change);
@@ -234,6 +238,7 @@ impl Node {
             owned: self.holdings.owned().collect(),
             unreachable: self.unreachable.clone(),
             load: self.load,
+            epoch: self.epoch,
         };
         self.out.push(NodeEffect::ToLeader(PeerRequest::Heartbeat(beat)));
     }
@@ -257,7 +262,8 @@ impl Node {
             self.counters.add(Count::PartitionsMoved, *moved);
             let term = leadership.lease.term;
             for peer in leadership.members.sessions().filter(|p| Some(*p) != asking) {
-                let answer = PeerAnswer::Heard { seq: 0, term, topology: Some(Topology::clone(topology)) };
+                let topology = Some(Topology::clone(topology));
+                let answer = PeerAnswer::Heard { seq: 0, term, topology, epoch: self.epoch };
                 self.out.push(NodeEffect::ToPeer(peer, answer));
             }
         }

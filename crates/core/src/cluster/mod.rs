@@ -33,7 +33,8 @@ use std::sync::Arc;
 
 use mtimer_protocol::{BrokerLoad, ClusterView, Topology};
 use mtimer_store::Lease;
-use mtimer_types::{PartitionId, Term};
+use mtimer_types::limits::MAX_EPOCH;
+use mtimer_types::{Epoch, PartitionId, Term};
 
 pub use self::api::{DrainError, NodeEffect, NodeInput, NodeOptions, PeerId};
 use self::counters::{Count, Counters};
@@ -55,6 +56,8 @@ pub struct Node {
     options: NodeOptions,
     /// The highest term seen anywhere.
     seen: Term,
+    /// The highest epoch that this broker has had or heard of, of any partition.
+    epoch: Epoch,
     keeper: Keeper,
     link: Link,
     /// While this broker leads.
@@ -96,6 +99,7 @@ impl Node {
         Self {
             options,
             seen: Term::default(),
+            epoch: Epoch::default(),
             keeper,
             link,
             leadership: None,
@@ -150,6 +154,12 @@ impl Node {
     /// The highest term that it has seen.
     pub fn term(&self) -> Term {
         self.seen
+    }
+
+    /// The highest epoch that it has had or heard of, of any partition: the next one has to be above
+    /// it. A store that loses an acquisition, and whose clock was ahead, would give its epoch again.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     /// The newest topology that it has.
@@ -209,6 +219,16 @@ impl Node {
     /// Whether it campaigns, or renews what it has: not after it has left.
     fn wants_lease(&self) -> bool {
         !self.left || self.leadership.is_some()
+    }
+
+    /// An epoch was seen.
+    fn see_epoch(&mut self, epoch: Epoch) {
+        if epoch >= MAX_EPOCH {
+            // No store gives it: see `see`.
+            self.counters.add(Count::StaleFrames, 1);
+            return;
+        }
+        self.epoch = self.epoch.max(epoch);
     }
 
     /// A newer topology, from whomever.

@@ -2,6 +2,7 @@
 
 use super::{Event, Sabotage, World, address};
 use mtimer_core::cluster::NodeInput;
+use mtimer_types::Epoch;
 
 /// What a run is made of.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +91,17 @@ impl World {
             }
             Cut::Third(i, third) => _ = self.apart.remove(&(i, third)),
             Cut::Stranger => self.store.stranger = false,
+        }
+    }
+
+    /// The store forgets the last acquisitions; the owners find that out by and by.
+    pub(crate) fn forget(&mut self) {
+        self.watch.note(self.now, "the store forgets".into());
+        for (partition, forgotten) in self.store.forget() {
+            if let Some((i, inc)) = forgotten.holder {
+                let after = self.rng.between(1, 300);
+                self.at(after, Event::Fenced(i, inc, partition, Epoch(forgotten.epoch)));
+            }
         }
     }
 

@@ -37,6 +37,9 @@ pub(crate) enum Sabotage {
     SameTermForAll,
     /// A broker keeps to itself that it has lost a partition.
     LossUntold,
+    /// What acquires asks for an epoch above what it had of the partition itself, whatever others
+    /// have had.
+    OwnEpochsOnly,
 }
 
 /// The time at which a run begins, ms.
@@ -61,6 +64,8 @@ struct Proc {
     peers: BTreeMap<PeerId, ConnId>,
     tick: u64,
     owned: BTreeMap<PartitionId, Epoch>,
+    /// The last epoch that this process had of each partition.
+    had: BTreeMap<PartitionId, Epoch>,
     wants: BTreeMap<PartitionId, Want>,
     reported: Vec<PartitionId>,
     stops: bool,
@@ -232,6 +237,7 @@ impl World {
             peers: BTreeMap::new(),
             tick: 0,
             owned: BTreeMap::new(),
+            had: BTreeMap::new(),
             wants: BTreeMap::new(),
             reported: Vec::new(),
             stops: false,
@@ -435,10 +441,13 @@ impl World {
             return;
         }
         let before = record.holder.filter(|_| !record.released).zip(Some(Epoch(record.epoch)));
-        record.epoch = now.max(record.epoch + 1);
-        (record.holder, record.stamp, record.released) = (Some((i, inc)), want.stamp, false);
-        let epoch = Epoch(record.epoch);
+        let own = p.had.get(&partition).copied().unwrap_or_default();
+        let only_own = self.plan.sabotage == Some(Sabotage::OwnEpochsOnly);
+        let floor = if only_own { own } else { p.node.epoch() };
+        let epoch = self.store.acquire(now, partition, floor, (i, inc), want.stamp);
+        self.watch.acquired(now, partition, epoch);
         p.owned.insert(partition, epoch);
+        p.had.insert(partition, epoch);
         if let Some(((o, of), epoch)) = before.filter(|(holder, _)| *holder != (i, inc)) {
             let after = self.rng.between(1, 300);
             self.at(after, Event::Fenced(o, of, partition, epoch));

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use mtimer_store::{Campaigned, Candidate, Lease};
-use mtimer_types::{PartitionId, Term};
+use mtimer_types::{Epoch, PartitionId, Term};
 
 use super::Sabotage;
 
@@ -21,6 +21,8 @@ pub(crate) struct Owner {
     pub(crate) epoch: u64,
     pub(crate) stamp: (Term, u64),
     pub(crate) released: bool,
+    /// The record as it was before the last acquisition.
+    before: Option<Box<Self>>,
 }
 
 #[derive(Debug)]
@@ -31,13 +33,15 @@ pub(crate) struct Store {
     /// Somebody else has written the lease key; it does not run out.
     pub(crate) stranger: bool,
     pub(crate) owners: Vec<Owner>,
+    /// By how much its clock is ahead, ms.
+    pub(crate) ahead: u64,
     sabotage: Option<Sabotage>,
 }
 
 impl Store {
     pub(crate) fn new(partitions: u16, sabotage: Option<Sabotage>) -> Self {
         let owners = vec![Owner::default(); usize::from(partitions)];
-        Self { held: None, term: 0, published: None, stranger: false, owners, sabotage }
+        Self { held: None, term: 0, published: None, stranger: false, owners, ahead: 0, sabotage }
     }
 
     pub(crate) fn campaign(&mut self, now: u64, c: &Candidate) -> Campaigned {
@@ -94,5 +98,35 @@ impl Store {
 
     pub(crate) fn owner(&mut self, p: PartitionId) -> &mut Owner {
         &mut self.owners[usize::from(p.0)]
+    }
+
+    /// Gives a partition away.
+    pub(crate) fn acquire(
+        &mut self,
+        now: u64,
+        partition: PartitionId,
+        floor: Epoch,
+        holder: (usize, u64),
+        stamp: (Term, u64),
+    ) -> Epoch {
+        let clock = now + self.ahead;
+        let record = self.owner(partition);
+        let before = Owner { before: None, ..record.clone() };
+        let epoch = clock.max(record.epoch + 1).max(floor.0 + 1);
+        *record =
+            Owner { holder: Some(holder), epoch, stamp, released: false, before: Some(Box::new(before)) };
+        Epoch(epoch)
+    }
+
+    /// A failover to a replica without the last acquisition of each partition, on a host whose
+    /// clock is right. Who had what is forgotten.
+    pub(crate) fn forget(&mut self) -> Vec<(PartitionId, Owner)> {
+        self.ahead = 0;
+        let all = (0..).map(PartitionId).zip(&mut self.owners);
+        let forgotten = all.filter_map(|(p, record)| {
+            let before = *record.before.take()?;
+            Some((p, std::mem::replace(record, before)))
+        });
+        forgotten.collect()
     }
 }

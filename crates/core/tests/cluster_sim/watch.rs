@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use mtimer_core::cluster::NodeEffect;
 use mtimer_protocol::Topology;
-use mtimer_types::Term;
+use mtimer_types::{Epoch, PartitionId, Term};
 
 /// The first thing that went wrong, and a digest of everything.
 #[derive(Debug, Default)]
@@ -18,6 +18,8 @@ pub(crate) struct Watch {
     /// Per process: the highest term and newest topology that it had.
     seen: BTreeMap<(usize, u64), (Term, (Term, u64))>,
     topologies: BTreeMap<(Term, u64), Topology>,
+    /// The highest epoch of each partition so far.
+    epochs: BTreeMap<PartitionId, Epoch>,
     pub(crate) acted: u64,
     pub(crate) decided: u64,
 }
@@ -47,6 +49,13 @@ impl Watch {
         let first = *self.terms.entry(term).or_insert(who);
         if first != who {
             self.fail(now, format!("term {term:?} is led by {who:?} and was led by {first:?}"));
+        }
+    }
+
+    pub(crate) fn acquired(&mut self, now: u64, partition: PartitionId, epoch: Epoch) {
+        let before = self.epochs.insert(partition, epoch).unwrap_or_default();
+        if epoch <= before {
+            self.fail(now, format!("{partition:?} goes from epoch {before} to {epoch}"));
         }
     }
 

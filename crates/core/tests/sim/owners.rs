@@ -100,7 +100,14 @@ impl World {
         let partition = PartitionId(p);
         self.acquisitions += 1;
         let (nonce, expected) = (Nonce(self.rng.next()), self.owner_epoch(partition));
-        let acquire = Acquire { partition, expected, nonce, term: Term(1), version: self.acquisitions };
+        let acquire = Acquire {
+            partition,
+            expected,
+            floor: expected,
+            nonce,
+            term: Term(1),
+            version: self.acquisitions,
+        };
         let acquired = self.store.acquire(acquire).now_or_never();
         let epoch = self.owner_epoch(partition);
         if epoch != expected {

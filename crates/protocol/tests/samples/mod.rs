@@ -154,6 +154,7 @@ pub fn heartbeat() -> Heartbeat {
         owned: vec![(PartitionId(1), Epoch(1_700_000_000_123))],
         unreachable: vec![PartitionId(2)],
         load: LOAD,
+        epoch: Epoch(1_700_000_000_456),
     }
 }
 
@@ -319,7 +320,8 @@ fn broker_view() -> BrokerView {
 }
 
 fn peer_answers() -> Vec<(&'static str, ServerMessage)> {
-    let heard = |topology| ServerMessage::Peer(PeerAnswer::Heard { seq: 5, term: Term(3), topology });
+    let epoch = Epoch(1_700_000_000_456);
+    let heard = |topology| ServerMessage::Peer(PeerAnswer::Heard { seq: 5, term: Term(3), topology, epoch });
     let leader = Some("b1.example:7400".into());
     vec![
         ("peer-heard", heard(None)),

@@ -74,6 +74,7 @@ pub(crate) async fn acquire(store: &EmbeddedStore) -> Arc<dyn Lane> {
     let request = Acquire {
         partition: P,
         expected: owner.epoch,
+        floor: owner.epoch,
         nonce: Nonce(owner.epoch.0 + 1),
         term: owner.term,
         version: owner.version + 1,

@@ -61,7 +61,6 @@ struct Granted {
 pub(crate) async fn acquire<A>(
     shared: &Shared,
     request: Acquire,
-    floor: Epoch,
     health: watch::Sender<Health>,
     abandoned: CancellationToken,
     ask: impl FnOnce(u16, redis::Cmd) -> A,
@@ -75,8 +74,8 @@ where
     let mut command = redis::cmd("EVALSHA");
     command.arg(Script::Acquire.sha1()).arg(1).arg(&owner_key).arg(request.expected.0).arg(request.nonce.0);
     #[cfg(test)]
-    let floor = if broken(Broken::NoFloor) { Epoch(0) } else { floor };
-    command.arg(request.term.0).arg(request.version).arg(floor.0);
+    let request = if broken(Broken::NoFloor) { Acquire { floor: Epoch(0), ..request } } else { request };
+    command.arg(request.term.0).arg(request.version).arg(request.floor.0);
     let granted = granted(&request, &owner_key, ask(slot, command).await?)?;
     let identity = Identity {
         partition: request.partition,

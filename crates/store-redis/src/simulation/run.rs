@@ -85,12 +85,12 @@ pub(super) async fn acquire_next(
     let (health, _) = watch::channel(Health::Up);
     let nonce = Nonce(random.next());
     let term = Term(server.state().now);
-    let request = Acquire { partition: PARTITION, expected, nonce, term, version: expected.0 };
+    let request = Acquire { partition: PARTITION, expected, floor, nonce, term, version: expected.0 };
     let (network, abandoned) = (server.clone(), CancellationToken::new());
     let ask = async |slot, command| ask(&network, slot, &command).await;
     server.state().acquired();
     let calm = std::mem::take(&mut server.state().one_in);
-    let owner = acquire(shared, request, floor, health, abandoned, ask).await;
+    let owner = acquire(shared, request, health, abandoned, ask).await;
     let mut state = server.state();
     state.acquired();
     state.one_in = calm;

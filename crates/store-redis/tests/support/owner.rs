@@ -115,6 +115,13 @@ pub async fn try_acquire(store: &dyn Store) -> Result<Acquired, AcquireError> {
 pub async fn try_acquire_of(store: &dyn Store, partition: PartitionId) -> Result<Acquired, AcquireError> {
     let stored = store.owner(partition).await.expect("the store can be reached");
     let (term, version) = (Term(stored.term.0.max(1)), stored.version + 1);
-    let acquire = Acquire { partition, expected: stored.epoch, nonce: Nonce(unique()), term, version };
+    let acquire = Acquire {
+        partition,
+        expected: stored.epoch,
+        floor: stored.epoch,
+        nonce: Nonce(unique()),
+        term,
+        version,
+    };
     store.acquire(acquire).await
 }

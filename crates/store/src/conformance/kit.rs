@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures_util::future::BoxFuture;
-use mtimer_types::{Destination, Key, Mode, Nonce, PartitionId, Term, Time, Timer};
+use mtimer_types::{Destination, Epoch, Key, Mode, Nonce, PartitionId, Term, Time, Timer};
 
 use super::harness::{Fault, Harness, Site, Unsupported};
 use super::owner::Owner;
@@ -102,6 +102,7 @@ impl Kit {
         Acquire {
             partition: self.partition,
             expected: stored.epoch,
+            floor: Epoch(0),
             nonce: Nonce(unique()),
             term: Term(1),
             version: self.version,

@@ -66,6 +66,7 @@ macro_rules! conformance_list {
                 acquire_with_another_epoch_is_refused,
                 acquire_with_an_assignment_that_is_not_newer_is_refused,
                 acquire_under_a_higher_term_may_have_a_lower_version,
+                acquire_gives_an_epoch_above_the_floor,
                 acquire_repeated_with_its_nonce_is_success,
                 an_old_nonce_acquires_nothing,
                 epochs_only_rise,

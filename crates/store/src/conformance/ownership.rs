@@ -66,6 +66,19 @@ pub(super) async fn acquire_under_a_higher_term_may_have_a_lower_version(mut kit
     assert_eq!((stored.term, stored.version), (Term(6), 1));
 }
 
+/// The store may have lost the record of an acquisition.
+pub(super) async fn acquire_gives_an_epoch_above_the_floor(mut kit: Kit) {
+    let stored = kit.owner().await.epoch;
+    let far = Epoch(stored.0 + 1_000_000_000);
+    for (floor, least) in [(Epoch(stored.0 - 1), stored), (far, far), (stored, far)] {
+        let acquire = Acquire { floor, ..kit.next_acquire().await };
+        let owner = kit.acquire(acquire).await.unwrap();
+        assert!(owner.epoch > least, "{} with a floor of {floor}", owner.epoch);
+        assert_eq!(kit.owner_record().await.epoch, owner.epoch);
+        owner.add(&kit.timer(kit.now)).await;
+    }
+}
+
 pub(super) async fn acquire_repeated_with_its_nonce_is_success(mut kit: Kit) {
     let before = kit.owner().await;
     before.add(&kit.timer(kit.now)).await;

@@ -86,7 +86,7 @@ impl MemoryStore {
             }
             let clock = self.shared.clock.load(Ordering::SeqCst);
             stored.owner = OwnerRecord {
-                epoch: Epoch((owner.epoch.0 + 1).max(clock)),
+                epoch: Epoch((owner.epoch.max(acquire.floor).0 + 1).max(clock)),
                 nonce: acquire.nonce,
                 term: acquire.term,
                 version: acquire.version,

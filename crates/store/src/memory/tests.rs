@@ -41,9 +41,16 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 fn acquire(store: &MemoryStore, nonce: u64) -> Acquired {
     let owner = now(store.owner(P)).unwrap();
     let (expected, version) = (owner.epoch, owner.version + 1);
-    now(store.acquire(Acquire { partition: P, expected, nonce: Nonce(nonce), term: owner.term, version }))
-        .map_err(|e| e.to_string())
-        .unwrap()
+    now(store.acquire(Acquire {
+        floor: Epoch(0),
+        partition: P,
+        expected,
+        nonce: Nonce(nonce),
+        term: owner.term,
+        version,
+    }))
+    .map_err(|e| e.to_string())
+    .unwrap()
 }
 
 fn load(until: u64, max_timers: usize) -> Load {
@@ -55,7 +62,8 @@ fn acquisition_needs_the_expected_epoch_and_a_newer_assignment() {
     let store = MemoryStore::new(1);
     let first = acquire(&store, 1);
     let try_it = |expected: Epoch, nonce, version| {
-        let acquire = Acquire { partition: P, expected, nonce: Nonce(nonce), term: Term(0), version };
+        let acquire =
+            Acquire { floor: Epoch(0), partition: P, expected, nonce: Nonce(nonce), term: Term(0), version };
         now(store.acquire(acquire)).map(|acquired| acquired.epoch)
     };
     assert!(matches!(try_it(Epoch(9), 2, 5), Err(AcquireError::Epoch { .. })));
@@ -121,8 +129,14 @@ fn a_batch_whose_answer_was_lost_is_applied_once() {
 fn an_acquisition_whose_answer_was_lost_is_repeated_with_its_nonce_and_calls_without_answers_are_counted() {
     let store = MemoryStore::new(1);
     store.faults().lose_acquisition(P);
-    let ask =
-        |nonce| Acquire { partition: P, expected: Epoch(0), nonce: Nonce(nonce), term: Term(0), version: 1 };
+    let ask = |nonce| Acquire {
+        partition: P,
+        expected: Epoch(0),
+        floor: Epoch(0),
+        nonce: Nonce(nonce),
+        term: Term(0),
+        version: 1,
+    };
     let lost = now(store.acquire(ask(1))).err();
     assert!(matches!(lost, Some(AcquireError::Store(StoreError::Unavailable(_)))), "{lost:?}");
     assert!(matches!(now(store.acquire(ask(2))).err(), Some(AcquireError::Epoch { .. })));

@@ -91,7 +91,8 @@ impl Backend for Model {
         let owner = self.store.owner(at).now_or_never()?.ok()?;
         self.version += 1;
         let (nonce, term, version) = (Nonce(self.version), Term(1), self.version);
-        let acquire = Acquire { partition: at, expected: owner.epoch, nonce, term, version };
+        let acquire =
+            Acquire { partition: at, expected: owner.epoch, floor: owner.epoch, nonce, term, version };
         let acquired = self.store.acquire(acquire).now_or_never()?.ok()?;
         self.lanes[usize::from(at.0)] = Some(acquired.lane);
         let (epoch, prior_claim, in_flight) = (acquired.epoch, acquired.prior_claim, acquired.in_flight);

@@ -47,7 +47,7 @@ fn an_answer_to_a_heartbeat_that_was_never_sent_is_none() {
     lab.follow("a:1", 7, None);
     for seq in 1_000..1_003 {
         assert!(!lab.out.contains(&NodeEffect::Disconnect));
-        lab.feed(NodeInput::FromLeader(PeerAnswer::Heard { seq, term: Term(7), topology: None }));
+        lab.feed(NodeInput::FromLeader(heard(seq, 7, None)));
         lab.pass(500, false);
     }
     assert!(lab.out.contains(&NodeEffect::Disconnect));
@@ -71,11 +71,7 @@ fn what_is_older_than_known_is_ignored_and_counted() {
     let mut lab = Lab::new();
     lab.follow("a:1", 7, Some(topology(7, 3, "a:1", &["a:1", ME])));
     assert_eq!(lab.topology().stamp(), (Term(7), 3));
-    lab.feed(NodeInput::FromLeader(PeerAnswer::Heard {
-        seq: 0,
-        term: Term(6),
-        topology: Some(topology(6, 9, "z:1", &[ME])),
-    }));
+    lab.feed(NodeInput::FromLeader(heard(0, 6, Some(topology(6, 9, "z:1", &[ME])))));
     assert_eq!(lab.counter("stale_frames_total"), 1);
     lab.take();
     lab.feed(NodeInput::FromLeader(PeerAnswer::NotLeader { leader: Some("z:1".into()), term: Term(6) }));

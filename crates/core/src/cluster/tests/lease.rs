@@ -227,7 +227,7 @@ fn it_campaigns_when_the_lease_runs_out_and_not_while_the_leader_answers() {
     // Pushes are no answers.
     for _ in 0..4 {
         lab.pass(400, false);
-        lab.feed(NodeInput::FromLeader(PeerAnswer::Heard { seq: 0, term: Term(7), topology: None }));
+        lab.feed(NodeInput::FromLeader(heard(0, 7, None)));
     }
     assert!(lab.out.contains(&NodeEffect::Disconnect));
     lab.pass(500, false);

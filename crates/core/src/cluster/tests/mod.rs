@@ -1,5 +1,6 @@
 //! One rule, one test: a node alone with what others would say to it.
 
+mod epochs;
 mod follow;
 mod lease;
 mod members;
@@ -124,7 +125,7 @@ impl Lab {
     /// The leader answers the last heartbeat.
     fn hear(&mut self, term: u64, topology: Option<Topology>) {
         let seq = self.sent().last().map_or(0, |b| b.seq);
-        self.feed(NodeInput::FromLeader(PeerAnswer::Heard { seq, term: Term(term), topology }));
+        self.feed(NodeInput::FromLeader(heard(seq, term, topology)));
     }
 
     /// Heartbeats sent.
@@ -149,6 +150,11 @@ impl Lab {
     }
 }
 
+/// What a leader says that has seen no epoch.
+fn heard(seq: u64, term: u64, topology: Option<Topology>) -> PeerAnswer {
+    PeerAnswer::Heard { seq, term: Term(term), topology, epoch: Epoch(0) }
+}
+
 fn beat(address: &str, incarnation: u64) -> Heartbeat {
     Heartbeat {
         cluster: "c".into(),
@@ -165,6 +171,7 @@ fn beat(address: &str, incarnation: u64) -> Heartbeat {
         owned: Vec::new(),
         unreachable: Vec::new(),
         load: BrokerLoad::default(),
+        epoch: Epoch(0),
     }
 }
 

@@ -107,7 +107,7 @@ fn a_broker_that_stops_waits_for_nobody_in_vain() {
     assert!(!has_left(&lab.take()));
     let mut next = topology(7, 2, "a:1", &["a:1", ME]);
     next.brokers[1].draining = true;
-    lab.feed(NodeInput::FromLeader(PeerAnswer::Heard { seq: 0, term: Term(7), topology: Some(next) }));
+    lab.feed(NodeInput::FromLeader(heard(0, 7, Some(next))));
     assert!(has_left(&lab.take()));
 
     // No leader answers.

@@ -11,7 +11,7 @@ fn a_new_leader_waits_for_those_who_had_something_and_believes_what_they_own() {
     lab.win(7, Some(&last));
     lab.take();
     lab.beat(1, Heartbeat { owned: vec![(PartitionId(4), Epoch(3))], ..beat("c:1", 5) });
-    let heard = PeerAnswer::Heard { seq: 1, term: Term(7), topology: None };
+    let heard = heard(1, 7, None);
     assert_eq!(
         lab.take(),
         [NodeEffect::ToPeer(PeerId(1), heard)],
@@ -250,7 +250,7 @@ fn a_newer_topology_is_pushed_to_all_and_answered_to_who_caused_it() {
     let version = lab.topology().version;
     let stamp = lab.topology().stamp();
     lab.beat(1, Heartbeat { topology: stamp, ..beat("a:1", 5) });
-    let heard = PeerAnswer::Heard { seq: 2, term: Term(7), topology: None };
+    let heard = heard(2, 7, None);
     assert_eq!(lab.take(), [NodeEffect::ToPeer(PeerId(1), heard)]);
     assert_eq!(lab.topology().version, version);
 }

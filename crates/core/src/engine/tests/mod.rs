@@ -85,7 +85,8 @@ impl Rig {
     fn acquired(store: MemoryStore, term: u64, ms: u64, options: EngineOptions) -> Self {
         let owner = store.owner(P).now_or_never().unwrap().unwrap();
         let (nonce, term) = (Nonce(term), Term(term));
-        let acquire = Acquire { partition: P, expected: owner.epoch, nonce, term, version: 1 };
+        let acquire =
+            Acquire { partition: P, expected: owner.epoch, floor: Epoch(0), nonce, term, version: 1 };
         let acquired = store.acquire(acquire).now_or_never().unwrap().unwrap();
         let retry = RetryTiers(vec![100, 100]);
         let options = EngineOptions { partitions: 1, jitter_percent: 0, retry, ..options };

@@ -33,7 +33,7 @@ impl Rig {
         let mut lanes = Vec::new();
         for partition in (0..PARTITIONS).map(PartitionId) {
             let (nonce, term) = (Nonce(1), Term(1));
-            let acquire = Acquire { partition, expected: Epoch(0), nonce, term, version: 1 };
+            let acquire = Acquire { partition, expected: Epoch(0), floor: Epoch(0), nonce, term, version: 1 };
             let acquired = store.acquire(acquire).now_or_never().unwrap().unwrap();
             let (epoch, prior_claim) = (acquired.epoch, acquired.prior_claim);
             engine.handle(now, Input::Acquired { partition, epoch, prior_claim, in_flight: Vec::new() });
