@@ -5,7 +5,7 @@
 -- KEYS[1]  owner:{p}:c   hash: e epoch, n nonce, s sequence number, c claimed-until (ms), ...
 -- KEYS[2..]              the keys that are written
 -- ARGV[1] epoch, ARGV[2] nonce, ARGV[3] the sequence number that must be stored,
--- ARGV[4] the one to store
+-- ARGV[4] the one to store (the same, without commands: only the owner is checked)
 -- ARGV[5..] commands: number of arguments behind the key, command, number of its key, arguments
 --
 -- Commands are Redis commands, and three of this script's own. Each of them may be repeated without
@@ -14,8 +14,8 @@
 --            deletes the fields; removes the member from the index if nothing is left in the hash
 --   ZTAKEOUT on a sorted set: the same with members in place of fields
 --   FREE     on a hash: field, value, field, value, ...
---            deletes the fields that have these values. The field '' only makes Redis keep the
---            hash as a hash table: it is deleted with the last other field
+--            deletes the fields that have these values. The field '' holds a large value, so that
+--            Redis keeps the hash as a hash table; it is deleted with the last other field
 -- The caller sends only Redis commands that may be repeated, too, each with about 1,000 arguments
 -- at most.
 --

@@ -1,7 +1,8 @@
 //! One partition, as its owner works on it.
 //!
-//! Calls wait in `lane` and are executed one at a time. Whatever they read or write goes through
-//! `writer`, so nothing else has to know that answers can be lost.
+//! Calls wait in `lane` and are executed one at a time. They read and write through `writer`, which
+//! deals with lost answers; after one, `turn` reads the slots again that the write was about. Beside
+//! the calls, `trim` asks replicas by itself.
 //!
 //! | module | what it does |
 //! |---|---|

@@ -276,7 +276,8 @@ impl Owner {
         ops.iter().enumerate().filter_map(ack).collect()
     }
 
-    /// Takes note of a write. The timers of slots in which not all were found that were to leave.
+    /// Takes note of a write. Returns all timers that were to leave a slot in which some of them
+    /// were missing.
     fn record_applied(&mut self, mut note: Note, taken_out: &[TakenOut]) -> HashSet<TimerId> {
         let mut missed = HashSet::new();
         let leaving = std::mem::take(&mut note.leaving);

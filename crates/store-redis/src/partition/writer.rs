@@ -352,7 +352,7 @@ impl Writer {
             {
                 return Ok(confirmed.replicas >= replicas);
             }
-            // It is not up for that: what is asked is the confirmation.
+            // This does not mark the store as up: what is asked for is the confirmation.
             self.read_and_catch_up(&Pipeline::new()).await?;
         }
         Ok(false)

@@ -53,6 +53,7 @@ pub(super) fn cancel<T: Table>(
     let Some(id) = resolve(table, target)? else { return Ok(CancelAnswer::NotFound) };
     let Some(row) = table.row(id)? else { return cancel_unseen(table, ctx, id) };
     let under_way = in_flight.is_some_and(|attempt| attempt > row.record.progress.failed);
+    // The cases of `Op::Cancel`, in their order.
     match row.at {
         At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } if under_way || !ctx.has_taken(&row) => {}
         _ if under_way => {
@@ -109,8 +110,8 @@ pub(super) fn reschedule<T: Table>(
     Ok(RescheduleAnswer::Rescheduled(id))
 }
 
-/// No delivery of this timer can have been started, in whatever epoch: it is pending or parked, or
-/// was taken in this epoch and not sent.
+/// The next delivery is the first, and the timer was not stopped. Unless the caller knows of a
+/// delivery under way, none can have been started, in whatever epoch.
 fn untouched(ctx: &Context, row: &Row) -> bool {
     row.record.attempt(ctx.covered(row)) == 1 && !row.record.progress.stopped
 }
