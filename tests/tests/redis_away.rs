@@ -98,17 +98,6 @@ async fn get(broker: &Broker, id: TimerId) -> i32 {
     ended.status.code().unwrap()
 }
 
-/// Whether the broker has a connection to this port that the other side has closed.
-fn has_half_closed(port: u16) -> bool {
-    let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let remote = format!(":{port:04X}");
-    // State 8 is CLOSE_WAIT.
-    sockets
-        .lines()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>())
-        .any(|fields| fields.get(2).is_some_and(|to| to.ends_with(&remote)) && fields.get(3) == Some(&"08"))
-}
-
 /// What is refused was not done, and what is unknown is told in the client's own time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_schedule_alone_is_refused_while_redis_is_dead() {
@@ -116,8 +105,10 @@ async fn a_schedule_alone_is_refused_while_redis_is_dead() {
     let broker = Launch::redis(&redis.url()).flags(["--partitions", "1"]).start();
     assert_eq!(schedule_alone(&broker).await.0, DONE);
     redis.kill();
-    let noticed = async || !has_half_closed(redis.port());
-    wait_for("the broker to notice that Redis has gone, idle as it is", TIMEOUT, noticed).await;
+    // An idle broker looks after its connections once a second. Until it has noticed, it may write
+    // to a dead one, and then nobody knows what became of that.
+    let (code, _, said) = schedule_alone(&broker).await;
+    assert!([NOT_NOW, UNKNOWN].contains(&code), "exit code {code}: {said}");
     let mut refused = Vec::new();
     for _ in 0..2 {
         let (code, id, said) = schedule_alone(&broker).await;

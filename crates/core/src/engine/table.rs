@@ -106,8 +106,7 @@ pub(super) struct Table {
     /// more is passed over.
     wheel: BTreeMap<u64, Vec<TimerId>>,
     /// The last answer of [`Table::next_fire_after`] and what it answered, until the wheel changes.
-    /// Every turn asks every partition, and few have changed: 4 % of the broker's time in a mixed
-    /// load (`bench lateness --keyed 50`) with 64 partitions.
+    /// Every turn asks every partition, and few have changed.
     next_after: Cell<Option<(Time, Option<Time>)>>,
     bytes: u64,
 }

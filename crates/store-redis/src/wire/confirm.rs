@@ -8,6 +8,7 @@
 //! One `WAIT` a server at a time: those who ask meanwhile share the next one (group commit).
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -66,15 +67,9 @@ pub(crate) struct Confirmations {
     servers: Servers,
     /// Time limit of a wait for replicas.
     wait: Duration,
-    groups: Arc<Mutex<HashMap<String, Group>>>,
-}
-
-/// Those who wait for the next `WAIT` of a server.
-#[derive(Debug, Default)]
-struct Group {
-    waiting: Vec<Request>,
-    /// A task serves the group.
-    is_served: bool,
+    /// Those who wait for the next `WAIT` of a server, by address. An address is there as long as a
+    /// task serves it.
+    waiting: Arc<Mutex<HashMap<String, Vec<Request>>>>,
 }
 
 #[derive(Debug)]
@@ -112,7 +107,7 @@ impl Confirmations {
         // For WAIT 0 is forever.
         let wait = wait.max(Duration::from_millis(1));
         let servers = servers.over(Use { answer_within: answer_within + wait, scripts: false });
-        Self { servers, wait, groups: Arc::default() }
+        Self { servers, wait, waiting: Arc::default() }
     }
 
     /// Waits until so many replicas of the server at an address have everything that it had carried
@@ -129,28 +124,33 @@ impl Confirmations {
         read: Cmd,
     ) -> BoxFuture<'static, Result<Confirmed, Lost>> {
         let (to, confirmed) = oneshot::channel();
-        let mut groups = self.groups();
-        let group = groups.entry(address.to_owned()).or_default();
-        group.waiting.push(Request { read, replicas, to });
-        if !std::mem::replace(&mut group.is_served, true) {
-            self.servers.tasks().spawn(self.clone().serve(address.to_owned()));
+        let request = Request { read, replicas, to };
+        match self.waiting().entry(address.to_owned()) {
+            Entry::Occupied(mut served) => served.get_mut().push(request),
+            Entry::Vacant(idle) => {
+                idle.insert(vec![request]);
+                self.servers.tasks().spawn(self.clone().serve(address.to_owned()));
+            }
         }
-        drop(groups);
         async move { confirmed.await.unwrap_or_else(|_| Err(Lost("confirmations have ended".into()))) }
             .boxed()
     }
 
-    fn groups(&self) -> MutexGuard<'_, HashMap<String, Group>> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiting(&self) -> MutexGuard<'_, HashMap<String, Vec<Request>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those who wait by now; `None`: nobody, and the group is served no more.
+    /// Those who wait by now; `None`: nobody, and the server is served no more.
     fn next_group(&self, address: &str) -> Option<Vec<Request>> {
-        let mut groups = self.groups();
-        let group = groups.entry(address.to_owned()).or_default();
-        group.waiting.retain(|request| !request.to.is_closed());
-        group.is_served = !group.waiting.is_empty();
-        group.is_served.then(|| std::mem::take(&mut group.waiting))
+        let mut waiting = self.waiting();
+        let group = waiting.get_mut(address)?;
+        group.retain(|request| !request.to.is_closed());
+        let group = std::mem::take(group);
+        if group.is_empty() {
+            waiting.remove(address);
+            return None;
+        }
+        Some(group)
     }
 
     async fn serve(self, address: String) {

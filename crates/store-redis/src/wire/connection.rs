@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
-use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisResult, Value, cmd};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisResult, Value, cmd};
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -34,8 +34,8 @@ const UNANSWERED: usize = 16_384;
 const WRITE_BYTES: usize = 128 << 10;
 /// How long a connection attempt may take, TLS included.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// A connection that is not used is asked for a sign of life so often: the first call after a host
-/// has vanished is then not sent in vain, which would leave open whether it was carried out.
+/// A connection that is not used is asked for a sign of life so often: the first call after Redis
+/// has gone is then not sent in vain, which would leave open whether it was carried out.
 const IDLE: Duration = Duration::from_secs(1);
 /// All that the crate says of a connection that was closed before the first command. A server that
 /// refuses a certificate closes it when the TLS handshake is over for the client.
@@ -91,13 +91,11 @@ impl Connection {
         tasks: &TaskTracker,
     ) -> Result<Self, Lost> {
         let lost = |e: &dyn Display| Lost(format!("{address}: {e}"));
-        let over = CancellationToken::new();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
             // Whatever is not answered fits in, so handing a pipeline over never waits.
             .set_pipeline_buffer_size(UNANSWERED)
-            .set_push_sender(on_end(over.clone()))
             .set_write_backpressure_boundary(WRITE_BYTES);
         let client = access.client(address).map_err(|e| lost(&e))?;
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
@@ -108,7 +106,7 @@ impl Connection {
                 lost(&format!("no connection within {} s{tls}", CONNECT_WITHIN.as_secs()))
             })?
             .map_err(|e| lost(&e))?;
-        let shared = Arc::new(Shared::new(address, access.resp3, server, over));
+        let shared = Arc::new(Shared::new(address, access.resp3, server));
         tasks.spawn(watch(Arc::downgrade(&shared), shared.unused.clone(), how.answer_within));
         let mut this = Self { shared, info: HashMap::new() };
         match this.begin(access, how).await {
@@ -192,17 +190,6 @@ impl Node for Connection {
     }
 }
 
-/// Takes what the crate tells without being asked: of that the end of the connection counts. So one
-/// that ends while nothing is asked is known to be over, and the next write is not sent on it.
-fn on_end(over: CancellationToken) -> impl AsyncPushSender {
-    move |push: PushInfo| {
-        if push.kind == PushKind::Disconnection {
-            over.cancel();
-        }
-        Ok::<(), SendError>(())
-    }
-}
-
 /// Sends commands and waits for their answers, or until the connection is over.
 async fn exchange(
     mut server: MultiplexedConnection,
@@ -229,7 +216,7 @@ async fn send(server: &mut MultiplexedConnection, commands: &Pipeline) -> RedisR
 }
 
 impl Shared {
-    fn new(address: &str, resp3: bool, server: MultiplexedConnection, over: CancellationToken) -> Self {
+    fn new(address: &str, resp3: bool, server: MultiplexedConnection) -> Self {
         Self {
             address: address.to_owned(),
             resp3,
@@ -238,7 +225,7 @@ impl Shared {
             heard_us: AtomicU64::new(0),
             due_us: AtomicU64::new(0),
             server: Mutex::new(Ok(server)),
-            over,
+            over: CancellationToken::new(),
             unused: CancellationToken::new(),
         }
     }
@@ -308,7 +295,6 @@ impl Drop for Unanswered {
 /// if none has come for a while, also while others wait for one: they may give up before it is due.
 async fn watch(shared: Weak<Shared>, unused: CancellationToken, answer_within: Duration) {
     let quiet = answer_within.min(IDLE);
-    let Some(over) = shared.upgrade().map(|shared| shared.over.clone()) else { return };
     let mut ping: Option<BoxFuture<'static, Result<Vec<Value>, Lost>>> = None;
     let mut next = Instant::now() + quiet;
     loop {
@@ -321,12 +307,6 @@ async fn watch(shared: Weak<Shared>, unused: CancellationToken, answer_within: D
         tokio::select! {
             () = sleep_until(next) => {}
             () = unused.cancelled() => return,
-            () = over.cancelled() => {
-                if let Some(shared) = shared.upgrade() {
-                    shared.end(&"the server has closed the connection");
-                }
-                return;
-            }
             answered = pinged => match answered {
                 Ok(_) => ping = None,
                 Err(_) => return,
