@@ -141,8 +141,9 @@ impl ClusterTask {
     }
 
     fn tell(&mut self, input: NodeInput) {
-        let now = self.now();
-        self.parts.node.handle(now, input);
+        let now = self.parts.clock.now();
+        self.parts.node.set_clock(now.time);
+        self.parts.node.handle(now.mono_ms, input);
     }
 
     /// Tells the node how things on the board have changed.

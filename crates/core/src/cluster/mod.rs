@@ -33,8 +33,7 @@ use std::sync::Arc;
 
 use mtimer_protocol::{BrokerLoad, ClusterView, Topology};
 use mtimer_store::Lease;
-use mtimer_types::limits::MAX_EPOCH;
-use mtimer_types::{Epoch, PartitionId, Term};
+use mtimer_types::{Epoch, PartitionId, Term, Time};
 
 pub use self::api::{DrainError, NodeEffect, NodeInput, NodeOptions, PeerId};
 use self::counters::{Count, Counters};
@@ -50,6 +49,10 @@ const STOP_WAIT_MS: u64 = 2_000;
 /// Least time between heartbeats in a handover, and otherwise when what is owned has changed, ms.
 const HURRY_MS: (u64, u64) = (5, 50);
 
+/// So far ahead of the cluster clock an epoch is still believed, ms. Epochs are times in ms of a
+/// Redis clock, which may be ahead.
+const EPOCH_AHEAD_MS: u64 = 86_400_000;
+
 /// One broker's part in the cluster.
 #[derive(Debug)]
 pub struct Node {
@@ -58,6 +61,8 @@ pub struct Node {
     seen: Term,
     /// The highest epoch that this broker has had or heard of, of any partition.
     epoch: Epoch,
+    /// The cluster clock, as of the last input.
+    clock: Time,
     keeper: Keeper,
     link: Link,
     /// While this broker leads.
@@ -100,6 +105,7 @@ impl Node {
             options,
             seen: Term::default(),
             epoch: Epoch::default(),
+            clock: Time::from_ms(0),
             keeper,
             link,
             leadership: None,
@@ -115,6 +121,11 @@ impl Node {
             counters: Counters::default(),
             out: Vec::new(),
         }
+    }
+
+    /// Tells what time it is by the cluster clock; before every input.
+    pub fn set_clock(&mut self, clock: Time) {
+        self.clock = clock;
     }
 
     /// Takes one input, and does what is due by now; `now` never steps back.
@@ -221,10 +232,10 @@ impl Node {
         !self.left || self.leadership.is_some()
     }
 
-    /// An epoch was seen.
+    /// An epoch was seen. One that is far ahead is neither believed nor told: all later
+    /// ones would be as far ahead.
     fn see_epoch(&mut self, epoch: Epoch) {
-        if epoch >= MAX_EPOCH {
-            // No store gives it: see `see`.
+        if epoch.0 > self.clock.as_ms().saturating_add(EPOCH_AHEAD_MS) {
             self.counters.add(Count::StaleFrames, 1);
             return;
         }
