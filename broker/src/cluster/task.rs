@@ -142,8 +142,7 @@ impl ClusterTask {
 
     fn tell(&mut self, input: NodeInput) {
         let now = self.parts.clock.now();
-        self.parts.node.set_clock(now.time);
-        self.parts.node.handle(now.mono_ms, input);
+        self.parts.node.handle(now, input);
     }
 
     /// Tells the node how things on the board have changed.

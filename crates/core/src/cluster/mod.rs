@@ -42,6 +42,7 @@ use self::leader::Leadership;
 use self::lease::Keeper;
 use self::own::{Holdings, OwnershipChange};
 pub use self::refusal::is_address;
+use crate::api::Now;
 use crate::rng::Rng;
 
 /// How long a broker that stops waits for a leader, ms.
@@ -123,17 +124,13 @@ impl Node {
         }
     }
 
-    /// Tells what time it is by the cluster clock; before every input.
-    pub fn set_clock(&mut self, clock: Time) {
-        self.clock = clock;
-    }
-
     /// Takes one input, and does what is due by now; `now` never steps back.
-    pub fn handle(&mut self, now: u64, input: NodeInput) {
+    pub fn handle(&mut self, now: Now, input: NodeInput) {
         if self.refused {
             return;
         }
-        let now = now.max(self.last);
+        self.clock = now.time;
+        let now = now.mono_ms.max(self.last);
         self.wake(now);
         self.take(now, input);
         self.advance(now);

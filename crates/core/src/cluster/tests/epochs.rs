@@ -50,7 +50,7 @@ fn the_next_leader_knows_what_a_member_has_heard() {
 fn an_epoch_more_than_a_day_ahead_of_the_cluster_clock_is_not_believed() {
     let mut lab = Lab::leading(7, None);
     let (clock, day) = (1_800_000_000_000, 86_400_000);
-    lab.node.set_clock(Time::from_ms(clock));
+    lab.clock = Time::from_ms(clock);
     for epoch in [clock + day + 1, (1 << 50) - 1, u64::MAX] {
         lab.beat(1, Heartbeat { epoch: Epoch(epoch), ..beat("a:1", 5) });
     }
@@ -61,7 +61,7 @@ fn an_epoch_more_than_a_day_ahead_of_the_cluster_clock_is_not_believed() {
     let highest = Epoch(clock + day);
     lab.beat(1, Heartbeat { epoch: highest, ..beat("a:1", 5) });
     assert_eq!(lab.node.epoch(), highest);
-    lab.node.set_clock(Time::from_ms(clock + 1));
+    lab.clock = Time::from_ms(clock + 1);
     lab.feed(NodeInput::Owned(PartitionId(1), Epoch(highest.0 + 1)));
     assert_eq!((lab.node.epoch(), lab.counter("stale_frames_total")), (Epoch(highest.0 + 1), 3));
 }
