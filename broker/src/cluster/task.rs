@@ -141,7 +141,7 @@ impl ClusterTask {
     }
 
     fn tell(&mut self, input: NodeInput) {
-        let now = self.now();
+        let now = self.parts.clock.now();
         self.parts.node.handle(now, input);
     }
 

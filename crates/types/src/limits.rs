@@ -59,7 +59,7 @@ pub const MAX_OBSERVERS: usize = 256;
 /// Terms are below this, which is a time in ms far beyond every clock: a higher one that somebody
 /// claims to have seen is invalid, and would leave no later ones if it was believed.
 pub const MAX_TERM: Term = Term(1 << 50);
-/// Epochs are below this, for the same reason.
+/// Epochs are below this: brokers tell each other of none more than a day ahead of their clock.
 pub const MAX_EPOCH: Epoch = Epoch(1 << 50);
 /// Bytes of a broker's address.
 pub const MAX_ADDRESS_BYTES: usize = 255;

@@ -33,8 +33,7 @@ use std::sync::Arc;
 
 use mtimer_protocol::{BrokerLoad, ClusterView, Topology};
 use mtimer_store::Lease;
-use mtimer_types::limits::MAX_EPOCH;
-use mtimer_types::{Epoch, PartitionId, Term};
+use mtimer_types::{Epoch, PartitionId, Term, Time};
 
 pub use self::api::{DrainError, NodeEffect, NodeInput, NodeOptions, PeerId};
 use self::counters::{Count, Counters};
@@ -43,12 +42,17 @@ use self::leader::Leadership;
 use self::lease::Keeper;
 use self::own::{Holdings, OwnershipChange};
 pub use self::refusal::is_address;
+use crate::api::Now;
 use crate::rng::Rng;
 
 /// How long a broker that stops waits for a leader, ms.
 const STOP_WAIT_MS: u64 = 2_000;
 /// Least time between heartbeats in a handover, and otherwise when what is owned has changed, ms.
 const HURRY_MS: (u64, u64) = (5, 50);
+
+/// So far ahead of the cluster clock an epoch is still believed, ms. Epochs are times in ms of a
+/// Redis clock, which may be ahead.
+const EPOCH_AHEAD_MS: u64 = 86_400_000;
 
 /// One broker's part in the cluster.
 #[derive(Debug)]
@@ -58,6 +62,8 @@ pub struct Node {
     seen: Term,
     /// The highest epoch that this broker has had or heard of, of any partition.
     epoch: Epoch,
+    /// The cluster clock, as of the last input.
+    clock: Time,
     keeper: Keeper,
     link: Link,
     /// While this broker leads.
@@ -100,6 +106,7 @@ impl Node {
             options,
             seen: Term::default(),
             epoch: Epoch::default(),
+            clock: Time::from_ms(0),
             keeper,
             link,
             leadership: None,
@@ -118,11 +125,12 @@ impl Node {
     }
 
     /// Takes one input, and does what is due by now; `now` never steps back.
-    pub fn handle(&mut self, now: u64, input: NodeInput) {
+    pub fn handle(&mut self, now: Now, input: NodeInput) {
         if self.refused {
             return;
         }
-        let now = now.max(self.last);
+        self.clock = now.time;
+        let now = now.mono_ms.max(self.last);
         self.wake(now);
         self.take(now, input);
         self.advance(now);
@@ -221,10 +229,10 @@ impl Node {
         !self.left || self.leadership.is_some()
     }
 
-    /// An epoch was seen.
+    /// An epoch was seen. One that is far ahead is neither believed nor told: all later
+    /// ones would be as far ahead.
     fn see_epoch(&mut self, epoch: Epoch) {
-        if epoch >= MAX_EPOCH {
-            // No store gives it: see `see`.
+        if epoch.0 > self.clock.as_ms().saturating_add(EPOCH_AHEAD_MS) {
             self.counters.add(Count::StaleFrames, 1);
             return;
         }

@@ -14,10 +14,11 @@ mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use mtimer_core::Now;
 use mtimer_core::cluster::{Node, NodeEffect, NodeInput, NodeOptions, PeerId};
 use mtimer_protocol::{Topology, encode};
 use mtimer_store::{Candidate, Lease, StoreError};
-use mtimer_types::{Epoch, PartitionId, Term};
+use mtimer_types::{Epoch, PartitionId, Term, Time};
 
 pub(crate) use self::faults::{Cut, Plan};
 use self::host::{Clock, Rng};
@@ -256,7 +257,7 @@ impl World {
         }
         p.stops |= matches!(input, NodeInput::Stop);
         let local = p.clock.local(now);
-        p.node.handle(local, input);
+        p.node.handle(Now { time: Time::from_ms(now), mono_ms: local }, input);
         self.follow_up(i, inc);
     }
 

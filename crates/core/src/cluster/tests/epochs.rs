@@ -1,7 +1,5 @@
 //! The highest epoch: who hears of it, and from whom.
 
-use mtimer_types::limits::MAX_EPOCH;
-
 use super::*;
 
 /// The highest epoch in what is said to each other broker.
@@ -49,11 +47,21 @@ fn the_next_leader_knows_what_a_member_has_heard() {
 }
 
 #[test]
-fn an_epoch_that_no_store_gives_is_not_believed() {
+fn an_epoch_more_than_a_day_ahead_of_the_cluster_clock_is_not_believed() {
     let mut lab = Lab::leading(7, None);
-    for epoch in [MAX_EPOCH, Epoch(u64::MAX)] {
-        lab.beat(1, Heartbeat { epoch, ..beat("a:1", 5) });
+    let (clock, day) = (1_800_000_000_000, 86_400_000);
+    lab.clock = Time::from_ms(clock);
+    for epoch in [clock + day + 1, (1 << 50) - 1, u64::MAX] {
+        lab.beat(1, Heartbeat { epoch: Epoch(epoch), ..beat("a:1", 5) });
     }
     lab.beat(1, Heartbeat { epoch: Epoch(50), cluster: "other".into(), ..beat("a:1", 5) });
-    assert_eq!((lab.node.epoch(), lab.counter("stale_frames_total")), (Epoch(0), 2));
+    assert_eq!((lab.node.epoch(), lab.counter("stale_frames_total")), (Epoch(0), 3));
+
+    // The one after the highest that is believed is believed as well, a moment later.
+    let highest = Epoch(clock + day);
+    lab.beat(1, Heartbeat { epoch: highest, ..beat("a:1", 5) });
+    assert_eq!(lab.node.epoch(), highest);
+    lab.clock = Time::from_ms(clock + 1);
+    lab.feed(NodeInput::Owned(PartitionId(1), Epoch(highest.0 + 1)));
+    assert_eq!((lab.node.epoch(), lab.counter("stale_frames_total")), (Epoch(highest.0 + 1), 3));
 }

@@ -23,6 +23,8 @@ const P: u16 = 6;
 struct Lab {
     node: Node,
     now: u64,
+    /// The cluster clock; it stands still.
+    clock: Time,
     /// What came out and was not looked at.
     out: Vec<NodeEffect>,
     seqs: BTreeMap<u64, u64>,
@@ -38,8 +40,13 @@ impl Lab {
             software: "test".into(),
             ..NodeOptions::default()
         };
-        let mut lab =
-            Self { node: Node::new(options, 1_000), now: 1_000, out: Vec::new(), seqs: BTreeMap::new() };
+        let mut lab = Self {
+            node: Node::new(options, 1_000),
+            now: 1_000,
+            clock: Time::from_ms(0),
+            out: Vec::new(),
+            seqs: BTreeMap::new(),
+        };
         lab.feed(NodeInput::Tick);
         lab
     }
@@ -52,7 +59,7 @@ impl Lab {
     }
 
     fn feed(&mut self, input: NodeInput) {
-        self.node.handle(self.now, input);
+        self.node.handle(Now { time: self.clock, mono_ms: self.now }, input);
         self.out.append(&mut self.node.effects());
     }
 
