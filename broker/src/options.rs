@@ -58,8 +58,8 @@ pub struct BrokerOptions {
     pub membership: ClusterOptions,
     /// Where metrics and health probes are served.
     pub http: HttpListen,
-    /// Destinations that have metrics of their own: those with the most pending timers. All others
-    /// are one, `other`.
+    /// Destinations that have metrics of their own: those with the most pending timers and failed
+    /// attempts. All others are one, `other`.
     pub metrics_destinations: usize,
     /// Where spans of traced timers go; `None`: there are none.
     pub traces: Option<Arc<dyn SpanSink>>,

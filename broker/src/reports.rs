@@ -27,7 +27,7 @@ use crate::shell::Control;
 
 /// How often the figures are looked at.
 const EVERY: Duration = Duration::from_secs(10);
-/// Destinations that are looked at: those with the most pending timers.
+/// Destinations that are looked at: those with the most pending timers and failed attempts.
 const DESTINATIONS: usize = 200;
 /// Lines about destinations at one look.
 const MOST_LINES: usize = 20;
@@ -158,13 +158,18 @@ impl Reporter {
             if state != State::Served {
                 self.troubled.insert(dest.clone(), state);
             }
-            if state != was(dest) {
+            // Handlers that have only gone away are not served again: their next attempt may fail, too.
+            let still_fails = state == State::Served && backlog.failures >= FAILURES;
+            if state != was(dest) && !still_fails {
                 reports.push(Report::Destination { dest: dest.clone(), state, backlog: *backlog, oldest_ms });
             }
         }
-        // What has no pending timers any more is not among them.
-        let gone = before.into_keys().filter(|dest| top.iter().all(|(other, _)| other != dest));
-        reports.extend(gone.map(|dest| Report::Destination {
+        // A destination that is not looked at any more has no pending timers, or fewer than others.
+        // Whether an attempt has succeeded meanwhile is not known.
+        let gone = before
+            .into_iter()
+            .filter(|(dest, state)| *state != State::Failing && top.iter().all(|(other, _)| other != dest));
+        reports.extend(gone.map(|(dest, _)| Report::Destination {
             dest,
             state: State::Served,
             backlog: Backlog::default(),
@@ -247,11 +252,9 @@ impl Report {
             Self::Refused(reasons) => {
                 tracing::warn!(within_s, reasons = listed(reasons), "operations of clients were refused");
             }
-            Self::Replayed(writes) => tracing::warn!(
-                within_s,
-                writes,
-                "the store had lost writes; they are applied again and nothing of them is lost"
-            ),
+            Self::Replayed(writes) => {
+                tracing::warn!(within_s, writes, "the store had lost writes; so many were applied again")
+            }
             Self::Lost(reasons) => tracing::warn!(
                 within_s,
                 reasons = listed(reasons),

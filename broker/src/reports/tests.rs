@@ -51,6 +51,33 @@ fn a_destination_has_a_line_when_its_state_changes() {
 }
 
 #[test]
+fn failing_handlers_are_well_again_after_a_success_and_not_when_they_go_away() {
+    let failed = |failures, sessions| vec![(dest(1), Backlog { failures, sessions, ..Backlog::default() })];
+    let failing = || {
+        let mut reporter = Reporter::default();
+        let reports = reporter.look(NOW, &figures(Tallies::default(), failed(30, 1)));
+        assert_eq!(states(&reports), [(dest(1), State::Failing)]);
+        reporter
+    };
+    let served = vec![(dest(1), State::Served)];
+    let cases = [
+        ("an attempt has succeeded", failed(0, 1), served.clone()),
+        ("some have failed since", failed(2, 1), served),
+        ("the last session has ended", failed(30, 0), vec![]),
+        ("nothing is left of the destination, or others have more", vec![], vec![]),
+    ];
+    for (what, top, expected) in cases {
+        let mut reporter = failing();
+        assert_eq!(states(&reporter.look(NOW, &figures(Tallies::default(), top))), expected, "{what}");
+        assert!(reporter.troubled.is_empty(), "{what}");
+    }
+    let mut reporter = failing();
+    let mut look = |top| states(&reporter.look(NOW, &figures(Tallies::default(), top)));
+    assert_eq!(look(vec![(dest(1), Backlog { failures: 30, ..parked(0, 1) })]), [(dest(1), State::Unserved)]);
+    assert_eq!(look(failed(30, 0)), [], "what was parked has been cancelled");
+}
+
+#[test]
 fn many_destinations_have_a_few_lines() {
     let top = (0..100).map(|n| (dest(n), parked(0, 1))).collect();
     let reports = Reporter::default().look(NOW, &figures(Tallies::default(), top));

@@ -213,7 +213,7 @@ pub struct Figures {
     pub queued: u64,
     /// Operations of the owner's own that the store does not take for now.
     pub put_off: u64,
-    /// The destinations with the most pending timers, most first.
+    /// The destinations with the most pending timers and failed attempts, most first.
     pub top: Vec<(Destination, Backlog)>,
     /// All others together, and how many they are.
     pub others: (Backlog, u64),

@@ -11,7 +11,7 @@ use crate::figures::{Backlog, Figures};
 
 impl Engine {
     /// The state in numbers, and the backlogs of the `top` destinations with the most pending
-    /// timers.
+    /// timers and failed attempts.
     ///
     /// Takes time in proportion to the number of destinations and of timers that are due and wait
     /// for a claim.
@@ -43,7 +43,7 @@ impl Engine {
         let mut all: Vec<(DestIx, Backlog)> =
             self.roster.dests().map(|(ix, _)| (ix, self.backlog(ix))).collect();
         self.add_unclaimed(&mut all);
-        let order = |(ix, backlog): &(DestIx, Backlog)| (Reverse(backlog.pending), *ix);
+        let order = |(ix, backlog): &(DestIx, Backlog)| (Reverse(backlog.pending + backlog.failures), *ix);
         if top < all.len() {
             all.select_nth_unstable_by_key(top, order);
         }

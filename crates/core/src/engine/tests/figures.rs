@@ -160,3 +160,22 @@ fn only_the_destinations_with_the_most_are_named() {
     assert_eq!((figures.others.0.pending, figures.others.0.sessions, figures.others.1), (1, 1, 2));
     assert_eq!(rig.engine.figures(0).others.0.pending, 6);
 }
+
+#[test]
+fn a_destination_whose_timers_all_fail_is_named_though_nothing_of_it_is_pending() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "fails", 10);
+    for _ in 0..3 {
+        let t = rig.timer("fails", 1);
+        let d = rig.deliver(1, t);
+        rig.settle(1, &d, HandlerOutcome::Fail { error: "no".into() });
+    }
+    for _ in 0..2 {
+        let t = rig.timer("waits", 1_000);
+        rig.schedule(1, t);
+    }
+    rig.run(DEFER_MS);
+    let named = rig.engine.figures(1).top;
+    let named: Vec<_> = named.iter().map(|(name, b)| (name.app(), b.pending, b.failures)).collect();
+    assert_eq!(named, [("fails", 0, 3)]);
+}
