@@ -71,6 +71,8 @@ pub(crate) struct Lanes {
     down: BTreeSet<PartitionId>,
     /// Since when there are any.
     down_since: Option<Instant>,
+    /// Of the partitions whose store goes away: one line for those that go together.
+    down_line: FirstLine,
     end_line: FirstLine,
     tally: Tally,
 }
@@ -85,6 +87,7 @@ impl Lanes {
             answered: VecDeque::new(),
             down: BTreeSet::new(),
             down_since: None,
+            down_line: FirstLine::default(),
             end_line: FirstLine::default(),
             tally: Tally::default(),
         }
@@ -263,19 +266,32 @@ impl Lanes {
         Some(LaneEvent::Health(partition, health))
     }
 
-    /// Logs when the first partition's store goes away and when the last one's is back.
+    /// Logs when stores of partitions go away, one line for those that go together, and when the
+    /// last one is back.
     fn note_health(&mut self, partition: PartitionId, health: &Health) {
         match health {
             Health::Up => self.note_up(partition, true),
             Health::Down(why) => {
-                if self.down.is_empty() {
-                    self.down_since = Some(Instant::now());
-                    tracing::warn!(%partition, %why, "the store cannot be reached, new timers are refused meanwhile");
+                if self.note_down(partition) {
+                    let unreachable = self.down.len();
+                    tracing::warn!(
+                        %partition, unreachable, %why,
+                        "the store cannot be reached, new timers are refused meanwhile"
+                    );
                 }
-                self.down.insert(partition);
             }
             Health::Ended(error) => self.note_up(partition, has_answered(error)),
         }
+    }
+
+    /// The store of a partition is away. Returns whether that is to be logged: it is the first of
+    /// those that go away together.
+    fn note_down(&mut self, partition: PartitionId) -> bool {
+        if self.down.is_empty() {
+            self.down_since = Some(Instant::now());
+            self.down_line = FirstLine::default();
+        }
+        self.down.insert(partition) && self.down_line.is_due()
     }
 
     /// The store of a partition is not away any more, or the partition is not ours. `answered`: the

@@ -299,3 +299,20 @@ async fn in_a_cluster_the_leader_decides_what_follows_an_ownership() {
     lanes.own(P, (Term(1), 2));
     assert_eq!(lanes.acquisitions.under_way(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn stores_that_go_away_together_have_one_line_and_another_master_has_its_own() {
+    let mut lanes = lanes();
+    let mut line_of = async |partition, after_s| {
+        tokio::time::advance(Duration::from_secs(after_s)).await;
+        lanes.note_down(PartitionId(partition))
+    };
+    assert!(line_of(0, 0).await);
+    assert!(!line_of(1, 1).await, "with the first");
+    assert!(!line_of(1, 20).await, "known, for another reason");
+    assert!(line_of(2, 0).await, "another master");
+    assert!(!line_of(3, 1).await, "with the other");
+    assert_eq!(lanes.reach(), (0, 4));
+    (0..4).for_each(|partition| lanes.note_up(PartitionId(partition), true));
+    assert!(lanes.note_down(P), "away again, soon after it was back");
+}
