@@ -42,7 +42,7 @@ impl Reference {
 
     /// Broker and client are on this host.
     pub(crate) async fn with_store_clocks(client: &Client) -> Self {
-        match same_clock(|| client.now().as_ms()).await {
+        match same_clock(|| client.now().as_ms(), host_now).await {
             Some((base, base_us)) => Self::Both { base, base_us, client: client.clone() },
             None => Self::Cluster(client.clone()),
         }
@@ -67,11 +67,12 @@ impl Reference {
     }
 }
 
-/// An instant and what the host's clock showed then, once a clock that shows `ms` is the same.
-async fn same_clock(ms: impl Fn() -> u64) -> Option<(Instant, u64)> {
-    let began = Instant::now();
+/// An instant and what the host's clock, which `host` reads, showed then, once a clock that shows
+/// `ms` is the same.
+async fn same_clock(ms: impl Fn() -> u64, host: impl Fn() -> (Instant, u64)) -> Option<(Instant, u64)> {
+    let began = tokio::time::Instant::now();
     loop {
-        let (base, base_us) = host_now();
+        let (base, base_us) = host();
         if ms().abs_diff(base_us / 1_000) <= SAME_CLOCK_MS {
             return Some((base, base_us));
         }
@@ -273,17 +274,19 @@ mod tests {
         assert!(reference.is_early(999, Time::from_ms(1)) && !reference.is_early(1_000, Time::from_ms(1)));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_cluster_clock_has_time_to_come_to_the_hosts() {
-        let (asked, host_ms) = (Cell::new(0), || host_now().1 / 1_000);
+        let (asked, began) = (Cell::new(0), tokio::time::Instant::now());
+        let host = (Instant::now(), 1_000_000);
         let behind_at_first = || {
             asked.set(asked.get() + 1);
-            host_ms() - if asked.get() < 3 { 60 } else { 0 }
+            1_000 - if asked.get() < 3 { SAME_CLOCK_MS + 1 } else { SAME_CLOCK_MS }
         };
-        let (base, base_us) = same_clock(behind_at_first).await.unwrap();
-        assert_eq!(asked.get(), 3);
-        assert!((base_us + micros(base.elapsed())).abs_diff(host_now().1) < 60_000_000);
-        assert_eq!(same_clock(|| host_ms() + 3_600_000).await, None);
+        assert_eq!(same_clock(behind_at_first, || host).await, Some(host));
+        assert_eq!((asked.get(), began.elapsed()), (3, LOOK * 2));
+        let began = tokio::time::Instant::now();
+        assert_eq!(same_clock(|| 1_000 + SAME_CLOCK_MS + 1, || host).await, None);
+        assert_eq!(began.elapsed(), SETTLES_WITHIN + LOOK);
     }
 
     #[test]
