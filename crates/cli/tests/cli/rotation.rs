@@ -15,8 +15,9 @@ use mtimer_tls::Stream;
 use mtimer_tls::test_support::{Authority, Issued};
 use serde_json::Value;
 use tokio::task::block_in_place;
+use tokio::time::timeout;
 
-use crate::harness::{Running, mtimer, wait_for};
+use crate::harness::{Running, TIMEOUT, mtimer, wait_for};
 use crate::tls::connect;
 use crate::token::TokensFile;
 
@@ -78,15 +79,17 @@ impl Site {
         let made = block_in_place(|| self.tokens.create(name, GRANT));
         let text = |field: &str| made[field].as_str().unwrap().to_owned();
         let (id, token) = (text("id"), text("token"));
-        loop {
-            match self.connect(&token).await {
-                Ok(client) => {
-                    let _handler = load.listen(&client);
-                    return Credentials { id, token, client, _handler };
+        let client = within("the token opens a connection", async {
+            loop {
+                match self.connect(&token).await {
+                    Ok(client) => return client,
+                    Err(error) => assert!(error.to_string().contains("not known"), "{error}"),
                 }
-                Err(error) => assert!(error.to_string().contains("not known"), "{error}"),
             }
-        }
+        });
+        let client = client.await;
+        let _handler = load.listen(&client);
+        Credentials { id, token, client, _handler }
     }
 
     async fn served(&self) -> Vec<u8> {
@@ -102,14 +105,15 @@ impl Site {
         for issued in [&self.broker, &self.client] {
             self.authority.issue(issued.certificate.file_stem().unwrap().to_str().unwrap());
         }
-        while self.served().await == before {}
+        within("the new certificate is served", async { while self.served().await == before {} }).await;
     }
 
     /// Revokes a token and waits until it opens no connection.
     async fn revoke(&self, old: &Credentials) {
         block_in_place(|| self.tokens.run(&["revoke", &old.id]).ok());
         self.running.signal("HUP");
-        while self.connect(&old.token).await.is_ok() {}
+        let refused = async { while self.connect(&old.token).await.is_ok() {} };
+        within("the revoked token is refused", refused).await;
     }
 }
 
@@ -147,11 +151,14 @@ impl Load {
     async fn go_on(&self, calls: u64) {
         let before = self.calls.load(Ordering::Relaxed);
         let connections = self.connections.load(Ordering::Relaxed);
-        while self.calls.load(Ordering::Relaxed) < before + calls
-            || self.connections.load(Ordering::Relaxed) < connections + 2
-        {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let enough = async {
+            while self.calls.load(Ordering::Relaxed) < before + calls
+                || self.connections.load(Ordering::Relaxed) < connections + 2
+            {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        within("so many more calls", enough).await;
     }
 }
 
@@ -185,22 +192,32 @@ async fn tokens_and_certificates_are_replaced_under_load_without_a_failed_call()
             newcomer.connections.fetch_add(1, Ordering::Relaxed);
         }
     });
-    for n in 1..=ROTATIONS {
+    let rotate = async {
+        for n in 1..=ROTATIONS {
+            load.go_on(200).await;
+            let next = site.next(&format!("shop-{n}"), &load).await;
+            site.renew().await;
+            load.go_on(200).await;
+            let old = std::mem::replace(&mut *current.lock().unwrap(), Arc::new(next));
+            // Nobody begins anything with it any more; what was begun ends.
+            wait_for_last(&old).await;
+            old.client.close().await.unwrap();
+            site.revoke(&old).await;
+        }
         load.go_on(200).await;
-        let next = site.next(&format!("shop-{n}"), &load).await;
-        site.renew().await;
-        load.go_on(200).await;
-        let old = std::mem::replace(&mut *current.lock().unwrap(), Arc::new(next));
-        // Nobody begins anything with it any more; what was begun ends.
-        wait_for_last(&old).await;
-        old.client.close().await.unwrap();
-        site.revoke(&old).await;
+    };
+    tokio::select! {
+        () = rotate => {}
+        // A failed call panics, and nobody has told the callers to stop.
+        ended = callers.join_next() => panic!("a caller has ended: {ended:?}"),
     }
-    load.go_on(200).await;
     load.stop.store(true, Ordering::Relaxed);
-    while let Some(ended) = callers.join_next().await {
-        ended.unwrap();
-    }
+    let all_ended = async {
+        while let Some(ended) = callers.join_next().await {
+            ended.unwrap();
+        }
+    };
+    within("the callers end", all_ended).await;
     let missing = || {
         let delivered = load.delivered.lock().unwrap();
         load.scheduled.lock().unwrap().iter().filter(|id| !delivered.contains(id)).count()
@@ -212,7 +229,14 @@ async fn tokens_and_certificates_are_replaced_under_load_without_a_failed_call()
 }
 
 async fn wait_for_last(credentials: &Arc<Credentials>) {
-    while Arc::strong_count(credentials) > 1 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let unused = async {
+        while Arc::strong_count(credentials) > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    within("nobody uses the old credentials", unused).await;
+}
+
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
