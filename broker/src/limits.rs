@@ -236,7 +236,8 @@ impl Limiter {
         });
         let mut group = of_group.map(|_| {
             // Beyond the bound, groups without limits of their own share one rate, and one count of
-            // what was added since the last. The backlog that counts is the group's own.
+            // the timers added since pending timers were last counted. The backlog that counts is
+            // the group's own.
             let is_new = !groups.contains_key(group) && !self.of_groups.contains_key(group);
             let is_shared = is_new && groups.len() >= MAX_LIMITED;
             let name = if is_shared { EVERY_GROUP } else { group };

@@ -104,7 +104,8 @@ pub(crate) struct Shell {
     load_posted: u64,
     /// Partitions that are being given up, and since when.
     giving_up: HashMap<PartitionId, Instant>,
-    /// Cluster clock minus monotonic clock, as sessions have been told at least, µs.
+    /// Lower bound of what sessions have been told of the cluster clock minus the monotonic clock,
+    /// µs.
     announced_offset: i64,
     /// Spans of traced timers, if they are wanted.
     traces: Option<Traces>,

@@ -156,7 +156,7 @@ async fn run(loss: Loss, options: ServerOptions) {
         listener.on(dest(), move |callback| handle(Arc::clone(&recorder), callback)).unwrap()
     };
     let probed = listener.on(probes(), async |_| Outcome::ok()).unwrap();
-    // Impatient, so that it sees refusals instead of waiting until all is well again.
+    // A short timeout, so that it sees refusals instead of waiting until all is well again.
     let client = broker.client_builder().request_timeout(Duration::from_secs(1)).connect().await.unwrap();
     let stop = CancellationToken::new();
     let load = tokio::spawn(produce(client.clone(), Arc::clone(&recorder), stop.clone()));

@@ -161,8 +161,8 @@ pub enum Effect {
     /// The outcome of a timer with a `traceparent` is stored; `None`: the store had nothing of it
     /// any more. Only with [`EngineOptions::traces`]. The timer may have had no delivery under way.
     Settled(TimerId, Option<Verdict>),
-    /// A timer has become a dead letter: the store has it. Those of which a cancel that
-    /// crosses with a retry, or comes after it, has made one are not told: the store does not say.
+    /// A timer has become a dead letter, and the store has it. A cancel during or after a retry makes
+    /// a dead letter without this effect: the store does not report it.
     Died(Died),
     /// After [`Input::Release`]: every partition has been given up.
     Released,

@@ -134,12 +134,13 @@ async fn a_server_that_was_stopped_is_found_again() {
     while store.unreachable().await != Ok(vec![]) {}
 }
 
-/// The patience for lanes is an hour here: whoever waited for that would not come back.
+/// The time limit for answers to lanes is an hour here: a test that waited for it would not end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_hangs_holds_nobody_up() {
     let server = Server::start();
-    let patient = Options { answer_within: Duration::from_secs(3_600), ..Options::new([server.url()], "t") };
-    let store = coordination(patient).await;
+    let slow_lanes =
+        Options { answer_within: Duration::from_secs(3_600), ..Options::new([server.url()], "t") };
+    let store = coordination(slow_lanes).await;
     let lease = win(&store).await;
     server.freeze();
     let calls = async {

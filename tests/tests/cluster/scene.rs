@@ -19,11 +19,11 @@ const STARVING_MS: u64 = 15_000;
 /// How far a broker's clock may be from the host's, ms: all have the same one.
 const CLOCK_MS: u64 = 500;
 
-/// More patience with brokers that are alive and slow than they have by default: fast rounds run
-/// beside other tests, on machines that do other things, and a broker that is starved is none that
-/// is dead. What a killed one's successors wait for is not changed by it. Long rounds run alone,
-/// with default settings.
-fn patient(flags: &[String]) -> Vec<String> {
+/// Adds longer timeouts than the defaults: fast rounds run beside other tests, on machines that do
+/// other things, and a broker that is alive and slow is not to be taken for dead. How soon the
+/// successors of a killed broker take over does not depend on them. Long rounds run alone, with
+/// default settings.
+fn with_long_timeouts(flags: &[String]) -> Vec<String> {
     let more = [["--peer-timeout", "4s"], ["--handover-timeout", "10s"]];
     let unset = |flag: &[&str; 2]| !long() && !flags.iter().any(|f| f == flag[0]);
     more.into_iter().filter(unset).flatten().map(str::to_owned).collect()
@@ -63,7 +63,7 @@ impl Scene {
     pub(crate) async fn begin_with(name: &'static str, mut setup: Setup, load: Load) -> Self {
         let began = Instant::now();
         setup.flags.extend(Load::flags());
-        setup.flags.extend(patient(&setup.flags));
+        setup.flags.extend(with_long_timeouts(&setup.flags));
         let cluster = Cluster::start(setup).await;
         let work = load.start(&cluster).await;
         let scene = Self { name, cluster, work, began };

@@ -11,8 +11,8 @@ fn dead_letter(id: TimerId, reason: DeadReason, failed: u32, error: &str) -> Op 
     Op::settle(id, Verdict::Dead { reason, failed, error: error.into() })
 }
 
-/// Schedules timers and buries them, one batch of death a minute.
-async fn cemetery(kit: &Kit, owner: &mut Owner, count: u64) -> Vec<Timer> {
+/// Schedules timers and makes dead letters of them, one a minute.
+async fn dead_letters(kit: &Kit, owner: &mut Owner, count: u64) -> Vec<Timer> {
     let timers: Vec<_> = (0..count).map(|n| kit.timer(kit.now + n)).collect();
     owner.add_all(&timers).await;
     for (n, timer) in (0..).zip(&timers) {
@@ -117,7 +117,7 @@ pub(super) async fn a_dead_timer_is_out_of_reach(mut kit: Kit) {
 
 pub(super) async fn the_oldest_come_first(mut kit: Kit) {
     let mut owner = kit.owner().await;
-    let timers = cemetery(&kit, &mut owner, 60).await;
+    let timers = dead_letters(&kit, &mut owner, 60).await;
     assert_eq!(ids(&owner.all_dead().await), of(&timers));
     let next = kit.owner().await;
     assert_eq!(ids(&next.all_dead().await), of(&timers), "for the next owner, too");
@@ -125,7 +125,7 @@ pub(super) async fn the_oldest_come_first(mut kit: Kit) {
 
 pub(super) async fn pages_show_each_letter_once(mut kit: Kit) {
     let mut owner = kit.owner().await;
-    let timers = cemetery(&kit, &mut owner, 50).await;
+    let timers = dead_letters(&kit, &mut owner, 50).await;
     for limit in [1, 3, 49, 50, 1_000] {
         let rows = owner.dead_where(&DeadFilter::default(), limit).await;
         assert_eq!(ids(&rows), of(&timers), "in pages of {limit}");
@@ -264,7 +264,7 @@ pub(super) async fn hundreds_are_replayed(mut kit: Kit) {
 
 pub(super) async fn a_purge_removes_one(mut kit: Kit) {
     let mut owner = kit.owner().await;
-    let timers = cemetery(&kit, &mut owner, 3).await;
+    let timers = dead_letters(&kit, &mut owner, 3).await;
     assert_eq!(owner.purge(timers[1].id).await, Answer::Done);
     assert_eq!(owner.purge(timers[1].id).await, Answer::Gone);
     assert_eq!(owner.place(timers[1].id).await, None);
@@ -299,7 +299,7 @@ pub(super) async fn the_end_of_one_long_dead_is_forgotten(mut kit: Kit) {
 
 pub(super) async fn trim_by_age(mut kit: Kit) {
     let mut owner = kit.owner().await;
-    let timers = cemetery(&kit, &mut owner, 10).await;
+    let timers = dead_letters(&kit, &mut owner, 10).await;
     let trim =
         async |before| owner.one(Op::Trim { of: Retained::Dead, before, keep: u64::MAX, limit: 100 }).await;
     assert_eq!(trim(kit.now).await, Answer::Trimmed { removed: 0, more: false });
@@ -311,7 +311,7 @@ pub(super) async fn trim_by_age(mut kit: Kit) {
 
 pub(super) async fn trim_by_count(mut kit: Kit) {
     let mut owner = kit.owner().await;
-    let timers = cemetery(&kit, &mut owner, 10).await;
+    let timers = dead_letters(&kit, &mut owner, 10).await;
     let trim =
         async |keep| owner.one(Op::Trim { of: Retained::Dead, before: Time::ZERO, keep, limit: 100 }).await;
     assert_eq!(trim(10).await, Answer::Trimmed { removed: 0, more: false });
@@ -323,7 +323,7 @@ pub(super) async fn trim_by_count(mut kit: Kit) {
 
 pub(super) async fn trim_in_portions(mut kit: Kit) {
     let mut owner = kit.owner().await;
-    let timers = cemetery(&kit, &mut owner, 10).await;
+    let timers = dead_letters(&kit, &mut owner, 10).await;
     let trim =
         async |keep, limit| owner.one(Op::Trim { of: Retained::Dead, before: Time::ZERO, keep, limit }).await;
     assert_eq!(trim(2, 0).await, Answer::Trimmed { removed: 0, more: true });
@@ -334,7 +334,7 @@ pub(super) async fn trim_in_portions(mut kit: Kit) {
 
 pub(super) async fn trim_by_age_and_count(mut kit: Kit) {
     let mut owner = kit.owner().await;
-    let timers = cemetery(&kit, &mut owner, 10).await;
+    let timers = dead_letters(&kit, &mut owner, 10).await;
     let trim = Op::Trim { of: Retained::Dead, before: kit.now + 3 * MINUTE, keep: 5, limit: 100 };
     assert_eq!(owner.one(trim).await, Answer::Trimmed { removed: 5, more: false }, "whichever takes more");
     let trim = Op::Trim { of: Retained::Dead, before: kit.now + 8 * MINUTE, keep: 4, limit: 2 };

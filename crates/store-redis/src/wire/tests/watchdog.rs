@@ -6,14 +6,14 @@ use futures_util::future::join_all;
 
 use super::*;
 
-const IMPATIENT: Use = Use { answer_within: Duration::from_millis(300), ..LONG_TIMEOUT };
+const SHORT_TIMEOUT: Use = Use { answer_within: Duration::from_millis(300), ..LONG_TIMEOUT };
 
 #[tokio::test]
 async fn a_connection_that_is_silent_while_an_answer_is_due_is_over() {
     let server = Server::start();
-    let connection = open_with(Options::new([server.url()], "t"), IMPATIENT).await.unwrap();
+    let connection = open_with(Options::new([server.url()], "t"), SHORT_TIMEOUT).await.unwrap();
     // Silence is no fault while nothing is asked.
-    tokio::time::sleep(IMPATIENT.answer_within * 2).await;
+    tokio::time::sleep(SHORT_TIMEOUT.answer_within * 2).await;
     connection.ask(cmd("PING")).await.unwrap();
     server.freeze();
     let began = Instant::now();
@@ -22,7 +22,7 @@ async fn a_connection_that_is_silent_while_an_answer_is_due_is_over() {
     for answer in join_all(calls).await {
         assert_eq!(answer, Err(lost.clone()));
     }
-    assert!((IMPATIENT.answer_within..Duration::from_secs(10)).contains(&began.elapsed()));
+    assert!((SHORT_TIMEOUT.answer_within..Duration::from_secs(10)).contains(&began.elapsed()));
     server.thaw();
     // Once over, it stays over, and nothing more is sent.
     assert_eq!(connection.ask(incr("n")).await, Err(lost));
@@ -36,18 +36,19 @@ async fn a_connection_that_is_silent_while_an_answer_is_due_is_over() {
     assert!(n.is_none_or(|n| n == 6), "what was sent before is carried out once, or not at all: {n:?}");
 }
 
-/// Callers may be less patient than the connection, and ask again and again.
+/// Callers may give up before the connection does, and ask again and again.
 #[tokio::test]
 async fn a_silent_server_is_noticed_although_every_caller_gives_up_before() {
     let server = Server::start();
-    let connection = open_with(Options::new([server.url()], "t"), IMPATIENT).await.unwrap();
+    let connection = open_with(Options::new([server.url()], "t"), SHORT_TIMEOUT).await.unwrap();
     server.freeze();
     let began = Instant::now();
     while !connection.is_over() {
         assert!(began.elapsed() < Duration::from_secs(20), "the connection is not given up");
-        let gave_up = tokio::time::timeout(IMPATIENT.answer_within / 3, connection.ask(cmd("PING"))).await;
+        let gave_up =
+            tokio::time::timeout(SHORT_TIMEOUT.answer_within / 3, connection.ask(cmd("PING"))).await;
         assert!(gave_up.is_err() || connection.is_over());
-        tokio::time::sleep(IMPATIENT.answer_within / 6).await;
+        tokio::time::sleep(SHORT_TIMEOUT.answer_within / 6).await;
     }
     server.thaw();
 }
@@ -56,7 +57,7 @@ async fn a_silent_server_is_noticed_although_every_caller_gives_up_before() {
 #[tokio::test]
 async fn a_server_that_is_slow_but_answers_is_not_lost() {
     let server = Server::start();
-    let connection = open_with(Options::new([server.url()], "t"), IMPATIENT).await.unwrap();
+    let connection = open_with(Options::new([server.url()], "t"), SHORT_TIMEOUT).await.unwrap();
     let sleeps = || async {
         for _ in 0..6 {
             let sleep = cmd("DEBUG").arg(&["SLEEP", "0.05"]).to_owned();
