@@ -1,6 +1,5 @@
 //! The timers that an owner has in memory, and its wheel.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use mtimer_store::Record;
@@ -105,9 +104,6 @@ pub(super) struct Table {
     /// Timers by the millisecond at which they fire. What is not `Waiting` for just that time any
     /// more is passed over.
     wheel: BTreeMap<u64, Vec<TimerId>>,
-    /// The last answer of [`Table::next_fire_after`] and what it answered, until the wheel changes.
-    /// Every turn asks every partition, and few have changed.
-    next_after: Cell<Option<(Time, Option<Time>)>>,
     bytes: u64,
 }
 
@@ -117,7 +113,6 @@ impl Table {
             entries: Map::with_hasher(seed),
             keys: Map::with_hasher(seed),
             wheel: BTreeMap::new(),
-            next_after: Cell::default(),
             bytes: 0,
         }
     }
@@ -176,11 +171,7 @@ impl Table {
     pub(super) fn arm(&mut self, fire: Time, id: TimerId) -> bool {
         let bucket = self.wheel.entry(fire.as_ms()).or_default();
         bucket.push(id);
-        let is_first = bucket.len() == 1;
-        if is_first {
-            self.next_after.take();
-        }
-        is_first
+        bucket.len() == 1
     }
 
     /// The time of the first timer in the wheel (it may be one that is passed over).
@@ -190,14 +181,7 @@ impl Table {
 
     /// The time of the first timer in the wheel after `after`.
     pub(super) fn next_fire_after(&self, after: Time) -> Option<Time> {
-        if let Some((asked, next)) = self.next_after.get()
-            && asked == after
-        {
-            return next;
-        }
-        let next = self.wheel.range(after.as_ms() + 1..).next().map(|(ms, _)| Time::from_ms(*ms));
-        self.next_after.set(Some((after, next)));
-        next
+        self.wheel.range(after.as_ms() + 1..).next().map(|(ms, _)| Time::from_ms(*ms))
     }
 
     /// The time of the last timer in the wheel.
@@ -209,13 +193,11 @@ impl Table {
     /// it no more (see [`Entry::is_waiting_for`]).
     pub(super) fn take_due(&mut self, now: Time) -> Option<(Time, Vec<TimerId>)> {
         let bucket = self.wheel.first_entry().filter(|b| *b.key() <= now.as_ms())?;
-        self.next_after.take();
         Some((Time::from_ms(*bucket.key()), bucket.remove()))
     }
 
     /// Takes every waiting timer that fires after `beyond` out of the wheel; returns which.
     pub(super) fn take_beyond(&mut self, beyond: Time) -> Vec<TimerId> {
-        self.next_after.take();
         let tail = self.wheel.split_off(&(beyond.as_ms() + 1));
         let mut ids = Vec::new();
         for (ms, bucket) in tail {
@@ -283,19 +265,6 @@ mod tests {
         assert_eq!((table.next_fire(), table.last_fire()), (Some(at(10)), Some(at(20))));
         let after = [9, 10, 11, 12, 20].map(|ms| table.next_fire_after(at(ms)).map(Time::as_ms));
         assert_eq!(after, [Some(10), Some(12), Some(12), Some(20), None]);
-    }
-
-    #[test]
-    fn what_comes_after_a_time_is_true_after_each_change_of_the_wheel() {
-        let (mut table, ids) = waiting(&[10, 20]);
-        let next = |table: &Table| table.next_fire_after(at(5)).map(Time::as_ms);
-        assert_eq!((next(&table), next(&table)), (Some(10), Some(10)));
-        table.arm(at(7), ids[0]);
-        assert_eq!(next(&table), Some(7));
-        table.take_due(at(7));
-        assert_eq!(next(&table), Some(10));
-        table.take_beyond(at(5));
-        assert_eq!(next(&table), None);
     }
 
     #[test]

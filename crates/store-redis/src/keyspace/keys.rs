@@ -3,7 +3,7 @@
 //! Invariant: every key of a partition carries the partition in braces, so that Redis Cluster keeps
 //! them on one node; what belongs to the cluster carries the cluster's name there.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use mtimer_store::StoreError;
 use mtimer_types::{PartitionId, SlotWidth, Time, limits};
@@ -80,28 +80,14 @@ impl Keyspace {
         Self { tail: format!("{{{partition}}}:{cluster}") }
     }
 
-    /// The one key of a kind. A turn makes hundreds of names: each is allocated once, as it is.
-    fn name(&self, kind: &str) -> String {
-        [kind, ":", &self.tail].concat()
-    }
-
-    /// One of several keys of a kind.
-    fn numbered(&self, kind: &str, number: impl fmt::Display) -> String {
-        let mut name = String::with_capacity(kind.len() + self.tail.len() + 32);
-        name.extend([kind, ":", &self.tail, ":"]);
-        // Writing to a string cannot fail.
-        let _ = write!(name, "{number}");
-        name
-    }
-
     /// Hash: epoch, nonce, seq and claims of the owner.
     pub(crate) fn owner(&self) -> String {
-        self.name("owner")
+        format!("owner:{}", self.tail)
     }
 
     /// Hash: number of a destination to its group and app.
     pub(crate) fn destinations(&self) -> String {
-        self.name("dest")
+        format!("dest:{}", self.tail)
     }
 
     /// Sorted set: positions of timers that are in no slot, or what announces them.
@@ -117,57 +103,57 @@ impl Keyspace {
 
     /// Sorted set: ids of dead letters in the order in which they died.
     pub(crate) fn dead(&self) -> String {
-        self.name("dead")
+        format!("dead:{}", self.tail)
     }
 
     /// Sorted set: ids of taken timers in the order in which they were taken.
     pub(crate) fn taken(&self) -> String {
-        self.name("taken")
+        format!("taken:{}", self.tail)
     }
 
     /// Sorted set: ids of unconfirmed timers in the order in which they became so.
     pub(crate) fn unconfirmed(&self) -> String {
-        self.name("unconfirmed")
+        format!("unconfirmed:{}", self.tail)
     }
 
     /// Sorted set: numbers of the destinations that have parked timers.
     pub(crate) fn park(&self) -> String {
-        self.name("park")
+        format!("park:{}", self.tail)
     }
 
     /// Sorted set: ids of one destination's parked timers in the order in which they were parked.
     pub(crate) fn park_of(&self, dest: u32) -> String {
-        self.numbered("park", dest)
+        format!("park:{}:{dest}", self.tail)
     }
 
     /// Hash: id of a timer that is not in a slot that its id implies to where it is.
     pub(crate) fn moved(&self, shard: u8) -> String {
-        self.numbered("moved", shard)
+        format!("moved:{}:{shard}", self.tail)
     }
 
     /// Hash: application key to the id that it names.
     pub(crate) fn app_keys(&self) -> String {
-        self.name("key")
+        format!("key:{}", self.tail)
     }
 
     /// Hash: id, or request, to the outcome that is remembered of it.
     pub(crate) fn ended(&self, bucket: Bucket) -> String {
-        self.numbered("ended", bucket.0)
+        format!("ended:{}:{}", self.tail, bucket.0)
     }
 
     /// Sorted set: names of slots by start.
     pub(crate) fn index(&self, index: IndexKey) -> String {
         match index {
-            IndexKey::Zset => self.name("zset"),
-            IndexKey::List => self.name("list"),
-            IndexKey::Copy => self.name("copy"),
+            IndexKey::Zset => format!("zset:{}", self.tail),
+            IndexKey::List => format!("list:{}", self.tail),
+            IndexKey::Copy => format!("copy:{}", self.tail),
             IndexKey::Retry(tier) => format!("retry{tier}:{}", self.tail),
         }
     }
 
     /// Hash: id of a timer to its record.
     pub(crate) fn slot(&self, slot: SlotKey) -> String {
-        self.numbered("slot", slot)
+        format!("slot:{}:{slot}", self.tail)
     }
 
     /// The name of a hash.

@@ -29,9 +29,6 @@ use crate::keyspace::value::{
 #[cfg(test)]
 use crate::simulation::{Broken, broken};
 
-/// Bytes of a field and its value beside what a client chose, about.
-const ENTRY_BYTES: usize = 64;
-
 /// Commands of one write, by what they do, until they are put into order.
 #[derive(Default)]
 pub(crate) struct Draft {
@@ -135,10 +132,6 @@ impl Owner {
     /// Adds what a batch has decided.
     pub(crate) fn draft(&mut self, draft: &mut Draft, changes: &Changes, locations: &Locations, now: Time) {
         draft.adds |= changes.adds();
-        let contents = |row: &RowChange| row.after.as_ref().map_or(0, |row| row.record.timer.content_bytes());
-        let entries = changes.rows.len() + changes.keys.len() + changes.ended.len() + changes.answered.len();
-        let bytes = changes.rows.iter().map(contents).sum::<usize>() + ENTRY_BYTES * entries;
-        draft.fields.reserve(entries, bytes);
         for row in &changes.rows {
             self.draft_row(draft, row, locations.get(&row.id()).copied(), now);
         }
@@ -320,18 +313,18 @@ impl Owner {
             self.announce(&mut writes, &draft.placements);
         }
         for (listing, pairs) in draft.index.groups() {
-            writes.command("ZADD", self.space.listing(*listing), 2, pairs);
+            writes.command("ZADD", &self.space.listing(*listing), 2, pairs);
         }
         for (shard, pairs) in draft.entries_in_place.groups() {
-            writes.command("HSET", self.space.moved(*shard), 2, pairs);
+            writes.command("HSET", &self.space.moved(*shard), 2, pairs);
         }
         #[cfg(test)]
         if broken(Broken::KeysBeforeRows) {
             let keys = draft.fields.groups().filter(|(hash, _)| **hash == HashKey::AppKeys);
-            keys.for_each(|(_, pairs)| writes.command("HSET", self.space.app_keys(), 2, pairs));
+            keys.for_each(|(_, pairs)| writes.command("HSET", &self.space.app_keys(), 2, pairs));
         }
         for (hash, pairs) in draft.fields.groups() {
-            writes.command("HSET", self.space.hash(*hash), 2, pairs);
+            writes.command("HSET", &self.space.hash(*hash), 2, pairs);
         }
         #[cfg(test)]
         let expiring = draft.bucket.filter(|_| !broken(Broken::NoExpiry));
@@ -343,7 +336,7 @@ impl Owner {
             // applied later, or again. Nothing stands between a bucket and its expiry: hash fields
             // are in the order of `HashKey`, in which it is the last one.
             let lives = bucket.expires().ms_since(now).to_string();
-            writes.command("PEXPIRE", self.space.ended(bucket), 1, [lives]);
+            writes.command("PEXPIRE", &self.space.ended(bucket), 1, [lives]);
         }
         let (leaving, freeing) = self.finish_removals(&mut writes, &mut draft);
         #[cfg(test)]
@@ -373,7 +366,7 @@ impl Owner {
     /// [`Note::freeing`].
     fn finish_removals(&self, writes: &mut Writes, draft: &mut Draft) -> (Vec<Leaving>, Option<usize>) {
         for (shard, fields) in draft.unmoved.groups() {
-            writes.command("HDEL", self.space.moved(*shard), 1, fields);
+            writes.command("HDEL", &self.space.moved(*shard), 1, fields);
         }
         draft.leaving.sort_by_key(|(slot, _)| *slot);
         let mut leaving = Vec::with_capacity(draft.leaving.len());
@@ -381,25 +374,25 @@ impl Owner {
             let slot = timers[0].0;
             let index = self.space.index(self.catalog.index(slot));
             let fields = timers.iter().map(|(_, id)| id.to_bytes());
-            let command = writes.take_out(self.space.slot(slot), &index, &slot.to_string(), fields);
+            let command = writes.take_out(&self.space.slot(slot), &index, &slot.to_string(), fields);
             leaving.extend(timers.iter().map(|(slot, id)| (command, *slot, *id)));
         }
         for (number, ids) in draft.unparked.groups() {
             let park = self.space.park_of(*number);
-            writes.take_out_sorted(park, &self.space.park(), &number.to_string(), ids);
+            writes.take_out_sorted(&park, &self.space.park(), &number.to_string(), ids);
         }
         for (listing, members) in draft.unlisted.groups() {
-            writes.command("ZREM", self.space.listing(*listing), 1, members);
+            writes.command("ZREM", &self.space.listing(*listing), 1, members);
         }
         let mut freeing = None;
         for ((), pairs) in draft.freed.groups() {
             let key = self.space.app_keys();
             #[cfg(test)]
             if broken(Broken::FreedWithoutComparing) {
-                writes.command("HDEL", key, 1, pairs.step_by(2));
+                writes.command("HDEL", &key, 1, pairs.step_by(2));
                 continue;
             }
-            freeing = Some(writes.free(key, pairs));
+            freeing = Some(writes.free(&key, pairs));
         }
         (leaving, freeing)
     }
@@ -412,7 +405,7 @@ impl Owner {
             indexes.push(self.catalog.index(*slot), entry.each_ref().map(|argument| argument.as_bytes()));
         }
         for (index, pairs) in indexes.groups() {
-            writes.command("ZADD", self.space.index(*index), 2, pairs);
+            writes.command("ZADD", &self.space.index(*index), 2, pairs);
         }
     }
 

@@ -130,10 +130,10 @@ impl Owner {
             }
         }
         if !entering.is_empty() {
-            writes.command("ZADD", self.space.index(IndexKey::Copy), 2, &entering);
+            writes.command("ZADD", &self.space.index(IndexKey::Copy), 2, &entering);
         }
         for (index, name) in leaving {
-            writes.command("ZREM", self.space.index(index), 1, &[name]);
+            writes.command("ZREM", &self.space.index(index), 1, &[name]);
         }
         if !writes.is_empty() {
             self.write_anyway(writes).await?;
@@ -206,7 +206,7 @@ impl Owner {
         for (slot, ids) in by_slot(timers.to_vec()) {
             let (index, name) = (self.space.index(self.catalog.index(slot)), slot.to_string());
             let fields: Vec<_> = ids.iter().map(|id| id.to_bytes()).collect();
-            writes.take_out(self.space.slot(slot), &index, &name, fields);
+            writes.take_out(&self.space.slot(slot), &index, &name, fields);
         }
     }
 
@@ -272,11 +272,11 @@ impl Owner {
         self.announce(&mut writes, &placements);
         for (slot, pairs) in by_slot(fields) {
             let pairs = pairs.iter().flat_map(|timer| [timer.id.to_bytes().to_vec(), timer.value.to_vec()]);
-            writes.command("HSET", self.space.slot(slot), 2, pairs.collect::<Vec<_>>());
+            writes.command("HSET", &self.space.slot(slot), 2, pairs.collect::<Vec<_>>());
         }
         for (id, slot) in entries {
             let entry = [id.to_bytes().to_vec(), encode_moved_to(slot)];
-            writes.command("HSET", self.space.moved(self.secret.id(id).shard()), 2, &entry);
+            writes.command("HSET", &self.space.moved(self.secret.id(id).shard()), 2, &entry);
         }
         self.remove(&mut writes, &leaving);
         self.write_anyway(writes).await?;
@@ -310,8 +310,8 @@ impl Owner {
             let entries = slots.iter().flat_map(|slot| [slot.start.to_string(), slot.to_string()]);
             let names = slots.iter().map(SlotKey::to_string);
             let mut writes = Writes::default();
-            writes.command("ZADD", self.space.index(IndexKey::List), 2, entries.collect::<Vec<_>>());
-            writes.command("ZREM", self.space.index(IndexKey::Copy), 1, names.collect::<Vec<_>>());
+            writes.command("ZADD", &self.space.index(IndexKey::List), 2, entries.collect::<Vec<_>>());
+            writes.command("ZREM", &self.space.index(IndexKey::Copy), 1, names.collect::<Vec<_>>());
             self.write_anyway(writes).await?;
             slots.iter().for_each(|slot| self.catalog.listed(*slot));
         }

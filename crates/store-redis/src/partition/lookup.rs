@@ -96,7 +96,7 @@ impl Owner {
             return Ok(found);
         }
         lookup.hashes.sort_unstable();
-        let answers = self.writer.read_made(|| lookup.commands(&self.space)).await?;
+        let answers = self.writer.read(&lookup.commands(&self.space)).await?;
         for (tickets, answer) in lookup.by_hash().zip(answers) {
             for ((_, ticket), value) in tickets.iter().zip(reply::list(answer)) {
                 found.0[ticket.0] = reply::bytes(value);

@@ -253,18 +253,10 @@ impl Writer {
     ///
     /// The lane has ended.
     pub(crate) async fn read(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
-        self.read_made(|| reads.clone()).await
-    }
-
-    /// The same with commands that are made for each attempt: nearly always once.
-    pub(crate) async fn read_made(
-        &mut self,
-        reads: impl Fn() -> Pipeline + Send + Sync,
-    ) -> Result<Vec<Value>, LaneError> {
         loop {
             let identity = self.identity.clone();
             let commands = || {
-                let mut commands = reads();
+                let mut commands = reads.clone();
                 commands.add_command(identity.read());
                 commands
             };

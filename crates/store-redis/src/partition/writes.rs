@@ -3,8 +3,6 @@
 //! Invariant: what was built is idempotent: it may be applied again, as it is, to what it was
 //! applied to before. So nothing in here adds to a number or appends to a list.
 
-use std::io::Write;
-
 /// The arguments of one `apply`: keys and commands, without the numbers that say whose it is.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Writes {
@@ -27,12 +25,6 @@ pub(crate) struct Arguments {
 impl Arguments {
     pub(crate) fn push(&mut self, argument: &[u8]) {
         self.bytes.extend_from_slice(argument);
-        self.ends.push(self.bytes.len());
-    }
-
-    fn push_number(&mut self, number: usize) {
-        // Writing to memory cannot fail.
-        let _ = write!(self.bytes, "{number}");
         self.ends.push(self.bytes.len());
     }
 
@@ -74,13 +66,6 @@ impl<K, const N: usize> Default for ByKey<K, N> {
 }
 
 impl<K: Ord, const N: usize> ByKey<K, N> {
-    /// Makes space for so many more entries with so many bytes of arguments.
-    pub(crate) fn reserve(&mut self, entries: usize, bytes: usize) {
-        self.entries.reserve(entries);
-        self.args.ends.reserve(entries * N);
-        self.args.bytes.reserve(bytes);
-    }
-
     pub(crate) fn push(&mut self, key: K, arguments: [&[u8]; N]) {
         self.entries.push((key, self.args.len()));
         self.args.extend(arguments);
@@ -110,41 +95,35 @@ const MAX_ARGUMENTS: usize = 1_000;
 impl Writes {
     /// Adds a Redis command for a key. With more than 1,000 arguments it is repeated; `arity` of
     /// them stay together.
-    pub(crate) fn command<I: Args>(&mut self, name: &str, key: impl Into<String>, arity: usize, args: I) {
-        let (key, mut args) = (self.key(key.into()), args.into_iter());
+    pub(crate) fn command<I: Args>(&mut self, name: &str, key: &str, arity: usize, args: I) {
+        let (key, mut args) = (self.key(key.to_owned()), args.into_iter());
         while args.len() > 0 {
             let most = MAX_ARGUMENTS / arity * arity;
-            self.push(name, key, None, args.by_ref().take(most));
+            self.push(name, key, &[], args.by_ref().take(most));
         }
     }
 
     /// Deletes fields of a hash; `member` leaves `index` if nothing is left. The number of the
     /// command, by which the script's answer names it. At most 1,000 fields.
-    pub(crate) fn take_out<I: Args>(&mut self, hash: String, index: &str, member: &str, ids: I) -> usize {
+    pub(crate) fn take_out<I: Args>(&mut self, hash: &str, index: &str, member: &str, ids: I) -> usize {
         self.take_out_by("TAKEOUT", hash, index, member, ids)
     }
 
     /// The same for the members of a sorted set.
-    pub(crate) fn take_out_sorted<I: Args>(
-        &mut self,
-        set: String,
-        index: &str,
-        member: &str,
-        ids: I,
-    ) -> usize {
+    pub(crate) fn take_out_sorted<I: Args>(&mut self, set: &str, index: &str, member: &str, ids: I) -> usize {
         self.take_out_by("ZTAKEOUT", set, index, member, ids)
     }
 
     /// Deletes fields of a hash that have these values: field, value, ... The number of the last
     /// command, by which the script's answer names it.
-    pub(crate) fn free<I: Args>(&mut self, hash: String, pairs: I) -> usize {
+    pub(crate) fn free<I: Args>(&mut self, hash: &str, pairs: I) -> usize {
         self.command("FREE", hash, 2, pairs);
         self.commands
     }
 
-    fn take_out_by<I: Args>(&mut self, name: &str, key: String, index: &str, member: &str, ids: I) -> usize {
-        let (key, index) = (self.key(key), self.index(index));
-        self.push(name, key, Some((index, member)), ids.into_iter());
+    fn take_out_by<I: Args>(&mut self, name: &str, key: &str, index: &str, member: &str, ids: I) -> usize {
+        let (key, index) = (self.key(key.to_owned()), self.index(index));
+        self.push(name, key, &[index.to_string().as_bytes(), member.as_bytes()], ids.into_iter());
         self.commands
     }
 
@@ -201,20 +180,16 @@ impl Writes {
         })
     }
 
-    /// Adds a command. `member` of this index leaves it with the last of what the command removes.
-    fn push<A, I>(&mut self, name: &str, key: usize, member: Option<(usize, &str)>, args: I)
+    fn push<A, I>(&mut self, name: &str, key: usize, before: &[&[u8]], args: I)
     where
         A: AsRef<[u8]>,
         I: ExactSizeIterator<Item = A>,
     {
         self.commands += 1;
-        self.args.push_number(args.len() + if member.is_some() { 2 } else { 0 });
+        self.args.push((before.len() + args.len()).to_string().as_bytes());
         self.args.push(name.as_bytes());
-        self.args.push_number(key);
-        if let Some((index, member)) = member {
-            self.args.push_number(index);
-            self.args.push(member.as_bytes());
-        }
+        self.args.push(key.to_string().as_bytes());
+        before.iter().for_each(|argument| self.args.push(argument));
         args.for_each(|argument| self.args.push(argument.as_ref()));
     }
 }
@@ -231,8 +206,8 @@ mod tests {
     fn a_command_names_its_key_by_number() {
         let mut writes = Writes::default();
         writes.command("HSET", "slot", 2, &["a", "1", "b", "2"]);
-        let numbers = [("slot", "c"), ("other", "d")]
-            .map(|(slot, id)| writes.take_out(slot.to_owned(), "index", "name", [id]));
+        let numbers =
+            [("slot", "c"), ("other", "d")].map(|(slot, id)| writes.take_out(slot, "index", "name", [id]));
         assert_eq!(writes.keys(), ["slot", "slot", "index", "other"]);
         assert_eq!(numbers, [2, 3]);
         let expected = [
