@@ -135,7 +135,7 @@ fn parts(each: Fingerprints) -> Parts {
 /// Which application keys may name a timer. At most 260 KiB; nothing is known of a 64th of them if
 /// it has more than 1,024. With it a schedule with a new key reads nothing: `bench schedule --keyed
 /// 100` makes 235,000 timers a second in place of 161,000, together with what is known of ids.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct KeyFilter(Parts);
 
 impl Default for KeyFilter {

@@ -98,6 +98,7 @@ where
         // The epoch is the store's clock, or above it.
         ended: EndedFilter::new(Bucket::of(Time::from_ms(granted.epoch.0))),
         keys: KeyFilter::unknown(),
+        found_keys: KeyFilter::unknown(),
         taken: HashSet::new(),
         keys_are_hash_table: false,
         dests: Destinations::default(),
@@ -169,7 +170,7 @@ impl Owner {
         #[cfg(test)]
         let count = if broken(Broken::FoundKeysTakenForFree) { 0 } else { count };
         if count == 0 {
-            self.keys = KeyFilter::default();
+            (self.keys, self.found_keys) = Default::default();
         } else if count <= KNOWN_KEYS {
             let mut reads = Pipeline::new();
             reads.cmd("HKEYS").arg(self.space.app_keys());
@@ -178,6 +179,7 @@ impl Owner {
             if fields.len() as u64 == count {
                 let keys = fields.into_iter().filter_map(|field| reply::bytes(field)?[..].try_into().ok());
                 self.keys = keys.map(|key| Hash::of_key(&key)).collect();
+                self.found_keys = self.keys.clone();
             }
         }
         Ok(())

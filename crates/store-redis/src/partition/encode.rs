@@ -133,7 +133,7 @@ impl Owner {
     pub(crate) fn draft(&mut self, draft: &mut Draft, changes: &Changes, locations: &Locations, now: Time) {
         draft.adds |= changes.adds();
         for row in &changes.rows {
-            self.draft_row(draft, row, locations.get(&row.id()).copied(), now);
+            self.draft_row(draft, row, locations.get(row.id()), now);
         }
         for key in &changes.keys {
             self.draft_key(draft, key);
@@ -190,7 +190,6 @@ impl Owner {
         {
             draft.refiled.push((slot, id));
         }
-        let has_entry = |at: Location| !matches!(at, Location::Slot { is_implied: true, .. });
         match (from.is_some_and(has_entry), to.is_some_and(has_entry)) {
             (true, false) => {
                 let shard = self.secret.id(id).shard();
@@ -230,25 +229,30 @@ impl Owner {
             draft.set(HashKey::Moved(self.secret.id(id).shard()), &field, &value);
             return Location::Moved;
         };
-        let location = from.filter(|_| stays).unwrap_or_else(|| {
-            let is_implied = tier == 0 && fire == id.birth_due();
-            let width = SlotWidth::for_distance(fire.ms_since(now));
-            let width = if is_implied { id.birth_width() } else { width };
-            let size = row.record.timer.content_bytes() + 32;
-            let place = self.catalog.place(id, fire, tier, width, size, &mut draft.placements);
-            Location::Slot { slot: place.slot, is_implied: place.is_implied }
-        });
-        if let Location::Slot { slot, is_implied } = location {
-            let value = encode_pending(&row.record, fire, tier, is_implied, dest);
-            draft.set(HashKey::Slot(slot), &field, &value);
-            if !(is_implied || stays && from.is_some()) {
-                let shard = self.secret.id(id).shard();
-                let is_in_place = matches!(from, Some(Location::Slot { slot: old, .. }) if old == slot);
-                if is_in_place {
-                    draft.entries_in_place.push(shard, [&field, &encode_moved_to(slot)]);
-                } else {
-                    draft.set(HashKey::Moved(shard), &field, &encode_moved_to(slot));
-                }
+        let (slot, may_be_implied) = match from {
+            Some(Location::Slot { slot, is_implied }) if stays => (slot, is_implied),
+            _ => {
+                let is_at_birth = tier == 0 && fire == id.birth_due();
+                let width = SlotWidth::for_distance(fire.ms_since(now));
+                let width = if is_at_birth { id.birth_width() } else { width };
+                let size = row.record.timer.content_bytes() + 32;
+                let place = self.catalog.place(id, fire, tier, width, size, &mut draft.placements);
+                (place.slot, place.is_implied)
+            }
+        };
+        let is_first = row.record.progress.failed == 0 && !row.record.progress.stopped;
+        #[cfg(test)]
+        let is_first = is_first || broken(Broken::LaterAttemptsImplied);
+        let location = Location::Slot { slot, is_implied: may_be_implied && is_first };
+        let value = encode_pending(&row.record, fire, tier, !has_entry(location), dest);
+        draft.set(HashKey::Slot(slot), &field, &value);
+        if has_entry(location) && from != Some(location) {
+            let shard = self.secret.id(id).shard();
+            let is_in_place = matches!(from, Some(Location::Slot { slot: old, .. }) if old == slot);
+            if is_in_place {
+                draft.entries_in_place.push(shard, [&field, &encode_moved_to(slot)]);
+            } else {
+                draft.set(HashKey::Moved(shard), &field, &encode_moved_to(slot));
             }
         }
         location
@@ -426,6 +430,11 @@ impl Owner {
         self.position = note.position;
         self.dests.set_stored();
     }
+}
+
+/// Whether a timer that is there has an entry in `moved`.
+const fn has_entry(at: Location) -> bool {
+    !matches!(at, Location::Slot { is_implied: true, .. })
 }
 
 /// A command with pairs, if there are any.

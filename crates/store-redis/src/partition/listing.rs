@@ -36,7 +36,7 @@ struct Entry {
 impl Owner {
     /// See [`mtimer_store::Lane::get`].
     pub(crate) async fn get(&mut self, target: Target) -> Result<Option<(Record, Place)>, LaneError> {
-        let (mut view, mut locations) = (View::new(), Locations::new());
+        let (mut view, mut locations) = (View::new(), Locations::default());
         let id = match target {
             Target::Id(id) => Some(id),
             Target::Key(dest, key) => {
@@ -220,7 +220,7 @@ impl Owner {
                 .map(TimerId::to_bytes)
                 .collect();
             if without.is_empty() {
-                locations.extend(oldest.iter().map(|row| (row.id(), Location::Moved)));
+                oldest.iter().for_each(|row| locations.insert(row.id(), Location::Moved));
                 return Ok(Fact::Retained { of, limit, count, oldest });
             }
             // Leftovers of a write that was cut off, or damaged: they would hold up what is behind

@@ -4,14 +4,15 @@
 //! rest is read with one command a hash, mostly in one round. Each indirection takes another one:
 //! from a key to its timer, from an entry in `moved` to a slot.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use mtimer_store::decide::{Row, Table};
-use mtimer_store::record::RecordError;
+use mtimer_store::decide::{At, Row, Table};
+use mtimer_store::record::{Progress, Record, RecordError};
 use mtimer_store::view::{Fact, Need, View};
 use mtimer_store::{Answer, LaneError};
-use mtimer_types::{Destination, Key, Time, TimerId};
+use mtimer_types::{Destination, Key, Time, Timer, TimerId};
 use redis::{Cmd, Pipeline};
 
 use super::owner::Owner;
@@ -22,10 +23,39 @@ use crate::keyspace::secret::Hash;
 use crate::keyspace::value::{
     self, Location, MovedEntry, decode_answer, decode_ended, decode_id, decode_moved, decode_pending,
 };
+#[cfg(test)]
+use crate::simulation::{Broken, broken};
 
 /// Where the rows are that were read. Of a timer whose entry in `moved` leads to no row: the entry,
 /// so that it goes when a timer is filed under the id again.
-pub(crate) type Locations = HashMap<TimerId, Location>;
+#[derive(Default)]
+pub(crate) struct Locations {
+    known: HashMap<TimerId, Location>,
+    /// Timers of which only the place was needed, and was known. `None`: all timers are read.
+    unread: Option<HashSet<TimerId>>,
+}
+
+impl Locations {
+    /// Rows need not be read for what takes them away only, see [`Owner::row_of_key`].
+    pub(crate) fn without_reading() -> Self {
+        Self { unread: Some(HashSet::new()), ..Self::default() }
+    }
+
+    /// Where a timer is.
+    pub(crate) fn get(&self, id: TimerId) -> Option<Location> {
+        self.known.get(&id).copied()
+    }
+
+    /// A timer was read from there.
+    pub(crate) fn insert(&mut self, id: TimerId, at: Location) {
+        self.known.insert(id, at);
+    }
+
+    /// Whether the timer's contents are unknown.
+    pub(crate) fn is_unread(&self, id: TimerId) -> bool {
+        self.unread.as_ref().is_some_and(|unread| unread.contains(&id))
+    }
+}
 
 /// Fields of hashes to be read, one `HMGET` a hash.
 #[derive(Default)]
@@ -180,9 +210,22 @@ impl Owner {
         locations: &mut Locations,
         now: Time,
     ) -> Result<(), LaneError> {
-        let holders: Vec<_> = held.iter().map(|(.., holder)| Need::Row(*holder)).collect();
-        if holders.iter().any(|row| !view.knows(row)) {
-            Box::pin(self.learn(view, locations, holders, now)).await?;
+        let mut to_read = Vec::new();
+        for (dest, key, holder) in &held {
+            if view.knows(&Need::Row(*holder)) {
+                continue;
+            }
+            match self.row_of_key(dest, key, *holder).filter(|_| locations.unread.is_some()) {
+                Some((row, at)) => {
+                    locations.insert(*holder, at);
+                    locations.unread.iter_mut().for_each(|unread| _ = unread.insert(*holder));
+                    view.learn(Fact::Row(*holder, Some(row)));
+                }
+                None => to_read.push(Need::Row(*holder)),
+            }
+        }
+        if !to_read.is_empty() {
+            Box::pin(self.learn(view, locations, to_read, now)).await?;
         }
         for (dest, key, holder) in held {
             let holds = |row: &Row| row.at.retained().is_none() && row.key() == Some((&dest, &key));
@@ -190,6 +233,31 @@ impl Owner {
             view.learn(Fact::Key(dest, key, is_held.then_some(holder)));
         }
         Ok(())
+    }
+
+    /// The timer that a key names, without its contents, and where it is, if the owner knows that
+    /// without reading it. This owner has written the key, so it has written the timer, which is
+    /// stored. It has no entry in `moved`, so it is in a slot that its id implies, and its first
+    /// attempt is to come. Only one slot can have it.
+    fn row_of_key(&self, dest: &Destination, key: &Key, id: TimerId) -> Option<(Row, Location)> {
+        let field = self.secret.key(dest, key);
+        let is_ours = !self.found_keys.may_have(Hash::of_key(&field));
+        #[cfg(test)]
+        let is_ours = is_ours || broken(Broken::FoundKeysTakenForOurs);
+        if !is_ours || self.moved.may_have(self.secret.id(id)) {
+            return None;
+        }
+        let [slot] = self.catalog.candidates(id)[..] else { return None };
+        if !self.catalog.knows_ids(slot) {
+            return None;
+        }
+        let (fire, key) = (id.birth_due(), Some(key.clone()));
+        let timer = Timer { key, ..Timer::new(id, dest.clone(), fire) };
+        // This owner has filed it, so no claim of an owner before is about it.
+        let progress = Progress { fresh: Some(self.epoch()), ..Progress::default() };
+        let record = Record { timer: Arc::new(timer), progress };
+        let row = Row { record, at: At::Pending { fire, tier: 0 } };
+        Some((row, Location::Slot { slot, is_implied: true }))
     }
 
     /// What to read for a need, or the fact if the owner knows it.

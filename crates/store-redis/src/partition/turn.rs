@@ -26,7 +26,6 @@ use super::handed::HandedOver;
 use super::lookup::Locations;
 use super::owner::Owner;
 use super::writer::{TakenOut, Written};
-use crate::keyspace::fingerprints::KeyFilter;
 use crate::keyspace::keys::{Bucket, LOOKED_UP_WITHIN_MS, SlotKey};
 #[cfg(test)]
 use crate::simulation::{Broken, broken};
@@ -189,9 +188,29 @@ impl Owner {
         Ok(Ok(answers.into_iter().flatten().collect()))
     }
 
-    /// Reads what decisions need, and decides. Also where the rows are that were read.
+    /// Reads what decisions need, and decides. Also where the rows are that change.
+    ///
+    /// Whatever takes a timer away that a key names needs to know where it is, and seldom more: a
+    /// cancel by key, or a replacement.
     async fn decide(&mut self, ops: &[Op], now: Time) -> Result<(Decided, Locations), LaneError> {
-        let (mut view, mut locations) = (View::of(ops), Locations::new());
+        let moves_by_key = |op: &Op| matches!(op, Op::Reschedule { target: Target::Key(..), .. });
+        if !ops.iter().any(moves_by_key) {
+            let (decided, locations) = self.decide_with(ops, now, Locations::without_reading()).await?;
+            let mut written = decided.changes.rows.iter().filter(|row| row.after.is_some());
+            if !written.any(|row| locations.is_unread(row.id())) {
+                return Ok((decided, locations));
+            }
+        }
+        self.decide_with(ops, now, Locations::default()).await
+    }
+
+    async fn decide_with(
+        &mut self,
+        ops: &[Op],
+        now: Time,
+        mut locations: Locations,
+    ) -> Result<(Decided, Locations), LaneError> {
+        let mut view = View::of(ops);
         self.learn(&mut view, &mut locations, ops.iter().flat_map(first_needs), now).await?;
         let context = Context { epoch: self.epoch(), prior_claim: self.prior_claim, now };
         loop {
@@ -301,7 +320,7 @@ impl Owner {
             // The large value has gone with the last key.
             Some(freed) if freed.left == 0 => {
                 self.keys_are_hash_table = false;
-                self.keys = KeyFilter::default();
+                (self.keys, self.found_keys) = Default::default();
             }
             Some(freed) if freed.removed == freed_keys.len() as u64 => {
                 freed_keys.into_iter().for_each(|key| self.keys.remove(key));

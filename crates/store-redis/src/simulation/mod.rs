@@ -38,6 +38,10 @@ pub(crate) enum Broken {
     FoundSlotsTakenForEmpty,
     /// Keys that were found at the acquisition are taken for free.
     FoundKeysTakenForFree,
+    /// Keys that were found at the acquisition are taken for this owner's.
+    FoundKeysTakenForOurs,
+    /// Timers that were attempted, or stopped, have no entry in `moved`.
+    LaterAttemptsImplied,
     /// An acknowledgement that was written blind is done, whatever it has found.
     MissesIgnored,
     /// At-most-once timers are acknowledged as if this owner had taken them.

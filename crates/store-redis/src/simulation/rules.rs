@@ -118,6 +118,18 @@ fn a_key_finds_a_timer_only_if_that_has_the_key() {
 }
 
 #[test]
+fn a_key_from_an_owner_before_may_name_a_timer_that_has_another_key() {
+    assert_eq!(stale_key(), Ok(()));
+    assert!(with_broken(Broken::FoundKeysTakenForOurs, stale_key).is_err());
+}
+
+#[test]
+fn what_is_implied_of_a_timer_is_that_its_first_attempt_is_to_come() {
+    assert_eq!(stopped_timer(), Ok(()));
+    assert!(with_broken(Broken::LaterAttemptsImplied, stopped_timer).is_err());
+}
+
+#[test]
 fn an_epoch_is_not_given_twice() {
     assert_eq!(forgetful_store(), Ok(()));
     assert!(with_broken(Broken::NoFloor, forgetful_store).is_err());
@@ -366,6 +378,49 @@ fn alike_keys() -> Check {
         let scheduled = alive(run.owner.apply(batch(schedule(&other)), HandedOver::now()).await)?;
         let new = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
         same("a timer with the other key", &scheduled, &vec![new])
+    })
+}
+
+/// A key that an owner left behind when its write was cut off and it died; its timer has another
+/// key by now.
+fn stale_key() -> Check {
+    block_on(async {
+        let mut run = Run::new(1, 0).await?;
+        let (one, other) = (timer(1, Some("a")), timer(2, Some("b")));
+        let batch = |op| Batch { ops: vec![op], ..empty() };
+        let field = run.shared.secret.key(&other.dest, other.key.as_ref().unwrap());
+        let hash = Keyspace::new(&run.shared.cluster, PARTITION).app_keys();
+        let named = [b"HSET", hash.as_bytes(), &field, &one.id.to_bytes()].map(<[u8]>::to_vec);
+        run.server.state().data.run(&named);
+        run.take_over().await?;
+        alive(run.owner.apply(batch(schedule(&one)), HandedOver::now()).await)?;
+        let by_key = Target::Key(other.dest.clone(), other.key.clone().unwrap());
+        let cancel = Op::Cancel { target: by_key, in_flight: None, request: RequestId(1) };
+        let cancelled = alive(run.owner.apply(batch(cancel), HandedOver::now()).await)?;
+        same("a cancel by the other key", &cancelled, &vec![Answer::Cancel(CancelAnswer::NotFound)])?;
+        let found = alive(run.owner.get(Target::Id(one.id)).await)?;
+        same("whether the timer is there", &found.is_some(), &true)
+    })
+}
+
+/// Two cancels by key of a timer whose delivery was under way at the first.
+fn stopped_timer() -> Check {
+    block_on(async {
+        let mut run = Run::new(1, 0).await?;
+        let one = timer(1, Some("a"));
+        let by_key = || Target::Key(one.dest.clone(), one.key.clone().unwrap());
+        let cancel =
+            |in_flight, request| Op::Cancel { target: by_key(), in_flight, request: RequestId(request) };
+        alive(run.owner.apply(Batch { ops: vec![schedule(&one)], ..empty() }, HandedOver::now()).await)?;
+        for (in_flight, request) in [(Some(1), 1), (None, 2)] {
+            let batch = Batch { ops: vec![cancel(in_flight, request)], ..empty() };
+            let answers = alive(run.owner.apply(batch, HandedOver::now()).await)?;
+            same("a cancel", &answers, &vec![Answer::Cancel(CancelAnswer::TooLate(one.id))])?;
+        }
+        let found = alive(run.owner.get(Target::Id(one.id)).await)?;
+        let (record, place) = found.ok_or("the timer is gone")?;
+        same("where it is", &place, &mtimer_store::Place::Dead)?;
+        same("its payload", &record.timer.payload, &one.payload)
     })
 }
 
