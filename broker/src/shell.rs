@@ -361,6 +361,10 @@ impl Shell {
         }
         self.engine.flush(now, &mut self.effects);
         let mut effects = std::mem::take(&mut self.effects);
+        // Calls last: their tasks would keep the workers from writing deliveries out.
+        for effect in effects.extract_if(.., |effect| !matches!(effect, Effect::Call(..))) {
+            self.carry_out(effect);
+        }
         effects.drain(..).for_each(|effect| self.carry_out(effect));
         self.effects = effects;
         if self.limiter.next_count().is_some_and(|ms| ms <= now.mono_ms) {

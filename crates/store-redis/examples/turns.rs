@@ -147,7 +147,7 @@ async fn main() {
     if ["", "all"].contains(&&*only) || only == "once" {
         let timers = bench.timers(false, Mode::AtMostOnce);
         bench.measure("schedule", &timers, schedule).await;
-        bench.measure("take", &timers, |t| Op::Take { id: t.id, failed: 0 }).await;
+        bench.measure("take", &timers, |t| Op::take(t.id, 0)).await;
         bench.measure("ack of taken", &timers, ack).await;
     }
 }

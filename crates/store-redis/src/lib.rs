@@ -25,6 +25,20 @@
 
 #![warn(missing_docs)]
 
+/// Whether a rule of [`simulation::Broken`] is broken on purpose: only in tests.
+#[cfg(test)]
+macro_rules! broken {
+    ($rule:ident) => {
+        crate::simulation::broken(crate::simulation::Broken::$rule)
+    };
+}
+#[cfg(not(test))]
+macro_rules! broken {
+    ($rule:ident) => {
+        false
+    };
+}
+
 mod clients;
 mod coordination;
 mod facts;

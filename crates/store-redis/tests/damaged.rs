@@ -125,7 +125,7 @@ async fn operations_on_damaged_records_do_not_end_the_lane() {
                 Op::settle(id, Verdict::Retry { fire, tier: 1, failed: 1, error: "no".into() }),
                 Op::Park { id, failed: 0 },
                 Op::Unpark { id, fire },
-                Op::Take { id, failed: 0 },
+                Op::take(id, 0),
                 Op::Cancel { target, in_flight: None, request: request() },
                 dead(id),
                 Op::Replay { id, fire },

@@ -232,7 +232,7 @@ impl Plan {
                 (Op::Cancel { target, in_flight: None, request }, Answer::Cancel(CancelAnswer::Cancelled(id)))
             }
             "rescheduled" => (reschedule, Answer::Reschedule(RescheduleAnswer::Rescheduled(id))),
-            "taken" => (Op::Take { id, failed: 0 }, Answer::Done),
+            "taken" => (Op::take(id, 0), Answer::Done),
             "acknowledged" => (ack(id), Answer::Done),
             "retried" => (Op::settle(id, retry), Answer::Done),
             _ => (Op::settle(id, dead), Answer::Done),

@@ -43,7 +43,7 @@ async fn prepared(owner: &Owner) -> Vec<(&'static str, Op, Answer)> {
     let id = |n: usize| timers[n].id;
     owner.one(Op::Park { id: id(1), failed: 0 }).await;
     owner.apply(vec![dead(id(2)), dead(id(3)), dead(id(4))]).await;
-    owner.one(Op::Take { id: taking[1].id, failed: 0 }).await;
+    owner.one(Op::take(taking[1].id, 0)).await;
     let fresh = timer(at, 5);
     let newer = keyed(at, "k");
     let (due, request) = (at + 90, RequestId(unique()));
@@ -57,7 +57,7 @@ async fn prepared(owner: &Owner) -> Vec<(&'static str, Op, Answer)> {
         ("replace", replace, Answer::Schedule(replaced)),
         ("cancel", cancel(id(6)), Answer::Cancel(CancelAnswer::Cancelled(id(6)))),
         ("reschedule", reschedule, Answer::Reschedule(RescheduleAnswer::Rescheduled(id(5)))),
-        ("take", Op::Take { id: taking[0].id, failed: 0 }, Answer::Done),
+        ("take", Op::take(taking[0].id, 0), Answer::Done),
         ("unconfirmed", settle(taking[1].id, Verdict::Unconfirmed), Answer::Done),
         ("ack", ack(id(7)), Answer::Done),
         ("retry", settle(id(8), retry), Answer::Done),
@@ -318,7 +318,7 @@ async fn a_cancel_that_a_full_store_refuses_takes_no_outcome_with_it() {
     let owner = Owner::new(&server.url()).await;
     let once = Timer { mode: Mode::AtMostOnce, ..timer(now() + 60_000, 5) };
     owner.one(schedule(&once)).await;
-    owner.one(Op::Take { id: once.id, failed: 0 }).await;
+    owner.one(Op::take(once.id, 0)).await;
     server.call::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     let batch = vec![ack(once.id), cancel(once.id), schedule(&timer(now() + 60_000, 5))];
     let refused = Answer::Refused(Refusal::OutOfMemory);

@@ -123,7 +123,7 @@ async fn life(title: &str, timers: Vec<Timer>, end: End, bounds: Bounds) {
         meter.step("load", f64::INFINITY);
     }
     if fired[0].mode == Mode::AtMostOnce {
-        carry_out(&owner, &fired, |t| Op::Take { id: t.id, failed: 0 }, |_| Answer::Done).await;
+        carry_out(&owner, &fired, |t| Op::take(t.id, 0), |_| Answer::Done).await;
         meter.step("take", bounds.take);
     }
     carry_out(&owner, &fired, |t| end.op(t), |t| end.answer(t)).await;
@@ -311,7 +311,7 @@ async fn large_timers_go_through_in_scripts_of_bounded_size() {
         ),
         ("park", Box::new(|t| Op::Park { id: t.id, failed: 1 })),
         ("unpark", Box::new(move |t| Op::Unpark { id: t.id, fire: due })),
-        ("take", Box::new(|t| Op::Take { id: t.id, failed: 1 })),
+        ("take", Box::new(|t| Op::take(t.id, 1))),
         (
             "dead-letter",
             Box::new(|t| {

@@ -197,7 +197,7 @@ pub fn apply<T: Table>(table: &mut T, ctx: &Context, op: &Op) -> Result<Answer, 
             table.set_answered(*request, &answer, ctx.now)?;
             Ok(answer)
         }
-        Op::Take { id, failed } => settle::take(table, ctx, *id, *failed),
+        Op::Take { id, failed, .. } => settle::take(table, ctx, *id, *failed),
         Op::Settle { id, verdict, .. } => settle::settle(table, ctx, *id, verdict),
         Op::Park { id, failed } => settle::park(table, ctx, *id, *failed),
         Op::Unpark { id, fire } => settle::unpark(table, ctx, *id, *fire),

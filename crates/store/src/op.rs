@@ -139,6 +139,8 @@ pub enum Op {
         id: TimerId,
         /// Becomes its [`Progress::failed`] (so that a covered attempt stays counted).
         failed: u32,
+        /// The timer, if the owner has it in memory: a store need not read it.
+        timer: Option<Arc<Timer>>,
     },
     /// Ends or continues a timer after a delivery, a missed deadline or a lost client. See
     /// [`Verdict`].
@@ -197,6 +199,11 @@ pub enum Op {
 }
 
 impl Op {
+    /// An [`Op::Take`] of a timer that is not in memory.
+    pub const fn take(id: TimerId, failed: u32) -> Self {
+        Self::Take { id, failed, timer: None }
+    }
+
     /// An [`Op::Settle`] of a timer that is not in memory.
     pub const fn settle(id: TimerId, verdict: Verdict) -> Self {
         Self::Settle { id, verdict, timer: None }
@@ -400,7 +407,7 @@ mod tests {
 
         let fire = Time::from_ms(5);
         let settle = Op::settle(id, Verdict::Ack);
-        let moves = [Op::Take { id, failed: 0 }, settle, Op::Park { id, failed: 0 }, Op::Unpark { id, fire }];
+        let moves = [Op::take(id, 0), settle, Op::Park { id, failed: 0 }, Op::Unpark { id, fire }];
         let ends = [Op::Replay { id, fire }, Op::Purge { id }];
         assert!(moves.iter().chain(&ends).all(|op| op.id() == Some(id)));
         assert_eq!(Op::Trim { of: Retained::Dead, before: fire, keep: 0, limit: 1 }.id(), None);

@@ -188,9 +188,10 @@ impl Engine {
         let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
         match entry {
             Some(entry) if entry.record.timer.mode == Mode::AtMostOnce => {
-                let failed = entry.attempt() - 1;
+                let (failed, timer) = (entry.attempt() - 1, entry.record.timer.clone());
                 self.set_state(id, State::Taking { member });
-                self.enqueue(id.partition(), Op::Take { id, failed }, OpCtx::Take { id, failed });
+                let op = Op::Take { id, failed, timer: Some(timer) };
+                self.enqueue(id.partition(), op, OpCtx::Take { id, failed });
             }
             _ => self.deliver(now, id, member),
         }

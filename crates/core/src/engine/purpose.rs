@@ -78,7 +78,7 @@ impl OpCtx {
     /// The operation anew, if it is one of the owner's own that must be done.
     pub(super) fn own_op(&self) -> Option<Op> {
         match self {
-            Self::Take { id, failed } => Some(Op::Take { id: *id, failed: *failed }),
+            Self::Take { id, failed } => Some(Op::take(*id, *failed)),
             Self::Settle { id, verdict, .. } => Some(Op::settle(*id, verdict.clone())),
             Self::Park { id, failed } => Some(Op::Park { id: *id, failed: *failed }),
             // The time to fire is filled in when the batch is made.

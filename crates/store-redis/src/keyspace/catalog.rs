@@ -142,12 +142,7 @@ impl Catalog {
             IndexKey::Copy => SlotState::Copy,
         };
         let (bytes, ids) = (FOUND_BYTES, Fingerprints::UNKNOWN);
-        #[cfg(test)]
-        let ids = if crate::simulation::broken(crate::simulation::Broken::FoundSlotsTakenForEmpty) {
-            Fingerprints::EMPTY
-        } else {
-            ids
-        };
+        let ids = if broken!(FoundSlotsTakenForEmpty) { Fingerprints::EMPTY } else { ids };
         self.slots.insert(slot, Slot { timers, bytes, ids, ..Slot::new(state) });
         self.set_need(slot, Some(slot.start.max(self.next)));
     }

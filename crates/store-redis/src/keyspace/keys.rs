@@ -93,52 +93,12 @@ impl Keyspace {
     /// Sorted set: positions of timers that are in no slot, or what announces them.
     pub(crate) fn listing(&self, listing: ListingKey) -> String {
         match listing {
-            ListingKey::Park => self.park(),
-            ListingKey::ParkOf(dest) => self.park_of(dest),
-            ListingKey::Taken => self.taken(),
-            ListingKey::Unconfirmed => self.unconfirmed(),
-            ListingKey::Dead => self.dead(),
+            ListingKey::Park => format!("park:{}", self.tail),
+            ListingKey::ParkOf(dest) => format!("park:{}:{dest}", self.tail),
+            ListingKey::Taken => format!("taken:{}", self.tail),
+            ListingKey::Unconfirmed => format!("unconfirmed:{}", self.tail),
+            ListingKey::Dead => format!("dead:{}", self.tail),
         }
-    }
-
-    /// Sorted set: ids of dead letters in the order in which they died.
-    pub(crate) fn dead(&self) -> String {
-        format!("dead:{}", self.tail)
-    }
-
-    /// Sorted set: ids of taken timers in the order in which they were taken.
-    pub(crate) fn taken(&self) -> String {
-        format!("taken:{}", self.tail)
-    }
-
-    /// Sorted set: ids of unconfirmed timers in the order in which they became so.
-    pub(crate) fn unconfirmed(&self) -> String {
-        format!("unconfirmed:{}", self.tail)
-    }
-
-    /// Sorted set: numbers of the destinations that have parked timers.
-    pub(crate) fn park(&self) -> String {
-        format!("park:{}", self.tail)
-    }
-
-    /// Sorted set: ids of one destination's parked timers in the order in which they were parked.
-    pub(crate) fn park_of(&self, dest: u32) -> String {
-        format!("park:{}:{dest}", self.tail)
-    }
-
-    /// Hash: id of a timer that is not in a slot that its id implies to where it is.
-    pub(crate) fn moved(&self, shard: u8) -> String {
-        format!("moved:{}:{shard}", self.tail)
-    }
-
-    /// Hash: application key to the id that it names.
-    pub(crate) fn app_keys(&self) -> String {
-        format!("key:{}", self.tail)
-    }
-
-    /// Hash: id, or request, to the outcome that is remembered of it.
-    pub(crate) fn ended(&self, bucket: Bucket) -> String {
-        format!("ended:{}:{}", self.tail, bucket.0)
     }
 
     /// Sorted set: names of slots by start.
@@ -151,18 +111,13 @@ impl Keyspace {
         }
     }
 
-    /// Hash: id of a timer to its record.
-    pub(crate) fn slot(&self, slot: SlotKey) -> String {
-        format!("slot:{}:{slot}", self.tail)
-    }
-
-    /// The name of a hash.
+    /// Hash of timers, or of what names them.
     pub(crate) fn hash(&self, hash: HashKey) -> String {
         match hash {
-            HashKey::Moved(shard) => self.moved(shard),
-            HashKey::Slot(slot) => self.slot(slot),
-            HashKey::AppKeys => self.app_keys(),
-            HashKey::Ended(bucket) => self.ended(bucket),
+            HashKey::Moved(shard) => format!("moved:{}:{shard}", self.tail),
+            HashKey::Slot(slot) => format!("slot:{}:{slot}", self.tail),
+            HashKey::AppKeys => format!("key:{}", self.tail),
+            HashKey::Ended(bucket) => format!("ended:{}:{}", self.tail, bucket.0),
         }
     }
 }
@@ -171,28 +126,29 @@ impl Keyspace {
 /// before keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum HashKey {
-    /// See [`Keyspace::slot`].
+    /// Id of a pending timer to its record.
     Slot(SlotKey),
-    /// See [`Keyspace::moved`].
+    /// Id of a timer that is not in a slot that its id implies, or whose first attempt is past, to
+    /// where it is.
     Moved(u8),
-    /// See [`Keyspace::app_keys`].
+    /// Application key to the id that it names.
     AppKeys,
-    /// See [`Keyspace::ended`].
+    /// Id, or request, to the outcome that is remembered of it.
     Ended(Bucket),
 }
 
 /// The listings, in the order in which a turn writes them: what announces a park before the park.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum ListingKey {
-    /// See [`Keyspace::park`].
+    /// Numbers of the destinations that have parked timers.
     Park,
-    /// See [`Keyspace::park_of`].
+    /// Ids of one destination's parked timers in the order in which they were parked.
     ParkOf(u32),
-    /// See [`Keyspace::taken`].
+    /// Ids of taken timers in the order in which they were taken.
     Taken,
-    /// See [`Keyspace::unconfirmed`].
+    /// Ids of unconfirmed timers in the order in which they became so.
     Unconfirmed,
-    /// See [`Keyspace::dead`].
+    /// Ids of dead letters in the order in which they died.
     Dead,
 }
 
@@ -307,19 +263,19 @@ mod tests {
     fn all_keys_of_a_partition_have_its_hash_slot() {
         let keys = Keyspace::new("c", PartitionId(7));
         let slot = SlotKey { track: 0, width: SlotWidth::Minute, start: 60_000, sibling: 2 };
-        assert_eq!(keys.slot(slot), "slot:{7}:c:0.1.1.2");
+        assert_eq!(keys.hash(HashKey::Slot(slot)), "slot:{7}:c:0.1.1.2");
         assert_eq!(keys.index(IndexKey::Retry(3)), "retry3:{7}:c");
         let all = [
             keys.owner(),
             keys.destinations(),
-            keys.dead(),
-            keys.taken(),
-            keys.park(),
-            keys.moved(3),
-            keys.app_keys(),
-            keys.ended(Bucket(5)),
+            keys.listing(ListingKey::Dead),
+            keys.listing(ListingKey::Taken),
+            keys.listing(ListingKey::Park),
+            keys.hash(HashKey::Moved(3)),
+            keys.hash(HashKey::AppKeys),
+            keys.hash(HashKey::Ended(Bucket(5))),
             keys.index(IndexKey::Copy),
-            keys.slot(slot),
+            keys.hash(HashKey::Slot(slot)),
         ];
         assert!(all.iter().all(|key| hash_slot(key) == hash_slot("7")), "{all:?}");
     }

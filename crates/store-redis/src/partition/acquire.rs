@@ -10,20 +10,19 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::destinations::Destinations;
+use super::identity::Identity;
 use super::listing::index_keys;
 use super::log::{Log, LogBudget};
 use super::owner::Owner;
 use super::reply;
 use super::trim::{Trimmer, Trimming};
 use super::unreadable::Unreadable;
-use super::writer::{Identity, Writer};
+use super::writer::Writer;
 use crate::keyspace::catalog::Catalog;
 use crate::keyspace::fingerprints::{EndedFilter, KeyFilter, MovedFilter};
-use crate::keyspace::keys::{Bucket, IndexKey, Keyspace, SlotKey, hash_slot};
+use crate::keyspace::keys::{Bucket, HashKey, IndexKey, Keyspace, SlotKey, hash_slot};
 use crate::keyspace::secret::{Hash, SHARDS, Secret};
 use crate::keyspace::value::{decode_destination, decode_in_flight};
-#[cfg(test)]
-use crate::simulation::{Broken, broken};
 use crate::wire::{Network, Quorum, Script};
 
 /// Entries of each index that are read at a time.
@@ -73,8 +72,7 @@ where
     let slot = hash_slot(&owner_key);
     let mut command = redis::cmd("EVALSHA");
     command.arg(Script::Acquire.sha1()).arg(1).arg(&owner_key).arg(request.expected.0).arg(request.nonce.0);
-    #[cfg(test)]
-    let request = if broken(Broken::NoFloor) { Acquire { floor: Epoch(0), ..request } } else { request };
+    let request = if broken!(NoFloor) { Acquire { floor: Epoch(0), ..request } } else { request };
     command.arg(request.term.0).arg(request.version).arg(request.floor.0);
     let granted = granted(&request, &owner_key, ask(slot, command).await?)?;
     let identity = Identity {
@@ -148,10 +146,10 @@ impl Owner {
         self.read_destinations().await?;
         self.read_indexes().await?;
         let mut reads = Pipeline::new();
-        (0..SHARDS).for_each(|shard| _ = reads.cmd("HLEN").arg(self.space.moved(shard)));
+        (0..SHARDS).for_each(|shard| _ = reads.cmd("HLEN").arg(self.space.hash(HashKey::Moved(shard))));
         let buckets = self.ended.to_look_at();
-        buckets.for_each(|bucket| _ = reads.cmd("HLEN").arg(self.space.ended(bucket)));
-        reads.cmd("HLEN").arg(self.space.app_keys());
+        buckets.for_each(|bucket| _ = reads.cmd("HLEN").arg(self.space.hash(HashKey::Ended(bucket))));
+        reads.cmd("HLEN").arg(self.space.hash(HashKey::AppKeys));
         let mut lengths = self.writer.read(&reads).await?;
         let keys = lengths.pop().as_ref().and_then(reply::number);
         let mut lengths = lengths.iter().map(reply::number);
@@ -167,13 +165,12 @@ impl Owner {
     }
 
     async fn read_keys(&mut self, count: u64) -> Result<(), LaneError> {
-        #[cfg(test)]
-        let count = if broken(Broken::FoundKeysTakenForFree) { 0 } else { count };
+        let count = if broken!(FoundKeysTakenForFree) { 0 } else { count };
         if count == 0 {
             (self.keys, self.found_keys) = Default::default();
         } else if count <= KNOWN_KEYS {
             let mut reads = Pipeline::new();
-            reads.cmd("HKEYS").arg(self.space.app_keys());
+            reads.cmd("HKEYS").arg(self.space.hash(HashKey::AppKeys));
             let fields = reply::list(self.writer.read(&reads).await?.pop().unwrap_or_default());
             // The empty field is none: see `LARGE`.
             if fields.len() as u64 == count {
@@ -212,7 +209,7 @@ impl Owner {
             return Ok(());
         }
         let mut reads = Pipeline::new();
-        slots.iter().for_each(|slot| _ = reads.cmd("HLEN").arg(self.space.slot(*slot)));
+        slots.iter().for_each(|slot| _ = reads.cmd("HLEN").arg(self.space.hash(HashKey::Slot(*slot))));
         for (slot, length) in slots.into_iter().zip(self.writer.read(&reads).await?) {
             let timers = reply::number(&length).and_then(|n| u32::try_from(n).ok());
             self.catalog.found(slot, index, timers.unwrap_or_default());

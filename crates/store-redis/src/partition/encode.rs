@@ -13,6 +13,7 @@
 use std::mem::discriminant;
 
 use mtimer_store::decide::{At, Row};
+use mtimer_store::record::Progress;
 use mtimer_store::view::{Changes, KeyChange, RowChange};
 use mtimer_types::{Ended, SlotWidth, Time, TimerId};
 
@@ -26,8 +27,6 @@ use crate::keyspace::value::{
     LARGE, Location, encode_answer, encode_destination, encode_ended, encode_moved, encode_moved_to,
     encode_pending, request_field,
 };
-#[cfg(test)]
-use crate::simulation::{Broken, broken};
 
 /// Commands of one write, by what they do, until they are put into order.
 #[derive(Default)]
@@ -48,25 +47,9 @@ pub(crate) struct Draft {
     unmoved: ByKey<u8, 1>,
     /// Keys that become free if they still name the timer: field, id.
     freed: ByKey<(), 2>,
-    /// The same keys, and those that name a timer and named none before.
-    freed_keys: Vec<Hash>,
-    keyed: Vec<Hash>,
-    /// At-most-once timers that are taken, and that are not taken any more.
-    taken: Vec<TimerId>,
-    no_more_taken: Vec<TimerId>,
-    pub(crate) placements: Placements,
-    /// Timers that are filed anew in the slot in which they are.
-    refiled: Vec<(SlotKey, TimerId)>,
-    /// Timers that get, or lose, an entry in `moved`.
-    moved: Vec<TimerId>,
-    moved_back: Vec<TimerId>,
-    /// Fields of outcomes, and the bucket into which they go.
-    remembered: Vec<Hash>,
-    bucket: Option<Bucket>,
-    /// The keys have [`LARGE`] beside them afterwards.
-    makes_hash_table: bool,
     /// The store holds more afterwards.
     pub(crate) adds: bool,
+    note: Note,
 }
 
 /// A write, and what the owner has to take note of once it is applied.
@@ -76,18 +59,25 @@ pub(crate) struct Drafted {
 }
 
 /// What is true once a write has been applied.
+#[derive(Default)]
 pub(crate) struct Note {
     pub(crate) placements: Placements,
     /// In the order of the commands.
     pub(crate) leaving: Vec<Leaving>,
+    /// Timers that are filed anew in the slot in which they are.
     refiled: Vec<(SlotKey, TimerId)>,
+    /// Timers that get, or lose, an entry in `moved`.
     moved: Vec<TimerId>,
     moved_back: Vec<TimerId>,
+    /// At-most-once timers that are taken, and that are not taken any more.
     taken: Vec<TimerId>,
     no_more_taken: Vec<TimerId>,
+    /// Fields of outcomes, and the bucket into which they go.
     remembered: Vec<Hash>,
     bucket: Option<Bucket>,
+    /// The keys have [`LARGE`] beside them.
     makes_hash_table: bool,
+    /// Keys that name a timer and named none before.
     keyed: Vec<Hash>,
     /// Keys that become free if they still name the timer.
     pub(crate) freed_keys: Vec<Hash>,
@@ -108,19 +98,19 @@ impl Draft {
     /// A key becomes free if it still names the timer.
     pub(crate) fn free(&mut self, key: KeyField, id: TimerId) {
         self.freed.push((), [&key, &id.to_bytes()]);
-        self.freed_keys.push(Hash::of_key(&key));
+        self.note.freed_keys.push(Hash::of_key(&key));
     }
 
     /// A timer that this owner has taken ends.
     pub(crate) fn end_taken(&mut self, shard: u8, id: TimerId) {
         self.unmoved.push(shard, [&id.to_bytes()]);
-        self.moved_back.push(id);
+        self.note.moved_back.push(id);
         self.unlist_taken(id);
     }
 
     fn unlist_taken(&mut self, id: TimerId) {
         self.unlisted.push(ListingKey::Taken, [&id.to_bytes()]);
-        self.no_more_taken.push(id);
+        self.note.no_more_taken.push(id);
     }
 
     fn set(&mut self, hash: HashKey, field: &[u8], value: &[u8]) {
@@ -140,7 +130,7 @@ impl Owner {
         }
         if !self.keys_are_hash_table && changes.keys.iter().any(|key| key.after.is_some()) {
             draft.set(HashKey::AppKeys, b"", &LARGE);
-            draft.makes_hash_table = true;
+            draft.note.makes_hash_table = true;
         }
         for (id, how) in &changes.ended {
             self.remember_end(draft, *id, *how, now);
@@ -160,8 +150,8 @@ impl Owner {
     fn remember(&self, draft: &mut Draft, field: &[u8], outcome: &[u8], now: Time) {
         let bucket = Bucket::of(now);
         draft.set(HashKey::Ended(bucket), field, outcome);
-        draft.remembered.push(self.secret.bytes(field));
-        draft.bucket = Some(bucket);
+        draft.note.remembered.push(self.secret.bytes(field));
+        draft.note.bucket = Some(bucket);
     }
 
     fn draft_key(&self, draft: &mut Draft, key: &KeyChange) {
@@ -169,7 +159,7 @@ impl Owner {
         match (key.after, key.before) {
             (Some(id), before) => {
                 draft.set(HashKey::AppKeys, &field, &id.to_bytes());
-                draft.keyed.extend(before.is_none().then(|| Hash::of_key(&field)));
+                draft.note.keyed.extend(before.is_none().then(|| Hash::of_key(&field)));
             }
             (None, Some(id)) => draft.free(field, id),
             (None, None) => {}
@@ -188,15 +178,15 @@ impl Owner {
         } else if let Some(Location::Slot { slot, .. }) = from
             && !stays
         {
-            draft.refiled.push((slot, id));
+            draft.note.refiled.push((slot, id));
         }
         match (from.is_some_and(has_entry), to.is_some_and(has_entry)) {
             (true, false) => {
                 let shard = self.secret.id(id).shard();
                 draft.unmoved.push(shard, [&id.to_bytes()]);
-                draft.moved_back.push(id);
+                draft.note.moved_back.push(id);
             }
-            (false, true) => draft.moved.push(id),
+            (false, true) => draft.note.moved.push(id),
             _ => {}
         }
         if !stays {
@@ -236,14 +226,14 @@ impl Owner {
                 let width = SlotWidth::for_distance(fire.ms_since(now));
                 let width = if is_at_birth { id.birth_width() } else { width };
                 let size = row.record.timer.content_bytes() + 32;
-                let place = self.catalog.place(id, fire, tier, width, size, &mut draft.placements);
+                let place = self.catalog.place(id, fire, tier, width, size, &mut draft.note.placements);
                 (place.slot, place.is_implied)
             }
         };
-        let is_first = row.record.progress.failed == 0 && !row.record.progress.stopped;
-        #[cfg(test)]
-        let is_first = is_first || broken(Broken::LaterAttemptsImplied);
-        let location = Location::Slot { slot, is_implied: may_be_implied && is_first };
+        let progress = &row.record.progress;
+        let is_first = *progress == Progress { fresh: progress.fresh, ..Progress::default() };
+        let is_implied = may_be_implied && (is_first || broken!(LaterAttemptsImplied));
+        let location = Location::Slot { slot, is_implied };
         let value = encode_pending(&row.record, fire, tier, !has_entry(location), dest);
         draft.set(HashKey::Slot(slot), &field, &value);
         if has_entry(location) && from != Some(location) {
@@ -268,7 +258,7 @@ impl Owner {
                 ListingKey::ParkOf(number)
             }
             At::Taken { .. } => {
-                draft.taken.push(row.id());
+                draft.note.taken.push(row.id());
                 ListingKey::Taken
             }
             At::Unconfirmed { .. } => ListingKey::Unconfirmed,
@@ -305,64 +295,39 @@ impl Owner {
         if let Some(until) = claim.filter(|until| *until > self.claimed) {
             facts.extend([b"c".to_vec(), until.as_ms().to_string().into_bytes()]);
         }
-        put(&mut writes, "HSET", &self.writer.identity().owner_key, &facts);
+        writes.command("HSET", &self.writer.identity().owner_key, 2, &facts);
         let names = self.dests.unstored();
         let names = names.flat_map(|(number, dest)| [number.to_string(), encode_destination(dest)]);
-        put(&mut writes, "HSET", &self.space.destinations(), &names.collect::<Vec<_>>());
-        #[cfg(test)]
-        let announces = !broken(Broken::IndexBehindContents);
-        #[cfg(not(test))]
-        let announces = true;
-        if announces {
-            self.announce(&mut writes, &draft.placements);
+        writes.command("HSET", &self.space.destinations(), 2, names.collect::<Vec<_>>());
+        if !broken!(IndexBehindContents) {
+            self.announce(&mut writes, &draft.note.placements);
         }
         for (listing, pairs) in draft.index.groups() {
             writes.command("ZADD", &self.space.listing(*listing), 2, pairs);
         }
         for (shard, pairs) in draft.entries_in_place.groups() {
-            writes.command("HSET", &self.space.moved(*shard), 2, pairs);
+            writes.command("HSET", &self.space.hash(HashKey::Moved(*shard)), 2, pairs);
         }
-        #[cfg(test)]
-        if broken(Broken::KeysBeforeRows) {
+        if broken!(KeysBeforeRows) {
             let keys = draft.fields.groups().filter(|(hash, _)| **hash == HashKey::AppKeys);
-            keys.for_each(|(_, pairs)| writes.command("HSET", &self.space.app_keys(), 2, pairs));
+            keys.for_each(|(_, pairs)| writes.command("HSET", &self.space.hash(HashKey::AppKeys), 2, pairs));
         }
         for (hash, pairs) in draft.fields.groups() {
             writes.command("HSET", &self.space.hash(*hash), 2, pairs);
         }
-        #[cfg(test)]
-        let expiring = draft.bucket.filter(|_| !broken(Broken::NoExpiry));
-        #[cfg(not(test))]
-        let expiring = draft.bucket;
-        if let Some(bucket) = expiring {
+        if let Some(bucket) = draft.note.bucket.filter(|_| !broken!(NoExpiry)) {
             // Counted from the moment at which it is applied, since the server's clock may be any
             // other. It is never less than outcomes are remembered for, and more if a write is
             // applied later, or again. Nothing stands between a bucket and its expiry: hash fields
             // are in the order of `HashKey`, in which it is the last one.
             let lives = bucket.expires().ms_since(now).to_string();
-            writes.command("PEXPIRE", &self.space.ended(bucket), 1, [lives]);
+            writes.command("PEXPIRE", &self.space.hash(HashKey::Ended(bucket)), 1, [lives]);
         }
         let (leaving, freeing) = self.finish_removals(&mut writes, &mut draft);
-        #[cfg(test)]
-        if broken(Broken::IndexBehindContents) {
-            self.announce(&mut writes, &draft.placements);
+        if broken!(IndexBehindContents) {
+            self.announce(&mut writes, &draft.note.placements);
         }
-        let note = Note {
-            placements: draft.placements,
-            leaving,
-            refiled: draft.refiled,
-            moved: draft.moved,
-            moved_back: draft.moved_back,
-            taken: draft.taken,
-            no_more_taken: draft.no_more_taken,
-            remembered: draft.remembered,
-            bucket: draft.bucket,
-            makes_hash_table: draft.makes_hash_table,
-            keyed: draft.keyed,
-            freed_keys: draft.freed_keys,
-            freeing,
-            position: self.position,
-        };
+        let note = Note { leaving, freeing, position: self.position, ..draft.note };
         Drafted { writes, note }
     }
 
@@ -370,7 +335,7 @@ impl Owner {
     /// [`Note::freeing`].
     fn finish_removals(&self, writes: &mut Writes, draft: &mut Draft) -> (Vec<Leaving>, Option<usize>) {
         for (shard, fields) in draft.unmoved.groups() {
-            writes.command("HDEL", &self.space.moved(*shard), 1, fields);
+            writes.command("HDEL", &self.space.hash(HashKey::Moved(*shard)), 1, fields);
         }
         draft.leaving.sort_by_key(|(slot, _)| *slot);
         let mut leaving = Vec::with_capacity(draft.leaving.len());
@@ -378,21 +343,21 @@ impl Owner {
             let slot = timers[0].0;
             let index = self.space.index(self.catalog.index(slot));
             let fields = timers.iter().map(|(_, id)| id.to_bytes());
-            let command = writes.take_out(&self.space.slot(slot), &index, &slot.to_string(), fields);
+            let command =
+                writes.take_out(&self.space.hash(HashKey::Slot(slot)), &index, &slot.to_string(), fields);
             leaving.extend(timers.iter().map(|(slot, id)| (command, *slot, *id)));
         }
         for (number, ids) in draft.unparked.groups() {
-            let park = self.space.park_of(*number);
-            writes.take_out_sorted(&park, &self.space.park(), &number.to_string(), ids);
+            let park = self.space.listing(ListingKey::ParkOf(*number));
+            writes.take_out_sorted(&park, &self.space.listing(ListingKey::Park), &number.to_string(), ids);
         }
         for (listing, members) in draft.unlisted.groups() {
             writes.command("ZREM", &self.space.listing(*listing), 1, members);
         }
         let mut freeing = None;
         for ((), pairs) in draft.freed.groups() {
-            let key = self.space.app_keys();
-            #[cfg(test)]
-            if broken(Broken::FreedWithoutComparing) {
+            let key = self.space.hash(HashKey::AppKeys);
+            if broken!(FreedWithoutComparing) {
                 writes.command("HDEL", &key, 1, pairs.step_by(2));
                 continue;
             }
@@ -435,11 +400,4 @@ impl Owner {
 /// Whether a timer that is there has an entry in `moved`.
 const fn has_entry(at: Location) -> bool {
     !matches!(at, Location::Slot { is_implied: true, .. })
-}
-
-/// A command with pairs, if there are any.
-fn put<A: AsRef<[u8]>>(writes: &mut Writes, name: &str, key: &str, pairs: &[A]) {
-    if !pairs.is_empty() {
-        writes.command(name, key, 2, pairs);
-    }
 }

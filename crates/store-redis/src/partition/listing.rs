@@ -18,7 +18,7 @@ use super::lookup::{Locations, Lookup};
 use super::owner::Owner;
 use super::reply;
 use super::writes::Writes;
-use crate::keyspace::keys::{HashKey, IndexKey, SlotKey};
+use crate::keyspace::keys::{HashKey, IndexKey, ListingKey, SlotKey};
 use crate::keyspace::secret::SHARDS;
 use crate::keyspace::value::{Location, MovedEntry, decode_id, decode_moved, encode_in_flight};
 
@@ -26,12 +26,6 @@ use crate::keyspace::value::{Location, MovedEntry, decode_id, decode_moved, enco
 const PAGE_BYTES: u64 = 256 << 10;
 /// Slots that are counted at a time.
 const COUNT_STEP: usize = 500;
-
-/// An entry of a listing.
-struct Entry {
-    position: u64,
-    id: TimerId,
-}
 
 impl Owner {
     /// See [`mtimer_store::Lane::get`].
@@ -53,40 +47,44 @@ impl Owner {
         Ok(row.map(|row| (row.record, row.at.place())))
     }
 
-    /// The entries of a listing from a position on, at most `limit`.
-    async fn entries(&mut self, listing: &str, from: u64, limit: usize) -> Result<Vec<Entry>, LaneError> {
+    /// The entries of a listing from a position on, at most `limit`: ids and positions.
+    async fn entries(
+        &mut self,
+        of: ListingKey,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<(TimerId, u64)>, LaneError> {
         let mut reads = Pipeline::new();
-        let range = reads.cmd("ZRANGE").arg(listing).arg(from).arg("+inf").arg("BYSCORE");
+        let range = reads.cmd("ZRANGE").arg(self.space.listing(of)).arg(from).arg("+inf").arg("BYSCORE");
         range.arg("LIMIT").arg(0).arg(limit).arg("WITHSCORES");
         let answer = self.writer.read_as_owner(&reads).await?.into_iter().next().unwrap_or_default();
-        let entry = |(id, position)| {
-            Some(Entry { id: decode_id(&reply::bytes(id)?)?, position: reply::number(&position)? })
-        };
+        let entry = |(id, position)| Some((decode_id(&reply::bytes(id)?)?, reply::number(&position)?));
         Ok(reply::pairs(answer).into_iter().filter_map(entry).collect())
     }
 
-    /// The rows of a listing from a position on: at most `limit`, and about [`PAGE_BYTES`]. What
-    /// cannot be read is left out. With where to go on.
-    async fn rows(
+    /// A page of a listing from a position on: at most `limit` rows, and about [`PAGE_BYTES`]. What
+    /// cannot be read, or is none of `wanted`, is left out.
+    async fn page<T>(
         &mut self,
-        listing: &str,
+        of: ListingKey,
         from: u64,
         limit: u32,
-    ) -> Result<(Vec<Row>, Option<u64>), LaneError> {
+        wanted: impl FnMut(Row) -> Option<T>,
+    ) -> Result<Page<T>, LaneError> {
         let limit = limit.clamp(1, limits::MAX_PAGE) as usize;
-        let mut entries = self.entries(listing, from, limit + 1).await?;
+        let mut entries = self.entries(of, from, limit + 1).await?;
         let fits = self.how_many_fit(&entries).await?.min(limit);
-        let next = entries.get(fits).map(|entry| entry.position);
+        let next = entries.get(fits).map(|(_, position)| *position);
         entries.truncate(fits);
-        let rows = self.moved_rows(entries.into_iter().map(|entry| entry.id)).await?;
-        Ok((rows, next))
+        let rows = self.moved_rows(entries.into_iter().map(|(id, _)| id)).await?;
+        Ok(Page { rows: rows.into_iter().filter_map(wanted).collect(), next })
     }
 
-    async fn how_many_fit(&mut self, entries: &[Entry]) -> Result<usize, LaneError> {
+    async fn how_many_fit(&mut self, entries: &[(TimerId, u64)]) -> Result<usize, LaneError> {
         let mut reads = Pipeline::new();
-        for entry in entries {
-            let shard = self.space.moved(self.secret.id(entry.id).shard());
-            reads.cmd("HSTRLEN").arg(shard).arg(&entry.id.to_bytes());
+        for (id, _) in entries {
+            let shard = self.space.hash(HashKey::Moved(self.secret.id(*id).shard()));
+            reads.cmd("HSTRLEN").arg(shard).arg(&id.to_bytes());
         }
         let mut bytes = 0;
         let fits = |length: &u64| {
@@ -118,12 +116,14 @@ impl Owner {
     /// See [`mtimer_store::Lane::parked_destinations`].
     pub(crate) async fn parked_destinations(&mut self) -> Result<Vec<(Destination, u64)>, LaneError> {
         let mut reads = Pipeline::new();
-        reads.cmd("ZRANGE").arg(self.space.park()).arg(0).arg(-1);
+        reads.cmd("ZRANGE").arg(self.space.listing(ListingKey::Park)).arg(0).arg(-1);
         let answer = self.writer.read_as_owner(&reads).await?.into_iter().next().unwrap_or_default();
         let number = |value| reply::number(&value).and_then(|number| u32::try_from(number).ok());
         let numbers: Vec<u32> = reply::list(answer).into_iter().filter_map(number).collect();
         let mut reads = Pipeline::new();
-        numbers.iter().for_each(|number| _ = reads.cmd("ZCARD").arg(self.space.park_of(*number)));
+        numbers
+            .iter()
+            .for_each(|number| _ = reads.cmd("ZCARD").arg(self.space.listing(ListingKey::ParkOf(*number))));
         let counts = self.writer.read(&reads).await?;
         let parked = numbers.into_iter().zip(counts).filter_map(|(number, count)| {
             Some((self.dests.name(number)?, reply::number(&count).filter(|count| *count > 0)?))
@@ -139,16 +139,15 @@ impl Owner {
         limit: u32,
     ) -> Result<Page<Record>, LaneError> {
         let Some(number) = self.dests.number(&dest) else { return Ok(Page { rows: Vec::new(), next: None }) };
-        let (park, mut from) = (self.space.park_of(number), cursor);
+        let (park, mut from) = (ListingKey::ParkOf(number), cursor);
         loop {
-            let (rows, next) = self.rows(&park, from, limit).await?;
-            let rows: Vec<_> =
-                rows.into_iter().filter(|row| row.at == At::Parked).map(|r| r.record).collect();
-            match next {
+            let parked = |row: Row| (row.at == At::Parked).then_some(row.record);
+            let page = self.page(park, from, limit, parked).await?;
+            match page.next {
                 // Whoever asks for one page only must get past rows that cannot be read, however
                 // many there are.
-                Some(next) if rows.is_empty() => from = next,
-                next => return Ok(Page { rows, next }),
+                Some(next) if page.rows.is_empty() => from = next,
+                _ => return Ok(page),
             }
         }
     }
@@ -160,24 +159,22 @@ impl Owner {
         cursor: u64,
         limit: u32,
     ) -> Result<Page<DeadLetter>, LaneError> {
-        let (rows, next) = self.rows(&self.space.dead(), cursor, limit).await?;
         let letter = |row: Row| match row.at {
             At::Dead { reason, died } if filter.accepts(&row.record.timer.dest) => {
                 Some(DeadLetter { record: row.record, reason, died })
             }
             _ => None,
         };
-        Ok(Page { rows: rows.into_iter().filter_map(letter).collect(), next })
+        self.page(ListingKey::Dead, cursor, limit, letter).await
     }
 
     /// See [`mtimer_store::Lane::taken`].
     pub(crate) async fn taken(&mut self, cursor: u64, limit: u32) -> Result<Page<Taken>, LaneError> {
-        let (rows, next) = self.rows(&self.space.taken(), cursor, limit).await?;
         let taken = |row: Row| match row.at {
             At::Taken { epoch } => Some(Taken { record: row.record, epoch }),
             _ => None,
         };
-        Ok(Page { rows: rows.into_iter().filter_map(taken).collect(), next })
+        self.page(ListingKey::Taken, cursor, limit, taken).await
     }
 
     /// See [`mtimer_store::Lane::unconfirmed`].
@@ -186,12 +183,11 @@ impl Owner {
         cursor: u64,
         limit: u32,
     ) -> Result<Page<Unconfirmed>, LaneError> {
-        let (rows, next) = self.rows(&self.space.unconfirmed(), cursor, limit).await?;
         let unconfirmed = |row: Row| match row.at {
             At::Unconfirmed { epoch, since } => Some(Unconfirmed { record: row.record, epoch, since }),
             _ => None,
         };
-        Ok(Page { rows: rows.into_iter().filter_map(unconfirmed).collect(), next })
+        self.page(ListingKey::Unconfirmed, cursor, limit, unconfirmed).await
     }
 
     /// The count of one kind of retained timers, and the oldest ones.
@@ -202,23 +198,19 @@ impl Owner {
         locations: &mut Locations,
     ) -> Result<Fact, LaneError> {
         let listing = match of {
-            Retained::Dead => self.space.dead(),
-            Retained::Unconfirmed => self.space.unconfirmed(),
+            Retained::Dead => ListingKey::Dead,
+            Retained::Unconfirmed => ListingKey::Unconfirmed,
         };
         loop {
             let mut reads = Pipeline::new();
-            reads.cmd("ZCARD").arg(&listing);
+            reads.cmd("ZCARD").arg(self.space.listing(listing));
             let count = self.writer.read(&reads).await?.first().and_then(reply::number).unwrap_or_default();
-            let entries = self.entries(&listing, 0, limit).await?;
-            let mut oldest = self.moved_rows(entries.iter().map(|entry| entry.id)).await?;
+            let entries = self.entries(listing, 0, limit).await?;
+            let mut oldest = self.moved_rows(entries.iter().map(|(id, _)| *id)).await?;
             oldest.retain(|row| row.at.retained() == Some(of));
             let is_row: HashSet<TimerId> = oldest.iter().map(Row::id).collect();
-            let without: Vec<_> = entries
-                .iter()
-                .map(|e| e.id)
-                .filter(|id| !is_row.contains(id))
-                .map(TimerId::to_bytes)
-                .collect();
+            let without = entries.iter().filter(|(id, _)| !is_row.contains(id)).map(|(id, _)| id.to_bytes());
+            let without: Vec<_> = without.collect();
             if without.is_empty() {
                 oldest.iter().for_each(|row| locations.insert(row.id(), Location::Moved));
                 return Ok(Fact::Retained { of, limit, count, oldest });
@@ -226,7 +218,7 @@ impl Owner {
             // Leftovers of a write that was cut off, or damaged: they would hold up what is behind
             // them for ever. A damaged record itself stays in `moved`.
             let mut writes = Writes::default();
-            writes.command("ZREM", &listing, 1, &without);
+            writes.command("ZREM", &self.space.listing(listing), 1, &without);
             self.write_anyway(writes).await?;
         }
     }
@@ -237,7 +229,7 @@ impl Owner {
         let slots: Vec<SlotKey> = self.catalog.slots().collect();
         for some in slots.chunks(COUNT_STEP) {
             let mut reads = Pipeline::new();
-            some.iter().for_each(|slot| _ = reads.cmd("HLEN").arg(self.space.slot(*slot)));
+            some.iter().for_each(|slot| _ = reads.cmd("HLEN").arg(self.space.hash(HashKey::Slot(*slot))));
             let counts = self.writer.read(&reads).await?;
             for (slot, count) in some.iter().zip(&counts) {
                 let field = if slot.track == 0 { &mut census.pending } else { &mut census.retrying };
@@ -247,12 +239,14 @@ impl Owner {
         let parked = self.parked_destinations().await?;
         census.parked = parked.iter().map(|(_, count)| count).sum();
         let space = self.space.clone();
-        census.taken = self.total("ZCARD", [space.taken(), space.unconfirmed()]).await?;
-        census.dead = self.total("ZCARD", [space.dead()]).await?;
+        census.taken = self
+            .total("ZCARD", [space.listing(ListingKey::Taken), space.listing(ListingKey::Unconfirmed)])
+            .await?;
+        census.dead = self.total("ZCARD", [space.listing(ListingKey::Dead)]).await?;
         // Beside the keys there is one field more.
-        census.keys = self.total("HLEN", [space.app_keys()]).await?.saturating_sub(1);
-        let moved = self.total("HLEN", (0..SHARDS).map(|shard| space.moved(shard))).await?;
-        let indexes = index_keys().map(|index| space.index(index)).chain([space.park()]);
+        census.keys = self.total("HLEN", [space.hash(HashKey::AppKeys)]).await?.saturating_sub(1);
+        let moved = self.total("HLEN", (0..SHARDS).map(|shard| space.hash(HashKey::Moved(shard)))).await?;
+        let indexes = index_keys().map(|index| space.index(index)).chain([space.listing(ListingKey::Park)]);
         let indexed = self.total("ZCARD", indexes).await?;
         // Entries for moved ids beyond those that hold a parked, taken or dead timer, and entries
         // of indexes.

@@ -60,7 +60,9 @@ impl Owner {
             }
         }
         if let Some(until) = claim {
-            self.write_claim(until).await?;
+            let mut writes = Writes::default();
+            self.claim(&mut writes, until);
+            self.write_anyway(writes).await?;
         }
         if load.claim.is_some() {
             self.confirm_claim().await?;
@@ -79,12 +81,6 @@ impl Owner {
         Ok(Loaded { timers, horizon: self.catalog.horizon() })
     }
 
-    async fn write_claim(&mut self, until: Time) -> Result<(), LaneError> {
-        let mut writes = Writes::default();
-        self.claim(&mut writes, until);
-        self.write_anyway(writes).await
-    }
-
     fn claim(&mut self, writes: &mut Writes, until: Time) {
         self.claimed = self.claimed.max(until);
         let claim = [b"c".to_vec(), self.claimed.as_ms().to_string().into_bytes()];
@@ -97,14 +93,6 @@ impl Owner {
             Written::Applied(_) | Written::Unreported => Ok(()),
             Written::Refused(why) => Err(LaneError::Broken(format!("a write that frees was refused: {why}"))),
         }
-    }
-
-    /// The contents of slots.
-    async fn read_slots(&mut self, slots: &[SlotKey]) -> Result<Vec<Vec<(Value, Value)>>, LaneError> {
-        let mut reads = Pipeline::new();
-        slots.iter().for_each(|slot| _ = reads.cmd("HGETALL").arg(self.space.slot(*slot)));
-        let contents = self.writer.read(&reads).await?;
-        Ok(contents.into_iter().map(reply::pairs).collect())
     }
 
     /// Reads slots and moves them to the copy. Bytes of payloads and headers.
@@ -129,9 +117,7 @@ impl Owner {
                 leaving.push((index, slot.to_string()));
             }
         }
-        if !entering.is_empty() {
-            writes.command("ZADD", &self.space.index(IndexKey::Copy), 2, &entering);
-        }
+        writes.command("ZADD", &self.space.index(IndexKey::Copy), 2, &entering);
         for (index, name) in leaving {
             writes.command("ZREM", &self.space.index(index), 1, &[name]);
         }
@@ -155,9 +141,10 @@ impl Owner {
     /// The timers of slots that can be read, and whether a slot is empty. First removes leftovers
     /// of writes that were cut off when an earlier owner died.
     async fn read_stored(&mut self, slots: &[SlotKey]) -> Result<Vec<(Vec<Stored>, bool)>, LaneError> {
-        let contents = self.read_slots(slots).await?;
-        let stored = |pairs: Vec<_>| (pairs.len(), self.stored(pairs));
-        let mut contents: Vec<_> = contents.into_iter().map(stored).collect();
+        let mut reads = Pipeline::new();
+        slots.iter().for_each(|slot| _ = reads.cmd("HGETALL").arg(self.space.hash(HashKey::Slot(*slot))));
+        let contents = self.writer.read(&reads).await?.into_iter().map(reply::pairs);
+        let mut contents: Vec<_> = contents.map(|pairs| (pairs.len(), self.stored(pairs))).collect();
         let mut lookup = Lookup::default();
         let mut doubtful = HashMap::new();
         for (slot, (_, stored)) in slots.iter().zip(&contents) {
@@ -206,7 +193,7 @@ impl Owner {
         for (slot, ids) in by_slot(timers.to_vec()) {
             let (index, name) = (self.space.index(self.catalog.index(slot)), slot.to_string());
             let fields: Vec<_> = ids.iter().map(|id| id.to_bytes()).collect();
-            writes.take_out(&self.space.slot(slot), &index, &name, fields);
+            writes.take_out(&self.space.hash(HashKey::Slot(slot)), &index, &name, fields);
         }
     }
 
@@ -272,11 +259,11 @@ impl Owner {
         self.announce(&mut writes, &placements);
         for (slot, pairs) in by_slot(fields) {
             let pairs = pairs.iter().flat_map(|timer| [timer.id.to_bytes().to_vec(), timer.value.to_vec()]);
-            writes.command("HSET", &self.space.slot(slot), 2, pairs.collect::<Vec<_>>());
+            writes.command("HSET", &self.space.hash(HashKey::Slot(slot)), 2, pairs.collect::<Vec<_>>());
         }
         for (id, slot) in entries {
             let entry = [id.to_bytes().to_vec(), encode_moved_to(slot)];
-            writes.command("HSET", &self.space.moved(self.secret.id(id).shard()), 2, &entry);
+            writes.command("HSET", &self.space.hash(HashKey::Moved(self.secret.id(id).shard())), 2, &entry);
         }
         self.remove(&mut writes, &leaving);
         self.write_anyway(writes).await?;
@@ -289,7 +276,7 @@ impl Owner {
     pub(crate) async fn read_ids(&mut self, slots: impl Iterator<Item = SlotKey>) -> Result<(), LaneError> {
         let slots: Vec<_> = slots.collect();
         let mut reads = Pipeline::new();
-        slots.iter().for_each(|slot| _ = reads.cmd("HKEYS").arg(self.space.slot(*slot)));
+        slots.iter().for_each(|slot| _ = reads.cmd("HKEYS").arg(self.space.hash(HashKey::Slot(*slot))));
         let found = self.writer.read(&reads).await?;
         for (slot, ids) in slots.into_iter().zip(found) {
             let ids = reply::list(ids).into_iter().filter_map(|id| decode_id(&reply::bytes(id)?));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mtimer_store::decide::{At, Row, Table};
-use mtimer_store::record::{Progress, Record, RecordError};
+use mtimer_store::record::{Record, RecordError};
 use mtimer_store::view::{Fact, Need, View};
 use mtimer_store::{Answer, LaneError};
 use mtimer_types::{Destination, Key, Time, Timer, TimerId};
@@ -23,8 +23,6 @@ use crate::keyspace::secret::Hash;
 use crate::keyspace::value::{
     self, Location, MovedEntry, decode_answer, decode_ended, decode_id, decode_moved, decode_pending,
 };
-#[cfg(test)]
-use crate::simulation::{Broken, broken};
 
 /// Where the rows are that were read. Of a timer whose entry in `moved` leads to no row: the entry,
 /// so that it goes when a timer is filed under the id again.
@@ -236,28 +234,30 @@ impl Owner {
     }
 
     /// The timer that a key names, without its contents, and where it is, if the owner knows that
-    /// without reading it. This owner has written the key, so it has written the timer, which is
-    /// stored. It has no entry in `moved`, so it is in a slot that its id implies, and its first
-    /// attempt is to come. Only one slot can have it.
+    /// without reading it: it has written the key, so the timer is stored.
     fn row_of_key(&self, dest: &Destination, key: &Key, id: TimerId) -> Option<(Row, Location)> {
         let field = self.secret.key(dest, key);
         let is_ours = !self.found_keys.may_have(Hash::of_key(&field));
-        #[cfg(test)]
-        let is_ours = is_ours || broken(Broken::FoundKeysTakenForOurs);
-        if !is_ours || self.moved.may_have(self.secret.id(id)) {
+        let is_ours = is_ours || broken!(FoundKeysTakenForOurs);
+        let timer = || Timer { key: Some(key.clone()), ..Timer::new(id, dest.clone(), id.birth_due()) };
+        is_ours.then(|| self.first_attempt(id, || timer().into())).flatten()
+    }
+
+    /// A timer that is stored, and where it is, if the owner knows that without reading it. It has
+    /// no entry in `moved`, so it is in a slot that its id implies, and its first attempt is to
+    /// come. Only one slot can have it. No owner before has claimed its time.
+    pub(crate) fn first_attempt(
+        &self,
+        id: TimerId,
+        timer: impl FnOnce() -> Arc<Timer>,
+    ) -> Option<(Row, Location)> {
+        let fire = id.birth_due();
+        if fire <= self.prior_claim || self.moved.may_have(self.secret.id(id)) {
             return None;
         }
         let [slot] = self.catalog.candidates(id)[..] else { return None };
-        if !self.catalog.knows_ids(slot) {
-            return None;
-        }
-        let (fire, key) = (id.birth_due(), Some(key.clone()));
-        let timer = Timer { key, ..Timer::new(id, dest.clone(), fire) };
-        // This owner has filed it, so no claim of an owner before is about it.
-        let progress = Progress { fresh: Some(self.epoch()), ..Progress::default() };
-        let record = Record { timer: Arc::new(timer), progress };
-        let row = Row { record, at: At::Pending { fire, tier: 0 } };
-        Some((row, Location::Slot { slot, is_implied: true }))
+        let row = || Row { record: Record::new(timer()), at: At::Pending { fire, tier: 0 } };
+        self.catalog.knows_ids(slot).then(|| (row(), Location::Slot { slot, is_implied: true }))
     }
 
     /// What to read for a need, or the fact if the owner knows it.

@@ -1,8 +1,8 @@
 //! One partition, as its owner works on it.
 //!
 //! Calls wait in `lane` and are executed one at a time. They read and write through `writer`, which
-//! deals with lost answers; after one, `turn` reads the slots again that the write was about. Beside
-//! the calls, `trim` asks replicas by itself.
+//! deals with lost answers; after a lost answer, `turn` reads the slots again that the write was
+//! about. Beside the calls, `trim` asks replicas by itself.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -17,23 +17,27 @@
 //! | `load` | reads slots into the wheel; splits dense ones before |
 //! | `listing` | finds single timers, lists, counts, releases |
 //! | `writer` | reads and writes exactly once, whatever happens on the way |
+//! | `identity`, `master` | who writes; the connection to where the partition is |
 //! | `log` | keeps the last writes, to be applied again to a store that has lost them |
 //! | `trim` | finds out which of them are safe |
 //! | `confirm` | holds answers back until replicas have the write (`redis-replicated`) |
 //! | `destinations` | numbers destinations, so that a record holds a number instead of two names |
 //! | `reply`, `unreadable` | read what Redis answers; report damaged records |
+//! | `incidents` | logs what happens to many partitions at once |
 
 pub(crate) mod acquire;
 pub(crate) mod confirm;
 mod destinations;
 mod encode;
 pub(crate) mod handed;
+mod identity;
 mod incidents;
 pub(crate) mod lane;
 mod listing;
 mod load;
 pub(crate) mod log;
 mod lookup;
+mod master;
 pub(crate) mod owner;
 mod reply;
 #[cfg(test)]

@@ -19,8 +19,6 @@ use crate::keyspace::catalog::Catalog;
 use crate::keyspace::fingerprints::{EndedFilter, KeyFilter, MovedFilter};
 use crate::keyspace::keys::Keyspace;
 use crate::keyspace::secret::Secret;
-#[cfg(test)]
-use crate::simulation::{Broken, broken};
 
 /// The owner of a partition.
 pub(crate) struct Owner {
@@ -88,8 +86,7 @@ impl Owner {
     ///
     /// The lane has ended.
     pub(super) async fn secure_acquisition(&self) -> Result<(), LaneError> {
-        #[cfg(test)]
-        if broken(Broken::UnsafeAcquisition) {
+        if broken!(UnsafeAcquisition) {
             return Ok(());
         }
         self.trimmer.secure_acquisition().await

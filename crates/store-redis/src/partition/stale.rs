@@ -12,8 +12,9 @@ use redis::{Arg, Cmd, Pipeline, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::identity::Identity;
 use super::log::{Log, LogBudget};
-use super::writer::{Identity, Writer};
+use super::writer::Writer;
 use crate::wire::{Lost, Network, Node};
 
 const PARTITION: PartitionId = PartitionId(2);

@@ -22,9 +22,9 @@ use std::time::Duration;
 use mtimer_store::LaneError;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::identity::Identity;
 use super::log::Log;
 use super::reply;
-use super::writer::Identity;
 use crate::wire::{Confirmed, Lost, Network, Replicas};
 
 /// How often a log with records is trimmed.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use mtimer_store::decide::Context;
 use mtimer_store::op::{CancelAnswer, RescheduleAnswer};
-use mtimer_store::view::{Changes, Decided, View, first_needs};
+use mtimer_store::view::{Changes, Decided, Fact, View, first_needs};
 use mtimer_store::{Answer, Batch, LaneError, Op, Refusal, Verdict};
 use mtimer_types::{Ended, Key, Mode, Target, Time, TimerId};
 
@@ -27,8 +27,6 @@ use super::lookup::Locations;
 use super::owner::Owner;
 use super::writer::{TakenOut, Written};
 use crate::keyspace::keys::{Bucket, LOOKED_UP_WITHIN_MS, SlotKey};
-#[cfg(test)]
-use crate::simulation::{Broken, broken};
 
 /// Operations of one turn: its write takes the server less than a millisecond.
 const TURN_OPS: usize = 256;
@@ -211,6 +209,15 @@ impl Owner {
         mut locations: Locations,
     ) -> Result<(Decided, Locations), LaneError> {
         let mut view = View::of(ops);
+        for op in ops {
+            // What the owner has in memory is stored.
+            if let Op::Take { id, timer: Some(timer), .. } = op
+                && let Some((row, at)) = self.first_attempt(*id, || timer.clone())
+            {
+                view.learn(Fact::Row(*id, Some(row)));
+                locations.insert(*id, at);
+            }
+        }
         self.learn(&mut view, &mut locations, ops.iter().flat_map(first_needs), now).await?;
         let context = Context { epoch: self.epoch(), prior_claim: self.prior_claim, now };
         loop {
@@ -281,8 +288,7 @@ impl Owner {
             }
             if timer.mode == Mode::AtMostOnce {
                 let is_ours = self.taken.contains(&id);
-                #[cfg(test)]
-                let is_ours = is_ours || broken(Broken::AllTakenForOurs);
+                let is_ours = is_ours || broken!(AllTakenForOurs);
                 return is_ours.then_some(BlindAck { at, id, slot: None });
             }
             match self.catalog.candidates(id)[..] {
@@ -328,8 +334,7 @@ impl Owner {
             // Some of them name other timers: they stay known as keys that may.
             _ => {}
         }
-        #[cfg(test)]
-        if broken(Broken::MissesIgnored) {
+        if broken!(MissesIgnored) {
             missed.clear();
         }
         missed
@@ -361,8 +366,7 @@ pub(crate) const fn is_of_client(op: &Op) -> bool {
 
 /// Whether what was read by now may lack outcomes that repeats ask for.
 fn is_late(handed: HandedOver) -> bool {
-    #[cfg(test)]
-    if broken(Broken::LateRequestsDecided) {
+    if broken!(LateRequestsDecided) {
         return false;
     }
     handed.age() > Duration::from_millis(LOOKED_UP_WITHIN_MS)

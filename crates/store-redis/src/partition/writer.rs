@@ -23,66 +23,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_store::{Health, LaneError, Refusal};
-use mtimer_types::{Epoch, Nonce, PartitionId, limits};
+use mtimer_types::{Epoch, limits};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::identity::Identity;
 use super::log::{Log, LogRecord};
+use super::master::{Master, Unanswered};
 use super::reply;
 use super::writes::Writes;
-#[cfg(test)]
-use crate::simulation::{Broken, broken};
-use crate::wire::{Backoff, Lost, Network, Node, Quorum, Remedy, Script, asking, load_all, remedy};
-
-/// Who writes.
-#[derive(Clone, Debug)]
-pub(crate) struct Identity {
-    pub(crate) partition: PartitionId,
-    /// The key of the owner record.
-    pub(crate) owner_key: String,
-    pub(crate) hash_slot: u16,
-    pub(crate) epoch: Epoch,
-    pub(crate) nonce: Nonce,
-}
-
-impl Identity {
-    /// The command that reads whose the partition is, and the stored sequence number.
-    pub(crate) fn read(&self) -> Cmd {
-        redis::cmd("HMGET").arg(&self.owner_key).arg(&["e", "n", "s"]).to_owned()
-    }
-
-    /// The stored sequence number, from the answer to [`Self::read`].
-    ///
-    /// # Errors
-    ///
-    /// The partition is not ours there.
-    pub(crate) fn stored_seq(&self, record: &[Value]) -> Result<u64, LaneError> {
-        let Self { partition, epoch, nonce, .. } = *self;
-        let number = |i: usize| record.get(i).and_then(reply::number).unwrap_or_default();
-        match (Epoch(number(0)), Nonce(number(1))) {
-            owner if owner == (epoch, nonce) => Ok(number(2)),
-            #[cfg(feature = "test-support")]
-            _ if crate::test_support::fence_is_cut() => Ok(number(2)),
-            (stored, _) if stored < epoch => Err(LaneError::RolledBack(partition)),
-            (stored, _) => Err(LaneError::Fenced { partition, stored, ours: epoch }),
-        }
-    }
-
-    /// The script that writes a record if this owner has written all before it.
-    fn command(&self, record: &LogRecord, script: Script) -> Cmd {
-        let (keys, args) = (record.writes.keys(), record.writes.args());
-        let names: usize = keys.iter().map(String::len).sum();
-        let mut command =
-            Cmd::with_capacity(keys.len() + args.len() + 8, names + record.writes.bytes() + 256);
-        command.arg("EVALSHA").arg(script.sha1()).arg(keys.len() + 1).arg(&self.owner_key);
-        keys.iter().for_each(|key| _ = command.arg(key));
-        command.arg(self.epoch.0).arg(self.nonce.0).arg(record.seq).arg(record.next);
-        args.for_each(|argument| _ = command.arg(argument));
-        command
-    }
-}
+use crate::wire::{Backoff, Network, Quorum, Remedy, Script, remedy};
 
 /// What one command of [`Writes`] that takes members out of a collection has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,11 +60,10 @@ pub(crate) enum Written {
 
 /// See the module.
 pub(crate) struct Writer {
-    network: Arc<dyn Network>,
+    master: Master,
     identity: Arc<Identity>,
     /// The stored sequence number.
     seq: u64,
-    node: Option<Arc<dyn Node>>,
     log: Arc<Log>,
     quorum: Option<Quorum>,
     health: watch::Sender<Health>,
@@ -127,28 +78,6 @@ pub(crate) struct Writer {
     gave_up: bool,
     /// Cancelled when the lane's handle is dropped.
     abandoned: CancellationToken,
-}
-
-/// Why commands have no answer.
-enum Unanswered {
-    /// There is no connection, so they were not sent.
-    NotSent(String),
-    /// They may have been carried out.
-    Lost(String),
-}
-
-impl Unanswered {
-    fn why(self) -> String {
-        match self {
-            Self::NotSent(why) | Self::Lost(why) => why,
-        }
-    }
-}
-
-impl From<Lost> for Unanswered {
-    fn from(Lost(why): Lost) -> Self {
-        Self::Lost(why)
-    }
 }
 
 /// The answer to one attempt to write.
@@ -178,10 +107,9 @@ impl Writer {
         let backoff = Backoff::new(identity.nonce.0);
         let identity = Arc::new(identity);
         Self {
-            network,
+            master: Master::new(network, identity.hash_slot),
             identity,
             seq,
-            node: None,
             log,
             quorum,
             health,
@@ -200,7 +128,7 @@ impl Writer {
 
     /// Whether the partition's server may evict keys.
     pub(crate) fn may_evict(&self) -> bool {
-        self.network.may_evict(self.identity.hash_slot)
+        self.master.may_evict()
     }
 
     /// The partition's log.
@@ -236,16 +164,6 @@ impl Writer {
         self.away_since.is_some_and(|since| since.elapsed() >= Duration::from_millis(limits::AWAY_MS))
     }
 
-    /// Waits before what is read is asked for again, unless it is given up.
-    async fn pause_reading(&mut self, why: &str) -> Result<(), LaneError> {
-        self.pause(why).await?;
-        if self.may_give_up && self.is_away() {
-            self.gave_up = true;
-            return Err(LaneError::Closed);
-        }
-        Ok(())
-    }
-
     /// Reads a consistent state: reads again until the owner record, read behind it, has our epoch,
     /// nonce and sequence number.
     ///
@@ -254,23 +172,7 @@ impl Writer {
     /// The lane has ended.
     pub(crate) async fn read(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
         loop {
-            let identity = self.identity.clone();
-            let commands = || {
-                let mut commands = reads.clone();
-                commands.add_command(identity.read());
-                commands
-            };
-            let (mut values, why) = match self.send(commands).await {
-                Ok(values) => match self.first_error(&values).await? {
-                    None => (values, None),
-                    Some(why) => (values, Some(why)),
-                },
-                Err(unanswered) => (Vec::new(), Some(unanswered.why())),
-            };
-            if let Some(why) = why {
-                self.pause_reading(&why).await?;
-                continue;
-            }
+            let mut values = self.ask(reads, Identity::read).await?;
             let stored = reply::list(values.pop().unwrap_or_default());
             match self.identity.stored_seq(&stored) {
                 Ok(seq) if seq == self.seq => {
@@ -279,8 +181,7 @@ impl Writer {
                 }
                 #[cfg(feature = "test-support")]
                 _ if crate::test_support::fence_is_cut() => return Ok(values),
-                #[cfg(test)]
-                Ok(_) if broken(Broken::UnguardedReads) => return Ok(values),
+                Ok(_) if broken!(UnguardedReads) => return Ok(values),
                 // A server that is no master any more answers reads, too: the master decides.
                 _ => _ = self.read_as_owner(&Pipeline::new()).await?,
             }
@@ -303,26 +204,42 @@ impl Writer {
     async fn read_and_catch_up(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
         loop {
             let nothing = LogRecord { seq: self.seq, next: self.seq, writes: Arc::default() };
-            let identity = self.identity.clone();
-            let commands = || {
-                let mut commands = reads.clone();
-                commands.add_command(identity.command(&nothing, Script::ApplyFreeing));
-                commands
-            };
-            let mut values = match self.send(commands).await {
-                Ok(values) => values,
-                Err(unanswered) => {
-                    self.pause_reading(&unanswered.why()).await?;
-                    continue;
-                }
-            };
-            if let Some(why) = self.first_error(&values).await? {
-                self.pause_reading(&why).await?;
-                continue;
-            }
+            let confirm = |identity: &Identity| identity.command(&nothing, Script::ApplyFreeing);
+            let mut values = self.ask(reads, confirm).await?;
             match self.outcome(values.pop().unwrap_or_default())? {
                 Attempt::Stored(seq) => self.catch_up(seq, None).await?,
                 _ => return Ok(values),
+            }
+        }
+    }
+
+    /// Sends reads, and `last` behind them, until all are answered.
+    async fn ask(
+        &mut self,
+        reads: &Pipeline,
+        last: impl Fn(&Identity) -> Cmd + Send + Sync,
+    ) -> Result<Vec<Value>, LaneError> {
+        loop {
+            let identity = &*self.identity;
+            let commands = || {
+                let mut commands = reads.clone();
+                commands.add_command(last(identity));
+                commands
+            };
+            let why = match self.master.send(commands).await {
+                Ok(values) => match values.iter().find_map(reply::error) {
+                    None => return Ok(values),
+                    Some(error) => {
+                        let remedy = remedy(&error, self.master.address());
+                        self.master.apply_remedy(remedy, &error).await?
+                    }
+                },
+                Err(unanswered) => unanswered.why(),
+            };
+            self.pause(&why).await?;
+            if self.may_give_up && self.is_away() {
+                self.gave_up = true;
+                return Err(LaneError::Closed);
             }
         }
     }
@@ -357,8 +274,7 @@ impl Writer {
     /// The lane has ended.
     pub(crate) async fn write(&mut self, writes: Writes) -> Result<Written, LaneError> {
         let mut script = if writes.adds() { Script::Apply } else { Script::ApplyFreeing };
-        #[cfg(test)]
-        if broken(Broken::FreeingRefused) {
+        if broken!(FreeingRefused) {
             script = Script::Apply;
         }
         let record = LogRecord { seq: self.seq, next: self.seq + 1, writes: Arc::new(writes) };
@@ -387,15 +303,13 @@ impl Writer {
                 }
                 Attempt::Again(why) => why,
                 Attempt::Unknown(why) => {
-                    #[cfg(test)]
-                    if broken(Broken::WriteGivenUp) {
+                    if broken!(WriteGivenUp) {
                         return Ok(Written::Refused(Refusal::ReadOnly));
                     }
                     in_doubt = true;
                     // It is completed now, also if the store is full.
                     script = Script::ApplyFreeing;
-                    #[cfg(test)]
-                    if broken(Broken::RefusedAfterDoubt) && record.writes.adds() {
+                    if broken!(RefusedAfterDoubt) && record.writes.adds() {
                         script = Script::Apply;
                     }
                     why
@@ -408,12 +322,10 @@ impl Writer {
     /// Applies again what the store has lost: everything above the number that it has. A copy of
     /// the write that is in doubt may arrive meanwhile; it leads to the number `in_doubt`.
     async fn catch_up(&mut self, stored: u64, in_doubt: Option<u64>) -> Result<(), LaneError> {
-        #[cfg(test)]
-        if broken(Broken::NoLog) {
+        if broken!(NoLog) {
             return Err(LaneError::RolledBack(self.identity.partition));
         }
-        #[cfg(test)]
-        let in_doubt = in_doubt.filter(|_| !broken(Broken::NoCopyDuringReplay));
+        let in_doubt = in_doubt.filter(|_| !broken!(NoCopyDuringReplay));
         let mut stored = stored;
         while stored != self.seq && Some(stored) != in_doubt {
             let Some(records) = self.log.begin_replay(stored) else {
@@ -461,27 +373,27 @@ impl Writer {
     }
 
     async fn attempt(&mut self, record: &LogRecord, script: Script) -> Result<Attempt, LaneError> {
-        let identity = self.identity.clone();
+        let identity = &*self.identity;
         let commands = || {
             let mut commands = Pipeline::with_capacity(1);
             commands.add_command(identity.command(record, script));
             commands
         };
-        let answer = match self.send(commands).await {
+        let answer = match self.master.send(commands).await {
             Ok(mut values) => values.pop().unwrap_or_default(),
             Err(Unanswered::NotSent(why)) => return Ok(Attempt::NotSent(why)),
             Err(Unanswered::Lost(why)) => return Ok(Attempt::Unknown(why)),
         };
         let Some(error) = reply::error(&answer) else { return self.outcome(answer) };
-        match remedy(&error, self.address()) {
+        match remedy(&error, self.master.address()) {
             Remedy::OutOfMemory if script == Script::Apply => Ok(Attempt::Refused(Refusal::OutOfMemory)),
             remedy @ Remedy::NoWrites(_) if script == Script::Apply => {
-                self.apply_remedy(remedy, &error).await?;
+                self.master.apply_remedy(remedy, &error).await?;
                 Ok(Attempt::Refused(Refusal::ReadOnly))
             }
             // A hash slot that is being migrated may have cut the script off.
-            remedy @ Remedy::Wait(_) => self.apply_remedy(remedy, &error).await.map(Attempt::Unknown),
-            remedy => self.apply_remedy(remedy, &error).await.map(Attempt::Again),
+            remedy @ Remedy::Wait(_) => self.master.apply_remedy(remedy, &error).await.map(Attempt::Unknown),
+            remedy => self.master.apply_remedy(remedy, &error).await.map(Attempt::Again),
         }
     }
 
@@ -512,83 +424,6 @@ impl Writer {
             self.log_loss(Epoch(number(0)), number(2));
         }
         stored
-    }
-
-    /// Does something about the first command that was refused. Why, if there is one.
-    async fn first_error(&mut self, values: &[Value]) -> Result<Option<String>, LaneError> {
-        let Some(error) = values.iter().find_map(reply::error) else { return Ok(None) };
-        let remedy = remedy(&error, self.address());
-        self.apply_remedy(remedy, &error).await.map(Some)
-    }
-
-    fn address(&self) -> &str {
-        self.node.as_ref().map_or("", |node| node.address())
-    }
-
-    /// Prepares another attempt after a refusal.
-    async fn apply_remedy(&mut self, remedy: Remedy, error: &str) -> Result<String, LaneError> {
-        match remedy {
-            Remedy::Follow(address) => {
-                self.network.moved(self.identity.hash_slot, &address);
-                self.node = None;
-            }
-            // A master that has lost its replicas may have been replaced by one of them.
-            Remedy::Rediscover(_) | Remedy::NoWrites(_) => {
-                let node = self.node.take();
-                // If this fails the next attempt tells.
-                let _ = self.network.rediscover(node.as_ref().map(|node| node.address())).await;
-            }
-            Remedy::LoadScripts => {
-                if let Some(node) = &self.node
-                    && node.call(load_all()).await.is_err()
-                {
-                    self.node = None;
-                }
-            }
-            Remedy::Broken(why) => return Err(LaneError::Broken(why)),
-            Remedy::Ask(_) | Remedy::Wait(_) | Remedy::OutOfMemory => {}
-        }
-        Ok(error.to_owned())
-    }
-
-    /// Sends commands to the partition's master; follows `ASK` for those that were answered so,
-    /// which is rare: the commands are made a second time then.
-    async fn send(
-        &mut self,
-        commands: impl Fn() -> Pipeline + Send + Sync,
-    ) -> Result<Vec<Value>, Unanswered> {
-        let node = match &self.node {
-            Some(node) if !node.is_over() => node.clone(),
-            _ => self.connect().await.map_err(|Lost(why)| Unanswered::NotSent(why))?,
-        };
-        let mut values = match node.call(commands()).await {
-            Ok(values) => values,
-            Err(lost) => {
-                self.node = None;
-                return Err(lost.into());
-            }
-        };
-        for (at, value) in values.iter_mut().enumerate() {
-            if let Some(error) = reply::error(value)
-                && let Remedy::Ask(address) = remedy(&error, node.address())
-                && let Some(command) = commands().cmd_iter().nth(at)
-            {
-                *value = asking(&*self.network, &address, command).await?;
-            }
-        }
-        Ok(values)
-    }
-
-    async fn connect(&mut self) -> Result<Arc<dyn Node>, Lost> {
-        let slot = self.identity.hash_slot;
-        let node = match self.network.master(slot).await {
-            Ok(node) => node,
-            Err(_) => {
-                self.network.rediscover(None).await?;
-                self.network.master(slot).await?
-            }
-        };
-        Ok(self.node.insert(node).clone())
     }
 
     /// Records that the store did what was asked.

@@ -93,10 +93,14 @@ impl<I: IntoIterator<Item: AsRef<[u8]>, IntoIter: ExactSizeIterator>> Args for I
 const MAX_ARGUMENTS: usize = 1_000;
 
 impl Writes {
-    /// Adds a Redis command for a key. With more than 1,000 arguments it is repeated; `arity` of
-    /// them stay together.
+    /// Adds a Redis command for a key, if it has arguments. With more than 1,000 of them it is
+    /// repeated; `arity` of them stay together.
     pub(crate) fn command<I: Args>(&mut self, name: &str, key: &str, arity: usize, args: I) {
-        let (key, mut args) = (self.key(key.to_owned()), args.into_iter());
+        let mut args = args.into_iter();
+        if args.len() == 0 {
+            return;
+        }
+        let key = self.key(key.to_owned());
         while args.len() > 0 {
             let most = MAX_ARGUMENTS / arity * arity;
             self.push(name, key, &[], args.by_ref().take(most));

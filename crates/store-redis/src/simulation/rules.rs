@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::arbitrary::PARTITION;
 use super::run::{Check, Run, START, acquire_next, alive, block_on, run, same};
 use super::{Broken, torn, with_broken};
-use crate::keyspace::keys::Keyspace;
+use crate::keyspace::keys::{HashKey, Keyspace};
 use crate::partition::handed::HandedOver;
 use crate::partition::lane::RedisLane;
 
@@ -366,7 +366,7 @@ fn alike_keys() -> Check {
         alive(run.owner.apply(batch(schedule(&one)), HandedOver::now()).await)?;
         let key = |timer: &Timer| run.shared.secret.key(&timer.dest, timer.key.as_ref().unwrap());
         let field = key(&other);
-        let hash = Keyspace::new(&run.shared.cluster, PARTITION).app_keys();
+        let hash = Keyspace::new(&run.shared.cluster, PARTITION).hash(HashKey::AppKeys);
         let named = [b"HSET", hash.as_bytes(), &field, &one.id.to_bytes()].map(<[u8]>::to_vec);
         run.server.state().data.run(&named);
         let by_key = Target::Key(other.dest.clone(), other.key.clone().unwrap());
@@ -389,7 +389,7 @@ fn stale_key() -> Check {
         let (one, other) = (timer(1, Some("a")), timer(2, Some("b")));
         let batch = |op| Batch { ops: vec![op], ..empty() };
         let field = run.shared.secret.key(&other.dest, other.key.as_ref().unwrap());
-        let hash = Keyspace::new(&run.shared.cluster, PARTITION).app_keys();
+        let hash = Keyspace::new(&run.shared.cluster, PARTITION).hash(HashKey::AppKeys);
         let named = [b"HSET", hash.as_bytes(), &field, &one.id.to_bytes()].map(<[u8]>::to_vec);
         run.server.state().data.run(&named);
         run.take_over().await?;

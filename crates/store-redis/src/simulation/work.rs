@@ -107,7 +107,10 @@ impl Run {
                 op
             }
             Repeat if !self.asked.is_empty() => self.asked[r.below(self.asked.len() as u64) as usize].clone(),
-            Repeat | Take => Op::Take { id, failed: r.below(3) as u32 },
+            Repeat | Take => {
+                let known = self.model.timers.get(&id).map(|entry| entry.timer.clone().into());
+                Op::Take { id, failed: r.below(3) as u32, timer: known.filter(|_| r.one_in(2)) }
+            }
             Ack => settle(Verdict::Ack),
             LateAck => settle(Verdict::LateAck { attempt: r.below(4) as u32 }),
             Retry => {

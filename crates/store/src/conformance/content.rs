@@ -315,7 +315,7 @@ pub(super) async fn an_id_is_dead_or_alive_in_one_place_only(mut kit: Kit) {
     owner.add(&timer).await;
     let visits = [
         (Op::Park { id: timer.id, failed: 0 }, Place::Parked),
-        (Op::Take { id: timer.id, failed: 0 }, Place::Taken { epoch: owner.epoch, unconfirmed: false }),
+        (Op::take(timer.id, 0), Place::Taken { epoch: owner.epoch, unconfirmed: false }),
         (Op::Park { id: timer.id, failed: 0 }, Place::Parked),
         (Op::Unpark { id: timer.id, fire: kit.now }, Place::Pending { fire: kit.now, tier: 0 }),
         (Op::settle(timer.id, dead_verdict(1)), Place::Dead),

@@ -61,7 +61,7 @@ pub(super) async fn the_census_counts_what_is_there(mut kit: Kit) {
     each(&owner, &timers[25..32], |t| vec![settle(t.id, dead_verdict(1))]).await;
     let taken: Vec<_> =
         timers[32..].iter().filter(|t| t.mode == mtimer_types::Mode::AtMostOnce).cloned().collect();
-    each(&owner, &taken, |t| vec![Op::Take { id: t.id, failed: 0 }]).await;
+    each(&owner, &taken, |t| vec![Op::take(t.id, 0)]).await;
     each(&owner, &taken[..2], |t| vec![settle(t.id, Verdict::Unconfirmed)]).await;
     let freed = timers[25..32].iter().chain(&taken[..2]).filter(|t| t.key.is_some()).count() as u64;
     let count = taken.len() as u64;
@@ -112,13 +112,13 @@ pub(super) async fn after_expiry(kit: Kit) {
 }
 
 pub(super) async fn after_takes(kit: Kit) {
-    empties(kit, |_, t| vec![Op::Take { id: t.id, failed: 0 }, settle(t.id, Verdict::Ack)]).await;
+    empties(kit, |_, t| vec![Op::take(t.id, 0), settle(t.id, Verdict::Ack)]).await;
 }
 
 pub(super) async fn after_unconfirmed_ones_were_purged(kit: Kit) {
     empties(kit, |_, t| {
         vec![
-            Op::Take { id: t.id, failed: 0 },
+            Op::take(t.id, 0),
             settle(t.id, Verdict::Unconfirmed),
             Op::Purge { id: t.id },
             settle(t.id, Verdict::Ack),
@@ -179,7 +179,7 @@ pub(super) async fn after_a_trim(kit: Kit) {
 pub(super) async fn after_a_trim_of_unconfirmed_ones(kit: Kit) {
     empties(kit, |_, t| {
         vec![
-            Op::Take { id: t.id, failed: 0 },
+            Op::take(t.id, 0),
             settle(t.id, Verdict::Unconfirmed),
             Op::Trim { of: Retained::Unconfirmed, before: Time::MAX, keep: 0, limit: 1_000 },
             settle(t.id, Verdict::Ack),

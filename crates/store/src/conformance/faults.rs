@@ -28,7 +28,7 @@ fn operations(kit: &Kit, timers: &[Timer], key: &Key) -> Vec<Op> {
         Op::Cancel { target: Target::Id(kit.timer(kit.now).id), in_flight: None, request: request() },
         Op::Cancel { target: Target::Id(id(2)), in_flight: Some(1), request: request() },
         Op::Reschedule { target: Target::Id(id(3)), due: kit.now + SECOND, in_flight, request: request() },
-        Op::Take { id: id(4), failed: 0 },
+        Op::take(id(4), 0),
         settle(4, Verdict::Unconfirmed),
         Op::Purge { id: id(4) },
         settle(5, retry),

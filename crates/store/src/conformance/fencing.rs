@@ -87,7 +87,7 @@ impl Scene {
             Op::Cancel { target: Target::Id(kit.timer(kit.now).id), in_flight: None, request: request() },
             Op::Reschedule { target: by_id(), due: soon, in_flight, request: request() },
             Op::Reschedule { target: by_key(), due: soon, in_flight, request: request() },
-            Op::Take { id: pending_once.id, failed: 0 },
+            Op::take(pending_once.id, 0),
             settle(pending, Verdict::Ack),
             settle(taken, Verdict::LateAck { attempt: 1 }),
             settle(pending, retry),

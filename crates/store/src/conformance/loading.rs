@@ -217,7 +217,7 @@ pub(super) async fn a_load_brings_nothing_back(kit: Kit) {
     add(&mut pair, &timers).await;
     // What is taken, settled or moved behind the load was in it; in the next one it is not.
     let behind = vec![
-        timers[..50].iter().map(|t| Op::Take { id: t.id, failed: 0 }).collect(),
+        timers[..50].iter().map(|t| Op::take(t.id, 0)).collect(),
         timers[50..100].iter().map(|t| Op::settle(t.id, crate::Verdict::Ack)).collect(),
         timers[100..150].iter().map(|t| Op::Park { id: t.id, failed: 0 }).collect(),
     ];

@@ -126,8 +126,8 @@ impl Spot {
             CoveredRetry => vec![schedule(), retry(id, due - 1, 1)],
             OldStopped => vec![schedule(), cancel(id, Some(1))],
             OldParked => vec![schedule(), Op::Park { id, failed: 0 }],
-            OldTaken => vec![schedule(), Op::Take { id, failed: 0 }],
-            OldUnconfirmed => vec![schedule(), Op::Take { id, failed: 0 }, settle(id, Verdict::Unconfirmed)],
+            OldTaken => vec![schedule(), Op::take(id, 0)],
+            OldUnconfirmed => vec![schedule(), Op::take(id, 0), settle(id, Verdict::Unconfirmed)],
             OldDead => vec![schedule(), settle(id, dead_verdict(2))],
             _ => vec![schedule()],
         }
@@ -145,18 +145,14 @@ impl Spot {
             NewParked => vec![Op::Park { id, failed: 0 }],
             RetriedParked => vec![retry(id, due, 2), Op::Park { id, failed: 2 }],
             Unparked => vec![Op::Park { id, failed: 0 }, Op::Unpark { id, fire: now }],
-            NewTaken => vec![Op::Take { id, failed: 0 }],
-            NewUnconfirmed => vec![Op::Take { id, failed: 0 }, settle(id, Verdict::Unconfirmed)],
+            NewTaken => vec![Op::take(id, 0)],
+            NewUnconfirmed => vec![Op::take(id, 0), settle(id, Verdict::Unconfirmed)],
             NewDead => vec![settle(id, dead_verdict(1))],
             Replayed => vec![settle(id, dead_verdict(3)), Op::Replay { id, fire: now }],
             ReplayedUnconfirmed => {
-                vec![
-                    Op::Take { id, failed: 0 },
-                    settle(id, Verdict::Unconfirmed),
-                    Op::Replay { id, fire: now },
-                ]
+                vec![Op::take(id, 0), settle(id, Verdict::Unconfirmed), Op::Replay { id, fire: now }]
             }
-            Acknowledged => vec![Op::Take { id, failed: 0 }, settle(id, Verdict::Ack)],
+            Acknowledged => vec![Op::take(id, 0), settle(id, Verdict::Ack)],
             Cancelled => vec![cancel(id, None)],
             Replaced => {
                 let next = Timer { id: TimerId::new(due, now, id.partition(), unique()), ..timer.clone() };
@@ -305,8 +301,7 @@ pub(super) async fn reschedule_by_key(kit: Kit) {
 }
 
 pub(super) async fn take(kit: Kit) {
-    on_every_spot(kit, &[&|t, _| Op::Take { id: t.id, failed: 0 }, &|t, _| Op::Take { id: t.id, failed: 2 }])
-        .await;
+    on_every_spot(kit, &[&|t, _| Op::take(t.id, 0), &|t, _| Op::take(t.id, 2)]).await;
 }
 
 pub(super) async fn park(kit: Kit) {

@@ -137,7 +137,7 @@ impl Model {
                 self.requests.insert(request.0, answer.clone());
                 answer
             }
-            Op::Take { id, failed } => self.take(*id, *failed),
+            Op::Take { id, failed, .. } => self.take(*id, *failed),
             Op::Settle { id, verdict, .. } => self.settle(now, *id, verdict),
             Op::Park { id, failed } => self.park(*id, *failed),
             Op::Unpark { id, fire } => match self.timers.get(id).map(|e| e.place) {

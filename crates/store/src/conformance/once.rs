@@ -58,7 +58,7 @@ pub(super) async fn a_batch_of_takes(mut kit: Kit) {
     let owner = kit.owner().await;
     let timers: Vec<_> = (0..500).map(|n| kit.amo(kit.now + n)).collect();
     owner.add_all(&timers).await;
-    let answers = owner.apply(timers.iter().map(|t| Op::Take { id: t.id, failed: 0 }).collect()).await;
+    let answers = owner.apply(timers.iter().map(|t| Op::take(t.id, 0)).collect()).await;
     assert!(answers.iter().all(|a| *a == Answer::Done));
     assert_eq!(owner.all_taken(100).await.len(), 500);
     assert_eq!(owner.pending().await.len(), 0);
@@ -91,7 +91,7 @@ pub(super) async fn taking_keeps_the_count_of_a_covered_attempt(mut kit: Kit) {
     let loaded = &second.pending().await[&waits.id];
     assert_eq!((loaded.covered, loaded.record.attempt(loaded.covered)), (true, 2));
     for (timer, failed) in [(&waits, 1), (&parked, 0)] {
-        let take = Op::Take { id: timer.id, failed };
+        let take = Op::take(timer.id, failed);
         assert_eq!(second.one(take.clone()).await, Answer::Done);
         assert_eq!(second.record(timer.id).await.progress.failed, failed);
         assert_eq!(second.one(take).await, Answer::Done, "a repeat");
@@ -258,9 +258,9 @@ pub(super) async fn taken_timers_are_listed_in_pages(mut kit: Kit) {
     let first = kit.owner().await;
     let timers: Vec<_> = (0..230).map(|n| kit.amo(kit.now + n)).collect();
     first.add_all(&timers).await;
-    first.apply(timers[..130].iter().map(|t| Op::Take { id: t.id, failed: 0 }).collect()).await;
+    first.apply(timers[..130].iter().map(|t| Op::take(t.id, 0)).collect()).await;
     let second = kit.owner().await;
-    second.apply(timers[130..].iter().map(|t| Op::Take { id: t.id, failed: 0 }).collect()).await;
+    second.apply(timers[130..].iter().map(|t| Op::take(t.id, 0)).collect()).await;
     for limit in [1, 7, 100, 1_000] {
         let rows = second.all_taken(limit).await;
         let mut ids: Vec<_> = rows.iter().map(|r| r.record.timer.id).collect();

@@ -22,9 +22,9 @@ pub(super) async fn answers_are_in_the_order_of_operations(mut kit: Kit) {
     let cancel = |id| Op::Cancel { target: Target::Id(id), in_flight: None, request: RequestId(unique()) };
     let ops = vec![
         schedule_op(&a),
-        Op::Take { id: b.id, failed: 0 },
+        Op::take(b.id, 0),
         schedule_op(&b),
-        Op::Take { id: b.id, failed: 0 },
+        Op::take(b.id, 0),
         cancel(a.id),
         schedule_op(&a),
         schedule_op(&c),

@@ -150,7 +150,7 @@ impl Owner {
     }
 
     pub(super) async fn take(&self, id: TimerId) -> Answer {
-        self.one(Op::Take { id, failed: 0 }).await
+        self.one(Op::take(id, 0)).await
     }
 
     pub(super) async fn park(&self, id: TimerId) -> Answer {

@@ -169,7 +169,7 @@ impl Case {
                 let n = r.below(self.asked.len() as u64) as usize;
                 self.asked[n].clone()
             }
-            Kind::Again | Kind::Take => Op::Take { id, failed: r.below(3) as u32 },
+            Kind::Again | Kind::Take => Op::take(id, r.below(3) as u32),
             Kind::Ack => settle(Verdict::Ack),
             Kind::LateAck => settle(Verdict::LateAck { attempt: r.below(4) as u32 }),
             Kind::Retry => settle(Verdict::Retry {

@@ -226,7 +226,7 @@ fn what_this_epoch_has_taken_and_not_sent_can_be_cancelled_and_expire() {
     let mut b = Bench::new();
     let taken: Vec<TimerId> = (0..4).map(|n| b.given(&once(n))).collect();
     for id in &taken {
-        assert_eq!(b.apply(Op::Take { id: *id, failed: 0 }), Answer::Done);
+        assert_eq!(b.apply(Op::take(*id, 0)), Answer::Done);
     }
     assert_eq!(b.cancel(Target::Id(taken[0]), None), CancelAnswer::Cancelled(taken[0]));
     assert_eq!(b.ended(taken[0]), Some(Ended::Cancelled));
@@ -318,16 +318,16 @@ fn taken_timers_are_settled_parked_or_unconfirmed() {
     let t = Timer { key: Some(Key::new("k").unwrap()), ..once(1, 60_000) };
     let id = b.given(&t);
     let often = b.given(&timer(9, 60_000));
-    assert_eq!(b.apply(Op::Take { id: often, failed: 0 }), Answer::Gone, "at-least-once is never taken");
+    assert_eq!(b.apply(Op::take(often, 0)), Answer::Gone, "at-least-once is never taken");
     for _ in 0..2 {
-        assert_eq!(b.apply(Op::Take { id, failed: 0 }), Answer::Done);
+        assert_eq!(b.apply(Op::take(id, 0)), Answer::Done);
     }
     assert_eq!(b.holder(&t), Some(id));
     assert_eq!(b.cancel(Target::Id(id), Some(1)), CancelAnswer::TooLate(id));
     assert_eq!(b.apply(Op::Park { id, failed: 0 }), Answer::Done);
-    assert_eq!(b.apply(Op::Take { id, failed: 0 }), Answer::Done);
+    assert_eq!(b.apply(Op::take(id, 0)), Answer::Done);
     b.succeed(0);
-    assert_eq!(b.apply(Op::Take { id, failed: 0 }), Answer::Gone, "another epoch took it");
+    assert_eq!(b.apply(Op::take(id, 0)), Answer::Gone, "another epoch took it");
     assert_eq!(b.apply(Op::Park { id, failed: 0 }), Answer::Gone);
     for _ in 0..2 {
         assert_eq!(b.settle(id, Verdict::Unconfirmed), Answer::Done);
@@ -343,9 +343,9 @@ fn taken_timers_are_settled_parked_or_unconfirmed() {
 fn unconfirmed_in_its_own_epoch_is_not_taken_again() {
     let mut b = Bench::new();
     let id = b.given(&once(1, 60_000));
-    b.apply(Op::Take { id, failed: 0 });
+    b.apply(Op::take(id, 0));
     b.settle(id, Verdict::Unconfirmed);
-    assert_eq!(b.apply(Op::Take { id, failed: 0 }), Answer::Gone);
+    assert_eq!(b.apply(Op::take(id, 0)), Answer::Gone);
     assert_eq!(b.apply(Op::Park { id, failed: 0 }), Answer::Gone);
 }
 
@@ -416,7 +416,7 @@ fn replay_gives_a_new_budget_and_takes_the_key_back() {
 fn replay_of_an_unconfirmed_timer_counts_the_attempt() {
     let mut b = Bench::new();
     let id = b.given(&once(1, 51_000));
-    b.apply(Op::Take { id, failed: 0 });
+    b.apply(Op::take(id, 0));
     let replay = Op::Replay { id, fire: b.ctx.now };
     assert_eq!(b.apply(replay.clone()), Answer::Gone, "somebody may still settle it");
     b.settle(id, Verdict::Unconfirmed);

@@ -262,7 +262,7 @@ fn timers_in_every_place_are_no_residue() {
                 id,
                 Verdict::Dead { reason: DeadReason::Failed, failed: 1, error: "no".into() },
             )),
-            _ => apply(Op::Take { id, failed: 0 }),
+            _ => apply(Op::take(id, 0)),
         }
         if n > 6 {
             apply(Op::settle(id, Verdict::Unconfirmed));

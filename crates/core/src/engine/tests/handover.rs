@@ -355,7 +355,7 @@ fn store_with_unconfirmed(count: u64) -> (MemoryStore, TimerId) {
         let ops = some.iter().flat_map(|t| {
             let settle = Op::settle(t.id, Verdict::Unconfirmed);
             let timer = t.clone().into();
-            [Op::Schedule { timer, policy: KeyPolicy::Create }, Op::Take { id: t.id, failed: 0 }, settle]
+            [Op::Schedule { timer, policy: KeyPolicy::Create }, Op::take(t.id, 0), settle]
         });
         let mut ops: Vec<_> = ops.collect();
         if some.last().map(|t| t.id) == timers.last().map(|t| t.id) {

@@ -190,7 +190,7 @@ fn taken() -> (Rig, TimerId) {
     let id = timer.id;
     rig.schedule(1, timer);
     rig.run(5);
-    apply(&rig, Op::Take { id, failed: 0 });
+    apply(&rig, Op::take(id, 0));
     (rig, id)
 }
 

@@ -115,7 +115,7 @@ fn any_move() -> impl Strategy<Value = Op> {
             1 => Op::Unpark { id, fire },
             2 => Op::Replay { id, fire },
             3 => Op::Purge { id },
-            _ => Op::Take { id, failed },
+            _ => Op::take(id, failed),
         }
     });
     prop_oneof![1 => trim, 6 => one]

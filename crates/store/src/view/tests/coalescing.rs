@@ -101,7 +101,7 @@ fn common_operations_take_one_round() {
         b.turn(&[op]);
         assert_eq!(b.rounds, if one { 1 } else { 2 });
     }
-    b.turn(&[Op::Take { id: id(3), failed: 0 }, settle(1, Verdict::Ack), settle(3, Verdict::Ack)]);
+    b.turn(&[Op::take(id(3), 0), settle(1, Verdict::Ack), settle(3, Verdict::Ack)]);
     assert_eq!(b.rounds, 1);
     b.turn(&[Op::Trim { of: Retained::Dead, before: Time::ZERO, keep: 0, limit: 10 }]);
     assert_eq!(b.rounds, 1);

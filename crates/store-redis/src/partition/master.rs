@@ -1,0 +1,126 @@
+//! The connection to the master that has a partition, wherever that is by now.
+//!
+//! Not in here: when to try again ([`super::writer`]).
+
+use std::sync::Arc;
+
+use mtimer_store::LaneError;
+use redis::{Pipeline, Value};
+
+use super::reply;
+use crate::wire::{Lost, Network, Node, Remedy, asking, load_all, remedy};
+
+/// See the module.
+pub(super) struct Master {
+    network: Arc<dyn Network>,
+    hash_slot: u16,
+    /// `None`: it has to be found.
+    node: Option<Arc<dyn Node>>,
+}
+
+/// Why commands have no answer.
+pub(super) enum Unanswered {
+    /// There is no connection, so they were not sent.
+    NotSent(String),
+    /// They may have been carried out.
+    Lost(String),
+}
+
+impl Unanswered {
+    pub(super) fn why(self) -> String {
+        match self {
+            Self::NotSent(why) | Self::Lost(why) => why,
+        }
+    }
+}
+
+impl From<Lost> for Unanswered {
+    fn from(Lost(why): Lost) -> Self {
+        Self::Lost(why)
+    }
+}
+
+impl Master {
+    pub(super) const fn new(network: Arc<dyn Network>, hash_slot: u16) -> Self {
+        Self { network, hash_slot, node: None }
+    }
+
+    /// Whether it may evict keys.
+    pub(super) fn may_evict(&self) -> bool {
+        self.network.may_evict(self.hash_slot)
+    }
+
+    /// Where it is, as far as is known.
+    pub(super) fn address(&self) -> &str {
+        self.node.as_ref().map_or("", |node| node.address())
+    }
+
+    /// Prepares another attempt after a refusal, and returns the error.
+    ///
+    /// # Errors
+    ///
+    /// No attempt can succeed.
+    pub(super) async fn apply_remedy(&mut self, remedy: Remedy, error: &str) -> Result<String, LaneError> {
+        match remedy {
+            Remedy::Follow(address) => {
+                self.network.moved(self.hash_slot, &address);
+                self.node = None;
+            }
+            // A master that has lost its replicas may have been replaced by one of them.
+            Remedy::Rediscover(_) | Remedy::NoWrites(_) => {
+                let node = self.node.take();
+                // If this fails the next attempt tells.
+                let _ = self.network.rediscover(node.as_ref().map(|node| node.address())).await;
+            }
+            Remedy::LoadScripts => {
+                if let Some(node) = &self.node
+                    && node.call(load_all()).await.is_err()
+                {
+                    self.node = None;
+                }
+            }
+            Remedy::Broken(why) => return Err(LaneError::Broken(why)),
+            Remedy::Ask(_) | Remedy::Wait(_) | Remedy::OutOfMemory => {}
+        }
+        Ok(error.to_owned())
+    }
+
+    /// Sends commands; follows `ASK` for those that were answered so, which is rare: the commands
+    /// are made a second time then.
+    pub(super) async fn send(
+        &mut self,
+        commands: impl Fn() -> Pipeline + Send + Sync,
+    ) -> Result<Vec<Value>, Unanswered> {
+        let node = match &self.node {
+            Some(node) if !node.is_over() => node.clone(),
+            _ => self.connect().await.map_err(|Lost(why)| Unanswered::NotSent(why))?,
+        };
+        let mut values = match node.call(commands()).await {
+            Ok(values) => values,
+            Err(lost) => {
+                self.node = None;
+                return Err(lost.into());
+            }
+        };
+        for (at, value) in values.iter_mut().enumerate() {
+            if let Some(error) = reply::error(value)
+                && let Remedy::Ask(address) = remedy(&error, node.address())
+                && let Some(command) = commands().cmd_iter().nth(at)
+            {
+                *value = asking(&*self.network, &address, command).await?;
+            }
+        }
+        Ok(values)
+    }
+
+    async fn connect(&mut self) -> Result<Arc<dyn Node>, Lost> {
+        let node = match self.network.master(self.hash_slot).await {
+            Ok(node) => node,
+            Err(_) => {
+                self.network.rediscover(None).await?;
+                self.network.master(self.hash_slot).await?
+            }
+        };
+        Ok(self.node.insert(node).clone())
+    }
+}
