@@ -252,7 +252,8 @@ impl Owner {
         timer: impl FnOnce() -> Arc<Timer>,
     ) -> Option<(Row, Location)> {
         let fire = id.birth_due();
-        if fire <= self.prior_claim || self.moved.may_have(self.secret.id(id)) {
+        let has_entry = self.moved.may_have(self.secret.id(id)) && !broken!(EntriesIgnored);
+        if has_entry || fire <= self.prior_claim {
             return None;
         }
         let [slot] = self.catalog.candidates(id)[..] else { return None };

@@ -40,6 +40,8 @@ pub(crate) enum Broken {
     FoundKeysTakenForFree,
     /// Keys that were found at the acquisition are taken for this owner's.
     FoundKeysTakenForOurs,
+    /// Timers are taken to be where their ids imply, whatever `moved` says.
+    EntriesIgnored,
     /// Timers that were attempted, or stopped, have no entry in `moved`.
     LaterAttemptsImplied,
     /// An acknowledgement that was written blind is done, whatever it has found.

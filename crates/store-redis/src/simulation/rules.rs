@@ -130,6 +130,11 @@ fn what_is_implied_of_a_timer_is_that_its_first_attempt_is_to_come() {
 }
 
 #[test]
+fn a_timer_with_an_entry_is_read() {
+    is_found_by(Broken::EntriesIgnored, run);
+}
+
+#[test]
 fn an_epoch_is_not_given_twice() {
     assert_eq!(forgetful_store(), Ok(()));
     assert!(with_broken(Broken::NoFloor, forgetful_store).is_err());
