@@ -147,7 +147,8 @@ settings! {
     handover_timeout: Span,
     /// The cluster's name
     cluster: String,
-    /// Redis servers, or Sentinels, separated by commas; without any the store is embedded
+    /// Redis servers, or Sentinels, separated by commas; without any the store is embedded. `ps`
+    /// shows flags: put an address with a password into the settings file or MTIMER_REDIS
     redis: List<RedisUrl>,
     /// PEM file of the authorities that sign the certificates of Redis; without it the system's
     redis_tls_ca: PathBuf,

@@ -7,6 +7,7 @@ use mtimer_store::StoreError;
 use mtimer_types::limits::MAX_PARTITIONS;
 use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion};
 
+use crate::password::{encoding, without_password};
 use crate::wire::{Access, Seeds, Tls};
 
 /// Partitions of a new cluster when nobody says otherwise.
@@ -81,7 +82,7 @@ impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { urls, tls, cluster, partitions, durability, answer_within, log_bytes } = self;
         f.debug_struct("Options")
-            .field("urls", &urls.iter().map(|url| shown(url)).collect::<Vec<_>>())
+            .field("urls", &urls.iter().map(|url| without_password(url)).collect::<Vec<_>>())
             .field("tls", tls)
             .field("cluster", cluster)
             .field("partitions", partitions)
@@ -130,8 +131,8 @@ impl Options {
             return unusable(format!(
                 "{} and {} differ in more than the address: give the same scheme, user, password, database, protocol \
                  and master in both",
-                shown(&self.urls[0]),
-                shown(&self.urls[at])
+                without_password(&self.urls[0]),
+                without_password(&self.urls[at])
             ));
         }
         let access = Access {
@@ -190,15 +191,18 @@ impl Parsed {
     fn from(url: &str) -> Result<Self, StoreError> {
         let bad = || {
             StoreError::Unusable(format!(
-                "{:?} is not a Redis address: give one like redis://user:password@host:6379/0",
-                shown(url)
+                "{:?} is not a Redis address: give one like redis://user:password@host:6379/0, and {}",
+                without_password(url),
+                encoding!()
             ))
         };
         let sentinel = SentinelUrl::from(url);
         if sentinel.as_ref().is_some_and(|of| of.master.is_empty()) {
             return unusable(format!(
-                "{}: a Sentinel is asked for a master by its name: write redis-sentinel://host:26379?master=name",
-                shown(url)
+                "{}: a Sentinel is asked for a master by its name: write redis-sentinel://host:26379?master=name, and \
+                 {}",
+                without_password(url),
+                encoding!()
             ));
         }
         let (url, master) = match &sentinel {
@@ -216,7 +220,7 @@ impl Parsed {
                 return unusable(format!(
                     "{}: a server whose certificate is not checked cannot be trusted: leave #insecure out, and give \
                      the file of the authority that signed it",
-                    shown(url)
+                    without_password(url)
                 ));
             }
             ConnectionAddr::TcpTls { host, port, .. } => (of(host, *port), true),
@@ -277,12 +281,6 @@ impl SentinelUrl {
         }
         Some(Self { server, master: master.to_owned() })
     }
-}
-
-/// An address without what may be secret.
-fn shown(url: &str) -> &str {
-    let behind = url.rsplit_once('@').map_or(url, |(_, rest)| rest);
-    behind.split_once('?').map_or(behind, |(address, _)| address)
 }
 
 const fn unusable<T>(text: String) -> Result<T, StoreError> {
@@ -346,14 +344,23 @@ mod tests {
             "unix://x?pass=secret",
             "redis://u:secret@h:x",
             "redis://u:secret@h:1/x",
+            // Parts of an address that was split at a comma in its password, and `@` in passwords.
+            "redis://u:secret",
+            "secret@h:1",
+            "unix://s?pass=a@secret",
+            "redis://u:a@secret@h:x",
         ];
         for url in urls {
             let options = Options::new([url], "c");
             assert!(!why(&options).contains("secret"), "{}", why(&options));
             assert!(!format!("{options:?}").contains("secret"), "{options:?}");
         }
+        let options = Options::new(["unix:///s?pass=a@secret", "unix:///s?pass=b@secret"], "c");
+        assert!(why(&options).starts_with("unix:///s?pass=*** and unix:///s?pass=*** differ"), "{}", why(&options));
+        assert!(!format!("{options:?}").contains("secret"), "{options:?}");
+        assert!(why(&Options::new(["redis://u:a@b@h:x"], "c")).contains("as %40 %2F"), "percent-encoding");
         let options = Options::new(["redis://:secret@h:1", "redis://:other@h:2"], "c");
-        assert!(why(&options).starts_with("h:1 and h:2 differ"), "{}", why(&options));
+        assert!(why(&options).starts_with("redis://:***@h:1 and redis://:***@h:2 differ"), "{}", why(&options));
         assert!(why(&Options::new(Vec::<String>::new(), "c")).contains("no Redis address"));
         let partitions = Some(0);
         assert!(why(&Options { partitions, ..Options::new(["redis://h"], "c") }).contains("1 to 1024"));

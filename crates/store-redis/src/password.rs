@@ -2,6 +2,14 @@
 
 use redis::IntoConnectionInfo;
 
+/// How to write the characters that end a user, a password or an address: a literal, for `concat!`.
+macro_rules! encoding {
+    () => {
+        "write @ / ? # , % in a user or password as %40 %2F %3F %23 %2C %25"
+    };
+}
+pub(crate) use encoding;
+
 /// An address of Redis with `***` in place of its password, which is in front of the last `@`, or
 /// the value of `pass` in the query of a Unix socket's address. Text that is no address is not
 /// shown: it may be part of one that was split at a comma in its password.

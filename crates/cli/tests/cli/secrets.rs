@@ -22,6 +22,8 @@ use crate::token::{TokensFile, write_private};
 
 const PASSWORD: &str = "PLANTEDpassword";
 const OTHER_PASSWORD: &str = "PLANTEDother";
+/// A password that is not percent-encoded, although it should be. Its parts are secret, too.
+const RAW_PASSWORD: &str = "PLANTEDcomma,PLANTEDmiddle@PLANTEDtail";
 const PAYLOAD: &str = "{\"authorization\":\"Bearer PLANTEDpayload\",\"cookie\":\"PLANTEDcookie\"}";
 const HEADER: &str = "authorization=Bearer PLANTEDheader";
 const NO_KEY: &str = "PLANTEDnokey";
@@ -174,6 +176,7 @@ fn planted_secrets_are_shown_nowhere() {
 
     settings(&planted, &mut seen);
     options(&planted, &shop_token, &mut seen);
+    raw_passwords(&planted, &mut seen);
     mistakes(&planted, &mut seen);
 
     let broker = Broker::start(&planted);
@@ -231,6 +234,7 @@ fn planted_secrets_are_shown_nowhere() {
     let mut secrets: Vec<String> =
         [PASSWORD, OTHER_PASSWORD, "PLANTEDpayload", "PLANTEDcookie", "PLANTEDheader", NO_KEY]
             .into_iter()
+            .chain(RAW_PASSWORD.split([',', '@']))
             .map(str::to_owned)
             .collect();
     secrets.extend([&planted.peer, &unknown, &wrong_secret, &shop_token, &reader_token].map(|t| secret(t)));
@@ -254,6 +258,43 @@ fn settings(planted: &Planted, seen: &mut Seen) {
         let file = planted.file("settings.toml", &content);
         let more = ["--config", text(&file), "--peer-token-file", text(&peer)];
         seen.note("a settings file that is not right", end(planted.bare(&more), b"").code(2));
+    }
+}
+
+/// Addresses whose password is not percent-encoded: parts of it look like another address, or like
+/// a host.
+fn raw_passwords(planted: &Planted, seen: &mut Seen) {
+    let peer = planted.file("peer", &planted.peer);
+    let peer = ["--peer-token-file", text(&peer)];
+    for (url, is_one) in [
+        (format!("redis://u:{RAW_PASSWORD}@h:1"), false),
+        (format!("redis-sentinel://u:{RAW_PASSWORD}@h:1?master=shop"), false),
+        (format!("unix:///nowhere?pass={RAW_PASSWORD}"), false),
+        (format!("unix:///nowhere?pass={}", RAW_PASSWORD.replace(',', "@")), true),
+    ] {
+        let print = [&peer[..], &["--print-config"]].concat();
+        let variable = |more: &[&str]| {
+            let mut command = planted.bare(more);
+            command.env("MTIMER_REDIS", &url);
+            command
+        };
+        seen.note("print-config, raw password", end(variable(&print), b"").ok());
+        let refused = end(variable(&peer), b"").code(if is_one { 13 } else { 12 });
+        let shown = refused.out.clone() + &refused.err;
+        assert!(is_one || shown.contains("%40 %2F"), "no word on percent-encoding: {refused:?}");
+        seen.note("a raw password", refused);
+        for content in [format!("redis = \"{url}\"\n"), format!("\"{url}\" = 1\n")] {
+            let file = planted.file("settings.toml", &content);
+            let more = [&peer[..], &["--config", text(&file)]].concat();
+            seen.note("a settings file with a raw password", end(planted.bare(&more), b"").code(2));
+        }
+        let vars = [("MTIMER_REDIS".to_owned(), url.clone())];
+        let partial = PartialConfig::from_env(vars).unwrap();
+        seen.debug("PartialConfig", &partial);
+        seen.debug("Config", &partial.resolve().unwrap());
+        let urls = |separator: char| url.split(separator).map(str::to_owned).collect::<Vec<_>>();
+        seen.debug("store options", &Options::new(urls(','), "test"));
+        seen.debug("store options", &Options::new([url], "test"));
     }
 }
 

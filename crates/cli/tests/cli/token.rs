@@ -131,6 +131,12 @@ fn help_says_who_sees_a_token() {
 }
 
 #[test]
+fn help_says_who_sees_the_password_of_redis() {
+    let help = run(&["broker", "--help"]).ok().out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("`ps` shows flags: put an address with a password into the settings file"), "{help}");
+}
+
+#[test]
 fn limits_are_stored_shown_and_checked() {
     let file = TokensFile::new();
     let create = ["create", "--name", "shop", "--grant", "schedule:shop/*"];

@@ -15,6 +15,7 @@ use super::node::{Lost, Network, Node};
 use super::reply::Reply;
 use super::script;
 use super::settings::{NO_EVICTION, POLICY};
+use crate::password::encoding;
 
 /// How long a command is tried.
 const TRY_FOR: Duration = Duration::from_secs(5);
@@ -115,7 +116,14 @@ fn refused(why: &str) -> StoreError {
 /// What a server's or a connection's error text means to an operator, for those that waiting does
 /// not mend.
 const ADVICE: &[(&[&str], &str)] = &[
-    (&["NOAUTH", "WRONGPASS"], "give user and password in the address, as in redis://user:pass@host:6379"),
+    (
+        &["NOAUTH", "WRONGPASS"],
+        concat!(
+            "give user and password in the address, as in redis://user:pass@host:6379, in the settings file or \
+             MTIMER_REDIS, not in a flag, which `ps` shows; ",
+            encoding!()
+        ),
+    ),
     (&["without any password configured"], "this Redis has no password: leave it out of the address"),
     (
         &["invalid peer certificate"],

@@ -107,7 +107,8 @@ async fn a_password_and_a_database() {
     let told = advice(open(url("/7")).await);
     assert!(told.contains("leave the database number out"), "{told}");
     let told = advice(open(server.url()).await);
-    assert!(told.contains("give user and password"), "{told}");
+    assert!(told.contains("give user and password") && told.contains("`ps` shows"), "{told}");
+    assert!(told.contains("write @ / ? # , % in a user or password as %40 %2F %3F %23 %2C %25"), "{told}");
     let open_to_all = Server::start();
     let told = advice(open(format!("redis://:hush@{}", open_to_all.address())).await);
     assert!(told.contains("leave it out") && !told.contains("hush"), "{told}");
