@@ -4,20 +4,23 @@
 //! Purpose: holds the tokens, the certificates, and what this broker shows to other brokers; lets
 //! connections and sessions in, and tells each session when its token has been revoked or has
 //! expired.
-//! Invariant: a file that cannot be read or is not valid changes nothing: what was read last stays.
+//! Invariant: a file that cannot be read or is not valid changes nothing: what was read last stays,
+//! and the file is read again every two seconds until it is valid.
 //! No error and no log line has a secret in it.
 //! Not in here: what a token allows ([`mtimer_access`]).
 
+mod expiry;
+mod files;
+mod guard;
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mtimer_access::{
-    Denied, InvalidTokens, MAX_FILE_BYTES, Principal, Rejected, Token, TokenHash, Tokens, Verb, needs,
-};
+use mtimer_access::{Denied, InvalidTokens, MAX_FILE_BYTES, Rejected, Token, Tokens, Verb, needs};
 use mtimer_protocol::Hello;
 use mtimer_tls::{AcceptError, ClientCertificate, ClientTls, Stream};
 use mtimer_types::Time;
@@ -27,14 +30,17 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::expiry::Expiries;
+use self::expiry::Reminder;
+use self::files::{Files, stamps};
+pub(crate) use self::guard::Guard;
+use crate::counters::Counters;
 use crate::exposure::Protection;
 use crate::private_file::{PrivateFileError, read_private};
 use crate::tls::{BrokerTls, BrokerTlsError, TlsOptions};
 
 /// How often it is looked whether a file has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Longest wait for an expiry before the wall clock is looked at again: it may be set.
-const EXPIRY_STEP: Duration = Duration::from_secs(60);
 /// Most bytes of a file with one token in it.
 const MAX_TOKEN_FILE: u64 = 4 * 1024;
 
@@ -133,8 +139,26 @@ pub(crate) enum NoMetrics {
     NoCertificate,
 }
 
-/// What is read again, by name: tokens, certificates, this broker's own token.
-const CREDENTIALS: [&str; 3] = ["tokens", "certificates", "peer_token"];
+/// What is read from files, and read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Credential {
+    Tokens,
+    Certificates,
+    PeerToken,
+}
+
+impl Credential {
+    const ALL: [Self; 3] = [Self::Tokens, Self::Certificates, Self::PeerToken];
+
+    /// As in metrics.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Tokens => "tokens",
+            Self::Certificates => "certificates",
+            Self::PeerToken => "peer_token",
+        }
+    }
+}
 
 /// What is known of the files, and who is let in.
 pub(crate) struct Access {
@@ -143,10 +167,7 @@ pub(crate) struct Access {
     tokens: Option<watch::Sender<Arc<Tokens>>>,
     peer_token: RwLock<Arc<str>>,
     tls: Option<BrokerTls>,
-    /// What the files looked like when they were last read.
-    seen: Mutex<Vec<Option<Stamp>>>,
-    /// Which of them could not be read again, in the order of [`CREDENTIALS`].
-    stale: [AtomicBool; CREDENTIALS.len()],
+    files: Mutex<Files>,
     asked: Notify,
 }
 
@@ -158,25 +179,15 @@ pub(crate) struct PeerCredentials {
     pub(crate) tls: Option<ClientTls>,
 }
 
-/// What changes when a file does.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    modified: Option<SystemTime>,
-    len: u64,
-    #[cfg(unix)]
-    inode: u64,
-}
-
 impl Access {
     /// Reads the files.
     pub(crate) fn open(options: AccessOptions) -> Result<Self, AccessError> {
-        let seen = Mutex::new(stamps(&options));
+        let files = Mutex::new(Files::new(stamps(&options)));
         let tokens = options.tokens.as_deref().map(read_tokens).transpose()?;
         let peer_token = RwLock::new(read_peer_token(&options.peer_token)?);
         let tokens = tokens.map(|tokens| watch::Sender::new(Arc::new(tokens)));
         let tls = options.tls.clone().map(BrokerTls::open).transpose()?;
-        let stale = Default::default();
-        Ok(Self { options, tokens, peer_token, tls, seen, stale, asked: Notify::new() })
+        Ok(Self { options, tokens, peer_token, tls, files, asked: Notify::new() })
     }
 
     /// Lets everybody in.
@@ -187,8 +198,7 @@ impl Access {
             tokens: None,
             peer_token: RwLock::new("".into()),
             tls: None,
-            seen: Mutex::default(),
-            stale: Default::default(),
+            files: Mutex::default(),
             asked: Notify::new(),
         }
     }
@@ -224,8 +234,7 @@ impl Access {
         let principal = tokens.authenticate(&hello.token, now()).map_err(|e| e.to_string())?;
         needs::of_role(hello.role).check(principal).map_err(|denied| denied.to_string())?;
         let token: Token = hello.token.parse().map_err(|_| Rejected::Unknown.to_string())?;
-        let principal = RwLock::new(principal.clone());
-        Ok(Some(Arc::new(Guard { access: self.clone(), hash: token.hash(), principal })))
+        Ok(Some(Arc::new(Guard::new(self.clone(), token.hash(), principal.clone()))))
     }
 
     /// Checks whether a client with this token may read metrics over HTTP.
@@ -244,13 +253,22 @@ impl Access {
         self.asked.notify_one();
     }
 
-    /// Reads the files again when they change or when asked to, until the broker stops.
+    /// Until the broker stops: reads the files again when they change or when asked to, and warns of
+    /// what expires.
     ///
     /// # Errors
     ///
     /// If reading panics.
-    pub(crate) async fn watch(self: Arc<Self>, stopping: CancellationToken) -> Result<(), JoinError> {
+    pub(crate) async fn watch(
+        self: Arc<Self>,
+        counters: Arc<Counters>,
+        stopping: CancellationToken,
+    ) -> Result<(), JoinError> {
+        let mut reminder = Reminder::default();
         loop {
+            let expiries = self.expiries();
+            expiries.say(&mut reminder, now());
+            counters.note_credentials(expiries.own_soon(now()), self.stale().iter().filter(|s| s.1).count());
             let asked = tokio::select! {
                 () = stopping.cancelled() => return Ok(()),
                 () = self.asked.notified() => true,
@@ -263,53 +281,82 @@ impl Access {
 
     /// What is in use although its file, as it is now, could not be read: by name, whether it is
     /// so.
-    pub(crate) fn stale(&self) -> [(&'static str, bool); CREDENTIALS.len()] {
-        std::array::from_fn(|n| (CREDENTIALS[n], self.stale[n].load(Ordering::Relaxed)))
+    pub(crate) fn stale(&self) -> [(&'static str, bool); Credential::ALL.len()] {
+        let files = self.files();
+        Credential::ALL.map(|what| (what.name(), files.has_failed(what)))
     }
 
-    /// Reads what has changed; everything if `asked`.
+    /// When what is in use expires.
+    pub(crate) fn expiries(&self) -> Expiries {
+        let certificate = self.tls.as_ref().and_then(BrokerTls::expires);
+        let Some(tokens) = &self.tokens else { return Expiries { certificate, ..Expiries::default() } };
+        let own = self.peer_token.read().unwrap_or_else(PoisonError::into_inner).parse::<Token>().ok();
+        Expiries { certificate, ..Expiries::of_tokens(&tokens.borrow(), own.as_ref(), now()) }
+    }
+
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads everything if a file has changed or if `asked`; otherwise what could not be read the
+    /// last time: the reason may have passed without a change of the file.
     fn look(&self, asked: bool) {
         // Taken before reading: a change while it is read is seen the next time.
         let stamps = stamps(&self.options);
-        {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            if *seen == stamps && !asked {
-                return;
+        let all = self.files().change(stamps) || asked;
+        for what in Credential::ALL {
+            if all || self.files().has_failed(what) {
+                self.read_again(what, all);
             }
-            *seen = stamps;
         }
-        let note = |n: usize, failed: bool| self.stale[n].store(failed, Ordering::Relaxed);
-        let tokens = self.options.tokens.as_deref().map(read_tokens).transpose();
-        note(0, tokens.is_err());
-        match tokens {
-            Ok(None) => {}
-            Ok(Some(tokens)) => {
-                tracing::info!(tokens = tokens.entries().len(), "the tokens were read again");
-                if let Some(current) = &self.tokens {
-                    current.send_replace(Arc::new(tokens));
-                }
-            }
-            Err(error) => {
+    }
+
+    /// Reads one of them. A failure that was logged is not logged again, unless `always`.
+    fn read_again(&self, what: Credential, always: bool) {
+        let read = match what {
+            Credential::Tokens => self.read_tokens_again(),
+            Credential::Certificates => self.read_certificates_again(),
+            Credential::PeerToken => self.read_peer_token_again(),
+        };
+        let is_new = self.files().note(what, read.as_ref().err().map(ToString::to_string));
+        let Err(error) = read else { return };
+        if !is_new && !always {
+            return;
+        }
+        match what {
+            Credential::Tokens => {
                 tracing::warn!(%error, "the tokens were not read again, those read last stay valid")
             }
-        }
-        let tls = self.tls.as_ref().map(BrokerTls::reload).transpose();
-        note(1, tls.is_err());
-        match tls {
-            Ok(None) => {}
-            Ok(Some(())) => tracing::info!("the certificates were read again"),
-            Err(error) => {
+            Credential::Certificates => {
                 tracing::warn!(%error, "the certificates were not read again, those read last stay in use")
             }
-        }
-        let peer_token = read_peer_token(&self.options.peer_token);
-        note(2, peer_token.is_err());
-        match peer_token {
-            Ok(token) => *self.peer_token.write().unwrap_or_else(PoisonError::into_inner) = token,
-            Err(error) => {
+            Credential::PeerToken => {
                 tracing::warn!(%error, "this broker's own token was not read again, the last one stays")
             }
         }
+    }
+
+    fn read_tokens_again(&self) -> Result<(), AccessError> {
+        if let (Some(path), Some(current)) = (&self.options.tokens, &self.tokens) {
+            let tokens = read_tokens(path)?;
+            tracing::info!(tokens = tokens.entries().len(), "the tokens were read again");
+            current.send_replace(Arc::new(tokens));
+        }
+        Ok(())
+    }
+
+    fn read_certificates_again(&self) -> Result<(), AccessError> {
+        if let Some(tls) = &self.tls {
+            tls.reload()?;
+            tracing::info!("the certificates were read again");
+        }
+        Ok(())
+    }
+
+    fn read_peer_token_again(&self) -> Result<(), AccessError> {
+        let token = read_peer_token(&self.options.peer_token)?;
+        *self.peer_token.write().unwrap_or_else(PoisonError::into_inner) = token;
+        Ok(())
     }
 }
 
@@ -319,74 +366,10 @@ impl fmt::Debug for Access {
     }
 }
 
-/// What one session may do at present.
-#[derive(Debug)]
-pub(crate) struct Guard {
-    access: Arc<Access>,
-    hash: TokenHash,
-    principal: RwLock<Arc<Principal>>,
-}
-
-impl Guard {
-    /// What its token allows now.
-    pub(crate) fn principal(&self) -> Arc<Principal> {
-        self.principal.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Follows the tokens file; completes, saying why, when the session has to end.
-    pub(crate) async fn revoked(&self) -> &'static str {
-        // A guard is only made where there are tokens.
-        let Some(tokens) = &self.access.tokens else { return std::future::pending().await };
-        let mut changes = tokens.subscribe();
-        loop {
-            let tokens = changes.borrow_and_update().clone();
-            let before = self.principal();
-            let Some(current) = tokens.current(before.id(), &self.hash, now()) else {
-                return "the token of this session was revoked or has expired";
-            };
-            if !current.covers(&before, Verb::Register) || !current.covers(&before, Verb::Broker) {
-                return "the token of this session allows less than before: connect anew";
-            }
-            *self.principal.write().unwrap_or_else(PoisonError::into_inner) = current.clone();
-            let expires = tokens.entry(before.id()).and_then(|entry| entry.expires());
-            let expiry = async {
-                match expires {
-                    None => std::future::pending().await,
-                    Some(at) => sleep(EXPIRY_STEP.min(Duration::from_millis(at.ms_since(now())))).await,
-                }
-            };
-            tokio::select! {
-                // The broker holds the sender: it cannot be gone.
-                _ = changes.changed() => {}
-                () = expiry => {}
-            }
-        }
-    }
-}
-
 /// The wall clock, by which tokens expire.
 fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time::from_ms(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-}
-
-fn stamps(options: &AccessOptions) -> Vec<Option<Stamp>> {
-    let peer = match &options.peer_token {
-        PeerToken::File(path) => Some(path),
-        PeerToken::None | PeerToken::Value(_) => None,
-    };
-    let tls = options.tls.iter().flat_map(TlsOptions::files);
-    options.tokens.iter().chain(peer).chain(tls).map(|path| stamp(path)).collect()
-}
-
-fn stamp(path: &Path) -> Option<Stamp> {
-    let data = fs::metadata(path).ok()?;
-    Some(Stamp {
-        modified: data.modified().ok(),
-        len: data.len(),
-        #[cfg(unix)]
-        inode: std::os::unix::fs::MetadataExt::ino(&data),
-    })
 }
 
 fn read_text(what: &'static str, path: &Path, limit: u64) -> Result<String, AccessError> {

@@ -200,7 +200,7 @@ fn assemble(
         let (mut all, sources) = web.into_parts();
         all.spawn("engine", shell.run());
         all.spawn("reports", reports::run(control, limiter, counters.clone(), store.clone()));
-        let watch = access.watch(stopping.clone());
+        let watch = access.watch(counters.clone(), stopping.clone());
         let panicked = |e: JoinError| BrokerError::Panicked { task: "access", what: e.to_string() };
         all.spawn("access", async move { watch.await.map_err(panicked) });
         tasks.into_iter().for_each(|(name, task)| all.spawn(name, task));

@@ -140,6 +140,9 @@ pub(crate) struct Counters {
     node: Mutex<Node>,
     /// Owned partitions whose store did not answer when the cluster's task last looked.
     unreachable: AtomicUsize,
+    /// See [`Self::note_credentials`].
+    expiring: AtomicUsize,
+    stale: AtomicUsize,
     handovers: Mutex<Handovers>,
     /// What the reports saw at their last look; none before the first.
     troubles: Mutex<Vec<(&'static str, u64)>>,
@@ -151,6 +154,8 @@ impl Default for Counters {
             shell: std::array::from_fn(|_| AtomicU64::new(0)),
             node: Mutex::default(),
             unreachable: AtomicUsize::new(0),
+            expiring: AtomicUsize::new(0),
+            stale: AtomicUsize::new(0),
             handovers: Mutex::default(),
             troubles: Mutex::default(),
         }
@@ -232,6 +237,13 @@ impl Counters {
         self.unreachable.load(Ordering::Relaxed)
     }
 
+    /// Notes how many of this broker's own credentials expire soon, and how many kinds of them
+    /// could not be read again.
+    pub(crate) fn note_credentials(&self, expiring: usize, stale: usize) {
+        self.expiring.store(expiring, Ordering::Relaxed);
+        self.stale.store(stale, Ordering::Relaxed);
+    }
+
     /// A partition was acquired, so long after it was assigned.
     pub(crate) fn acquired_after(&self, took: Duration) {
         locked(&self.handovers).acquired.add_us(us(took));
@@ -263,6 +275,8 @@ impl Counters {
             ALL.iter().map(|(c, name)| ((*name).to_owned(), self.shell[*c as usize].load(Ordering::Relaxed)));
         counters.extend(own);
         counters.extend(locked(&self.node).counters.iter().map(|(name, n)| ((*name).to_owned(), *n)));
+        let credentials = [("credentials_expiring", &self.expiring), ("credentials_stale", &self.stale)];
+        counters.extend(credentials.map(|(name, n)| (name.to_owned(), n.load(Ordering::Relaxed) as u64)));
         counters.extend(locked(&self.troubles).iter().map(|(name, n)| ((*name).to_owned(), *n)));
         counters.sort();
     }
@@ -292,7 +306,7 @@ mod tests {
         counters.note_node([("campaigns_total", 2)].into_iter(), true, Term(2));
         let mut merged = vec![("scheduled_total".to_owned(), 7)];
         counters.merge_into(&mut merged);
-        assert_eq!(merged.len(), ALL.len() + 2);
+        assert_eq!(merged.len(), ALL.len() + 4);
         assert!(merged.contains(&("campaigns_total".to_owned(), 2)));
         assert!(merged.windows(2).all(|w| w[0].0 < w[1].0), "in order, none twice");
         assert!(merged.contains(&("alarms_total".to_owned(), 3)));

@@ -5,12 +5,14 @@ use std::fmt;
 use mtimer_core::Counter;
 use mtimer_core::figures::{Backlog, DEAD_REASONS, REFUSALS, RedeliveryCause};
 use mtimer_protocol::Status;
+use mtimer_types::Time;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::names as m;
 use super::process::Process;
 use super::write::Writer;
+use crate::access::Expiries;
 use crate::counters::{ShellCounter as C, ShellFigures};
 use crate::lanes::ENDS;
 use crate::observed::Observed;
@@ -32,6 +34,7 @@ pub(super) struct Scrape {
     pub(super) outboxes: (u64, u64),
     /// Whether tokens and certificates could not be read again.
     pub(super) stale: [(&'static str, bool); 3],
+    pub(super) expiries: Expiries,
     pub(super) process: Process,
 }
 
@@ -48,6 +51,7 @@ impl Collector for Scrape {
         self.partitions(out)?;
         self.queues(out)?;
         self.sessions(out)?;
+        self.expiries(out)?;
         self.process(out)
     }
 }
@@ -250,6 +254,16 @@ impl Scrape {
             ("doubtful", C::ClockDoubtful),
         ];
         out.by(&m::CLOCK_EVENTS, "event", by(&clock))
+    }
+
+    /// What does not expire has no sample.
+    fn expiries(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let Expiries { certificate, peer_token, tokens } = self.expiries;
+        let seconds = |at: Time| at.as_ms() / 1_000;
+        out.maybe(&m::CERTIFICATE_EXPIRES, certificate.map(seconds))?;
+        let by = [("peer_token", peer_token), ("tokens", tokens)];
+        let known = by.into_iter().filter_map(|(what, at)| Some((what, seconds(at?))));
+        out.by(&m::TOKEN_EXPIRES, "what", known)
     }
 
     /// What the system does not tell is left out.

@@ -87,6 +87,7 @@ impl Source {
             receiving: self.receiving.used(),
             outboxes: self.outboxes.used(),
             stale: self.access.stale(),
+            expiries: self.access.expiries(),
             process: process::read(self.started),
         };
         let mut registry = Registry::default();

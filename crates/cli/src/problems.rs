@@ -89,6 +89,16 @@ pub(crate) fn of_status(status: &Status) -> Vec<String> {
         count("clock_doubtful_lately") > 0,
         "the cluster's time is not known well: see the time service of the Redis hosts".to_owned(),
     );
+    say(
+        count("credentials_stale") > 0,
+        "a file of tokens or certificates cannot be read, and what was read before is in use: the broker's log says why"
+            .to_owned(),
+    );
+    say(
+        count("credentials_expiring") > 0,
+        "the certificate or the own token of a broker expires within 14 days, or has: its log says which"
+            .to_owned(),
+    );
     problems
 }
 
@@ -132,6 +142,8 @@ mod tests {
             ("dead_letters_lately", 3, "3 timers died"),
             ("memory_budget_bytes", 100, "95 % of the budget"),
             ("clock_doubtful_lately", 1, "time is not known well"),
+            ("credentials_stale", 1, "cannot be read"),
+            ("credentials_expiring", 2, "expires within 14 days"),
         ];
         for (name, n, words) in all {
             let problems = of_status(&status(&[(name, n)]));

@@ -356,11 +356,19 @@ mod tests {
             assert!(!format!("{options:?}").contains("secret"), "{options:?}");
         }
         let options = Options::new(["unix:///s?pass=a@secret", "unix:///s?pass=b@secret"], "c");
-        assert!(why(&options).starts_with("unix:///s?pass=*** and unix:///s?pass=*** differ"), "{}", why(&options));
+        assert!(
+            why(&options).starts_with("unix:///s?pass=*** and unix:///s?pass=*** differ"),
+            "{}",
+            why(&options)
+        );
         assert!(!format!("{options:?}").contains("secret"), "{options:?}");
         assert!(why(&Options::new(["redis://u:a@b@h:x"], "c")).contains("as %40 %2F"), "percent-encoding");
         let options = Options::new(["redis://:secret@h:1", "redis://:other@h:2"], "c");
-        assert!(why(&options).starts_with("redis://:***@h:1 and redis://:***@h:2 differ"), "{}", why(&options));
+        assert!(
+            why(&options).starts_with("redis://:***@h:1 and redis://:***@h:2 differ"),
+            "{}",
+            why(&options)
+        );
         assert!(why(&Options::new(Vec::<String>::new(), "c")).contains("no Redis address"));
         let partitions = Some(0);
         assert!(why(&Options { partitions, ..Options::new(["redis://h"], "c") }).contains("1 to 1024"));

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -51,6 +52,7 @@ pub struct ServerTls {
 
 #[derive(Clone, Debug)]
 struct Configs {
+    chain: Arc<[CertificateDer<'static>]>,
     required: Arc<ServerConfig>,
     optional: Arc<ServerConfig>,
 }
@@ -69,6 +71,11 @@ impl ServerTls {
     /// Returns its files.
     pub fn files(&self) -> &ServerFiles {
         &self.files
+    }
+
+    /// Returns the certificate in use, in DER, and its chain.
+    pub fn chain(&self) -> Arc<[CertificateDer<'static>]> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).chain.clone()
     }
 
     /// Reads the files again. Connections made from now on use what they say; those that exist go
@@ -170,5 +177,6 @@ fn read(files: &ServerFiles) -> Result<Configs, TlsError> {
     Ok(Configs {
         required: config(ClientCertificate::Required)?,
         optional: config(ClientCertificate::Optional)?,
+        chain: chain.into(),
     })
 }

@@ -269,3 +269,20 @@ fn a_key_is_shown_nowhere_and_not_to_others() {
     let refused = end(mtimer(&[&["broker"][..], &args].concat()), b"").code(2).err;
     assert!(refused.contains("the private key") && refused.contains(text(&issued.key)), "{refused}");
 }
+
+#[test]
+fn a_certificate_that_has_expired_is_warned_of_once() {
+    let authority = Authority::new();
+    let issued = authority.issue_expired("old");
+    let broker = Broker::start(authority.dir(), &flags(&issued, &[]));
+    let warnings = || {
+        let log = fs::read_to_string(&broker.log).unwrap();
+        log.matches("this broker's certificate expires soon, or has: renew it").count()
+    };
+    wait_for("the warning", || (warnings() == 1).then_some(()));
+    // Read again, it is the same: that was said.
+    broker.running.signal("HUP");
+    let reread = || fs::read_to_string(&broker.log).unwrap().contains("the certificates were read again");
+    wait_for("read again", || reread().then_some(()));
+    assert_eq!(warnings(), 1);
+}

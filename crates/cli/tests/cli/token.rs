@@ -133,7 +133,10 @@ fn help_says_who_sees_a_token() {
 #[test]
 fn help_says_who_sees_the_password_of_redis() {
     let help = run(&["broker", "--help"]).ok().out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(help.contains("`ps` shows flags: put an address with a password into the settings file"), "{help}");
+    assert!(
+        help.contains("`ps` shows flags: put an address with a password into the settings file"),
+        "{help}"
+    );
 }
 
 #[test]

@@ -1,0 +1,61 @@
+//! What one session may do, and when it has to end.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use mtimer_access::{Principal, TokenHash, Verb};
+use tokio::time::sleep;
+
+use super::{Access, now};
+
+/// Longest wait for an expiry before the wall clock is looked at again: it may be set.
+const EXPIRY_STEP: Duration = Duration::from_secs(60);
+
+/// What one session may do at present.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    access: Arc<Access>,
+    hash: TokenHash,
+    principal: RwLock<Arc<Principal>>,
+}
+
+impl Guard {
+    pub(super) fn new(access: Arc<Access>, hash: TokenHash, principal: Arc<Principal>) -> Self {
+        Self { access, hash, principal: RwLock::new(principal) }
+    }
+
+    /// What its token allows now.
+    pub(crate) fn principal(&self) -> Arc<Principal> {
+        self.principal.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Follows the tokens file; completes, saying why, when the session has to end.
+    pub(crate) async fn revoked(&self) -> &'static str {
+        // A guard is only made where there are tokens.
+        let Some(tokens) = &self.access.tokens else { return std::future::pending().await };
+        let mut changes = tokens.subscribe();
+        loop {
+            let tokens = changes.borrow_and_update().clone();
+            let before = self.principal();
+            let Some(current) = tokens.current(before.id(), &self.hash, now()) else {
+                return "the token of this session was revoked or has expired";
+            };
+            if !current.covers(&before, Verb::Register) || !current.covers(&before, Verb::Broker) {
+                return "the token of this session allows less than before: connect anew";
+            }
+            *self.principal.write().unwrap_or_else(PoisonError::into_inner) = current.clone();
+            let expires = tokens.entry(before.id()).and_then(|entry| entry.expires());
+            let expiry = async {
+                match expires {
+                    None => std::future::pending().await,
+                    Some(at) => sleep(EXPIRY_STEP.min(Duration::from_millis(at.ms_since(now())))).await,
+                }
+            };
+            tokio::select! {
+                // The broker holds the sender: it cannot be gone.
+                _ = changes.changed() => {}
+                () = expiry => {}
+            }
+        }
+    }
+}
