@@ -31,9 +31,9 @@ fn by_key() -> Target {
     Target::Key(dest(), Key::new("k").unwrap())
 }
 
-fn schedule() -> RequestOp {
-    let timer = Timer::new(id(), dest(), Time::ZERO);
-    RequestOp::Schedule { timer: Arc::new(timer), policy: KeyPolicy::Create }
+fn schedule(policy: KeyPolicy) -> RequestOp {
+    let timer = Timer { key: Key::new("k").ok(), ..Timer::new(id(), dest(), Time::ZERO) };
+    RequestOp::Schedule { timer: Arc::new(timer), policy }
 }
 
 fn heartbeat() -> Heartbeat {
@@ -61,7 +61,10 @@ fn operations() -> Vec<(RequestOp, Verb, [bool; 4])> {
     let cancel = |target| RequestOp::Cancel { target, request: 1 };
     let reschedule = |target| RequestOp::Reschedule { target, due: Time::ZERO, request: 1 };
     vec![
-        (schedule(), Verb::Schedule, ON_DEST),
+        (schedule(KeyPolicy::Create), Verb::Schedule, ON_DEST),
+        (schedule(KeyPolicy::Keep), Verb::Schedule, ON_DEST),
+        // It ends the timer that has the key, and needs no `cancel`: see docs/security.md.
+        (schedule(KeyPolicy::Replace), Verb::Schedule, ON_DEST),
         (cancel(by_key()), Verb::Cancel, ON_DEST),
         (cancel(id().into()), Verb::Cancel, EVERYWHERE),
         (reschedule(by_key()), Verb::Cancel, ON_DEST),
