@@ -14,6 +14,7 @@ use mtimer_broker::{PrivateFileError, check_private, read_private};
 use mtimer_types::Time;
 use serde_json::{Value, json};
 
+use super::confirm::Yes;
 use super::exit::{Exit, Failure};
 use super::moment;
 use super::output::Output;
@@ -74,16 +75,19 @@ pub(crate) struct List {
     file: FileArgs,
 }
 
-/// Remove a token from a file
+/// Remove a token from a file, for good
 ///
 /// Running brokers close its sessions within seconds, or at once on HUP.
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  mtimer token revoke --file tokens.toml 3f9a0c5512de7b88")]
+#[command(after_help = "Examples:\n  mtimer token revoke --file tokens.toml 3f9a0c5512de7b88\n  \
+    mtimer token revoke --file tokens.toml 3f9a0c5512de7b88 --yes      without being asked")]
 pub(crate) struct Revoke {
     #[command(flatten)]
     file: FileArgs,
     /// The token's id: the 16 digits after mtimer_
     id: String,
+    #[command(flatten)]
+    yes: Yes,
 }
 
 #[derive(Args, Debug)]
@@ -152,18 +156,26 @@ impl List {
 
 impl Revoke {
     fn run(self, out: Output) -> Result<(), Failure> {
+        // Other commands can use the file while somebody is asked.
+        let tokens = self.file.read()?;
+        let name = &tokens.entry(&self.id).ok_or_else(|| self.unknown())?.name;
+        self.yes.confirm(&format!("this revokes token {} ({name}), and ends its sessions", self.id))?;
         let _lock = self.file.lock(false)?;
         let mut entries = self.file.read()?.entries().to_vec();
         let before = entries.len();
         entries.retain(|entry| entry.id != self.id);
         if entries.len() == before {
-            // A whole token may have been given by mistake: it is not shown.
-            let message =
-                format!("{} has no token of this id: see `mtimer token list`", self.file.file.display());
-            return Err(Failure::new(Exit::NotFound, message));
+            return Err(self.unknown());
         }
         self.file.write(entries)?;
         out.either(&json!({ "revoked": self.id }), || format!("revoked {}", self.id))
+    }
+
+    /// A whole token may have been given by mistake: it is not shown.
+    fn unknown(&self) -> Failure {
+        let message =
+            format!("{} has no token of this id: see `mtimer token list`", self.file.file.display());
+        Failure::new(Exit::NotFound, message)
     }
 }
 

@@ -110,7 +110,7 @@ impl Site {
 
     /// Revokes a token and waits until it opens no connection.
     async fn revoke(&self, old: &Credentials) {
-        block_in_place(|| self.tokens.run(&["revoke", &old.id]).ok());
+        block_in_place(|| self.tokens.run(&["revoke", &old.id, "--yes"]).ok());
         self.running.signal("HUP");
         let refused = async { while self.connect(&old.token).await.is_ok() {} };
         within("the revoked token is refused", refused).await;

@@ -75,8 +75,14 @@ fn a_token_is_shown_once_and_only_its_hash_is_kept() {
     let listed = file.run(&["list"]).ok().out;
     assert!(listed.contains(&format!("b  broker:*  expires {expires:.3}\n")), "{listed}");
     assert_eq!(file.run(&["list", "--json"]).ok().lines().len(), 2);
-    assert_eq!(file.run(&["revoke", id]).ok().out.trim(), format!("revoked {id}"));
-    file.run(&["revoke", id]).code(5);
+    let unasked = file.run(&["revoke", id]).code(2).err;
+    assert!(
+        unasked.contains(&format!("this revokes token {id} (shop)")) && unasked.contains("--yes"),
+        "{unasked}"
+    );
+    assert_eq!(file.run(&["list", "--json"]).ok().lines().len(), 2, "nothing was done");
+    assert_eq!(file.run(&["revoke", id, "--yes"]).ok().out.trim(), format!("revoked {id}"));
+    file.run(&["revoke", id, "--yes"]).code(5);
     let left = file.run(&["list", "--json"]).ok().lines();
     assert!(left.len() == 1 && left[0]["id"] == second["id"] && left[0].get("token").is_none(), "{left:?}");
     let files: Vec<_> = fs::read_dir(file.dir.path()).unwrap().map(|f| f.unwrap().file_name()).collect();

@@ -78,7 +78,7 @@ fn a_token_is_replaced_under_load_without_a_failed_call() {
         fs::copy(&token, &old).unwrap();
         write_private(&token, &fs::read_to_string(&second).unwrap());
         more_calls(2);
-        file.run(&["revoke", &first]).ok();
+        file.run(&["revoke", &first, "--yes"]).ok();
         broker.running.signal("HUP");
         wait_for("refused with the first token", || (broker.run(&old, &["ping"]).code == 4).then_some(()));
         more_calls(2);
