@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mtimer_access::{Denied, InvalidTokens, MAX_FILE_BYTES, Rejected, Token, Tokens, Verb, needs};
 use mtimer_protocol::Hello;
-use mtimer_tls::{AcceptError, ClientCertificate, ClientTls, Stream};
+use mtimer_tls::{AcceptError, ClientCertificate, ClientTls, PrivateFileError, Stream, read_private};
 use mtimer_types::Time;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
@@ -36,7 +36,6 @@ use self::files::{Files, stamps};
 pub(crate) use self::guard::Guard;
 use crate::counters::Counters;
 use crate::exposure::Protection;
-use crate::private_file::{PrivateFileError, read_private};
 use crate::tls::{BrokerTls, BrokerTlsError, TlsOptions};
 
 /// How often it is looked whether a file has changed.

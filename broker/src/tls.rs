@@ -7,11 +7,12 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 
-use mtimer_tls::{ClientTls, ClientTlsOptions, Identity, Pem, ServerFiles, ServerTls, TlsError};
+use mtimer_tls::{
+    ClientTls, ClientTlsOptions, Identity, Pem, PrivateFileError, ServerFiles, ServerTls, TlsError,
+    check_private,
+};
 use mtimer_types::Time;
 use x509_parser::prelude::{FromDer, X509Certificate};
-
-use crate::private_file::{PrivateFileError, check_private};
 
 /// Files for TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use mtimer_tls::PrivateFileError;
+
 use crate::options::InvalidOptions;
 
 /// The settings cannot be used.
@@ -15,6 +17,9 @@ pub enum ConfigError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// The file has a secret in it, and others can read it.
+    #[error("the settings file holds the password of Redis: {0}")]
+    Exposed(#[from] PrivateFileError),
     /// The file is not right.
     #[error("the settings file {} is not valid: {message}", .path.display())]
     File {

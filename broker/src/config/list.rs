@@ -1,8 +1,11 @@
 //! The list of settings, and the layers that give them values.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use mtimer_tls::check_private;
 use serde::{Deserialize, Serialize};
 
 use super::error::ConfigError;
@@ -268,11 +271,19 @@ impl PartialConfig {
     /// # Errors
     ///
     /// [`ConfigError`] with the line, if the file cannot be read, has an unknown name or a value
-    /// that is not valid.
+    /// that is not valid; if it holds a password of Redis, and others than its owner and group can
+    /// read it.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        toml::from_str(&text).map_err(|e| ConfigError::of_file(path, &text, &e))
+        let failed = |source| ConfigError::Read { path: path.to_owned(), source };
+        let mut file = File::open(path).map_err(failed)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(failed)?;
+        let config: Self = toml::from_str(&text).map_err(|e| ConfigError::of_file(path, &text, &e))?;
+        let mut urls = config.redis.iter().flat_map(|list| &list.0);
+        if urls.any(RedisUrl::has_password) {
+            check_private(&file, path)?;
+        }
+        Ok(config)
     }
 
     /// Reads `MTIMER_*` variables, usually from [`std::env::vars`]; others are not looked at.

@@ -277,3 +277,27 @@ fn passwords_are_not_shown() {
         assert!(shown.contains("is not valid: line ") && !shown.contains("s3cret"), "{shown}");
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn a_file_with_a_password_is_private() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let read = |text: &str, mode: u32| {
+        let file = file(text);
+        std::fs::set_permissions(file.path(), PermissionsExt::from_mode(mode)).unwrap();
+        PartialConfig::from_file(file.path()).map(drop).map_err(|error| error.to_string())
+    };
+    for secret in ["redis://u:s3cret@h", "unix:///s?pass=s3cret", "redis://u:s3"] {
+        let text = format!("redis = [\"redis://h\", \"{secret}\"]\n");
+        for mode in [0o600, 0o400, 0o440, 0o640] {
+            read(&text, mode).unwrap();
+        }
+        for mode in [0o644, 0o604, 0o660] {
+            let error = read(&text, mode).unwrap_err();
+            let words = ["holds the password of Redis", &format!("mode {mode:04o}"), "run chmod 600 /"];
+            assert!(words.iter().all(|word| error.contains(word)) && !error.contains("s3"), "{error}");
+        }
+    }
+    read("redis = [\"redis://u@h\", \"unix:///s?user=u\"]\n", 0o644).unwrap();
+}

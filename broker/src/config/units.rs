@@ -25,6 +25,13 @@ pub struct List<T>(pub Vec<T>);
 #[serde(transparent)]
 pub struct RedisUrl(pub String);
 
+impl RedisUrl {
+    /// Whether there may be a password in it.
+    pub fn has_password(&self) -> bool {
+        without_password(&self.0) != self.0
+    }
+}
+
 impl FromStr for RedisUrl {
     type Err = InvalidValue;
 

@@ -77,6 +77,14 @@ pub(crate) fn options(config: &RedisConfig, cluster: &str) -> Options {
 /// Opens a store on Redis. While it is away it is tried again, for up to `timeout` (`None`: for
 /// ever).
 pub(crate) async fn open(options: Options, timeout: Option<Duration>) -> Result<RedisStore, Failure> {
+    let exposed = options.unencrypted_password();
+    if !exposed.is_empty() {
+        tracing::warn!(
+            servers = exposed.join(", "),
+            "the password of Redis is sent without encryption: give addresses that begin with rediss://, or see that \
+             nobody else can read this network"
+        );
+    }
     let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
         let why = match RedisStore::connect(options.clone()).await {

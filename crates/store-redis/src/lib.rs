@@ -18,8 +18,9 @@
 //!
 //! Beside them: `clients` (connections for other programs), `coordination` (the leader's lease) and
 //! `facts` (what is fixed of a cluster; terms and clocks), `password` (addresses to be shown),
-//! `siblings` (other clusters on the same servers). For tests: `simulation` (an owner on a
-//! simulated Redis), `test_support` (real servers, and a store without its fence).
+//! `siblings` (other clusters on the same servers), `tls_files` (certificates to enter servers
+//! with). For tests: `simulation` (an owner on a simulated Redis), `test_support` (real servers, and
+//! a store without its fence).
 //!
 //! Not in here: the wheel, sessions, retry policy, elections.
 
@@ -52,10 +53,12 @@ mod simulation;
 mod store;
 #[cfg(feature = "test-support")]
 pub mod test_support;
+mod tls_files;
 mod wire;
 
 pub use clients::connect_to_masters;
-pub use options::{DEFAULT_LOG_BYTES, DEFAULT_PARTITIONS, Durability, Options, TlsFiles};
+pub use options::{DEFAULT_LOG_BYTES, DEFAULT_PARTITIONS, Durability, Options};
 pub use partition::log::LogStatus;
 pub use password::without_password;
 pub use store::RedisStore;
+pub use tls_files::TlsFiles;

@@ -1,6 +1,9 @@
 //! What a store on Redis is given.
 
-use std::path::{Path, PathBuf};
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
 use std::time::Duration;
 
 use mtimer_store::StoreError;
@@ -8,7 +11,8 @@ use mtimer_types::limits::MAX_PARTITIONS;
 use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion};
 
 use crate::password::{encoding, without_password};
-use crate::wire::{Access, Seeds, Tls};
+use crate::tls_files::{Tls, TlsFiles};
+use crate::wire::{Access, Seeds, split};
 
 /// Partitions of a new cluster when nobody says otherwise.
 pub const DEFAULT_PARTITIONS: u16 = 64;
@@ -38,19 +42,6 @@ impl Durability {
             Self::Replicated { .. } => "redis-replicated",
         }
     }
-}
-
-/// Files for addresses that begin with `rediss://`. All are in PEM format, and read when the store
-/// connects.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct TlsFiles {
-    /// The authorities that sign the servers' certificates; `None`: those that the operating system
-    /// trusts.
-    pub authorities: Option<PathBuf>,
-    /// The client's own certificate, with the chain up to an authority that the servers trust.
-    pub certificate: Option<PathBuf>,
-    /// The key of the client's certificate, in PKCS #8, PKCS #1 or SEC1.
-    pub key: Option<PathBuf>,
 }
 
 /// What a store on Redis is given.
@@ -107,6 +98,16 @@ impl Options {
         }
     }
 
+    /// The addresses to which the password is sent without encryption, so that the network sees it:
+    /// those without TLS beyond this host.
+    pub fn unencrypted_password(&self) -> Vec<String> {
+        let parsed = self.urls.iter().filter_map(|url| Parsed::from(url).ok());
+        parsed
+            .filter(|p| p.password.is_some() && !p.tls && !is_local(&p.address))
+            .map(|p| p.address)
+            .collect()
+    }
+
     /// Checks everything but the cluster's name, and reads the files for TLS. Where to
     /// find the servers, and how to enter them.
     ///
@@ -140,7 +141,7 @@ impl Options {
             password: first.password.clone(),
             db: first.db,
             resp3: first.resp3,
-            tls: first.tls.then(|| self.tls.read()).transpose()?,
+            tls: first.tls.then(|| Tls::open(self.tls.clone())).transpose()?,
         };
         if !first.tls && self.tls != TlsFiles::default() {
             return unusable(
@@ -155,24 +156,6 @@ impl Options {
         };
         Ok((seeds, access))
     }
-}
-
-impl TlsFiles {
-    fn read(&self) -> Result<Tls, StoreError> {
-        let authorities = self.authorities.as_deref().map(read).transpose()?;
-        let identity = match (&self.certificate, &self.key) {
-            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
-            (None, None) => None,
-            _ => return unusable("a client certificate and its key go together: give both, or none".into()),
-        };
-        Ok(Tls { authorities, identity })
-    }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
-    std::fs::read(path).map_err(|e| {
-        StoreError::Unusable(format!("{} cannot be read ({e}): give another file", path.display()))
-    })
 }
 
 /// An address, and what goes with it.
@@ -283,107 +266,12 @@ impl SentinelUrl {
     }
 }
 
-const fn unusable<T>(text: String) -> Result<T, StoreError> {
-    Err(StoreError::Unusable(text))
+/// Whether it is an address of this host: a loopback address, or a Unix socket.
+fn is_local(address: &str) -> bool {
+    let Some((host, _)) = split(address) else { return true };
+    host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn why(options: &Options) -> String {
-        options.check().unwrap_err().to_string()
-    }
-
-    #[test]
-    fn addresses_are_read() {
-        let options = Options::new(["redis://u:p@10.0.0.1:7000/3", "redis://u:p@[::1]/3"], "c");
-        let (seeds, access) = options.check().unwrap();
-        assert_eq!(seeds, Seeds::Servers(["10.0.0.1:7000", "[::1]:6379"].map(str::to_owned).to_vec()));
-        assert_eq!(
-            (access.user.as_deref(), access.password.as_deref(), access.db),
-            (Some("u"), Some("p"), 3)
-        );
-        assert!(!access.resp3 && access.tls.is_none());
-        let (seeds, access) = Options::new(["unix:///run/r.sock?db=2&pass=p"], "c").check().unwrap();
-        assert_eq!((seeds, access.db), (Seeds::Servers(vec!["/run/r.sock".to_owned()]), 2));
-        assert_eq!(access.password.as_deref(), Some("p"));
-        let (_, access) = Options::new(["rediss://h:1?protocol=resp3"], "c").check().unwrap();
-        assert!(access.resp3 && access.tls.is_some());
-    }
-
-    #[test]
-    fn addresses_of_sentinels_are_read() {
-        let read = |urls: &[&str]| Options::new(urls.iter().copied(), "c").check().unwrap();
-        let sentinels =
-            |all: &[&str]| Seeds::Sentinels(all.iter().map(|a| (*a).to_owned()).collect(), "shop".to_owned());
-        let (seeds, access) =
-            read(&["redis-sentinel://s1?master=shop", "redis-sentinel://[::1]:5000?master=shop"]);
-        assert_eq!(seeds, sentinels(&["s1:26379", "[::1]:5000"]));
-        assert!(access.password.is_none() && access.tls.is_none());
-        let (seeds, access) = read(&["rediss-sentinel://u:p%3F@[::1]/3?protocol=resp3&master=shop"]);
-        assert_eq!(seeds, sentinels(&["[::1]:26379"]));
-        assert_eq!((access.user.as_deref(), access.password.as_deref()), (Some("u"), Some("p?")));
-        assert!(access.db == 3 && access.resp3 && access.tls.is_some());
-        for url in ["redis-sentinel://s1", "redis-sentinel://u:secret@s1/1?master=&protocol=resp3"] {
-            let why = why(&Options::new([url], "c"));
-            assert!(why.contains("s1") && why.contains("?master=name") && !why.contains("secret"), "{why}");
-        }
-        let mixed =
-            Options::new(["redis-sentinel://s1?master=shop", "redis-sentinel://s2?master=other"], "c");
-        assert!(why(&mixed).contains("and master in both"), "{}", why(&mixed));
-        let mixed = Options::new(["redis-sentinel://s1?master=shop", "redis://s1"], "c");
-        assert!(why(&mixed).contains("differ"), "{}", why(&mixed));
-    }
-
-    #[test]
-    fn what_cannot_work_is_refused_and_nothing_secret_is_shown() {
-        let urls = [
-            "http://u:secret@h:1",
-            "rediss://u:secret@h:1#insecure",
-            "unix://x?pass=secret",
-            "redis://u:secret@h:x",
-            "redis://u:secret@h:1/x",
-            // Parts of an address that was split at a comma in its password, and `@` in passwords.
-            "redis://u:secret",
-            "secret@h:1",
-            "unix://s?pass=a@secret",
-            "redis://u:a@secret@h:x",
-        ];
-        for url in urls {
-            let options = Options::new([url], "c");
-            assert!(!why(&options).contains("secret"), "{}", why(&options));
-            assert!(!format!("{options:?}").contains("secret"), "{options:?}");
-        }
-        let options = Options::new(["unix:///s?pass=a@secret", "unix:///s?pass=b@secret"], "c");
-        assert!(
-            why(&options).starts_with("unix:///s?pass=*** and unix:///s?pass=*** differ"),
-            "{}",
-            why(&options)
-        );
-        assert!(!format!("{options:?}").contains("secret"), "{options:?}");
-        assert!(why(&Options::new(["redis://u:a@b@h:x"], "c")).contains("as %40 %2F"), "percent-encoding");
-        let options = Options::new(["redis://:secret@h:1", "redis://:other@h:2"], "c");
-        assert!(
-            why(&options).starts_with("redis://:***@h:1 and redis://:***@h:2 differ"),
-            "{}",
-            why(&options)
-        );
-        assert!(why(&Options::new(Vec::<String>::new(), "c")).contains("no Redis address"));
-        let partitions = Some(0);
-        assert!(why(&Options { partitions, ..Options::new(["redis://h"], "c") }).contains("1 to 1024"));
-        let durability = Durability::Replicated { replicas: 0, timeout: Duration::from_secs(1) };
-        assert!(why(&Options { durability, ..Options::new(["redis://h"], "c") }).contains("at least 1"));
-    }
-
-    #[test]
-    fn files_for_tls_are_complete_and_used() {
-        let with = |url: &str, tls| why(&Options { tls, ..Options::new([url], "c") });
-        let certificate = Some(PathBuf::from("/nowhere/c.pem"));
-        let tls = TlsFiles { certificate, ..TlsFiles::default() };
-        assert!(with("rediss://h", tls.clone()).contains("give both"));
-        assert!(with("redis://h", tls).contains("rediss://"));
-        let tls = TlsFiles { authorities: Some(PathBuf::from("/nowhere/ca.pem")), ..TlsFiles::default() };
-        assert!(with("rediss://h", tls).contains("/nowhere/ca.pem cannot be read"));
-    }
+const fn unusable<T>(text: String) -> Result<T, StoreError> {
+    Err(StoreError::Unusable(text))
 }

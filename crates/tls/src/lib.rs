@@ -1,8 +1,8 @@
 //! TLS of mtimer's connections: who the other side has to be, and the encrypted stream.
 //!
 //! Purpose: certificates and keys from PEM files, read again while running ([`ServerTls`]) or once
-//! ([`ClientTls`]); handshakes with a time limit; one type for encrypted and plain connections
-//! ([`Stream`]).
+//! ([`ClientTls`]); files that only their owner and group may read ([`read_private`]); handshakes
+//! with a time limit; one type for encrypted and plain connections ([`Stream`]).
 //! Invariant: TLS 1.3 and 1.2 only, with the cryptography of *ring*, and without any process-wide
 //! default. A certificate is always checked. No error shows anything of a key.
 //! Not in here: when TLS is used, and what the other side may do.
@@ -12,6 +12,7 @@
 mod client;
 mod error;
 mod pem;
+mod private_file;
 mod server;
 mod stream;
 #[cfg(any(test, feature = "test-support"))]
@@ -23,6 +24,7 @@ use std::sync::Arc;
 
 pub use client::{ClientTls, ClientTlsOptions, Identity, Pem};
 pub use error::{AcceptError, ConnectError, TlsError};
+pub use private_file::{PrivateFileError, check_private, read_private};
 pub use server::{ClientCertificate, ServerFiles, ServerTls};
 pub use stream::{Encrypted, ReadHalf, Stream, WriteHalf};
 

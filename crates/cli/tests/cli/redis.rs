@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use mtimer_store_redis::test_support::Server;
+use mtimer_store_redis::test_support::{Server, ServerOptions};
 use serde_json::Value;
 
 use crate::harness::{Running, run, wait_for};
@@ -103,4 +103,26 @@ fn a_mistyped_cluster_is_told_which_others_there_are() {
     let said = r#"cluster "shpo" is new here; this Redis also holds "shop": if one of them was meant"#;
     assert!(lines[0].contains("WARN") && lines[0].contains(said), "{lines:?}");
     assert_eq!(logged("shpo"), [""; 0], "it is not new any more");
+}
+
+#[test]
+fn a_password_that_the_network_sees_is_told_once() {
+    let extra = ["--requirepass", "hush"].map(str::to_owned).to_vec();
+    let redis = Server::start_with(ServerOptions { extra, ..ServerOptions::default() });
+    let folder = tempfile::tempdir().unwrap();
+    let told = |host: &str| {
+        let path = folder.path().join("log");
+        let log = std::fs::File::create(&path).unwrap();
+        let url = redis.url().replace("redis://127.0.0.1", &format!("redis://:hush@{host}"));
+        let args = ["broker", "--json", "--listen", "127.0.0.1:0", "--partitions", "1", "--redis", &url];
+        let mut broker = Running::logging_to(log, &args);
+        let line = broker.line();
+        let log = std::fs::read_to_string(path).unwrap();
+        assert!(line.contains("listening"), "{line} {log}");
+        assert!(!log.contains("hush"), "{log}");
+        log.matches("the password of Redis is sent without encryption").count()
+    };
+    assert_eq!(told("127.0.0.1"), 0);
+    // It leads to this host, and does not look like it.
+    assert_eq!(told("[::ffff:127.0.0.1]"), 1);
 }

@@ -9,6 +9,8 @@ use redis::{
     Client, Cmd, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, TlsCertificates, cmd,
 };
 
+use crate::tls_files::{Certificates, Tls};
+
 /// How to enter a server.
 #[derive(Clone, Default)]
 pub(crate) struct Access {
@@ -18,15 +20,6 @@ pub(crate) struct Access {
     /// Speak RESP3 instead of RESP2.
     pub(crate) resp3: bool,
     pub(crate) tls: Option<Tls>,
-}
-
-/// TLS: whom to trust, and who we are.
-#[derive(Clone, Default)]
-pub(crate) struct Tls {
-    /// PEM: the authorities to trust; `None`: those of the operating system.
-    pub(crate) authorities: Option<Vec<u8>>,
-    /// PEM: our certificate and its key.
-    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl fmt::Debug for Access {
@@ -40,7 +33,7 @@ impl fmt::Debug for Access {
 
 impl Access {
     /// A client of the server at an address: `host:port`, or the path of a Unix socket. Connects to
-    /// nothing.
+    /// nothing. Reads the files for TLS again.
     pub(crate) fn client(&self, address: &str) -> RedisResult<Client> {
         let (host, port) = match split(address) {
             Some((host, port)) => (host.to_owned(), port),
@@ -48,10 +41,10 @@ impl Access {
         };
         let Some(tls) = &self.tls else { return Client::open(redis_info(ConnectionAddr::Tcp(host, port))?) };
         let info = redis_info(ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None })?;
-        let client_tls = tls.identity.clone();
+        let Certificates { authorities: root_cert, identity } = tls.current();
         let client_tls =
-            client_tls.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
-        Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: tls.authorities.clone() })
+            identity.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
+        Client::build_with_tls(info, TlsCertificates { client_tls, root_cert })
     }
 
     /// The commands that a new connection begins with. The crate's own would hide what the server
@@ -101,9 +94,7 @@ mod tests {
 
     #[test]
     fn nothing_secret_is_shown() {
-        let identity = Some((b"cert".to_vec(), b"hush".to_vec()));
-        let tls = Some(Tls { identity, ..Tls::default() });
-        let access = Access { password: Some("hush".into()), tls, ..Access::default() };
+        let access = Access { password: Some("hush".into()), ..Access::default() };
         assert!(!format!("{access:?}").contains("hush"), "{access:?}");
     }
 }

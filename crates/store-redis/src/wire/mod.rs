@@ -30,7 +30,7 @@ mod tests;
 mod topology;
 mod watch;
 
-pub(crate) use self::access::{Access, Tls};
+pub(crate) use self::access::{Access, split};
 pub(crate) use self::ask::{Failed, ask, asking, check_server, check_wait, explain, once};
 pub(crate) use self::backoff::Backoff;
 pub(crate) use self::confirm::{Confirmations, Confirmed, Quorum, Replicas};

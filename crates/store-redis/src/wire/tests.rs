@@ -14,8 +14,9 @@ use tokio_util::task::TaskTracker;
 
 use super::connection::Connection;
 use super::*;
-use crate::options::{Options, TlsFiles};
+use crate::options::Options;
 use crate::test_support::*;
+use crate::tls_files::TlsFiles;
 
 const LONG_TIMEOUT: Use = Use { answer_within: Duration::from_secs(20), scripts: true };
 

@@ -1,7 +1,8 @@
 //! TLS, users, passwords, Unix sockets, databases, and what is said about servers that cannot be
 //! used.
 
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mtimer_store::StoreError;
@@ -15,6 +16,10 @@ fn tls_server(authority: &Arc<Authority>, clients_too: bool) -> Server {
 
 async fn open_tls(url: String, tls: TlsFiles) -> Result<Connection, Lost> {
     open_with(Options { tls, ..Options::new([url], "t") }, LONG_TIMEOUT).await
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
 }
 
 fn trusting(authority: &Authority) -> TlsFiles {
@@ -62,8 +67,42 @@ async fn tls_with_a_client_certificate() {
     let told = advice(open_tls(server.tls_url(), with(other.issue("client"))).await);
     assert!(told.contains("give the client certificate"), "{told}");
     let (certificate, _) = authority.issue("client");
+    set_mode(&certificate, 0o600);
     let told = advice(open_tls(server.tls_url(), with((certificate.clone(), certificate))).await);
     assert!(told.contains("PEM"), "{told}");
+}
+
+/// What the files say counts for the next connection; while they cannot be used, what they said
+/// last.
+#[tokio::test]
+async fn a_renewed_client_certificate_is_shown_without_a_restart() {
+    let (authority, other) = (Arc::new(Authority::new()), Authority::new());
+    let server = tls_server(&authority, true);
+    let (certificate, key) = authority.issue("client");
+    let tls =
+        TlsFiles { certificate: Some(certificate.clone()), key: Some(key.clone()), ..trusting(&authority) };
+    let (_, access) = Options { tls, ..Options::new([server.tls_url()], "t") }.check().unwrap();
+    let address = server.tls_url().trim_start_matches("rediss://").to_owned();
+    let tasks = TaskTracker::new();
+    let open = async || Connection::open(&address, &access, LONG_TIMEOUT, &tasks).await;
+    open().await.unwrap();
+    let replace = |(new_certificate, new_key): &(PathBuf, PathBuf)| {
+        std::fs::copy(new_certificate, &certificate).unwrap();
+        std::fs::copy(new_key, &key).unwrap();
+    };
+    replace(&other.issue("stranger"));
+    let told = advice(open().await);
+    assert!(told.contains("give the client certificate"), "what is there now is shown: {told}");
+    let renewed = authority.issue("renewed");
+    replace(&renewed);
+    open().await.unwrap();
+    std::fs::copy(authority.issue("next").0, &certificate).unwrap();
+    open().await.expect("a certificate without its key is not used");
+    std::fs::remove_file(&key).unwrap();
+    open().await.expect("a key that is not there changes nothing");
+    std::fs::copy(&renewed.1, &key).unwrap();
+    set_mode(&key, 0o644);
+    open().await.expect("nor does one that others can read");
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! Files with tokens: read only if nobody but the owner and the group can read them.
+//! Files with tokens and private keys: read only if nobody but the owner and the group can read
+//! them.
 //!
 //! Group access is allowed for reading, as Kubernetes mounts secrets that way. Windows has other
 //! permissions, which are not looked at.

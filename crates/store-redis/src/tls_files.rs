@@ -1,0 +1,126 @@
+//! Files for TLS, which are read again for every connection.
+//!
+//! Invariant: files that cannot be read, or a certificate and a key that do not belong together,
+//! change nothing: what was read last stays in use.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mtimer_store::StoreError;
+use mtimer_tls::read_private;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+/// Most bytes of a file with a key.
+const MAX_KEY_FILE: u64 = 1024 * 1024;
+
+/// Files for addresses that begin with `rediss://`. All are in PEM format, and read again for
+/// every connection.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TlsFiles {
+    /// The authorities that sign the servers' certificates; `None`: those that the operating system
+    /// trusts.
+    pub authorities: Option<PathBuf>,
+    /// The client's own certificate, with the chain up to an authority that the servers trust.
+    pub certificate: Option<PathBuf>,
+    /// The key of the client's certificate, in PKCS #8, PKCS #1 or SEC1. Nobody but its owner and
+    /// group may be able to read it.
+    pub key: Option<PathBuf>,
+}
+
+/// What is in the files, in PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Certificates {
+    /// The authorities to trust; `None`: those of the operating system.
+    pub(crate) authorities: Option<Vec<u8>>,
+    /// Our certificate and its key.
+    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// TLS: whom to trust, and who we are.
+#[derive(Clone)]
+pub(crate) struct Tls {
+    files: TlsFiles,
+    last: Arc<Mutex<LastRead>>,
+}
+
+struct LastRead {
+    certificates: Certificates,
+    /// Why the files, as they are now, are not used.
+    failure: Option<String>,
+}
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unusable`] names the file, and says what to change.
+    pub(crate) fn open(files: TlsFiles) -> Result<Self, StoreError> {
+        let last = LastRead { certificates: files.read()?, failure: None };
+        Ok(Self { files, last: Arc::new(Mutex::new(last)) })
+    }
+
+    /// Reads the files again. If they cannot be used it logs why, once, and returns what was read
+    /// last.
+    pub(crate) fn current(&self) -> Certificates {
+        let read = self.files.read().map_err(|error| error.to_string());
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let failure = match read {
+            Ok(new) if new == last.certificates || new.belong_together() => {
+                last.certificates = new;
+                None
+            }
+            Ok(_) => Some("the key does not belong to the client certificate".to_owned()),
+            Err(why) => Some(why),
+        };
+        if failure != last.failure {
+            if let Some(why) = &failure {
+                tracing::warn!(
+                    why,
+                    "the files for TLS to Redis were not read again, those read last stay in use"
+                );
+            }
+            last.failure = failure;
+        }
+        last.certificates.clone()
+    }
+}
+
+impl TlsFiles {
+    fn read(&self) -> Result<Certificates, StoreError> {
+        let authorities = self.authorities.as_deref().map(read).transpose()?;
+        let identity = match (&self.certificate, &self.key) {
+            (Some(certificate), Some(key)) => Some((read(certificate)?, read_key(key)?)),
+            (None, None) => None,
+            _ => {
+                return Err(StoreError::Unusable(
+                    "a client certificate and its key go together: give both, or none".to_owned(),
+                ));
+            }
+        };
+        Ok(Certificates { authorities, identity })
+    }
+}
+
+impl Certificates {
+    fn belong_together(&self) -> bool {
+        let Some((certificate, key)) = &self.identity else { return true };
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
+        let (Ok(chain), Ok(key)) = (chain, PrivateKeyDer::from_pem_slice(key)) else { return false };
+        CertifiedKey::from_der(chain, key, &default_provider()).is_ok()
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
+    std::fs::read(path).map_err(|e| {
+        StoreError::Unusable(format!("{} cannot be read ({e}): give another file", path.display()))
+    })
+}
+
+fn read_key(path: &Path) -> Result<Vec<u8>, StoreError> {
+    let unusable = |error| StoreError::Unusable(format!("the key of the client certificate: {error}"));
+    read_private(path, MAX_KEY_FILE).map(String::into_bytes).map_err(unusable)
+}
