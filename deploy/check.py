@@ -203,6 +203,12 @@ def kubernetes(folder="kubernetes"):
     for kind, selector in (("StatefulSet", brokers["selector"]["matchLabels"]), ("Service", names["spec"]["selector"]),
                            ("PodDisruptionBudget", of["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"])):
         check(folder, selector.items() <= labels.items(), f"{kind}: the selector does not match the pods")
+    policy = of["NetworkPolicy"]["spec"]
+    check(folder, policy["podSelector"]["matchLabels"].items() <= labels.items(), "NetworkPolicy: it is about no broker")
+    check(folder, policy["policyTypes"] == ["Ingress"] and all(rule.get("from") for rule in policy["ingress"]),
+          "NetworkPolicy: each port must say who may reach it")
+    reached = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
+    check(folder, reached == {port["name"] for port in container["ports"]}, f"NetworkPolicy: it is about the ports {reached}")
     check(file, brokers["replicas"] == 3, "there are three brokers")
     check(file, brokers["serviceName"] == names["metadata"]["name"], "serviceName is not the Service's name")
     check(folder, names["spec"]["clusterIP"] == "None", "the Service must be headless")

@@ -119,13 +119,14 @@ async fn begin(
         }
     }
     let listener = socket.listen(BACKLOG).map_err(listen_error)?;
-    let web = Web::start(options.http, &access)?;
+    let counters = Arc::default();
+    let web = Web::start(options.http, &access, &counters)?;
     if let (protection, true) = access.protection()
         && let Some(missing) = protection.missing()
     {
         tracing::warn!(%local, "insecure: {missing}: trusted networks only");
     }
-    let resources = Resources { store, counters: Arc::default(), access, identity, local };
+    let resources = Resources { store, counters, access, identity, local };
     let setup = match coordination {
         Some(coordination) => set_up_member(&options, coordination, &resources).await?,
         None => set_up_alone(&options, &resources).await?,

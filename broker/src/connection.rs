@@ -21,6 +21,7 @@ use crate::frames::FrameReader;
 use crate::handshake::{ReadError, Refusal, read_hello};
 use crate::limits::Connection;
 use crate::outbox::Outbox;
+use crate::places::Place;
 use crate::session::{LAST_WORDS, Session, SessionContext, linger};
 use crate::writer::write_all;
 
@@ -30,41 +31,18 @@ pub(crate) async fn serve(
     peer: SocketAddr,
     session: SessionId,
     context: Arc<SessionContext>,
-    handshake: OwnedSemaphorePermit,
+    place: Place,
 ) {
-    // A lone small frame goes out at once; the writer coalesces by itself. Where that is refused,
-    // it is a bit slower.
-    if let Err(error) = socket.set_nodelay(true) {
-        tracing::debug!(%peer, %error, "cannot turn Nagle's algorithm off");
-    }
-    let deadline = Instant::now() + context.handshake_timeout;
-    let Some((stream, refusal)) = encrypt(socket, peer, &context).await else { return };
-    let (read, mut write) = stream.into_split();
-    // Longer than the handshake may take, so that its own deadline ends it, with its own reason.
-    let window = 2 * context.handshake_timeout;
-    let mut frames = FrameReader::new(read, MAX_FRAME_BEFORE_AUTH, window, context.receiving.clone());
-    let shaken = match refusal {
-        None => shake_hands(&mut frames, &context, deadline).await,
-        Some(refusal) => Err(ReadError::Refused(refusal)),
-    };
-    let welcomed = match shaken {
-        Ok(welcomed) => welcomed,
-        Err(ReadError::Refused(refusal)) => {
-            context.counters.count(refusal.counter);
-            tracing::debug!(%peer, %refusal, "connection refused");
-            refuse(&mut frames, &mut write, &context, refusal).await;
-            return;
-        }
-        Err(ReadError::Ended) => return,
-        Err(ReadError::Lost { truncated, error }) => {
-            if truncated {
-                context.counters.count(ShellCounter::FramesTruncated);
-            }
-            tracing::debug!(%peer, %error, "connection lost in its handshake");
+    let admitted = tokio::select! {
+        admitted = admit(socket, peer, &context) => admitted,
+        () = place.evicted() => {
+            context.counters.count(ShellCounter::ConnectionsRefused);
+            tracing::debug!(%peer, "connection closed in its handshake: a newer one needs its place");
             return;
         }
     };
-    drop(handshake);
+    let Some((welcomed, mut frames, mut write)) = admitted else { return };
+    drop(place);
     context.identity.meet(welcomed.hello.client);
     frames.begin_session(MAX_FRAME, context.heartbeat_timeout, context.receiving_of(welcomed.hello.role));
     let software = &welcomed.hello.software;
@@ -74,6 +52,45 @@ pub(crate) async fn serve(
             .run(&mut frames, &mut write, welcomed.hello.client)
             .await;
     tracing::debug!(session = session.0, %peer, %end, "session closed");
+}
+
+/// Encrypts a connection and reads its hello. `None`: it is not let in, and was told why.
+async fn admit(
+    socket: TcpStream,
+    peer: SocketAddr,
+    context: &SessionContext,
+) -> Option<(Welcomed, FrameReader<ReadHalf>, WriteHalf)> {
+    // A lone small frame goes out at once; the writer coalesces by itself. Where that is refused,
+    // it is a bit slower.
+    if let Err(error) = socket.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "cannot turn Nagle's algorithm off");
+    }
+    let deadline = Instant::now() + context.handshake_timeout;
+    let (stream, refusal) = encrypt(socket, peer, context).await?;
+    let (read, mut write) = stream.into_split();
+    // Longer than the handshake may take, so that its own deadline ends it, with its own reason.
+    let window = 2 * context.handshake_timeout;
+    let mut frames = FrameReader::new(read, MAX_FRAME_BEFORE_AUTH, window, context.receiving.clone());
+    let shaken = match refusal {
+        None => shake_hands(&mut frames, context, deadline).await,
+        Some(refusal) => Err(ReadError::Refused(refusal)),
+    };
+    match shaken {
+        Ok(welcomed) => return Some((welcomed, frames, write)),
+        Err(ReadError::Refused(refusal)) => {
+            context.counters.count(refusal.counter);
+            tracing::debug!(%peer, %refusal, "connection refused");
+            refuse(&mut frames, &mut write, context, refusal).await;
+        }
+        Err(ReadError::Ended) => {}
+        Err(ReadError::Lost { truncated, error }) => {
+            if truncated {
+                context.counters.count(ShellCounter::FramesTruncated);
+            }
+            tracing::debug!(%peer, %error, "connection lost in its handshake");
+        }
+    }
+    None
 }
 
 /// Encrypts a connection, if connections are encrypted here. One whose client does not speak TLS

@@ -13,7 +13,7 @@ use mtimer_types::Term;
 pub(crate) enum ShellCounter {
     /// Connections taken from the listener.
     ConnectionsAccepted,
-    /// Connections closed at once: too many in their handshake.
+    /// Connections closed before they were admitted: newer ones needed their places.
     ConnectionsRefused,
     /// Sessions refused: too many of them.
     SessionsRefused,

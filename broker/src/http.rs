@@ -2,15 +2,16 @@
 //!
 //! Purpose: answers scrapes and probes from the moment at which the broker begins to acquire its
 //! partitions until the engine's task has ended.
-//! Invariant: at most [`CONNECTIONS`] connections at a time, one request on each, none longer than
-//! [`CONNECTION_WITHIN`]; further ones wait in the system's queue. Nothing here can change
-//! anything.
+//! Invariant: one request on each connection, none longer than [`CONNECTION_WITHIN`]. A newcomer
+//! always gets a place: beyond [`CONNECTIONS`] the oldest connection is closed, unless it is a
+//! scrape, of which there are [`SCRAPES`] at most. So strangers hold up neither probes nor scrapes.
+//! Nothing here can change anything.
 //! Not in here: what the answers say (`metrics`).
 
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -20,24 +21,29 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use mtimer_tls::ClientCertificate;
+use mtimer_tls::{AcceptError, ClientCertificate};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
 use crate::access::{Access, NoMetrics};
+use crate::counters::{Counters, ShellCounter};
 use crate::error::{BrokerError, StartError};
 use crate::listener::bind;
 use crate::metrics::{self, Source};
 use crate::options::HttpListen;
+use crate::places::{Place, Places};
 use crate::tasks::Tasks;
 
 /// Where it listens unless told otherwise.
 pub const DEFAULT_HTTP: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7480);
-/// Connections at the same time: a few scrapers and probes, each for milliseconds.
-const CONNECTIONS: usize = 32;
+/// Connections at the same time, scrapes not counted. Probes take milliseconds; the more there are,
+/// the longer a probe has before as many newer connections push it out.
+const CONNECTIONS: usize = 128;
+/// Scrapes at the same time, by those who may read metrics: a few scrapers. Further ones wait.
+const SCRAPES: usize = 8;
 /// How long the head of a request may take.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
 /// How long a connection may last, its answer included.
@@ -49,7 +55,7 @@ const HEAD_BYTES: usize = 8 * 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Connections that the system accepts before the listener does.
-const BACKLOG: u32 = 64;
+const BACKLOG: u32 = 256;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -63,19 +69,41 @@ pub(crate) struct Web {
     addr: Option<SocketAddr>,
 }
 
+/// What all connections have in common.
+struct Context {
+    sources: Sources,
+    access: Arc<Access>,
+    counters: Arc<Counters>,
+    scrapes: Arc<Semaphore>,
+}
+
+/// One connection, and what it takes up.
+struct Visit {
+    place: Place,
+    has_certificate: bool,
+    /// Held until the answer is written.
+    scrape: OnceLock<OwnedSemaphorePermit>,
+}
+
 impl Web {
     /// Listens where it is asked to, and answers that the broker starts.
-    pub(crate) fn start(http: HttpListen, access: &Arc<Access>) -> Result<Self, StartError> {
+    pub(crate) fn start(
+        http: HttpListen,
+        access: &Arc<Access>,
+        counters: &Arc<Counters>,
+    ) -> Result<Self, StartError> {
         let (sources, answered_from) = watch::channel(None);
+        let scrapes = Arc::new(Semaphore::new(SCRAPES));
+        let (access, counters) = (access.clone(), counters.clone());
+        let context = Context { sources: answered_from, access, counters, scrapes };
         let mut web = Self { tasks: Tasks::default(), sources, addr: None };
         match http {
             HttpListen::Off => {}
             HttpListen::At(addr) => {
-                web.listen(addr, answered_from, access)
-                    .map_err(|source| StartError::Http { addr, source })?;
+                web.listen(addr, context).map_err(|source| StartError::Http { addr, source })?;
             }
             HttpListen::Auto => {
-                if let Err(error) = web.listen(DEFAULT_HTTP, answered_from, access) {
+                if let Err(error) = web.listen(DEFAULT_HTTP, context) {
                     tracing::warn!(
                         addr = %DEFAULT_HTTP, %error,
                         "metrics and health probes are not served: give this broker an address with --http"
@@ -86,10 +114,10 @@ impl Web {
         Ok(web)
     }
 
-    fn listen(&mut self, addr: SocketAddr, answered_from: Sources, access: &Arc<Access>) -> io::Result<()> {
+    fn listen(&mut self, addr: SocketAddr, context: Context) -> io::Result<()> {
         let listener = bind(addr)?.listen(BACKLOG)?;
         let local = listener.local_addr()?;
-        if !local.ip().is_loopback() && !access.protection().0.is_authenticated {
+        if !local.ip().is_loopback() && !context.access.protection().0.is_authenticated {
             tracing::warn!(
                 %local,
                 "metrics are served beyond this machine, to anybody: they name destinations; trusted networks only"
@@ -97,7 +125,7 @@ impl Web {
         }
         tracing::info!(%local, "metrics and health probes are served");
         self.addr = Some(local);
-        self.tasks.spawn("http", serve(listener, answered_from, access.clone()));
+        self.tasks.spawn("http", serve(listener, context));
         Ok(())
     }
 
@@ -119,34 +147,25 @@ impl Web {
 }
 
 /// Serves until the engine's task has ended. Aborting it ends all connections at once.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    sources: Sources,
-    access: Arc<Access>,
-) -> Result<(), BrokerError> {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+async fn serve(listener: TcpListener, context: Context) -> Result<(), BrokerError> {
+    let places = Places::new(CONNECTIONS);
     let mut connections = JoinSet::new();
-    let mut end = std::pin::pin!(ended(sources.clone()));
+    let mut end = std::pin::pin!(ended(context.sources.clone()));
+    let context = Arc::new(context);
     loop {
-        // Nobody closes the semaphore.
-        let place = async { places.clone().acquire_owned().await.ok() };
         let accepted = tokio::select! {
             () = &mut end => return Ok(()),
             Some(ended) = connections.join_next() => {
                 check(ended)?;
                 continue;
             }
-            accepted = async { (place.await, listener.accept().await) } => accepted,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
-            (place, Ok((socket, _))) => {
-                let (sources, access) = (sources.clone(), access.clone());
-                connections.spawn(async move {
-                    let _place = place;
-                    serve_one(socket, sources, &access).await;
-                });
+            Ok((socket, peer)) => {
+                connections.spawn(serve_one(socket, peer, context.clone(), places.take()));
             }
-            (_, Err(error)) => {
+            Err(error) => {
                 tracing::debug!(%error, "cannot accept connections for metrics, trying again");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
@@ -166,33 +185,60 @@ async fn ended(mut sources: Sources) {
     }
 }
 
-async fn serve_one(socket: TcpStream, sources: Sources, access: &Access) {
+/// Serves a connection until it ends, or a newer one gets its place.
+async fn serve_one(socket: TcpStream, peer: SocketAddr, context: Arc<Context>, place: Place) {
     // Probes have no certificates.
-    let stream = match access.accept(socket, ClientCertificate::Optional, HEAD_WITHIN).await {
+    let accepting = context.access.accept(socket, ClientCertificate::Optional, HEAD_WITHIN);
+    let accepted = tokio::select! {
+        accepted = accepting => accepted,
+        () = place.evicted() => return context.evicted(peer),
+    };
+    let stream = match accepted {
         Ok(stream) => stream,
-        Err(error) => return tracing::debug!(%error, "an HTTP connection was not encrypted"),
+        Err(error) => {
+            context.counters.count(match &error {
+                AcceptError::Timeout(_) => ShellCounter::HandshakesTimedOut,
+                _ => ShellCounter::TlsRefused,
+            });
+            return tracing::debug!(%peer, %error, "an HTTP connection was not encrypted");
+        }
     };
     let has_certificate = stream.has_peer_certificate();
-    let service = service_fn(|request| answer(request, sources.borrow().clone(), access, has_certificate));
+    let visit = Visit { place, has_certificate, scrape: OnceLock::new() };
     let connection = http1::Builder::new()
         .keep_alive(false)
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_WITHIN)
         .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
-    match timeout(CONNECTION_WITHIN, connection).await {
+        .serve_connection(TokioIo::new(stream), service_fn(|request| answer(request, &context, &visit)));
+    let served = tokio::select! {
+        served = timeout(CONNECTION_WITHIN, connection) => served,
+        () = visit.place.evicted() => return context.evicted(peer),
+    };
+    match served {
         Ok(Ok(())) => {}
         // Whoever sends nonsense, or goes away, does no harm.
-        Ok(Err(error)) => tracing::debug!(%error, "an HTTP connection has failed"),
-        Err(_) => tracing::debug!("an HTTP connection took too long"),
+        Ok(Err(error)) => {
+            if error.is_timeout() {
+                context.counters.count(ShellCounter::HandshakesTimedOut);
+            }
+            tracing::debug!(%peer, %error, "an HTTP connection has failed");
+        }
+        Err(_) => tracing::debug!(%peer, "an HTTP connection took too long"),
+    }
+}
+
+impl Context {
+    fn evicted(&self, peer: SocketAddr) {
+        self.counters.count(ShellCounter::ConnectionsRefused);
+        tracing::debug!(%peer, "an HTTP connection was closed: a newer one needs its place");
     }
 }
 
 async fn answer(
     request: Request<Incoming>,
-    source: Option<Arc<Source>>,
-    access: &Access,
-    has_certificate: bool,
+    context: &Context,
+    visit: &Visit,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let known = matches!(request.uri().path(), "/metrics" | "/healthz" | "/readyz");
     if known && !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -201,11 +247,21 @@ async fn answer(
         return Ok(response);
     }
     // Probes are open: they say nothing but whether the broker is well.
-    if request.uri().path() == "/metrics"
-        && let Err(why) = access.may_scrape(bearer(&request), has_certificate)
-    {
-        return Ok(not_shown(&why));
+    if request.uri().path() == "/metrics" {
+        if let Err(why) = context.access.may_scrape(bearer(&request), visit.has_certificate) {
+            context.counters.count(match &why {
+                NoMetrics::Unauthorized(_) | NoMetrics::NoCertificate => ShellCounter::AuthRefused,
+                NoMetrics::Forbidden(_) => ShellCounter::AccessDenied,
+            });
+            return Ok(not_shown(&why));
+        }
+        // Nobody closes the semaphore.
+        if let Ok(turn) = context.scrapes.clone().acquire_owned().await {
+            visit.place.give_up();
+            _ = visit.scrape.set(turn);
+        }
     }
+    let source = context.sources.borrow().clone();
     Ok(match (request.uri().path(), source) {
         ("/healthz", None) => text(StatusCode::OK, "starting\n"),
         ("/healthz", Some(source)) => health(&source).await,

@@ -40,6 +40,7 @@ mod options;
 pub mod otel;
 mod outage;
 mod outbox;
+mod places;
 mod precise;
 mod reports;
 mod screening;

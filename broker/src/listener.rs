@@ -2,8 +2,8 @@
 //!
 //! Purpose: every connection is a task of its own in one set, so that none outlives the broker and
 //! none fails unseen.
-//! Invariant: connections in their handshake are capped before a byte is read; sessions are capped
-//! when they are welcomed.
+//! Invariant: connections in their handshake have one of [`Places`] before a byte is read; sessions
+//! are capped when they are welcomed.
 //! Not in here: what a connection says.
 
 use std::io;
@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use mtimer_core::SessionId;
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 
 use crate::connection::serve;
 use crate::counters::ShellCounter;
 use crate::error::BrokerError;
+use crate::places::Places;
 use crate::session::SessionContext;
 
 /// Pause after an error of the listener, which usually means that the process has no file
@@ -43,7 +43,7 @@ pub(crate) async fn listen(
     context: Arc<SessionContext>,
     max_handshakes: usize,
 ) -> Result<(), BrokerError> {
-    let handshakes = Arc::new(Semaphore::new(max_handshakes));
+    let handshakes = Places::new(max_handshakes);
     let mut tasks = JoinSet::new();
     // 0 is the broker itself.
     let mut last = 0;
@@ -61,12 +61,8 @@ pub(crate) async fn listen(
             Ok((socket, peer)) => {
                 failing = false;
                 context.counters.count(ShellCounter::ConnectionsAccepted);
-                let Ok(handshake) = handshakes.clone().try_acquire_owned() else {
-                    context.counters.count(ShellCounter::ConnectionsRefused);
-                    continue;
-                };
                 last += 1;
-                tasks.spawn(serve(socket, peer, SessionId(last), context.clone(), handshake));
+                tasks.spawn(serve(socket, peer, SessionId(last), context.clone(), handshakes.take()));
             }
             Err(error) => {
                 context.counters.count(ShellCounter::AcceptErrors);

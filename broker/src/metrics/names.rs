@@ -85,7 +85,7 @@ metrics! {
     Counter CONNECTIONS = "mtimer_connections_total", "Connections accepted";
     Counter CONNECTIONS_REFUSED = "mtimer_connections_refused_total", "Connections and sessions refused, by reason";
     Counter SESSIONS_CLOSED = "mtimer_sessions_closed_total", "Sessions that the broker closed, by reason";
-    Counter ACCESS_DENIED = "mtimer_access_denied_total", "Messages that a token does not allow";
+    Counter ACCESS_DENIED = "mtimer_access_denied_total", "Messages and scrapes that a token does not allow";
     Gauge CREDENTIALS_STALE = "mtimer_credentials_stale", "1 if a file, as it is now, could not be read and what was read before is in use, else 0";
     Gauge CERTIFICATE_EXPIRES = "mtimer_certificate_expires_timestamp_seconds", "When this broker's certificate expires, seconds since 1970";
     Gauge TOKEN_EXPIRES = "mtimer_token_expires_timestamp_seconds", "When the first token expires, seconds since 1970, by whose: peer_token, tokens";

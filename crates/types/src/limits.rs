@@ -71,7 +71,7 @@ pub const MAX_FRAME_BEFORE_AUTH: usize = 4 * 1024;
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
 /// How long a connection may take for its handshake, ms.
 pub const HANDSHAKE_DEADLINE_MS: u64 = 5_000;
-/// Connections that have not finished the handshake; further ones are closed at once.
+/// Connections that have not finished the handshake; each further one has the oldest closed.
 pub const MAX_HANDSHAKES: usize = 256;
 /// Sessions of one broker: about 20 KiB each.
 pub const MAX_SESSIONS: usize = 10_000;
