@@ -36,7 +36,7 @@ pub(crate) async fn serve(
     let admitted = tokio::select! {
         admitted = admit(socket, peer, &context) => admitted,
         () = place.evicted() => {
-            context.counters.count(ShellCounter::ConnectionsRefused);
+            context.counters.refuse(ShellCounter::ConnectionsRefused, peer, None);
             tracing::debug!(%peer, "connection closed in its handshake: a newer one needs its place");
             return;
         }
@@ -47,10 +47,15 @@ pub(crate) async fn serve(
     frames.begin_session(MAX_FRAME, context.heartbeat_timeout, context.receiving_of(welcomed.hello.role));
     let software = &welcomed.hello.software;
     tracing::debug!(session = session.0, %peer, software, "session opened");
-    let end =
-        Session { session, role: welcomed.hello.role, guard: welcomed.guard.clone(), context: &context }
-            .run(&mut frames, &mut write, welcomed.hello.client)
-            .await;
+    let end = Session {
+        session,
+        peer,
+        role: welcomed.hello.role,
+        guard: welcomed.guard.clone(),
+        context: &context,
+    }
+    .run(&mut frames, &mut write, welcomed.hello.client)
+    .await;
     tracing::debug!(session = session.0, %peer, %end, "session closed");
 }
 
@@ -78,7 +83,7 @@ async fn admit(
     match shaken {
         Ok(welcomed) => return Some((welcomed, frames, write)),
         Err(ReadError::Refused(refusal)) => {
-            context.counters.count(refusal.counter);
+            context.counters.refuse(refusal.counter, peer, refusal.token.as_deref());
             tracing::debug!(%peer, %refusal, "connection refused");
             refuse(&mut frames, &mut write, context, refusal).await;
         }
@@ -114,10 +119,11 @@ async fn encrypt(
             Some((Stream::Plain(socket), Some(refusal)))
         }
         Err(error) => {
-            context.counters.count(match &error {
+            let counter = match &error {
                 AcceptError::Timeout(_) => ShellCounter::HandshakesTimedOut,
                 _ => ShellCounter::TlsRefused,
-            });
+            };
+            context.counters.refuse(counter, peer, None);
             tracing::debug!(%peer, %error, "connection refused");
             None
         }

@@ -1,11 +1,14 @@
 //! What the shell counts beside the engine's own counters.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mtimer_core::figures::Durations;
 use mtimer_types::Term;
+
+use crate::refused::Refused;
 
 /// One number of the shell. All count up since start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,6 +149,8 @@ pub(crate) struct Counters {
     handovers: Mutex<Handovers>,
     /// What the reports saw at their last look; none before the first.
     troubles: Mutex<Vec<(&'static str, u64)>>,
+    /// Who was refused since the reports last looked.
+    refused: Mutex<Refused>,
 }
 
 impl Default for Counters {
@@ -158,6 +163,7 @@ impl Default for Counters {
             stale: AtomicUsize::new(0),
             handovers: Mutex::default(),
             troubles: Mutex::default(),
+            refused: Mutex::default(),
         }
     }
 }
@@ -206,6 +212,19 @@ impl Counters {
 
     pub(crate) fn count(&self, counter: ShellCounter) {
         self.add(counter, 1);
+    }
+
+    /// Counts a connection or a message that is refused, and notes whose it is for the log. `token`:
+    /// the id of the token that was shown.
+    pub(crate) fn refuse(&self, counter: ShellCounter, peer: SocketAddr, token: Option<&str>) {
+        self.count(counter);
+        let name = ALL[counter as usize].1.trim_end_matches("_total");
+        locked(&self.refused).note(name, peer.ip(), token);
+    }
+
+    /// Returns who was refused since the last call.
+    pub(crate) fn take_refused(&self) -> Refused {
+        std::mem::take(&mut locked(&self.refused))
     }
 
     /// Notes how the cluster node's counters stand, and whether this broker leads: a broker alone

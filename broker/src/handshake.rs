@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use mtimer_access::Token;
 use mtimer_protocol::{ClientMessage, ErrorCode, Hello, MAGIC, VERSION, decode};
 use tokio::io::AsyncRead;
 
@@ -25,11 +26,13 @@ pub(crate) struct Refusal {
     pub(crate) counter: ShellCounter,
     pub(crate) code: ErrorCode,
     pub(crate) message: String,
+    /// The id of the token that was shown, if that is why.
+    pub(crate) token: Option<Box<str>>,
 }
 
 impl Refusal {
     pub(crate) fn new(counter: ShellCounter, code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { counter, code, message: message.into() }
+        Self { counter, code, message: message.into(), token: None }
     }
 
     pub(crate) fn protocol(counter: ShellCounter, message: impl Into<String>) -> Self {
@@ -84,9 +87,15 @@ pub(crate) async fn read_hello<R: AsyncRead + Unpin>(
     };
     check(&hello).map_err(ReadError::Refused)?;
     let guard = access.authenticate(&hello).map_err(|why| {
-        ReadError::Refused(Refusal::new(ShellCounter::AuthRefused, ErrorCode::Unauthorized, why))
+        let refusal = Refusal::new(ShellCounter::AuthRefused, ErrorCode::Unauthorized, why);
+        ReadError::Refused(Refusal { token: token_id(&hello.token), ..refusal })
     })?;
     Ok((hello, guard))
+}
+
+/// Returns the id of a token, which is no secret; `None` if the text is none.
+pub(crate) fn token_id(token: &str) -> Option<Box<str>> {
+    token.parse::<Token>().ok().map(|token| token.id().into())
 }
 
 fn check(hello: &Hello) -> Result<(), Refusal> {

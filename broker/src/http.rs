@@ -30,6 +30,7 @@ use tokio::time::timeout;
 use crate::access::{Access, NoMetrics};
 use crate::counters::{Counters, ShellCounter};
 use crate::error::{BrokerError, StartError};
+use crate::handshake::token_id;
 use crate::listener::bind;
 use crate::metrics::{self, Source};
 use crate::options::HttpListen;
@@ -79,6 +80,7 @@ struct Context {
 
 /// One connection, and what it takes up.
 struct Visit {
+    peer: SocketAddr,
     place: Place,
     has_certificate: bool,
     /// Held until the answer is written.
@@ -196,15 +198,16 @@ async fn serve_one(socket: TcpStream, peer: SocketAddr, context: Arc<Context>, p
     let stream = match accepted {
         Ok(stream) => stream,
         Err(error) => {
-            context.counters.count(match &error {
+            let counter = match &error {
                 AcceptError::Timeout(_) => ShellCounter::HandshakesTimedOut,
                 _ => ShellCounter::TlsRefused,
-            });
+            };
+            context.counters.refuse(counter, peer, None);
             return tracing::debug!(%peer, %error, "an HTTP connection was not encrypted");
         }
     };
     let has_certificate = stream.has_peer_certificate();
-    let visit = Visit { place, has_certificate, scrape: OnceLock::new() };
+    let visit = Visit { peer, place, has_certificate, scrape: OnceLock::new() };
     let connection = http1::Builder::new()
         .keep_alive(false)
         .timer(TokioTimer::new())
@@ -220,7 +223,7 @@ async fn serve_one(socket: TcpStream, peer: SocketAddr, context: Arc<Context>, p
         // Whoever sends nonsense, or goes away, does no harm.
         Ok(Err(error)) => {
             if error.is_timeout() {
-                context.counters.count(ShellCounter::HandshakesTimedOut);
+                context.counters.refuse(ShellCounter::HandshakesTimedOut, peer, None);
             }
             tracing::debug!(%peer, %error, "an HTTP connection has failed");
         }
@@ -230,7 +233,7 @@ async fn serve_one(socket: TcpStream, peer: SocketAddr, context: Arc<Context>, p
 
 impl Context {
     fn evicted(&self, peer: SocketAddr) {
-        self.counters.count(ShellCounter::ConnectionsRefused);
+        self.counters.refuse(ShellCounter::ConnectionsRefused, peer, None);
         tracing::debug!(%peer, "an HTTP connection was closed: a newer one needs its place");
     }
 }
@@ -248,11 +251,13 @@ async fn answer(
     }
     // Probes are open: they say nothing but whether the broker is well.
     if request.uri().path() == "/metrics" {
-        if let Err(why) = context.access.may_scrape(bearer(&request), visit.has_certificate) {
-            context.counters.count(match &why {
+        let token = bearer(&request);
+        if let Err(why) = context.access.may_scrape(token, visit.has_certificate) {
+            let counter = match &why {
                 NoMetrics::Unauthorized(_) | NoMetrics::NoCertificate => ShellCounter::AuthRefused,
                 NoMetrics::Forbidden(_) => ShellCounter::AccessDenied,
-            });
+            };
+            context.counters.refuse(counter, visit.peer, token_id(token).as_deref());
             return Ok(not_shown(&why));
         }
         // Nobody closes the semaphore.

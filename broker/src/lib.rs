@@ -42,6 +42,7 @@ mod outage;
 mod outbox;
 mod places;
 mod precise;
+mod refused;
 mod reports;
 mod screening;
 mod session;

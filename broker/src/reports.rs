@@ -2,8 +2,8 @@
 //! is well.
 //!
 //! Purpose: a destination that nobody serves, that falls behind, or whose handlers always fail; dead
-//! letters, deliveries without an outcome in time, refused operations, and limits that were reached,
-//! summed up.
+//! letters, deliveries without an outcome in time, refused operations, limits that were reached, and
+//! connections and messages that were refused, summed up.
 //! Invariant: the number of lines does not depend on the number of timers, and of destinations
 //! there are [`MOST_LINES`] at most.
 //! Not in here: what the figures are ([`mtimer_core::figures`]); metrics.
@@ -23,6 +23,7 @@ use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
 use crate::lanes::ENDS;
 use crate::limits::Limiter;
+use crate::refused::Refused;
 use crate::shell::Control;
 
 /// How often the figures are looked at.
@@ -69,6 +70,8 @@ enum Report {
     Lost(Vec<(&'static str, u64)>),
     /// What was refused because of a limit, by limit and whose it is.
     Limited(Vec<(String, u64)>),
+    /// Connections and messages of strangers, and of clients that lack a permission.
+    Strangers(Refused),
 }
 
 /// How a destination fares.
@@ -265,6 +268,13 @@ impl Report {
                 limits = listed(limits),
                 "schedules or connections were refused because a limit was reached"
             ),
+            Self::Strangers(Refused { reasons, peers, tokens }) => tracing::warn!(
+                within_s,
+                reasons = listed(&reasons.iter().map(|(name, n)| (*name, *n)).collect::<Vec<_>>()),
+                %peers,
+                %tokens,
+                "connections, or messages without permission, were refused"
+            ),
         }
     }
 }
@@ -297,6 +307,10 @@ pub(crate) async fn run(
         let limited = limiter.take_refused();
         if !limited.is_empty() {
             Report::Limited(limited).log();
+        }
+        let refused = counters.take_refused();
+        if !refused.reasons.is_empty() {
+            Report::Strangers(refused).log();
         }
     }
 }

@@ -6,6 +6,7 @@
 //! for answers has run out; the engine hears of a session's end exactly once.
 //! Not in here: what comes before the welcome (`connection`), what messages mean.
 
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,6 +109,7 @@ pub(crate) async fn linger(frames: &mut FrameReader<ReadHalf>, write: &mut Write
 /// One session.
 pub(crate) struct Session<'a> {
     pub(crate) session: SessionId,
+    pub(crate) peer: SocketAddr,
     pub(crate) role: Role,
     /// `None`: it may do everything.
     pub(crate) guard: Option<Arc<Guard>>,
@@ -240,10 +242,11 @@ impl Session<'_> {
 
     fn screen_permissions(&self, message: ClientMessage, outbox: &Outbox) -> Result<Option<Allowed>, End> {
         let Some(guard) = &self.guard else { return Ok(Some((message, Vec::new()))) };
-        let screened = screen_message(&guard.principal(), message);
+        let principal = guard.principal();
+        let screened = screen_message(&principal, message);
         let denied = !matches!(&screened, Screened::Allowed((_, denied)) if denied.is_empty());
         if denied {
-            self.context.counters.count(ShellCounter::AccessDenied);
+            self.context.counters.refuse(ShellCounter::AccessDenied, self.peer, Some(principal.id()));
         }
         match screened {
             Screened::Allowed(allowed) => Ok(Some(allowed)),

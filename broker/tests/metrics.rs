@@ -10,11 +10,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mtimer_broker::{Broker, BrokerOptions, DEFAULT_HTTP, HttpListen, StartError, start};
+use mtimer_broker::{
+    AccessOptions, Broker, BrokerOptions, DEFAULT_HTTP, HttpListen, StartError, TlsOptions, start,
+};
 use mtimer_protocol::{OpReply, RequestOp};
 use mtimer_store::{
     Acquire, AcquireError, Acquired, MemoryStore, OwnerRecord, Store, StoreClock, StoreFuture, StoreInfo,
 };
+use mtimer_tls::test_support::{Authority, Issued};
+use mtimer_tls::{ClientTls, ClientTlsOptions, Pem};
 use mtimer_types::{Destination, HandlerOutcome, PartitionId, Term, Time, TimerId};
 use support::http::{address, exchange, get, on_loopback, scrape};
 use support::{Client, TIMEOUT, broker_on, options, schedule, timer, until_async, wait_count, works};
@@ -353,6 +357,41 @@ async fn probes_are_answered_in_time_whoever_holds_connections_open() {
     }
     wait_value(&broker, "mtimer_connections_refused_total{reason=\"handshakes\"}", 1_000.0).await;
     works(&broker, "a").await;
+}
+
+#[tokio::test]
+async fn probes_over_tls_are_answered_in_time_whoever_begins_no_handshake() {
+    let authority = Authority::new();
+    let Issued { certificate, key } = authority.issue("broker");
+    let tls = TlsOptions { certificate, key, client_ca: None, ca: None };
+    let access = AccessOptions { tls: Some(tls), ..AccessOptions::default() };
+    let broker = broker_on(&MemoryStore::new(2), BrokerOptions { access, ..with_http() }).await;
+    let at = address(&broker);
+    let authorities = Pem::File(authority.certificate());
+    let client =
+        ClientTls::open(&ClientTlsOptions { authorities, identity: None, server_name: None }).unwrap();
+    let get = async |path: &str| {
+        let socket = TcpStream::connect(at).await.unwrap();
+        let mut stream = client.connect(socket, &at.to_string(), TIMEOUT).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: t\r\n\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    };
+    let mut idle = Vec::new();
+    for _ in 0..3 {
+        let probed = timeout(PROBE_WITHIN, async {
+            for _ in 0..300 {
+                idle.push(TcpStream::connect(at).await.unwrap());
+            }
+            get("/healthz").await
+        });
+        let answer = probed.await.expect("the probe is answered in time");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    assert_eq!(exchange(at, b"GET /healthz HTTP/1.1\r\n\r\n").await, "", "not in clear text");
+    let text = get("/metrics").await;
+    assert_eq!(value(&text, "mtimer_connections_refused_total{reason=\"tls\"}"), 1.0);
 }
 
 #[tokio::test]

@@ -166,4 +166,7 @@ async fn metrics_are_for_those_who_may_read_and_probes_for_everybody() {
         assert_eq!(status, if verb == Verb::Read { 200 } else { 403 }, "{verb}: {body}");
         assert_eq!(body.contains("mtimer_sessions"), verb == Verb::Read, "{verb}");
     }
+    // Refused scrapes are counted with refused handshakes and messages.
+    assert_eq!(count(&broker, "auth_refused_total").await, 3);
+    assert_eq!(count(&broker, "access_denied_total").await, Verb::ALL.len() as u64 - 1);
 }

@@ -107,6 +107,33 @@ fn tokens_are_read_again_on_hup_and_when_the_file_changes() {
 }
 
 #[test]
+fn who_is_refused_is_summed_up_in_the_log() {
+    let file = TokensFile::new();
+    let (revoked, token) = file.create_in_file("gone", "read:*");
+    file.run(&["revoke", &revoked]).ok();
+    let (denied, reader) = file.create_in_file("reader", "read:*");
+    let broker = Guarded::start(&file);
+    for _ in 0..2 {
+        broker.run(&token, &["ping"]).code(4);
+    }
+    broker.run(&reader, &SCHEDULE).code(4);
+    // The line of ten seconds may come between two of them.
+    let count = |name: &str| -> u64 {
+        let (log, name) = (broker.log(), format!("{name} "));
+        let numbers = log.split(&name).skip(1).map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
+        numbers.map(|n| n.unwrap().parse::<u64>().unwrap()).sum()
+    };
+    wait_for("summed up", || (count("auth_refused") + count("access_denied") >= 3).then_some(()));
+    let log = broker.log();
+    assert_eq!((count("auth_refused"), count("access_denied")), (2, 1), "{log}");
+    for part in ["messages without permission, were refused", "peers=127.0.0.1 ", &revoked, &denied] {
+        assert!(log.contains(part), "{part} in {log}");
+    }
+    let secret = fs::read_to_string(&token).unwrap();
+    assert!(!log.contains(secret.trim()));
+}
+
+#[test]
 fn a_listener_without_the_verb_is_told_so() {
     let file = TokensFile::new();
     let (_, token) = file.create_in_file("shop", "register:g/a");
