@@ -248,7 +248,7 @@ def kubernetes(folder="kubernetes"):
 
 
 def metrics(rules="prometheus/alerts.yml", tests="prometheus/alerts_test.yml", dashboard="grafana/mtimer.json"):
-    """Rules and dashboard use documented metrics only; every rule is tested."""
+    """Rules and dashboard use documented metrics only; the dashboard shows what rules use; every rule is tested."""
     documented = set(re.findall(r"^\| `((?:mtimer|process)_[a-z_]+)` \|", text("../docs/metrics.md"), re.M))
     check("../docs/metrics.md", len(documented) > 20, "its table of metrics is not found: lines start with '| `mtimer_'")
     panels = [panel for panel in json.loads(text(dashboard))["panels"] if panel["type"] != "row"]
@@ -260,6 +260,9 @@ def metrics(rules="prometheus/alerts.yml", tests="prometheus/alerts_test.yml", d
         for name in sorted(names):
             known = name in documented or re.sub(r"_(bucket|sum|count)$", "", name) in documented
             check(file, known, f"{name} is not in docs/metrics.md")
+    # Texts name metrics to look at, too.
+    for name in sorted(set(re.findall(r"\b(?:(?:mtimer|process)_[a-z_]+|up)\b", text(rules)))):
+        check(dashboard, re.search(rf"\b{name}(_bucket)?\b", shown), f"no panel shows {name}, which {rules} uses")
     for alert in re.findall(r"- alert: (\w+)", text(rules)):
         quiet = f"alertname: {alert} " in text(tests)
         check(tests, quiet and f'alertname="{alert}"' in text(tests), f"{alert} is not tested both ways")
