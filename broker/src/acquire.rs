@@ -405,6 +405,7 @@ mod tests {
         leader.send(Some((Term(3), 3))).unwrap();
         assert!(ours.await.unwrap().is_some());
         assert!(began.elapsed() >= a.handover_timeout, "taken after {:?}", began.elapsed());
+        assert_eq!(a.counters.read().get(ShellCounter::HandoversForced), 1);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use mtimer_core::figures::{Backlog, DEAD_REASONS, Figures, REFUSALS, RedeliveryCause, Tallies};
 use mtimer_store::Store;
+use mtimer_store::counters::LOG_REPLAYED_RECORDS;
 use mtimer_types::{Destination, Time};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, interval_at};
@@ -36,8 +37,6 @@ const MOST_LINES: usize = 20;
 const BEHIND_MS: u64 = 10_000;
 /// Handlers of a destination always fail if so many attempts have failed since the last success.
 const FAILURES: u64 = 10;
-/// What stores that keep a log count.
-const REPLAYED: &str = "store_log_replayed_records_total";
 /// Refusals that mean that something is wrong. The others are answers: a key is taken, another
 /// broker has the partition. Limits that were reached have a line of their own.
 const WRONG: [&str; 8] = [
@@ -299,7 +298,7 @@ pub(crate) async fn run(
         }
         let Ok(observed) = observed.await else { return Ok(()) };
         reporter.look(observed.now, &observed.engine).iter().for_each(Report::log);
-        let replayed = store.counters().into_iter().find(|(name, _)| *name == REPLAYED);
+        let replayed = store.counters().into_iter().find(|(name, _)| *name == LOG_REPLAYED_RECORDS);
         let replayed = replayed.map_or(0, |(_, records)| records);
         reporter.partitions(replayed, observed.lanes.ended).iter().for_each(Report::log);
         let doubtful = counters.read().get(ShellCounter::ClockDoubtful);

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures_util::FutureExt;
-use mtimer_broker::start;
+use mtimer_broker::{BrokerOptions, start};
 use mtimer_protocol::{ServerMessage, UNASKED_PONG};
 use mtimer_store::{
     Acquire, AcquireError, Acquired, MemoryStore, OwnerRecord, Store, StoreClock, StoreFuture, StoreInfo,
 };
 use mtimer_types::{PartitionId, Term};
-use support::{Client, now, options, schedule, timer};
+use support::http::{on_loopback, scrape};
+use support::{Client, now, options, schedule, timer, until_async};
 
 /// By how much the store's clock is corrected: less than a step.
 const CORRECTION_MS: u64 = 200;
@@ -58,7 +59,7 @@ impl Store for Ahead {
 async fn clients_are_told_of_a_correction_before_they_get_what_is_due_by_it() {
     let by_us = Arc::new(AtomicU64::new(0));
     let store = Ahead { timers: MemoryStore::new(2), by_us: by_us.clone() };
-    let broker = start(options(), Arc::new(store)).await.unwrap();
+    let broker = start(BrokerOptions { http: on_loopback(), ..options() }, Arc::new(store)).await.unwrap();
     let mut client = Client::welcomed(&broker).await;
     client.register(1, "a", 2_000).await;
     let timers = (0..1_500).map(|n| schedule(&timer("a", 500 + n * 4, b"")));
@@ -85,4 +86,9 @@ async fn clients_are_told_of_a_correction_before_they_get_what_is_due_by_it() {
             _ => {}
         }
     }
+    // By more than that the clock steps.
+    let steps = "mtimer_clock_events_total{event=\"step\"} ";
+    assert!(scrape(&broker).await.contains(&format!("{steps}0\n")));
+    by_us.store(60_000_000, Ordering::SeqCst);
+    until_async("a step is counted", async || scrape(&broker).await.contains(&format!("{steps}1\n"))).await;
 }

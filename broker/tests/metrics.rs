@@ -13,9 +13,10 @@ use std::time::Duration;
 use mtimer_broker::{
     AccessOptions, Broker, BrokerOptions, DEFAULT_HTTP, HttpListen, StartError, TlsOptions, start,
 };
-use mtimer_protocol::{OpReply, RequestOp};
+use mtimer_protocol::{ClientMessage, OpReply, Request, RequestOp, ServerMessage};
 use mtimer_store::{
     Acquire, AcquireError, Acquired, MemoryStore, OwnerRecord, Store, StoreClock, StoreFuture, StoreInfo,
+    counters,
 };
 use mtimer_tls::test_support::{Authority, Issued};
 use mtimer_tls::{ClientTls, ClientTlsOptions, Pem};
@@ -91,10 +92,10 @@ fn sample(line: &str) -> (String, BTreeSet<String>) {
     (name.to_owned(), labels)
 }
 
-/// A store that tells how much space its disk has, as the embedded one does.
-struct OnDisk(MemoryStore);
+/// A store that counts what Redis and the embedded one do.
+struct Counting(MemoryStore);
 
-impl Store for OnDisk {
+impl Store for Counting {
     fn info(&self) -> StoreInfo {
         self.0.info()
     }
@@ -116,16 +117,32 @@ impl Store for OnDisk {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![("store_disk_free_bytes", 77)]
+        vec![
+            (counters::DISK_FREE_BYTES, 77),
+            (counters::LOG_BYTES, 11),
+            (counters::LOG_DROPPED_RECORDS, 12),
+            (counters::LOG_REPLAYED_RECORDS, 13),
+            (counters::LOG_AT_RISK, 1),
+            (counters::UNPROTECTED_MASTERS, 3),
+        ]
     }
 }
 
 #[tokio::test]
 async fn a_scrape_has_exactly_what_is_documented() {
-    let broker = start(with_http(), Arc::new(OnDisk(MemoryStore::new(2)))).await.unwrap();
+    let broker = start(with_http(), Arc::new(Counting(MemoryStore::new(2)))).await.unwrap();
     works(&broker, "a").await;
     let text = scrape(&broker).await;
-    assert_eq!(value(&text, "mtimer_store_disk_free_bytes"), 77.0);
+    for (name, expected) in [
+        ("mtimer_store_disk_free_bytes", 77.0),
+        ("mtimer_store_log_bytes", 11.0),
+        ("mtimer_store_log_dropped_records_total", 12.0),
+        ("mtimer_store_replayed_records_total", 13.0),
+        ("mtimer_store_log_at_risk", 1.0),
+        ("mtimer_store_unprotected_masters", 3.0),
+    ] {
+        assert_eq!(value(&text, name), expected, "{name}");
+    }
     let documented = documented();
     let shown: BTreeMap<&str, &str> = text
         .lines()
@@ -205,10 +222,15 @@ async fn metrics_follow_what_is_provoked() {
     assert!(value(&text, "mtimer_destination_oldest_overdue_seconds{group=\"group\",app=\"nobody\"}") > 0.0);
     assert!(value(&text, "mtimer_store_call_seconds_count{operation=\"apply\"}") >= 5.0);
     assert!(value(&text, "mtimer_store_operations_total") >= 8.0);
+    assert!(value(&text, "mtimer_store_batches_total") >= 5.0, "each was waited for");
     assert!(value(&text, "mtimer_memory_limit_bytes{for=\"timers\"}") > 0.0);
     // A lost connection is a cause of its own.
     client.schedule(&timer("a", 1, b"")).await;
     client.deliveries(1).await;
+    let in_flight = "mtimer_destination_in_flight_timers{group=\"group\",app=\"a\"}";
+    let text = scrape(&broker).await;
+    assert_eq!(value(&text, in_flight), 1.0);
+    assert!(value(&text, "mtimer_memory_bytes{for=\"timers\"}") > 0.0, "{text}");
     drop(client);
     wait_value(&broker, "mtimer_redeliveries_total{cause=\"connection_lost\"}", 1.0).await;
 }
@@ -277,6 +299,50 @@ async fn a_broker_whose_store_goes_away_is_alive_and_not_ready_until_it_is_back(
     );
     store.faults().heal(PartitionId(1));
     wait_status(&broker, "/readyz", 200).await;
+}
+
+#[tokio::test]
+async fn what_waits_for_the_store_shows_as_queues_and_memory() {
+    let store = MemoryStore::new(1);
+    let broker = broker_on(&store, with_http()).await;
+    let mut client = Client::welcomed(&broker).await;
+    let mut waiting = timer("a", 60_000, &[7; 10_000]);
+    waiting.id = TimerId::new(waiting.due, Time::ZERO, PartitionId(0), 1);
+    store.faults().hold(PartitionId(0));
+    let ops = vec![schedule(&waiting)];
+    client.send(&ClientMessage::Request(Request { corr: 7, first_sent: support::now(), ops })).await;
+    wait_value(&broker, "mtimer_queue_depth{queue=\"store_calls\"}", 1.0).await;
+    let text = scrape(&broker).await;
+    assert!(value(&text, "mtimer_memory_bytes{for=\"inbox\"}") >= 10_000.0, "{text}");
+    store.faults().heal(PartitionId(0));
+    assert!(matches!(client.next().await, Some(ServerMessage::Reply { corr: 7, .. })));
+    let is_empty = async || {
+        let text = scrape(&broker).await;
+        let queues = ["events", "operations", "put_off", "store_calls"];
+        let depths = queues.map(|queue| value(&text, &format!("mtimer_queue_depth{{queue=\"{queue}\"}}")));
+        depths == [0.0; 4] && value(&text, "mtimer_memory_bytes{for=\"inbox\"}") == 0.0
+    };
+    until_async("nothing waits any more", is_empty).await;
+}
+
+#[tokio::test]
+async fn a_partition_that_is_rolled_back_and_a_session_that_is_closed_are_counted_by_reason() {
+    let store = MemoryStore::new(1).coordinated();
+    let broker = broker_on(&store, with_http()).await;
+    let mut client = Client::welcomed(&broker).await;
+    let schedule_one = |n| {
+        let mut one = timer("a", 60_000, b"");
+        one.id = TimerId::new(one.due, Time::ZERO, PartitionId(0), n);
+        schedule(&one)
+    };
+    store.faults().save(PartitionId(0));
+    client.request(vec![schedule_one(1)]).await;
+    store.faults().roll_back(PartitionId(0));
+    client.request(vec![schedule_one(2)]).await;
+    wait_value(&broker, "mtimer_partition_ownerships_ended_total{reason=\"rolled_back\"}", 1.0).await;
+    client.send_bytes(&[0, 0, 0, 1, 200]).await;
+    client.refused().await;
+    wait_value(&broker, "mtimer_sessions_closed_total{reason=\"malformed\"}", 1.0).await;
 }
 
 #[tokio::test]

@@ -168,5 +168,14 @@ async fn metrics_are_for_those_who_may_read_and_probes_for_everybody() {
     }
     // Refused scrapes are counted with refused handshakes and messages.
     assert_eq!(count(&broker, "auth_refused_total").await, 3);
-    assert_eq!(count(&broker, "access_denied_total").await, Verb::ALL.len() as u64 - 1);
+    let denied = Verb::ALL.len() as u64 - 1;
+    assert_eq!(count(&broker, "access_denied_total").await, denied);
+    let (_, _, text) =
+        get_with(address(&broker), "/metrics", &bearer(&token(number(Verb::Read)).reveal())).await;
+    for sample in [
+        format!("mtimer_access_denied_total {denied}\n"),
+        "mtimer_connections_refused_total{reason=\"auth\"} 3\n".to_owned(),
+    ] {
+        assert!(text.contains(&sample), "{sample} in\n{text}");
+    }
 }

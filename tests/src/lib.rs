@@ -27,6 +27,7 @@ mod party;
 mod plan;
 mod process;
 mod recorder;
+pub mod scrape;
 mod spread;
 mod tell;
 mod wire;

@@ -3,45 +3,18 @@
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::Write;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use mtimer_client::{Destination, Outcome, Schedule};
+use mtimer_tests::scrape::{get, http, sample, scrape};
 use mtimer_tests::{Broker, Launch, Server, mtimer, wait_for};
 
 /// How long things may take that have no bound in the contract: a loaded machine is slow.
 const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Where a broker serves HTTP.
-fn http(broker: &Broker) -> String {
-    broker.about()["http"].as_str().expect("it serves HTTP").to_owned()
-}
-
-/// Status and body of a page.
-fn get(at: &str, path: &str) -> (u16, String) {
-    let mut socket = TcpStream::connect(at).unwrap();
-    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
-    socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").as_bytes()).unwrap();
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
-}
-
-fn scrape(broker: &Broker) -> String {
-    let (status, body) = get(&http(broker), "/metrics");
-    assert_eq!(status, 200, "{body}");
-    body
-}
-
-/// The value of one sample, written as it is in a scrape.
-fn value(scrape: &str, sample: &str) -> f64 {
-    let line = scrape.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {sample} in\n{scrape}")).parse().unwrap()
-}
 
 async fn wait_status(broker: &Broker, path: &str, wanted: u16) {
     let at = http(broker);
@@ -57,7 +30,7 @@ fn names(scrape: &str) -> BTreeSet<String> {
 /// Waits until so many timers were scheduled.
 async fn wait_schedules(broker: &Broker, least: f64) {
     wait_for(&format!("{least} schedules"), TIMEOUT, async || {
-        value(&scrape(broker), "mtimer_schedules_total") >= least
+        sample(&scrape(broker), "mtimer_schedules_total") >= least
     })
     .await;
 }
@@ -102,13 +75,13 @@ async fn everything_is_shown_under_load_while_redis_is_away_and_when_it_is_back(
         client.schedule(Schedule::after(dest.clone(), Duration::from_millis(5))).await.unwrap();
     }
     wait_for("all are acknowledged", TIMEOUT, async || {
-        value(&scrape(&broker), "mtimer_acknowledge_lateness_seconds_count") >= 200.0
+        sample(&scrape(&broker), "mtimer_acknowledge_lateness_seconds_count") >= 200.0
     })
     .await;
     let text = scrape(&broker);
     assert_eq!(names(&text), documented());
     promtool_accepts(&text);
-    for (sample, expected) in [
+    for (name, expected) in [
         ("mtimer_schedules_total", 200.0),
         ("mtimer_settlements_total{outcome=\"acknowledged\"}", 200.0),
         ("mtimer_leader", 1.0),
@@ -119,9 +92,9 @@ async fn everything_is_shown_under_load_while_redis_is_away_and_when_it_is_back(
         ("mtimer_destination_sessions{group=\"shop\",app=\"orders\"}", 1.0),
         ("mtimer_ready", 1.0),
     ] {
-        assert_eq!(value(&text, sample), expected, "{sample}");
+        assert_eq!(sample(&text, name), expected, "{name}");
     }
-    assert!(value(&text, "mtimer_term") >= 1.0);
+    assert!(sample(&text, "mtimer_term") >= 1.0);
     assert_eq!(get(&http(&broker), "/readyz"), (200, "ready\n".to_owned()));
 
     // From here on under load, whatever becomes of Redis.
@@ -141,12 +114,12 @@ async fn everything_is_shown_under_load_while_redis_is_away_and_when_it_is_back(
     let text = scrape(&broker);
     assert_eq!(names(&text), documented(), "under load");
     promtool_accepts(&text);
-    wait_schedules(&broker, value(&text, "mtimer_schedules_total") + 500.0).await;
+    wait_schedules(&broker, sample(&text, "mtimer_schedules_total") + 500.0).await;
 
     redis.kill();
     wait_status(&broker, "/readyz", 503).await;
     wait_for("schedules are refused", TIMEOUT, async || {
-        value(&scrape(&broker), "mtimer_refusals_total{reason=\"unavailable\"}") > 0.0
+        sample(&scrape(&broker), "mtimer_refusals_total{reason=\"unavailable\"}") > 0.0
     })
     .await;
     // A partition with nothing to do notices late by itself: who looks whether the store is there
@@ -158,12 +131,12 @@ async fn everything_is_shown_under_load_while_redis_is_away_and_when_it_is_back(
     assert_eq!(get(&http(&broker), "/healthz"), (200, "ok\n".to_owned()));
     let text = scrape(&broker);
     assert_eq!(names(&text), documented(), "while Redis is away");
-    assert_eq!(value(&text, "mtimer_store_unreachable_partitions"), 4.0);
+    assert_eq!(sample(&text, "mtimer_store_unreachable_partitions"), 4.0);
     promtool_accepts(&text);
 
     redis.restart();
     wait_status(&broker, "/readyz", 200).await;
-    wait_schedules(&broker, value(&text, "mtimer_schedules_total") + 500.0).await;
+    wait_schedules(&broker, sample(&text, "mtimer_schedules_total") + 500.0).await;
     let text = scrape(&broker);
     assert_eq!(names(&text), documented(), "when Redis is back");
     promtool_accepts(&text);
@@ -178,16 +151,18 @@ async fn one_of_two_brokers_leads_and_each_shows_its_partitions() {
         launch.flags(["--cluster", "pair", "--partitions", "8", "--http", "127.0.0.1:0"])
     };
     let (first, mut second) = (launch().start(), launch().start());
-    let sum = |name: &str| value(&scrape(&first), name) + value(&scrape(&second), name);
+    let sum = |name: &str| sample(&scrape(&first), name) + sample(&scrape(&second), name);
     wait_for("each has its share", TIMEOUT, async || {
-        value(&scrape(&first), "mtimer_partitions_owned") == 4.0 && sum("mtimer_partitions_owned") == 8.0
+        sample(&scrape(&first), "mtimer_partitions_owned") == 4.0 && sum("mtimer_partitions_owned") == 8.0
     })
     .await;
     assert_eq!(sum("mtimer_leader"), 1.0);
-    assert!(value(&scrape(&first), "mtimer_partition_release_seconds_count") >= 4.0);
+    assert!(sample(&scrape(&first), "mtimer_partition_release_seconds_count") >= 4.0);
     assert!(second.terminate(TIMEOUT).success());
-    wait_for("the first has all", TIMEOUT, async || value(&scrape(&first), "mtimer_partitions_owned") == 8.0)
-        .await;
+    wait_for("the first has all", TIMEOUT, async || {
+        sample(&scrape(&first), "mtimer_partitions_owned") == 8.0
+    })
+    .await;
     wait_status(&first, "/readyz", 200).await;
 }
 

@@ -6,6 +6,7 @@ use mtimer_core::Counter;
 use mtimer_core::figures::{Backlog, DEAD_REASONS, REFUSALS, RedeliveryCause};
 use mtimer_protocol::Status;
 use mtimer_types::Time;
+use mtimer_store::counters;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
@@ -153,16 +154,16 @@ impl Scrape {
         out.one(&m::STORE_OUTAGES, self.shell.get(C::StoreOutages))?;
         out.one(&m::STORE_UNREACHABLE, self.observed.unreachable)?;
         let find = |name| self.store.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
-        if let Some(free) = find("store_disk_free_bytes") {
+        if let Some(free) = find(counters::DISK_FREE_BYTES) {
             out.one(&m::STORE_DISK_FREE, free)?;
         }
         // Of a store that keeps no log they are 0.
         let of = |name| find(name).unwrap_or(0);
-        out.one(&m::STORE_REPLAYED, of("store_log_replayed_records_total"))?;
-        out.one(&m::STORE_LOG_DROPPED, of("store_log_dropped_records_total"))?;
-        out.one(&m::STORE_LOG_BYTES, of("store_log_bytes"))?;
-        out.one(&m::STORE_UNPROTECTED, of("store_unprotected_masters"))?;
-        out.one(&m::STORE_LOG_AT_RISK, of("store_log_at_risk"))
+        out.one(&m::STORE_REPLAYED, of(counters::LOG_REPLAYED_RECORDS))?;
+        out.one(&m::STORE_LOG_DROPPED, of(counters::LOG_DROPPED_RECORDS))?;
+        out.one(&m::STORE_LOG_BYTES, of(counters::LOG_BYTES))?;
+        out.one(&m::STORE_UNPROTECTED, of(counters::UNPROTECTED_MASTERS))?;
+        out.one(&m::STORE_LOG_AT_RISK, of(counters::LOG_AT_RISK))
     }
 
     fn cluster(&self, out: &mut Writer<'_>) -> fmt::Result {

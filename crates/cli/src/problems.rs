@@ -3,6 +3,7 @@
 //! Brokers judge, and say it in numbers (`broker/src/reports.rs`, `/readyz`). Here are the words.
 
 use mtimer_client::Status;
+use mtimer_store::counters;
 
 use super::output::{Output, Tone, counted, grouped};
 
@@ -34,17 +35,17 @@ pub(crate) fn of_status(status: &Status) -> Vec<String> {
             .to_owned(),
     );
     say(
-        count("store_log_at_risk") > 0,
+        count(counters::LOG_AT_RISK) > 0,
         "a failover of Redis may lose answered writes: see why replicas, or the append-only file, lag"
             .to_owned(),
     );
-    let unprotected = count("store_unprotected_masters");
+    let unprotected = count(counters::UNPROTECTED_MASTERS);
     say(
         unprotected > 0,
         "Redis keeps no append-only file and has no replica: a restart of it loses timers; set appendonly yes there"
             .to_owned(),
     );
-    let (level, free) = (count("store_disk_level"), count("store_disk_free_bytes"));
+    let (level, free) = (count(counters::DISK_LEVEL), count(counters::DISK_FREE_BYTES));
     say(
         level == 1,
         format!("the disk of the data directory is nearly full: {} bytes are free", grouped(free)),

@@ -46,6 +46,7 @@ use std::thread::JoinHandle;
 use futures_util::FutureExt;
 use mtimer_store::{
     Acquire, AcquireError, Acquired, OwnerRecord, Store, StoreClock, StoreError, StoreFuture, StoreInfo,
+    counters,
 };
 use mtimer_types::{PartitionId, Term};
 use tokio::sync::oneshot;
@@ -63,11 +64,6 @@ pub use crate::repair::{Report, repair};
 pub use crate::space::SpaceLimits;
 use crate::space::{Seen, Space};
 use crate::tree::Tree;
-
-/// Metric: free bytes on the disk of the data directory.
-const DISK_FREE_BYTES: &str = "store_disk_free_bytes";
-/// Metric: 1 if that is below the watermark, 2 if it is below the reserve, else 0.
-const DISK_LEVEL: &str = "store_disk_level";
 
 /// A store in a directory. Dropping it closes it and blocks until that is done; see
 /// [`EmbeddedStore::close`].
@@ -218,7 +214,7 @@ impl Store for EmbeddedStore {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![(DISK_FREE_BYTES, self.space.free()), (DISK_LEVEL, self.space.level())]
+        vec![(counters::DISK_FREE_BYTES, self.space.free()), (counters::DISK_LEVEL, self.space.level())]
     }
 }
 

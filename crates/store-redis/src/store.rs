@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use mtimer_store::{
     Acquire, AcquireError, Acquired, Coordination, Health, OwnerRecord, Store, StoreClock, StoreError,
-    StoreFuture, StoreInfo,
+    StoreFuture, StoreInfo, counters,
 };
 use mtimer_types::{PartitionId, Term};
 use tokio::sync::watch;
@@ -32,18 +32,6 @@ use crate::wire::{
 const REBUILD_WITHIN: Duration = Duration::from_secs(60);
 /// How long a log that is trimmed waits for replicas: one that lags by more holds it up.
 const TRIM_TIMEOUT: Duration = Duration::from_secs(1);
-/// Metric: see [`LogStatus::bytes`].
-const LOG_BYTES: &str = "store_log_bytes";
-/// Metric: see [`LogStatus::dropped`].
-const LOG_DROPPED_RECORDS: &str = "store_log_dropped_records_total";
-/// Metric: see [`LogStatus::replayed`].
-const LOG_REPLAYED_RECORDS: &str = "store_log_replayed_records_total";
-/// Metric: 1 if a failover or a restart of Redis may lose what was answered, else 0 (see
-/// [`LogStatus::at_risk_since`]).
-const LOG_AT_RISK: &str = "store_log_at_risk";
-
-/// Metric: masters that keep no append-only file and have no replica.
-const UNPROTECTED_MASTERS: &str = "store_unprotected_masters";
 
 /// mtimer's store on Redis 7.0 or later, standalone or cluster.
 pub struct RedisStore {
@@ -201,11 +189,11 @@ impl Store for RedisStore {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let LogStatus { bytes, dropped, replayed, at_risk_since } = self.log_status();
         vec![
-            (LOG_BYTES, bytes as u64),
-            (LOG_DROPPED_RECORDS, dropped),
-            (LOG_REPLAYED_RECORDS, replayed),
-            (LOG_AT_RISK, at_risk_since.is_some().into()),
-            (UNPROTECTED_MASTERS, self.unprotected_masters().len() as u64),
+            (counters::LOG_BYTES, bytes as u64),
+            (counters::LOG_DROPPED_RECORDS, dropped),
+            (counters::LOG_REPLAYED_RECORDS, replayed),
+            (counters::LOG_AT_RISK, at_risk_since.is_some().into()),
+            (counters::UNPROTECTED_MASTERS, self.unprotected_masters().len() as u64),
         ]
     }
 }

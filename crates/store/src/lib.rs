@@ -16,6 +16,7 @@
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod coordination;
+pub mod counters;
 pub mod cursor;
 pub mod decide;
 pub mod error;

@@ -5,14 +5,11 @@
 use std::fs::File;
 use std::time::Duration;
 
+use mtimer_store::counters::{LOG_BYTES, LOG_REPLAYED_RECORDS as REPLAYED};
+use mtimer_tests::scrape::{sample, scrape};
 use mtimer_tests::{Excuse, Load, RedisKind, Setup, long, seed, wait_for};
 
-use crate::scene::{Scene, TIMEOUT, now};
-
-/// Counter of a broker: bytes of writes that Redis may lose and the broker still has.
-const LOG_BYTES: &str = "store_log_bytes";
-/// Counter of a broker: lost writes that it has applied again.
-const REPLAYED: &str = "store_log_replayed_records_total";
+use crate::scene::{Scene, TIMEOUT, now, with_http};
 
 fn rounds() -> usize {
     if long() { 20 } else { 2 }
@@ -37,6 +34,15 @@ async fn sum(scene: &Scene, name: &str) -> u64 {
     sum
 }
 
+/// The metrics show so many writes that were applied again, too.
+fn assert_shown(scene: &Scene, replayed: u64) {
+    let shown = |member: usize| {
+        sample(&scrape(&scene.cluster.members[member].broker), "mtimer_store_replayed_records_total")
+    };
+    let shown: f64 = scene.cluster.up().map(shown).sum();
+    assert!(shown >= replayed as f64, "{shown} of {replayed}");
+}
+
 /// Waits until the brokers' logs have grown by what a round is to lose.
 async fn write_more(scene: &Scene) {
     let before = sum(scene, LOG_BYTES).await;
@@ -47,7 +53,7 @@ async fn write_more(scene: &Scene) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_whose_replica_lags_dies_and_nothing_is_lost() {
     let name = "a lagging replica is promoted";
-    let setup = Setup { redis: RedisKind::Replicated, ..Setup::default() };
+    let setup = with_http(Setup { redis: RedisKind::Replicated, ..Setup::default() });
     let mut scene = Scene::begin_with(name, setup, load(name)).await;
     for round in 0..rounds() {
         let from = now();
@@ -61,6 +67,7 @@ async fn a_master_whose_replica_lags_dies_and_nothing_is_lost() {
         let replayed = sum(&scene, REPLAYED).await - before;
         println!("{name}: round {round}: {replayed} writes applied again, settled after {} ms", now() - from);
         assert!(replayed > 0, "round {round}: the replica had everything");
+        assert_shown(&scene, before + replayed);
         tokio::task::block_in_place(|| scene.cluster.redis.bring_back(master));
         scene.cluster.settled().await;
         scene.flows().await;
@@ -76,7 +83,7 @@ fn file(scene: &Scene) -> File {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lone_server_restarts_without_the_end_of_its_file_and_nothing_is_lost() {
     let name = "an append-only file loses its end";
-    let setup = Setup { redis: RedisKind::AppendOnly, ..Setup::default() };
+    let setup = with_http(Setup { redis: RedisKind::AppendOnly, ..Setup::default() });
     let mut scene = Scene::begin_with(name, setup, load(name)).await;
     for round in 0..rounds() {
         let from = now();
@@ -95,6 +102,7 @@ async fn a_lone_server_restarts_without_the_end_of_its_file_and_nothing_is_lost(
         let replayed = sum(&scene, REPLAYED).await - before;
         println!("{name}: round {round}: {replayed} writes applied again, settled after {} ms", now() - from);
         assert!(replayed > 0, "round {round}: the file had everything");
+        assert_shown(&scene, before + replayed);
         scene.note(from, "Redis restarted without the end of its file", Excuse::Duplicates);
     }
     scene.end().await;

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use mtimer_tests::scrape::{sample, scrape};
 use mtimer_tests::{Excuse, Note};
 
-use crate::scene::{Scene, either, now, on_masters, rounds};
+use crate::scene::{Scene, either, now, on_masters, rounds, with_http};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_is_paused() {
@@ -24,16 +25,21 @@ struct Back {
     ended: u64,
     /// Of these, so many say in the log that they were fenced.
     fenced: usize,
+    /// The number of the broker.
+    member: usize,
     stepped_down: Option<u64>,
 }
 
 async fn run(name: &'static str, leader: bool) {
-    let mut scene = Scene::begin(name, on_masters()).await;
+    let mut scene = Scene::begin(name, with_http(on_masters())).await;
     let mut refused = 0;
     for round in 1..=rounds().min(3) {
         let back = pause(&mut scene, round, leader, either(3, 15)).await;
         assert!(back.ended > 0 && back.fenced > 0, "nothing of a broker that was paused was refused");
         assert!(!leader || back.stepped_down != Some(0), "a leader that was paused still leads");
+        let text = scrape(&scene.cluster.members[back.member].broker);
+        let shown = sample(&text, "mtimer_partition_ownerships_ended_total{reason=\"fenced\"}");
+        assert!(shown >= back.fenced as f64, "{shown} of {back:?}");
         refused += back.ended;
     }
     println!("{name}: {refused} ownerships ended by the store's refusal");
@@ -74,5 +80,5 @@ async fn pause(scene: &mut Scene, round: u32, leader: bool, more: Duration) -> B
     );
     scene.note(from, format!("round {round}: {name} paused until {back}"), Excuse::Delays);
     scene.flows().await;
-    Back { ended, fenced, stepped_down }
+    Back { ended, fenced, member: victim, stepped_down }
 }

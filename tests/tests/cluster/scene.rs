@@ -142,6 +142,12 @@ pub(crate) fn on_masters() -> Setup {
     Setup::default()
 }
 
+/// The same with metrics of each broker.
+pub(crate) fn with_http(mut setup: Setup) -> Setup {
+    setup.flags.extend(["--http", "127.0.0.1:0"].map(str::to_owned));
+    setup
+}
+
 /// Three brokers on one Redis.
 pub(crate) fn on_one() -> Setup {
     Setup { redis: RedisKind::One, ..Setup::default() }
