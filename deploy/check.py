@@ -69,6 +69,10 @@ def container(file="container/Containerfile"):
           "the health check asks with mtimer ping --ready")
     check(file, of.get("ENTRYPOINT") == ['["mtimer"]'], "the program is mtimer")
     variables(file, [line.split("=")[0] for line in of.get("ENV", [])])
+    # What the steps in README.md make must come into no image and no commit.
+    for ignored, pattern in (("container/Containerfile.dockerignore", "**/{}"), ("../.gitignore", "{}")):
+        for secret in ("*.key", "*-token", "tokens.toml", "*.pem", "tls.crt"):
+            check(ignored, pattern.format(secret) in text(ignored).splitlines(), f"{pattern.format(secret)} is not in it")
 
 
 def local(file="local/up"):
@@ -81,9 +85,14 @@ def systemd(file="systemd/mtimer.service"):
     pairs = re.findall(r"^([A-Za-z]+)=(.*)$", text(file), re.M)
     service = dict(pairs)
     wanted = {"DynamicUser": "yes", "NoNewPrivileges": "yes", "ProtectSystem": "strict", "KillSignal": "SIGTERM",
-              "Restart": "on-failure", "RestartPreventExitStatus": "2 4 11 12"}
+              "Restart": "on-failure", "RestartPreventExitStatus": "2 4 11 12",
+              # Tokens and certificates are read again without a restart.
+              "ExecReload": "/bin/kill -HUP $MAINPID", "SupplementaryGroups": "mtimer-files"}
     for name, value in wanted.items():
         check(file, service.get(name) == value, f"{name} is {service.get(name)}, wanted is {value}")
+    copied = [value for name, value in pairs if name == "LoadCredential"]
+    check(file, copied == ["mtimer.toml:/etc/mtimer/mtimer.toml"], "what LoadCredential copies is never read again")
+    check("README.md", "groupadd --system mtimer-files" in text("README.md"), "it does not say how to make the group")
     check(file, int(service.get("TimeoutStopSec", 0)) >= STOP, f"TimeoutStopSec must be {STOP} s: drain-timeout + 20 s")
     check(file, int(service.get("LimitNOFILE", 0)) >= 20_000, "LimitNOFILE is too low for 10,000 clients")
 
@@ -129,8 +138,11 @@ def compose(file="compose/compose.yaml"):
     for name, script in scripts.items():
         checked = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True)
         check(file, checked.returncode == 0, f"{name}: {checked.stderr}")
-    for name, volume in (("prometheus", "ca:/etc/mtimer/ca:ro"), ("prometheus", "tokens:/etc/mtimer/tokens:ro")):
-        check(file, volume in services[name]["volumes"], f"{name} lacks {volume}")
+    mounted = [volume for volume in services["prometheus"]["volumes"] if not volume.startswith(".")]
+    check(file, mounted == ["prometheus-token:/etc/mtimer/token:ro", "ca:/etc/mtimer/ca:ro"],
+          f"prometheus must have its own token and the authority, and nothing else: it has {mounted}")
+    credentials = yaml.safe_load(text("prometheus/prometheus.yml"))["scrape_configs"][0]["authorization"]["credentials_file"]
+    check("prometheus/prometheus.yml", credentials == "/etc/mtimer/token/prometheus-token", f"there is no {credentials}")
     scraped = yaml.safe_load(text("prometheus/prometheus.yml"))["scrape_configs"][0]
     check(file, scraped["scheme"] == "https", "the brokers are scraped with TLS")
     targets = scraped["static_configs"][0]["targets"]

@@ -259,11 +259,25 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     // Made with mode 0600 on Unix.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(text.as_bytes())?;
+    #[cfg(unix)]
+    keep_group(file.as_file(), path)?;
     file.as_file().sync_all()?;
     file.persist(path)?;
     #[cfg(unix)]
     File::open(folder)?.sync_all()?;
     Ok(())
+}
+
+/// Lets the group of the file that is replaced read the new one, if it could read the old: a broker
+/// may have its tokens as a member of that group.
+#[cfg(unix)]
+fn keep_group(file: &File, replaced: &Path) -> io::Result<()> {
+    let Ok(old) = fs::metadata(replaced) else { return Ok(()) };
+    // Who may not give it to that group must not open it to another one.
+    match std::os::unix::fs::fchown(file, None, Some(std::os::unix::fs::MetadataExt::gid(&old))) {
+        Ok(()) => file.set_permissions(old.permissions()),
+        Err(_) => Ok(()),
+    }
 }
 
 fn since_1970() -> Duration {

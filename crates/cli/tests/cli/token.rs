@@ -65,6 +65,8 @@ fn a_token_is_shown_once_and_only_its_hash_is_kept() {
     let text = fs::read_to_string(file.path()).unwrap();
     assert!(text.contains(id) && !text.contains(secret), "{text}");
     assert_eq!(file.mode(), 0o600);
+    // A broker that reads it as a member of a group still can.
+    fs::set_permissions(file.path(), PermissionsExt::from_mode(0o640)).unwrap();
     let listed = file.run(&["list"]).ok().out;
     assert_eq!(listed.trim(), format!("{id}  shop  schedule,cancel:shop/* read:*  does not expire"));
     let second = file.run(&["create", "--json", "--name", "b", "--grant", "broker:*", "--expires-in", "1h"]);
@@ -84,6 +86,7 @@ fn a_token_is_shown_once_and_only_its_hash_is_kept() {
     assert_eq!(file.run(&["revoke", id, "--yes"]).ok().out.trim(), format!("revoked {id}"));
     file.run(&["revoke", id, "--yes"]).code(5);
     let left = file.run(&["list", "--json"]).ok().lines();
+    assert_eq!(file.mode(), 0o640);
     assert!(left.len() == 1 && left[0]["id"] == second["id"] && left[0].get("token").is_none(), "{left:?}");
     let files: Vec<_> = fs::read_dir(file.dir.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
     assert_eq!(files, ["tokens.toml"], "nothing else is left behind");
