@@ -214,8 +214,8 @@ impl Counters {
         self.add(counter, 1);
     }
 
-    /// Counts a connection or a message that is refused, and notes whose it is for the log. `token`:
-    /// the id of the token that was shown.
+    /// Counts a connection or a message that is refused, and notes whose it is for the log.
+    /// `token`: the id of the token that was shown.
     pub(crate) fn refuse(&self, counter: ShellCounter, peer: SocketAddr, token: Option<&str>) {
         self.count(counter);
         let name = ALL[counter as usize].1.trim_end_matches("_total");
