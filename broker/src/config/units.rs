@@ -48,15 +48,19 @@ impl fmt::Debug for RedisUrl {
 
 /// The text is not such a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not {expected}")]
+#[error("{text:?} is {problem}")]
 pub struct InvalidValue {
     text: String,
-    expected: String,
+    problem: String,
 }
 
 impl InvalidValue {
-    fn new(text: &str, expected: impl Into<String>) -> Self {
-        Self { text: text.chars().take(80).collect(), expected: expected.into() }
+    fn new(text: &str, expected: impl fmt::Display) -> Self {
+        Self::because(text, format!("not {expected}"))
+    }
+
+    fn because(text: &str, problem: impl Into<String>) -> Self {
+        Self { text: text.chars().take(80).collect(), problem: problem.into() }
     }
 }
 
@@ -76,6 +80,11 @@ impl FromStr for Span {
     type Err = InvalidValue;
 
     fn from_str(s: &str) -> Result<Self, InvalidValue> {
+        if let Some(rest) = s.trim().strip_prefix('-')
+            && humantime::parse_duration(rest).is_ok()
+        {
+            return Err(InvalidValue::because(s, "negative: a duration is 0s or longer"));
+        }
         humantime::parse_duration(s.trim())
             .map(Self)
             .map_err(|_| InvalidValue::new(s, "a duration: write a number and a unit, such as 250ms, 5s, 2h"))
@@ -349,6 +358,10 @@ mod tests {
         assert_eq!(
             "5".parse::<Span>().unwrap_err().to_string(),
             "\"5\" is not a duration: write a number and a unit, such as 250ms, 5s, 2h"
+        );
+        assert_eq!(
+            "-5s".parse::<Span>().unwrap_err().to_string(),
+            "\"-5s\" is negative: a duration is 0s or longer"
         );
         for bad in ["", "MiB", "1MB", "-1", "99999999999999999999", "99999999999GiB"] {
             assert!(bad.parse::<Size>().is_err(), "{bad}");

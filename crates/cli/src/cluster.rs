@@ -29,10 +29,9 @@ pub(crate) enum Cluster {
 
 /// Leader, brokers, partitions, clients
 ///
-/// What is wrong, if anything is. Then what the leader says of the members and every broker of what
-/// it owns. Partitions: who is to own it
-/// (and, while it is handed over, who does), its epoch, timers to come, overdue, in the owner's
-/// memory (copy), delivered and not settled, to be retried, dead.
+/// Shows problems first. Then what the leader says of the members and every broker of what it owns.
+/// Partitions: who is to own it (and, while it is handed over, who does), its epoch, timers to come,
+/// overdue, in the owner's memory, delivered and not settled, to be retried, dead.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  mtimer cluster status --broker 10.0.0.5:7400\n  mtimer cluster status --watch 1s\n  \
@@ -48,8 +47,8 @@ pub(crate) struct Status {
 
 /// Empty a broker for maintenance
 ///
-/// The broker's partitions are handed over to the others in good order, and it is given none until
-/// this is undone or it is started anew. It goes on serving its clients. Waits until it owns
+/// The broker's partitions are handed over to the others gracefully, and it is given none until this
+/// is undone or it is started again. It goes on serving its clients. Waits until it owns
 /// nothing, unless told not to. Asks first; where nobody can be asked, it needs --yes.
 #[derive(Args, Debug)]
 #[command(
@@ -252,7 +251,7 @@ impl Picture {
             "reachable": row.reachable,
             "pending": row.pending,
             "overdue": row.overdue,
-            "copy": row.loaded,
+            "loaded": row.loaded,
             "in_flight": row.in_flight,
             "retrying": row.retrying,
             "parked": row.parked,
@@ -323,7 +322,7 @@ impl Picture {
             "epoch",
             "pending",
             "overdue",
-            "copy",
+            "in memory",
             "in flight",
             "retrying",
             "dead",
@@ -343,14 +342,14 @@ impl Picture {
             };
             let counts =
                 [row.pending, row.overdue, row.loaded, row.in_flight, row.retrying, row.dead].map(grouped);
-            let [pending, overdue, copy, flying, retrying, dead] = counts;
+            let [pending, overdue, loaded, flying, retrying, dead] = counts;
             table.row([
                 partition.to_string(),
                 owner.unwrap_or("-").to_owned(),
                 row.epoch.to_string(),
                 pending,
                 overdue,
-                copy,
+                loaded,
                 flying,
                 retrying,
                 dead,
@@ -395,8 +394,9 @@ impl Drain {
         while !self.undo && !self.no_wait && left > 0 {
             if began.elapsed() > self.within {
                 let text = format!(
-                    "{} still owns {left} partitions after {} s; it goes on being emptied",
+                    "{} still owns {} after {} s; it goes on being emptied",
                     self.address,
+                    partitions(left),
                     self.within.as_secs()
                 );
                 return Err(Failure::new(Exit::NotNow, text));
@@ -404,7 +404,7 @@ impl Drain {
             tokio::time::sleep(LOOK).await;
             let now = owned_by(client, &self.address).await?;
             if now != left && !out.json {
-                note(&format!("{now} partitions left"));
+                note(&format!("{} left", partitions(now)));
             }
             left = now;
         }
@@ -412,9 +412,13 @@ impl Drain {
         out.either(&done, || match (self.undo, left) {
             (true, _) => format!("{} is given partitions again", self.address),
             (false, 0) => format!("{} is empty: stop it, or end this with --undo", self.address),
-            (false, n) => format!("{} is being emptied: {n} partitions left", self.address),
+            (false, n) => format!("{} is being emptied: {} left", self.address, partitions(n)),
         })
     }
+}
+
+fn partitions(n: usize) -> String {
+    counted(n as u64, "partition")
 }
 
 /// How many partitions a broker is to own or does own.

@@ -14,7 +14,7 @@ use super::load;
 use super::local::{Local, StoreArgs};
 use super::logging::LogArgs;
 use super::moment::{self, millis, span_shown};
-use super::output::{Output, Tone, grouped, note};
+use super::output::{Output, Tone, counted, grouped, note};
 use super::progress;
 use super::signals::Stop;
 use super::tally::{Lateness, Reference, Tally, payload};
@@ -68,9 +68,9 @@ impl Demo {
 
     async fn with(&self, local: &Local, out: Output, stop: &Stop) -> Result<Report, Failure> {
         if !out.json {
-            let (n, over, info) = (grouped(self.timers), span_shown(self.over), &local.info);
+            let (n, over, info) = (counted(self.timers, "timer"), span_shown(self.over), &local.info);
             out.text(&format!(
-                "{n} timers over {over}; store: {} ({}), {}",
+                "{n} over {over}; store: {} ({}), {}",
                 info.kind, info.durability, local.place
             ))?;
         }
@@ -83,9 +83,9 @@ impl Demo {
             _ => Reference::host(),
         };
         let tally = Arc::new(Tally::new(self.timers, reference, |_| 1));
-        let counted = Arc::clone(&tally);
+        let entered = Arc::clone(&tally);
         let registration = client.on(dest.clone(), move |callback| {
-            counted.entered(&callback);
+            entered.entered(&callback);
             std::future::ready(Outcome::ok())
         })?;
         let first = client.now() + millis(lead);

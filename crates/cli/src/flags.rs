@@ -48,7 +48,9 @@ fn flag(setting: &'static Setting) -> Arg {
     let arg = Arg::new(setting.field).long(setting.name()).value_name("VALUE");
     let arg = match setting.is_switch {
         true => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
-        false => arg,
+        // Whatever follows is the value, unless it could be one only by accident: `--memory -5` is told
+        // what is wrong with -5, and `--data --json` lacks the value.
+        false => arg.allow_hyphen_values(setting.read(&mut PartialConfig::default(), "-").is_err()),
     };
     arg.help(setting.help()).value_parser(value)
 }
@@ -62,4 +64,64 @@ fn names(choices: &[(&'static str, &'static str)]) -> PossibleValuesParser {
     let value =
         |&(name, help): &(&'static str, &'static str)| PossibleValue::new(name).help(help.trim_start());
     PossibleValuesParser::new(choices.iter().map(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::error::ErrorKind;
+
+    use crate::described;
+
+    /// The commands that have no others below them, as they are typed.
+    fn leaves(command: &clap::Command, path: &[String]) -> Vec<(Vec<String>, clap::Command)> {
+        let path = [path, &[command.get_name().to_owned()]].concat();
+        if !command.has_subcommands() {
+            return vec![(path, command.clone())];
+        }
+        command.get_subcommands().flat_map(|below| leaves(below, &path)).collect()
+    }
+
+    #[test]
+    fn every_flag_that_takes_a_duration_says_that_it_is_negative() {
+        let all = described();
+        let mut seen = Vec::new();
+        for (path, command) in leaves(&all, &[]) {
+            for flag in command.get_arguments().filter_map(clap::Arg::get_long) {
+                let flag = format!("--{flag}");
+                let error = |more: &[&str]| {
+                    let args = path.iter().map(String::as_str).chain(more.iter().copied());
+                    all.clone().try_get_matches_from(args).err()
+                };
+                let is_bad = |text: &str| {
+                    error(&[&format!("{flag}={text}")])
+                        .is_some_and(|error| error.kind() == ErrorKind::ValueValidation)
+                };
+                if is_bad("5s") || !is_bad("x") {
+                    continue;
+                }
+                seen.push(format!("{} {flag}", path[1..].join(" ")));
+                let together = format!("{flag}=-5s");
+                let refused = error(&[&together]).into_iter();
+                // It may stand alone, so what follows it can be another flag.
+                let apart = if flag == "--watch" { None } else { error(&[&flag, "-5s"]) };
+                for error in refused.chain(apart) {
+                    let text = error.to_string();
+                    assert_eq!(error.kind(), ErrorKind::ValueValidation, "{path:?} {flag}: {text}");
+                    assert!(text.contains("\"-5s\" is negative: a duration is 0s or longer"), "{text}");
+                    assert!(text.contains(&flag), "{text}");
+                }
+            }
+        }
+        for flag in [
+            "cluster status --watch",
+            "bench idle --for",
+            "schedule --in",
+            "schedule --retry",
+            "schedule --deadline",
+            "broker --retry",
+            "dev --drain-timeout",
+        ] {
+            assert!(seen.iter().any(|known| known == flag), "{flag}: {seen:?}");
+        }
+    }
 }

@@ -3,18 +3,12 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use mtimer_broker::config::{InvalidValue, Span};
 use mtimer_client::{Time, When};
 
 /// A duration with a unit: `250ms`, `5s`, `2h 30m`.
 pub(crate) fn span(text: &str) -> Result<Duration, String> {
-    if let Some(rest) = text.trim().strip_prefix('-')
-        && humantime::parse_duration(rest).is_ok()
-    {
-        return Err(format!("{text:?} is negative: a duration is 0s or longer"));
-    }
-    humantime::parse_duration(text.trim()).map_err(|_| {
-        format!("{text:?} is not a duration: write a number and a unit, such as 250ms, 5s or 2h")
-    })
+    text.parse().map(|Span(duration)| duration).map_err(|error: InvalidValue| error.to_string())
 }
 
 /// A point in time: RFC 3339 with an offset, or milliseconds since the Unix epoch. What is finer
@@ -81,8 +75,7 @@ pub(crate) fn millis(span: Duration) -> u64 {
 
 /// A time in UTC, or its milliseconds if no calendar goes that far.
 pub(crate) fn shown(time: Time) -> String {
-    let ms = i64::try_from(time.as_ms()).unwrap_or(i64::MAX);
-    Timestamp::from_millisecond(ms).map_or_else(|_| format!("{time} ms"), |t| format!("{t:.3}"))
+    time.utc().to_string()
 }
 
 /// A duration to a sensible number of digits.

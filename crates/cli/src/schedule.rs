@@ -29,7 +29,7 @@ use super::output::Output;
         of texts), \"mode\" (at-least-once, at-most-once), \"deadline\" (a time, or a duration after the due time), \"retry\" (\"1s,5s\"), \
         \"callback_timeout\". Any other field is an error. An \"id\" that is a timer id made for the line's time is the \
         timer's id; any other text there is a key.\n\n\
-        The file is checked as a whole first. Bad lines are told with their numbers, and then nothing is sent; with \
+        The file is checked as a whole first. Bad lines are reported with their numbers, and then nothing is sent; with \
         --skip-bad the others are. A file can be sent again: where a line has a key or an id, a timer that is there \
         stays as it is (with --file, --key-policy keep is the default).",
     after_help = "Examples:\n  mtimer schedule --group demo --app hello --in 5s --payload 'it is time'\n  \
@@ -75,8 +75,8 @@ pub(crate) struct ScheduleCommand {
     deadline: Option<Deadline>,
     /// Delays before attempt 2, 3, ..., such as 1s,5s; empty: one attempt only [default: the
     /// broker's]
-    #[arg(long, value_name = "DELAYS")]
-    retry: Option<String>,
+    #[arg(long, value_name = "DELAYS", allow_hyphen_values = true, value_parser = line::Delays::read)]
+    retry: Option<line::Delays>,
     /// How long a handler may take, 100ms to 24h [default: the broker's]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span)]
     callback_timeout: Option<Duration>,
@@ -119,7 +119,6 @@ fn header(text: &str) -> Result<(String, String), String> {
 
 impl ScheduleCommand {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
-        let retry = self.retry.as_deref().map(line::delays).transpose().map_err(Failure::usage)?;
         let headers = Headers::new(self.headers.iter().map(|(name, value)| (name, value)))
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
         let common = line::Fields {
@@ -131,7 +130,7 @@ impl ScheduleCommand {
                 ModeArg::AtMostOnce => Mode::AtMostOnce,
             }),
             deadline: self.deadline,
-            retry,
+            retry: self.retry.clone().map(|line::Delays(delays)| delays),
             callback_timeout: self.callback_timeout,
             ..line::Fields::default()
         };

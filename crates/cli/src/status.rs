@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 
 use super::args::ClientArgs;
 use super::exit::Failure;
-use super::output::{Output, Table, Tone, grouped};
+use super::output::{Output, Table, Tone, counted, grouped};
 use super::problems;
 
 /// A broker's state in numbers
 ///
-/// What is wrong, if anything is (looked at every ten seconds); where the timers of its partitions
+/// Shows problems first (looked for every ten seconds); then where the timers of its partitions
 /// are (pending, retrying, parked, dead and so on), what is in
 /// memory, and what was counted since it started. It is asked alone, also if it is one of a
 /// cluster; of several addresses the first that answers. With --all the brokers of its cluster are
@@ -74,13 +74,13 @@ impl Status {
             return out.object(&object);
         }
         out.text(&format!(
-            "cluster {} at {}: {}, store {} ({}), {} partitions",
+            "cluster {} at {}: {}, store {} ({}), {}",
             out.tone(Tone::Strong, &info.cluster),
             if self.all { "all its brokers" } else { &info.broker },
             info.software,
             info.store,
             info.durability,
-            info.partitions,
+            counted(info.partitions.into(), "partition"),
         ))?;
         problems::lines(&problems, out).iter().try_for_each(|line| out.text(line))?;
         let mut table = Table::new(["what", "count", ""]);

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use mtimer_client::{DeadRow, Mode, Timer, TimerState, TimerView, UnconfirmedRow};
+use mtimer_client::{DeadRow, Mode, Time, Timer, TimerState, TimerView, UnconfirmedRow};
 use serde_json::{Map, Value, json};
 
 use super::moment::shown;
@@ -17,6 +17,12 @@ pub(crate) fn put_payload(object: &mut Map<String, Value>, payload: &[u8]) {
         Ok(text) => object.insert("payload".to_owned(), text.into()),
         Err(_) => object.insert("payload_base64".to_owned(), BASE64.encode(payload).into()),
     };
+}
+
+/// Puts a time into an object: in milliseconds, and so that people can read it.
+fn put_time(object: &mut Map<String, Value>, name: &str, time: Option<Time>) {
+    object.insert(format!("{name}_ms"), json!(time));
+    object.insert(name.to_owned(), json!(time.map(shown)));
 }
 
 /// A payload in one line, for people.
@@ -34,15 +40,14 @@ fn mode(mode: Mode) -> &'static str {
 
 fn timer(timer: &Timer) -> Map<String, Value> {
     let mut object = Map::new();
+    put_time(&mut object, "due", Some(timer.due));
+    put_time(&mut object, "deadline", timer.deadline);
     let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
     put("id", json!(timer.id));
     put("key", json!(timer.key));
     put("group", json!(timer.dest.group()));
     put("app", json!(timer.dest.app()));
-    put("due_ms", json!(timer.due));
-    put("due", shown(timer.due).into());
     put("mode", mode(timer.mode).into());
-    put("deadline_ms", json!(timer.deadline));
     put("callback_timeout_ms", json!(timer.callback_timeout_ms));
     put("retry_ms", json!(timer.retry));
     put("headers", json!(timer.headers));
@@ -64,21 +69,20 @@ fn state(state: TimerState) -> &'static str {
 /// What `get` answers.
 pub(crate) fn timer_object(view: &TimerView) -> Map<String, Value> {
     let mut object = timer(&view.timer);
+    if let TimerState::Pending { fire } | TimerState::Retrying { fire, .. } = view.state {
+        put_time(&mut object, "fire", Some(fire));
+    }
     let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
     put("state", state(view.state).into());
     match view.state {
-        TimerState::Pending { fire } => {
-            put("fire_ms", json!(fire));
-        }
-        TimerState::Retrying { fire, tier } => {
-            put("fire_ms", json!(fire));
+        TimerState::Retrying { tier, .. } => {
             put("tier", tier.into());
         }
         TimerState::InFlight { epoch, attempt } => {
             put("epoch", json!(epoch));
             put("attempt", attempt.into());
         }
-        TimerState::Parked | TimerState::Unconfirmed | TimerState::Dead => {}
+        TimerState::Pending { .. } | TimerState::Parked | TimerState::Unconfirmed | TimerState::Dead => {}
     }
     put("failed", view.failed.into());
     put("stopped", view.stopped.into());
@@ -94,8 +98,7 @@ pub(crate) fn dead_object(row: &DeadRow) -> Map<String, Value> {
     put("reason", json!(row.reason));
     put("attempts", row.attempts.into());
     put("last_error", json!(row.last_error));
-    put("died_ms", json!(row.died));
-    put("died", shown(row.died).into());
+    put_time(&mut object, "died", Some(row.died));
     object
 }
 
@@ -135,7 +138,7 @@ pub(crate) fn fields(object: &Map<String, Value>, out: Output) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_client::{Destination, Headers, PartitionId, Time, TimerId};
+    use mtimer_client::{Destination, Headers, PartitionId, TimerId};
 
     use super::*;
 
@@ -170,12 +173,15 @@ mod tests {
         let text = fields(&timer_object(&view(b"a\x1bb")), Output::new(false));
         assert!(text.contains("payload     a\\u{1b}b"), "{text}");
         assert!(text.contains("due         1970-01-01T00:00:01.500Z"), "{text}");
-        assert!(!text.contains("headers"), "{text}");
+        assert!(text.contains("fire        1970-01-01T00:00:02.000Z"), "{text}");
+        assert!(!text.contains("headers") && !text.contains("deadline"), "{text}");
         let mut traced = view(b"");
+        traced.timer.deadline = Some(Time::from_ms(3_000));
         traced.timer.headers = Headers::new([("tenant", "a\"b"), ("b", "2")]).unwrap();
         let text = fields(&timer_object(&traced), Output::new(false));
         assert!(text.contains(r#"headers     {"b":"2","tenant":"a\"b"}"#), "{text}");
+        assert!(text.contains("deadline    1970-01-01T00:00:03.000Z"), "{text}");
         let text = fields(&timer_object(&view(b"")), Output::new(false));
-        assert!(!text.contains("key") && !text.contains("due_ms") && !text.contains("stopped"), "{text}");
+        assert!(!text.contains("key") && !text.contains("_ms") && !text.contains("stopped"), "{text}");
     }
 }

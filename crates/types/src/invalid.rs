@@ -17,7 +17,11 @@ pub enum InvalidTimer {
     #[error(transparent)]
     Header(#[from] HeaderError),
     /// The id was made for another due time.
-    #[error("the id {id} was made for due time {birth} ms, but the timer is due at {due} ms: make a new id")]
+    #[error(
+        "the id {id} was made for due time {}, but the timer is due at {}: make a new id",
+        birth.utc(),
+        due.utc()
+    )]
     IdDue {
         /// The id.
         id: TimerId,
@@ -27,7 +31,11 @@ pub enum InvalidTimer {
         due: Time,
     },
     /// The deadline is before the due time.
-    #[error("the deadline {deadline} ms is before the due time {due} ms: give a later one or none")]
+    #[error(
+        "the deadline {} is before the due time {}: give a later one or none",
+        deadline.utc(),
+        due.utc()
+    )]
     Deadline {
         /// The deadline.
         deadline: Time,
@@ -60,7 +68,9 @@ pub enum InvalidTimer {
     },
     /// Too far ahead.
     #[error(
-        "the due time {due} ms is more than {max_days} days ahead of {now} ms: schedule it nearer to its time"
+        "the due time {} is more than {max_days} days ahead of {}: schedule it nearer to its time",
+        due.utc(),
+        now.utc()
     )]
     TooFar {
         /// The due time.

@@ -59,6 +59,12 @@ impl Time {
         self.0
     }
 
+    /// Shows it for people, in UTC: `2030-01-31T12:00:00.000Z`, or milliseconds from the year 10000 on,
+    /// which RFC 3339 cannot write.
+    pub fn utc(self) -> impl fmt::Display + use<> {
+        Utc(self)
+    }
+
     /// Returns how many milliseconds `self` is after `earlier`; 0 if it is not.
     pub const fn ms_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
@@ -134,6 +140,31 @@ impl TryFrom<Time> for jiff::Timestamp {
     }
 }
 
+struct Utc(Time);
+
+impl fmt::Display for Utc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = self.0.0;
+        // Days since 1 March of the year 0, so that a leap day is the last of its year. The algorithm
+        // is "civil_from_days" of https://howardhinnant.github.io/date_algorithms.html.
+        let days = ms / MS_PER_DAY + 719_468;
+        let (era, day) = (days / 146_097, days % 146_097);
+        let year_of_era = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+        let day_of_year = day - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let month_from_march = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+        let year = era * 400 + year_of_era + u64::from(month <= 2);
+        if year > 9_999 {
+            return write!(f, "{ms} ms");
+        }
+        let (hour, minute) = (ms / 3_600_000 % 24, ms / 60_000 % 60);
+        let (second, rest) = (ms / 1_000 % 60, ms % 1_000);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{rest:03}Z")
+    }
+}
+
+const MS_PER_DAY: u64 = 86_400_000;
 const NANOS_PER_MS: u128 = 1_000_000;
 
 fn saturated(n: u128) -> u64 {
@@ -201,6 +232,28 @@ mod tests {
         assert_eq!(Time::from(UNIX_EPOCH - Duration::from_nanos(1)), Time::ZERO);
         for time in [Time::ZERO, Time::from_ms(1_700_000_000_123), Time::MAX] {
             assert_eq!(Time::from(SystemTime::from(time)), time);
+        }
+    }
+
+    #[test]
+    fn a_time_is_shown_in_utc_while_rfc_3339_can_write_it() {
+        let shown = |ms| Time::from_ms(ms).utc().to_string();
+        assert_eq!(shown(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(shown(951_782_399_999), "2000-02-28T23:59:59.999Z");
+        assert_eq!(shown(951_868_799_000), "2000-02-29T23:59:59.000Z");
+        assert_eq!(shown(1_896_091_200_000), "2030-01-31T12:00:00.000Z");
+        assert_eq!(shown(253_402_300_799_999), "9999-12-31T23:59:59.999Z");
+        assert_eq!(shown(253_402_300_800_000), "253402300800000 ms");
+        assert_eq!(Time::MAX.utc().to_string(), "281474976710655 ms");
+    }
+
+    #[cfg(feature = "jiff")]
+    #[test]
+    fn days_up_to_the_year_9999_are_shown_as_jiff_shows_them() {
+        for day in (0..2_932_897).step_by(5) {
+            let time = Time::from_ms(day * MS_PER_DAY + 1);
+            let same = jiff::Timestamp::from_millisecond(time.0 as i64).unwrap();
+            assert_eq!(time.utc().to_string(), format!("{same:.3}"));
         }
     }
 

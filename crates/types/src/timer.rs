@@ -213,12 +213,14 @@ mod tests {
         assert!(error(&payload).contains("65537 bytes, the limit is 65536"));
         let other_due = Timer { due: NOW + 6, ..timer(5) };
         assert!(
-            error(&other_due).contains("due time 1700000000005 ms, but the timer is due at 1700000000006")
+            error(&other_due).contains(
+                "due time 2023-11-14T22:13:20.005Z, but the timer is due at 2023-11-14T22:13:20.006Z"
+            )
         );
         let too_far = timer(3_653 * 86_400_000 + 1);
-        assert!(error(&too_far).contains("more than 3653 days ahead"));
+        assert!(error(&too_far).contains("more than 3653 days ahead of 2023-11-14T22:13:20.000Z"));
         let deadline = Timer { deadline: Some(NOW + 4), ..timer(5) };
-        assert!(error(&deadline).contains("deadline 1700000000004 ms is before the due time"));
+        assert!(error(&deadline).contains("deadline 2023-11-14T22:13:20.004Z is before the due time"));
         for ms in [99, 86_400_001] {
             let timeout = Timer { callback_timeout_ms: Some(ms), ..timer(5) };
             assert!(error(&timeout).contains(&format!("{ms} ms, allowed are 100 to 86400000 ms")));

@@ -29,7 +29,7 @@ pub(crate) struct Schedule {
     #[arg(long, value_name = "N", default_value_t = 300_000, value_parser = value_parser!(u64).range(1..=50_000_000))]
     pub(super) timers: u64,
     /// Over how long their due times are spread
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = span, allow_hyphen_values = true)]
     pub(super) over: Duration,
     #[command(flatten)]
     pub(super) mix: Mix,
@@ -59,11 +59,11 @@ pub(crate) struct Fire {
     #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = value_parser!(u64).range(1..=50_000_000))]
     pub(super) timers: u64,
     /// Over how long their due times are spread
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = span, allow_hyphen_values = true)]
     pub(super) within: Duration,
     /// How long before the first is due the last should have been scheduled; more than --preload,
     /// so that the store is read
-    #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = span, allow_hyphen_values = true)]
     pub(super) ahead: Duration,
     #[command(flatten)]
     pub(super) mix: Mix,
@@ -91,17 +91,17 @@ pub(crate) struct Lifecycle {
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub(super) rate: Option<u64>,
     /// How long a round's load lasts
-    #[arg(long = "for", value_name = "DURATION", default_value = "60s", value_parser = span)]
+    #[arg(long = "for", value_name = "DURATION", default_value = "60s", value_parser = span, allow_hyphen_values = true)]
     pub(super) over: Duration,
     /// How long before its due time a timer is scheduled; more than --preload, so that the store is
     /// read
-    #[arg(long, value_name = "DURATION", default_value = "7s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "7s", value_parser = span, allow_hyphen_values = true)]
     pub(super) ahead: Duration,
     /// Where the search begins, timers a second
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub(super) from: u64,
     /// How long a step of the search lasts
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span, allow_hyphen_values = true)]
     pub(super) step: Duration,
     /// Each timer in another partition than the one before, instead of in runs: alone in its slot,
     /// if a partition has less than one in a second. A timer with a key goes to the partition of
@@ -109,7 +109,7 @@ pub(crate) struct Lifecycle {
     #[arg(long)]
     pub(super) sparse: bool,
     /// Lateness p99 up to which a rate counts as sustained
-    #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = span, allow_hyphen_values = true)]
     pub(super) p99: Duration,
     #[command(flatten)]
     pub(super) mix: Mix,
@@ -133,11 +133,11 @@ pub(crate) struct Lateness {
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1_000, 10_000], value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub(super) rate: Vec<u64>,
     /// How long a round's load lasts
-    #[arg(long = "for", visible_alias = "over", value_name = "DURATION", default_value = "10s", value_parser = span)]
+    #[arg(long = "for", visible_alias = "over", value_name = "DURATION", default_value = "10s", value_parser = span, allow_hyphen_values = true)]
     pub(super) over: Duration,
     /// How long before its due time a timer is scheduled; more than --preload, so that the store is
     /// read
-    #[arg(long, value_name = "DURATION", default_value = "7s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "7s", value_parser = span, allow_hyphen_values = true)]
     pub(super) ahead: Duration,
     #[command(flatten)]
     pub(super) mix: Mix,
@@ -183,7 +183,7 @@ pub(crate) struct Edits {
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = value_parser!(u64).range(1..=50_000_000))]
     pub(super) timers: u64,
     /// Over how long their due times are spread, from an hour on
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = span, allow_hyphen_values = true)]
     pub(super) over: Duration,
     #[command(flatten)]
     pub(super) mix: Mix,
@@ -204,7 +204,7 @@ pub(crate) struct Burst {
     pub(super) timers: u64,
     /// How long before they are due the last should have been scheduled; more than --preload, so
     /// that the store is read
-    #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = span, allow_hyphen_values = true)]
     pub(super) ahead: Duration,
     #[command(flatten)]
     pub(super) common: Common,
@@ -231,7 +231,7 @@ pub(crate) struct Memory {
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u64).range(1..=50_000_000))]
     pub(super) timers: u64,
     /// Over how long their due times are spread
-    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = span, allow_hyphen_values = true)]
     pub(super) over: Duration,
     /// Timers that share their slot with no other: spread over 3,000 days (10,000 timers of 64
     /// partitions, say)
@@ -241,7 +241,7 @@ pub(crate) struct Memory {
     #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub(super) probe: u64,
     /// How long before they are due the last of those that fire should have been scheduled
-    #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = span, allow_hyphen_values = true)]
     pub(super) ahead: Duration,
     /// Kill the broker instead of stopping it, before it is started again
     #[arg(long)]
@@ -260,10 +260,10 @@ pub(crate) struct Memory {
 )]
 pub(crate) struct Idle {
     /// How long to look
-    #[arg(long = "for", value_name = "DURATION", default_value = "60s", value_parser = span)]
+    #[arg(long = "for", value_name = "DURATION", default_value = "60s", value_parser = span, allow_hyphen_values = true)]
     pub(super) over: Duration,
     /// How long to wait before that, until what a start brings with it is over
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = span, allow_hyphen_values = true)]
     pub(super) calm: Duration,
     #[command(flatten)]
     pub(super) common: Common,

@@ -12,7 +12,7 @@ use super::bed::Bed;
 use super::meter::Cpu;
 use super::mix::Mix;
 use crate::exit::Failure;
-use crate::output::{Output, Table, Tone, grouped};
+use crate::output::{Output, Table, Tone, counted, grouped};
 use crate::tally::{Tally, quantile};
 
 /// One round.
@@ -274,15 +274,15 @@ impl Report {
             return out.object(&self.json());
         }
         out.text(&format!(
-            "{}: {} timers a round, {} bytes each{}; store: {} ({}), {} partitions; {} rounds",
+            "{}: {} a round, {} bytes each{}; store: {} ({}), {}; {}",
             out.tone(Tone::Strong, self.bench),
-            grouped(self.timers),
+            counted(self.timers, "timer"),
             self.payload,
             self.mix,
             self.info.store,
             self.info.durability,
-            self.info.partitions,
-            self.rounds.len(),
+            counted(self.info.partitions.into(), "partition"),
+            counted(self.rounds.len() as u64, "round"),
         ))?;
         let mut table = Table::new(["", "median", "lowest", "highest"]);
         let mut row = |name: String, values: Spread| {

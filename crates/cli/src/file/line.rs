@@ -298,13 +298,15 @@ impl<'de> Deserialize<'de> for Moment {
 }
 
 /// Retry delays: `"1s,5s"` or `["1s", "5s"]`.
-#[derive(Debug)]
-struct Delays(Vec<Duration>);
+#[derive(Clone, Debug)]
+pub(crate) struct Delays(pub(crate) Vec<Duration>);
 
-/// Retry delays separated by commas; none means one attempt only.
-pub(crate) fn delays(text: &str) -> Result<Vec<Duration>, String> {
-    let parts = text.split(',').map(str::trim).filter(|_| !text.trim().is_empty());
-    parts.map(moment::span).collect()
+impl Delays {
+    /// Reads delays separated by commas; none means one attempt only.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        let parts = text.split(',').map(str::trim).filter(|_| !text.trim().is_empty());
+        parts.map(moment::span).collect::<Result<_, _>>().map(Self)
+    }
 }
 
 impl<'de> Deserialize<'de> for Delays {
@@ -316,7 +318,7 @@ impl<'de> Deserialize<'de> for Delays {
                 f.write_str("retry delays: \"1s,5s\" or [\"1s\", \"5s\"]")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Delays, E> {
-                delays(text).map(Delays).map_err(E::custom)
+                Delays::read(text).map_err(E::custom)
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Delays, A::Error> {
                 let mut all = Vec::new();

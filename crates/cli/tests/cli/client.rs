@@ -34,7 +34,10 @@ fn a_timer_is_scheduled_found_moved_and_cancelled() {
     let moved = dev.run(&["reschedule", &id, "--in", "10m", "--json"]).ok().json();
     assert_eq!(moved, json!({ "result": "rescheduled", "id": id }));
     let found = dev.run(&["get", &id, "--json"]).ok().json();
-    assert_eq!(found["fire_ms"], found["due_ms"]);
+    assert_eq!((&found["fire_ms"], &found["fire"]), (&found["due_ms"], &found["due"]));
+    let text = dev.run(&["get", &id]).ok().out;
+    let fire = text.lines().find_map(|line| line.strip_prefix("fire ")).unwrap_or_else(|| panic!("{text}"));
+    assert_eq!(json!(fire.trim()), found["fire"]);
 
     let cancelled = dev.run(&with_key("cancel")).ok().json();
     assert_eq!(cancelled, json!({ "result": "cancelled", "id": id }));

@@ -210,6 +210,27 @@ fn one_that_has_not_joined_is_there_and_not_ready_and_stops_in_good_order() {
 }
 
 #[test]
+fn one_partition_is_not_counted_as_several() {
+    let redis = Server::start();
+    let url = redis.url();
+    let args = ["broker", "--json", "--listen", "127.0.0.1:0", "--partitions", "1", "--redis", &url];
+    let mut broker = Running::start(&args);
+    let ready: Value = serde_json::from_str(&broker.line()).unwrap();
+    let addr = ready["listening"].as_str().unwrap();
+    let status = run(&["status", "--broker", addr]).ok().out;
+    assert!(status.lines().next().unwrap().ends_with("store redis (redis), 1 partition"), "{status}");
+    // Nobody else can have it.
+    let drain = ["cluster", "drain", addr, "--yes", "--broker", addr];
+    let waited = run(&[&drain[..], &["--within", "0s"]].concat()).code(13).err;
+    assert!(waited.contains("still owns 1 partition after 0 s"), "{waited}");
+    let left = run(&[&drain[..], &["--no-wait"]].concat()).ok().out;
+    assert!(left.contains("is being emptied: 1 partition left"), "{left}");
+    let table = run(&["cluster", "status", "--broker", addr]).ok().out;
+    let head = table.lines().find(|line| line.starts_with("partition ")).unwrap();
+    assert!(head.contains("overdue  in memory  in flight"), "{table}");
+}
+
+#[test]
 fn two_brokers_on_one_redis_share_its_partitions_and_one_goes_on_alone() {
     let redis = Server::start();
     let url = redis.url();

@@ -21,6 +21,8 @@ fn a_demo_accounts_for_every_timer() {
     assert_eq!(names, ["max", "p50", "p90", "p99"]);
     let text = run(&["demo", "--timers", "10", "--over", "10ms", "--memory"]).ok().out;
     assert!(text.contains("store: memory") && text.contains("lateness   p50"), "{text}");
+    let text = run(&["demo", "--timers", "1", "--over", "0s", "--memory"]).ok().out;
+    assert!(text.starts_with("1 timer over 0 ms; "), "{text}");
 }
 
 #[test]

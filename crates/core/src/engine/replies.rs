@@ -165,7 +165,7 @@ impl Engine {
             }
             RescheduleAnswer::TooLate(id) => OpReply::TooLate(id),
             RescheduleAnswer::PastDeadline(id) => {
-                let text = format!("timer {id} has a deadline before {due} ms: nothing was changed");
+                let text = format!("timer {id} has a deadline before {}: nothing was changed", due.utc());
                 failed(ErrorCode::Invalid, text)
             }
             RescheduleAnswer::NotFound => OpReply::NotFound,
