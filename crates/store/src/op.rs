@@ -105,7 +105,7 @@ pub enum Op {
     ///
     /// - Dead, unconfirmed, or taken in another epoch: nothing changes, too late.
     /// - A delivery is under way: too late. A pending or parked timer gets [`Progress::stopped`].
-    /// - Attempt 1 (see above; covered counts) and not stopped: removed, leaves
+    /// - [`Record::attempt`] is 1 (so not covered) and not stopped: removed, leaves
     ///   [`Ended::Cancelled`]. So is a timer that this epoch has taken: without a delivery under
     ///   way it was not sent. (A covered attempt counts as failed once it is taken.)
     /// - Any other becomes a dead letter for [`DeadReason::Stopped`] (a covered attempt counts as

@@ -1,6 +1,7 @@
-//! Every bound of mtimer in one place, each with its reason.
+//! Bounds that several parts of mtimer share, each with its reason.
 //!
-//! Nothing in mtimer queues, buffers or decodes without one of these.
+//! Nothing in mtimer queues, buffers or decodes without a bound. One that a single queue has is a
+//! constant beside that queue.
 
 use crate::{Epoch, Term};
 

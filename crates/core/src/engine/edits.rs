@@ -1,7 +1,7 @@
 //! Edits (cancel, reschedule, replace) and the timers that they hold.
 //!
-//! A timer is not sent while it is open whether an edit of it is applied: from when the edit leaves
-//! for the store, or from when it comes if it leaves with the next batch, until it is answered.
+//! A timer is not sent while an edit of it awaits the store's answer. The hold begins when the edit
+//! arrives, or, behind a backlog, when its batch leaves.
 //!
 //! Invariants:
 //!
@@ -10,11 +10,12 @@
 //!   then is dropped, and decided anew after the edit.
 //! - No stream of edits holds a timer for ever. What cannot change the timer does not hold it; what
 //!   can decides about it when it is answered; behind a backlog, and between two operations on one
-//!   key, the timer goes first. Exceptions: an edit that the store refuses, because it is full or
-//!   may evict keys, decides nothing, so a stream of them holds a timer that has not been sent, or
-//!   not taken, for as long as the store refuses them; and repeats of edits whose answers are
-//!   remembered decide nothing either, but each of them is answered as too old 30 s after its first
-//!   sending (the repeat horizon).
+//!   key, the timer goes first. Exceptions:
+//!   - An edit that the store refuses, because it is full or may evict keys, decides nothing: a
+//!     stream of them holds a timer that has not been sent, or not taken, for as long as the store
+//!     refuses them.
+//!   - A repeat of an edit whose answer is remembered decides nothing either, but is answered as too
+//!     old 30 s after its first sending (the repeat horizon).
 //!
 //! Not in here: the queue in which edits wait (`queue`), their answers (`replies`).
 
