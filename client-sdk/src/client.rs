@@ -107,22 +107,26 @@ impl Client {
 
     /// Fixes the due time and the id and checks the limits, without sending anything.
     ///
-    /// Scheduling the result, also repeatedly, schedules the one timer of that id: keep it, and a
-    /// failed call of [`Client::schedule`] can be repeated without a second timer.
+    /// Scheduling the result again schedules no second timer while the timer of that id lives, and
+    /// for 30 s after it has ended. So a failed call of [`Client::schedule`] can be repeated, if it
+    /// is given up in time.
     ///
     /// ```no_run
-    /// # use std::time::Duration;
-    /// # use mtimer_client::{Client, Destination, Schedule, ScheduleError};
-    /// # async fn example(client: &Client, dest: &Destination) -> Result<(), ScheduleError> {
+    /// # use std::time::{Duration, Instant};
+    /// # use mtimer_client::{Client, Destination, Schedule, ScheduleError, TimerId};
+    /// # async fn example(client: &Client, dest: &Destination) -> Result<TimerId, ScheduleError> {
     /// let (id, schedule) = client.prepare(Schedule::after(dest, Duration::from_secs(5)))?;
-    /// while let Err(error) = client.schedule(schedule.clone()).await {
-    ///     if !error.is_retryable() {
-    ///         return Err(error);
+    /// let began = Instant::now();
+    /// loop {
+    ///     match client.schedule(schedule.clone()).await {
+    ///         Err(error) if error.is_retryable() && began.elapsed() < Duration::from_secs(25) => {
+    ///             tokio::time::sleep(Duration::from_secs(1)).await;
+    ///         }
+    ///         // An earlier attempt stored it, and it is done.
+    ///         Err(ScheduleError::Ended { .. }) => return Ok(id),
+    ///         answer => return answer.map(|_| id),
     ///     }
-    ///     tokio::time::sleep(Duration::from_secs(1)).await;
     /// }
-    /// println!("{id} is scheduled once, however often it was tried");
-    /// # Ok(())
     /// # }
     /// ```
     ///

@@ -120,13 +120,13 @@ impl Shared {
         self.tell_connected();
     }
 
-    /// Says whether there is a connection. Of several that tell at once the last one sees what all
-    /// of them have done. The router's lock is taken within that of the word, as by a caller who
-    /// holds a borrow of it; never the other way round.
+    /// Publishes whether there is a connection. Of several calls at once the last one sees what all
+    /// of them have done. The router's lock is taken while holding `connected`'s lock, as by a
+    /// caller who holds a borrow of it; never the other way round.
     fn tell_connected(&self) {
-        self.connected.send_if_modified(|word| {
+        self.connected.send_if_modified(|published| {
             let connected = self.router.locked().is_connected();
-            std::mem::replace(word, connected) != connected
+            std::mem::replace(published, connected) != connected
         });
     }
 
@@ -199,7 +199,6 @@ impl Shared {
         self.with_router(|router| router.extend(over, id, epoch, attempt, by_ms));
     }
 
-    /// Takes no more callbacks for a registration; see [`Router::unregister`].
     /// A broker sends nothing for this registration. One that has ended is of no interest.
     pub(crate) fn register_refused(&self, number: u32, code: ErrorCode, message: String) {
         let Some(inbox) = self.router.locked().inbox(number).cloned() else { return };
@@ -213,6 +212,7 @@ impl Shared {
         inbox.refuse(RegisterError::Refused { code, message });
     }
 
+    /// Takes no more callbacks for a registration; see [`Router::unregister`].
     pub(crate) fn unregister(&self, number: u32) {
         let by = Instant::now().checked_add(self.settings.request_timeout);
         self.with_router(|router| router.unregister(number, by));
