@@ -22,7 +22,7 @@ use crate::handshake::{ReadError, Refusal, read_hello};
 use crate::limits::Connection;
 use crate::outbox::Outbox;
 use crate::places::Place;
-use crate::session::{LAST_WORDS, Session, SessionContext, linger};
+use crate::session::{FAREWELL_TIMEOUT, Session, SessionContext, linger};
 use crate::writer::write_all;
 
 /// Serves a connection until it ends.
@@ -185,7 +185,7 @@ async fn refuse(
 ) {
     let outbox = Outbox::open(context.outbox_limit, &context.outboxes);
     outbox.close(Some(refusal.into()));
-    let sent = timeout(LAST_WORDS, write_all(write, &outbox, context.pace(), &context.counters)).await;
+    let sent = timeout(FAREWELL_TIMEOUT, write_all(write, &outbox, context.pace(), &context.counters)).await;
     if let Ok(Ok(())) = sent {
         linger(frames, write).await;
     }

@@ -182,7 +182,7 @@ impl Limiter {
             return denied;
         }
         if let Some(who) = who {
-            self.note_wish(&who.limits());
+            self.note_pending_limit(&who.limits());
         }
         let now = now();
         let mut state = self.state();
@@ -263,7 +263,7 @@ impl Limiter {
     /// Lets a connection of a token in, or says why not.
     pub(crate) fn connect(self: &Arc<Self>, who: &Principal) -> Result<Connection, String> {
         let limits = who.limits();
-        self.note_wish(&limits);
+        self.note_pending_limit(&limits);
         let mut state = self.state();
         let usage = state.tokens.entry(who.shared_id()).or_insert(Usage::new());
         if let Some(most) = limits.connections
@@ -279,7 +279,7 @@ impl Limiter {
         Ok(Connection { limiter: self.clone(), token: who.shared_id() })
     }
 
-    fn note_wish(&self, limits: &Limits) {
+    fn note_pending_limit(&self, limits: &Limits) {
         if limits.pending.is_some() {
             self.wants_pending.store(true, Ordering::Relaxed);
         }

@@ -231,15 +231,12 @@ impl Report {
                     ),
                     State::Failing => tracing::warn!(
                         %dest, failures = b.failures, sessions,
-                        "handlers of the destination always fail: no attempt has succeeded since so many failed"
+                        "handlers of the destination always fail: failures counts the attempts since the last success"
                     ),
                 }
             }
             Self::MoreDestinations(more) => {
-                tracing::warn!(
-                    more,
-                    "the same is true of more destinations, or not any more: see the metrics"
-                );
+                tracing::warn!(more, "more destinations changed state: see the metrics");
             }
             Self::Died(reasons) => tracing::warn!(
                 within_s,
@@ -255,7 +252,7 @@ impl Report {
                 tracing::warn!(within_s, reasons = listed(reasons), "operations of clients were refused");
             }
             Self::Replayed(writes) => {
-                tracing::warn!(within_s, writes, "the store had lost writes; so many were applied again")
+                tracing::warn!(within_s, writes, "the store had lost writes; they were applied again")
             }
             Self::Lost(reasons) => tracing::warn!(
                 within_s,

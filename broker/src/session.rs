@@ -33,9 +33,9 @@ use crate::outbox::{Outbox, Overflow};
 use crate::screening::{Allowed, Screened, screen_message};
 use crate::writer::{Pace, WriteError, write_all};
 
-/// How long the last words to a client may take.
-pub(crate) const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Bytes that are read and thrown away after the last words, so that the system does not reset the
+/// How long the last messages to a client may take.
+pub(crate) const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes that are read and thrown away after the last messages, so that the system does not reset the
 /// connection before the client has read them.
 const LINGER_BYTES: u64 = 1024 * 1024;
 
@@ -103,7 +103,7 @@ pub(crate) async fn linger(frames: &mut FrameReader<ReadHalf>, write: &mut Write
     }
     let mut rest = frames.socket_mut().take(LINGER_BYTES);
     // However this ends, the connection is closed next.
-    let _ = timeout(LAST_WORDS, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await;
+    let _ = timeout(FAREWELL_TIMEOUT, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await;
 }
 
 /// One session.
@@ -156,7 +156,7 @@ impl Session<'_> {
             }
             if !written && end.flushes_outbox() {
                 // A client whose connection takes nothing misses them.
-                let _ = timeout(LAST_WORDS, &mut writer).await;
+                let _ = timeout(FAREWELL_TIMEOUT, &mut writer).await;
             }
             end
         };

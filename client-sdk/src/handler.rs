@@ -70,7 +70,7 @@ pub(crate) struct Dispatcher {
     outcomes: Vec<PendingSettlement>,
     /// When the first of them came.
     since: Instant,
-    /// When the latest handler gave the word back.
+    /// When the latest handler returned.
     returned: Instant,
     in_a_row: u32,
 }
@@ -139,34 +139,20 @@ impl Dispatcher {
         delivery: Delivery,
         begin: &impl Fn(Callback) -> BoxFuture<'static, Ran>,
     ) {
-        let Delivery { id, key, due, epoch, attempt, mode, timeout_ms, payload, headers } = delivery;
-        let timeout = Duration::from_millis(u64::from(timeout_ms));
+        let Delivery { id, epoch, attempt, timeout_ms, .. } = delivery;
         let over = Arc::clone(line);
-        // A handler that was given more time tells later than this, and then this moment counts.
-        let told = move |outcome, now| {
+        // A handler that was given more time ends later than this, and then that moment counts.
+        let timeout_at = at + Duration::from_millis(u64::from(timeout_ms));
+        let settlement_of = move |outcome, now| {
             let settlement = Settlement { id, epoch, attempt, outcome };
-            PendingSettlement::new(settlement, over, (at + timeout).max(now))
+            PendingSettlement::new(settlement, over, timeout_at.max(now))
         };
         if self.dedupe.as_ref().is_some_and(|d| d.knows(id)) {
             count(&self.shared.counters.deduplicated, 1);
-            self.outcomes.push(told(HandlerOutcome::Ok, self.returned));
+            self.outcomes.push(settlement_of(HandlerOutcome::Ok, self.returned));
             return;
         }
-        let callback = Callback {
-            id,
-            key,
-            dest: self.inbox.dest.clone(),
-            due,
-            attempt,
-            epoch,
-            mode,
-            timeout,
-            payload,
-            headers,
-            received,
-            line: Arc::clone(line),
-            shared: Arc::clone(&self.shared),
-        };
+        let callback = self.callback_of(line, received, delivery);
         let span = trace::callback(&callback);
         let attempted = Attempted { dest: self.inbox.dest.clone(), id, attempt, span: span.clone() };
         let begun = match span.is_disabled() {
@@ -174,12 +160,10 @@ impl Dispatcher {
             false => span.in_scope(|| begin(callback)).instrument(span.clone()).boxed(),
         };
         let mut handler = AssertUnwindSafe(begun).catch_unwind();
-        let polled = handler.poll_unpin(&mut Context::from_waker(Waker::noop()));
-        self.returned = Instant::now();
-        match polled {
+        match self.poll_once(&mut handler) {
             Poll::Ready(result) => {
                 let outcome = conclude(&self.shared, self.dedupe.as_deref(), &attempted, result);
-                self.outcomes.push(told(outcome.0, self.returned));
+                self.outcomes.push(settlement_of(outcome.0, self.returned));
             }
             Poll::Pending => {
                 let (shared, dedupe) = (Arc::clone(&self.shared), self.dedupe.clone());
@@ -187,11 +171,37 @@ impl Dispatcher {
                 let token = self.shared.token.clone();
                 self.shared.tasks.spawn(token.run_until_cancelled_owned(async move {
                     let outcome = conclude(&shared, dedupe.as_deref(), &attempted, handler.await);
-                    shared.settle(&mut vec![told(outcome.0, Instant::now())]);
+                    shared.settle(&mut vec![settlement_of(outcome.0, Instant::now())]);
                     drop(slot);
                 }));
             }
         }
+    }
+
+    fn callback_of(&self, line: &Arc<Line>, received: mtimer_types::Time, delivery: Delivery) -> Callback {
+        let Delivery { id, key, due, epoch, attempt, mode, timeout_ms, payload, headers } = delivery;
+        Callback {
+            id,
+            key,
+            dest: self.inbox.dest.clone(),
+            due,
+            attempt,
+            epoch,
+            mode,
+            timeout: Duration::from_millis(u64::from(timeout_ms)),
+            payload,
+            headers,
+            received,
+            line: Arc::clone(line),
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    /// Polls a handler on this task. Most need no more; the others get a task of their own.
+    fn poll_once<F: Future + Unpin>(&mut self, handler: &mut F) -> Poll<F::Output> {
+        let polled = handler.poll_unpin(&mut Context::from_waker(Waker::noop()));
+        self.returned = Instant::now();
+        polled
     }
 
     fn flush(&mut self) {

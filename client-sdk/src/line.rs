@@ -9,11 +9,11 @@ use tokio::sync::Notify;
 pub(crate) enum Fate {
     /// It is there.
     Open,
-    /// Its broker had said that it stops, and has left word of what is in flight: the partition's
+    /// Its broker had said that it stops, and has handed over its in-flight list: the partition's
     /// next owner waits for the outcomes and makes no new delivery before the old one's time is
     /// over.
     Ended,
-    /// It broke: the broker, or whoever takes its place, delivers anew what was not settled.
+    /// It broke: the broker, or the one that takes its place, delivers again what was not settled.
     Lost,
 }
 
@@ -43,7 +43,7 @@ impl Line {
 
     /// The connection is gone. `in_order`: the broker had said before that it stops.
     pub(crate) fn ended(&self, in_order: bool) {
-        let word_was_left = in_order && self.name.is_some();
-        self.fate.store(if word_was_left { 1 } else { 2 }, Ordering::Relaxed);
+        let handed_over = in_order && self.name.is_some();
+        self.fate.store(if handed_over { 1 } else { 2 }, Ordering::Relaxed);
     }
 }

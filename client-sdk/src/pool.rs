@@ -114,7 +114,9 @@ impl Pool {
             Event::Ended(line, end) => {
                 let broker = line.name.as_deref().unwrap_or_default();
                 match end {
-                    LinkError::Left => tracing::info!(broker, session = line.session, reason = %end, "left"),
+                    LinkError::Left => {
+                        tracing::info!(broker, session = line.session, reason = %end, "disconnected from a broker that stopped")
+                    }
                     _ => tracing::warn!(broker, session = line.session, reason = %end, "connection lost"),
                 }
                 self.shared.closed(&line, &end.to_string());

@@ -149,9 +149,9 @@ impl Routes {
     }
 
     /// Whether an outcome other than ok is worth sending to `session`: its broker can know of the
-    /// delivery only if the one that made it has left word. That one does so for another broker,
-    /// and for whoever comes next if it stopped in good order (it may come back itself); after a
-    /// loss it has counted the delivery as failed.
+    /// delivery only if the one that made it has handed over its in-flight list. That one does so
+    /// to another broker, and to the next process at its own address if it stopped gracefully;
+    /// after a loss it has counted the delivery as failed.
     pub(crate) fn may_know(&self, session: u64, over: &Line) -> bool {
         let name = self.lines.get(&session).and_then(|open| open.name.as_ref());
         let another = name.is_some() && over.name.is_some() && name != over.name.as_ref();

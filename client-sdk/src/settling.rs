@@ -4,8 +4,8 @@
 //! the partition, and to the owner after that. It counts as stored once a broker says so. Over a
 //! new connection to the same broker only an `ok` is worth repeating: it still settles a live
 //! timer, while that broker has counted everything else as a failed attempt with the old
-//! connection. Another broker may have word of the delivery, so it gets every outcome; so does the
-//! next life of one that stopped in good order.
+//! connection. Another broker may have been handed the in-flight list with the delivery, so it gets
+//! every outcome; so does the next process of one that stopped gracefully.
 //!
 //! Invariant: what is in here is bounded by the credit that was given, and a little of what was
 //! confirmed already.

@@ -17,7 +17,7 @@ pub(super) fn log(before: Option<&Topology>, now: &Topology, own: &str) {
     }
     if (change.taken, change.given) != (0, 0) {
         let Change { taken, given, owned, .. } = change;
-        tracing::info!(taken, given, owned, "partitions change hands: this broker takes and gives so many");
+        tracing::info!(taken, given, owned, "the partitions of this broker changed");
     }
 }
 

@@ -104,7 +104,7 @@ fn outcomes_go_back_while_the_broker_owns_the_partition_and_then_to_the_owner() 
     assert_eq!(routes.settle_line(PartitionId(1), &a), Some(3));
     a.ended(false);
     assert!(!routes.may_know(3, &a));
-    // Unless it had stopped in good order, and left word for whoever comes next.
+    // Unless it had stopped gracefully, and handed over its in-flight list.
     a.ended(true);
     assert!(routes.may_know(3, &a));
 }

@@ -111,7 +111,7 @@ enum Command {
 /// The command line with what its help says besides: defaults and exit codes.
 fn described() -> clap::Command {
     let help = format!(
-        "Exit codes:\n{}\nWith --json a failure is told as {{\"error\", \"message\", \"exit_code\"}} on standard output.",
+        "Exit codes:\n{}\nWith --json a failure is printed as {{\"error\", \"message\", \"exit_code\"}} on standard output.",
         exit::table()
     );
     let command = Cli::command()

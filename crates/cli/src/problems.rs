@@ -7,7 +7,7 @@ use mtimer_store::counters;
 
 use super::output::{Output, Tone, counted, grouped};
 
-/// Timers in memory take so much of the budget, in percent, that it is worth a word.
+/// Timers in memory take so much of the budget, in percent, that it is reported.
 const NEAR_BUDGET: u64 = 90;
 
 /// What brokers say of themselves that is not as it should be.

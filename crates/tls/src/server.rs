@@ -18,7 +18,7 @@ use crate::{AcceptError, Encrypted, Stream, TlsError, pem, provider};
 /// First byte of what a TLS client sends.
 const HANDSHAKE_RECORD: u8 = 0x16;
 /// How long a client that was refused may take to read why.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of it that are read and thrown away meanwhile, so that the system does not reset the
 /// connection first.
 const LINGER_BYTES: u64 = 64 * 1024;
@@ -126,7 +126,7 @@ impl ServerTls {
             Ok(stream) => Ok(Stream::Tls(Box::new(Encrypted::new(stream)))),
             Err((error, socket)) => {
                 // However this ends, the connection is closed next.
-                let _ = timeout(LAST_WORDS, linger(socket)).await;
+                let _ = timeout(FAREWELL_TIMEOUT, linger(socket)).await;
                 Err(AcceptError::Failed(error))
             }
         }

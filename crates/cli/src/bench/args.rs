@@ -42,7 +42,7 @@ pub(crate) struct Schedule {
 /// Each round schedules --timers timers that are due within one second (--within), early enough
 /// that they are read from the store again before that. Measured is from the first due time until
 /// the last of them is acknowledged and that is stored, and the processor time since the last was
-/// scheduled (not told if that was after the first were loaded again: --preload before they are
+/// scheduled (not reported if that was after the first were loaded again: --preload before they are
 /// due). Timers due within a second cannot fire faster than they are due: give more timers, or a
 /// smaller --within, where they do. With --fail the last retries come half a second after the last
 /// first attempt, which the rate includes: compare the processor time.
@@ -323,7 +323,7 @@ pub(crate) struct Common {
     #[arg(help_heading = "Connection")]
     pub(super) broker: Vec<String>,
     /// Processes of that cluster's brokers, if they run on this machine: their processor time is
-    /// told then
+    /// reported then
     #[arg(long, value_name = "PID", value_delimiter = ',', requires = "broker", help_heading = "Connection")]
     pub(super) broker_pid: Vec<u32>,
     #[command(flatten)]

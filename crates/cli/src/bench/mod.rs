@@ -36,7 +36,7 @@ use super::output::{Output, note};
 /// Every measurement starts a broker of its own, a child process on an embedded store in a
 /// temporary folder. --redis puts that broker on a Redis, under a cluster name that nobody else
 /// has; --broker measures a running cluster (name its Redis with --redis and its processes with
-/// --broker-pid, and their processor time is told, too). What was made is removed at the end, also
+/// --broker-pid, and their processor time is reported, too). What was made is removed at the end, also
 /// after an error or a signal; in a running cluster timers are cancelled one by one, and if it
 /// cannot be reached then, the message says how many may be left. A second signal ends at once and
 /// removes nothing. Flags after -- are the broker's: -- --memory 1GiB --preload 2s.

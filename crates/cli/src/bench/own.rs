@@ -222,13 +222,13 @@ async fn kill(child: &mut Child) {
     let _ = child.kill().await;
 }
 
-/// In the child: be told to stop when the process that has started this one ends, however that
-/// comes about.
+/// In the child: gets SIGTERM when the process that has started this one ends, however that comes
+/// about.
 #[cfg(target_os = "linux")]
 pub(super) fn end_with_parent() -> Result<(), Failure> {
     use rustix::process::{Signal, set_parent_process_death_signal};
     set_parent_process_death_signal(Some(Signal::TERM))
-        .map_err(|e| Failure::new(Exit::Failed, format!("cannot ask to be told of the parent's end: {e}")))
+        .map_err(|e| Failure::new(Exit::Failed, format!("cannot watch the parent process: {e}")))
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -18,7 +18,7 @@ const IDLE_LIMIT: Duration = Duration::from_secs(10);
 /// How often it looks for what has changed.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Why what it costs is not told.
+/// Why what it costs is not reported.
 const OVERLAP: &str = "processor time and commands are left out where scheduling went on while timers were already loaded: \
     give --ahead more than --preload and what scheduling takes";
 

@@ -79,8 +79,8 @@ impl Engine {
 
     /// Whether the predecessor left this delivery under way and its timer is not in memory yet.
     fn is_awaited(&mut self, id: TimerId, attempt: u32, client: u128) -> bool {
-        // What is not there when all of it has been read has ended in an earlier ownership, and the
-        // word of it is old.
+        // What is not there when all of it has been read has ended in an earlier ownership, and its
+        // report is stale.
         let loading = |p: &mut Partition| !p.table.contains(id) && !p.has_read_past();
         self.was_left(id, attempt, client) && self.partition(id.partition()).is_some_and(loading)
     }
