@@ -363,7 +363,7 @@ mod tests {
         assert_eq!(a.judge(&record("b:1", 0), under, false), Verdict::Wait);
         assert_eq!(a.judge(&record("b:1", 0), under, true), go, "its time is over");
         assert_eq!(a.judge(&OwnerRecord { released: true, ..record("b:1", 0) }, under, false), go);
-        assert_eq!(a.judge(&record("a:1", 0), under, false), go, "an earlier life of its own");
+        assert_eq!(a.judge(&record("a:1", 0), under, false), go, "an earlier run of its own");
         assert_eq!(a.judge(&record("gone:1", 0), under, false), go);
         assert_eq!(a.judge(&OwnerRecord::default(), under, false), go);
     }

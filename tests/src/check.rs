@@ -9,13 +9,13 @@ mod deadlines;
 mod deliveries;
 mod ends;
 mod epochs;
-mod lives;
 mod pace;
+mod timelines;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-use self::lives::{Life, lives};
+use self::timelines::{Timeline, timelines};
 use crate::history::{Excuse, Fault, History, Said};
 use crate::journal::Entry;
 use crate::left::Final;
@@ -96,18 +96,19 @@ pub fn check(history: &History, end: &Final) -> Vec<Violation> {
 
 /// All violations, and what a store that loses writes explains.
 pub fn judge(history: &History, end: &Final) -> Verdict {
-    let lives = lives(history, end);
+    let timelines = timelines(history, end);
     let mut verdict = Verdict::default();
     let mut late: HashMap<u64, Vec<Violation>> = HashMap::new();
     for (serial, violation) in pace::check(history) {
         late.entry(serial).or_default().push(violation);
     }
-    deadlines::counted(history, &lives, end, &mut verdict.violations);
+    deadlines::counted(history, &timelines, end, &mut verdict.violations);
     for (serial, plan) in &history.plans {
-        let empty = Life::default();
-        let life = lives.get(serial).unwrap_or(&empty);
+        let empty = Timeline::default();
+        let timeline = timelines.get(serial).unwrap_or(&empty);
         let mut found = Vec::new();
-        let timer = Timer { plan, life, faults: &history.faults, journal: &history.journal, read: end.at };
+        let timer =
+            Timer { plan, timeline, faults: &history.faults, journal: &history.journal, read: end.at };
         timer.check(&mut found);
         let to_violation =
             |(invariant, what)| Violation { invariant, what, about: tell(history, end, *serial) };
@@ -153,7 +154,7 @@ pub fn judge(history: &History, end: &Final) -> Verdict {
 /// A timer, and what it is judged by.
 struct Timer<'a> {
     plan: &'a Plan,
-    life: &'a Life,
+    timeline: &'a Timeline,
     faults: &'a [Fault],
     journal: &'a [Entry],
     /// When the end was read; 0: it was not.
@@ -181,12 +182,12 @@ impl Timer<'_> {
 
     /// Answered OK.
     fn stored(&self) -> bool {
-        self.life.schedules.iter().any(|(_, said)| matches!(said, Said::Stored { .. }))
+        self.timeline.schedules.iter().any(|(_, said)| matches!(said, Said::Stored { .. }))
     }
 
     /// Certainly never stored.
     fn never_stored(&self) -> bool {
-        !self.life.schedules.iter().any(|(_, said)| matches!(said, Said::Stored { .. } | Said::Unknown))
+        !self.timeline.schedules.iter().any(|(_, said)| matches!(said, Said::Stored { .. } | Said::Unknown))
     }
 
     /// Whether a fault falls between two moments.
@@ -206,7 +207,7 @@ impl Timer<'_> {
     /// One that was repeated because of a fault answers NotFound if the first sending was done and
     /// the timer has ended since.
     fn replays(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.life.replays.iter().filter_map(|&(asked, answered, said)| {
+        self.timeline.replays.iter().filter_map(|&(asked, answered, said)| {
             let may_be_done = match said {
                 Said::Done | Said::Unknown => true,
                 Said::NotFound => self.fault_between(asked, answered),
@@ -223,7 +224,7 @@ impl Timer<'_> {
 
     /// Whether the store may have lost something of it that was answered.
     fn may_be_lost(&self) -> bool {
-        let l = self.life;
+        let l = self.timeline;
         let lost = |at: &u64| {
             let mut losses = self.faults.iter().filter(|f| f.excuse == Excuse::Losses);
             losses.any(|f| f.from.saturating_sub(LOSS_MS) <= *at && f.until >= *at)

@@ -1,4 +1,4 @@
-//! What a timer's whole life takes, counted, not timed: commands and script calls of Redis, bytes
+//! What a timer's full cycle takes, counted, not timed: commands and script calls of Redis, bytes
 //! between client and broker. A change that makes one more round trip, or says one thing twice,
 //! shows here on every machine.
 //!

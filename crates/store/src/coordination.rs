@@ -16,7 +16,7 @@ use crate::error::StoreFuture;
 /// [`Store::coordination`](crate::Store::coordination).
 pub trait Coordination: Send + Sync + 'static {
     /// Takes the lease if nobody has it, or if it is held under the candidate's own address: an
-    /// address has one process, so that is an earlier life of it. A lease that the candidate has
+    /// address has one process, so that is an earlier run of it. A lease that the candidate has
     /// already (its answer was lost) is renewed and keeps its term; otherwise the term is raised
     /// above every term before by the same rule as
     /// [`Store::raise_term`](crate::Store::raise_term), and above what the candidate has seen.

@@ -23,7 +23,7 @@ enum Flaw {
     None,
     /// Whoever campaigns wins.
     EverybodyWins,
-    /// An earlier life of the holder keeps another one out.
+    /// An earlier run of the holder keeps another one out.
     AddressIgnored,
     /// A candidate that holds the lease already gets a new term.
     RepeatRaisesTerm,

@@ -2,14 +2,14 @@
 
 use mtimer_client::Mode;
 
-use super::lives::Seen;
+use super::timelines::Seen;
 use super::{ARRIVAL_MS, CLAIM_MS, Found, RECORD_LAG_MS, SETTLE_LAG_MS, Timer};
 use crate::history::Handled;
 use crate::journal::Note;
 
 impl Timer<'_> {
     pub(super) fn is_delivered_as_often_as_allowed(&self, found: &mut Found) {
-        let deliveries = &self.life.deliveries;
+        let deliveries = &self.timeline.deliveries;
         if self.plan.mode == Mode::AtMostOnce {
             // A person may have it sent once more, knowing that it may have been sent before.
             let replays = self.replays().count();
@@ -36,7 +36,7 @@ impl Timer<'_> {
                 Some(last) if (last.epoch, last.attempt) >= this => {}
                 Some(last) => self.has_a_cause(last, d, found),
                 None if d.attempt > 1 => {
-                    let since = self.life.schedules.iter().map(|s| s.0).min().unwrap_or(0);
+                    let since = self.timeline.schedules.iter().map(|s| s.0).min().unwrap_or(0);
                     // Before the first answer there may have been others, and deliveries to clients
                     // that are gone.
                     let replayed = self.replayed_between(since, d.at);
@@ -58,7 +58,7 @@ impl Timer<'_> {
         if self.replayed_between(last.at, d.at) {
             return;
         }
-        let outcome = self.life.settled.iter().find(|s| (s.1, s.2) == (last.epoch, last.attempt));
+        let outcome = self.timeline.settled.iter().find(|s| (s.1, s.2) == (last.epoch, last.attempt));
         let in_time = outcome.filter(|s| s.0.saturating_sub(last.at) + SETTLE_LAG_MS <= self.plan.timeout_ms);
         match in_time {
             Some((.., Handled::Retry)) | None => {}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use mtimer_client::Ended;
 
-use super::lives::Life;
+use super::timelines::Timeline;
 use super::{CLAIM_MS, CLOCK_MS, Found, HOP_MS, RECORD_LAG_MS, RETRY_MS, Timer, Violation};
 use crate::history::{Handled, History, Said};
 use crate::left::{Final, Left};
@@ -15,7 +15,7 @@ impl Timer<'_> {
         let Some(deadline) = self.plan.deadline else { return };
         // A replay after the deadline takes it away: the timer is to be delivered all the same.
         let excused = |at| self.held_between(deadline, at) || self.replayed_between(deadline, at);
-        for d in self.life.deliveries.iter().filter(|d| d.at > deadline + HOP_MS) {
+        for d in self.timeline.deliveries.iter().filter(|d| d.at > deadline + HOP_MS) {
             if !excused(d.at) {
                 found.push((14, format!("delivered {} ms after its deadline", d.at - deadline)));
             }
@@ -24,7 +24,7 @@ impl Timer<'_> {
 
     /// What a repeat was told of its end.
     pub(super) fn expires_in_time(&self, found: &mut Found) {
-        for (at, _) in self.life.endings.iter().filter(|(_, how)| *how == Ended::Expired) {
+        for (at, _) in self.timeline.endings.iter().filter(|(_, how)| *how == Ended::Expired) {
             match self.plan.deadline {
                 None => found.push((14, format!("reported as expired at {at}, without a deadline"))),
                 Some(deadline) if at + self.sooner(*at) < deadline => {
@@ -37,7 +37,7 @@ impl Timer<'_> {
 
     /// It is gone, and only its deadline can explain that: whether it does.
     pub(super) fn may_have_expired(&self, deadline: u64, found: &mut Found) {
-        let l = self.life;
+        let l = self.timeline;
         if self.read > 0 && self.read + self.sooner(self.read) < deadline {
             found.push((1, format!("it is gone, and its deadline {deadline} has not passed")));
             return;
@@ -57,7 +57,7 @@ impl Timer<'_> {
     /// How long before its deadline it may have expired by then, ms: one whose next attempt would
     /// come after the deadline expires when an attempt fails, as far as clients and faults tell.
     fn sooner(&self, by: u64) -> u64 {
-        let l = self.life;
+        let l = self.timeline;
         let ok = |epoch, attempt| {
             l.settled.iter().any(|s| (s.1, s.2, s.3) == (epoch, attempt, Handled::Ok) && s.0 <= by)
         };
@@ -71,21 +71,22 @@ impl Timer<'_> {
 /// counted that cannot have expired.
 pub(super) fn counted(
     history: &History,
-    lives: &BTreeMap<u64, Life>,
+    timelines: &BTreeMap<u64, Timeline>,
     end: &Final,
     found: &mut Vec<Violation>,
 ) {
     let Some(expired) = end.expired else { return };
-    let empty = Life::default();
+    let empty = Timeline::default();
     let (mut least, mut most) = (0, 0);
     for (serial, plan) in history.plans.iter().filter(|(_, plan)| plan.deadline.is_some()) {
-        let life = lives.get(serial).unwrap_or(&empty);
-        let timer = Timer { plan, life, faults: &history.faults, journal: &history.journal, read: end.at };
+        let timeline = timelines.get(serial).unwrap_or(&empty);
+        let timer =
+            Timer { plan, timeline, faults: &history.faults, journal: &history.journal, read: end.at };
         least += u64::from(timer.is_gone_unexplained());
         let ended = |said: &(u64, u64, Said)| said.2 == Said::Done;
-        let otherwise = life.cancels.iter().chain(&life.purges).any(ended)
-            || life.replaced.is_some()
-            || life.left.iter().any(|left| !matches!(left, Left::Live(_)))
+        let otherwise = timeline.cancels.iter().chain(&timeline.purges).any(ended)
+            || timeline.replaced.is_some()
+            || timeline.left.iter().any(|left| !matches!(left, Left::Live(_)))
             || timer.never_stored();
         most += u64::from(!otherwise);
     }

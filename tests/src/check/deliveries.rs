@@ -4,13 +4,13 @@ use std::collections::HashSet;
 
 use mtimer_client::TimerState;
 
-use super::lives::{Moved, Seen};
+use super::timelines::{Moved, Seen};
 use super::{CLAIM_MS, Found, HOP_MS, SETTLE_LAG_MS, Timer};
 use crate::history::Said;
 
 impl Timer<'_> {
     pub(super) fn was_scheduled(&self, found: &mut Found) {
-        let l = self.life;
+        let l = self.timeline;
         if self.never_stored() && !l.deliveries.is_empty() {
             found.push((2, "it was refused, and yet delivered".to_owned()));
         }
@@ -26,7 +26,7 @@ impl Timer<'_> {
     }
 
     pub(super) fn is_not_early(&self, found: &mut Found) {
-        for d in &self.life.deliveries {
+        for d in &self.timeline.deliveries {
             if d.at < d.due {
                 found.push((
                     3,
@@ -35,15 +35,15 @@ impl Timer<'_> {
             }
             let asked_for = |m: &Moved| m.due == d.due && !matches!(m.said, Said::Refused);
             let born = if self.plan.exact { d.due == self.plan.due } else { d.due >= self.plan.due };
-            if !born && !self.life.moves.iter().any(asked_for) {
+            if !born && !self.timeline.moves.iter().any(asked_for) {
                 found.push((3, format!("delivered with the due time {}, which nobody asked for", d.due)));
             }
         }
     }
 
     pub(super) fn stays_cancelled(&self, found: &mut Found) {
-        let deliveries = &self.life.deliveries;
-        for (asked, answered, said) in &self.life.cancels {
+        let deliveries = &self.timeline.deliveries;
+        for (asked, answered, said) in &self.timeline.cancels {
             match (said, deliveries.last()) {
                 (Said::Done, Some(d)) => {
                     found.push((6, format!("cancelled at {answered}, and delivered at {}", d.at)));
@@ -66,7 +66,7 @@ impl Timer<'_> {
 
     /// A late cancel stops what would follow: once no handler has the timer, it has ended.
     pub(super) fn ends_when_stopped(&self, found: &mut Found) {
-        let l = self.life;
+        let l = self.timeline;
         let waits = |state: &TimerState| {
             matches!(state, TimerState::Pending { .. } | TimerState::Retrying { .. } | TimerState::Parked)
         };
@@ -88,7 +88,7 @@ impl Timer<'_> {
     /// The old timer of a replace that was answered OK: what was under way then is the last
     /// attempt.
     pub(super) fn stays_replaced(&self, found: &mut Found) {
-        let Some((asked, answered)) = self.life.replaced else { return };
+        let Some((asked, answered)) = self.timeline.replaced else { return };
         if let Some(d) = self.sent_after(asked, answered) {
             found.push((6, format!("replaced at {answered}, and sent as attempt {} at {}", d.attempt, d.at)));
         }
@@ -98,13 +98,13 @@ impl Timer<'_> {
     /// request of `asked`.
     fn sent_after(&self, asked: u64, answered: u64) -> Option<&Seen> {
         let excused = |d: &Seen| self.held_between(answered, d.at) || self.replayed_between(asked, d.at);
-        self.life.deliveries.iter().find(|d| d.at > answered + HOP_MS && !excused(d))
+        self.timeline.deliveries.iter().find(|d| d.at > answered + HOP_MS && !excused(d))
     }
 
     /// A handler had it when a cancel was answered as too late, at `answered`: no attempt follows
     /// that one.
     fn stays_stopped(&self, answered: u64, found: &mut Found) {
-        let l = self.life;
+        let l = self.timeline;
         let this = |d: &Seen| (d.epoch, d.attempt);
         let Some(b) = l.deliveries.iter().rfind(|d| d.at <= answered) else { return };
         let outcome = l.settled.iter().find(|s| (s.1, s.2) == this(b));
@@ -127,7 +127,7 @@ impl Timer<'_> {
     /// After an answered reschedule it is delivered at that time, or at one that was asked for
     /// later or at the same time.
     pub(super) fn stays_moved(&self, found: &mut Found) {
-        let moves = &self.life.moves;
+        let moves = &self.timeline.moves;
         if !moves.iter().any(|m| m.said == Said::Done) {
             return;
         }
@@ -138,7 +138,7 @@ impl Timer<'_> {
             _ => false,
         };
         let allowed: Vec<u64> = moves.iter().filter(counts).map(|m| m.due).collect();
-        for d in self.life.deliveries.iter().filter(|d| !allowed.contains(&d.due)) {
+        for d in self.timeline.deliveries.iter().filter(|d| !allowed.contains(&d.due)) {
             found.push((7, format!("moved to {allowed:?}, and delivered for {} at {}", d.due, d.at)));
         }
     }

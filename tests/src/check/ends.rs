@@ -8,7 +8,7 @@ use crate::left::Left;
 
 impl Timer<'_> {
     pub(super) fn ends_once(&self, found: &mut Found) {
-        let l = self.life;
+        let l = self.timeline;
         for left in &l.left {
             if let Left::Live(state) = left {
                 found.push((1, format!("it has not ended: {state:?}")));
@@ -38,7 +38,7 @@ impl Timer<'_> {
     /// It was stored and is gone, and no ok, cancel, replacement or purge, done or perhaps done,
     /// explains it: only its deadline can.
     pub(super) fn is_gone_unexplained(&self) -> bool {
-        let l = self.life;
+        let l = self.timeline;
         let maybe = |said: Said| matches!(said, Said::Done | Said::Unknown);
         let ok = l.settled.iter().any(|s| s.3 == Handled::Ok);
         let cancelled = l.cancels.iter().chain(&l.purges).any(|(_, _, said)| maybe(*said));
@@ -49,7 +49,7 @@ impl Timer<'_> {
     /// At most once, and nobody knows whether it was done: something must have broken, or the
     /// handler was too slow.
     pub(super) fn is_unconfirmed_for_a_reason(&self, found: &mut Found) {
-        let l = self.life;
+        let l = self.timeline;
         if !l.left.iter().any(|left| matches!(left, Left::Unconfirmed { .. })) {
             return;
         }
@@ -71,7 +71,7 @@ impl Timer<'_> {
     }
 
     pub(super) fn is_complete_when_dead(&self, found: &mut Found) {
-        for left in &self.life.left {
+        for left in &self.timeline.left {
             let (reason, attempts, error, intact) = match left {
                 Left::Dead { reason, attempts, last_error, intact } => {
                     (*reason, *attempts, last_error, *intact)
@@ -101,7 +101,7 @@ impl Timer<'_> {
             }
             let fits = match reason {
                 DeadReason::AtMostOnce => self.plan.mode == Mode::AtMostOnce,
-                DeadReason::Stopped => self.life.cancels.iter().any(|c| !matches!(c.2, Said::Done)),
+                DeadReason::Stopped => self.timeline.cancels.iter().any(|c| !matches!(c.2, Said::Done)),
                 DeadReason::Exhausted | DeadReason::Failed => self.plan.mode == Mode::AtLeastOnce,
             };
             if !fits {

@@ -59,7 +59,7 @@ fn acquisitions(history: &History, found: &mut Vec<Violation>) {
     }
 }
 
-/// A term has one leader, and no broker goes back to an older topology within one life.
+/// A term has one leader, and no broker goes back to an older topology within one run.
 fn topologies(history: &History, found: &mut Vec<Violation>) {
     let mut leaders: BTreeMap<u64, &str> = BTreeMap::new();
     let mut last: BTreeMap<&str, (u64, u64)> = BTreeMap::new();

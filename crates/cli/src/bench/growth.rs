@@ -85,13 +85,13 @@ fn line(row: &Value) -> String {
     let shown = |name: &str| number(name).map_or_else(|| "-".to_owned(), |v| format!("{v:.1}"));
     let whole = |name: &str| grouped(number(name).unwrap_or_default() as u64);
     format!(
-        "memory: {} pending: schedule {} a second; a whole life: client {}, broker {}, redis {} µs; redis {} bytes each; \
+        "memory: {} pending: schedule {} a second; a full cycle: client {}, broker {}, redis {} µs; redis {} bytes each; \
          broker {} MiB",
         whole("/pending"),
         whole("/schedule_per_s"),
-        shown("/life_cpu_us/client"),
-        shown("/life_cpu_us/broker"),
-        shown("/life_cpu_us/redis"),
+        shown("/full_cycle_cpu_us/client"),
+        shown("/full_cycle_cpu_us/broker"),
+        shown("/full_cycle_cpu_us/redis"),
         shown("/redis_bytes_per_timer"),
         number("/broker_rss_bytes").map_or(0, |bytes| bytes as u64 / (1 << 20)),
     )
@@ -114,7 +114,7 @@ struct Probe {
     schedule_per_s: f64,
     schedule: Cpu,
     fire_per_s: f64,
-    life: Cpu,
+    full_cycle: Cpu,
     p99_ms: f64,
 }
 
@@ -131,7 +131,9 @@ fn row(probes: &[Probe]) -> Value {
         ("fire_p99_ms", over(&|p| Some(p.p99_ms))),
     ];
     let (mut row, mut spread) = (object(middle, &figures), object(ends, &figures));
-    for (name, cpu) in [("schedule_cpu_us", cpu(|p| p.schedule)), ("life_cpu_us", cpu(|p| p.life))] {
+    for (name, cpu) in
+        [("schedule_cpu_us", cpu(|p| p.schedule)), ("full_cycle_cpu_us", cpu(|p| p.full_cycle))]
+    {
         row[name] = object(middle, &cpu);
         spread[name] = object(ends, &cpu);
     }
@@ -208,8 +210,8 @@ impl Growth<'_> {
         let fired = fire(bed, &volley, &format!("near-{number}")).await?;
         self.total.add_counts(&fired.round);
         let p99_ms = fired.round.lateness_ms.map_or(0.0, |t| t.p99);
-        let (fire_per_s, life) = (fired.round.rate_per_s, fired.life.per(timers));
-        Ok(Probe { schedule_per_s, schedule, fire_per_s, life, p99_ms })
+        let (fire_per_s, full_cycle) = (fired.round.rate_per_s, fired.full_cycle.per(timers));
+        Ok(Probe { schedule_per_s, schedule, fire_per_s, full_cycle, p99_ms })
     }
 
     /// How long it takes from the start of the broker's process until a handler is entered, with
@@ -269,13 +271,13 @@ impl Growth<'_> {
             total.more.extend(more.into_iter().filter_map(|(name, v)| Some((name, v?))));
         }
         let cost = |row: &Value| {
-            let of = |who: &str| number(row, &format!("/life_cpu_us/{who}"));
+            let of = |who: &str| number(row, &format!("/full_cycle_cpu_us/{who}"));
             Some(of("client")? + of("broker")? + of("redis").unwrap_or_default())
         };
         let costs: Vec<f64> = self.rows.iter().filter_map(cost).collect();
         let ends = costs.iter().copied().reduce(f64::min).zip(costs.iter().copied().reduce(f64::max));
-        total.more.extend(ends.map(|(low, high)| ("life_cost_highest_over_lowest", high / low)));
-        let mut probes = self.last.into_iter().map(|probe| (probe.schedule_per_s, probe.life));
+        total.more.extend(ends.map(|(low, high)| ("full_cycle_cost_highest_over_lowest", high / low)));
+        let mut probes = self.last.into_iter().map(|probe| (probe.schedule_per_s, probe.full_cycle));
         (total.rate_per_s, total.cpu_us_per_timer) = probes.next().unwrap_or_default();
         report.add(total);
         for (rate_per_s, cpu_us_per_timer) in probes {
@@ -294,12 +296,18 @@ mod tests {
     fn a_row_has_medians_and_what_they_are_medians_of() {
         let probe = |n: f64| {
             let cpu = Cpu { client: Some(n), ..Cpu::default() };
-            Probe { schedule_per_s: n * 10.0, schedule: cpu, fire_per_s: n, life: cpu.per(2), p99_ms: n }
+            Probe {
+                schedule_per_s: n * 10.0,
+                schedule: cpu,
+                fire_per_s: n,
+                full_cycle: cpu.per(2),
+                p99_ms: n,
+            }
         };
         let row = row(&[probe(3.0), probe(1.0), probe(8.0)]);
         assert_eq!(row["schedule_per_s"], 30.0);
         assert_eq!(row["spread"]["schedule_per_s"], json!([10.0, 80.0]));
-        assert_eq!(row["life_cpu_us"], json!({ "client": 1.5, "broker": null, "redis": null }));
-        assert_eq!(row["spread"]["life_cpu_us"]["client"], json!([0.5, 4.0]));
+        assert_eq!(row["full_cycle_cpu_us"], json!({ "client": 1.5, "broker": null, "redis": null }));
+        assert_eq!(row["spread"]["full_cycle_cpu_us"]["client"], json!([0.5, 4.0]));
     }
 }

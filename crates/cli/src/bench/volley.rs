@@ -36,7 +36,7 @@ pub(super) struct Volley {
 pub(super) struct Fired {
     pub(super) round: Round,
     /// Altogether, from before the first was scheduled.
-    pub(super) life: Cpu,
+    pub(super) full_cycle: Cpu,
 }
 
 /// One round.
@@ -93,7 +93,7 @@ pub(super) async fn fire(bed: &Bed, volley: &Volley, part: &str) -> Result<Fired
     if round.is_exact() && succeeded == scheduled {
         bed.forget(mark);
     }
-    Ok(Fired { round, life: ended.since(&begun) })
+    Ok(Fired { round, full_cycle: ended.since(&begun) })
 }
 
 /// Waits until everything has fired and is settled, or nothing changes any more. Returns when that

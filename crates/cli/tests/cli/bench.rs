@@ -156,7 +156,7 @@ fn growth_has_a_row_for_each_step_and_a_restart() {
     let small = ["--timers", "1500", "--probe", "100", "--ahead", "0s", "--rounds", "2", "--warmup", "0"];
     let report = bench("memory", &small);
     assert_eq!((&report["rounds"], report["each"].as_array().unwrap().len()), (&2.into(), 2));
-    assert!(report["rows"][0]["spread"]["life_cpu_us"]["client"].is_array(), "{report}");
+    assert!(report["rows"][0]["spread"]["full_cycle_cpu_us"]["client"].is_array(), "{report}");
     let pending: Vec<u64> =
         report["rows"].as_array().unwrap().iter().map(|row| row["pending"].as_u64().unwrap()).collect();
     assert_eq!(pending, [0, 1_000, 1_500]);

@@ -16,7 +16,7 @@ use super::api::{NodeOptions, PeerId};
 use super::assignment::{Candidate, Standing};
 use super::refusal;
 
-/// Two deaths within this time, ms, make a broker one that comes and goes; so long a good life
+/// Two deaths within this time, ms, make a broker one that comes and goes; so long a good run
 /// makes up for it.
 const FLAP_MS: u64 = 60_000;
 /// How long a broker that comes and goes is given nothing, first and at most, ms; doubles in
@@ -192,7 +192,7 @@ impl Members {
         Verdict::Heard { changed }
     }
 
-    /// A new life of an address.
+    /// A new incarnation of an address.
     fn join(&mut self, now: u64, beat: &Heartbeat) {
         let before = self.map.remove(&beat.address);
         if let Some(m) = &before

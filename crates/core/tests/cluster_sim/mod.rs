@@ -327,7 +327,7 @@ impl World {
                 p.wants.remove(&partition);
                 self.at(after, Event::Release(i, inc, partition));
             }
-            // Its earlier life died without a word, a moment ago: whoever runs it starts it again.
+            // Its earlier run died silently, a moment ago: its supervisor starts it again.
             NodeEffect::Refused(text) if text.starts_with("another broker that advertises") => {
                 self.end(i, true);
                 let after = self.rng.between(500, 2_000);

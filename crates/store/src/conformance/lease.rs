@@ -172,7 +172,7 @@ pub(super) async fn another_life_of_the_holder_wins_at_once(mut kit: Kit) {
     assert!(new.term > old.term, "{new:?} after {old:?}");
     assert_eq!(published.as_deref(), Some(&b"seen"[..]));
     two.lose_to(&new).await;
-    // The earlier life has nothing left to say.
+    // The earlier run has nothing left to say.
     assert!(!one.renew(&old, LONG).await);
     assert!(!one.publish(&old, b"late").await);
     assert!(!one.resign(&old).await);

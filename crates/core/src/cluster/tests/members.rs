@@ -1,4 +1,4 @@
-//! Who is there, in the leader's eyes: heartbeats, deaths, new lives, refusals.
+//! Who is there, in the leader's eyes: heartbeats, deaths, new incarnations, refusals.
 
 use super::*;
 
@@ -41,7 +41,7 @@ fn of_two_living_processes_with_one_address_the_second_is_refused() {
     lab.take();
     lab.beat(2, beat("a:1", 6));
     assert!(refused(&lab.take()).unwrap().contains("a:1"));
-    // Once the first is gone, or silent, the second is a new life of it: it keeps what it had.
+    // Once the first is gone, or silent, the second is a new incarnation of it: it keeps what it had.
     let before = lab.topology().clone();
     lab.feed(NodeInput::PeerGone(PeerId(1)));
     lab.beat(3, beat("a:1", 6));
@@ -122,7 +122,7 @@ fn deaths_more_than_a_minute_apart_hold_nobody_back() {
     let mut lab = Lab::leading(7, None);
     for inc in 1..=3 {
         lab.beat(inc, beat("a:1", inc));
-        assert_eq!(lab.share("a:1"), 3, "life {inc}");
+        assert_eq!(lab.share("a:1"), 3, "incarnation {inc}");
         lab.feed(NodeInput::PeerGone(PeerId(inc)));
         lab.pass(61_000, true);
     }
@@ -154,7 +154,7 @@ fn who_comes_and_goes_is_held_back_longer_each_time() {
     let held: Vec<u64> = (0..80).map(|_| life(&mut lab)).collect();
     assert_eq!(held[..8], [0, 0, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000]);
     assert!(held[8..].iter().all(|ms| *ms == 60_000), "{held:?}");
-    // Held back it is for so long; after a minute of good life it is like everybody.
+    // Held back it is for so long; after a minute without a fault it is like everybody.
     let peers = [(100, "a:1", 100)];
     lab.pass_with(59_000, &peers);
     assert_eq!(lab.share("a:1"), 0);

@@ -74,7 +74,7 @@ fn an_operator_empties_a_broker_and_the_next_leader_remembers() {
 
     let mut next = Lab::leading(8, Some(&published));
     next.beat(1, Heartbeat { topology: published.stamp(), ..beat("a:1", 5) });
-    assert_eq!(next.share("a:1"), 0, "the same life of it");
+    assert_eq!(next.share("a:1"), 0, "the same incarnation of it");
     next.node.drain(next.now, "a:1", false).unwrap();
     assert_eq!(next.share("a:1"), 3);
 

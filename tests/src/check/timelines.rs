@@ -29,7 +29,7 @@ pub(super) struct Moved {
 
 /// One timer's history, sorted by kind.
 #[derive(Debug, Default)]
-pub(super) struct Life {
+pub(super) struct Timeline {
     pub(super) schedules: Vec<(u64, Said)>,
     pub(super) cancels: Vec<(u64, u64, Said)>,
     pub(super) moves: Vec<Moved>,
@@ -49,8 +49,8 @@ pub(super) struct Life {
 }
 
 /// Every timer of which anything is known.
-pub(super) fn lives(history: &History, end: &Final) -> BTreeMap<u64, Life> {
-    let mut lives: BTreeMap<u64, Life> = BTreeMap::new();
+pub(super) fn timelines(history: &History, end: &Final) -> BTreeMap<u64, Timeline> {
+    let mut timelines: BTreeMap<u64, Timeline> = BTreeMap::new();
     let mut ids: HashMap<TimerId, u64> = HashMap::new();
     let mut by_key: HashMap<_, Vec<u64>> = HashMap::new();
     for plan in history.plans.values() {
@@ -59,34 +59,34 @@ pub(super) fn lives(history: &History, end: &Final) -> BTreeMap<u64, Life> {
         }
     }
     for (serial, event) in &history.events {
-        let life = lives.entry(*serial).or_default();
+        let timeline = timelines.entry(*serial).or_default();
         match event {
             Event::Schedule { answered, said, .. } => {
-                life.schedules.push((*answered, *said));
+                timeline.schedules.push((*answered, *said));
                 if let Said::Stored { id: Some(id), .. } = said {
                     ids.insert(*id, *serial);
                 }
             }
-            Event::Cancel { asked, answered, said } => life.cancels.push((*asked, *answered, *said)),
+            Event::Cancel { asked, answered, said } => timeline.cancels.push((*asked, *answered, *said)),
             Event::Move { asked, answered, due, said } => {
-                life.moves.push(Moved { asked: *asked, answered: *answered, due: *due, said: *said });
+                timeline.moves.push(Moved { asked: *asked, answered: *answered, due: *due, said: *said });
             }
-            Event::Replay { asked, answered, said } => life.replays.push((*asked, *answered, *said)),
-            Event::Purge { asked, answered, said } => life.purges.push((*asked, *answered, *said)),
-            Event::Looked { at, state } => life.looks.push((*at, *state)),
-            Event::Ended { at, how } => life.endings.push((*at, *how)),
+            Event::Replay { asked, answered, said } => timeline.replays.push((*asked, *answered, *said)),
+            Event::Purge { asked, answered, said } => timeline.purges.push((*asked, *answered, *said)),
+            Event::Looked { at, state } => timeline.looks.push((*at, *state)),
+            Event::Ended { at, how } => timeline.endings.push((*at, *how)),
             Event::Delivered { at, id, epoch, attempt, due, intact, .. } => {
                 ids.insert(*id, *serial);
                 let (at, id, epoch, attempt, due, intact) = (*at, *id, *epoch, *attempt, *due, *intact);
-                life.deliveries.push(Seen { at, id, epoch, attempt, due, intact });
+                timeline.deliveries.push(Seen { at, id, epoch, attempt, due, intact });
             }
             Event::Settled { at, epoch, attempt, outcome } => {
-                life.settled.push((*at, *epoch, *attempt, *outcome));
+                timeline.settled.push((*at, *epoch, *attempt, *outcome));
             }
         }
     }
     for (serial, left) in &end.left {
-        lives.entry(*serial).or_default().left.push(left.clone());
+        timelines.entry(*serial).or_default().left.push(left.clone());
     }
     // What replaced what, where that was said; and what may have been, where the answer is missing.
     for (serial, event) in &history.events {
@@ -97,16 +97,16 @@ pub(super) fn lives(history: &History, end: &Final) -> BTreeMap<u64, Life> {
             Said::Stored { replaced: Some(replaced), .. } => {
                 let old = replaced.and_then(|id| ids.get(&id));
                 if let Some(old) = old {
-                    lives.entry(*old).or_default().replaced = Some((*asked, *answered));
+                    timelines.entry(*old).or_default().replaced = Some((*asked, *answered));
                 }
             }
             Said::Stored { replaced: None, .. } | Said::Unknown => {
                 for other in by_key[&(&plan.dest, key)].iter().filter(|o| *o != serial) {
-                    lives.entry(*other).or_default().maybe_replaced = true;
+                    timelines.entry(*other).or_default().maybe_replaced = true;
                 }
             }
             _ => {}
         }
     }
-    lives
+    timelines
 }
