@@ -1,7 +1,7 @@
 //! Becoming the owner of a partition that is assigned to this broker, however long the store is
 //! away.
 //!
-//! Purpose: see who has it; let a live owner give it up in good order; acquire it under the
+//! Purpose: see who has it; let a live owner give it up gracefully; acquire it under the
 //! assignment. A lost answer is repeated with the same nonce, so that an acquisition that had
 //! succeeded counts.
 //! Invariant: an assignment that the store knows a newer one than is void. Who has a partition is
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(wait.on(Epoch(7)), Duration::ZERO);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(wait.on(Epoch(7)), Duration::from_secs(1));
-        // Somebody else has it now, and has all the time to give it up in good order.
+        // Somebody else has it now, and has all the time to give it up gracefully.
         assert_eq!(wait.on(Epoch(8)), Duration::ZERO);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(

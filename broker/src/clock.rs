@@ -38,7 +38,7 @@ use self::uptime::{Moment, Uptime};
 /// How long after a first round without an answer the next one begins.
 const RETRY: Duration = Duration::from_millis(100);
 /// By how much cluster time has to have moved against the runtime's before all instants are derived
-/// anew, µs: the last milliseconds before each are waited for by the clock itself.
+/// again, µs: the last milliseconds before each are waited for by the clock itself.
 const WORTH_IT_US: u64 = 500;
 /// How far ahead an instant is at most, µs.
 const MOST_AHEAD_US: u64 = mtimer_types::limits::MAX_AHEAD_MS * 1_000;

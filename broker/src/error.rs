@@ -100,7 +100,7 @@ pub enum BrokerError {
         cluster: String,
     },
     /// The store answers, but cannot be used any more.
-    #[error("partition {partition} cannot be acquired anew: {source}")]
+    #[error("partition {partition} cannot be acquired again: {source}")]
     Store {
         /// Which partition.
         partition: PartitionId,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 /// What protects a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Protection {
-    /// Whoever connects has to show a token or a certificate.
+    /// Every client has to show a token or a certificate.
     pub(crate) is_authenticated: bool,
     /// Connections are encrypted.
     pub(crate) is_encrypted: bool,

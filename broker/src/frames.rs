@@ -141,7 +141,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     ///
     /// # Cancel safety
     ///
-    /// Nothing of a frame is lost; the time that it may take begins anew.
+    /// Nothing of a frame is lost; the time that it may take begins again.
     pub(crate) async fn next(&mut self) -> Result<Frame, FrameError> {
         let frame = self.receive().await;
         if frame.is_err() {

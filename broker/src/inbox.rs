@@ -195,7 +195,7 @@ pub(crate) enum ForCluster {
     Query { corr: u64, query: Query },
 }
 
-/// Whether whoever has this role may send a message.
+/// Whether a session of this role may send a message.
 fn fits(role: Role, message: &ClientMessage) -> bool {
     match message {
         ClientMessage::Hello(_)

@@ -38,7 +38,7 @@ pub(crate) enum LaneEvent {
     Answered,
     /// A partition's store came or went.
     Health(PartitionId, Health),
-    /// A partition was acquired anew.
+    /// A partition was acquired again.
     Acquired(PartitionId, Acquired),
     /// This broker can go on no more.
     Ended(BrokerError),

@@ -1,7 +1,7 @@
 //! Exports the spans of a broker by OpenTelemetry.
 //!
-//! Not in here: where a tracer's spans go. Whoever runs the broker makes the provider; nothing
-//! global is set.
+//! Not in here: where a tracer's spans go. The program that runs the broker makes the provider;
+//! nothing global is set.
 
 use std::fmt;
 use std::time::SystemTime;

@@ -44,8 +44,8 @@ impl Outage {
     }
 }
 
-/// Chooses the line of the log of what mostly happens to many partitions at the same time: the first
-/// within [`ONE_EVENT`].
+/// Chooses the line of the log of what mostly happens to many partitions at the same time: the
+/// first within [`ONE_EVENT`].
 #[derive(Debug, Default)]
 pub(crate) struct FirstLine(Mutex<Option<Instant>>);
 

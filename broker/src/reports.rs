@@ -160,7 +160,8 @@ impl Reporter {
             if state != State::Served {
                 self.troubled.insert(dest.clone(), state);
             }
-            // Handlers that have only gone away are not served again: their next attempt may fail, too.
+            // Handlers that have only gone away are not served again: their next attempt may fail,
+            // too.
             let still_fails = state == State::Served && backlog.failures >= FAILURES;
             if state != was(dest) && !still_fails {
                 reports.push(Report::Destination { dest: dest.clone(), state, backlog: *backlog, oldest_ms });

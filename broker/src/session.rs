@@ -35,8 +35,8 @@ use crate::writer::{Pace, WriteError, write_all};
 
 /// How long the last messages to a client may take.
 pub(crate) const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes that are read and thrown away after the last messages, so that the system does not reset the
-/// connection before the client has read them.
+/// Bytes that are read and thrown away after the last messages, so that the system does not reset
+/// the connection before the client has read them.
 const LINGER_BYTES: u64 = 1024 * 1024;
 
 /// What all sessions have in common.

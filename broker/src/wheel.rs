@@ -28,7 +28,7 @@ use crate::precise::Precise;
 /// How long before its time an alarm leaves the queue: the queue's rounding (1 ms), the runtime's
 /// (1 ms), and a margin.
 const SOON: Duration = Duration::from_millis(3);
-/// Longest stay in the queue before its deadline is derived anew.
+/// Longest stay in the queue before its deadline is derived again.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
 /// All alarms of the broker.
@@ -106,7 +106,7 @@ impl Wheel {
         }
     }
 
-    /// Derives all deadlines anew, after the cluster clock has moved against the one of the
+    /// Derives all deadlines again, after the cluster clock has moved against the one of the
     /// runtime.
     pub(crate) fn rederive(&mut self) {
         self.queue.clear();

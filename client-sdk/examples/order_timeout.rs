@@ -49,7 +49,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for (number, total_cents) in [(1, 4_200), (2, 990), (3, 12_000)] {
         let schedule = Schedule::after(&unpaid, PAY_WITHIN)
             .key(Key::new(&format!("order-{number}"))?)
-            // The customer changed the order: the time starts anew, the old timer never fires.
+            // The customer changed the order: the time starts again, the old timer never fires.
             .policy(KeyPolicy::Replace)
             .json(&Order { number, total_cents })?;
         let scheduled = client.schedule(schedule).await?;

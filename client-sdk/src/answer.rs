@@ -46,7 +46,7 @@ pub enum Rescheduled {
 /// Answers a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Replayed {
-    /// It is delivered anew, with a new retry budget.
+    /// It is delivered again, with a new retry budget.
     Replayed,
     /// Neither a dead letter nor unconfirmed (any more: a request that is repeated because its
     /// answer was lost may have replayed it the first time, and it has ended since).

@@ -1,6 +1,6 @@
 //! Operations of one call that are waited for together.
 //!
-//! Each has its answer for itself, in whatever order they come; whoever waits is woken once, with
+//! Each has its answer for itself, in whatever order they come; the caller is woken once, with
 //! all of them. No operation costs an allocation or a place in the queue for permits of its own.
 //!
 //! Invariant: every [`Part`] ends exactly once, with an answer or, if it is dropped, without; the
@@ -53,7 +53,7 @@ pub(crate) struct Part {
     weight: u32,
 }
 
-/// Whoever waits for a batch.
+/// The caller that waits for a batch.
 #[derive(Debug)]
 pub(crate) struct Answers {
     batch: Arc<Batch>,
@@ -101,7 +101,7 @@ impl Part {
         if whole && let Some(done) = state.done.take() {
             let answers = std::mem::take(&mut state.answers);
             drop(state);
-            // Whoever asked may have stopped waiting.
+            // The caller may have stopped waiting.
             let _ = done.send(answers);
         }
     }

@@ -96,7 +96,7 @@ impl Waiter {
 
     pub(crate) fn answer(self, answer: Result<OpReply, RequestError>) {
         match self.reply {
-            // Whoever asked may have stopped waiting.
+            // The caller may have stopped waiting.
             Reply::Alone(reply, _permits) => _ = reply.send(answer),
             Reply::Together(part) => part.answer(answer),
         }

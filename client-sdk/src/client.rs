@@ -32,7 +32,7 @@ const OTHERS: Duration = Duration::from_secs(1);
 /// request, so that it is never done twice.
 ///
 /// When the last clone and the last [`Registration`] are dropped, everything stops at once;
-/// [`Client::close`] ends it in good order.
+/// [`Client::close`] ends it gracefully.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,

@@ -9,7 +9,7 @@
 //! one that is furthest ahead counts, so that the client is behind none of them.
 //!
 //! The estimate is carried on by the runtime's clock, which stands still while this host is
-//! suspended. Whoever asks for the time looks for suspensions first, and adds them at once.
+//! suspended. A read of the time looks for suspensions first, and adds them at once.
 //!
 //! Not in here: the host's wall clock, which a client has no use for.
 

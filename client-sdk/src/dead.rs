@@ -25,13 +25,13 @@ impl Client {
 
     /// Lists the at-most-once timers that were claimed for delivery and never confirmed.
     ///
-    /// Each was delivered or was not; [`Client::replay`] delivers it anew, [`Client::purge`]
+    /// Each was delivered or was not; [`Client::replay`] delivers it again, [`Client::purge`]
     /// removes it.
     pub fn unconfirmed(&self) -> Listing<UnconfirmedRow> {
         Listing::new(self.clone(), DeadFilter::default())
     }
 
-    /// Delivers a dead or unconfirmed timer anew, now, with all its retries.
+    /// Delivers a dead or unconfirmed timer again, now, with all its retries.
     ///
     /// # Errors
     ///

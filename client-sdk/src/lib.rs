@@ -50,8 +50,8 @@
 //!
 //! - A [`Client`] holds a connection to each broker of one cluster. Clone it; one for a process is
 //!   enough.
-//! - A [`Destination`], a group and an app, is where a callback goes: whoever has registered for it
-//!   takes it. Of several clients that have registered, one gets each callback.
+//! - A [`Destination`], a group and an app, is where a callback goes: a client that has registered
+//!   for it takes it. Of several clients that have registered, one gets each callback.
 //! - A [`Schedule`] describes a timer. [`Client::schedule`] stores it under a [`TimerId`] that the
 //!   client makes.
 //! - A [`Key`] is the application's own name for a timer, unique within its destination while the
@@ -90,8 +90,8 @@
 //!
 //! - `jiff`: conversions between [`Time`] and `jiff::Timestamp`, and timestamps wherever a time is
 //!   taken.
-//! - `otel`: a timer carries the trace of whoever schedules it, and its handler goes on with it, by
-//!   OpenTelemetry.
+//! - `otel`: a timer carries the trace of the code that schedules it, and its handler goes on with
+//!   it, by OpenTelemetry.
 //! - `redis`: finds the brokers by the cluster's Redis (`ClientBuilder::redis`).
 //!
 //! # Spans

@@ -44,7 +44,7 @@ impl Asked {
     }
 
     fn answer(self, answer: Result<QueryAnswer, RequestError>) {
-        // Whoever asked may have stopped waiting.
+        // The caller may have stopped waiting.
         let _ = self.reply.send(answer);
     }
 
@@ -194,7 +194,7 @@ impl Queries {
         }
     }
 
-    /// The routes have changed: everything that is queued finds its way anew.
+    /// The routes have changed: everything that is queued finds its way again.
     pub(crate) fn reroute(&mut self, routes: &Routes) {
         let queues = self.lanes.values_mut().map(|lane| std::mem::take(&mut lane.queue));
         let mut all: Vec<_> = queues.collect();

@@ -140,7 +140,7 @@ impl Router {
         match Arc::into_inner(barrier) {
             None => {}
             Some(Barrier::Unregistered(number)) => self.end(number),
-            // Whoever waited may have stopped waiting.
+            // The caller may have stopped waiting.
             Some(Barrier::Notify(notify)) => drop(notify.send(())),
         }
     }

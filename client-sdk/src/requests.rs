@@ -107,7 +107,7 @@ impl Requests {
         let (mut ops, mut waiters, mut bytes) = (Vec::with_capacity(most), Vec::with_capacity(most), 0);
         let mut together = None;
         while let Some(call) = lane.queue.front() {
-            // Whoever waits may give up at any moment, so each is asked once, and the frame goes by
+            // A caller may give up at any moment, so each is asked once, and the frame goes by
             // the first that is in it.
             if call.waiter.abandoned() {
                 lane.queue.pop_front();
@@ -220,7 +220,7 @@ impl Requests {
         }
     }
 
-    /// The routes have changed: everything that is queued finds its way anew, and what waited
+    /// The routes have changed: everything that is queued finds its way again, and what waited
     /// because its partition was elsewhere waits no longer.
     pub(crate) fn reroute(&mut self, routes: &Routes) {
         let queues = self.lanes.values_mut().map(|lane| std::mem::take(&mut lane.queue));

@@ -370,7 +370,7 @@ impl Router {
         }
     }
 
-    /// Wakes whoever writes.
+    /// Wakes the writers.
     pub(crate) fn wake_all(&self) {
         self.lines.values().for_each(|outbox| outbox.line.to_send.notify_one());
     }

@@ -172,9 +172,9 @@ impl Schedule {
     }
 
     /// Sets the delays before attempts 2, 3, ...: at most 32, each of 1 ms to 30 days, rounded up
-    /// to ms. The broker adds up to its `jitter-percent` to each (10 % unless configured otherwise).
-    /// An empty list means one attempt only. Default: the destination's or the cluster's; unless
-    /// configured otherwise 1 s, 5 s, 30 s, 2 min and 10 min.
+    /// to ms. The broker adds up to its `jitter-percent` to each (10 % unless configured
+    /// otherwise). An empty list means one attempt only. Default: the destination's or the
+    /// cluster's; unless configured otherwise 1 s, 5 s, 30 s, 2 min and 10 min.
     pub fn retry(mut self, delays: impl IntoIterator<Item = Duration>) -> Self {
         self.retry = Some(RetryTiers(delays.into_iter().map(ms_u32).collect()));
         self

@@ -89,7 +89,7 @@ impl Shared {
         Ok(answers)
     }
 
-    /// Asks whoever can know and waits for the answer.
+    /// Asks a broker that can know and waits for the answer.
     pub(crate) async fn query(&self, query: Query) -> Result<QueryAnswer, RequestError> {
         let goal = match &query {
             Query::Get(target) => Goal::Partition(partition_of_target(target, self.partitions)),

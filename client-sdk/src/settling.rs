@@ -217,7 +217,7 @@ impl Settling {
         self.push_all(lane.sent.into_iter().flatten().chain(lane.queue), routes)
     }
 
-    /// The routes have changed: everything that is queued finds its way anew, also what waits for
+    /// The routes have changed: everything that is queued finds its way again, also what waits for
     /// another owner than the one that refused it. Returns how many outcomes are pointless now.
     pub(crate) fn reroute(&mut self, routes: &Routes) -> u64 {
         let queues = self.lanes.values_mut().map(|lane| std::mem::take(&mut lane.queue));

@@ -78,7 +78,7 @@ impl Shared {
         }
     }
 
-    /// Works with the router, and wakes whoever writes.
+    /// Works with the router, and wakes the writers.
     pub(crate) fn with_router<R>(&self, work: impl FnOnce(&mut Router) -> R) -> R {
         let mut router = self.router.locked();
         let result = work(&mut router);
@@ -86,7 +86,7 @@ impl Shared {
         result
     }
 
-    /// Works with the router, and wakes whoever writes if the result asks for it.
+    /// Works with the router, and wakes the writers if the result asks for it.
     pub(crate) fn with_router_if<R, E>(
         &self,
         work: impl FnOnce(&mut Router) -> Result<R, E>,

@@ -166,7 +166,7 @@ async fn after_an_abrupt_loss_what_has_not_begun_is_left_to_its_next_delivery() 
     dying.deliver(number, vec![delivery_in(0, 3)]).await;
     until("all are in", || client.stats().received == 3).await;
     drop(dying);
-    // It dials anew: it knows that the connection is gone.
+    // It dials again: it knows that the connection is gone.
     let _again = cluster.brokers[0].accept_silently().await;
     gate.add_permits(3);
     until("it is dropped", || client.stats().dropped == 1).await;

@@ -53,7 +53,7 @@ async fn new_timers_go_where_an_owner_is_connected() {
     let (mut cluster, client) = Cluster::start(2).await;
     drop(cluster.take(1));
     let gone = cluster.brokers.remove(1);
-    // It dials anew: it knows that the connection is gone.
+    // It dials again: it knows that the connection is gone.
     drop(gone.accept_silently().await);
     drop(gone);
     let schedules = vec![Schedule::after(dest(), Duration::from_secs(60)); 1_000];

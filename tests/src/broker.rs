@@ -280,7 +280,7 @@ fn run(launch: &Launch, addr: SocketAddr) -> Result<(Process, Value), (Option<i3
         // A network of the test's own.
         command.arg("--insecure");
     }
-    // Settings of whoever runs the tests are none of theirs.
+    // The settings of the machine that runs the tests are none of theirs.
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|n| n.starts_with("MTIMER_")) {
             command.env_remove(name);

@@ -74,7 +74,7 @@ pub enum Event {
         /// The answer.
         said: Said,
     },
-    /// A dead letter was to be delivered anew.
+    /// A dead letter was to be delivered again.
     Replay {
         /// When asked.
         asked: u64,

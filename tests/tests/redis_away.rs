@@ -38,7 +38,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// How Redis goes away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Loss {
-    /// A stop in good order.
+    /// A graceful stop.
     Stopped,
     /// A crash.
     Killed,
@@ -322,7 +322,7 @@ async fn batch(client: Client, recorder: Arc<Recorder>, refused: Arc<AtomicU64>,
             }
             Err(error) if error.has_no_side_effects() => {
                 assert!(error.is_retryable(), "{error}");
-                // The latter for a moment when it is back and the partition is acquired anew.
+                // The latter for a moment when it is back and the partition is acquired again.
                 let text = error.to_string();
                 assert!(text.contains("store") || text.contains("does not own partition"), "{text}");
                 refused.fetch_add(1, Ordering::Relaxed);

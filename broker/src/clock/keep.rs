@@ -76,7 +76,7 @@ impl Reporter {
         }
     }
 
-    /// The host's clock decides nothing beside a store's, but whoever reads its logs should know.
+    /// The host's clock decides nothing beside a store's, but a reader of its logs should know.
     fn report_host(&mut self, seen: &Observation) {
         let off_ms = seen.host_us / 1_000;
         let is_off = off_ms.unsigned_abs() > ALARM_MS;

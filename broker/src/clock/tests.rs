@@ -180,7 +180,7 @@ async fn a_suspension_is_in_the_next_time_that_is_handed_out() {
     assert_eq!(clock.instant_of(due) - Instant::now(), Duration::from_secs(3_600));
     host.suspend(3_599_000_000);
     assert_eq!(clock.now(), Now { time: due - 1_000, mono_ms: 3_599_000 });
-    clock.moved().now_or_never().expect("instants are derived anew");
+    clock.moved().now_or_never().expect("instants are derived again");
     assert_eq!(clock.instant_of(due) - Instant::now(), Duration::from_secs(1));
     assert_eq!(clock.instant_of_mono(3_600_000) - Instant::now(), Duration::from_secs(1));
     // The readings that follow agree: nothing is counted twice.

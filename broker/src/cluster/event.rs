@@ -18,7 +18,7 @@ pub(crate) enum Order {
     Share { partitions: Vec<PartitionId>, is_member: bool },
     /// Acquire a partition under this assignment.
     Own { partition: PartitionId, term: Term, version: u64 },
-    /// Give a partition up in good order, or stop acquiring it.
+    /// Give a partition up gracefully, or stop acquiring it.
     Disown(PartitionId),
     /// After [`Board::stop`](super::board::Board::stop): everything is given up that somebody else
     /// can take.

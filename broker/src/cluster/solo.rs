@@ -21,7 +21,7 @@ use crate::counters::Counters;
 use crate::error::BrokerError;
 use crate::outage::{Backoff, Outage};
 
-/// A partition that was owned for so long is acquired anew at once.
+/// A partition that was owned for so long is acquired again at once.
 const STABLE: Duration = Duration::from_secs(60);
 /// Otherwise at once the first time, then after a pause that doubles from the shorter to the
 /// longer.

@@ -52,7 +52,7 @@ pub(crate) enum Answers {
     Another,
 }
 
-/// Shakes hands with whoever answers at `address`, which a broker of `cluster` advertises.
+/// Shakes hands with the broker that answers at `address`, which a broker of `cluster` advertises.
 ///
 /// Waits for one second at most. After a crash the system refuses the connection, so a restart is
 /// not held up.

@@ -1,7 +1,7 @@
 //! The partitions that this broker is to own, and the acquisitions under way.
 //!
 //! Invariant: one acquisition of a partition at a time. One that may have been carried out is seen
-//! to its end, so that the partition can be released in good order if it is not wanted any more.
+//! to its end, so that the partition can be released gracefully if it is not wanted any more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ impl Acquisitions {
         if let Some(acquired) = result? {
             return Ok(Some((partition, acquired)));
         }
-        // Void: unless it was assigned anew after the task had looked.
+        // Void: unless it was assigned again after the task had looked.
         match self.is_wanted(partition) {
             true => self.begin(partition),
             false => _ = self.wanted.remove(&partition),

@@ -40,7 +40,7 @@ impl Fake {
 
     fn answer(&self, place: usize, pending: u64) {
         let asked = self.asked.lock().unwrap().remove(place);
-        // Whoever asked may have gone.
+        // The caller may have gone.
         let _ = asked.send(Census { pending, ..Census::default() });
     }
 }
@@ -280,7 +280,7 @@ async fn an_acquisition_that_may_have_been_carried_out_is_seen_to_its_end() {
     }
     assert!(!lanes.withdraw(P));
     let acquired = acquired(&mut lanes).await;
-    assert!(!lanes.is_wanted(P), "it is to be given up in good order");
+    assert!(!lanes.is_wanted(P), "it is to be given up gracefully");
     lanes.begin(P, acquired);
     assert!(lanes.withdraw(P), "it is owned");
     assert!(lanes.acquisitions.is_empty());

@@ -151,7 +151,7 @@ impl ClientArgs {
         self.tls.apply(builder)
     }
 
-    /// Connects, does the work, and closes the connection in good order however the work has gone.
+    /// Connects, does the work, and closes the connection gracefully however the work has gone.
     pub(crate) async fn with<T>(
         &self,
         work: impl AsyncFnOnce(&Client) -> Result<T, Failure>,

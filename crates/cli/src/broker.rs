@@ -144,7 +144,7 @@ async fn serve(
     let reloads = access.tokens.is_some() || access.tls.is_some();
     let hangups = reloads.then(Hangups::watch).transpose()?;
     let opening = Opened::open(&config.store, &config.broker.cluster, config.broker.startup_timeout);
-    // Told to stop while it starts, it stops as it would later: in good order, and that is no
+    // Told to stop while it starts, it stops as it would later: gracefully, and that is no
     // failure.
     let Some(opened) = stop.unless(opening).await else { return Ok(()) };
     let opened = opened?;

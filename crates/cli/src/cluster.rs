@@ -30,8 +30,8 @@ pub(crate) enum Cluster {
 /// Leader, brokers, partitions, clients
 ///
 /// Shows problems first. Then what the leader says of the members and every broker of what it owns.
-/// Partitions: who is to own it (and, while it is handed over, who does), its epoch, timers to come,
-/// overdue, in the owner's memory, delivered and not settled, to be retried, dead.
+/// Partitions: who is to own it (and, while it is handed over, who does), its epoch, timers to
+/// come, overdue, in the owner's memory, delivered and not settled, to be retried, dead.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  mtimer cluster status --broker 10.0.0.5:7400\n  mtimer cluster status --watch 1s\n  \
@@ -47,8 +47,8 @@ pub(crate) struct Status {
 
 /// Empty a broker for maintenance
 ///
-/// The broker's partitions are handed over to the others gracefully, and it is given none until this
-/// is undone or it is started again. It goes on serving its clients. Waits until it owns
+/// The broker's partitions are handed over to the others gracefully, and it is given none until
+/// this is undone or it is started again. It goes on serving its clients. Waits until it owns
 /// nothing, unless told not to. Asks first; where nobody can be asked, it needs --yes.
 #[derive(Args, Debug)]
 #[command(

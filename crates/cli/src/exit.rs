@@ -114,7 +114,7 @@ impl Failure {
         Self::new(E::Failed, format!("cannot {what} {}: {error}", path.display()))
     }
 
-    /// The output has failed. Whoever closed it wants no more of it: that is no failure.
+    /// The output has failed. Its reader wants no more of it: that is no failure.
     pub(crate) fn output(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::silent(E::Done);

@@ -65,7 +65,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
     arg_required_else_help = true,
     long_about = "mtimer calls your application back at the right time.\n\n\
         You hand a broker a timer: a time, a destination (a group and an app), a payload. When it is due, the broker \
-        calls back whoever listens for that destination, and goes on trying until the callback is acknowledged, the \
+        calls back a client that listens for that destination, and goes on trying until the callback is acknowledged, the \
         retries are used up, or the timer's own deadline has passed.\n\n\
         Durations are written with a unit (250ms, 5s, 2h); times as RFC 3339 or as milliseconds since 1970; sizes in \
         bytes or with KiB, MiB, GiB.",

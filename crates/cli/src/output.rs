@@ -1,7 +1,7 @@
 //! What goes to standard output: JSON for programs, tables and colours for people.
 //!
 //! Invariant: with `--json` every line of standard output is one JSON object; colours are only for
-//! a terminal; whoever stops reading ends the command, without a panic.
+//! a terminal; a reader that stops ends the command, without a panic.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
@@ -105,7 +105,7 @@ pub(crate) fn notes_as_json() {
     }
 }
 
-/// Says something to whoever watches; never part of the result.
+/// Says something on standard error; never part of the result.
 pub(crate) fn note(text: &str) {
     match NOTES_ARE_JSON.load(Ordering::Relaxed) {
         true => write_log_line("INFO", text),

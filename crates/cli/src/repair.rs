@@ -55,8 +55,7 @@ impl Repair {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         self.log.start()?;
         if !self.dry_run {
-            self.yes
-                .confirm(&format!("this writes {} anew, without what is damaged", self.data.display()))?;
+            self.yes.confirm(&format!("this rewrites {} without what is damaged", self.data.display()))?;
         }
         let (data, dry_run) = (self.data.clone(), self.dry_run);
         let repairing = tokio::task::spawn_blocking(move || repair(&data, dry_run));

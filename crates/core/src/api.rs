@@ -58,7 +58,7 @@ pub enum Input {
     },
     /// A newer topology: who is to own what. Given only where there is a cluster.
     Topology(Arc<Topology>),
-    /// The partition is another broker's: give it up in good order. [`Effect::LaneEnded`] says when
+    /// The partition is another broker's: give it up gracefully. [`Effect::LaneEnded`] says when
     /// that is done.
     Disown(PartitionId),
     /// An event of a session.
@@ -156,13 +156,13 @@ pub enum Effect {
     /// Feed [`Input::Tick`] when the cluster clock reaches this time.
     Alarm(Time),
     /// This ownership has ended; its calls need not be answered any more. The shell drops the lane,
-    /// and may acquire anew.
+    /// and may acquire again.
     LaneEnded(PartitionId, LaneError),
     /// The outcome of a timer with a `traceparent` is stored; `None`: the store had nothing of it
     /// any more. Only with [`EngineOptions::traces`]. The timer may have had no delivery under way.
     Settled(TimerId, Option<Verdict>),
-    /// A timer has become a dead letter, and the store has it. A cancel during or after a retry makes
-    /// a dead letter without this effect: the store does not report it.
+    /// A timer has become a dead letter, and the store has it. A cancel during or after a retry
+    /// makes a dead letter without this effect: the store does not report it.
     Died(Died),
     /// After [`Input::Release`]: every partition has been given up.
     Released,

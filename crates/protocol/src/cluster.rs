@@ -2,7 +2,7 @@
 //! operator is shown.
 //!
 //! Purpose: the values of membership and assignment on the wire.
-//! Invariant: a [`Topology`] is ordered by (term, version); whoever has one never goes back to an
+//! Invariant: a [`Topology`] is ordered by (term, version); its holder never goes back to an
 //! older one.
 //! Not in here: how a leader is found, who is given what.
 

@@ -50,7 +50,7 @@ pub enum RequestOp {
         /// Random, the same in every repeat.
         request: u64,
     },
-    /// Deliver a dead or unconfirmed timer anew, now, with a new retry budget.
+    /// Deliver a dead or unconfirmed timer again, now, with a new retry budget.
     Replay {
         /// Which.
         id: TimerId,

@@ -94,7 +94,7 @@ impl Committer {
     }
 
     /// Works until somebody closes the store. What the directory is locked with is given up last,
-    /// then whoever closed it is told.
+    /// then the caller that closed it is told.
     pub(crate) fn run(mut self, calls: Receiver<Call>, lock: std::fs::File) {
         let mut unsynced_since: Option<Instant> = None;
         while self.closing.is_empty() {
@@ -122,7 +122,7 @@ impl Committer {
         drop(self);
         drop(lock);
         closing.into_iter().for_each(|done| {
-            // Whoever does not wait for the end need not be told.
+            // A caller that does not wait for the end need not be told.
             let _ = done.send(());
         });
     }

@@ -42,7 +42,7 @@ impl Directory {
             return Err(OpenError::Foreign { path: path.to_owned() });
         }
         let lock = lock(path)?;
-        // Whoever held the lock may have made the directory meanwhile.
+        // The process that held the lock may have made the directory meanwhile.
         if marker.try_exists().map_err(io_error("look for", &marker))? {
             check_marker(path, &marker, partitions)?;
         } else {

@@ -32,7 +32,7 @@ impl EmbeddedLane {
         let work = Box::new(move |committer: &mut Committer| -> Deliver {
             let result = committer.turn(&lane, carry_out);
             Box::new(move |fault| {
-                // Whoever dropped the future does not want the answer.
+                // The caller has dropped the future and does not want the answer.
                 let _ = answer.send(fault.map_or(result, |fault| Err(fault.into())));
             })
         });

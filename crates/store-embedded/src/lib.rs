@@ -1,4 +1,4 @@
-//! mtimer's store for whoever has no Redis: one process, one directory.
+//! mtimer's store for those who have no Redis: one process, one directory.
 //!
 //! Purpose: the store contract on a log-structured storage engine (fjall), with group commit.
 //!
@@ -169,7 +169,7 @@ impl EmbeddedStore {
         let work = Box::new(move |committer: &mut Committer| -> Deliver {
             let result = ask(committer);
             Box::new(move |fault| {
-                // Whoever dropped the future does not want the answer.
+                // The caller has dropped the future and does not want the answer.
                 let _ = answer.send(fault.map_or(result, |fault| Err(StoreError::from(fault).into())));
             })
         });

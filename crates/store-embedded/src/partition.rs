@@ -141,7 +141,7 @@ impl Owner {
             term: Term(bytes.get_u64()),
             version: bytes.get_u64(),
             claimed_until: Time::from_ms(bytes.get_uint(6)),
-            // Not stored: whoever opens the store has it to himself.
+            // Not stored: the process that opens the store is the only one.
             released: false,
         };
         Some(Self { record, prior_claim: Time::from_ms(bytes.get_uint(6)) })

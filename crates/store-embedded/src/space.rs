@@ -71,7 +71,7 @@ pub(crate) struct Space {
     seen: Arc<Seen>,
 }
 
-/// What was seen last, for whoever counts.
+/// What was seen last, for the counters.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     free: AtomicU64,

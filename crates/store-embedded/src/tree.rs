@@ -38,7 +38,7 @@ pub(crate) struct Tree {
     db: Database,
     overlay: [HashMap<Slice, Option<Slice>>; Space::ALL.len()],
     overlaid: usize,
-    /// Written and not synced. So may be what is found at opening: whoever wrote it may have been
+    /// Written and not synced. So may be what is found at opening: its writer may have been
     /// killed before it was.
     dirty: bool,
     /// The number of the last batch that was written.

@@ -10,7 +10,7 @@ use mtimer_store::Store;
 use mtimer_store::conformance::{Fault, Harness, Site, Unsupported};
 use mtimer_store_embedded::{Durability, EmbeddedStore, Options, SpaceLimits};
 
-/// How full the disk of whoever runs the tests is does not matter.
+/// How full the disk of the machine is does not matter.
 const ANY_SPACE: SpaceLimits = SpaceLimits { watermark: 0, reserve: 0 };
 
 /// Makes stores in temporary folders.

@@ -17,7 +17,7 @@ use mtimer_types::{Destination, KeyPolicy, Nonce, PartitionId, Target, Time, Tim
 const P: PartitionId = PartitionId(1);
 const DIRECTORY: &str = "MTIMER_TEST_DIRECTORY";
 const LEVEL: &str = "MTIMER_TEST_LEVEL";
-/// How full the disk of whoever runs the tests is does not matter.
+/// How full the disk of the machine is does not matter.
 const ANY_SPACE: SpaceLimits = SpaceLimits { watermark: 0, reserve: 0 };
 /// Timers of a directory that was used a little.
 const USED: u64 = 10;

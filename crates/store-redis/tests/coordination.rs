@@ -146,7 +146,7 @@ async fn a_server_that_hangs_holds_nobody_up() {
     let calls = async {
         let renewed = store.renew(lease.clone(), LONG).await;
         assert!(matches!(&renewed, Err(StoreError::Unavailable(w)) if w.contains("answer")), "{renewed:?}");
-        // Also when the connection has to be made anew.
+        // Also when the connection has to be made again.
         while !matches!(store.campaign(candidate(ADDRESS)).await, Err(StoreError::Unavailable(_))) {}
         assert_eq!(store.unreachable().await.unwrap().len(), 64);
     };

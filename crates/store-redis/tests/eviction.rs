@@ -13,7 +13,7 @@ use support::owner::{Owner, PARTITION, ack, connect, now, schedule, timer, uniqu
 const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
 const REFUSED: Answer = Answer::Refused(Refusal::MayEvict);
 
-/// Sets a server's policy and has the owner connect to it anew, which tells the policy.
+/// Sets a server's policy and has the owner connect to it again, which tells the policy.
 async fn set_policy(server: &Server, policy: &str, owner: &Owner) {
     server.call::<()>(&["CONFIG", "SET", "maxmemory-policy", policy]);
     server.call::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);

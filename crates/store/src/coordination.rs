@@ -3,7 +3,7 @@
 //!
 //! Purpose: leader election by a lease that runs out by itself, the term that rises with it, and
 //! the last topology, so that a new leader moves as little as possible.
-//! Invariant: a term is given out once and terms only rise; whoever holds no lease publishes
+//! Invariant: a term is given out once and terms only rise; a broker without the lease publishes
 //! nothing. All of it is advice: the truth about a partition is its owner record.
 //! Not in here: when to campaign, renew or resign.
 

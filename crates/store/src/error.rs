@@ -64,8 +64,8 @@ pub enum LaneError {
         /// Our epoch.
         ours: Epoch,
     },
-    /// The store lost writes it had acknowledged (a failover); acquire anew and rebuild.
-    #[error("the store of partition {0} went back in time: acquire it anew")]
+    /// The store lost writes it had acknowledged (a failover); acquire again and rebuild.
+    #[error("the store of partition {0} went back in time: acquire it again")]
     RolledBack(PartitionId),
     /// The store is damaged or full and cannot go on.
     #[error("the store cannot go on: {0}")]

@@ -89,7 +89,7 @@ pub struct OwnerRecord {
     pub version: u64,
     /// The highest claim stored in any epoch.
     pub claimed_until: Time,
-    /// The owner has given it up in good order: whoever is to have it next need not wait for
+    /// The owner has given it up gracefully: the next owner need not wait for
     /// anything.
     pub released: bool,
 }
@@ -119,7 +119,7 @@ pub struct Acquired {
     pub epoch: Epoch,
     /// What predecessors may have sent: everything pending with a fire time at or below this.
     pub prior_claim: Time,
-    /// Deliveries that the predecessor had under way when it released the partition in good order;
+    /// Deliveries that the predecessor had under way when it released the partition gracefully;
     /// empty after a crash. Stays stored until this owner releases in turn.
     pub in_flight: Vec<InFlight>,
 }
@@ -181,7 +181,7 @@ pub trait Lane: Send + Sync {
     /// Counts, cheap enough for a status page.
     fn census(&self) -> LaneFuture<Census>;
 
-    /// Gives the partition up in good order. `in_flight` is all that this owner has sent and not
+    /// Gives the partition up gracefully. `in_flight` is all that this owner has sent and not
     /// settled: what it has claimed beside that was not sent, so claimed-until falls back to where
     /// it was when the partition was acquired. Every later call answers [`LaneError::Closed`].
     fn release(&self, in_flight: Vec<InFlight>) -> LaneFuture<()>;

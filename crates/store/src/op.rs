@@ -29,7 +29,7 @@
 //!
 //! Cancelled, replaced and expired timers, and at-most-once timers that were acknowledged, leave an
 //! [`Ended`] under their id for [`REPEAT_HORIZON_MS`]; so does a cancel of an id that is nowhere
-//! ([`Ended::CancelledUnseen`], anew with every such cancel). A timer that is purged or trimmed
+//! ([`Ended::CancelledUnseen`], again with every such cancel). A timer that is purged or trimmed
 //! leaves [`Ended::Dead`], unless it died or became unconfirmed longer than the horizon before
 //! [`Batch::now`]: a schedule that old cannot be repeated. Plain acknowledgements leave none: the
 //! owner's memory is enough.

@@ -79,7 +79,7 @@ impl ServerTls {
     }
 
     /// Reads the files again. Connections made from now on use what they say; those that exist go
-    /// on, and none is resumed without its certificate being checked anew.
+    /// on, and none is resumed without its certificate being checked again.
     ///
     /// # Errors
     ///

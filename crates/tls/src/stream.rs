@@ -1,6 +1,6 @@
 //! One type for connections with and without TLS.
 //!
-//! Invariant: whoever drops an encrypted connection tells the other side that it ends, as far as
+//! Invariant: a side that drops an encrypted connection tells the other that it ends, as far as
 //! the system takes that at once: without it the other side cannot tell an end from a lost
 //! connection.
 

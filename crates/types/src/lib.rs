@@ -1,7 +1,7 @@
 //! Ids, times, names, timers, outcomes and limits of the mtimer timer broker, as plain values with
 //! their validity rules.
 //!
-//! Invariant: a value of these types is valid; whoever holds one need not check it again.
+//! Invariant: a value of these types is valid; code that holds one need not check it again.
 //! Not in here: any clock, randomness, I/O or wire format.
 
 #![deny(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]

@@ -59,8 +59,8 @@ impl Time {
         self.0
     }
 
-    /// Shows it for people, in UTC: `2030-01-31T12:00:00.000Z`, or milliseconds from the year 10000 on,
-    /// which RFC 3339 cannot write.
+    /// Shows it for people, in UTC: `2030-01-31T12:00:00.000Z`, or milliseconds from the year 10000
+    /// on, which RFC 3339 cannot write.
     pub fn utc(self) -> impl fmt::Display + use<> {
         Utc(self)
     }
@@ -145,8 +145,8 @@ struct Utc(Time);
 impl fmt::Display for Utc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0.0;
-        // Days since 1 March of the year 0, so that a leap day is the last of its year. The algorithm
-        // is "civil_from_days" of https://howardhinnant.github.io/date_algorithms.html.
+        // Days since 1 March of the year 0, so that a leap day is the last of its year. The
+        // algorithm is "civil_from_days" of https://howardhinnant.github.io/date_algorithms.html.
         let days = ms / MS_PER_DAY + 719_468;
         let (era, day) = (days / 146_097, days % 146_097);
         let year_of_era = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;

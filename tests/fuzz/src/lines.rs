@@ -14,7 +14,8 @@ use crate::moment::{self, Deadline};
 
 const NOW: Time = Time::from_ms(1_700_000_000_000);
 
-/// A line of a file for `mtimer schedule --file`. The same line gives the same timer, if that is asked for.
+/// A line of a file for `mtimer schedule --file`. The same line gives the same timer, if that is
+/// asked for.
 pub(crate) fn ndjson(data: &[u8]) {
     let read = || bounded(data, 64 * 1024, 512, || Fields::parse(data));
     let Ok(fields) = read() else { return };

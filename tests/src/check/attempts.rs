@@ -73,7 +73,7 @@ impl Timer<'_> {
         if self.fault_between(last.at.saturating_sub(RECORD_LAG_MS), d.at) {
             return;
         }
-        // In other hands as well: an owner that releases in good order takes back what it claimed
+        // In other hands as well: an owner that releases gracefully takes back what it claimed
         // and did not send.
         let next = d.attempt == last.attempt + 1;
         if !next || (d.epoch != last.epoch && !self.changed_hands(last, d)) {

@@ -185,7 +185,7 @@ impl Work {
         &self.clients[0]
     }
 
-    /// Ends the clients in good order.
+    /// Ends the clients gracefully.
     pub async fn close(self) {
         drop(self.registrations);
         self.edges.close().await;

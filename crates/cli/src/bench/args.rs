@@ -215,10 +215,10 @@ pub(crate) struct Burst {
 /// Fills the store in steps of ten: 1,000, 10,000, ... up to --timers, spread over --over beginning
 /// in an hour. On Redis first to weigh them: bytes for each timer over its payload. Then on a new
 /// store, at each step: the broker's memory, and what --probe further timers cost, scheduled like
-/// the others and cancelled again (schedule), and scheduled, fired and settled (full_cycle), medians of
-/// --rounds, with the lowest and the highest. At the end the broker of one's own is stopped and
-/// started again with all of them pending: restart_ms is from the start of its process until a
-/// handler was entered (--crash: it is killed, not stopped).
+/// the others and cancelled again (schedule), and scheduled, fired and settled (full_cycle),
+/// medians of --rounds, with the lowest and the highest. At the end the broker of one's own is
+/// stopped and started again with all of them pending: restart_ms is from the start of its process
+/// until a handler was entered (--crash: it is killed, not stopped).
 ///
 /// With --json the steps are "rows"; tests/bench/plot makes a picture of them.
 #[derive(Args, Debug)]

@@ -164,7 +164,7 @@ mod tests {
             for from in [0, 100, 12_300, 4_294_967_300] {
                 assert_eq!(count(from, 100, |n| keyed.of(n).is_keyed), u64::from(percent));
                 assert_eq!(count(from, 100, |n| mix.of(n).fails_once), u64::from(percent));
-                // Whoever does not fail is at most once here; nobody is both.
+                // A timer that does not fail is at most once here; none is both.
                 assert!((from..from + 100).all(|n| mix.of(n).fails_once != mix.of(n).is_at_most_once));
             }
         }

@@ -36,8 +36,8 @@ use super::output::{Output, note};
 /// Every measurement starts a broker of its own, a child process on an embedded store in a
 /// temporary folder. --redis puts that broker on a Redis, under a cluster name that nobody else
 /// has; --broker measures a running cluster (name its Redis with --redis and its processes with
-/// --broker-pid, and their processor time is reported, too). What was made is removed at the end, also
-/// after an error or a signal; in a running cluster timers are cancelled one by one, and if it
+/// --broker-pid, and their processor time is reported, too). What was made is removed at the end,
+/// also after an error or a signal; in a running cluster timers are cancelled one by one, and if it
 /// cannot be reached then, the message says how many may be left. A second signal ends at once and
 /// removes nothing. Flags after -- are the broker's: -- --memory 1GiB --preload 2s.
 ///
@@ -67,7 +67,7 @@ pub(crate) enum Bench {
     Memory(args::Memory),
     Idle(args::Idle),
     Single(args::Single),
-    /// What the others start: a broker that ends with whoever started it
+    /// What the others start: a broker that ends with the process that started it
     #[command(hide = true)]
     Broker(Box<super::broker::Broker>),
 }

@@ -3,7 +3,7 @@
 //! Invariant: the child does not outlive the measurement: it is stopped at the end and on errors,
 //! killed if it does not stop, and told to stop by the system if this process ends without having
 //! done so ([`end_with_parent`]). Signals of a terminal reach only the measurement, which then
-//! stops the broker in good order.
+//! stops the broker gracefully.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -107,7 +107,7 @@ impl Own {
         self.running.as_ref()?.child.id()
     }
 
-    /// Stops it in good order.
+    /// Stops it gracefully.
     pub(super) async fn stop(&mut self) {
         let Some(mut running) = self.running.take() else { return };
         match running.child.try_wait() {
@@ -143,7 +143,7 @@ impl Own {
 fn command(flags: &[String]) -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--json", "bench", "broker", "--listen", "127.0.0.1:0"]).args(flags);
-    // Settings of whoever measures are none of its own.
+    // The settings of the measuring process are none of its own.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MTIMER_")) {
         command.env_remove(name);
     }

@@ -13,7 +13,7 @@ use super::output::{Output, Table, counted, note, plain};
 use super::{moment, view};
 use work::{Which, Work};
 
-/// Dead letters: list, inspect, deliver anew, remove
+/// Dead letters: list, inspect, deliver again, remove
 ///
 /// A timer becomes a dead letter when its retries are used up, its handler has failed it for good,
 /// or a cancel came too late and stopped what would have followed. Unconfirmed ones are
@@ -72,7 +72,7 @@ pub(crate) struct GetDead {
     client: ClientArgs,
 }
 
-/// Delivers dead letters anew, now, with a new retry budget
+/// Delivers dead letters again, now, with a new retry budget
 ///
 /// Those that die again meanwhile are not replayed a second time. One whose key names another live
 /// timer by now stays where it is (exit code 7, or 9 among others).

@@ -270,7 +270,7 @@ impl Dev {
         self.running.take().unwrap()
     }
 
-    /// Stops it in good order.
+    /// Stops it gracefully.
     pub(crate) fn stop(&mut self) -> i32 {
         let running = self.running.take().unwrap();
         running.signal("TERM");

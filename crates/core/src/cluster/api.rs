@@ -104,7 +104,7 @@ pub enum NodeInput {
     Lost(PartitionId),
     /// What this broker has to do.
     Load(BrokerLoad),
-    /// Give everything up in good order; [`NodeEffect::Left`] follows.
+    /// Give everything up gracefully; [`NodeEffect::Left`] follows.
     Stop,
     /// [`Node::next_tick`](super::Node::next_tick) has come.
     Tick,

@@ -135,7 +135,7 @@ impl Members {
         self.drained.contains_key(address) || self.map.get(address).is_some_and(|m| m.stopping)
     }
 
-    /// It has left in good order, and is no part of the topology any more.
+    /// It has left gracefully, and is no part of the topology any more.
     pub(super) fn leave(&mut self, address: &str) {
         if let Some(m) = self.map.get_mut(address) {
             m.left = true;

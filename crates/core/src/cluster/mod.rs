@@ -164,8 +164,9 @@ impl Node {
         self.seen
     }
 
-    /// The highest epoch that it has had or heard of, of any partition: the next one has to be above
-    /// it. A store that loses an acquisition, and whose clock was ahead, would give its epoch again.
+    /// The highest epoch that it has had or heard of, of any partition: the next one has to be
+    /// above it. A store that loses an acquisition, and whose clock was ahead, would give its epoch
+    /// again.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }

@@ -1,4 +1,4 @@
-//! Why a broker cannot be a part of this cluster, in words for whoever runs it.
+//! Why a broker cannot be a part of this cluster, in words for its operator.
 
 use mtimer_protocol::Heartbeat;
 use mtimer_types::limits::{MAX_ADDRESS_BYTES, MAX_BROKERS};

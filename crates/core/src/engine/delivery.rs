@@ -30,8 +30,8 @@ impl Engine {
             while let Some(p) = self.partitions.get_mut(at)
                 && let Some((fire, ids)) = p.table.take_due(now.time)
             {
-                // Of many timers of one millisecond each is evicted from the CPU cache before all have
-                // been looked at: what there is to do is done at the first look.
+                // Of many timers of one millisecond each is evicted from the CPU cache before all
+                // have been looked at: what there is to do is done at the first look.
                 for id in ids {
                     if able {
                         self.make_ready(now, id, Some(fire));

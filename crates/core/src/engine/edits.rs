@@ -14,8 +14,8 @@
 //!   - An edit that the store refuses, because it is full or may evict keys, decides nothing: a
 //!     stream of them holds a timer that has not been sent, or not taken, for as long as the store
 //!     refuses them.
-//!   - A repeat of an edit whose answer is remembered decides nothing either, but is answered as too
-//!     old 30 s after its first sending (the repeat horizon).
+//!   - A repeat of an edit whose answer is remembered decides nothing either, but is answered as
+//!     too old 30 s after its first sending (the repeat horizon).
 //!
 //! Not in here: the queue in which edits wait (`queue`), their answers (`replies`).
 

@@ -203,7 +203,7 @@ impl World {
         let Some(p) = process.as_mut().filter(|p| p.inc == inc) else { return };
         if !p.paused {
             p.clock.observe(us, ways_us, host, &self.clocks);
-            // Instants are derived anew.
+            // Instants are derived again.
             self.brokers[b].wake = Some(ms);
         }
         self.at(ROUND_MS, Event::Observe(b, inc));

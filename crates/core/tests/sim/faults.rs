@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// A broker stops in good order, and starts again; others take over if there are any.
+    /// A broker stops gracefully, and starts again; others take over if there are any.
     fn stop_one(&mut self) {
         let b = self.broker();
         let Some(p) = self.brokers[b].process.as_mut().filter(|p| !p.stopping && !p.paused) else { return };

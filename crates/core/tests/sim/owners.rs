@@ -48,7 +48,7 @@ impl World {
         }
     }
 
-    /// Assigns a partition to a broker; the present owner gives it up in good order, unless it is
+    /// Assigns a partition to a broker; the present owner gives it up gracefully, unless it is
     /// `deaf` and does not hear of it.
     pub(super) fn hand_over(&mut self, p: u16, to: usize, deaf: Option<usize>) {
         let mut topology = (*self.topology).clone();

@@ -13,7 +13,7 @@ pub(crate) enum Profile {
     /// Nothing fails and nothing moves: every timer is delivered exactly as often as its handlers
     /// ask for.
     Calm,
-    /// Nothing fails, but partitions change hands and brokers stop in good order.
+    /// Nothing fails, but partitions change hands and brokers stop gracefully.
     Handovers,
     /// Crashes, pauses, a slow or unreachable store, lost connections.
     Faults,

@@ -1,4 +1,4 @@
-//! The rows of a damaged database, written anew: what contradicts is brought into agreement.
+//! The rows of a damaged database, rewritten: what contradicts is brought into agreement.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -169,7 +169,7 @@ impl Rebuild {
                 }
                 return Ok(true);
             }
-            // Counted anew, or numbered anew.
+            // Recounted, or renumbered.
             Fact::Parked(..) | Fact::Group => return Ok(true),
             Fact::Owner(p) => match Owner::decode(&value) {
                 Some(owner) => {

@@ -46,7 +46,7 @@ impl Hash {
     }
 }
 
-/// The field of an application key. Two keys with the same field are possible, if hardly: whoever
+/// The field of an application key. Two keys with the same field are possible, if hardly: code that
 /// reads a timer through it compares destination and key with the timer's own.
 pub(crate) type KeyField = [u8; 16];
 

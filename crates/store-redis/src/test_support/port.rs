@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 pub struct Port {
     /// Its number.
     pub number: u16,
-    /// Nobody binds these for themselves: whoever does has the port, also while nobody listens.
+    /// Nobody binds these for themselves: a process that does has the port, also while nobody
+    /// listens.
     _mark: UdpSocket,
     _bus: Option<UdpSocket>,
 }

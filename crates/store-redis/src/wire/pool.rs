@@ -1,7 +1,7 @@
 //! The connections of a store, one to a server, shared by all that use it.
 //!
-//! A server that is in use no more is forgotten ([`Pool::keep_only`]): its connection is closed when
-//! the last call on it has ended.
+//! A server that is in use no more is forgotten ([`Pool::keep_only`]): its connection is closed
+//! when the last call on it has ended.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex as Lock, PoisonError, Weak};

@@ -43,8 +43,8 @@ impl Settings {
         self.noted().get(address).and_then(|noted| noted.append_only).unwrap_or(true)
     }
 
-    /// Whether a server is known to keep no append-only file and to have no replica: a restart of it
-    /// loses everything since its last snapshot.
+    /// Whether a server is known to keep no append-only file and to have no replica: a restart of
+    /// it loses everything since its last snapshot.
     pub(crate) fn is_unprotected(&self, address: &str) -> bool {
         let noted = self.noted().get(address).copied().unwrap_or_default();
         (noted.append_only, noted.has_replicas) == (Some(false), Some(false))

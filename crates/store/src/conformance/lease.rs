@@ -362,7 +362,7 @@ pub(super) async fn while_the_store_is_away_nothing_is_answered(mut kit: Kit) {
     away(one.store.publish(lease.clone(), Bytes::from_static(b"lost")).await.err());
     assert_eq!(one.store.unreachable().await, Ok(all));
     kit.fault(Fault::ComeUp).await;
-    // Nothing of that has happened, and nothing has to be opened anew.
+    // Nothing of that has happened, and nothing has to be opened again.
     assert!(one.renew(&lease, LONG).await);
     two.reaches_all().await;
     two.lose_to(&lease).await;

@@ -332,7 +332,7 @@ pub(super) async fn a_claim_is_left_to_the_next_owner(mut kit: Kit) {
 pub(super) async fn a_release_takes_its_own_claims_back(mut kit: Kit) {
     let first = kit.owner().await;
     first.claim(kit.now + SECOND).await;
-    // It dies; the second one claims more and gives the partition up in good order.
+    // It dies; the second one claims more and gives the partition up gracefully.
     let second = kit.owner().await;
     second.claim(kit.now + MINUTE).await;
     let timer = kit.timer(kit.now + 2 * SECOND);

@@ -247,7 +247,7 @@ fn a_predecessors_claim_covers_what_was_filed_before() {
     b.succeed(3_000);
     let fresh = b.given(&timer(3, 2_500));
     assert_eq!(b.reschedule(early, 9_000, false), RescheduleAnswer::TooLate(early));
-    assert_eq!(b.reschedule(late, 2_000, false), RescheduleAnswer::Rescheduled(late), "filed anew");
+    assert_eq!(b.reschedule(late, 2_000, false), RescheduleAnswer::Rescheduled(late), "filed again");
     for id in [late, fresh] {
         assert_eq!(b.cancel(Target::Id(id), None), CancelAnswer::Cancelled(id));
     }

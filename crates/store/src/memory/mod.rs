@@ -192,7 +192,7 @@ impl MemoryLane {
                 result
             });
             Box::new(move |instead| {
-                // Whoever dropped the future does not want the answer.
+                // The caller has dropped the future and does not want the answer.
                 let _ = answer.send(instead.map_or(result, Err));
             })
         };

@@ -15,7 +15,7 @@ pub(super) trait Backend {
     /// A call that was made and not answered to the engine yet.
     type Open;
 
-    /// The partition is acquired anew. `None`: not for now.
+    /// The partition is acquired again. `None`: not for now.
     fn acquire(&mut self, at: PartitionId, world: &Known, program: &mut Program<'_>) -> Option<Acquired>;
     /// A call is made on the partition's lane.
     fn call(&mut self, at: PartitionId, call: Call) -> Self::Open;

@@ -562,7 +562,7 @@ impl<B: Backend> World<B> {
         self.view.take()
     }
 
-    /// Stops the broker in good order, and checks that it holds nothing and owes nothing.
+    /// Stops the broker gracefully, and checks that it holds nothing and owes nothing.
     pub(super) fn stop(&mut self, program: &mut Program<'_>) {
         self.input(Input::Drain);
         self.flush();
