@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use mtimer_broker::config::{Config, StoreConfig};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::exit::{Exit, Failure};
@@ -148,34 +148,15 @@ async fn serve(
     // failure.
     let Some(opened) = stop.unless(opening).await else { return Ok(()) };
     let opened = opened?;
-    if !opened.siblings.is_empty() {
-        tracing::warn!("{}", new_beside(&config.broker.cluster, &opened.siblings));
-    }
-    if !opened.unprotected.is_empty() {
-        tracing::warn!(
-            masters = opened.unprotected.join(", "),
-            "Redis keeps no append-only file and has no replica: if it restarts, all timers since its last snapshot are \
-             lost, or all if it takes none; set appendonly yes there, or give it a replica"
-        );
-    }
+    warn_of(&opened, &config.broker.cluster);
     let starting = mtimer_broker::start_unless(config.broker.clone(), opened.store.clone(), stop.asked());
     let Some(broker) = starting.await? else {
         opened.close().await;
         return Ok(());
     };
     let addr = broker.local_addr();
-    let info = opened.store.info();
     if out.json {
-        out.object(&json!({
-            "listening": addr.to_string(),
-            "http": broker.http_addr().map(|addr| addr.to_string()),
-            "cluster": config.broker.cluster,
-            "store": info.kind,
-            "durability": info.durability,
-            "partitions": info.partitions,
-            "data": match &config.store { StoreConfig::Embedded { data, .. } => Some(data), StoreConfig::Redis { .. } => None },
-            "pid": std::process::id(),
-        }))?;
+        out.object(&started(config, &broker, &opened))?;
     }
     ready(addr)?;
     let ended = match stop.unless(run(&broker, hangups)).await {
@@ -185,6 +166,39 @@ async fn serve(
     drop(broker);
     opened.close().await;
     Ok(ended?)
+}
+
+/// Warns of what was found when the store was opened.
+fn warn_of(opened: &Opened, cluster: &str) {
+    if !opened.siblings.is_empty() {
+        tracing::warn!("{}", new_beside(cluster, &opened.siblings));
+    }
+    if !opened.unprotected.is_empty() {
+        tracing::warn!(
+            masters = opened.unprotected.join(", "),
+            "Redis keeps no append-only file and has no replica: if it restarts, all timers since its last snapshot are \
+             lost, or all if it takes none; set appendonly yes there, or give it a replica"
+        );
+    }
+}
+
+/// A broker that has started, for scripts.
+fn started(config: &Config, broker: &mtimer_broker::Broker, opened: &Opened) -> Value {
+    let info = opened.store.info();
+    let data = match &config.store {
+        StoreConfig::Embedded { data, .. } => Some(data),
+        StoreConfig::Redis { .. } => None,
+    };
+    json!({
+        "listening": broker.local_addr().to_string(),
+        "http": broker.http_addr().map(|addr| addr.to_string()),
+        "cluster": config.broker.cluster,
+        "store": info.kind,
+        "durability": info.durability,
+        "partitions": info.partitions,
+        "data": data,
+        "pid": std::process::id(),
+    })
 }
 
 /// What is said of a new cluster on a Redis that holds others.

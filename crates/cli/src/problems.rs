@@ -10,102 +10,91 @@ use super::output::{Output, Tone, counted, grouped};
 /// Timers in memory take so much of the budget, in percent, that it is reported.
 const NEAR_BUDGET: u64 = 90;
 
+/// Returns the value of a counter.
+type Count<'a> = &'a dyn Fn(&str) -> u64;
+/// Says what the value of a counter means; another counter may have more to say.
+type Sentence = fn(u64, Count<'_>) -> String;
+
+/// Counters that are 0 while all is well, and the sentence for any other value.
+const PROBLEMS: [(&str, Sentence); 12] = [
+    ("store_unreachable_partitions", |partitions, _| {
+        format!(
+            "the store of {} cannot be reached: new timers are refused there; see the log of the broker, and Redis",
+            counted(partitions, "partition")
+        )
+    }),
+    ("not_ready", |_, _| {
+        "not ready: a broker is stopping, has not joined its cluster, or does not have all of its partitions and their \
+         stores; its /readyz says which"
+            .to_owned()
+    }),
+    (counters::LOG_AT_RISK, |_, _| {
+        "a failover of Redis may lose answered writes: see why replicas, or the append-only file, lag"
+            .to_owned()
+    }),
+    (counters::UNPROTECTED_MASTERS, |_, _| {
+        "Redis keeps no append-only file and has no replica: a restart of it loses timers; set appendonly yes there"
+            .to_owned()
+    }),
+    (counters::DISK_LEVEL, |level, count| {
+        let free = grouped(count(counters::DISK_FREE_BYTES));
+        match level {
+            1 => format!("the disk of the data directory is nearly full: {free} bytes are free"),
+            _ => format!(
+                "the disk of the data directory is full: {free} bytes are free, new timers are refused"
+            ),
+        }
+    }),
+    ("destinations_unserved", |destinations, _| {
+        format!(
+            "nobody is registered for {} with due timers, which are parked: mtimer cluster status shows who listens",
+            counted(destinations, "destination")
+        )
+    }),
+    ("destinations_behind", |destinations, _| {
+        let verb = if destinations == 1 { "falls" } else { "fall" };
+        format!("{} {verb} behind: handlers take less than what is due", counted(destinations, "destination"))
+    }),
+    ("destinations_failing", |destinations, _| {
+        format!(
+            "handlers of {} always fail: see their log, and mtimer dead list",
+            counted(destinations, "destination")
+        )
+    }),
+    ("dead_letters_lately", |timers, _| {
+        format!("{} died within the last 10 s: mtimer dead list shows why", counted(timers, "timer"))
+    }),
+    ("clock_doubtful_lately", |_, _| {
+        "the cluster's time is not known well: see the time service of the Redis hosts".to_owned()
+    }),
+    ("credentials_stale", |_, _| {
+        "a file of tokens or certificates cannot be read, and what was read before is in use: the broker's log says why"
+            .to_owned()
+    }),
+    ("credentials_expiring", |_, _| {
+        "the certificate or the own token of a broker expires within 14 days, or has: its log says which"
+            .to_owned()
+    }),
+];
+
 /// What brokers say of themselves that is not as it should be.
 pub(crate) fn of_status(status: &Status) -> Vec<String> {
     let count =
         |name: &str| status.counters.iter().find(|(known, _)| known == name).map_or(0, |(_, count)| *count);
-    let mut problems = Vec::new();
-    let mut say = |is_wrong: bool, text: String| {
-        if is_wrong {
-            problems.push(text);
-        }
-    };
-    let unreachable = count("store_unreachable_partitions");
-    say(
-        unreachable > 0,
-        format!(
-            "the store of {} cannot be reached: new timers are refused there; see the log of the broker, and Redis",
-            counted(unreachable, "partition")
-        ),
-    );
-    say(
-        count("not_ready") > 0,
-        "not ready: a broker is stopping, has not joined its cluster, or does not have all of its partitions and their \
-         stores; its /readyz says which"
-            .to_owned(),
-    );
-    say(
-        count(counters::LOG_AT_RISK) > 0,
-        "a failover of Redis may lose answered writes: see why replicas, or the append-only file, lag"
-            .to_owned(),
-    );
-    let unprotected = count(counters::UNPROTECTED_MASTERS);
-    say(
-        unprotected > 0,
-        "Redis keeps no append-only file and has no replica: a restart of it loses timers; set appendonly yes there"
-            .to_owned(),
-    );
-    let (level, free) = (count(counters::DISK_LEVEL), count(counters::DISK_FREE_BYTES));
-    say(
-        level == 1,
-        format!("the disk of the data directory is nearly full: {} bytes are free", grouped(free)),
-    );
-    say(
-        level > 1,
-        format!(
-            "the disk of the data directory is full: {} bytes are free, new timers are refused",
-            grouped(free)
-        ),
-    );
-    let unserved = count("destinations_unserved");
-    say(
-        unserved > 0,
-        format!(
-            "nobody is registered for {} with due timers, which are parked: mtimer cluster status shows who listens",
-            counted(unserved, "destination")
-        ),
-    );
-    let behind = count("destinations_behind");
-    say(behind > 0, format!("{} behind: handlers take less than what is due", fall(behind)));
-    let failing = count("destinations_failing");
-    say(
-        failing > 0,
-        format!(
-            "handlers of {} always fail: see their log, and mtimer dead list",
-            counted(failing, "destination")
-        ),
-    );
-    let died = count("dead_letters_lately");
-    say(
-        died > 0,
-        format!("{} died within the last 10 s: mtimer dead list shows why", counted(died, "timer")),
-    );
+    let mut problems: Vec<String> = PROBLEMS
+        .iter()
+        .map(|(name, sentence)| (count(name), sentence))
+        .filter(|(value, _)| *value > 0)
+        .map(|(value, sentence)| sentence(value, &count))
+        .collect();
     let budget = count("memory_budget_bytes");
     let percent = status.loaded_bytes.saturating_mul(100).checked_div(budget).unwrap_or(0);
-    say(
-        percent >= NEAR_BUDGET,
-        format!("timers take {percent} % of the budget in memory: raise --memory, or less is loaded ahead"),
-    );
-    say(
-        count("clock_doubtful_lately") > 0,
-        "the cluster's time is not known well: see the time service of the Redis hosts".to_owned(),
-    );
-    say(
-        count("credentials_stale") > 0,
-        "a file of tokens or certificates cannot be read, and what was read before is in use: the broker's log says why"
-            .to_owned(),
-    );
-    say(
-        count("credentials_expiring") > 0,
-        "the certificate or the own token of a broker expires within 14 days, or has: its log says which"
-            .to_owned(),
-    );
+    if percent >= NEAR_BUDGET {
+        problems.push(format!(
+            "timers take {percent} % of the budget in memory: raise --memory, or less is loaded ahead"
+        ));
+    }
     problems
-}
-
-fn fall(destinations: u64) -> String {
-    let verb = if destinations == 1 { "falls" } else { "fall" };
-    format!("{} {verb}", counted(destinations, "destination"))
 }
 
 /// The problems as lines for people, or that there is none.
