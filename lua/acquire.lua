@@ -21,7 +21,7 @@ local now = redis.call('TIME')
 local ms = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
 local new = string.format('%.0f', math.max(tonumber(epoch) + 1, tonumber(ARGV[5]) + 1, ms))
 local claimed = o[5] or '0'
-redis.call('HSET', KEYS[1], 'e', new, 'n', ARGV[2], 's', '0', 't', ARGV[3], 'v', ARGV[4], 'c', claimed,
-  'p', claimed)
+redis.call('HSET', KEYS[1], 'e', new, 'n', ARGV[2], 's', '0', 't', ARGV[3], 'v', ARGV[4],
+  'c', claimed, 'p', claimed)
 redis.call('HDEL', KEYS[1], 'r')
 return {'OK', new, claimed, '0', o[8] or '', o[9] or '0'}

@@ -1,7 +1,8 @@
-"""Drives a beanstalkd over one connection, as fast as it answers: commands are laid out in large buffers beforehand,
-written without waiting for replies, and the replies are counted. What is measured is beanstalkd, not Python: beside
-every rate stands the share of the time in which the server had work (`server_fed`: it ran, waited for a core, or waited for
-its disk). Near 1.0, the client was never what it waited for.
+"""Drives a beanstalkd over one connection, as fast as it answers: commands are laid out in large
+buffers beforehand, written without waiting for replies, and the replies are counted. What is
+measured is beanstalkd, not Python: beside every rate stands the share of the time in which the
+server had work (`server_fed`: it ran, waited for a core, or waited for its disk). Near 1.0, the
+client was never what it waited for.
 
 Not here: starting and stopping the server (servers.py), what is compared with what (compare.py).
 """
@@ -50,17 +51,19 @@ class Client:
         self.sock.close()
 
     def schedule(self, timers, over_s=3600):
-        """Puts `timers` jobs whose delays are spread over `over_s` seconds, an hour or more from now."""
+        """Puts `timers` jobs, delayed by an hour or more and spread over `over_s` seconds."""
         delays = (3600 + number * over_s // timers for number in range(timers))
         puts = {}
-        batches = self._batches(puts.get(delay) or puts.setdefault(delay, self._put(delay)) for delay in delays)
+        batches = self._batches(
+            puts.get(delay) or puts.setdefault(delay, self._put(delay)) for delay in delays
+        )
         return self._measured(timers, lambda: self._exchange(batches, b"INSERTED ", timers))
 
     def fire(self, timers, lead_s):
-        """Puts `timers` jobs due `lead_s` seconds from now, and once all are due reserves and deletes each.
+        """Puts `timers` jobs due in `lead_s` seconds; once all are due reserves and deletes each.
 
-        The clock starts when the last job is due and ready, which leaves beanstalkd's own work of moving them from
-        delayed to ready out of the measurement (in its favour).
+        The clock starts when the last job is due and ready, which leaves beanstalkd's own work of
+        moving them from delayed to ready out of the measurement (in its favour).
         """
         due = time.monotonic() + lead_s
         sent = 0
@@ -69,12 +72,16 @@ class Client:
             # Whole seconds are all that it knows: each is due within the second after `due`.
             delay = int(due - time.monotonic()) + 1
             if delay < 2:
-                raise Unexpected(f"storing {timers} jobs took longer than the {lead_s:.0f} s until they are due")
+                raise Unexpected(
+                    f"storing {timers} jobs took longer than the {lead_s:.0f} s until they are due"
+                )
             self._exchange([self._put(delay) * count], b"INSERTED ", count)
             sent += count
         while self.count("current-jobs-delayed") > 0:
             if time.monotonic() > due + ALL_READY_S:
-                raise Unexpected(f"not all of {timers} jobs are ready {ALL_READY_S} s after they were due")
+                raise Unexpected(
+                    f"not all of {timers} jobs are ready {ALL_READY_S} s after they were due"
+                )
             time.sleep(0.05)
         ready = self.count("current-jobs-ready")
         if ready != timers:
@@ -116,7 +123,11 @@ class Client:
 
     def _measured(self, timers, work):
         self.looks = self.at_disk = 0
-        (ran, waited), client, start = scheduled_seconds(self.pid), own_cpu_seconds(), time.monotonic()
+        (ran, waited), client, start = (
+            scheduled_seconds(self.pid),
+            own_cpu_seconds(),
+            time.monotonic(),
+        )
         work()
         elapsed = time.monotonic() - start
         at_disk = self.at_disk / max(self.looks, 1)
@@ -130,7 +141,7 @@ class Client:
         }
 
     def _exchange(self, batches, reply, expected):
-        """Writes the batches while it reads; every line of the answers has to begin with `reply`."""
+        """Writes the batches while it reads; each line of the answers has to begin with `reply`."""
         pending, at, offset, seen, lines, tail = batches, 0, 0, 0, 0, b""
         while lines < expected:
             writing = [self.sock] if at < len(pending) else []
@@ -178,7 +189,7 @@ class Client:
                     out += b"delete " + b"\r\ndelete ".join(jobs) + b"\r\n" + b"reserve\r\n" * more
 
     def _pause(self):
-        """Lets answers gather, and looks what the server is at then: a look takes some microseconds."""
+        """Lets answers gather, then looks at the server, which takes some microseconds."""
         time.sleep(PAUSE_S)
         self.looks += 1
         self.at_disk += waits_for_disk(self.pid)

@@ -1,7 +1,8 @@
-"""Runs mtimer and its peers in turn at the same work, and prints how they compare. Started by `run`.
+"""Runs mtimer and its peers in turn at the same work, and prints how they compare. See `run`.
 
-Invariant: whatever stands in one line of the table ran in the same run, in turn, on the same disk, and says how durable
-the two sides are to each other. Not here: installing (run), drivers (beanstalkd.py, bullmq/drive.mjs).
+Invariant: whatever stands in one line of the table ran in the same run, in turn, on the same disk,
+and says how durable the two sides are to each other.
+Not here: installing (run), drivers (beanstalkd.py, bullmq/drive.mjs).
 """
 
 import argparse
@@ -70,14 +71,17 @@ BENCH = {
     "lateness": ["lateness"],
 }
 NOTES = """\
-Ratio: mtimer's median over the peer's (lateness: the peer's over mtimer's), lowest and highest of the rounds behind.
-Durability, ours against theirs: embedded-sync answers after fsync, embedded-fast and beanstalkd's log sync every 50 ms;
-redis (no snapshots, no AOF), BullMQ on it and beanstalkd without log keep memory only. "weaker": memory of another
-process against a log on disk; it proves nothing, and stands here because people choose between them.
-"window": mtimer fired all while they fell due (one second), so its rate is the load's; "too short": under half a second;
-"busy machine": other programs used over 0.2 cores in a turn; "peer not fed": in some turn beanstalkd had work for less
-than 95 % of the time, so its figure is too low. None of these says anything about a goal, whichever way the ratio points:
-give more --timers, or a quiet machine."""
+Ratio: mtimer's median over the peer's (lateness: the peer's over mtimer's), lowest and highest of
+the rounds behind.
+Durability, ours against theirs: embedded-sync answers after fsync, embedded-fast and beanstalkd's
+log sync every 50 ms; redis (no snapshots, no AOF), BullMQ on it and beanstalkd without log keep
+memory only. "weaker": memory of another process against a log on disk; it proves nothing, and
+stands here because people choose between them.
+"window": mtimer fired all while they fell due (one second), so its rate is the load's; "too short":
+under half a second; "busy machine": other programs used over 0.2 cores in a turn; "peer not fed":
+in some turn beanstalkd had work for less than 95 % of the time, so its figure is too low. None of
+these says anything about a goal, whichever way the ratio points: give more --timers, or a quiet
+machine."""
 
 
 class Runner:
@@ -116,20 +120,44 @@ class Runner:
     def bullmq(self, work):
         timers, warmup = self.size()
         with servers.redis(self.folder) as (port, _):
-            ask = {"work": work, "port": port, "payload": PAYLOAD_BYTES, "timers": timers, "warmup": warmup}
+            ask = {
+                "work": work,
+                "port": port,
+                "payload": PAYLOAD_BYTES,
+                "timers": timers,
+                "warmup": warmup,
+            }
             ask.update(rate=LATENESS_RATE, over_s=self.options.over, ahead_s=LATENESS_AHEAD_S)
             return self.program(["node", "drive.mjs", json.dumps(ask)], cwd=self.folder / "bullmq")
 
     def mtimer(self, work, store):
-        arguments = [self.options.mtimer, "bench", *BENCH[work], "--json", "--rounds", 1, "--warmup", 1]
+        arguments = [
+            self.options.mtimer,
+            "bench",
+            *BENCH[work],
+            "--json",
+            "--rounds",
+            1,
+            "--warmup",
+            1,
+        ]
         arguments += ["--payload", PAYLOAD_BYTES]
         if work == "lateness":
-            arguments += ["--rate", LATENESS_RATE, "--over", f"{self.options.over}s", "--ahead", f"{LATENESS_AHEAD_S}s"]
+            arguments += [
+                "--rate",
+                LATENESS_RATE,
+                "--over",
+                f"{self.options.over}s",
+                "--ahead",
+                f"{LATENESS_AHEAD_S}s",
+            ]
         else:
             arguments += ["--timers", self.options.timers]
         if store == "redis":
             with servers.redis(self.folder) as (port, _):
-                return self.as_asked(work, store, arguments + ["--redis", f"redis://127.0.0.1:{port}"])
+                return self.as_asked(
+                    work, store, arguments + ["--redis", f"redis://127.0.0.1:{port}"]
+                )
         data = self.folder / "mtimer"
         data.mkdir()
         try:
@@ -138,21 +166,31 @@ class Runner:
             shutil.rmtree(data, ignore_errors=True)
 
     def as_asked(self, work, store, arguments):
-        """A result of mtimer, once it says that it measured what its line in the table will claim."""
+        """A result of mtimer, if it says that it measured what its line in the table claims."""
         result = self.program(arguments)
         asked = {"bench": BENCH[work][0], "durability": store, "payload_bytes": PAYLOAD_BYTES}
         if work != "lateness":
             asked["timers"] = self.options.timers
-            asked["mix_percent"] = {"at_most_once": 0, "fail": 0, "keyed": 100 if "--keyed" in BENCH[work] else 0}
+            asked["mix_percent"] = {
+                "at_most_once": 0,
+                "fail": 0,
+                "keyed": 100 if "--keyed" in BENCH[work] else 0,
+            }
         for key, value in asked.items():
             if result.get(key, value) != value:
-                raise servers.Failed(f"mtimer was asked for {key} {value} and measured {result[key]}")
+                raise servers.Failed(
+                    f"mtimer was asked for {key} {value} and measured {result[key]}"
+                )
         return result
 
     def program(self, arguments, cwd=None):
         """Runs a program that prints one JSON object as its last line."""
         with subprocess.Popen(
-            servers.command(arguments), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            servers.command(arguments),
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as child:
             try:
                 out, err = child.communicate(timeout=ROUND_S)
@@ -161,7 +199,9 @@ class Runner:
                 raise
         shown = " ".join(map(str, arguments))
         if child.returncode != 0:
-            raise servers.Failed(f"`{shown}` ended with {child.returncode}: {(err or out)[-800:].strip()}")
+            raise servers.Failed(
+                f"`{shown}` ended with {child.returncode}: {(err or out)[-800:].strip()}"
+            )
         try:
             return json.loads(out.strip().splitlines()[-1])
         except (IndexError, ValueError) as error:
@@ -170,7 +210,9 @@ class Runner:
 
 def measure(runner, lines, rounds):
     """Every side of every work, in turn, round by round: {(work, side): [result, ...]}"""
-    turns = list(dict.fromkeys((line.work, side) for line in lines for side in (line.peer, line.ours)))
+    turns = list(
+        dict.fromkeys((line.work, side) for line in lines for side in (line.peer, line.ours))
+    )
     results = collections.defaultdict(list)
     for number in range(1, rounds + 1):
         for work, side in turns:
@@ -185,13 +227,18 @@ def measure(runner, lines, rounds):
                 raise servers.Failed(f"round {number}: {work} on {side}: {wrong}")
             result["others_cores"] = round(max(0.0, others), 2)
             results[work, side].append(result)
-            print(f"round {number}: {work} {side}: {brief(work, result)}, others {others:.2f} cores", file=sys.stderr)
+            print(
+                f"round {number}: {work} {side}: {brief(work, result)}, others {others:.2f} cores",
+                file=sys.stderr,
+            )
     return results
 
 
 def told(error):
     """What went wrong; if nobody has thought of that, where, too."""
-    if isinstance(error, (servers.Failed, beanstalkd.Unexpected, OSError, subprocess.TimeoutExpired)):
+    if isinstance(
+        error, (servers.Failed, beanstalkd.Unexpected, OSError, subprocess.TimeoutExpired)
+    ):
         return str(error)
     return "".join(traceback.format_exception(type(error), error, error.__traceback__)).strip()
 
@@ -209,16 +256,28 @@ def rows(lines, results, timers):
     for line in lines:
         for name in ("p50", "p99") if line.work == "lateness" else ("rate_per_s",):
             ours, theirs = (
-                [one["lateness_ms"][name] if line.work == "lateness" else one[name] for one in results[line.work, side]]
+                [
+                    one["lateness_ms"][name] if line.work == "lateness" else one[name]
+                    for one in results[line.work, side]
+                ]
                 for side in (line.ours, line.peer)
             )
             ratio = statistics.median(ours) / statistics.median(theirs)
             each = [our / their for our, their in zip(ours, theirs)]
             if line.work == "lateness":
                 ratio, each = 1 / ratio, [1 / one for one in each]
-            busiest = max(one["others_cores"] for side in (line.ours, line.peer) for one in results[line.work, side])
-            fed = min((one["server_fed"] for one in results[line.work, line.peer] if "server_fed" in one), default=None)
-            doubt = disturbed(busiest, fed) or (None if line.work == "lateness" else undecided(line.work, timers, ours, theirs))
+            busiest = max(
+                one["others_cores"]
+                for side in (line.ours, line.peer)
+                for one in results[line.work, side]
+            )
+            fed = min(
+                (one["server_fed"] for one in results[line.work, line.peer] if "server_fed" in one),
+                default=None,
+            )
+            doubt = disturbed(busiest, fed) or (
+                None if line.work == "lateness" else undecided(line.work, timers, ours, theirs)
+            )
             yield {
                 "work": line.work,
                 "measure": name if name == "rate_per_s" else f"lateness_ms.{name}",
@@ -226,7 +285,10 @@ def rows(lines, results, timers):
                 "peer": line.peer,
                 "durability": line.durability,
                 "mtimer": {"median": statistics.median(ours), "spread": [min(ours), max(ours)]},
-                "peer_figure": {"median": statistics.median(theirs), "spread": [min(theirs), max(theirs)]},
+                "peer_figure": {
+                    "median": statistics.median(theirs),
+                    "spread": [min(theirs), max(theirs)],
+                },
                 "ratio": ratio,
                 "ratio_spread": [min(each), max(each)],
                 "goal": line.goal,
@@ -238,7 +300,7 @@ def rows(lines, results, timers):
 
 
 def disturbed(busiest, fed):
-    """What kept one side from showing what it can, if anything did: other programs, or a driver that is too slow."""
+    """What kept one side from showing what it can: other programs, a driver that is too slow."""
     if busiest > OTHERS_CORES:
         return "busy machine"
     return "peer not fed" if fed is not None and fed < FED else None
@@ -252,19 +314,50 @@ def undecided(work, timers, ours, theirs):
 
 
 def table(report):
-    text = [["work", "mtimer on", "against", "durability", "mtimer", "peer", "ratio", "spread", "goal", ""]]
+    text = [
+        [
+            "work",
+            "mtimer on",
+            "against",
+            "durability",
+            "mtimer",
+            "peer",
+            "ratio",
+            "spread",
+            "goal",
+            "",
+        ]
+    ]
     for row in report["rows"]:
         late = row["work"] == "lateness"
         work = f"lateness {row['measure'][-3:]} (ms)" if late else f"{row['work']} (1/s)"
-        figures = [f"{row[key]['median']:,.2f}" if late else f"{row[key]['median']:,.0f}" for key in ("mtimer", "peer_figure")]
+        figures = [
+            f"{row[key]['median']:,.2f}" if late else f"{row[key]['median']:,.0f}"
+            for key in ("mtimer", "peer_figure")
+        ]
         goal = "" if row["goal"] is None else f"{row['goal']:g}"
         met = row["undecided"] or {None: "", True: "met", False: "missed"}[row["met"]]
         spread = "{:.2f}..{:.2f}".format(*row["ratio_spread"])
-        text.append([work, row["mtimer_store"], row["peer"], row["durability"], *figures, f"{row['ratio']:.2f}", spread, goal, met])
+        text.append(
+            [
+                work,
+                row["mtimer_store"],
+                row["peer"],
+                row["durability"],
+                *figures,
+                f"{row['ratio']:.2f}",
+                spread,
+                goal,
+                met,
+            ]
+        )
     widths = [max(map(len, column)) for column in zip(*text)]
     right = {4, 5, 6, 7, 8}
     lines = [
-        "  ".join(cell.rjust(width) if at in right else cell.ljust(width) for at, (cell, width) in enumerate(zip(row, widths)))
+        "  ".join(
+            cell.rjust(width) if at in right else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths))
+        )
         for row in text
     ]
     head = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
@@ -272,9 +365,11 @@ def table(report):
     notes = [f"left out: {name}: {why}" for name, why in report["left_out"].items()]
     return "\n".join(
         [
-            f"{machine['cores']} cores, {machine['cpu']}, {machine['kernel']}, files on {machine['files_on']}",
+            f"{machine['cores']} cores, {machine['cpu']}, {machine['kernel']},"
+            f" files on {machine['files_on']}",
             head,
-            f"{report['timers']:,} timers, {PAYLOAD_BYTES} bytes each, {report['rounds']} rounds; load average "
+            f"{report['timers']:,} timers, {PAYLOAD_BYTES} bytes each, {report['rounds']} rounds;"
+            " load average "
             f"{report['load_average'][0]:.2f} before, {report['load_average'][1]:.2f} after",
             "",
             *(line.rstrip() for line in lines),
@@ -292,7 +387,12 @@ def machine(folder):
             cpu = line.split(":", 1)[1].strip()
             break
     files = first_line(["stat", "--file-system", "--format=%T", str(folder)])
-    return {"cores": len(os.sched_getaffinity(0)), "cpu": cpu, "kernel": platform.release(), "files_on": files}
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu": cpu,
+        "kernel": platform.release(),
+        "files_on": files,
+    }
 
 
 def first_line(arguments):
@@ -301,7 +401,10 @@ def first_line(arguments):
 
 
 def versions(options):
-    found = {"mtimer": first_line([options.mtimer, "--version"]).split()[-1], "commit": options.commit}
+    found = {
+        "mtimer": first_line([options.mtimer, "--version"]).split()[-1],
+        "commit": options.commit,
+    }
     if "beanstalkd" not in options.left_out:
         found["beanstalkd"] = first_line(["beanstalkd", "-v"]).split()[-1]
     if "redis" not in options.left_out:
@@ -372,7 +475,9 @@ def main():
         "load_average": [before, os.getloadavg()[0]],
         "left_out": options.left_out,
         "rows": list(rows(lines, results, options.timers)),
-        "each": [{"work": work, "side": side, "results": each} for (work, side), each in results.items()],
+        "each": [
+            {"work": work, "side": side, "results": each} for (work, side), each in results.items()
+        ],
     }
     print(json.dumps(report) if options.json else table(report))
 

@@ -1,5 +1,6 @@
-"""The servers of a comparison: each on a free loopback port, with its files in a folder of its own, gone with the block
-that started it. Should this process be killed, the kernel ends them (`setpriv --pdeathsig`).
+"""The servers of a comparison: each on a free loopback port, with its files in a folder of its own,
+gone with the block that started it. Should this process be killed, the kernel ends them
+(`setpriv --pdeathsig`).
 
 Not here: what they are asked to do.
 """
@@ -34,12 +35,14 @@ def free_port():
 
 @contextlib.contextmanager
 def running(name, arguments_for, folder):
-    """Starts a server as `arguments_for(port, data)` says; yields (port, pid) once it takes connections."""
+    """Starts a server by `arguments_for(port, data)`; yields (port, pid) once it is reachable."""
     data = pathlib.Path(folder) / name
     data.mkdir()
     port = free_port()
     log = open(data.with_suffix(".log"), "wb")
-    server = subprocess.Popen(command(arguments_for(port, data)), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    server = subprocess.Popen(
+        command(arguments_for(port, data)), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+    )
     try:
         await_connection(name, server, port, data.with_suffix(".log"))
         yield port, server.pid
@@ -73,7 +76,7 @@ def beanstalkd(folder, log_on):
 
 
 def redis(folder):
-    """Keeps everything in memory only: neither snapshots nor an append-only file. Otherwise with its defaults."""
+    """Keeps everything in memory: neither snapshots nor an append-only file, else defaults."""
     return running(
         "redis",
         lambda port, data: ["redis-server", "--bind", "127.0.0.1", "--port", port, "--dir", data]
@@ -83,13 +86,13 @@ def redis(folder):
 
 
 def scheduled_seconds(pid):
-    """How long a process with one thread has run, and how long it would have run had a core been free."""
+    """How long a process with one thread has run, and has waited for a free core."""
     ran, waited, _ = pathlib.Path(f"/proc/{pid}/schedstat").read_text().split()
     return int(ran) / 1e9, int(waited) / 1e9
 
 
 def waits_for_disk(pid):
-    """Whether a process is asleep in the kernel in a way that nothing but the kernel ends: mostly until a disk has written."""
+    """Whether a process is in uninterruptible sleep: mostly until a disk has written."""
     return pathlib.Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].startswith(b"D")
 
 
@@ -99,9 +102,12 @@ def own_cpu_seconds():
 
 
 def others_cpu_seconds():
-    """CPU that the machine has used, less that of this process and of what it started and has seen end."""
+    """CPU that the machine has used, less that of this process and of its ended children."""
     # user, nice, system, idle, iowait, irq, softirq, steal
-    ticks = [int(field) for field in pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    ticks = [
+        int(field)
+        for field in pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    ]
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     busy = (sum(ticks) - ticks[3] - ticks[4]) / TICKS_PER_S
     return busy - own_cpu_seconds() - ended.ru_utime - ended.ru_stime

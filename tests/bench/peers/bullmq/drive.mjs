@@ -1,8 +1,10 @@
-// Drives BullMQ on a private Redis: node drive.mjs '{"work": ..., "port": ..., ...}', one JSON object on standard output.
+// Drives BullMQ on a private Redis: node drive.mjs '{"work": ..., "port": ..., ...}', one JSON
+// object on standard output.
 //
-// Works: schedule {timers}, fire {timers}, schedule-ids {timers}, cancel-ids {timers}, lateness {rate, over_s, ahead_s}; all
-// take {payload, warmup}. Settings are those that make BullMQ fast: jobs added in bulk, several bulks on the way, jobs
-// removed once complete, concurrency 200, thousands of removals on the way.
+// Works: schedule {timers}, fire {timers}, schedule-ids {timers}, cancel-ids {timers}, lateness
+// {rate, over_s, ahead_s}; all take {payload, warmup}. Settings are those that make BullMQ fast:
+// jobs added in bulk, several bulks on the way, jobs removed once complete, concurrency 200,
+// thousands of removals on the way.
 // Not here: starting Redis, and what the figures are compared with.
 import { Queue, Worker } from "bullmq";
 import { Redis } from "ioredis";
@@ -11,7 +13,8 @@ import { Redis } from "ioredis";
 const BULK = 1000;
 const BULKS = 2;
 const CONCURRENCY = 200;
-// Removals on the way at once. There is no bulk removal by id; ioredis writes together what it is given in one turn.
+// Removals on the way at once. There is no bulk removal by id; ioredis writes together what it is
+// given in one turn.
 const REMOVALS = 2000;
 const HOUR_MS = 3_600_000;
 
@@ -25,14 +28,15 @@ const data = "x".repeat(ask.payload - 2);
 
 const nowMs = () => performance.timeOrigin + performance.now();
 
-/** Adds the jobs; `delayOf(number)` in ms, `idOf(number)` the application's own id, or undefined. */
+/** Adds the jobs; `delayOf(number)` in ms, `idOf(number)` the application's id, or undefined. */
 async function add(timers, delayOf, idOf = () => undefined) {
   let next = 0;
   const lane = async () => {
     while (next < timers) {
       const jobs = [];
       for (const until = Math.min(next + BULK, timers); next < until; next++) {
-        jobs.push({ name: "t", data, opts: { delay: delayOf(next), jobId: idOf(next), removeOnComplete: true } });
+        const opts = { delay: delayOf(next), jobId: idOf(next), removeOnComplete: true };
+        jobs.push({ name: "t", data, opts });
       }
       await queue.addBulk(jobs);
     }
@@ -80,7 +84,10 @@ async function schedule(timers, idOf) {
   return { ...result, lost: timers - delayed };
 }
 
-/** Stores jobs with ids of the application's, and times their removal by these ids: each is there, and removed once. */
+/**
+ * Stores jobs with ids of the application's, and times their removal by these ids: each is there,
+ * and removed once.
+ */
 async function cancel(timers) {
   await add(timers, spread(timers), ownId);
   let next = 0;
@@ -99,23 +106,28 @@ async function cancel(timers) {
   return { ...result, lost: timers - removed + left };
 }
 
-/** A worker whose handler does nothing but `seen`; resolves once `timers` jobs are complete in Redis. */
+/** A worker whose handler is `seen`; resolves once `timers` jobs are complete in Redis. */
 async function worker(timers, seen) {
   const handler = new Worker("bench", seen, { connection, concurrency: CONCURRENCY });
   handler.on("error", (error) => fail(error));
   handler.on("failed", (_, error) => fail(error));
   await handler.waitUntilReady();
   let completed = 0;
-  const done = new Promise((resolve) => handler.on("completed", () => ++completed === timers && resolve()));
+  const done = new Promise((resolve) => {
+    handler.on("completed", () => ++completed === timers && resolve());
+  });
   return { done, close: () => handler.close() };
 }
 
-/** Stores the jobs, all due at the same moment, and times from that moment to the last that is complete. */
+/** Stores the jobs, all due at one moment, and times from then to the last that is complete. */
 async function fire(timers, perS) {
   const due = Math.ceil(nowMs() + 2000 + (1.5 * timers / perS) * 1000);
-  // BullMQ adds the delay to the job's own time stamp, which it takes a little later: none is due too early.
+  // BullMQ adds the delay to the job's own time stamp, which it takes a little later: none is due
+  // too early.
   await add(timers, () => Math.max(0, Math.floor(due - nowMs())));
-  if (nowMs() > due - 200) throw new Error(`storing ${timers} jobs took longer than until they are due`);
+  if (nowMs() > due - 200) {
+    throw new Error(`storing ${timers} jobs took longer than until they are due`);
+  }
   const consumer = await worker(timers, async () => {});
   const result = await measured(timers, async () => {
     const idle = due - nowMs();
@@ -130,7 +142,10 @@ async function fire(timers, perS) {
   return { ...result, lost: left };
 }
 
-/** Open loop: each job is added `ahead_s` before it is due, on time, whether or not the earlier ones were answered. */
+/**
+ * Open loop: each job is added `ahead_s` before it is due, on time, whether or not the earlier ones
+ * were answered.
+ */
 async function lateness(rate, overS, aheadS) {
   const timers = Math.round(rate * overS);
   const late = [];
@@ -145,7 +160,8 @@ async function lateness(rate, overS, aheadS) {
         const due = Math.ceil(first + (number * 1000) / rate + aheadS * 1000);
         const timestamp = Math.floor(nowMs());
         const body = String(due).padEnd(ask.payload - 2, " ");
-        adding.push(queue.add("t", body, { timestamp, delay: Math.max(0, due - timestamp), removeOnComplete: true }));
+        const delay = Math.max(0, due - timestamp);
+        adding.push(queue.add("t", body, { timestamp, delay, removeOnComplete: true }));
       }
       await new Promise((resolve) => setTimeout(resolve, 1));
     }
@@ -157,7 +173,8 @@ async function lateness(rate, overS, aheadS) {
   late.sort((a, b) => a - b);
   const at = (share) => late[Math.min(late.length - 1, Math.ceil(share * late.length) - 1)];
   const lateness_ms = { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: late.at(-1) };
-  return { ...result, lateness_ms, early: late.filter((ms) => ms < 0).length, lost: timers - late.length };
+  const early = late.filter((ms) => ms < 0).length;
+  return { ...result, lateness_ms, early, lost: timers - late.length };
 }
 
 function fail(error) {
