@@ -6,7 +6,7 @@
 #[path = "../../../crates/cli/src/file/line.rs"]
 mod line;
 
-use line::{Fields, Maker, delays};
+use line::{Delays, Fields, Maker};
 use mtimer_client::Time;
 
 use crate::bounded;
@@ -46,5 +46,5 @@ pub(crate) fn times(data: &[u8]) {
         let after = mtimer_client::When::After(std::time::Duration::MAX);
         let _ = (deadline.after(due), deadline.after(after));
     }
-    let _ = delays(text);
+    let _ = Delays::read(text);
 }
