@@ -5,8 +5,8 @@ use std::fmt;
 use mtimer_core::Counter;
 use mtimer_core::figures::{Backlog, DEAD_REASONS, REFUSALS, RedeliveryCause};
 use mtimer_protocol::Status;
-use mtimer_types::Time;
 use mtimer_store::counters;
+use mtimer_types::Time;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
