@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mtimer_protocol::Topology;
-use mtimer_store::{Acquire, AcquireError, Acquired, OwnerRecord, Store, StoreError};
+use mtimer_store::{Acquire, AcquireError, Acquired, FirstLine, OwnerRecord, Store, StoreError};
 use mtimer_types::{Epoch, Nonce, PartitionId, Term};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::counters::{Counters, ShellCounter};
 use crate::error::BrokerError;
-use crate::outage::{Backoff, FirstLine, Outage};
+use crate::outage::{Backoff, Outage};
 
 /// How often the owner record is read while the old owner gives the partition up.
 const POLL: Duration = Duration::from_millis(10);
@@ -83,7 +83,7 @@ pub(crate) struct Acquirer {
 
 /// What the owner record says about an acquisition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
+enum Readiness {
     /// A live owner has it.
     Wait,
     /// Acquire it under this version.
@@ -265,7 +265,7 @@ impl Acquirer {
         wait: &mut Wait,
     ) -> Option<Acquire> {
         let waited = wait.on(record.epoch) >= self.handover_timeout;
-        let Verdict::Go(version) = self.judge(record, assignment, waited) else { return None };
+        let Readiness::Go(version) = self.judge(record, assignment, waited) else { return None };
         let forced = waited && !record.released && record.epoch > Epoch(0);
         if forced && self.is_alive(record) {
             self.counters.count(ShellCounter::HandoversForced);
@@ -280,13 +280,13 @@ impl Acquirer {
         Some(Acquire { partition, expected, floor, nonce, term: assignment.0, version })
     }
 
-    fn judge(&self, record: &OwnerRecord, (term, version): Assignment, waited: bool) -> Verdict {
+    fn judge(&self, record: &OwnerRecord, (term, version): Assignment, waited: bool) -> Readiness {
         let free = record.epoch == Epoch(0) || record.released || waited;
         if !free && self.is_alive(record) {
-            return Verdict::Wait;
+            return Readiness::Wait;
         }
         let next = if record.term == term { record.version + 1 } else { 0 };
-        Verdict::Go(next.max(version << REPEATS))
+        Readiness::Go(next.max(version << REPEATS))
     }
 
     /// Whether another broker of the topology has the partition.
@@ -359,8 +359,8 @@ mod tests {
     fn a_live_owner_is_waited_for_and_nobody_else() {
         let a = acquirer(&["a:1", "b:1"]);
         let under = (Term(3), 2);
-        let go = Verdict::Go(2 << REPEATS);
-        assert_eq!(a.judge(&record("b:1", 0), under, false), Verdict::Wait);
+        let go = Readiness::Go(2 << REPEATS);
+        assert_eq!(a.judge(&record("b:1", 0), under, false), Readiness::Wait);
         assert_eq!(a.judge(&record("b:1", 0), under, true), go, "its time is over");
         assert_eq!(a.judge(&OwnerRecord { released: true, ..record("b:1", 0) }, under, false), go);
         assert_eq!(a.judge(&record("a:1", 0), under, false), go, "an earlier run of its own");
@@ -412,9 +412,9 @@ mod tests {
     fn an_assignment_gives_way_to_newer_ones_and_may_be_used_again() {
         let a = acquirer(&["a:1"]);
         let used = 2 << REPEATS;
-        assert_eq!(a.judge(&record("a:1", used), (Term(3), 2), false), Verdict::Go(used + 1));
-        assert_eq!(a.judge(&record("a:1", used + 9), (Term(3), 2), false), Verdict::Go(used + 10));
-        assert_eq!(a.judge(&record("a:1", used), (Term(4), 1), false), Verdict::Go(1 << REPEATS));
+        assert_eq!(a.judge(&record("a:1", used), (Term(3), 2), false), Readiness::Go(used + 1));
+        assert_eq!(a.judge(&record("a:1", used + 9), (Term(3), 2), false), Readiness::Go(used + 10));
+        assert_eq!(a.judge(&record("a:1", used), (Term(4), 1), false), Readiness::Go(1 << REPEATS));
         for older in [(Term(3), 1), (Term(2), 9)] {
             assert!(is_superseded(&record("b:1", used), older));
         }

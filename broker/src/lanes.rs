@@ -20,7 +20,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use mtimer_core::{Call, CallAnswer, Input};
-use mtimer_store::{Acquired, Health, Lane, LaneError, LaneFuture};
+use mtimer_store::{Acquired, FirstLine, Health, Lane, LaneError, LaneFuture};
 use mtimer_types::{Epoch, PartitionId};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -30,7 +30,6 @@ use self::tally::Tally;
 pub(crate) use self::tally::{ENDS, LaneFigures};
 use crate::acquire::{Acquirer, Assignment};
 use crate::error::BrokerError;
-use crate::outage::FirstLine;
 
 /// What has happened on the lanes.
 pub(crate) enum LaneEvent {

@@ -131,7 +131,7 @@ impl Pending {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct UsageTable {
     tokens: HashMap<Arc<str>, Usage>,
     groups: HashMap<Box<str>, Usage>,
     pending: Pending,
@@ -151,7 +151,7 @@ pub(crate) struct Limiter {
     wants_pending: AtomicBool,
     /// When pending timers are to be counted again, monotonic ms.
     count_at: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<UsageTable>,
 }
 
 impl Limiter {
@@ -205,7 +205,7 @@ impl Limiter {
     /// Takes note of one schedule, or says which limit it is over.
     fn admit(
         &self,
-        state: &mut State,
+        state: &mut UsageTable,
         now: Now,
         who: Option<&Principal>,
         timer: &Timer,
@@ -228,7 +228,7 @@ impl Limiter {
                 return over(is_token, Limit::Payload, limits, bytes as u64);
             }
         }
-        let State { tokens, groups, pending, .. } = state;
+        let UsageTable { tokens, groups, pending, .. } = state;
         let mut token = who.map(|who| {
             let usage = tokens.entry(who.shared_id()).or_insert(Usage::new());
             usage.refresh(pending.number, || pending.of_token(who));
@@ -327,7 +327,7 @@ impl Limiter {
         self.of_groups.get(group).or_else(|| self.of_groups.get(EVERY_GROUP)).copied()
     }
 
-    fn count(&self, state: &mut State, whose: Whose, limit: Limit) {
+    fn count(&self, state: &mut UsageTable, whose: Whose, limit: Limit) {
         self.counters.count(match (&whose, limit) {
             (Whose::Token(_) | Whose::Others, Limit::Schedules) => ShellCounter::LimitTokenSchedules,
             (Whose::Token(_) | Whose::Others, Limit::Pending) => ShellCounter::LimitTokenPending,
@@ -343,12 +343,12 @@ impl Limiter {
     }
 
     /// Whatever is in it is as good as what was there before.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, UsageTable> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl UsageTable {
     /// Forgets the tokens and groups that have used nothing lately, if there are many.
     fn sweep(&mut self, now_ms: u64) {
         let many = self.tokens.len() >= MAX_LIMITED || self.groups.len() >= MAX_LIMITED;

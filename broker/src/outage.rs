@@ -1,5 +1,5 @@
 //! A store that is away: one log line when it goes and one when it is back, and pauses between
-//! tries. Lines about many partitions.
+//! tries.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -13,8 +13,6 @@ use crate::counters::{Counters, ShellCounter};
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause: how late a store that is back may be noticed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// See [`FirstLine`].
-const ONE_EVENT: Duration = Duration::from_secs(10);
 
 /// Whether the store is away, as far as acquisitions have seen: one log line when it goes and one
 /// when it is back.
@@ -41,23 +39,6 @@ impl Outage {
     /// Why the store is away, if it is.
     pub(crate) fn why(&self) -> Option<StoreError> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(why, _)| why.clone())
-    }
-}
-
-/// Chooses the line of the log of what mostly happens to many partitions at the same time: the
-/// first within [`ONE_EVENT`].
-#[derive(Debug, Default)]
-pub(crate) struct FirstLine(Mutex<Option<Instant>>);
-
-impl FirstLine {
-    /// Whether this is the first for a while.
-    pub(crate) fn is_due(&self) -> bool {
-        let (mut last, now) = (self.0.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
-        let is_due = last.is_none_or(|last| now.duration_since(last) >= ONE_EVENT);
-        if is_due {
-            *last = Some(now);
-        }
-        is_due
     }
 }
 
@@ -89,17 +70,6 @@ mod tests {
         assert_eq!(outage.why(), Some(StoreError::Unavailable("refused".to_owned())));
         outage.end();
         assert_eq!(outage.why(), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn of_one_event_the_first_line_is_due() {
-        let line = FirstLine::default();
-        let mut due = Vec::new();
-        for after_s in [0, 9, 1, 9] {
-            tokio::time::advance(Duration::from_secs(after_s)).await;
-            due.push(line.is_due());
-        }
-        assert_eq!(due, [true, false, true, false]);
     }
 
     #[tokio::test(start_paused = true)]

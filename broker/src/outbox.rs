@@ -41,14 +41,14 @@ pub(crate) struct Outbox {
     all: Arc<Outboxes>,
     /// Its number among all of them.
     number: u64,
-    state: Mutex<State>,
+    state: Mutex<OutboxState>,
     /// There are messages, or no more will come.
     changed: Notify,
     overflowed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct OutboxState {
     messages: VecDeque<(ServerMessage, usize)>,
     /// Weight of everything put in and not sent yet.
     bytes: usize,
@@ -105,7 +105,7 @@ impl Outbox {
         self.close_in(&mut self.state(), last);
     }
 
-    fn close_in(&self, state: &mut State, last: Option<ServerMessage>) {
+    fn close_in(&self, state: &mut OutboxState, last: Option<ServerMessage>) {
         if !std::mem::replace(&mut state.closed, true) {
             self.all.end(state.bytes);
             if let Some(message) = last {
@@ -193,7 +193,7 @@ impl Outbox {
         self.state().overflow
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, OutboxState> {
         // No code in here panics between two changes that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

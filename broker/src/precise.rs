@@ -19,14 +19,14 @@ use tokio::time::Instant;
 
 /// A handle of the thread. Dropping it ends the thread.
 pub(crate) struct Precise {
-    shared: Arc<Shared>,
+    shared: Arc<Alarm>,
     thread: Option<JoinHandle<()>>,
     /// The instant that the thread was given last: each is given once.
     given: Option<Instant>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct Alarm {
     request: Mutex<Request>,
     changed: Condvar,
     reached: Notify,
@@ -42,7 +42,7 @@ struct Request {
 impl Precise {
     /// Starts the thread.
     pub(crate) fn start() -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Alarm::default());
         let thread = {
             let shared = shared.clone();
             std::thread::Builder::new().name("mtimer-alarm".to_owned()).spawn(move || shared.run())?
@@ -78,7 +78,7 @@ impl Drop for Precise {
     }
 }
 
-impl Shared {
+impl Alarm {
     fn wait_for(&self, at: std::time::Instant) {
         self.request.lock().unwrap_or_else(PoisonError::into_inner).at = Some(at);
         self.changed.notify_one();

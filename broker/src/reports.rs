@@ -54,7 +54,7 @@ const WRONG: [&str; 8] = [
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Report {
     /// A destination's state is another one than at the last look.
-    Destination { dest: Destination, state: State, backlog: Backlog, oldest_ms: u64 },
+    Destination { dest: Destination, state: DestinationHealth, backlog: Backlog, oldest_ms: u64 },
     /// So many more changed, and have no line.
     MoreDestinations(usize),
     /// Dead letters, by reason.
@@ -75,7 +75,7 @@ enum Report {
 
 /// How a destination fares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum DestinationHealth {
     /// What is due is delivered.
     Served,
     /// What is due waits for handlers.
@@ -99,7 +99,7 @@ struct Reporter {
     /// Dead letters between the last two looks.
     died: u64,
     /// Destinations that are not served.
-    troubled: BTreeMap<Destination, State>,
+    troubled: BTreeMap<Destination, DestinationHealth>,
 }
 
 impl Reporter {
@@ -141,9 +141,9 @@ impl Reporter {
         let in_state = |state| self.troubled.values().filter(|s| **s == state).count() as u64;
         let newly_doubtful = doubtful.saturating_sub(std::mem::replace(&mut self.doubtful, doubtful));
         vec![
-            ("destinations_behind", in_state(State::Behind)),
-            ("destinations_unserved", in_state(State::Unserved)),
-            ("destinations_failing", in_state(State::Failing)),
+            ("destinations_behind", in_state(DestinationHealth::Behind)),
+            ("destinations_unserved", in_state(DestinationHealth::Unserved)),
+            ("destinations_failing", in_state(DestinationHealth::Failing)),
             ("dead_letters_lately", self.died),
             ("clock_doubtful_lately", newly_doubtful),
             ("memory_budget_bytes", figures.memory_budget),
@@ -152,29 +152,29 @@ impl Reporter {
 
     fn destinations(&mut self, now: Time, top: &[(Destination, Backlog)]) -> Vec<Report> {
         let before = std::mem::take(&mut self.troubled);
-        let was = |dest: &Destination| before.get(dest).copied().unwrap_or(State::Served);
+        let was = |dest: &Destination| before.get(dest).copied().unwrap_or(DestinationHealth::Served);
         let mut reports = Vec::new();
         for (dest, backlog) in top {
             let oldest_ms = backlog.oldest.map_or(0, |due| now.ms_since(due));
-            let state = State::of(backlog, oldest_ms);
-            if state != State::Served {
+            let state = DestinationHealth::of(backlog, oldest_ms);
+            if state != DestinationHealth::Served {
                 self.troubled.insert(dest.clone(), state);
             }
             // Handlers that have only gone away are not served again: their next attempt may fail,
             // too.
-            let still_fails = state == State::Served && backlog.failures >= FAILURES;
+            let still_fails = state == DestinationHealth::Served && backlog.failures >= FAILURES;
             if state != was(dest) && !still_fails {
                 reports.push(Report::Destination { dest: dest.clone(), state, backlog: *backlog, oldest_ms });
             }
         }
         // A destination that is not looked at any more has no pending timers, or fewer than others.
         // Whether an attempt has succeeded meanwhile is not known.
-        let gone = before
-            .into_iter()
-            .filter(|(dest, state)| *state != State::Failing && top.iter().all(|(other, _)| other != dest));
+        let gone = before.into_iter().filter(|(dest, state)| {
+            *state != DestinationHealth::Failing && top.iter().all(|(other, _)| other != dest)
+        });
         reports.extend(gone.map(|(dest, _)| Report::Destination {
             dest,
-            state: State::Served,
+            state: DestinationHealth::Served,
             backlog: Backlog::default(),
             oldest_ms: 0,
         }));
@@ -187,7 +187,7 @@ impl Reporter {
     }
 }
 
-impl State {
+impl DestinationHealth {
     const fn of(backlog: &Backlog, oldest_ms: u64) -> Self {
         match backlog {
             Backlog { parked: 1.., sessions: 0, .. } => Self::Unserved,
@@ -221,16 +221,16 @@ impl Report {
                 let (parked, waiting, sessions, in_flight) = (b.parked, b.waiting, b.sessions, b.in_flight);
                 let oldest_s = oldest_ms / 1_000;
                 match state {
-                    State::Served => tracing::info!(%dest, "the destination is served again"),
-                    State::Behind => tracing::warn!(
+                    DestinationHealth::Served => tracing::info!(%dest, "the destination is served again"),
+                    DestinationHealth::Behind => tracing::warn!(
                         %dest, waiting, parked, in_flight, sessions, oldest_s,
                         "the destination falls behind: its handlers take less than what is due"
                     ),
-                    State::Unserved => tracing::warn!(
+                    DestinationHealth::Unserved => tracing::warn!(
                         %dest, parked, oldest_s,
                         "nobody is registered for the destination: what is due is parked until somebody is"
                     ),
-                    State::Failing => tracing::warn!(
+                    DestinationHealth::Failing => tracing::warn!(
                         %dest, failures = b.failures, sessions,
                         "handlers of the destination always fail: failures counts the attempts since the last success"
                     ),

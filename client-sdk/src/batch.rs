@@ -25,13 +25,13 @@ type Answer = Result<OpReply, RequestError>;
 
 #[derive(Debug)]
 struct Batch {
-    state: Mutex<State>,
+    state: Mutex<BatchState>,
     /// Nobody waits any more.
     abandoned: AtomicBool,
 }
 
 #[derive(Debug)]
-struct State {
+struct BatchState {
     answers: Vec<Option<Answer>>,
     missing: usize,
     permits: OwnedSemaphorePermit,
@@ -67,7 +67,7 @@ pub(crate) fn batch(weights: &[u32], permits: OwnedSemaphorePermit) -> (impl Ite
     let len = weights.len();
     let answers = std::iter::repeat_with(|| None).take(len).collect();
     let state =
-        State { answers, missing: len, permits, total: weights.iter().sum(), free: 0, done: Some(done) };
+        BatchState { answers, missing: len, permits, total: weights.iter().sum(), free: 0, done: Some(done) };
     let batch = Arc::new(Batch { state: Mutex::new(state), abandoned: AtomicBool::new(false) });
     let of = Arc::clone(&batch);
     let part =

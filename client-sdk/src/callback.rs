@@ -8,7 +8,7 @@ use bytes::Bytes;
 use mtimer_types::{Destination, Epoch, HandlerOutcome, Headers, Key, Mode, Time, TimerId};
 use serde::de::DeserializeOwned;
 
-use crate::line::Line;
+use crate::handle::SessionHandle;
 use crate::schedule::ms_u32;
 use crate::shared::Shared;
 
@@ -48,7 +48,7 @@ pub struct Callback {
     /// When it arrived, by this client's view of the cluster clock
     /// ([`Client::now`](crate::Client::now)).
     pub received: Time,
-    pub(crate) line: Arc<Line>,
+    pub(crate) handle: Arc<SessionHandle>,
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -89,7 +89,7 @@ impl Callback {
     /// broker, that one is asked; if the connection breaks, the delivery is lost.
     pub fn extend(&self, by: Duration) {
         self.shared.extend(
-            &self.line,
+            &self.handle,
             self.id,
             self.epoch,
             self.attempt,

@@ -62,14 +62,14 @@ impl Client {
         let clock = Clock::new(first.welcome.now, first.sent, first.received);
         let limit = settings.connect_timeout.min(OTHERS);
         let shared = Arc::new(Shared::new(settings, clock, &first.broker, &first.welcome));
-        let line = shared.opened(&first);
+        let handle = shared.opened(&first);
         let mut ready = shared.ready.subscribe();
-        let alone = line.name.is_none() || shared.settings.one_broker;
+        let alone = handle.name.is_none() || shared.settings.one_broker;
         let run = |task: BoxFuture<'static, ()>| {
             let token = shared.token.clone();
             shared.tasks.spawn(token.run_until_cancelled_owned(task));
         };
-        run(Box::pin(pool::keep(Arc::clone(&shared), link, first, line)));
+        run(Box::pin(pool::keep(Arc::clone(&shared), link, first, handle)));
         run(Box::pin(Arc::clone(&shared).keep_time()));
         let client = Self { inner: Arc::new(Inner { shared }) };
         // In a cluster, the other brokers have a chance to be there from the beginning; it works

@@ -27,11 +27,11 @@ pub(crate) struct Clock {
     origin: Instant,
     /// How far the clock that counts suspensions is ahead, µs; replaced in tests.
     ahead_us: fn() -> i64,
-    state: Mutex<State>,
+    state: Mutex<ClockState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ClockState {
     /// The cluster's time at the origin plus all suspensions since then, µs.
     at_origin: u64,
     /// The same by each connection's samples.
@@ -51,7 +51,7 @@ impl Clock {
     }
 
     fn with(ahead_us: fn() -> i64, time: Time, sent: Instant, received: Instant) -> Self {
-        let state = State {
+        let state = ClockState {
             at_origin: 0,
             sources: BTreeMap::new(),
             suspensions: Suspensions::new(ahead_us()),
@@ -126,7 +126,7 @@ impl Clock {
     }
 }
 
-impl State {
+impl ClockState {
     /// Looks whether this host was suspended.
     fn look(&mut self, ahead_us: fn() -> i64) {
         let total = self.suspensions.observe(ahead_us());

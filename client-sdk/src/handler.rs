@@ -22,8 +22,8 @@ use tracing::Instrument as _;
 
 use crate::counters::count;
 use crate::dedupe::Dedupe;
+use crate::handle::{Fate, SessionHandle};
 use crate::inbox::{Arrived, Inbox};
-use crate::line::{Fate, Line};
 use crate::settling::PendingSettlement;
 use crate::shared::Shared;
 use crate::trace;
@@ -99,7 +99,7 @@ impl Dispatcher {
 
     /// Begins everything that came in one frame.
     async fn batch(&mut self, arrived: Arrived, begin: &impl Fn(Callback) -> BoxFuture<'static, Ran>) {
-        let Arrived { line, received, at, deliveries } = arrived;
+        let Arrived { handle, received, at, deliveries } = arrived;
         self.since = Instant::now();
         self.returned = self.since;
         let mut late = self.since.duration_since(at) > TOGETHER_FOR;
@@ -110,11 +110,11 @@ impl Dispatcher {
                 self.wait_for_fewer_than(self.inbox.credit).await;
                 late = true;
             }
-            if late && is_pointless(&delivery, &line, at) {
+            if late && is_pointless(&delivery, &handle, at) {
                 dropped += 1;
                 continue;
             }
-            self.begin(&line, at, received, delivery, begin);
+            self.begin(&handle, at, received, delivery, begin);
             self.in_a_row += 1;
             if self.in_a_row >= IN_A_ROW {
                 self.in_a_row = 0;
@@ -127,20 +127,20 @@ impl Dispatcher {
         }
         self.flush();
         if dropped > 0 {
-            self.shared.drop_unstarted(&line, dropped);
+            self.shared.drop_unstarted(&handle, dropped);
         }
     }
 
     fn begin(
         &mut self,
-        line: &Arc<Line>,
+        handle: &Arc<SessionHandle>,
         at: Instant,
         received: mtimer_types::Time,
         delivery: Delivery,
         begin: &impl Fn(Callback) -> BoxFuture<'static, Ran>,
     ) {
         let Delivery { id, epoch, attempt, timeout_ms, .. } = delivery;
-        let over = Arc::clone(line);
+        let over = Arc::clone(handle);
         // A handler that was given more time ends later than this, and then that moment counts.
         let timeout_at = at + Duration::from_millis(u64::from(timeout_ms));
         let settlement_of = move |outcome, now| {
@@ -152,7 +152,7 @@ impl Dispatcher {
             self.outcomes.push(settlement_of(HandlerOutcome::Ok, self.returned));
             return;
         }
-        let callback = self.callback_of(line, received, delivery);
+        let callback = self.callback_of(handle, received, delivery);
         let span = trace::callback(&callback);
         let attempted = Attempted { dest: self.inbox.dest.clone(), id, attempt, span: span.clone() };
         let begun = match span.is_disabled() {
@@ -178,7 +178,12 @@ impl Dispatcher {
         }
     }
 
-    fn callback_of(&self, line: &Arc<Line>, received: mtimer_types::Time, delivery: Delivery) -> Callback {
+    fn callback_of(
+        &self,
+        handle: &Arc<SessionHandle>,
+        received: mtimer_types::Time,
+        delivery: Delivery,
+    ) -> Callback {
         let Delivery { id, key, due, epoch, attempt, mode, timeout_ms, payload, headers } = delivery;
         Callback {
             id,
@@ -192,7 +197,7 @@ impl Dispatcher {
             payload,
             headers,
             received,
-            line: Arc::clone(line),
+            handle: Arc::clone(handle),
             shared: Arc::clone(&self.shared),
         }
     }
@@ -218,12 +223,12 @@ impl Dispatcher {
 }
 
 /// Whether the broker has given this delivery up already and will make another.
-fn is_pointless(delivery: &Delivery, line: &Line, at: Instant) -> bool {
+fn is_pointless(delivery: &Delivery, handle: &SessionHandle, at: Instant) -> bool {
     if delivery.mode == Mode::AtMostOnce {
         return false;
     }
     let timed_out = at.elapsed() >= Duration::from_millis(u64::from(delivery.timeout_ms));
-    timed_out || line.fate() == Fate::Lost
+    timed_out || handle.fate() == Fate::Lost
 }
 
 /// One call of a handler, for the log.

@@ -16,14 +16,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::RegisterError;
-use crate::line::Line;
+use crate::handle::SessionHandle;
 use crate::sync::Locked;
 
 /// Callbacks that came in one frame.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     /// Over which connection.
-    pub(crate) line: Arc<Line>,
+    pub(crate) handle: Arc<SessionHandle>,
     /// By the cluster clock.
     pub(crate) received: Time,
     pub(crate) at: Instant,
@@ -37,14 +37,14 @@ pub(crate) struct Inbox {
     pub(crate) credit: u32,
     /// Cancelled once the last handler has ended.
     pub(crate) done: CancellationToken,
-    state: Mutex<State>,
+    state: Mutex<InboxState>,
     arrived: Notify,
     /// Why a broker sends nothing, as said last.
     refused: watch::Sender<Option<RegisterError>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct InboxState {
     queue: VecDeque<Arrived>,
     waiting: usize,
     /// Most of those.
@@ -59,7 +59,7 @@ impl Inbox {
             dest,
             credit,
             done: CancellationToken::new(),
-            state: Mutex::new(State {
+            state: Mutex::new(InboxState {
                 queue: VecDeque::new(),
                 waiting: 0,
                 capacity: credit as usize,
@@ -102,7 +102,7 @@ impl Inbox {
     }
 
     /// Takes callbacks in; for each that gave way, returns the connection that it came over.
-    pub(crate) fn push(&self, arrived: Arrived) -> Vec<Arc<Line>> {
+    pub(crate) fn push(&self, arrived: Arrived) -> Vec<Arc<SessionHandle>> {
         let mut guard = self.state.locked();
         let state = &mut *guard;
         state.waiting += arrived.deliveries.len();
@@ -112,7 +112,7 @@ impl Inbox {
             let Some(oldest) = state.queue.front_mut() else { break };
             if oldest.deliveries.pop_front().is_some() {
                 state.waiting -= 1;
-                evicted.push(Arc::clone(&oldest.line));
+                evicted.push(Arc::clone(&oldest.handle));
             } else {
                 state.queue.pop_front();
             }
@@ -144,7 +144,7 @@ impl Inbox {
     pub(crate) fn lost(&self, session: u64) -> u64 {
         let mut state = self.state.locked();
         let before = state.waiting;
-        let lost = state.queue.iter_mut().filter(|a| a.line.session == session);
+        let lost = state.queue.iter_mut().filter(|a| a.handle.session == session);
         lost.for_each(|a| a.deliveries.retain(|d| d.mode == Mode::AtMostOnce));
         state.queue.retain(|a| !a.deliveries.is_empty());
         state.waiting = state.queue.iter().map(|a| a.deliveries.len()).sum();

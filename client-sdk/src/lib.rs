@@ -141,11 +141,11 @@ mod counters;
 mod dead;
 mod dedupe;
 mod error;
+mod handle;
 mod handler;
 mod inbox;
 #[cfg(feature = "redis")]
 mod leader;
-mod line;
 mod link;
 mod outbox;
 mod pool;

@@ -15,7 +15,7 @@ use mtimer_types::{Destination, Epoch, TimerId};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::line::Line;
+use crate::handle::SessionHandle;
 
 /// Pongs and the like that may wait for a connection that takes nothing.
 const MAX_CONTROL: usize = 2 * MAX_REGISTRATIONS + 64;
@@ -36,7 +36,7 @@ pub(crate) enum Barrier {
 
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    pub(crate) line: Arc<Line>,
+    pub(crate) handle: Arc<SessionHandle>,
     /// The broker wants to stop: it gets outcomes only.
     pub(crate) stopping: bool,
     /// Deliveries of this connection whose outcome was not queued yet.
@@ -54,9 +54,9 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(crate) fn new(line: Arc<Line>) -> Self {
+    pub(crate) fn new(handle: Arc<SessionHandle>) -> Self {
         Self {
-            line,
+            handle,
             stopping: false,
             unsettled: 0,
             registers: BTreeMap::new(),

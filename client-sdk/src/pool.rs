@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::ConnectError;
 use crate::error::LinkError;
-use crate::line::Line;
+use crate::handle::SessionHandle;
 use crate::link::{Connection, Link};
 use crate::session;
 use crate::shared::Shared;
@@ -40,7 +40,7 @@ enum Target {
 #[derive(Debug)]
 enum Event {
     Tried(Target, Link, Result<Box<Connection>, ConnectError>),
-    Ended(Arc<Line>, LinkError),
+    Ended(Arc<SessionHandle>, LinkError),
 }
 
 /// A connection in use.
@@ -67,8 +67,8 @@ struct Pool {
 }
 
 /// Keeps the client connected until it is stopped; `link` is how the `first` connection was made,
-/// which is in use as `line`.
-pub(crate) async fn keep(shared: Arc<Shared>, link: Link, first: Connection, line: Arc<Line>) {
+/// which is in use as `handle`.
+pub(crate) async fn keep(shared: Arc<Shared>, link: Link, first: Connection, handle: Arc<SessionHandle>) {
     let seeds = link.copy();
     let mut pool = Pool {
         shared,
@@ -79,7 +79,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, link: Link, first: Connection, lin
         failed: BTreeSet::new(),
         seeds,
     };
-    pool.serve(Target::Seed, first, line);
+    pool.serve(Target::Seed, first, handle);
     loop {
         pool.plan();
         tokio::select! {
@@ -111,16 +111,16 @@ impl Pool {
                     }
                 }
             }
-            Event::Ended(line, end) => {
-                let broker = line.name.as_deref().unwrap_or_default();
+            Event::Ended(handle, end) => {
+                let broker = handle.name.as_deref().unwrap_or_default();
                 match end {
                     LinkError::Left => {
-                        tracing::info!(broker, session = line.session, reason = %end, "disconnected from a broker that stopped")
+                        tracing::info!(broker, session = handle.session, reason = %end, "disconnected from a broker that stopped")
                     }
-                    _ => tracing::warn!(broker, session = line.session, reason = %end, "connection lost"),
+                    _ => tracing::warn!(broker, session = handle.session, reason = %end, "connection lost"),
                 }
-                self.shared.closed(&line, &end.to_string());
-                let Some(open) = self.open.remove(&line.session) else { return };
+                self.shared.closed(&handle, &end.to_string());
+                let Some(open) = self.open.remove(&handle.session) else { return };
                 if let Some(link) = self.links.get_mut(&open.target).filter(|_| open.since.elapsed() >= GOOD)
                 {
                     link.reset();
@@ -141,19 +141,19 @@ impl Pool {
             }
             return;
         }
-        let line = self.shared.opened(&connection);
-        self.serve(target, connection, line);
+        let handle = self.shared.opened(&connection);
+        self.serve(target, connection, handle);
     }
 
-    fn serve(&mut self, target: Target, connection: Connection, line: Arc<Line>) {
+    fn serve(&mut self, target: Target, connection: Connection, handle: Arc<SessionHandle>) {
         tracing::info!(broker = connection.broker, session = connection.welcome.session, "connected");
-        let name = line.name.clone();
-        self.open.insert(line.session, Open { name, since: Instant::now(), target });
+        let name = handle.name.clone();
+        self.open.insert(handle.session, Open { name, since: Instant::now(), target });
         let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move {
-            let run = AssertUnwindSafe(session::run(&shared, connection, &line)).catch_unwind();
+            let run = AssertUnwindSafe(session::run(&shared, connection, &handle)).catch_unwind();
             let end = run.await.unwrap_or(LinkError::Closed);
-            Event::Ended(line, end)
+            Event::Ended(handle, end)
         });
     }
 

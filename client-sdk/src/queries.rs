@@ -48,9 +48,9 @@ impl Asked {
         let _ = self.reply.send(answer);
     }
 
-    fn line(&mut self, routes: &Routes) -> Option<u64> {
-        let hinted = self.hint.take().and_then(|name| routes.query_line(&Goal::Broker(name)));
-        hinted.or_else(|| routes.query_line(&self.goal))
+    fn session(&mut self, routes: &Routes) -> Option<u64> {
+        let hinted = self.hint.take().and_then(|name| routes.query_session(&Goal::Broker(name)));
+        hinted.or_else(|| routes.query_session(&self.goal))
     }
 
     fn is_late(&self, now: Instant) -> bool {
@@ -66,7 +66,7 @@ impl Asked {
 }
 
 #[derive(Debug, Default)]
-struct Lane {
+struct SessionQuestions {
     queue: VecDeque<Asked>,
     sent: BTreeMap<u64, Asked>,
 }
@@ -74,7 +74,7 @@ struct Lane {
 /// All questions of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Queries {
-    lanes: BTreeMap<u64, Lane>,
+    sessions: BTreeMap<u64, SessionQuestions>,
     /// Who is to be asked is not connected.
     unrouted: VecDeque<Asked>,
     /// To be queued again at that time.
@@ -84,14 +84,14 @@ pub(crate) struct Queries {
 
 impl Queries {
     pub(crate) fn opened(&mut self, session: u64) {
-        self.lanes.insert(session, Lane::default());
+        self.sessions.insert(session, SessionQuestions::default());
     }
 
     /// Queues a question; says for which connection.
     pub(crate) fn push(&mut self, mut asked: Asked, routes: &Routes) -> Option<u64> {
-        let session = asked.line(routes);
-        match session.and_then(|s| self.lanes.get_mut(&s)) {
-            Some(lane) => lane.queue.push_back(asked),
+        let session = asked.session(routes);
+        match session.and_then(|s| self.sessions.get_mut(&s)) {
+            Some(connection) => connection.queue.push_back(asked),
             // Only this one can answer, and it may never come back.
             None if matches!(asked.goal, Goal::Broker(_)) => asked.give_up("the broker is not connected"),
             None => self.unrouted.push_back(asked),
@@ -100,26 +100,26 @@ impl Queries {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        let idle = |lane: &Lane| lane.queue.is_empty() && lane.sent.is_empty();
-        self.unrouted.is_empty() && self.waiting.is_empty() && self.lanes.values().all(idle)
+        let idle = |connection: &SessionQuestions| connection.queue.is_empty() && connection.sent.is_empty();
+        self.unrouted.is_empty() && self.waiting.is_empty() && self.sessions.values().all(idle)
     }
 
     /// Whether everything that was asked over this connection is answered.
     pub(crate) fn none_sent(&self, session: u64) -> bool {
-        self.lanes.get(&session).is_none_or(|lane| lane.sent.is_empty())
+        self.sessions.get(&session).is_none_or(|connection| connection.sent.is_empty())
     }
 
     pub(crate) fn next(&mut self, session: u64) -> Option<(u64, Query)> {
-        let lane = self.lanes.get_mut(&session)?;
+        let connection = self.sessions.get_mut(&session)?;
         let asked = loop {
-            let asked = lane.queue.pop_front()?;
+            let asked = connection.queue.pop_front()?;
             if !asked.reply.is_closed() {
                 break asked;
             }
         };
         self.last_number += 1;
         let query = asked.query.clone();
-        lane.sent.insert(self.last_number, asked);
+        connection.sent.insert(self.last_number, asked);
         Some((self.last_number, query))
     }
 
@@ -141,7 +141,7 @@ impl Queries {
         if corr == 0 || corr > self.last_number {
             return Err("an answer to a query that was never made");
         }
-        let sent = self.lanes.get_mut(&session).and_then(|lane| lane.sent.remove(&corr));
+        let sent = self.sessions.get_mut(&session).and_then(|connection| connection.sent.remove(&corr));
         let Some(mut asked) = sent else { return Ok(()) };
         let (code, message) = match answer {
             QueryAnswer::Failed { code, message } => (code, message),
@@ -188,15 +188,15 @@ impl Queries {
 
     /// A connection is gone: what was asked over it is asked again.
     pub(crate) fn closed(&mut self, session: u64, routes: &Routes) {
-        let Some(lane) = self.lanes.remove(&session) else { return };
-        for asked in lane.sent.into_values().chain(lane.queue) {
+        let Some(connection) = self.sessions.remove(&session) else { return };
+        for asked in connection.sent.into_values().chain(connection.queue) {
             self.push(asked, routes);
         }
     }
 
     /// The routes have changed: everything that is queued finds its way again.
     pub(crate) fn reroute(&mut self, routes: &Routes) {
-        let queues = self.lanes.values_mut().map(|lane| std::mem::take(&mut lane.queue));
+        let queues = self.sessions.values_mut().map(|connection| std::mem::take(&mut connection.queue));
         let mut all: Vec<_> = queues.collect();
         all.push(std::mem::take(&mut self.unrouted));
         for asked in all.into_iter().flatten() {
@@ -208,9 +208,9 @@ impl Queries {
     /// something was queued.
     pub(crate) fn sweep(&mut self, now: Instant, reason: &str, routes: &Routes) -> bool {
         let mut late = take_late(&mut self.unrouted, now);
-        for lane in self.lanes.values_mut() {
-            late.extend(take_late(&mut lane.queue, now));
-            late.extend(take_late_sent(&mut lane.sent, now));
+        for connection in self.sessions.values_mut() {
+            late.extend(take_late(&mut connection.queue, now));
+            late.extend(take_late_sent(&mut connection.sent, now));
         }
         late.extend(take_late_sent(&mut self.waiting, now));
         late.into_iter().for_each(|asked| asked.give_up(reason));
@@ -227,8 +227,8 @@ impl Queries {
     pub(crate) fn close(&mut self) {
         let mut all = std::mem::take(&mut self.unrouted);
         all.extend(std::mem::take(&mut self.waiting).into_values());
-        for lane in std::mem::take(&mut self.lanes).into_values() {
-            all.extend(lane.queue.into_iter().chain(lane.sent.into_values()));
+        for connection in std::mem::take(&mut self.sessions).into_values() {
+            all.extend(connection.queue.into_iter().chain(connection.sent.into_values()));
         }
         all.into_iter().for_each(|asked| asked.answer(Err(RequestError::Closed)));
     }

@@ -37,7 +37,7 @@ impl Router {
         self.last_registration += 1;
         let brokers = self.routes.brokers();
         inbox.divide(brokers);
-        for outbox in self.lines.values_mut() {
+        for outbox in self.sessions.values_mut() {
             outbox.register(self.last_registration, inbox.dest.clone(), inbox.share(brokers));
         }
         self.registrations.insert(self.last_registration, inbox);
@@ -51,7 +51,7 @@ impl Router {
             return;
         }
         if self.stage == Stage::Open {
-            self.lines.values_mut().for_each(|outbox| outbox.unregister(number));
+            self.sessions.values_mut().for_each(|outbox| outbox.unregister(number));
         }
         self.ending.extend(by.map(|by| (by, number)));
         self.barrier(Barrier::Unregistered(number));
@@ -80,7 +80,7 @@ impl Router {
     pub(crate) fn drain(&mut self) -> oneshot::Receiver<()> {
         let (notify, passed) = oneshot::channel();
         if self.stage == Stage::Open {
-            self.lines.values_mut().for_each(Outbox::goodbye);
+            self.sessions.values_mut().for_each(Outbox::goodbye);
         }
         self.stage = self.stage.max(Stage::Draining);
         self.barrier(Barrier::Notify(notify));
@@ -117,7 +117,7 @@ impl Router {
         });
         let stale = (arrived - deliveries.len()) as u64;
         let inbox = self.registrations.get(&registration).cloned();
-        match (&inbox, self.lines.get_mut(&session)) {
+        match (&inbox, self.sessions.get_mut(&session)) {
             (Some(_), Some(outbox)) => outbox.unsettled += deliveries.len() as u64,
             (None, _) if !(1..=self.last_registration).contains(&registration) => {
                 return Err("a callback under a registration that was never made");
@@ -129,7 +129,7 @@ impl Router {
 
     fn barrier(&mut self, barrier: Barrier) {
         let barrier = Arc::new(barrier);
-        for outbox in self.lines.values_mut() {
+        for outbox in self.sessions.values_mut() {
             outbox.barrier(Arc::clone(&barrier));
         }
         self.pass(barrier);

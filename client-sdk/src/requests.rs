@@ -30,7 +30,7 @@ const CLOSED: &str = "the client was closed before an answer came";
 
 /// What belongs to one connection.
 #[derive(Debug)]
-struct Lane {
+struct SessionRequests {
     max_ops: usize,
     max_bytes: usize,
     queue: VecDeque<Call>,
@@ -39,7 +39,7 @@ struct Lane {
     sent: BTreeMap<u64, Frame>,
 }
 
-impl Lane {
+impl SessionRequests {
     fn none_sent(&self) -> bool {
         self.out == 0 && self.sent.is_empty()
     }
@@ -48,7 +48,7 @@ impl Lane {
 /// All operations of a client.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    lanes: BTreeMap<u64, Lane>,
+    sessions: BTreeMap<u64, SessionRequests>,
     /// The owners of their partitions are not connected.
     unrouted: VecDeque<Call>,
     /// To be queued again at that time.
@@ -60,27 +60,27 @@ pub(crate) struct Requests {
 
 impl Requests {
     pub(crate) fn new(answer_timeout: Duration) -> Self {
-        let (lanes, unrouted, waiting) = (BTreeMap::new(), VecDeque::new(), BTreeMap::new());
-        Self { lanes, unrouted, waiting, next_number: 1, answer_timeout }
+        let (sessions, unrouted, waiting) = (BTreeMap::new(), VecDeque::new(), BTreeMap::new());
+        Self { sessions, unrouted, waiting, next_number: 1, answer_timeout }
     }
 
     /// A connection is there, with the broker's limits.
     pub(crate) fn opened(&mut self, session: u64, max_frame: u32, max_batch: u32) {
-        let lane = Lane {
+        let connection = SessionRequests {
             max_ops: (max_batch as usize).clamp(1, MAX_BATCH),
             max_bytes: FRAME_BYTES.min(max_frame.min(MAX_FRAME as u32) as usize / 2),
             queue: VecDeque::new(),
             out: 0,
             sent: BTreeMap::new(),
         };
-        self.lanes.insert(session, lane);
+        self.sessions.insert(session, connection);
     }
 
     /// Queues an operation; says for which connection.
     pub(crate) fn push(&mut self, call: Call, routes: &Routes) -> Option<u64> {
-        let session = routes.request_line(call.partition);
-        match session.and_then(|s| self.lanes.get_mut(&s)) {
-            Some(lane) => lane.queue.push_back(call),
+        let session = routes.request_session(call.partition);
+        match session.and_then(|s| self.sessions.get_mut(&s)) {
+            Some(connection) => connection.queue.push_back(call),
             None => self.unrouted.push_back(call),
         }
         session
@@ -88,44 +88,44 @@ impl Requests {
 
     /// Whether nothing waits for an answer or for its turn, and nothing is about to be written.
     pub(crate) fn is_empty(&self) -> bool {
-        let idle = |lane: &Lane| lane.queue.is_empty() && lane.none_sent();
-        self.unrouted.is_empty() && self.waiting.is_empty() && self.lanes.values().all(idle)
+        let idle = |connection: &SessionRequests| connection.queue.is_empty() && connection.none_sent();
+        self.unrouted.is_empty() && self.waiting.is_empty() && self.sessions.values().all(idle)
     }
 
     /// Whether everything that was sent over this connection is answered.
     pub(crate) fn none_sent(&self, session: u64) -> bool {
-        self.lanes.get(&session).is_none_or(Lane::none_sent)
+        self.sessions.get(&session).is_none_or(SessionRequests::none_sent)
     }
 
     /// The next frame for the wire, if there is something to send; [`Requests::sent`] or
     /// [`Requests::unsent`] follows, and until then it counts as under way. A session that ends
     /// between takes the count with it.
     pub(crate) fn next(&mut self, session: u64, time: Time, now: Instant) -> Option<Frame> {
-        let lane = self.lanes.get_mut(&session)?;
+        let connection = self.sessions.get_mut(&session)?;
         let fresh = First { time, horizon: now + self.answer_timeout };
-        let most = lane.queue.len().min(lane.max_ops);
+        let most = connection.queue.len().min(connection.max_ops);
         let (mut ops, mut waiters, mut bytes) = (Vec::with_capacity(most), Vec::with_capacity(most), 0);
         let mut together = None;
-        while let Some(call) = lane.queue.front() {
+        while let Some(call) = connection.queue.front() {
             // A caller may give up at any moment, so each is asked once, and the frame goes by
             // the first that is in it.
             if call.waiter.abandoned() {
-                lane.queue.pop_front();
+                connection.queue.pop_front();
                 continue;
             }
             let before = *together.get_or_insert(call.waiter.first);
             bytes += op_bytes(&call.op);
-            let full = ops.len() == lane.max_ops || (bytes > lane.max_bytes && !ops.is_empty());
+            let full = ops.len() == connection.max_ops || (bytes > connection.max_bytes && !ops.is_empty());
             if full || call.waiter.first != before {
                 break;
             }
-            let Some(Call { op, partition, mut waiter }) = lane.queue.pop_front() else { break };
+            let Some(Call { op, partition, mut waiter }) = connection.queue.pop_front() else { break };
             waiter.first = Some(before.unwrap_or(fresh));
             ops.push(op);
             waiters.push((partition, waiter));
         }
         let first = together?.unwrap_or(fresh);
-        lane.out += 1;
+        connection.out += 1;
         let corr = self.number();
         Some(Frame::new(session, first, corr, ops, waiters))
     }
@@ -136,10 +136,10 @@ impl Requests {
         for (_, waiter) in &mut frame.waiters {
             repeated += u64::from(std::mem::take(&mut waiter.repeats));
         }
-        match self.lanes.get_mut(&frame.session) {
-            Some(lane) => {
-                lane.out -= 1;
-                lane.sent.insert(frame.corr, frame);
+        match self.sessions.get_mut(&frame.session) {
+            Some(connection) => {
+                connection.out -= 1;
+                connection.sent.insert(frame.corr, frame);
             }
             // The client was closed between, and the frame may still leave.
             None => frame.into_calls().for_each(|call| call.waiter.answer(Err(unknown(CLOSED)))),
@@ -149,8 +149,8 @@ impl Requests {
 
     /// The frame cannot be written: an error to all who wait.
     pub(crate) fn unsent(&mut self, frame: Frame, reason: &str) {
-        if let Some(lane) = self.lanes.get_mut(&frame.session) {
-            lane.out -= 1;
+        if let Some(connection) = self.sessions.get_mut(&frame.session) {
+            connection.out -= 1;
         }
         frame.fail(reason);
     }
@@ -168,7 +168,7 @@ impl Requests {
         if corr == 0 || corr >= self.next_number {
             return Err("a reply to a request that was never made");
         }
-        let sent = self.lanes.get_mut(&session).map(|lane| &mut lane.sent);
+        let sent = self.sessions.get_mut(&session).map(|connection| &mut connection.sent);
         // Given up already, or answered before over another connection.
         let Some((sent, frame)) =
             sent.and_then(|sent| Some((sent.remove(&corr)?, sent))).map(|(f, s)| (s, f))
@@ -212,10 +212,10 @@ impl Requests {
     /// A connection is gone: what was sent over it is to be repeated, at whoever owns its partition
     /// now.
     pub(crate) fn closed(&mut self, session: u64, routes: &Routes) {
-        let Some(lane) = self.lanes.remove(&session) else { return };
-        let mut sent: Vec<Call> = lane.sent.into_values().flat_map(Frame::into_calls).collect();
+        let Some(connection) = self.sessions.remove(&session) else { return };
+        let mut sent: Vec<Call> = connection.sent.into_values().flat_map(Frame::into_calls).collect();
         sent.iter_mut().for_each(|call| call.waiter.lost());
-        for call in sent.into_iter().chain(lane.queue) {
+        for call in sent.into_iter().chain(connection.queue) {
             self.push(call, routes);
         }
     }
@@ -223,7 +223,7 @@ impl Requests {
     /// The routes have changed: everything that is queued finds its way again, and what waited
     /// because its partition was elsewhere waits no longer.
     pub(crate) fn reroute(&mut self, routes: &Routes) {
-        let queues = self.lanes.values_mut().map(|lane| std::mem::take(&mut lane.queue));
+        let queues = self.sessions.values_mut().map(|connection| std::mem::take(&mut connection.queue));
         let mut all: Vec<_> = queues.collect();
         all.push(std::mem::take(&mut self.unrouted));
         let (astray, waiting): (BTreeMap<_, _>, _) =
@@ -244,14 +244,14 @@ impl Requests {
             queued = true;
         }
         give_up(&mut self.unrouted, now, reason);
-        for lane in self.lanes.values_mut() {
-            give_up(&mut lane.queue, now, "the broker does not take it");
-            if !lane.sent.values().any(|frame| frame.first.horizon <= now) {
+        for connection in self.sessions.values_mut() {
+            give_up(&mut connection.queue, now, "the broker does not take it");
+            if !connection.sent.values().any(|frame| frame.first.horizon <= now) {
                 continue;
             }
             let (late, sent): (BTreeMap<_, _>, _) =
-                std::mem::take(&mut lane.sent).into_iter().partition(|(_, f)| f.first.horizon <= now);
-            lane.sent = sent;
+                std::mem::take(&mut connection.sent).into_iter().partition(|(_, f)| f.first.horizon <= now);
+            connection.sent = sent;
             for call in late.into_values().flat_map(Frame::into_calls) {
                 let reason = format!("no answer within {} ms", self.answer_timeout.as_millis());
                 call.waiter.answer(Err(unknown(&reason)));
@@ -262,11 +262,11 @@ impl Requests {
 
     /// The client is closed: nothing is sent or answered any more.
     pub(crate) fn close(&mut self) {
-        let lanes: Vec<Lane> = std::mem::take(&mut self.lanes).into_values().collect();
+        let sessions: Vec<SessionRequests> = std::mem::take(&mut self.sessions).into_values().collect();
         let (mut queued, mut sent) = (std::mem::take(&mut self.unrouted), Vec::new());
-        for lane in lanes {
-            queued.extend(lane.queue);
-            sent.extend(lane.sent.into_values().flat_map(Frame::into_calls));
+        for connection in sessions {
+            queued.extend(connection.queue);
+            sent.extend(connection.sent.into_values().flat_map(Frame::into_calls));
         }
         for call in queued.into_iter().chain(std::mem::take(&mut self.waiting).into_values()) {
             let done = call.waiter.first.is_some();

@@ -17,8 +17,8 @@ use mtimer_types::{Epoch, PartitionId, Time, TimerId};
 use tokio::time::Instant;
 
 use crate::call::{Call, Frame};
+use crate::handle::{Fate, SessionHandle};
 use crate::inbox::Inbox;
-use crate::line::{Fate, Line};
 use crate::outbox::Outbox;
 use crate::queries::{Asked, Queries};
 use crate::requests::Requests;
@@ -65,7 +65,7 @@ pub(crate) struct Router {
     pub(crate) ticking: bool,
     pub(crate) routes: Routes,
     pub(crate) settling: Settling,
-    pub(crate) lines: BTreeMap<u64, Outbox>,
+    pub(crate) sessions: BTreeMap<u64, Outbox>,
     requests: Requests,
     queries: Queries,
     pub(crate) registrations: BTreeMap<u32, Arc<Inbox>>,
@@ -87,7 +87,7 @@ impl Router {
             ticking: false,
             routes: Routes::new(partitions),
             settling: Settling::default(),
-            lines: BTreeMap::new(),
+            sessions: BTreeMap::new(),
             requests: Requests::new(answer_timeout),
             queries: Queries::default(),
             registrations: BTreeMap::new(),
@@ -101,18 +101,18 @@ impl Router {
 
     /// A connection is there: the registrations are renewed over it. After the end it is nobody's:
     /// its session finds nothing to do and leaves.
-    pub(crate) fn opened(&mut self, welcome: &Welcome) -> (Arc<Line>, Losses) {
+    pub(crate) fn opened(&mut self, welcome: &Welcome) -> (Arc<SessionHandle>, Losses) {
         self.last_session += 1;
         let session = self.last_session;
-        let line = Arc::new(Line::new(session, welcome.broker.clone()));
+        let handle = Arc::new(SessionHandle::new(session, welcome.broker.clone()));
         if self.stage == Stage::Closed {
-            return (line, Losses::default());
+            return (handle, Losses::default());
         }
-        self.routes.opened(&line);
+        self.routes.opened(&handle);
         self.requests.opened(session, welcome.max_frame, welcome.max_batch);
         self.queries.opened(session);
         self.settling.opened(session);
-        let mut outbox = Outbox::new(Arc::clone(&line));
+        let mut outbox = Outbox::new(Arc::clone(&handle));
         if self.stage == Stage::Open {
             let brokers = self.routes.brokers();
             for (number, inbox) in self.registrations.iter().filter(|(_, inbox)| !inbox.is_ending()) {
@@ -121,16 +121,16 @@ impl Router {
         } else {
             outbox.goodbye();
         }
-        self.lines.insert(session, outbox);
-        (line, self.reroute())
+        self.sessions.insert(session, outbox);
+        (handle, self.reroute())
     }
 
     /// A connection is gone.
     pub(crate) fn closed(&mut self, session: u64, fault: &str) -> Losses {
-        let Some(outbox) = self.lines.remove(&session) else { return Losses::default() };
+        let Some(outbox) = self.sessions.remove(&session) else { return Losses::default() };
         fault.clone_into(&mut self.fault);
-        outbox.line.ended(outbox.stopping);
-        let lost = outbox.line.fate() == Fate::Lost;
+        outbox.handle.ended(outbox.stopping);
+        let lost = outbox.handle.fate() == Fate::Lost;
         self.routes.closed(session);
         outbox.into_barriers().for_each(|barrier| self.pass(barrier));
         self.requests.closed(session, &self.routes);
@@ -146,7 +146,7 @@ impl Router {
 
     /// A broker wants to stop: it gets outcomes only.
     pub(crate) fn stopping(&mut self, session: u64) -> Losses {
-        if let Some(outbox) = self.lines.get_mut(&session) {
+        if let Some(outbox) = self.sessions.get_mut(&session) {
             outbox.stopping = true;
         }
         self.routes.stopping(session);
@@ -169,8 +169,8 @@ impl Router {
             for (number, inbox) in self.registrations.iter().filter(|(_, inbox)| !inbox.is_ending()) {
                 let share = inbox.share(now);
                 if share != inbox.share(before) {
-                    let lines = self.lines.values_mut();
-                    lines.for_each(|outbox| outbox.register(*number, inbox.dest.clone(), share));
+                    let sessions = self.sessions.values_mut();
+                    sessions.for_each(|outbox| outbox.register(*number, inbox.dest.clone(), share));
                 }
             }
         }
@@ -186,7 +186,7 @@ impl Router {
     /// The client is closed.
     pub(crate) fn close(&mut self) {
         self.stage = Stage::Closed;
-        self.lines.clear();
+        self.sessions.clear();
         self.requests.close();
         self.queries.close();
         self.ending.clear();
@@ -196,7 +196,7 @@ impl Router {
 
     /// Whether there is a connection.
     pub(crate) fn is_connected(&self) -> bool {
-        !self.lines.is_empty()
+        !self.sessions.is_empty()
     }
 
     /// Whether nothing waits for a broker.
@@ -208,8 +208,8 @@ impl Router {
     /// around it, or that is no part of the cluster any more. (One of a cluster may still deliver
     /// what it had taken before it hands over.)
     pub(crate) fn may_leave(&self, session: u64) -> bool {
-        let Some(outbox) = self.lines.get(&session) else { return true };
-        let stops = outbox.stopping && outbox.line.name.is_none();
+        let Some(outbox) = self.sessions.get(&session) else { return true };
+        let stops = outbox.stopping && outbox.handle.name.is_none();
         (stops || self.routes.is_outside(session))
             && outbox.unsettled == 0
             && self.settling.none_open(session)
@@ -219,7 +219,7 @@ impl Router {
 
     /// Callbacks that came over a connection were left out.
     pub(crate) fn left_out(&mut self, session: u64, n: u64) {
-        if let Some(outbox) = self.lines.get_mut(&session) {
+        if let Some(outbox) = self.sessions.get_mut(&session) {
             outbox.unsettled = outbox.unsettled.saturating_sub(n);
         }
     }
@@ -233,7 +233,7 @@ impl Router {
             let from = (pending.settlement.id.partition(), pending.over.session);
             let to = match way {
                 Some((same, to)) if same == from => to,
-                _ => self.routes.settle_line(from.0, &pending.over),
+                _ => self.routes.settle_session(from.0, &pending.over),
             };
             way = Some((from, to));
             if over != from.1 {
@@ -264,10 +264,17 @@ impl Router {
         self.settling.settled(session, accepted, refused, now, &self.routes)
     }
 
-    pub(crate) fn extend(&mut self, over: &Line, id: TimerId, epoch: Epoch, attempt: u32, by_ms: u32) {
-        let to = self.routes.settle_line(id.partition(), over);
+    pub(crate) fn extend(
+        &mut self,
+        over: &SessionHandle,
+        id: TimerId,
+        epoch: Epoch,
+        attempt: u32,
+        by_ms: u32,
+    ) {
+        let to = self.routes.settle_session(id.partition(), over);
         let to = to.filter(|to| self.routes.may_know(*to, over));
-        if let Some(outbox) = to.and_then(|to| self.lines.get_mut(&to)) {
+        if let Some(outbox) = to.and_then(|to| self.sessions.get_mut(&to)) {
             outbox.extend(id, epoch, attempt, by_ms);
         }
     }
@@ -321,7 +328,7 @@ impl Router {
         answer: QueryAnswer,
         now: Instant,
     ) -> Result<(), &'static str> {
-        match self.lines.get_mut(&session).and_then(|outbox| outbox.passed(corr)) {
+        match self.sessions.get_mut(&session).and_then(|outbox| outbox.passed(corr)) {
             Some(barrier) => self.pass(barrier),
             None => self.queries.answer(session, corr, answer, now, &mut self.routes)?,
         }
@@ -329,12 +336,12 @@ impl Router {
     }
 
     pub(crate) fn outbox(&mut self, session: u64) -> Option<&mut Outbox> {
-        self.lines.get_mut(&session)
+        self.sessions.get_mut(&session)
     }
 
     /// What can be sent over a connection now; a little of everything.
     pub(crate) fn gather(&mut self, session: u64, time: Time, now: Instant, out: &mut Vec<Outgoing>) {
-        let Some(outbox) = self.lines.get_mut(&session) else { return };
+        let Some(outbox) = self.sessions.get_mut(&session) else { return };
         let queries = &mut self.queries;
         outbox.gather(now, || queries.number(), |message| out.push(Outgoing::Message(message)));
         out.extend(self.settling.next(session).map(|s| Outgoing::Message(ClientMessage::Settle(s))));
@@ -365,14 +372,14 @@ impl Router {
     }
 
     fn wake(&self, session: u64) {
-        if let Some(outbox) = self.lines.get(&session) {
-            outbox.line.to_send.notify_one();
+        if let Some(outbox) = self.sessions.get(&session) {
+            outbox.handle.to_send.notify_one();
         }
     }
 
     /// Wakes the writers.
     pub(crate) fn wake_all(&self) {
-        self.lines.values().for_each(|outbox| outbox.line.to_send.notify_one());
+        self.sessions.values().for_each(|outbox| outbox.handle.to_send.notify_one());
     }
 
     /// The partitions that requests can be sent about just now.

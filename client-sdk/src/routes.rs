@@ -12,7 +12,7 @@ use std::sync::Arc;
 use mtimer_protocol::Topology;
 use mtimer_types::PartitionId;
 
-use crate::line::{Fate, Line};
+use crate::handle::{Fate, SessionHandle};
 
 /// Who is to be asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,7 +37,7 @@ struct Open {
 pub(crate) struct Routes {
     topology: Option<Arc<Topology>>,
     learned: BTreeMap<PartitionId, String>,
-    lines: BTreeMap<u64, Open>,
+    sessions: BTreeMap<u64, Open>,
     /// By partition: where requests go.
     table: Vec<Option<u64>>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Routes {
 impl Routes {
     pub(crate) fn new(partitions: u16) -> Self {
         let table = vec![None; usize::from(partitions)];
-        Self { topology: None, learned: BTreeMap::new(), lines: BTreeMap::new(), table }
+        Self { topology: None, learned: BTreeMap::new(), sessions: BTreeMap::new(), table }
     }
 
     pub(crate) fn topology(&self) -> Option<&Arc<Topology>> {
@@ -53,25 +53,25 @@ impl Routes {
     }
 
     /// A connection is there. A broker without a cluster around it ends what was known of one.
-    pub(crate) fn opened(&mut self, line: &Line) {
-        if line.name.is_none() {
+    pub(crate) fn opened(&mut self, handle: &SessionHandle) {
+        if handle.name.is_none() {
             self.topology = None;
             self.learned.clear();
         }
-        self.lines.insert(line.session, Open { name: line.name.clone(), stopping: false });
+        self.sessions.insert(handle.session, Open { name: handle.name.clone(), stopping: false });
         self.rebuild();
     }
 
     /// A broker wants to stop: it gets outcomes only.
     pub(crate) fn stopping(&mut self, session: u64) {
-        if let Some(open) = self.lines.get_mut(&session) {
+        if let Some(open) = self.sessions.get_mut(&session) {
             open.stopping = true;
         }
         self.rebuild();
     }
 
     pub(crate) fn closed(&mut self, session: u64) {
-        if let Some(Open { name: Some(name), .. }) = self.lines.remove(&session) {
+        if let Some(Open { name: Some(name), .. }) = self.sessions.remove(&session) {
             self.learned.retain(|_, owner| *owner != name);
         }
         self.rebuild();
@@ -100,7 +100,7 @@ impl Routes {
     /// The broker at the end of this connection says that a partition is not its own, and knows no
     /// other owner.
     pub(crate) fn disowned(&mut self, partition: PartitionId, session: u64) {
-        let name = self.lines.get(&session).and_then(|open| open.name.as_ref());
+        let name = self.sessions.get(&session).and_then(|open| open.name.as_ref());
         if name.is_some() && self.learned.get(&partition) == name {
             self.learned.remove(&partition);
             self.rebuild();
@@ -117,21 +117,21 @@ impl Routes {
     pub(crate) fn is_outside(&self, session: u64) -> bool {
         let Some(topology) = &self.topology else { return false };
         let inside = |open: &Open| topology.brokers.iter().any(|b| Some(&b.address) == open.name.as_ref());
-        let outside = self.lines.get(&session).is_some_and(|open| open.name.is_some() && !inside(open));
-        outside && self.lines.values().any(inside)
+        let outside = self.sessions.get(&session).is_some_and(|open| open.name.is_some() && !inside(open));
+        outside && self.sessions.values().any(inside)
     }
 
     /// Where requests about a partition go; `None`: nobody who is connected is known to own it.
-    pub(crate) fn request_line(&self, partition: PartitionId) -> Option<u64> {
+    pub(crate) fn request_session(&self, partition: PartitionId) -> Option<u64> {
         self.table.get(usize::from(partition.0)).copied().flatten()
     }
 
     /// Where a question goes.
-    pub(crate) fn query_line(&self, goal: &Goal) -> Option<u64> {
+    pub(crate) fn query_session(&self, goal: &Goal) -> Option<u64> {
         let leader = || self.topology.as_ref().map(|t| t.leader.as_str());
-        let named = |name: &str| self.named(name).filter(|s| !self.lines[s].stopping).or(self.alone());
+        let named = |name: &str| self.named(name).filter(|s| !self.sessions[s].stopping).or(self.alone());
         match goal {
-            Goal::Partition(partition) => self.request_line(*partition),
+            Goal::Partition(partition) => self.request_session(*partition),
             Goal::Broker(name) => named(name),
             Goal::Leader => leader().map_or(self.any(), named),
             Goal::Informed => leader().and_then(named).or(self.any()),
@@ -140,9 +140,9 @@ impl Routes {
 
     /// Where the outcome of a delivery goes that came over connection `over`: back over it while
     /// its broker owns the partition, else to the owner; `None`: the owner is not connected.
-    pub(crate) fn settle_line(&self, partition: PartitionId, over: &Line) -> Option<u64> {
+    pub(crate) fn settle_session(&self, partition: PartitionId, over: &SessionHandle) -> Option<u64> {
         let owner = self.owner(partition);
-        if self.lines.contains_key(&over.session) && (owner.is_none() || owner == over.name.as_deref()) {
+        if self.sessions.contains_key(&over.session) && (owner.is_none() || owner == over.name.as_deref()) {
             return Some(over.session);
         }
         owner.and_then(|owner| self.named(owner)).or(self.alone())
@@ -152,21 +152,21 @@ impl Routes {
     /// delivery only if the one that made it has handed over its in-flight list. That one does so
     /// to another broker, and to the next process at its own address if it stopped gracefully;
     /// after a loss it has counted the delivery as failed.
-    pub(crate) fn may_know(&self, session: u64, over: &Line) -> bool {
-        let name = self.lines.get(&session).and_then(|open| open.name.as_ref());
+    pub(crate) fn may_know(&self, session: u64, over: &SessionHandle) -> bool {
+        let name = self.sessions.get(&session).and_then(|open| open.name.as_ref());
         let another = name.is_some() && over.name.is_some() && name != over.name.as_ref();
         session == over.session || another || over.fate() == Fate::Ended
     }
 
     /// The addresses of brokers that can be asked.
     pub(crate) fn connected(&self) -> impl Iterator<Item = &str> {
-        self.lines.values().filter(|open| !open.stopping).filter_map(|open| open.name.as_deref())
+        self.sessions.values().filter(|open| !open.stopping).filter_map(|open| open.name.as_deref())
     }
 
     /// The partitions that requests can be sent about just now.
     pub(crate) fn reachable(&self) -> Vec<PartitionId> {
         let all = (0..).map(PartitionId).zip(&self.table);
-        all.filter(|(_, line)| line.is_some()).map(|(partition, _)| partition).collect()
+        all.filter(|(_, handle)| handle.is_some()).map(|(partition, _)| partition).collect()
     }
 
     fn owner(&self, partition: PartitionId) -> Option<&str> {
@@ -175,26 +175,26 @@ impl Routes {
     }
 
     fn named(&self, name: &str) -> Option<u64> {
-        self.lines.iter().find(|(_, open)| open.name.as_deref() == Some(name)).map(|(session, _)| *session)
+        self.sessions.iter().find(|(_, open)| open.name.as_deref() == Some(name)).map(|(session, _)| *session)
     }
 
     /// A broker without a cluster around it: it owns everything.
     fn alone(&self) -> Option<u64> {
         let alone = |open: &Open| open.name.is_none() && !open.stopping;
-        self.lines.iter().find(|(_, open)| alone(open)).map(|(session, _)| *session)
+        self.sessions.iter().find(|(_, open)| alone(open)).map(|(session, _)| *session)
     }
 
     fn any(&self) -> Option<u64> {
-        self.lines.iter().find(|(_, open)| !open.stopping).map(|(session, _)| *session)
+        self.sessions.iter().find(|(_, open)| !open.stopping).map(|(session, _)| *session)
     }
 
     fn rebuild(&mut self) {
-        let open = self.lines.iter().filter(|(_, open)| !open.stopping);
+        let open = self.sessions.iter().filter(|(_, open)| !open.stopping);
         let by_name: HashMap<&str, u64> =
             open.filter_map(|(session, open)| Some((open.name.as_deref()?, *session))).collect();
         let alone = self.alone();
-        let line = |partition| self.owner(partition).and_then(|o| by_name.get(o).copied()).or(alone);
-        let table: Vec<_> = (0..).map(PartitionId).take(self.table.len()).map(line).collect();
+        let handle = |partition| self.owner(partition).and_then(|o| by_name.get(o).copied()).or(alone);
+        let table: Vec<_> = (0..).map(PartitionId).take(self.table.len()).map(handle).collect();
         self.table = table;
     }
 }

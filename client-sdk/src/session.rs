@@ -22,8 +22,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::counters::count;
 use crate::error::LinkError;
+use crate::handle::SessionHandle;
 use crate::inbox::Arrived;
-use crate::line::Line;
 use crate::link::Connection;
 use crate::registering::Taken;
 use crate::router::Outgoing;
@@ -36,19 +36,23 @@ const BEATS: u64 = HEARTBEAT_TIMEOUT_MS / HEARTBEAT_MS;
 const FIRST_SAMPLES: u32 = 4;
 
 /// Serves a connection until it ends.
-pub(crate) async fn run(shared: &Arc<Shared>, connection: Connection, line: &Arc<Line>) -> LinkError {
+pub(crate) async fn run(
+    shared: &Arc<Shared>,
+    connection: Connection,
+    handle: &Arc<SessionHandle>,
+) -> LinkError {
     let Connection { welcome, mut frames, write, .. } = connection;
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(100, 60_000));
     let silence = heartbeat * BEATS as u32;
     let writer = Writer {
         shared: Arc::clone(shared),
-        line: Arc::clone(line),
+        handle: Arc::clone(handle),
         write,
         heartbeat,
         write_timeout: silence,
     };
     let mut writer = AbortOnDropHandle::new(shared.tasks.spawn(writer.run()));
-    let mut reader = Reader { shared, line, samples: 0 };
+    let mut reader = Reader { shared, handle, samples: 0 };
     let end = tokio::select! {
         end = reader.run(&mut frames, silence) => end,
         end = &mut writer => end.unwrap_or(LinkError::Closed),
@@ -63,7 +67,7 @@ pub(crate) async fn run(shared: &Arc<Shared>, connection: Connection, line: &Arc
 
 struct Reader<'a> {
     shared: &'a Arc<Shared>,
-    line: &'a Arc<Line>,
+    handle: &'a Arc<SessionHandle>,
     samples: u32,
 }
 
@@ -101,7 +105,7 @@ impl Reader<'_> {
     }
 
     fn frame(&mut self, body: &BytesMut, now: Instant) -> Result<(), LinkError> {
-        let (shared, session) = (self.shared, self.line.session);
+        let (shared, session) = (self.shared, self.handle.session);
         match decode(body)? {
             ServerMessage::Reply { corr, replies } => {
                 let retried =
@@ -128,7 +132,7 @@ impl Reader<'_> {
                 let mut router = shared.router.locked();
                 let pong = router.outbox(session).map(|outbox| outbox.pong(number));
                 drop(router);
-                self.line.to_send.notify_one();
+                self.handle.to_send.notify_one();
                 pong.unwrap_or(Ok(())).map_err(LinkError::Protocol)
             }
             ServerMessage::Pong(number, time) => self.pong(number, time, now),
@@ -140,7 +144,7 @@ impl Reader<'_> {
             ServerMessage::Welcome(_) => Err(LinkError::Protocol("a second welcome")),
             ServerMessage::Topology(topology) => {
                 // Without a name of its own the broker has no cluster around it.
-                if self.line.name.is_some() {
+                if self.handle.name.is_some() {
                     shared.topology(topology);
                 }
                 Ok(())
@@ -154,14 +158,14 @@ impl Reader<'_> {
     }
 
     fn pong(&mut self, number: u64, time: mtimer_types::Time, now: Instant) -> Result<(), LinkError> {
-        let session = self.line.session;
+        let session = self.handle.session;
         let mut router = self.shared.router.locked();
         let Some(outbox) = router.outbox(session) else { return Ok(()) };
         if number == UNASKED_PONG {
             // Half a round trip old, at least: a ping tells more.
             if !outbox.is_unanswered() {
                 outbox.ping();
-                self.line.to_send.notify_one();
+                self.handle.to_send.notify_one();
             }
             drop(router);
             self.shared.clock.corrected(session, time, now);
@@ -171,7 +175,7 @@ impl Reader<'_> {
         self.samples = self.samples.saturating_add(1);
         if self.samples < FIRST_SAMPLES {
             outbox.ping();
-            self.line.to_send.notify_one();
+            self.handle.to_send.notify_one();
         }
         drop(router);
         self.shared.clock.observe(session, time, sent, now);
@@ -186,7 +190,7 @@ impl Reader<'_> {
     ) -> Result<(), LinkError> {
         let counters = &self.shared.counters;
         count(&counters.received, deliveries.len() as u64);
-        let session = self.line.session;
+        let session = self.handle.session;
         let taken = self.shared.router.locked().delivered(session, registration, deliveries);
         let Taken { inbox, deliveries, stale } = taken.map_err(LinkError::Protocol)?;
         count(&counters.stale, stale);
@@ -200,9 +204,9 @@ impl Reader<'_> {
         }
         let received = self.shared.clock.at(at);
         let deliveries = deliveries.into();
-        let evicted = inbox.push(Arrived { line: Arc::clone(self.line), received, at, deliveries });
-        for line in evicted {
-            self.shared.drop_unstarted(&line, 1);
+        let evicted = inbox.push(Arrived { handle: Arc::clone(self.handle), received, at, deliveries });
+        for handle in evicted {
+            self.shared.drop_unstarted(&handle, 1);
         }
         Ok(())
     }
@@ -210,7 +214,7 @@ impl Reader<'_> {
     /// Something was answered. A broker that wants to stop is left once nothing is open with it.
     fn progress(&self) -> Result<(), LinkError> {
         self.shared.progress.notify_waiters();
-        match self.shared.router.locked().may_leave(self.line.session) {
+        match self.shared.router.locked().may_leave(self.handle.session) {
             true => Err(LinkError::Left),
             false => Ok(()),
         }
@@ -219,7 +223,7 @@ impl Reader<'_> {
 
 struct Writer {
     shared: Arc<Shared>,
-    line: Arc<Line>,
+    handle: Arc<SessionHandle>,
     write: WriteHalf,
     heartbeat: Duration,
     write_timeout: Duration,
@@ -233,22 +237,22 @@ impl Writer {
             let now = Instant::now();
             {
                 let mut router = self.shared.router.locked();
-                if let Some(outbox) = router.outbox(self.line.session).filter(|_| now >= next_beat) {
+                if let Some(outbox) = router.outbox(self.handle.session).filter(|_| now >= next_beat) {
                     next_beat = now + self.heartbeat;
                     outbox.ping();
                     if outbox.is_unanswered() {
                         return LinkError::Protocol("it answers no pings");
                     }
                 }
-                let time = self.shared.clock.at_broker(self.line.session, now);
-                router.gather(self.line.session, time, now, &mut gathered);
-                if gathered.is_empty() && router.may_leave(self.line.session) {
+                let time = self.shared.clock.at_broker(self.handle.session, now);
+                router.gather(self.handle.session, time, now, &mut gathered);
+                if gathered.is_empty() && router.may_leave(self.handle.session) {
                     return LinkError::Left;
                 }
             }
             if gathered.is_empty() {
                 tokio::select! {
-                    () = self.line.to_send.notified() => {}
+                    () = self.handle.to_send.notified() => {}
                     () = sleep_until(next_beat) => {}
                 }
                 continue;

@@ -19,7 +19,7 @@ use mtimer_types::{HandlerOutcome, TimerId};
 use tokio::time::Instant;
 
 use crate::backoff::backoff;
-use crate::line::Line;
+use crate::handle::SessionHandle;
 use crate::routes::Routes;
 
 /// Outcomes in one frame: with the longest errors still under the frame limit.
@@ -36,14 +36,14 @@ const DOUBTFUL: usize = 256;
 #[derive(Debug)]
 pub(crate) struct PendingSettlement {
     pub(crate) settlement: Settlement,
-    pub(crate) over: Arc<Line>,
+    pub(crate) over: Arc<SessionHandle>,
     until: Instant,
     tries: u32,
 }
 
 impl PendingSettlement {
     /// `deadline`: when the handler's time is over.
-    pub(crate) fn new(settlement: Settlement, over: Arc<Line>, deadline: Instant) -> Self {
+    pub(crate) fn new(settlement: Settlement, over: Arc<SessionHandle>, deadline: Instant) -> Self {
         Self { settlement, over, until: deadline + REPEAT_FOR, tries: 0 }
     }
 
@@ -65,7 +65,7 @@ pub(crate) enum Pushed {
 
 /// What belongs to one connection.
 #[derive(Debug, Default)]
-struct Lane {
+struct SessionOutcomes {
     queue: VecDeque<PendingSettlement>,
     /// Frames that are not known to be confirmed. One confirmation answers one frame, but not in
     /// the order of sending; of several frames with as many outcomes it stays open which one it
@@ -75,7 +75,7 @@ struct Lane {
     open: BTreeMap<usize, usize>,
 }
 
-impl Lane {
+impl SessionOutcomes {
     fn unconfirmed(&self) -> usize {
         self.queue.len() + self.open.iter().map(|(size, n)| size * n).sum::<usize>()
     }
@@ -108,7 +108,7 @@ impl Lane {
 /// All outcomes of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Settling {
-    lanes: BTreeMap<u64, Lane>,
+    sessions: BTreeMap<u64, SessionOutcomes>,
     /// The owners of their partitions are not connected.
     unrouted: Vec<PendingSettlement>,
     /// Their partitions are moving: offered again at that time; with the connection over which they
@@ -119,20 +119,20 @@ pub(crate) struct Settling {
 
 impl Settling {
     pub(crate) fn opened(&mut self, session: u64) {
-        self.lanes.insert(session, Lane::default());
+        self.sessions.insert(session, SessionOutcomes::default());
     }
 
     /// Queues an outcome.
     pub(crate) fn push(&mut self, pending: PendingSettlement, routes: &Routes) -> Pushed {
-        let to = routes.settle_line(pending.settlement.id.partition(), &pending.over);
+        let to = routes.settle_session(pending.settlement.id.partition(), &pending.over);
         self.push_to(to, pending, routes)
     }
 
-    /// Queues an outcome for the connection that the routes name for it ([`Routes::settle_line`]).
+    /// Queues an outcome for the connection that the routes name for it ([`Routes::settle_session`]).
     pub(crate) fn push_to(&mut self, to: Option<u64>, pending: PendingSettlement, routes: &Routes) -> Pushed {
-        match to.and_then(|to| Some((to, self.lanes.get_mut(&to)?))) {
-            Some((to, lane)) if pending.is_ok() || routes.may_know(to, &pending.over) => {
-                lane.queue.push_back(pending);
+        match to.and_then(|to| Some((to, self.sessions.get_mut(&to)?))) {
+            Some((to, connection)) if pending.is_ok() || routes.may_know(to, &pending.over) => {
+                connection.queue.push_back(pending);
                 Pushed::To(to)
             }
             Some(_) => Pushed::Pointless,
@@ -147,13 +147,13 @@ impl Settling {
 
     /// Outcomes that no broker has confirmed.
     pub(crate) fn unconfirmed(&self) -> usize {
-        let lanes = self.lanes.values().map(Lane::unconfirmed).sum::<usize>();
-        lanes + self.unrouted.len() + self.waiting.len()
+        let sessions = self.sessions.values().map(SessionOutcomes::unconfirmed).sum::<usize>();
+        sessions + self.unrouted.len() + self.waiting.len()
     }
 
     /// Whether nothing is open with this broker.
     pub(crate) fn none_open(&self, session: u64) -> bool {
-        self.lanes.get(&session).is_none_or(|lane| lane.unconfirmed() == 0)
+        self.sessions.get(&session).is_none_or(|connection| connection.unconfirmed() == 0)
     }
 
     /// Whether time changes anything.
@@ -162,12 +162,12 @@ impl Settling {
     }
 
     pub(crate) fn next(&mut self, session: u64) -> Option<Vec<Settlement>> {
-        let lane = self.lanes.get_mut(&session).filter(|lane| !lane.queue.is_empty())?;
+        let connection = self.sessions.get_mut(&session).filter(|connection| !connection.queue.is_empty())?;
         let frame: Vec<PendingSettlement> =
-            lane.queue.drain(..lane.queue.len().min(FRAME_OUTCOMES)).collect();
+            connection.queue.drain(..connection.queue.len().min(FRAME_OUTCOMES)).collect();
         let settlements = frame.iter().map(|pending| pending.settlement.clone()).collect();
-        *lane.open.entry(frame.len()).or_default() += 1;
-        lane.sent.push_back(frame);
+        *connection.open.entry(frame.len()).or_default() += 1;
+        connection.sent.push_back(frame);
         Some(settlements)
     }
 
@@ -182,8 +182,8 @@ impl Settling {
         routes: &Routes,
     ) -> Result<u64, &'static str> {
         let size = accepted as usize + refused.len();
-        let Some(lane) = self.lanes.get_mut(&session) else { return Ok(0) };
-        let mut frame = lane.answered(size, refused.first().map(|(id, _)| *id))?;
+        let Some(connection) = self.sessions.get_mut(&session) else { return Ok(0) };
+        let mut frame = connection.answered(size, refused.first().map(|(id, _)| *id))?;
         let mut over = 0;
         for (id, why) in refused {
             let at = frame.iter().position(|pending| pending.settlement.id == *id);
@@ -196,7 +196,7 @@ impl Settling {
     /// An outcome was refused because its partition is another broker's; false: it is too late for
     /// another try.
     fn moved(&mut self, session: u64, mut pending: PendingSettlement, now: Instant, routes: &Routes) -> bool {
-        let to = routes.settle_line(pending.settlement.id.partition(), &pending.over);
+        let to = routes.settle_session(pending.settlement.id.partition(), &pending.over);
         if to.is_some_and(|to| to != session) && pending.tries == 0 {
             pending.tries = 1;
             return self.push(pending, routes) != Pushed::Pointless;
@@ -213,18 +213,18 @@ impl Settling {
 
     /// A connection is gone. Returns how many outcomes are pointless now.
     pub(crate) fn closed(&mut self, session: u64, routes: &Routes) -> u64 {
-        let Some(lane) = self.lanes.remove(&session) else { return 0 };
-        self.push_all(lane.sent.into_iter().flatten().chain(lane.queue), routes)
+        let Some(connection) = self.sessions.remove(&session) else { return 0 };
+        self.push_all(connection.sent.into_iter().flatten().chain(connection.queue), routes)
     }
 
     /// The routes have changed: everything that is queued finds its way again, also what waits for
     /// another owner than the one that refused it. Returns how many outcomes are pointless now.
     pub(crate) fn reroute(&mut self, routes: &Routes) -> u64 {
-        let queues = self.lanes.values_mut().map(|lane| std::mem::take(&mut lane.queue));
+        let queues = self.sessions.values_mut().map(|connection| std::mem::take(&mut connection.queue));
         let mut all: Vec<PendingSettlement> = queues.flatten().collect();
         all.append(&mut self.unrouted);
         for (key, (session, pending)) in std::mem::take(&mut self.waiting) {
-            let to = routes.settle_line(pending.settlement.id.partition(), &pending.over);
+            let to = routes.settle_session(pending.settlement.id.partition(), &pending.over);
             if to.is_some_and(|to| to != session) {
                 all.push(pending);
             } else {

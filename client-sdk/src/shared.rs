@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::answer::Info;
 use crate::clock::Clock;
 use crate::counters::{Counters, count};
-use crate::line::Line;
+use crate::handle::SessionHandle;
 use crate::link::Connection;
 use crate::router::{Losses, Router};
 use crate::settling::PendingSettlement;
@@ -101,21 +101,21 @@ impl Shared {
     }
 
     /// A connection is there.
-    pub(crate) fn opened(&self, connection: &Connection) -> Arc<Line> {
+    pub(crate) fn opened(&self, connection: &Connection) -> Arc<SessionHandle> {
         let Connection { broker, welcome, sent, received, .. } = connection;
         *self.info.locked() = Arc::new(info(broker, welcome));
-        let (line, losses) = self.with_router(|router| router.opened(welcome));
-        self.clock.observe(line.session, welcome.now, *sent, *received);
+        let (handle, losses) = self.with_router(|router| router.opened(welcome));
+        self.clock.observe(handle.session, welcome.now, *sent, *received);
         count(&self.counters.connections, 1);
         self.changed(losses);
         self.tell_connected();
-        line
+        handle
     }
 
     /// A connection is gone.
-    pub(crate) fn closed(&self, line: &Line, fault: &str) {
-        let losses = self.with_router(|router| router.closed(line.session, fault));
-        self.clock.forget(line.session);
+    pub(crate) fn closed(&self, handle: &SessionHandle, fault: &str) {
+        let losses = self.with_router(|router| router.closed(handle.session, fault));
+        self.clock.forget(handle.session);
         self.changed(losses);
         self.tell_connected();
     }
@@ -162,9 +162,9 @@ impl Shared {
     }
 
     /// Callbacks that came over a connection were left out; they are going to be delivered again.
-    pub(crate) fn drop_unstarted(&self, line: &Line, n: u64) {
+    pub(crate) fn drop_unstarted(&self, handle: &SessionHandle, n: u64) {
         count(&self.counters.dropped, n);
-        self.router.locked().left_out(line.session, n);
+        self.router.locked().left_out(handle.session, n);
     }
 
     /// Queues outcomes.
@@ -195,7 +195,7 @@ impl Shared {
         over
     }
 
-    pub(crate) fn extend(&self, over: &Line, id: TimerId, epoch: Epoch, attempt: u32, by_ms: u32) {
+    pub(crate) fn extend(&self, over: &SessionHandle, id: TimerId, epoch: Epoch, attempt: u32, by_ms: u32) {
         self.with_router(|router| router.extend(over, id, epoch, attempt, by_ms));
     }
 

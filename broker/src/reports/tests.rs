@@ -20,7 +20,7 @@ fn parked(sessions: u64, oldest_ms: u64) -> Backlog {
     Backlog { pending: 5, parked: 5, sessions, oldest, ..Backlog::default() }
 }
 
-fn states(reports: &[Report]) -> Vec<(Destination, State)> {
+fn states(reports: &[Report]) -> Vec<(Destination, DestinationHealth)> {
     let state = |report: &Report| match report {
         Report::Destination { dest, state, .. } => (dest.clone(), *state),
         other => panic!("{other:?}"),
@@ -34,19 +34,22 @@ fn a_destination_has_a_line_when_its_state_changes() {
     let mut look =
         |top: Vec<(Destination, Backlog)>| states(&reporter.look(NOW, &figures(Tallies::default(), top)));
     assert_eq!(look(vec![(dest(1), Backlog { pending: 9, ..Backlog::default() })]), []);
-    assert_eq!(look(vec![(dest(1), parked(0, 50))]), [(dest(1), State::Unserved)]);
+    assert_eq!(look(vec![(dest(1), parked(0, 50))]), [(dest(1), DestinationHealth::Unserved)]);
     assert_eq!(look(vec![(dest(1), parked(0, 9_000))]), [], "nothing has changed");
-    assert_eq!(look(vec![(dest(1), parked(1, 9_999))]), [(dest(1), State::Served)]);
-    assert_eq!(look(vec![(dest(1), parked(1, 10_000))]), [(dest(1), State::Behind)]);
+    assert_eq!(look(vec![(dest(1), parked(1, 9_999))]), [(dest(1), DestinationHealth::Served)]);
+    assert_eq!(look(vec![(dest(1), parked(1, 10_000))]), [(dest(1), DestinationHealth::Behind)]);
     let idle = Backlog { sessions: 1, oldest: Some(Time::ZERO), ..Backlog::default() };
-    assert_eq!(look(vec![(dest(1), idle)]), [(dest(1), State::Served)]);
+    assert_eq!(look(vec![(dest(1), idle)]), [(dest(1), DestinationHealth::Served)]);
     let failed = |failures| vec![(dest(1), Backlog { failures, ..idle })];
     assert_eq!(look(failed(9)), []);
-    assert_eq!(look(failed(10)), [(dest(1), State::Failing)]);
+    assert_eq!(look(failed(10)), [(dest(1), DestinationHealth::Failing)]);
     assert_eq!(look(failed(11)), []);
-    assert_eq!(look(failed(0)), [(dest(1), State::Served)]);
-    assert_eq!(look(vec![(dest(1), parked(0, 1)), (dest(2), idle)]), [(dest(1), State::Unserved)]);
-    assert_eq!(look(Vec::new()), [(dest(1), State::Served)]);
+    assert_eq!(look(failed(0)), [(dest(1), DestinationHealth::Served)]);
+    assert_eq!(
+        look(vec![(dest(1), parked(0, 1)), (dest(2), idle)]),
+        [(dest(1), DestinationHealth::Unserved)]
+    );
+    assert_eq!(look(Vec::new()), [(dest(1), DestinationHealth::Served)]);
     assert_eq!(look(Vec::new()), []);
 }
 
@@ -56,10 +59,10 @@ fn failing_handlers_are_well_again_after_a_success_and_not_when_they_go_away() {
     let failing = || {
         let mut reporter = Reporter::default();
         let reports = reporter.look(NOW, &figures(Tallies::default(), failed(30, 1)));
-        assert_eq!(states(&reports), [(dest(1), State::Failing)]);
+        assert_eq!(states(&reports), [(dest(1), DestinationHealth::Failing)]);
         reporter
     };
-    let served = vec![(dest(1), State::Served)];
+    let served = vec![(dest(1), DestinationHealth::Served)];
     let cases = [
         ("an attempt has succeeded", failed(0, 1), served.clone()),
         ("some have failed since", failed(2, 1), served),
@@ -73,7 +76,10 @@ fn failing_handlers_are_well_again_after_a_success_and_not_when_they_go_away() {
     }
     let mut reporter = failing();
     let mut look = |top| states(&reporter.look(NOW, &figures(Tallies::default(), top)));
-    assert_eq!(look(vec![(dest(1), Backlog { failures: 30, ..parked(0, 1) })]), [(dest(1), State::Unserved)]);
+    assert_eq!(
+        look(vec![(dest(1), Backlog { failures: 30, ..parked(0, 1) })]),
+        [(dest(1), DestinationHealth::Unserved)]
+    );
     assert_eq!(look(failed(30, 0)), [], "what was parked has been cancelled");
 }
 

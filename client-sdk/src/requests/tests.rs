@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::*;
 use crate::call::{Reply, Waiter};
-use crate::line::Line;
+use crate::handle::SessionHandle;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -75,7 +75,7 @@ struct World {
     seen: BTreeMap<u64, Seen>,
     frames: BTreeMap<u64, Request>,
     /// By broker: the connection, and what is on its wire.
-    lines: [Option<(u64, Vec<u64>)>; 2],
+    sessions: [Option<(u64, Vec<u64>)>; 2],
     last_session: u64,
     version: u64,
 }
@@ -92,7 +92,7 @@ impl World {
             answers: Vec::new(),
             seen: BTreeMap::new(),
             frames: BTreeMap::new(),
-            lines: [None, None],
+            sessions: [None, None],
             last_session: 0,
             version: 0,
         };
@@ -104,10 +104,10 @@ impl World {
 
     fn open(&mut self, at: usize) {
         self.last_session += 1;
-        self.routes.opened(&Line::new(self.last_session, Some(NAMES[at].to_owned())));
+        self.routes.opened(&SessionHandle::new(self.last_session, Some(NAMES[at].to_owned())));
         self.requests.opened(self.last_session, 4 << 20, 2_000);
         self.requests.reroute(&self.routes);
-        self.lines[at] = Some((self.last_session, Vec::new()));
+        self.sessions[at] = Some((self.last_session, Vec::new()));
     }
 
     fn assign(&mut self, a: usize, b: usize) {
@@ -141,7 +141,7 @@ impl World {
     }
 
     fn send(&mut self, at: usize) -> Result<(), TestCaseError> {
-        let Some((session, _)) = self.lines[at] else { return Ok(()) };
+        let Some((session, _)) = self.sessions[at] else { return Ok(()) };
         let Some(frame) = self.requests.next(session, self.time(), self.now) else { return Ok(()) };
         let ClientMessage::Request(request) = frame.message.clone() else { panic!("{frame:?}") };
         self.requests.sent(frame);
@@ -155,14 +155,14 @@ impl World {
             seen.first.get_or_insert((request.first_sent, self.now));
             seen.open = true;
         }
-        if let Some((_, sent)) = &mut self.lines[at] {
+        if let Some((_, sent)) = &mut self.sessions[at] {
             sent.push(request.corr);
         }
         Ok(())
     }
 
     fn answer(&mut self, at: usize, kind: u8) -> Result<(), TestCaseError> {
-        let Some((session, sent)) = &mut self.lines[at] else { return Ok(()) };
+        let Some((session, sent)) = &mut self.sessions[at] else { return Ok(()) };
         if sent.is_empty() {
             return Ok(());
         }
@@ -199,14 +199,14 @@ impl World {
             Step::Send(at) => self.send(at)?,
             Step::Answer(at, kind) => self.answer(at, kind)?,
             Step::Stale(at) => {
-                let Some((session, open)) = &self.lines[at] else { return Ok(()) };
+                let Some((session, open)) = &self.sessions[at] else { return Ok(()) };
                 if let Some(old) = self.frames.keys().copied().find(|corr| !open.contains(corr)) {
                     let reply = vec![OpReply::Done];
                     let replied = self.requests.reply(*session, old, reply, self.now, &mut self.routes);
                     prop_assert_eq!(replied, Ok(0));
                 }
             }
-            Step::Cut(at) => match self.lines[at].take() {
+            Step::Cut(at) => match self.sessions[at].take() {
                 None => self.open(at),
                 Some((session, sent)) => {
                     for corr in sent {
@@ -276,7 +276,7 @@ fn closing_answers_everybody() {
 fn a_call_finds_its_way_to_the_owner() {
     let mut world = World::new();
     let sent = |world: &mut World, at: usize| {
-        let session = world.lines[at].as_ref().unwrap().0;
+        let session = world.sessions[at].as_ref().unwrap().0;
         let frame = world.requests.next(session, world.time(), world.now);
         frame.map(|f| {
             let (corr, first) = (f.corr, f.first.time);

@@ -111,9 +111,9 @@ fn of_what_may_still_leave_as_the_client_closes_the_outcome_is_unknown() {
 fn a_connection_that_comes_after_the_end_is_nobodys() {
     let mut router = Router::new(1, Duration::from_secs(30));
     router.close();
-    let (line, _) = router.opened(&welcome());
+    let (handle, _) = router.opened(&welcome());
     assert!(!router.is_connected());
-    assert!(router.may_leave(line.session));
+    assert!(router.may_leave(handle.session));
     router.drain().try_recv().expect("nothing to wait for");
 }
 

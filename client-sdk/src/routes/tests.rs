@@ -17,37 +17,37 @@ fn topology(term: u64, version: u64, brokers: &[&str], owners: &[Option<u16>]) -
     }
 }
 
-fn line(session: u64, name: &str) -> Line {
-    Line::new(session, (!name.is_empty()).then(|| name.to_owned()))
+fn handle(session: u64, name: &str) -> SessionHandle {
+    SessionHandle::new(session, (!name.is_empty()).then(|| name.to_owned()))
 }
 
 /// a (1) owns 0 and 1, b (2) owns 2, nobody owns 3.
 fn two() -> Routes {
     let mut routes = Routes::new(P);
-    routes.opened(&line(1, "a"));
-    routes.opened(&line(2, "b"));
+    routes.opened(&handle(1, "a"));
+    routes.opened(&handle(2, "b"));
     assert!(routes.observe(topology(1, 1, &["a", "b"], &[Some(0), Some(0), Some(1), None])));
     routes
 }
 
 fn table(routes: &Routes) -> Vec<Option<u64>> {
-    (0..P).map(|p| routes.request_line(PartitionId(p))).collect()
+    (0..P).map(|p| routes.request_session(PartitionId(p))).collect()
 }
 
 #[test]
 fn a_broker_without_a_cluster_gets_everything() {
     let mut routes = Routes::new(P);
     assert_eq!(table(&routes), [None; 4]);
-    routes.opened(&line(1, ""));
+    routes.opened(&handle(1, ""));
     assert_eq!(table(&routes), [Some(1); 4]);
     for goal in [Goal::Leader, Goal::Informed, Goal::Broker("x".into()), Goal::Partition(PartitionId(2))] {
-        assert_eq!(routes.query_line(&goal), Some(1));
+        assert_eq!(routes.query_session(&goal), Some(1));
     }
-    assert_eq!(routes.settle_line(PartitionId(1), &line(1, "")), Some(1));
-    assert!(!routes.may_know(2, &line(1, "")));
+    assert_eq!(routes.settle_session(PartitionId(1), &handle(1, "")), Some(1));
+    assert!(!routes.may_know(2, &handle(1, "")));
     routes.stopping(1);
     assert_eq!(table(&routes), [None; 4]);
-    assert_eq!(routes.settle_line(PartitionId(1), &line(1, "")), Some(1), "outcomes still go there");
+    assert_eq!(routes.settle_session(PartitionId(1), &handle(1, "")), Some(1), "outcomes still go there");
 }
 
 #[test]
@@ -69,39 +69,39 @@ fn what_moved_taught_holds_until_a_newer_topology_or_a_loss() {
     let mut routes = two();
     let p = PartitionId(0);
     routes.moved(p, "c");
-    assert_eq!(routes.request_line(p), Some(1), "nobody is connected to c");
+    assert_eq!(routes.request_session(p), Some(1), "nobody is connected to c");
     routes.moved(p, "b");
-    assert_eq!(routes.request_line(p), Some(2));
+    assert_eq!(routes.request_session(p), Some(2));
     routes.disowned(p, 1);
-    assert_eq!(routes.request_line(p), Some(2), "the word of another broker says nothing about b");
+    assert_eq!(routes.request_session(p), Some(2), "the word of another broker says nothing about b");
     routes.disowned(p, 2);
-    assert_eq!(routes.request_line(p), Some(1));
+    assert_eq!(routes.request_session(p), Some(1));
     routes.moved(p, "b");
     routes.closed(2);
-    assert_eq!(routes.request_line(p), Some(1));
-    routes.opened(&line(3, "b"));
-    assert_eq!(routes.request_line(p), Some(1));
+    assert_eq!(routes.request_session(p), Some(1));
+    routes.opened(&handle(3, "b"));
+    assert_eq!(routes.request_session(p), Some(1));
     routes.moved(p, "b");
     routes.observe(topology(1, 2, &["a", "b"], &[Some(0); 4]));
-    assert_eq!(routes.request_line(p), Some(1));
+    assert_eq!(routes.request_session(p), Some(1));
 }
 
 #[test]
 fn outcomes_go_back_while_the_broker_owns_the_partition_and_then_to_the_owner() {
     let mut routes = two();
-    let (a, p) = (line(1, "a"), PartitionId(0));
-    assert_eq!(routes.settle_line(p, &a), Some(1));
+    let (a, p) = (handle(1, "a"), PartitionId(0));
+    assert_eq!(routes.settle_session(p, &a), Some(1));
     routes.stopping(1);
-    assert_eq!(routes.settle_line(p, &a), Some(1));
-    assert_eq!(routes.settle_line(PartitionId(3), &a), Some(1), "nobody else owns it");
+    assert_eq!(routes.settle_session(p, &a), Some(1));
+    assert_eq!(routes.settle_session(PartitionId(3), &a), Some(1), "nobody else owns it");
     routes.observe(topology(1, 2, &["a", "b"], &[Some(1), Some(0), Some(1), None]));
-    assert_eq!(routes.settle_line(p, &a), Some(2));
+    assert_eq!(routes.settle_session(p, &a), Some(2));
     assert!(routes.may_know(2, &a) && routes.may_know(1, &a));
     routes.closed(1);
-    assert_eq!(routes.settle_line(PartitionId(1), &a), None);
+    assert_eq!(routes.settle_session(PartitionId(1), &a), None);
     // The same broker, again: it has counted what is not ok with the old connection.
-    routes.opened(&line(3, "a"));
-    assert_eq!(routes.settle_line(PartitionId(1), &a), Some(3));
+    routes.opened(&handle(3, "a"));
+    assert_eq!(routes.settle_session(PartitionId(1), &a), Some(3));
     a.ended(false);
     assert!(!routes.may_know(3, &a));
     // Unless it had stopped gracefully, and handed over its in-flight list.
@@ -112,21 +112,21 @@ fn outcomes_go_back_while_the_broker_owns_the_partition_and_then_to_the_owner() 
 #[test]
 fn questions_find_the_leader_or_anybody() {
     let mut routes = two();
-    assert_eq!(routes.query_line(&Goal::Leader), Some(1));
-    assert_eq!(routes.query_line(&Goal::Broker("b".into())), Some(2));
-    assert_eq!(routes.query_line(&Goal::Broker("c".into())), None);
+    assert_eq!(routes.query_session(&Goal::Leader), Some(1));
+    assert_eq!(routes.query_session(&Goal::Broker("b".into())), Some(2));
+    assert_eq!(routes.query_session(&Goal::Broker("c".into())), None);
     routes.stopping(1);
-    assert_eq!(routes.query_line(&Goal::Leader), None);
-    assert_eq!(routes.query_line(&Goal::Informed), Some(2));
+    assert_eq!(routes.query_session(&Goal::Leader), None);
+    assert_eq!(routes.query_session(&Goal::Informed), Some(2));
 }
 
 #[test]
 fn who_is_outside_is_left_only_if_somebody_is_inside() {
     let mut routes = Routes::new(P);
-    routes.opened(&line(1, "new"));
+    routes.opened(&handle(1, "new"));
     routes.observe(topology(1, 1, &["a"], &[Some(0); 4]));
     assert!(!routes.is_outside(1));
-    routes.opened(&line(2, "a"));
+    routes.opened(&handle(2, "a"));
     assert!(routes.is_outside(1) && !routes.is_outside(2));
     assert_eq!(routes.brokers(), 1);
 }
@@ -136,7 +136,7 @@ fn a_broker_alone_ends_what_was_known_of_a_cluster() {
     let mut routes = two();
     routes.closed(1);
     routes.closed(2);
-    routes.opened(&line(3, ""));
+    routes.opened(&handle(3, ""));
     assert_eq!((table(&routes), routes.topology()), (vec![Some(3); 4], None));
 }
 
@@ -152,7 +152,7 @@ proptest! {
                 (0, _) => {
                     let name = names[n as usize % 3];
                     if !open.values().any(|(known, _)| *known == name) {
-                        routes.opened(&line(next, name));
+                        routes.opened(&handle(next, name));
                         open.insert(next, (name, false));
                         next += 1;
                     }
@@ -168,8 +168,8 @@ proptest! {
                 (3, _) => _ = routes.observe(topology(1, n, &names, &[Some(p % 3), Some(n as u16 % 3), None, Some(0)])),
                 _ => routes.moved(PartitionId(p), names[n as usize % 3]),
             }
-            for line in table(&routes).into_iter().flatten() {
-                prop_assert!(open.get(&line).is_some_and(|(_, stopping)| !stopping));
+            for handle in table(&routes).into_iter().flatten() {
+                prop_assert!(open.get(&handle).is_some_and(|(_, stopping)| !stopping));
             }
         }
     }

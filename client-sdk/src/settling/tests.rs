@@ -7,7 +7,7 @@ use super::*;
 struct World {
     routes: Routes,
     settling: Settling,
-    lines: Vec<Arc<Line>>,
+    sessions: Vec<Arc<SessionHandle>>,
     now: Instant,
 }
 
@@ -27,7 +27,7 @@ impl World {
         let mut world = Self {
             routes: Routes::new(2),
             settling: Settling::default(),
-            lines: vec![],
+            sessions: vec![],
             now: Instant::now(),
         };
         names.iter().for_each(|name| _ = world.open(*name));
@@ -39,7 +39,7 @@ impl World {
         let mut world = Self {
             routes: Routes::new(2),
             settling: Settling::default(),
-            lines: vec![],
+            sessions: vec![],
             now: Instant::now(),
         };
         world.open(None);
@@ -47,11 +47,11 @@ impl World {
     }
 
     fn open(&mut self, name: Option<&str>) -> u64 {
-        let session = self.lines.len() as u64 + 1;
-        let line = Arc::new(Line::new(session, name.map(str::to_owned)));
-        self.routes.opened(&line);
+        let session = self.sessions.len() as u64 + 1;
+        let handle = Arc::new(SessionHandle::new(session, name.map(str::to_owned)));
+        self.routes.opened(&handle);
         self.settling.opened(session);
-        self.lines.push(line);
+        self.sessions.push(handle);
         self.settling.reroute(&self.routes);
         session
     }
@@ -67,9 +67,9 @@ impl World {
             false => HandlerOutcome::Retry { after_ms: None, error: String::new() },
         };
         let settlement = Settlement { id: id(partition, n), epoch: Epoch(1), attempt: 1, outcome };
-        let line = Arc::clone(&self.lines[over as usize - 1]);
+        let handle = Arc::clone(&self.sessions[over as usize - 1]);
         let deadline = self.now + Duration::from_secs(30);
-        self.settling.push(PendingSettlement::new(settlement, line, deadline), &self.routes)
+        self.settling.push(PendingSettlement::new(settlement, handle, deadline), &self.routes)
             != Pushed::Pointless
     }
 
@@ -149,7 +149,7 @@ fn confirmations_out_of_order_lose_nothing_that_may_still_be_open() {
         world.push(session, 0, n, true);
         world.sent(session);
     }
-    assert!(world.settling.lanes[&session].sent.len() <= 2_000 + DOUBTFUL + 2);
+    assert!(world.settling.sessions[&session].sent.len() <= 2_000 + DOUBTFUL + 2);
 }
 
 #[test]

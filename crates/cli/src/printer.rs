@@ -10,12 +10,12 @@ use tokio_util::sync::CancellationToken;
 use super::exit::{Exit, Failure};
 
 /// A line, and who waits until it is written.
-type Line = (String, oneshot::Sender<()>);
+type QueuedLine = (String, oneshot::Sender<()>);
 
 /// Writes lines from a thread of its own: a reader that is slow holds up handlers, and nothing
 /// else.
 pub(crate) struct Printer {
-    lines: mpsc::Sender<Line>,
+    lines: mpsc::Sender<QueuedLine>,
     thread: Mutex<Option<JoinHandle<io::Result<()>>>>,
     /// Cancelled when the thread has let go of every line that it was given.
     closed: CancellationToken,
@@ -53,7 +53,7 @@ impl Printer {
     /// Hands a line in; whether it was written. One whose place was taken before the thread ended,
     /// and used after, is left lying there for as long as the printer lives: nobody would say
     /// anything about it.
-    async fn put(&self, place: mpsc::Permit<'_, Line>, line: String) -> bool {
+    async fn put(&self, place: mpsc::Permit<'_, QueuedLine>, line: String) -> bool {
         let (done, mut written) = oneshot::channel();
         place.send((line, done));
         tokio::select! {
@@ -75,7 +75,7 @@ impl Printer {
     }
 }
 
-fn write_lines(mut waiting: mpsc::Receiver<Line>, mut out: impl Write) -> io::Result<()> {
+fn write_lines(mut waiting: mpsc::Receiver<QueuedLine>, mut out: impl Write) -> io::Result<()> {
     let mut written = Vec::new();
     while let Some(first) = waiting.blocking_recv() {
         let mut next = Some(first);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::damage::Damage;
 use crate::group;
-use crate::journal::{Flaw, Verdict, Walk};
+use crate::journal::{Flaw, FlawKind, Walk};
 use crate::layout::Space;
 use crate::tables;
 
@@ -105,7 +105,7 @@ pub(crate) fn read_journal(path: &Path) -> io::Result<Vec<u8>> {
 pub(crate) fn check_journals(
     database: &Path,
     watermark: Option<u64>,
-    mut on_journal: impl FnMut(&JournalFile, &[(Flaw, Verdict)]),
+    mut on_journal: impl FnMut(&JournalFile, &[(Flaw, FlawKind)]),
 ) -> io::Result<Checked> {
     let mut checked = Checked::default();
     let paths = journals(database)?;
@@ -128,7 +128,7 @@ pub(crate) fn check_journals(
 }
 
 impl Checked {
-    fn journal(&mut self, journal: &JournalFile, watermark: Option<u64>) -> Vec<(Flaw, Verdict)> {
+    fn journal(&mut self, journal: &JournalFile, watermark: Option<u64>) -> Vec<(Flaw, FlawKind)> {
         let bytes = &journal.bytes[..];
         let mut flaws = Vec::new();
         let (mut at, mut flaw) = self.walk.take(bytes, 0);
@@ -136,7 +136,7 @@ impl Checked {
             let verdict = self.walk.judge(bytes, found, watermark, journal.is_sealed);
             flaws.push((found, verdict));
             let lost_from = self.walk.last;
-            let Verdict::Damaged { next } = verdict else {
+            let FlawKind::Damaged { next } = verdict else {
                 let bytes = (bytes.len() - at) as u64;
                 self.torn = Some(Torn { path: journal.path.clone(), at: at as u64, bytes });
                 break;

@@ -157,7 +157,7 @@ pub(crate) struct Flaw {
 
 /// What follows a flaw.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum FlawKind {
     /// Nothing of it was synced: it may be cut off.
     Torn,
     /// Some of it was synced, so it may have been answered. `next` is the next whole batch.
@@ -231,7 +231,13 @@ impl Walk {
 
     /// Whether what is flawed was synced. `watermark`: the number of the last synced batch
     /// according to its file. `is_sealed`: there is a newer journal, so this one was synced whole.
-    pub(crate) fn judge(&self, bytes: &[u8], flaw: Flaw, watermark: Option<u64>, is_sealed: bool) -> Verdict {
+    pub(crate) fn judge(
+        &self,
+        bytes: &[u8],
+        flaw: Flaw,
+        watermark: Option<u64>,
+        is_sealed: bool,
+    ) -> FlawKind {
         let next = resume(bytes, flaw.at + 1).filter(|next| {
             // What is older than the flaw is a copy in somebody's payload.
             let first = next.header.map_or(0, |(group, _)| group.first);
@@ -251,7 +257,7 @@ impl Walk {
             is_synced = batch.header.is_some_and(|(group, _)| synced_by(group.synced));
             later = resume(bytes, batch.end);
         }
-        if is_synced { Verdict::Damaged { next } } else { Verdict::Torn }
+        if is_synced { FlawKind::Damaged { next } } else { FlawKind::Torn }
     }
 }
 
@@ -318,7 +324,7 @@ mod tests {
         let mut walk = Walk::default();
         let flaw = Flaw { at: 0, what: "the batch has no header" };
         assert_eq!(walk.take(&bytes, 0), (0, Some(flaw)));
-        assert_eq!(walk.judge(&bytes, flaw, None, false), Verdict::Damaged { next: None });
+        assert_eq!(walk.judge(&bytes, flaw, None, false), FlawKind::Damaged { next: None });
     }
 
     #[test]
@@ -334,7 +340,8 @@ mod tests {
                 let in_seqno = ends.iter().any(|end| (end + 5..end + 13).contains(&at)) || at < 13;
                 assert!(flaw.is_some() || in_seqno && walk.last == Some(4), "byte {at} bit {bit}");
                 if let Some(flaw) = flaw {
-                    let damaged = matches!(walk.judge(&bytes, flaw, Some(4), false), Verdict::Damaged { .. });
+                    let damaged =
+                        matches!(walk.judge(&bytes, flaw, Some(4), false), FlawKind::Damaged { .. });
                     assert!(damaged, "byte {at} bit {bit}");
                 }
             }
@@ -350,7 +357,7 @@ mod tests {
             let mut walk = Walk::default();
             let (at, flaw) = walk.take(&bytes, 0);
             assert!(at <= spoilt);
-            matches!(walk.judge(&bytes, flaw.unwrap(), watermark, is_sealed), Verdict::Torn)
+            matches!(walk.judge(&bytes, flaw.unwrap(), watermark, is_sealed), FlawKind::Torn)
         };
         let (third, last) = (ends[1] + 40, ends[2] + 40);
         assert!(judge(last, None, false) && judge(last, Some(3), false), "nobody was answered");
@@ -365,7 +372,7 @@ mod tests {
         bytes[third] ^= 0x40;
         let mut walk = Walk::default();
         let (at, flaw) = walk.take(&bytes, 0);
-        assert_eq!((at, walk.judge(&bytes, flaw.unwrap(), Some(1), false)), (ends[1], Verdict::Torn));
+        assert_eq!((at, walk.judge(&bytes, flaw.unwrap(), Some(1), false)), (ends[1], FlawKind::Torn));
     }
 
     #[test]
@@ -375,6 +382,6 @@ mod tests {
         let (at, flaw) = walk.take(&bytes, 0);
         let what = "batches before this one are missing";
         assert_eq!((at, flaw), (ends[1], Some(Flaw { at: ends[1], what })));
-        assert!(matches!(walk.judge(&bytes, flaw.unwrap(), Some(4), false), Verdict::Damaged { .. }));
+        assert!(matches!(walk.judge(&bytes, flaw.unwrap(), Some(4), false), FlawKind::Damaged { .. }));
     }
 }

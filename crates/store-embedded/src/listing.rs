@@ -37,7 +37,7 @@ impl View<'_> {
         let lane = self.lane.clone();
         let mut cursor = lane.cursor();
         let mut haul =
-            Haul { load, epoch_claim: (lane.epoch, lane.prior_claim), timers: Vec::new(), bytes: 0 };
+            LoadBuilder { load, epoch_claim: (lane.epoch, lane.prior_claim), timers: Vec::new(), bytes: 0 };
         let Some((at, inside)) = cursor.start() else {
             return Ok(Loaded { timers: haul.timers, horizon: cursor.horizon() });
         };
@@ -287,14 +287,14 @@ impl View<'_> {
 type QueueRows = Vec<(u64, Row)>;
 
 /// What a load has gathered.
-struct Haul<'a> {
+struct LoadBuilder<'a> {
     load: &'a Load,
     epoch_claim: (mtimer_types::Epoch, Time),
     timers: Vec<LoadedTimer>,
     bytes: usize,
 }
 
-impl Haul<'_> {
+impl LoadBuilder<'_> {
     fn is_full(&self) -> bool {
         self.timers.len() >= self.load.max_timers.max(1) || self.bytes >= self.load.max_bytes.max(1)
     }

@@ -20,6 +20,7 @@ pub mod counters;
 pub mod cursor;
 pub mod decide;
 pub mod error;
+mod first_line;
 pub mod lane;
 pub mod memory;
 pub mod op;
@@ -29,6 +30,7 @@ pub mod view;
 pub use coordination::{Campaigned, Candidate, Coordination, Lease};
 pub use cursor::LoadCursor;
 pub use error::{AcquireError, LaneError, LaneFuture, StoreError, StoreFuture};
+pub use first_line::FirstLine;
 pub use lane::{
     Acquire, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, Load, Loaded, LoadedTimer,
     OwnerRecord, Page, Store, StoreClock, StoreInfo, Taken, Unconfirmed,

@@ -20,7 +20,7 @@ use crate::moment::{self, Deadline};
 /// A line of the file.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct TimerRow {
     #[serde(rename = "in", default)]
     after: Option<String>,
     #[serde(default)]
@@ -84,7 +84,7 @@ pub(crate) struct Fields {
 impl Fields {
     /// Reads a line.
     pub(crate) fn parse(line: &[u8]) -> Result<Self, String> {
-        let line: Line = serde_json::from_slice(line).map_err(|e| json_error(&e))?;
+        let line: TimerRow = serde_json::from_slice(line).map_err(|e| json_error(&e))?;
         let when = match (line.after, line.at) {
             (Some(after), None) => When::After(moment::span(&after)?),
             (None, Some(at)) => When::At(at.time()?),

@@ -12,7 +12,7 @@ use super::election::End;
 use super::follow::Due;
 use super::leader::Leadership;
 use super::lease::Ask;
-use super::members::Verdict;
+use super::members::HeartbeatOutcome;
 use super::refusal::{contradiction, is_address};
 use super::{HURRY_MS, Node, NodeEffect, NodeInput, PeerId, STOP_WAIT_MS};
 
@@ -141,12 +141,12 @@ impl Node {
         };
         let (seq, has) = (beat.seq, beat.topology);
         match leadership.members.heartbeat(now, peer, beat) {
-            Verdict::Refused(message) => {
+            HeartbeatOutcome::Refused(message) => {
                 self.counters.add(Count::MembersRefused, 1);
                 self.out.push(NodeEffect::ToPeer(peer, PeerAnswer::Refused { message }));
             }
-            Verdict::Old => {}
-            Verdict::Heard { changed } => {
+            HeartbeatOutcome::Old => {}
+            HeartbeatOutcome::Heard { changed } => {
                 if changed {
                     leadership.touch();
                 }

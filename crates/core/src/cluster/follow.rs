@@ -21,11 +21,11 @@ pub(super) enum Due {
 pub(super) struct Link {
     heartbeat_ms: u64,
     silence_ms: u64,
-    state: State,
+    state: LinkState,
 }
 
 #[derive(Debug)]
-enum State {
+enum LinkState {
     Down,
     Connecting { to: String, since: u64 },
     Up(Up),
@@ -46,52 +46,53 @@ struct Up {
 
 impl Link {
     pub(super) fn new(heartbeat_ms: u64, silence_ms: u64) -> Self {
-        Self { heartbeat_ms, silence_ms, state: State::Down }
+        Self { heartbeat_ms, silence_ms, state: LinkState::Down }
     }
 
     /// Whom it goes or is to go to.
     pub(super) fn to(&self) -> Option<&str> {
         match &self.state {
-            State::Down => None,
-            State::Connecting { to, .. } | State::Up(Up { to, .. }) => Some(to),
+            LinkState::Down => None,
+            LinkState::Connecting { to, .. } | LinkState::Up(Up { to, .. }) => Some(to),
         }
     }
 
     /// The leader at the other end and its term, if it has answered.
     pub(super) fn leader(&self) -> Option<(&str, Term)> {
         match &self.state {
-            State::Up(up) => up.term.map(|term| (up.to.as_str(), term)),
+            LinkState::Up(up) => up.term.map(|term| (up.to.as_str(), term)),
             _ => None,
         }
     }
 
     /// Whether the connection was asked for and is not there yet.
     pub(super) fn connecting(&self) -> bool {
-        matches!(self.state, State::Connecting { .. })
+        matches!(self.state, LinkState::Connecting { .. })
     }
 
     pub(super) fn connect(&mut self, now: u64, to: &str) {
-        self.state = State::Connecting { to: to.to_owned(), since: now };
+        self.state = LinkState::Connecting { to: to.to_owned(), since: now };
     }
 
     /// The connection is there; `false`: nobody waits for one.
     pub(super) fn up(&mut self, now: u64) -> bool {
-        let State::Connecting { to, .. } = &mut self.state else { return false };
+        let LinkState::Connecting { to, .. } = &mut self.state else { return false };
         let to = std::mem::take(to);
-        self.state = State::Up(Up { to, answered: now, term: None, seq: 0, heard: 0, sent: 0, next: now });
+        self.state =
+            LinkState::Up(Up { to, answered: now, term: None, seq: 0, heard: 0, sent: 0, next: now });
         true
     }
 
     /// No link any more; `false`: there was none.
     pub(super) fn down(&mut self) -> bool {
-        let was = !matches!(self.state, State::Down);
-        self.state = State::Down;
+        let was = !matches!(self.state, LinkState::Down);
+        self.state = LinkState::Down;
         was
     }
 
     /// An answer of the leader. `false`: it answers no heartbeat of this link.
     pub(super) fn heard(&mut self, now: u64, seq: u64, term: Term) -> bool {
-        let State::Up(up) = &mut self.state else { return false };
+        let LinkState::Up(up) = &mut self.state else { return false };
         if seq <= up.heard || seq > up.seq {
             return false;
         }
@@ -101,7 +102,7 @@ impl Link {
 
     /// Heartbeat soon: not before `gap_ms` after the last one.
     pub(super) fn hurry(&mut self, now: u64, gap_ms: u64) {
-        if let State::Up(up) = &mut self.state {
+        if let LinkState::Up(up) = &mut self.state {
             up.next = up.next.min(now.max(up.sent + gap_ms));
         }
     }
@@ -109,9 +110,9 @@ impl Link {
     /// This process stood still for so long: nobody else is to blame.
     pub(super) fn forgive(&mut self, ms: u64) {
         match &mut self.state {
-            State::Down => {}
-            State::Connecting { since, .. } => *since += ms,
-            State::Up(up) => up.answered += ms,
+            LinkState::Down => {}
+            LinkState::Connecting { since, .. } => *since += ms,
+            LinkState::Up(up) => up.answered += ms,
         }
     }
 
@@ -120,7 +121,7 @@ impl Link {
             return Some(Due::Silent);
         }
         match &mut self.state {
-            State::Up(up) if up.next <= now => {
+            LinkState::Up(up) if up.next <= now => {
                 up.seq += 1;
                 (up.sent, up.next) = (now, now + self.heartbeat_ms);
                 Some(Due::Heartbeat { seq: up.seq, heard: up.heard })
@@ -132,15 +133,15 @@ impl Link {
     /// Until when it is waited for a connection or an answer.
     fn time_limit(&self) -> u64 {
         match &self.state {
-            State::Down => u64::MAX,
-            State::Connecting { since, .. } => since + self.silence_ms,
-            State::Up(up) => up.answered + self.silence_ms,
+            LinkState::Down => u64::MAX,
+            LinkState::Connecting { since, .. } => since + self.silence_ms,
+            LinkState::Up(up) => up.answered + self.silence_ms,
         }
     }
 
     pub(super) fn next(&self) -> u64 {
         match &self.state {
-            State::Up(up) => self.time_limit().min(up.next),
+            LinkState::Up(up) => self.time_limit().min(up.next),
             _ => self.time_limit(),
         }
     }

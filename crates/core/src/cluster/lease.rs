@@ -37,7 +37,7 @@ pub(super) struct Keeper {
     ttl_ms: u64,
     renew_ms: u64,
     rng: Rng,
-    state: State,
+    state: LeaseState,
     /// Answers to campaigns sent until then say nothing any more: the lease was given up or lost
     /// since.
     void: Option<u64>,
@@ -50,7 +50,7 @@ pub(super) struct Keeper {
 }
 
 #[derive(Debug)]
-enum State {
+enum LeaseState {
     /// Somebody else may lead. `at`: when to campaign; `None`: a leader answers, or it is over for
     /// good.
     Seeking { at: Option<u64> },
@@ -67,7 +67,7 @@ impl Keeper {
         rng: Rng,
         now: u64,
     ) -> Self {
-        let state = State::Seeking { at: Some(now) };
+        let state = LeaseState::Seeking { at: Some(now) };
         let address = address.to_owned();
         Self {
             address,
@@ -85,16 +85,16 @@ impl Keeper {
 
     pub(super) fn lease(&self) -> Option<&Lease> {
         match &self.state {
-            State::Holding { lease, .. } => Some(lease),
-            State::Seeking { .. } => None,
+            LeaseState::Holding { lease, .. } => Some(lease),
+            LeaseState::Seeking { .. } => None,
         }
     }
 
     /// Until when the lease may be acted on.
     pub(super) fn deadline(&self) -> Option<u64> {
         match &self.state {
-            State::Holding { deadline, .. } => Some(*deadline),
-            State::Seeking { .. } => None,
+            LeaseState::Holding { deadline, .. } => Some(*deadline),
+            LeaseState::Seeking { .. } => None,
         }
     }
 
@@ -106,7 +106,7 @@ impl Keeper {
     /// What is due, if anything; counts as sent. A term that is won is to be above `seen`.
     pub(super) fn due(&mut self, now: u64, seen: Term) -> Option<Ask> {
         match &mut self.state {
-            State::Seeking { at } => {
+            LeaseState::Seeking { at } => {
                 let lost = self.asked.filter(|_| self.asking).map_or(0, |asked| asked + 4 * self.ttl_ms);
                 at.filter(|at| *at <= now && lost <= now)?;
                 // An answer that never comes is given up.
@@ -116,7 +116,7 @@ impl Keeper {
                 let (address, incarnation, ttl_ms) = (self.address.clone(), self.incarnation, self.ttl_ms);
                 Some(Ask::Campaign(Candidate { address, incarnation, ttl_ms, seen }))
             }
-            State::Holding { lease, renew, renewing, .. } => {
+            LeaseState::Holding { lease, renew, renewing, .. } => {
                 if *renewing || *renew > now {
                     return None;
                 }
@@ -141,14 +141,14 @@ impl Keeper {
             self.seek(now + FLOOR_MS);
             return false;
         }
-        if let State::Holding { lease, deadline, .. } = &mut self.state
+        if let LeaseState::Holding { lease, deadline, .. } = &mut self.state
             && lease.term == term
         {
             *deadline = until.max(*deadline);
             return true;
         }
         let lease = Lease { address: self.address.clone(), incarnation: self.incarnation, term };
-        self.state = State::Holding {
+        self.state = LeaseState::Holding {
             lease,
             won: sent,
             deadline: until,
@@ -162,7 +162,9 @@ impl Keeper {
     /// knows. Says whether the lease was lost by it.
     pub(super) fn renewed(&mut self, now: u64, sent: u64, answer: Option<bool>) -> bool {
         let until = self.deadline_of(sent);
-        let State::Holding { won, deadline, renew, renewing, .. } = &mut self.state else { return false };
+        let LeaseState::Holding { won, deadline, renew, renewing, .. } = &mut self.state else {
+            return false;
+        };
         if sent < *won {
             // Of an earlier lease.
             return false;
@@ -184,12 +186,12 @@ impl Keeper {
         if void {
             self.void = Some(now);
         }
-        self.state = State::Seeking { at: None };
+        self.state = LeaseState::Seeking { at: None };
     }
 
     /// Campaign no more until asked to.
     pub(super) fn rest(&mut self) {
-        if let State::Seeking { at } = &mut self.state {
+        if let LeaseState::Seeking { at } = &mut self.state {
             *at = None;
         }
     }
@@ -197,7 +199,7 @@ impl Keeper {
     /// Campaign at this time, unless an earlier one is set.
     pub(super) fn seek(&mut self, when: u64) {
         let floor = self.asked.map_or(0, |asked| asked + FLOOR_MS);
-        if let State::Seeking { at } = &mut self.state {
+        if let LeaseState::Seeking { at } = &mut self.state {
             let when = when.max(floor);
             *at = Some(at.map_or(when, |at| at.min(when)));
         }
@@ -237,11 +239,11 @@ impl Keeper {
     /// When something is due next.
     pub(super) fn next(&self) -> u64 {
         match &self.state {
-            State::Seeking { at } => {
+            LeaseState::Seeking { at } => {
                 let lost = self.asked.filter(|_| self.asking).map_or(0, |asked| asked + 4 * self.ttl_ms);
                 at.map_or(u64::MAX, |at| at.max(lost))
             }
-            State::Holding { deadline, renew, renewing, .. } => {
+            LeaseState::Holding { deadline, renew, renewing, .. } => {
                 if *renewing {
                     *deadline
                 } else {

@@ -27,7 +27,7 @@ const MAX_UNHEARD: usize = 64;
 
 /// What a heartbeat means to the leader.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
+pub(super) enum HeartbeatOutcome {
     /// It contradicts the cluster.
     Refused(String),
     /// It came late, by an earlier session.
@@ -159,26 +159,26 @@ impl Members {
         changed
     }
 
-    pub(super) fn heartbeat(&mut self, now: u64, peer: PeerId, beat: Heartbeat) -> Verdict {
+    pub(super) fn heartbeat(&mut self, now: u64, peer: PeerId, beat: Heartbeat) -> HeartbeatOutcome {
         if let Some(text) = refusal::contradiction(&self.options, &beat) {
-            return Verdict::Refused(text);
+            return HeartbeatOutcome::Refused(text);
         }
         let known = self.map.get(&beat.address);
         if known.is_none() && self.map.len() >= MAX_BROKERS {
-            return Verdict::Refused(refusal::too_many(&beat));
+            return HeartbeatOutcome::Refused(refusal::too_many(&beat));
         }
         let same = known.is_some_and(|m| m.incarnation == beat.incarnation);
         if let Some(m) = known {
             let recent = now.saturating_sub(m.heard_at) < 2 * self.options.heartbeat_ms;
             if !same && m.session.is_some() && recent {
-                return Verdict::Refused(refusal::taken(&beat));
+                return HeartbeatOutcome::Refused(refusal::taken(&beat));
             }
             if same && m.session.is_some_and(|session| peer < session) {
-                return Verdict::Old;
+                return HeartbeatOutcome::Old;
             }
         }
         if self.deaf.get(&peer).is_some_and(|seq| beat.heard < *seq) {
-            return Verdict::Heard { changed: false };
+            return HeartbeatOutcome::Heard { changed: false };
         }
         self.deaf.remove(&peer);
         if !same {
@@ -187,9 +187,9 @@ impl Members {
         if let Some(Some(_)) = self.drained.get(&beat.address) {
             self.drained.insert(beat.address.clone(), None);
         }
-        let Some(m) = self.map.get_mut(&beat.address) else { return Verdict::Old };
+        let Some(m) = self.map.get_mut(&beat.address) else { return HeartbeatOutcome::Old };
         let changed = m.hear(now, peer, beat, &self.options) || !same;
-        Verdict::Heard { changed }
+        HeartbeatOutcome::Heard { changed }
     }
 
     /// A new incarnation of an address.

@@ -17,7 +17,7 @@ use mtimer_types::PartitionId;
 use super::Engine;
 use super::partition::Partition;
 use super::questions::QueryPart;
-use super::table::State;
+use super::table::EntryState;
 use crate::api::{Call, Now, SessionId};
 
 /// Partitions that are counted at the same time: the store has other things to do meanwhile.
@@ -230,9 +230,14 @@ impl Partition {
         };
         for (_, entry) in self.table.iter() {
             match entry.state {
-                State::InFlight(_) => view.in_flight += 1,
-                State::Due | State::Held | State::Ready { .. } | State::Taking { .. } => view.overdue += 1,
-                State::Waiting | State::Settling { .. } | State::Parking { .. } | State::Unparking => {}
+                EntryState::InFlight(_) => view.in_flight += 1,
+                EntryState::Due | EntryState::Held | EntryState::Ready { .. } | EntryState::Taking { .. } => {
+                    view.overdue += 1
+                }
+                EntryState::Waiting
+                | EntryState::Settling { .. }
+                | EntryState::Parking { .. }
+                | EntryState::Unparking => {}
             }
         }
         view

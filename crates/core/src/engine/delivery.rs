@@ -7,7 +7,7 @@ use mtimer_types::{Mode, Time, TimerId};
 use super::destination::Dest;
 use super::members::{DestIx, MemberRef};
 use super::purpose::OpCtx;
-use super::table::{Entry, Flight, State};
+use super::table::{Entry, EntryState, Flight};
 use super::{Engine, Phase};
 use crate::api::{Counter, Effect, Now};
 use crate::figures::RedeliveryCause;
@@ -38,7 +38,7 @@ impl Engine {
                     } else if let Some(p) = self.partitions.get_mut(at)
                         && let Some(e) = p.table.get_mut(id).filter(|e| e.is_waiting_for(fire))
                     {
-                        e.state = State::Due;
+                        e.state = EntryState::Due;
                         p.push_due(id);
                     }
                 }
@@ -52,16 +52,16 @@ impl Engine {
         let Some(p) = self.partition(id.partition()) else { return };
         let is_meant = |e: &&mut Entry| match from {
             Some(fire) => e.is_waiting_for(fire),
-            None => matches!(e.state, State::Due),
+            None => matches!(e.state, EntryState::Due),
         };
         let Some(entry) = p.table.get_mut(id).filter(is_meant) else { return };
-        entry.state = State::Due;
+        entry.state = EntryState::Due;
         let (dest, fire) = (entry.dest, entry.fire);
         let (deadline, expired) =
             (entry.record.timer.deadline, entry.record.timer.is_past_deadline(now.time));
         let stopped = entry.record.progress.stopped;
         if p.edited(id) {
-            return self.set_state(id, State::Held);
+            return self.set_state(id, EntryState::Held);
         }
         if expired {
             return self.settle(id, None, Verdict::Expired, None);
@@ -76,7 +76,7 @@ impl Engine {
         if self.parks_new(dest) {
             return self.park(id);
         }
-        self.set_state(id, State::Ready { since: now.mono_ms });
+        self.set_state(id, EntryState::Ready { since: now.mono_ms });
         self.roster.dest_mut(dest).ready.push(id, deadline);
         self.roster.touch(dest);
     }
@@ -96,7 +96,7 @@ impl Engine {
             let partitions = &self.partitions;
             self.roster.dest_mut(dest).ready.compact(|id| {
                 let entry = partitions.get(id.partition()).and_then(|p| p.table.get(id));
-                entry.is_some_and(|e| matches!(e.state, State::Ready { .. }))
+                entry.is_some_and(|e| matches!(e.state, EntryState::Ready { .. }))
             });
             self.roster.touch(dest);
         }
@@ -106,15 +106,15 @@ impl Engine {
     fn expire_one(&mut self, id: TimerId) {
         let Some(p) = self.partition(id.partition()) else { return };
         if p.is_leaving() {
-            self.set_state(id, State::Due);
+            self.set_state(id, EntryState::Due);
         } else if p.edited(id) {
-            self.set_state(id, State::Held);
+            self.set_state(id, EntryState::Held);
         } else {
             self.settle(id, None, Verdict::Expired, None);
         }
     }
 
-    pub(super) fn set_state(&mut self, id: TimerId, state: State) {
+    pub(super) fn set_state(&mut self, id: TimerId, state: EntryState) {
         if let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) {
             entry.state = state;
         }
@@ -162,7 +162,7 @@ impl Engine {
             let id = self.roster.dest_mut(dest).ready.pop_front()?;
             let p = self.partitions.get(id.partition());
             let Some(entry) = p.and_then(|p| p.table.get(id)) else { continue };
-            if !matches!(entry.state, State::Ready { .. }) {
+            if !matches!(entry.state, EntryState::Ready { .. }) {
                 continue;
             }
             let (fire, deadline) = (entry.fire, entry.record.timer.deadline);
@@ -172,10 +172,10 @@ impl Engine {
             if expired {
                 self.expire_one(id);
             } else if p.edited(id) {
-                self.set_state(id, State::Held);
+                self.set_state(id, EntryState::Held);
             } else if !p.may_send(fire, now.mono_ms) {
                 p.push_due(id);
-                self.set_state(id, State::Due);
+                self.set_state(id, EntryState::Due);
             } else {
                 return Some(id);
             }
@@ -189,7 +189,7 @@ impl Engine {
         match entry {
             Some(entry) if entry.record.timer.mode == Mode::AtMostOnce => {
                 let (failed, timer) = (entry.attempt() - 1, entry.record.timer.clone());
-                self.set_state(id, State::Taking { member });
+                self.set_state(id, EntryState::Taking { member });
                 let op = Op::Take { id, failed, timer: Some(timer) };
                 self.enqueue(id.partition(), op, OpCtx::Take { id, failed });
             }
@@ -224,7 +224,7 @@ impl Engine {
         };
         let until = now.mono_ms + u64::from(timeout_ms);
         entry.state =
-            State::InFlight(Flight { attempt, member: Some(to), session: Some(session), client, until });
+            EntryState::InFlight(Flight { attempt, member: Some(to), session: Some(session), client, until });
         self.timeouts.add(until, id, attempt);
         if taken_over {
             self.tallies.redelivery(RedeliveryCause::Takeover);
@@ -240,7 +240,7 @@ impl Engine {
         let Some(p) = self.partition(id.partition()) else { return };
         let (fenced, undecided) = (p.owned_lately(now.mono_ms), p.is_undecided(id));
         let Some(entry) = p.table.get_mut(id) else { return };
-        let State::Taking { member } = entry.state else { return };
+        let EntryState::Taking { member } = entry.state else { return };
         if !matches!(answer, Answer::Done) {
             self.forget(id);
             return;
@@ -259,11 +259,11 @@ impl Engine {
             return self.deliver(now, id, other);
         }
         self.unsettled -= 1;
-        self.set_state(id, State::Due);
+        self.set_state(id, EntryState::Due);
         if expired {
             self.settle(id, None, Verdict::Expired, None);
         } else if able && undecided {
-            self.set_state(id, State::Held);
+            self.set_state(id, EntryState::Held);
         } else {
             self.park(id);
         }
@@ -282,13 +282,13 @@ impl Engine {
                 let Some(p) = self.partition(id.partition()) else { continue };
                 let fenced = p.owned_lately(now.mono_ms);
                 let Some(entry) = p.table.get_mut(id) else { continue };
-                let State::InFlight(flight) = &entry.state else { continue };
+                let EntryState::InFlight(flight) = &entry.state else { continue };
                 let given_up = flight.until <= now.mono_ms;
                 if fenced && !given_up && !entry.record.timer.is_past_deadline(now.time) {
                     self.roster.post(member, delivery);
                     continue;
                 }
-                entry.state = State::Taking { member };
+                entry.state = EntryState::Taking { member };
                 self.roster.end_flight(session, id);
                 self.taken(now, id, &Answer::Done);
             }

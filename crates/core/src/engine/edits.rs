@@ -24,7 +24,7 @@ use mtimer_types::{KeyPolicy, Target, Time, TimerId};
 
 use super::partition::Partition;
 use super::purpose::OpCtx;
-use super::table::{Entry, State};
+use super::table::{Entry, EntryState};
 
 impl Partition {
     /// Whether an edit holds this timer.
@@ -61,7 +61,7 @@ impl Partition {
                 let Some(entry) = self.table.get_mut(*id) else { return false };
                 // An attempt may have failed while it was queued.
                 *failed = entry.attempt() - 1;
-                let State::Parking { sent: sent @ false } = &mut entry.state else { return false };
+                let EntryState::Parking { sent: sent @ false } = &mut entry.state else { return false };
                 *sent = true;
             }
             _ => {}
@@ -99,9 +99,9 @@ impl Partition {
         *held = Some(id);
         self.edits.hold(id);
         let entry = self.table.get_mut(id).filter(|e| !e.taken);
-        if let Some(entry) = entry.filter(|e| matches!(e.state, State::Parking { sent: false })) {
+        if let Some(entry) = entry.filter(|e| matches!(e.state, EntryState::Parking { sent: false })) {
             // It would be parked after the edit, and come back before the time that it is moved to.
-            entry.state = State::Held;
+            entry.state = EntryState::Held;
         }
     }
 
@@ -124,7 +124,7 @@ impl Partition {
     /// Whether an attempt of a timer has begun: it cannot be moved any more.
     fn is_begun(&self, id: TimerId) -> bool {
         // A take that the store refuses for now is asked for again, whatever the time is then.
-        let begun = |e: &Entry| e.attempt() > 1 || e.taken || matches!(e.state, State::Taking { .. });
+        let begun = |e: &Entry| e.attempt() > 1 || e.taken || matches!(e.state, EntryState::Taking { .. });
         self.sent_attempt(id).is_some() || self.table.get(id).is_some_and(begun)
     }
 

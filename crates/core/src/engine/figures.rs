@@ -6,7 +6,7 @@ use mtimer_types::Time;
 
 use super::Engine;
 use super::members::DestIx;
-use super::table::State;
+use super::table::EntryState;
 use crate::figures::{Backlog, Figures};
 
 impl Engine {
@@ -63,7 +63,7 @@ impl Engine {
         let first_ready = dest.ready.iter().find_map(|id| {
             let p = self.partitions.get(id.partition())?;
             let entry = p.table.get(id)?;
-            matches!(entry.state, State::Ready { .. }).then_some(entry.record.timer.due)
+            matches!(entry.state, EntryState::Ready { .. }).then_some(entry.record.timer.due)
         });
         Backlog {
             pending: dest.pending(),
@@ -80,7 +80,7 @@ impl Engine {
     fn add_unclaimed(&self, all: &mut [(DestIx, Backlog)]) {
         for p in self.partitions.iter() {
             for id in p.due() {
-                let Some(entry) = p.table.get(*id).filter(|e| matches!(e.state, State::Due)) else {
+                let Some(entry) = p.table.get(*id).filter(|e| matches!(e.state, EntryState::Due)) else {
                     continue;
                 };
                 if let Ok(at) = all.binary_search_by_key(&entry.dest, |(ix, _)| *ix) {

@@ -16,7 +16,7 @@ use mtimer_types::{PartitionId, TimerId};
 use super::calls::Pending;
 use super::partition::Partition;
 use super::purpose::OpCtx;
-use super::table::State;
+use super::table::EntryState;
 use super::{Engine, Phase};
 use crate::api::{Call, Effect, Now, SessionId};
 
@@ -108,7 +108,7 @@ impl Engine {
             .table
             .iter()
             .filter_map(|(id, e)| {
-                let State::InFlight(f) = &e.state else { return None };
+                let EntryState::InFlight(f) = &e.state else { return None };
                 let until = now.time + f.until.saturating_sub(now.mono_ms);
                 Some(InFlight { id: *id, attempt: f.attempt, session: f.client, until })
             })
@@ -124,7 +124,8 @@ impl Engine {
     /// Parks what was taken and not sent: only this owner can send it, or say that it did not.
     fn park_unsent(&mut self, at: PartitionId) {
         let Some(p) = self.partition(at) else { return };
-        let waits = |s: &State| matches!(s, State::Due | State::Held | State::Ready { .. });
+        let waits =
+            |s: &EntryState| matches!(s, EntryState::Due | EntryState::Held | EntryState::Ready { .. });
         let unsent = p.table.iter().filter(|(_, e)| e.taken && waits(&e.state));
         let mut unsent: Vec<TimerId> = unsent.map(|(id, _)| *id).collect();
         unsent.sort_unstable();

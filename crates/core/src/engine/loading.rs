@@ -8,7 +8,7 @@ use super::calls::Pending;
 use super::deferral::together_by;
 use super::partition::Partition;
 use super::purpose::OpCtx;
-use super::table::{ENTRY_BYTES, Entry, Flight, State};
+use super::table::{ENTRY_BYTES, Entry, EntryState, Flight};
 use super::{Engine, Phase};
 use crate::api::{Call, Counter, Effect, Now};
 
@@ -153,7 +153,7 @@ impl Engine {
                 let until = now.mono_ms + f.until.ms_since(now.time);
                 self.timeouts.add(until, id, f.attempt);
                 self.unsettled += 1;
-                State::InFlight(Flight {
+                EntryState::InFlight(Flight {
                     attempt: f.attempt,
                     member: None,
                     session: None,
@@ -163,14 +163,14 @@ impl Engine {
             }
             None if fire <= now.time => {
                 p.push_due(id);
-                State::Due
+                EntryState::Due
             }
             None => {
                 if p.table.arm(fire, id) {
                     self.effects.push(Effect::Alarm(together_by(now.time, fire - p.claims.lead())));
                     self.effects.push(Effect::Alarm(fire));
                 }
-                State::Waiting
+                EntryState::Waiting
             }
         };
         p.table.insert(Entry { record, dest, fire, covered, taken: false, state });
@@ -314,7 +314,7 @@ impl Engine {
         let partitions = &self.partitions;
         self.timeouts.prune(self.unsettled, |id, attempt| {
             let entry = partitions.get(id.partition()).and_then(|p| p.table.get(id));
-            entry.is_some_and(|e| matches!(&e.state, State::InFlight(f) if f.attempt == attempt))
+            entry.is_some_and(|e| matches!(&e.state, EntryState::InFlight(f) if f.attempt == attempt))
         });
     }
 }

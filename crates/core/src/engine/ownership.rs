@@ -8,7 +8,7 @@ use super::calls::Pending;
 use super::key_edits::Edit;
 use super::partition::{Partition, Unfinished};
 use super::purpose::{OpCtx, failed};
-use super::table::{Entry, State};
+use super::table::{Entry, EntryState};
 use super::{Engine, Phase};
 use crate::api::{Call, Counter, Effect, Now};
 
@@ -89,11 +89,11 @@ impl Engine {
     pub(super) fn retire(&mut self, id: TimerId, entry: &Entry) {
         let dest = entry.dest;
         let member = match &entry.state {
-            State::Ready { .. } => {
+            EntryState::Ready { .. } => {
                 self.roster.dest_mut(dest).ready.leave(id, entry.record.timer.deadline);
                 None
             }
-            State::InFlight(flight) => {
+            EntryState::InFlight(flight) => {
                 if let Some(session) = flight.session {
                     self.roster.end_flight(session, id);
                 }
@@ -103,18 +103,18 @@ impl Engine {
                 self.unsettled -= 1;
                 flight.member
             }
-            State::Settling { member, .. } => {
+            EntryState::Settling { member, .. } => {
                 self.unsettled -= 1;
                 if member.is_some() {
                     self.roster.dest_mut(dest).flow.end_settling();
                 }
                 *member
             }
-            State::Taking { member } => {
+            EntryState::Taking { member } => {
                 self.unsettled -= 1;
                 Some(*member)
             }
-            State::Unparking => {
+            EntryState::Unparking => {
                 self.one_returned(dest, id.partition());
                 None
             }

@@ -10,7 +10,7 @@ use super::calls::Pending;
 use super::flow::Delays;
 use super::members::DestIx;
 use super::purpose::OpCtx;
-use super::table::{Entry, State};
+use super::table::{Entry, EntryState};
 use crate::api::{Call, Counter, Now};
 
 impl Engine {
@@ -47,8 +47,8 @@ impl Engine {
         while self.roster.dest(dest).ready.len() > most {
             let Some(id) = self.roster.dest(dest).ready.back() else { return };
             let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
-            let since =
-                entry.and_then(|e| if let State::Ready { since } = e.state { Some(since) } else { None });
+            let since = entry
+                .and_then(|e| if let EntryState::Ready { since } = e.state { Some(since) } else { None });
             if since.is_some_and(|since| now.mono_ms.saturating_sub(since) < after_ms) {
                 return;
             }
@@ -63,16 +63,16 @@ impl Engine {
         let Some(p) = self.partitions.get_mut(id.partition()) else { return };
         let edited = p.edited(id);
         let Some(entry) = p.table.get_mut(id) else { return };
-        if let State::Ready { .. } = entry.state {
+        if let EntryState::Ready { .. } = entry.state {
             self.roster.dest_mut(entry.dest).ready.leave(id, entry.record.timer.deadline);
         }
         if edited && !entry.taken {
             // The edit may move it to a later time; from the park it would come back before that.
             // (What is taken is not moved.)
-            entry.state = State::Held;
+            entry.state = EntryState::Held;
             return;
         }
-        entry.state = State::Parking { sent: false };
+        entry.state = EntryState::Parking { sent: false };
         let failed = entry.attempt() - 1;
         p.queue.push_own(Op::Park { id, failed }, OpCtx::Park { id, failed });
     }
@@ -80,7 +80,7 @@ impl Engine {
     pub(super) fn parked(&mut self, id: TimerId, answer: &Answer) {
         let at = id.partition();
         let entry = self.partition(at).and_then(|p| p.table.get(id));
-        let Some(entry) = entry.filter(|e| matches!(e.state, State::Parking { .. })) else { return };
+        let Some(entry) = entry.filter(|e| matches!(e.state, EntryState::Parking { .. })) else { return };
         let (dest, timer) = (entry.dest, entry.record.timer.clone());
         if matches!(answer, Answer::Done) {
             self.count(Counter::Parked, 1);
@@ -150,7 +150,7 @@ impl Engine {
                 continue;
             }
             p.queue.push_own(Op::Unpark { id, fire: now.time }, OpCtx::Unpark { id });
-            let (fire, state) = (now.time, State::Unparking);
+            let (fire, state) = (now.time, EntryState::Unparking);
             let entry = Entry { record, dest, fire, covered: false, taken: false, state };
             p.table.insert(entry);
             self.roster.dest_mut(dest).enter();
@@ -172,12 +172,12 @@ impl Engine {
             return;
         };
         // It may have been moved meanwhile.
-        if !matches!(entry.state, State::Unparking) {
+        if !matches!(entry.state, EntryState::Unparking) {
             return;
         }
         let dest = entry.dest;
         if matches!(answer, Answer::Done) {
-            entry.state = State::Due;
+            entry.state = EntryState::Due;
             // The store has filed it at the time of the batch. What may be sent before a claim
             // covers that time a successor would take for unsent.
             entry.fire = now.time;

@@ -19,7 +19,7 @@ use super::purpose::{OpCtx, failed};
 use super::questions::Questions;
 use super::queue::OpQueue;
 use super::recent::RecentIds;
-use super::table::{State, Table};
+use super::table::{EntryState, Table};
 use crate::api::Now;
 
 /// Operations that wait for a batch, or for their turn at a key; beyond it clients are told that it
@@ -251,7 +251,7 @@ impl Partition {
     /// Keeps an operation of the owner's own that the store would not take for now.
     pub(super) fn push_put_off(&mut self, op: Op, ctx: OpCtx) {
         if let Op::Park { id, .. } = &op
-            && let Some(State::Parking { sent }) = self.table.get_mut(*id).map(|e| &mut e.state)
+            && let Some(EntryState::Parking { sent }) = self.table.get_mut(*id).map(|e| &mut e.state)
         {
             *sent = false;
         }
@@ -268,9 +268,9 @@ impl Partition {
         for (op, ctx) in std::mem::take(&mut self.put_off) {
             let state = op.id().and_then(|id| self.table.get(id)).map(|e| &e.state);
             let moves = match &op {
-                Op::Take { .. } => matches!(state, Some(State::Taking { .. })),
-                Op::Park { .. } => matches!(state, Some(State::Parking { .. })),
-                Op::Unpark { .. } => matches!(state, Some(State::Unparking)),
+                Op::Take { .. } => matches!(state, Some(EntryState::Taking { .. })),
+                Op::Park { .. } => matches!(state, Some(EntryState::Parking { .. })),
+                Op::Unpark { .. } => matches!(state, Some(EntryState::Unparking)),
                 _ => {
                     self.queue.push_own(op, ctx);
                     continue;

@@ -13,7 +13,7 @@ use super::Engine;
 use super::calls::Pending;
 use super::counting::About;
 use super::questions::QueryPart;
-use super::table::State;
+use super::table::EntryState;
 use crate::api::{Call, CallAnswer, Effect, Now, SessionId};
 
 /// Rows of one page of a listing: with the largest payloads they still fit a frame. Whoever wants
@@ -134,7 +134,7 @@ impl Engine {
         let flight = self.partition(id.partition()).and_then(|p| {
             let epoch = p.epoch();
             match &p.table.get(id)?.state {
-                State::InFlight(f) => Some(TimerState::InFlight { epoch, attempt: f.attempt }),
+                EntryState::InFlight(f) => Some(TimerState::InFlight { epoch, attempt: f.attempt }),
                 _ => None,
             }
         });

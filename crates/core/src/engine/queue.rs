@@ -6,7 +6,7 @@
 //! share of every batch. That parks go before schedules is what bounds memory when overdue timers
 //! are scheduled faster than they can be parked.
 //! Invariant: each line is first in, first out. What a client asks about a timer of which something
-//! waits in one of the owner's lines is queued there, behind that ([`Line`]). So operations of one
+//! waits in one of the owner's lines is queued there, behind that ([`QueueClass`]). So operations of one
 //! client on different timers may change places.
 //! Not in here: which line an operation belongs to (`requests`), how many batches are under way
 //! (`calls`).
@@ -27,7 +27,7 @@ pub(super) type Queued = (Op, OpCtx);
 
 /// Where an operation waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Line {
+pub(super) enum QueueClass {
     /// The owner's: settlements, takes, trims.
     Prompt,
     /// The owner's: to the park and back.
@@ -96,16 +96,20 @@ impl OpQueue {
 
     /// Queues an operation of the owner's own.
     pub(super) fn push_own(&mut self, op: Op, ctx: OpCtx) {
-        let line = if matches!(op, Op::Park { .. } | Op::Unpark { .. }) { Line::Parks } else { Line::Prompt };
+        let line = if matches!(op, Op::Park { .. } | Op::Unpark { .. }) {
+            QueueClass::Parks
+        } else {
+            QueueClass::Prompt
+        };
         self.push(line, op, ctx);
     }
 
-    pub(super) fn push(&mut self, line: Line, op: Op, ctx: OpCtx) {
+    pub(super) fn push(&mut self, line: QueueClass, op: Op, ctx: OpCtx) {
         self.len += 1;
         let line = match line {
-            Line::Prompt => &mut self.prompt,
-            Line::Parks => &mut self.parks,
-            Line::Session(session) => self.sessions.entry(session).or_insert_with(|| {
+            QueueClass::Prompt => &mut self.prompt,
+            QueueClass::Parks => &mut self.parks,
+            QueueClass::Session(session) => self.sessions.entry(session).or_insert_with(|| {
                 self.turns.push_back(session);
                 VecDeque::new()
             }),
@@ -205,7 +209,7 @@ mod tests {
     }
 
     fn ask(q: &mut OpQueue, session: u64, n: u128) {
-        q.push(Line::Session(SessionId(session)), Op::Purge { id: id(n) }, OpCtx::Trim(Retained::Dead));
+        q.push(QueueClass::Session(SessionId(session)), Op::Purge { id: id(n) }, OpCtx::Trim(Retained::Dead));
     }
 
     fn settle(q: &mut OpQueue, n: u128) {
@@ -336,7 +340,7 @@ mod tests {
         for (most_bytes, count) in [(1, 1), (one, 1), (one + 1, 2), (2 * one, 2), (10 * one, 5)] {
             let mut q = queue();
             for n in 0..5 {
-                q.push(Line::Session(SessionId(1)), schedule(n), OpCtx::Trim(Retained::Dead));
+                q.push(QueueClass::Session(SessionId(1)), schedule(n), OpCtx::Trim(Retained::Dead));
             }
             assert_eq!(q.take(16, most_bytes).len(), count, "{most_bytes} bytes");
         }

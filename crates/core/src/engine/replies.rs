@@ -14,7 +14,7 @@ use super::Engine;
 use super::calls::Pending;
 use super::open_requests::Answered;
 use super::purpose::{KeyName, OpCtx, ReplyRef, failed};
-use super::table::State;
+use super::table::EntryState;
 use crate::api::{Call, Counter, Effect, Now};
 
 impl Engine {
@@ -59,8 +59,8 @@ impl Engine {
         if p.is_undecided(id) {
             return;
         }
-        if let Some(entry) = p.table.get_mut(id).filter(|e| matches!(e.state, State::Held)) {
-            entry.state = State::Due;
+        if let Some(entry) = p.table.get_mut(id).filter(|e| matches!(e.state, EntryState::Held)) {
+            entry.state = EntryState::Due;
             p.push_due(id);
         }
     }

@@ -11,8 +11,8 @@ use mtimer_types::{PartitionId, Target, Time, TimerId, timer::check_distance};
 use super::key_edits::{Admission, Edit, KEY_OPS};
 use super::partition::{Partition, QUEUE_OPS};
 use super::purpose::{KeyName, OpCtx, ReplyRef, failed};
-use super::queue::Line;
-use super::table::State;
+use super::queue::QueueClass;
+use super::table::EntryState;
 use super::{Engine, Phase};
 use crate::api::{Counter, DeniedOp, Now, SessionId};
 
@@ -209,7 +209,7 @@ impl Engine {
         if soon {
             p.hold(&op, &mut ctx);
         }
-        let line = p.line_behind(named, &ctx).unwrap_or(Line::Session(session));
+        let line = p.class_behind(named, &ctx).unwrap_or(QueueClass::Session(session));
         p.queue.push(line, op, ctx);
     }
 
@@ -227,15 +227,15 @@ impl Partition {
     /// has the same key, waits or has waited until its batch was made. A client's operation has to
     /// follow it there. An operation that the store refused for now is in no queue, so a client's
     /// may overtake it ([`Partition::queue_put_off`]).
-    fn line_behind(&self, id: Option<TimerId>, ctx: &OpCtx) -> Option<Line> {
+    fn class_behind(&self, id: Option<TimerId>, ctx: &OpCtx) -> Option<QueueClass> {
         let holder = match ctx {
             OpCtx::Schedule { name: Some(name), .. } => self.table.by_key(name),
             _ => None,
         };
         let of = |id: TimerId| match self.table.get(id).map(|e| &e.state) {
-            Some(State::Parking { .. } | State::Unparking) => Some(Line::Parks),
-            Some(State::Settling { .. } | State::Taking { .. }) => Some(Line::Prompt),
-            _ if self.late_acks.holds(id) => Some(Line::Prompt),
+            Some(EntryState::Parking { .. } | EntryState::Unparking) => Some(QueueClass::Parks),
+            Some(EntryState::Settling { .. } | EntryState::Taking { .. }) => Some(QueueClass::Prompt),
+            _ if self.late_acks.holds(id) => Some(QueueClass::Prompt),
             _ => None,
         };
         [id, holder].into_iter().flatten().find_map(of)

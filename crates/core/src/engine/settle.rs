@@ -10,7 +10,7 @@ use super::members::MemberRef;
 use super::partition::Partition;
 use super::purpose::OpCtx;
 use super::reports::Report;
-use super::table::{Entry, Flight, State};
+use super::table::{Entry, EntryState, Flight};
 use crate::api::{Counter, Effect, Now, SessionId};
 use crate::figures::RedeliveryCause;
 use crate::retry::{self, Next};
@@ -35,7 +35,7 @@ impl Engine {
         }
         let flight = self.partition(id.partition()).and_then(|p| {
             let entry = p.table.get(id)?;
-            let State::InFlight(flight) = &entry.state else { return None };
+            let EntryState::InFlight(flight) = &entry.state else { return None };
             // A predecessor's delivery bears the predecessor's epoch.
             let same = flight.attempt == attempt
                 && (epoch == p.epoch() || flight.member.is_none() && epoch < p.epoch());
@@ -95,7 +95,7 @@ impl Engine {
     /// may wait for a late retry: the store knows.
     fn may_be_late(&mut self, id: TimerId, epoch: Epoch, attempt: u32) -> bool {
         self.partition(id.partition()).is_some_and(|p| {
-            let settling = |e: &Entry| matches!(e.state, State::Settling { .. });
+            let settling = |e: &Entry| matches!(e.state, EntryState::Settling { .. });
             let sent = p.table.get(id).is_none_or(|e| attempt < e.attempt() && !settling(e));
             epoch <= p.epoch() && sent && !p.is_full()
         })
@@ -195,7 +195,7 @@ impl Engine {
             None => self.unsettled += 1,
         }
         let member = flight.and_then(|f| f.member);
-        self.set_state(id, State::Settling { member, attempt: flight.map(|f| f.attempt) });
+        self.set_state(id, EntryState::Settling { member, attempt: flight.map(|f| f.attempt) });
         let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
         let (dest, timer) = entry.map(|e| (e.dest, e.record.timer.clone())).unzip();
         if let Some(dest) = dest.filter(|_| member.is_some()) {
@@ -292,7 +292,7 @@ impl Engine {
     pub(super) fn time_out(&mut self, now: Now) {
         for (id, attempt) in self.timeouts.take_due(now.mono_ms) {
             let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
-            let Some(State::InFlight(f)) = entry.map(|e| &e.state) else { continue };
+            let Some(EntryState::InFlight(f)) = entry.map(|e| &e.state) else { continue };
             let f = *f;
             if f.attempt != attempt {
                 continue;
@@ -319,7 +319,7 @@ impl Engine {
         let Some(s) = self.roster.close(session) else { return };
         for id in s.unsettled() {
             let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
-            let Some(State::InFlight(f)) = entry.map(|e| &e.state) else { continue };
+            let Some(EntryState::InFlight(f)) = entry.map(|e| &e.state) else { continue };
             let f = *f;
             if f.session != Some(session) {
                 continue;
@@ -343,7 +343,7 @@ impl Engine {
         let Some(p) = self.partition(id.partition()) else { return };
         let current = p.epoch();
         let Some(entry) = p.table.get_mut(id) else { return };
-        if let State::InFlight(f) = &mut entry.state
+        if let EntryState::InFlight(f) = &mut entry.state
             && (f.session == Some(session) && epoch == current
                 // The predecessor's delivery: its client may have any session with this broker.
                 || f.member.is_none() && f.client == client && epoch < current)

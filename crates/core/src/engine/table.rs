@@ -21,7 +21,7 @@ pub(super) struct Entry {
     pub(super) covered: bool,
     /// At-most-once: this epoch has taken it. It is sent once at most, and only by this owner.
     pub(super) taken: bool,
-    pub(super) state: State,
+    pub(super) state: EntryState,
 }
 
 impl Entry {
@@ -32,14 +32,14 @@ impl Entry {
     /// Whether it is in the wheel at this time. Where it has been before, an entry of it may have
     /// stayed.
     pub(super) fn is_waiting_for(&self, fire: Time) -> bool {
-        self.fire == fire && matches!(self.state, State::Waiting)
+        self.fire == fire && matches!(self.state, EntryState::Waiting)
     }
 
     /// The attempt that was sent and whose outcome the store has not confirmed.
     pub(super) fn unsettled_attempt(&self) -> Option<u32> {
         match &self.state {
-            State::InFlight(flight) => Some(flight.attempt),
-            State::Settling { attempt, .. } => *attempt,
+            EntryState::InFlight(flight) => Some(flight.attempt),
+            EntryState::Settling { attempt, .. } => *attempt,
             _ => None,
         }
     }
@@ -52,7 +52,7 @@ impl Entry {
 
 /// Where a timer in memory stands.
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum EntryState {
     /// In the wheel.
     Waiting,
     /// Its time has come; waits for a claim that covers it.
@@ -76,7 +76,7 @@ pub(super) enum State {
     Unparking,
 }
 
-impl State {
+impl EntryState {
     /// Sent or about to be, or an outcome is on its way to the store.
     pub(super) fn is_under_way(&self) -> bool {
         matches!(self, Self::InFlight(_) | Self::Taking { .. } | Self::Settling { .. })
@@ -204,7 +204,7 @@ impl Table {
             let waits = |id: &TimerId| {
                 self.entries
                     .get(id)
-                    .is_some_and(|e| e.fire.as_ms() == ms && matches!(e.state, State::Waiting))
+                    .is_some_and(|e| e.fire.as_ms() == ms && matches!(e.state, EntryState::Waiting))
             };
             ids.extend(bucket.into_iter().filter(waits));
         }
@@ -246,7 +246,7 @@ mod tests {
         };
         let id = timer.id;
         let record = Record::new(timer.into());
-        let (covered, taken, state) = (false, false, State::Waiting);
+        let (covered, taken, state) = (false, false, EntryState::Waiting);
         table.insert(Entry { record, dest: 0, fire: at(ms), covered, taken, state });
         id
     }
@@ -281,7 +281,7 @@ mod tests {
     fn what_waits_for_another_time_or_not_at_all_is_not_taken_for_waiting() {
         let (mut table, ids) = waiting(&[20, 20, 20]);
         table.get_mut(ids[0]).unwrap().fire = at(15);
-        table.get_mut(ids[1]).unwrap().state = State::Due;
+        table.get_mut(ids[1]).unwrap().state = EntryState::Due;
         assert_eq!(table.take_beyond(at(10)), [ids[2]]);
         let waits = |n: usize| table.get(ids[n]).unwrap().is_waiting_for(at(20));
         assert_eq!([0, 1, 2].map(waits), [false, false, true]);

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::check::{self, JournalFile};
 use crate::group::{self, Group};
-use crate::journal::{self, Flaw, Verdict};
+use crate::journal::{self, Flaw, FlawKind};
 
 /// Copies a database, its journals without what cannot be read. Tables are linked: they never
 /// change.
@@ -62,18 +62,18 @@ struct Bridges {
 }
 
 impl Bridges {
-    fn patched(&mut self, journal: &JournalFile, flaws: &[(Flaw, Verdict)]) -> Vec<u8> {
+    fn patched(&mut self, journal: &JournalFile, flaws: &[(Flaw, FlawKind)]) -> Vec<u8> {
         let bytes = &journal.bytes[..];
         let mut patched = Vec::with_capacity(bytes.len());
         let mut at = 0;
         for (flaw, verdict) in flaws {
             self.keep(bytes, at, flaw.at, &mut patched);
             at = match verdict {
-                Verdict::Damaged { next: Some(next) } => {
+                FlawKind::Damaged { next: Some(next) } => {
                     self.bridge(next, &mut patched);
                     next.at
                 }
-                Verdict::Damaged { next: None } | Verdict::Torn => bytes.len(),
+                FlawKind::Damaged { next: None } | FlawKind::Torn => bytes.len(),
             };
         }
         self.keep(bytes, at, bytes.len(), &mut patched);

@@ -1,43 +1,22 @@
 //! Lines of the log about what mostly happens to many partitions at the same time: the first
 //! partition has a line, and the others have one only with the level debug.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
-
+use mtimer_store::FirstLine;
 use mtimer_types::{Epoch, PartitionId};
-use tokio::time::Instant;
-
-/// What happens to another partition within this time belongs to the same event.
-const ONE_EVENT: Duration = Duration::from_secs(10);
 
 /// The events of one store.
 #[derive(Debug, Default)]
 pub(crate) struct Incidents {
-    replays: Event,
-    losses: Event,
-    early_releases: Event,
-}
-
-/// When the last line of this kind was logged.
-#[derive(Debug, Default)]
-struct Event(Mutex<Option<Instant>>);
-
-impl Event {
-    fn begins(&self, now: Instant) -> bool {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let begins = last.is_none_or(|last| now.duration_since(last) >= ONE_EVENT);
-        if begins {
-            *last = Some(now);
-        }
-        begins
-    }
+    replays: FirstLine,
+    losses: FirstLine,
+    early_releases: FirstLine,
 }
 
 impl Incidents {
     /// The store has lost writes, and has them again soon.
     pub(super) fn replay(&self, partition: PartitionId, records: usize) {
         let partition = partition.0;
-        if self.replays.begins(Instant::now()) {
+        if self.replays.is_due() {
             tracing::warn!(
                 partition,
                 records,
@@ -51,7 +30,7 @@ impl Incidents {
     /// A partition is given up although replicas lack what was answered.
     pub(super) fn early_release(&self, partition: PartitionId) {
         let partition = partition.0;
-        if self.early_releases.begins(Instant::now()) {
+        if self.early_releases.is_due() {
             tracing::warn!(
                 partition,
                 "the partition is given up before all replicas have what was answered: a failover now may lose it, also \
@@ -68,7 +47,7 @@ impl Incidents {
     /// The store has lost writes that the log cannot restore. `stored` and `ours`: epochs and
     /// sequence numbers.
     pub(super) fn loss(&self, partition: PartitionId, stored: (Epoch, u64), ours: (Epoch, u64)) {
-        let (partition, is_first) = (partition.0, self.losses.begins(Instant::now()));
+        let (partition, is_first) = (partition.0, self.losses.is_due());
         let (stored_epoch, stored_seq, our_epoch, our_seq) = (stored.0.0, stored.1, ours.0.0, ours.1);
         if is_first {
             tracing::error!(
@@ -90,17 +69,5 @@ impl Incidents {
                 "the store lost writes of this partition, too"
             );
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_event_begins_once_within_ten_seconds() {
-        let (event, began) = (Event::default(), Instant::now());
-        let begins = [0, 0, 9, 10, 11, 20].map(|s| event.begins(began + Duration::from_secs(s)));
-        assert_eq!(begins, [true, false, false, true, false, true]);
     }
 }

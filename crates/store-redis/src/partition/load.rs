@@ -31,7 +31,7 @@ const SPLIT_STEP: usize = 128;
 const SPLIT_BYTES: usize = 64 << 10;
 
 /// A timer of a slot, as it is stored.
-struct Stored {
+struct StoredTimer {
     id: TimerId,
     value: Bytes,
     row: Row,
@@ -128,7 +128,7 @@ impl Owner {
         for (slot, (stored, _)) in slots.iter().zip(contents) {
             let bytes = stored.iter().map(|timer| timer.value.len()).sum();
             self.catalog.read_whole(*slot, stored.iter().map(|timer| timer.id), bytes);
-            for Stored { row, .. } in stored {
+            for StoredTimer { row, .. } in stored {
                 let At::Pending { fire, tier } = row.at else { continue };
                 content += row.record.timer.content_bytes();
                 let covered = row.record.covered(fire, self.epoch(), self.prior_claim);
@@ -140,7 +140,7 @@ impl Owner {
 
     /// The timers of slots that can be read, and whether a slot is empty. First removes leftovers
     /// of writes that were cut off when an earlier owner died.
-    async fn read_stored(&mut self, slots: &[SlotKey]) -> Result<Vec<(Vec<Stored>, bool)>, LaneError> {
+    async fn read_stored(&mut self, slots: &[SlotKey]) -> Result<Vec<(Vec<StoredTimer>, bool)>, LaneError> {
         let mut reads = Pipeline::new();
         slots.iter().for_each(|slot| _ = reads.cmd("HGETALL").arg(self.space.hash(HashKey::Slot(*slot))));
         let contents = self.writer.read(&reads).await?.into_iter().map(reply::pairs);
@@ -149,7 +149,7 @@ impl Owner {
         let mut doubtful = HashMap::new();
         for (slot, (_, stored)) in slots.iter().zip(&contents) {
             let is_own = self.catalog.knows_ids(*slot);
-            for Stored { id, is_implied, .. } in stored.iter().filter(|_| !is_own) {
+            for StoredTimer { id, is_implied, .. } in stored.iter().filter(|_| !is_own) {
                 let hash = self.secret.id(*id);
                 if !is_implied || self.moved.may_have(hash) {
                     let entry = lookup.field(HashKey::Moved(hash.shard()), &id.to_bytes());
@@ -160,7 +160,7 @@ impl Owner {
         let found = self.look_up(lookup).await?;
         let mut leftovers = Vec::new();
         for (slot, (count, stored)) in slots.iter().zip(&mut contents) {
-            let is_leftover = |timer: &mut Stored| {
+            let is_leftover = |timer: &mut StoredTimer| {
                 let Some(entry) = doubtful.get(&(*slot, timer.id)) else { return false };
                 let entry = found.value(*entry);
                 entry.map_or(!timer.is_implied, |entry| encode_moved_to(*slot) != entry[..])
@@ -198,12 +198,12 @@ impl Owner {
     }
 
     /// The timers of a slot that can be read.
-    fn stored(&mut self, pairs: Vec<(Value, Value)>) -> Vec<Stored> {
+    fn stored(&mut self, pairs: Vec<(Value, Value)>) -> Vec<StoredTimer> {
         let timer = |(id, value): (Value, Value)| {
             let (id, value) = (decode_id(&reply::bytes(id)?)?, reply::bytes(value)?);
             let read = decode_pending(id, &value, |number| self.dests.name(number));
             let (row, is_implied) = self.readable(read)?;
-            Some(Stored { id, value, row, is_implied })
+            Some(StoredTimer { id, value, row, is_implied })
         };
         pairs.into_iter().filter_map(timer).collect()
     }
@@ -229,7 +229,7 @@ impl Owner {
         let mut rest = &timers[..];
         while !rest.is_empty() {
             let mut bytes = 0;
-            let fits = |(_, timer): &&(SlotKey, Stored)| {
+            let fits = |(_, timer): &&(SlotKey, StoredTimer)| {
                 bytes += timer.value.len();
                 bytes <= SPLIT_BYTES
             };
@@ -241,7 +241,7 @@ impl Owner {
         Ok(())
     }
 
-    async fn split_some(&mut self, timers: &[(SlotKey, Stored)]) -> Result<(), LaneError> {
+    async fn split_some(&mut self, timers: &[(SlotKey, StoredTimer)]) -> Result<(), LaneError> {
         let (mut placements, mut fields, mut entries, mut leaving) =
             (Placements::default(), Vec::new(), Vec::new(), Vec::new());
         for (from, timer) in timers {

@@ -58,7 +58,7 @@ pub(crate) struct Trimmer {
 }
 
 /// What the master of a partition has.
-struct Stored {
+struct MasterState {
     /// The sequence number.
     seq: u64,
     /// The replicas that count.
@@ -127,7 +127,7 @@ impl Trimmer {
     async fn round(&self) {
         let (asked, last) = (Instant::now(), self.log.last());
         match self.stored().await {
-            Ok(Some(Stored { seq, replicas, is_replicated })) => {
+            Ok(Some(MasterState { seq, replicas, is_replicated })) => {
                 if last.is_some_and(|last| seq < last) {
                     self.log.set_behind();
                 }
@@ -150,7 +150,7 @@ impl Trimmer {
     /// # Errors
     ///
     /// The partition is not ours any more.
-    async fn stored(&self) -> Result<Option<Stored>, LaneError> {
+    async fn stored(&self) -> Result<Option<MasterState>, LaneError> {
         // After a redirection nobody has looked yet which replicas the new master has: nothing
         // counts as safe.
         let Some(replicas) = self.replicas() else {
@@ -172,7 +172,7 @@ impl Trimmer {
         // A replica has come since anybody looked: it counts from the next round on.
         let is_current = self.replicas() == Some(replicas);
         let is_replicated = is_current && confirmed.replicas >= replicas;
-        Ok(Some(Stored { seq, replicas, is_replicated }))
+        Ok(Some(MasterState { seq, replicas, is_replicated }))
     }
 
     async fn refresh_topology(&self) {

@@ -52,13 +52,13 @@ pub(crate) struct Use {
 
 /// A live connection, until it is not: see the module.
 pub(crate) struct Connection {
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionState>,
     /// What `INFO` said when the connection was opened.
     info: HashMap<String, String>,
 }
 
 /// What the connection, its calls and its watchdog share.
-struct Shared {
+struct ConnectionState {
     address: String,
     resp3: bool,
     opened: Instant,
@@ -106,7 +106,7 @@ impl Connection {
                 lost(&format!("no connection within {} s{tls}", CONNECT_WITHIN.as_secs()))
             })?
             .map_err(|e| lost(&e))?;
-        let shared = Arc::new(Shared::new(address, access.resp3, server));
+        let shared = Arc::new(ConnectionState::new(address, access.resp3, server));
         tasks.spawn(watch(Arc::downgrade(&shared), shared.unused.clone(), how.answer_within));
         let mut this = Self { shared, info: HashMap::new() };
         match this.begin(access, how).await {
@@ -215,7 +215,7 @@ async fn send(server: &mut MultiplexedConnection, commands: &Pipeline) -> RedisR
     }
 }
 
-impl Shared {
+impl ConnectionState {
     fn new(address: &str, resp3: bool, server: MultiplexedConnection) -> Self {
         Self {
             address: address.to_owned(),
@@ -260,17 +260,17 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for ConnectionState {
     fn drop(&mut self) {
         self.unused.cancel();
     }
 }
 
 /// A call that is not answered.
-struct Unanswered(Arc<Shared>);
+struct Unanswered(Arc<ConnectionState>);
 
 impl Unanswered {
-    fn begin(shared: &Arc<Shared>) -> Result<(MultiplexedConnection, Self), Lost> {
+    fn begin(shared: &Arc<ConnectionState>) -> Result<(MultiplexedConnection, Self), Lost> {
         let server = shared.server().clone()?;
         if shared.unanswered.load(Ordering::Relaxed) == 0 {
             // Before the watchdog can see that an answer is due.
@@ -293,7 +293,7 @@ impl Drop for Unanswered {
 
 /// Ends a connection whose server is silent for too long while an answer is due. Asks for an answer
 /// if none has come for a while, also while others wait for one: they may give up before it is due.
-async fn watch(shared: Weak<Shared>, unused: CancellationToken, answer_within: Duration) {
+async fn watch(shared: Weak<ConnectionState>, unused: CancellationToken, answer_within: Duration) {
     let quiet = answer_within.min(IDLE);
     let mut ping: Option<BoxFuture<'static, Result<Vec<Value>, Lost>>> = None;
     let mut next = Instant::now() + quiet;

@@ -6,7 +6,7 @@ use crate::engine::attended::AttendedTime;
 use crate::engine::flow::Flow;
 use crate::engine::members::DestIx;
 use crate::engine::pressure::Pressure;
-use crate::engine::table::State;
+use crate::engine::table::EntryState;
 
 const PARK_AFTER_MS: u64 = 1_000;
 /// Attended time at which these tests look, ms.
@@ -42,7 +42,7 @@ fn left(change: impl FnOnce(&mut Engine, DestIx), age: u64) -> usize {
     let (mut rig, ix) = waiting();
     change(&mut rig.engine, ix);
     let last = rig.engine.roster.dest(ix).ready.back().unwrap();
-    let State::Ready { since } = rig.engine.partition(P).unwrap().table.get(last).unwrap().state else {
+    let EntryState::Ready { since } = rig.engine.partition(P).unwrap().table.get(last).unwrap().state else {
         panic!("it does not wait")
     };
     let now = Now { mono_ms: since + age, ..rig.now() };

@@ -6,7 +6,7 @@ use mtimer_types::Key;
 
 use super::*;
 use crate::engine::purpose::OpCtx;
-use crate::engine::table::State;
+use crate::engine::table::EntryState;
 
 impl Rig {
     /// Lets a ms pass. What was on its way to the store before is answered after it: something
@@ -184,7 +184,7 @@ fn a_move_to_the_park_takes_no_failed_attempt_back() {
     let p = rig.engine.partition(P).unwrap();
     let entry = p.table.get_mut(id).unwrap();
     entry.record.progress.failed = 1;
-    entry.state = State::Parking { sent: false };
+    entry.state = EntryState::Parking { sent: false };
     // The count with which it leaves, if it does.
     let mut leaves = |failed| {
         let mut op = Op::Park { id, failed };
@@ -226,9 +226,9 @@ fn what_an_edit_holds_is_not_parked_unless_it_was_taken() {
         let p = rig.engine.partition(P).unwrap();
         p.edits.hold(id);
         let entry = p.table.get_mut(id).unwrap();
-        (entry.taken, entry.state) = (taken, State::Due);
+        (entry.taken, entry.state) = (taken, EntryState::Due);
         rig.engine.park(id);
         let state = &rig.engine.partition(P).unwrap().table.get(id).unwrap().state;
-        assert_eq!(matches!(state, State::Parking { .. }), taken, "{state:?}");
+        assert_eq!(matches!(state, EntryState::Parking { .. }), taken, "{state:?}");
     }
 }

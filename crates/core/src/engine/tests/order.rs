@@ -4,7 +4,7 @@ use mtimer_store::{Batch, Op, Verdict};
 use mtimer_types::Key;
 
 use super::*;
-use crate::engine::table::State;
+use crate::engine::table::EntryState;
 
 fn key() -> Key {
     Key::new("order-1").unwrap()
@@ -64,7 +64,7 @@ fn a_cancel_does_not_overtake_a_late_acknowledgement() {
     let late = all[8].clone();
     let waits = |rig: &mut Rig| {
         let entry = rig.engine.partition(P).unwrap().table.get(late.id);
-        entry.is_some_and(|e| matches!(e.state, State::Waiting))
+        entry.is_some_and(|e| matches!(e.state, EntryState::Waiting))
     };
     // Its timeout passes, and it waits for the next attempt.
     while !waits(&mut rig) {

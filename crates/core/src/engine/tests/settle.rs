@@ -4,7 +4,7 @@ use mtimer_types::DeadReason;
 
 use super::super::deferral::DEFER_MS;
 use super::*;
-use crate::engine::table::State;
+use crate::engine::table::EntryState;
 
 #[test]
 fn a_settlement_is_refused_to_a_stranger_and_too_late() {
@@ -196,7 +196,7 @@ fn replay_being_taken() -> (Rig, Delivery) {
     rig.join(2, "a", 1);
     rig.turn();
     let entry = rig.engine.partition(P).unwrap().table.get(first.id);
-    assert!(matches!(entry.unwrap().state, State::Taking { .. }));
+    assert!(matches!(entry.unwrap().state, EntryState::Taking { .. }));
     rig.sent.clear();
     (rig, first)
 }

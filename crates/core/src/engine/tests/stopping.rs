@@ -518,7 +518,7 @@ fn a_refused_park_does_not_overtake_a_reschedule() {
     rig.run(500);
     let parking = |rig: &mut Rig| {
         let entry = rig.engine.partition(P).unwrap().table.get(timer.id);
-        entry.is_some_and(|e| matches!(e.state, crate::engine::table::State::Parking { .. }))
+        entry.is_some_and(|e| matches!(e.state, crate::engine::table::EntryState::Parking { .. }))
     };
     assert!(parking(&mut rig));
     // The reschedule is carried out and not answered when the park is due again.

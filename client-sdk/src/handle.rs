@@ -18,7 +18,7 @@ pub(crate) enum Fate {
 }
 
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct SessionHandle {
     /// Counts the client's connections, from 1.
     pub(crate) session: u64,
     /// The broker's address in its cluster; `None`: it has no cluster around it.
@@ -28,7 +28,7 @@ pub(crate) struct Line {
     fate: AtomicU8,
 }
 
-impl Line {
+impl SessionHandle {
     pub(crate) fn new(session: u64, name: Option<String>) -> Self {
         Self { session, name, to_send: Notify::new(), fate: AtomicU8::new(0) }
     }
