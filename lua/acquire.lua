@@ -11,7 +11,8 @@
 --          {'OK', epoch, prior claim, sequence number, deliveries under way, highest position}
 local o = redis.call('HMGET', KEYS[1], 'e', 'n', 't', 'v', 'c', 'p', 's', 'f', 'o')
 local epoch, term, version = o[1] or '0', o[3] or '0', o[4] or '0'
-if o[2] == ARGV[2] then return {'OK', epoch, o[6] or '0', o[7] or '0', o[8] or '', o[9] or '0'} end
+local prior, sequence, in_flight, position = o[6] or '0', o[7] or '0', o[8] or '', o[9] or '0'
+if o[2] == ARGV[2] then return {'OK', epoch, prior, sequence, in_flight, position} end
 if epoch ~= ARGV[1] then return {'EPOCH', epoch} end
 local t, v = tonumber(ARGV[3]), tonumber(ARGV[4])
 if t < tonumber(term) or (t == tonumber(term) and v <= tonumber(version)) then
@@ -24,4 +25,4 @@ local claimed = o[5] or '0'
 redis.call('HSET', KEYS[1], 'e', new, 'n', ARGV[2], 's', '0', 't', ARGV[3], 'v', ARGV[4],
   'c', claimed, 'p', claimed)
 redis.call('HDEL', KEYS[1], 'r')
-return {'OK', new, claimed, '0', o[8] or '', o[9] or '0'}
+return {'OK', new, claimed, '0', in_flight, position}

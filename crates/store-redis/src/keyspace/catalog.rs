@@ -27,7 +27,8 @@ use super::levels::level;
 use super::place::Placed;
 use super::secret::{Hash, Secret};
 
-/// Timers after which a slot is full: the listpack's sweet spot.
+/// Timers after which a slot is full: Redis keeps such a hash as a list-pack, also by default
+/// (`hash-max-listpack-entries`), and does not have to search through more than these.
 pub(crate) const FULL: u32 = 128;
 /// Bytes after which a slot is full: reading one stays below a millisecond.
 const FULL_BYTES: u32 = 64 << 10;
@@ -36,8 +37,8 @@ const FULL_BYTES: u32 = 64 << 10;
 const FOUND_BYTES: u32 = FULL_BYTES / 2;
 /// A wide slot with more than so many full siblings' contents is dense.
 const DENSE: u64 = 5;
-/// How long before a dense slot begins its splitting does, ms: the largest takes thirteen steps,
-/// and loads come every few seconds if they do not reach farther than usual.
+/// Splitting a dense slot starts this long before the slot does, ms: the largest takes thirteen
+/// steps, and loads come every few seconds if they do not reach farther than usual.
 const LEAD_MS: u64 = 120_000;
 /// Timers a narrower slot should get at least when a wide one is split.
 const SPLIT_DENSITY: u64 = 32;
@@ -101,7 +102,7 @@ struct Slot {
     state: SlotState,
     timers: u32,
     bytes: u32,
-    /// Before this time nothing in it needs loading; `None`: nothing in it does.
+    /// Earliest fire time, ms, of a timer that may not be loaded; `None`: all are.
     need: Option<u64>,
     ids: Fingerprints,
 }
@@ -247,7 +248,7 @@ impl Catalog {
         }
     }
 
-    /// Whether a wide slot does: not if it is loaded, or being split.
+    /// Whether a wide slot accepts new timers: not if it is loaded, or being split.
     fn takes_in(&self, track: u8, width: SlotWidth, fire: Time) -> bool {
         let start = width.start_of(fire).as_ms();
         start >= self.next && (start > self.splitting || !self.is_dense((track, width, start)))

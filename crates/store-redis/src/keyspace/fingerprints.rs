@@ -193,7 +193,7 @@ pub(crate) struct EndedFilter {
     known_from: Bucket,
     /// Earlier buckets that are known: they were empty.
     found_empty: Vec<Bucket>,
-    /// The owner has said what its clock shows.
+    /// [`Self::begin`] was called: the owner's clock is known.
     is_begun: bool,
 }
 

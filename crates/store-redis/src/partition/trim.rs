@@ -33,9 +33,8 @@ const ROUND: Duration = Duration::from_millis(100);
 /// that takes over two.
 const SYNCED_AFTER: Duration = Duration::from_secs(5);
 /// How long an owner answers nothing because replicas may not have its acquisition. A replica
-/// that keeps up has it after a round trip. One that has failed, and that Redis still names, delays
-/// what is due by so much at each takeover: a broker and a replica may have died with one host.
-/// That is not more than it takes to notice that the broker is dead.
+/// that keeps up has it after a round trip. A failed one that Redis still lists delays each
+/// takeover by this much, which is less than it takes to notice a dead broker.
 const ACQUISITION_WITHIN: Duration = Duration::from_millis(500);
 /// How long a partition that is given up waits for replicas.
 const RELEASE_WITHIN: Duration = Duration::from_secs(1);

@@ -44,7 +44,7 @@ struct BlindAck {
 /// What is refused of a turn.
 #[derive(Clone)]
 struct Refused {
-    /// Why the store takes nothing that makes it hold more; `None`: it does.
+    /// Why operations that add are refused; `None`: they are not.
     adding: Option<Refusal>,
     /// What clients ask for comes too late.
     is_late: bool,
@@ -74,7 +74,7 @@ impl Owner {
         while !rest.is_empty() {
             let length = turn_length(rest).min(most);
             let some = self.turn(&rest[..length], (now, handed), claim.take()).await?;
-            // If the rows are large, little is read in vain.
+            // After a turn that was cut short, twice what fitted is tried: little is read in vain.
             most = if some.len() < length { 2 * some.len() } else { TURN_OPS.min(2 * most) };
             rest = &rest[some.len()..];
             answers.extend(some);

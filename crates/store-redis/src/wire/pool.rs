@@ -16,8 +16,8 @@ use super::connection::{Connection, Use};
 use super::node::{Lost, Node};
 use super::settings::Settings;
 
-/// A server to which no connection could be made is not tried again for so long: its callers come
-/// one by one.
+/// A server to which no connection could be made is not tried again for so long. Callers queue on
+/// one lock: without this each of them would wait for its own attempt in turn.
 const REFUSED_FOR: Duration = Duration::from_millis(30);
 
 /// See the module.
