@@ -8,7 +8,7 @@
 //! fails to read changes nothing. A live key names a live timer; a timer that leaves takes its key
 //! along only if the key still names it.
 //!
-//! Not in here: who may write (epoch and nonce), `claimed-until`, batches, files, counting,
+//! Not in here: who may write (epoch and nonce), `claimed-until`, batches, files, keeping counts,
 //! refusals for want of memory. Those belong to the store.
 
 mod change;

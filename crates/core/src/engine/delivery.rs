@@ -14,7 +14,7 @@ use crate::figures::RedeliveryCause;
 
 /// Deliveries of one frame.
 const FRAME_DELIVERIES: usize = 500;
-/// Payload bytes of one frame.
+/// Bytes of payloads and headers of one frame.
 const FRAME_BYTES: usize = 1024 * 1024;
 
 impl Engine {

@@ -2,13 +2,13 @@
 //!
 //! Purpose: a flood of one kind must not make the others wait. What ends a delivery or is needed
 //! for one (settle, take) goes first; then what leaves memory for the park or returns from it; then
-//! what clients ask for, the sessions taking turns. Nobody waits for ever: each lower line has a
+//! what clients ask for, the sessions taking turns. Nobody waits for ever: each lower queue has a
 //! share of every batch. That parks go before schedules is what bounds memory when overdue timers
 //! are scheduled faster than they can be parked.
-//! Invariant: each line is first in, first out. What a client asks about a timer of which something
-//! waits in one of the owner's lines is queued there, behind that ([`QueueClass`]). So operations of one
-//! client on different timers may change places.
-//! Not in here: which line an operation belongs to (`requests`), how many batches are under way
+//! Invariant: each queue is first in, first out. What a client asks about a timer of which something
+//! waits in one of the owner's queues waits there, behind that ([`QueueClass`]). So operations of
+//! one client on different timers may change places.
+//! Not in here: which queue an operation belongs to (`requests`), how many batches are under way
 //! (`calls`).
 
 use std::collections::VecDeque;
@@ -96,17 +96,17 @@ impl OpQueue {
 
     /// Queues an operation of the owner's own.
     pub(super) fn push_own(&mut self, op: Op, ctx: OpCtx) {
-        let line = if matches!(op, Op::Park { .. } | Op::Unpark { .. }) {
+        let class = if matches!(op, Op::Park { .. } | Op::Unpark { .. }) {
             QueueClass::Parks
         } else {
             QueueClass::Prompt
         };
-        self.push(line, op, ctx);
+        self.push(class, op, ctx);
     }
 
-    pub(super) fn push(&mut self, line: QueueClass, op: Op, ctx: OpCtx) {
+    pub(super) fn push(&mut self, class: QueueClass, op: Op, ctx: OpCtx) {
         self.len += 1;
-        let line = match line {
+        let queue = match class {
             QueueClass::Prompt => &mut self.prompt,
             QueueClass::Parks => &mut self.parks,
             QueueClass::Session(session) => self.sessions.entry(session).or_insert_with(|| {
@@ -114,7 +114,7 @@ impl OpQueue {
                 VecDeque::new()
             }),
         };
-        line.push_back((op, ctx));
+        queue.push_back((op, ctx));
     }
 
     /// Takes the next batch: so many operations at most, and timers of so many bytes (one at
@@ -130,16 +130,16 @@ impl OpQueue {
         let mut bytes = 0;
         while batch.len() < most && (bytes < most_bytes || batch.is_empty()) {
             let Some(session) = self.turns.pop_front() else { break };
-            let Some(line) = self.sessions.get_mut(&session) else { continue };
+            let Some(queue) = self.sessions.get_mut(&session) else { continue };
             for _ in 0..TURN_OPS.min(most - batch.len()) {
-                let Some(queued) = line.pop_front() else { break };
+                let Some(queued) = queue.pop_front() else { break };
                 bytes += weigh(&queued.0);
                 batch.push(queued);
                 if bytes >= most_bytes {
                     break;
                 }
             }
-            if line.is_empty() {
+            if queue.is_empty() {
                 self.sessions.remove(&session);
             } else {
                 self.turns.push_back(session);
@@ -151,7 +151,7 @@ impl OpQueue {
         batch
     }
 
-    /// Takes what waits in the lines of sessions.
+    /// Takes what waits in the queues of sessions.
     pub(super) fn take_sessions(&mut self) -> Vec<Queued> {
         let mut all = Vec::new();
         while let Some(session) = self.turns.pop_front() {

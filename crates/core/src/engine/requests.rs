@@ -209,8 +209,8 @@ impl Engine {
         if soon {
             p.hold(&op, &mut ctx);
         }
-        let line = p.class_behind(named, &ctx).unwrap_or(QueueClass::Session(session));
-        p.queue.push(line, op, ctx);
+        let class = p.class_behind(named, &ctx).unwrap_or(QueueClass::Session(session));
+        p.queue.push(class, op, ctx);
     }
 
     /// Answers a schedule without the store.

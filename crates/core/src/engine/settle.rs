@@ -329,6 +329,8 @@ impl Engine {
         }
     }
 
+    /// Gives a handler that asks for it more time: moves the end of its callback timeout, not the
+    /// timer's deadline.
     pub(super) fn extend(
         &mut self,
         now: Now,
