@@ -118,6 +118,7 @@ async fn encrypt(
             let refusal = Refusal::protocol(ShellCounter::TlsRefused, text);
             Some((Stream::Plain(socket), Some(refusal)))
         }
+        Err(AcceptError::Ended) => None,
         Err(error) => {
             let counter = match &error {
                 AcceptError::Timeout(_) => ShellCounter::HandshakesTimedOut,

@@ -150,7 +150,7 @@ impl Web {
 
 /// Serves until the engine's task has ended. Aborting it ends all connections at once.
 async fn serve(listener: TcpListener, context: Context) -> Result<(), BrokerError> {
-    let places = Places::new(CONNECTIONS);
+    let places = Places::new(CONNECTIONS, Duration::ZERO);
     let mut connections = JoinSet::new();
     let mut end = std::pin::pin!(ended(context.sources.clone()));
     let context = Arc::new(context);
@@ -165,7 +165,9 @@ async fn serve(listener: TcpListener, context: Context) -> Result<(), BrokerErro
         };
         match accepted {
             Ok((socket, peer)) => {
-                connections.spawn(serve_one(socket, peer, context.clone(), places.take()));
+                if let Some(place) = places.take() {
+                    connections.spawn(serve_one(socket, peer, context.clone(), place));
+                }
             }
             Err(error) => {
                 tracing::debug!(%error, "cannot accept connections for metrics, trying again");
@@ -197,6 +199,7 @@ async fn serve_one(socket: TcpStream, peer: SocketAddr, context: Arc<Context>, p
     };
     let stream = match accepted {
         Ok(stream) => stream,
+        Err(AcceptError::Ended) => return,
         Err(error) => {
             let counter = match &error {
                 AcceptError::Timeout(_) => ShellCounter::HandshakesTimedOut,

@@ -24,6 +24,9 @@ use crate::session::SessionContext;
 /// Pause after an error of the listener, which usually means that the process has no file
 /// descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a handshake keeps its place: most take milliseconds, also when thousands of clients
+/// connect at once.
+const HANDSHAKE_KEPT: Duration = Duration::from_secs(1);
 
 /// Reserves an address without listening on it. Fails if another socket listens there.
 pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpSocket> {
@@ -43,7 +46,7 @@ pub(crate) async fn listen(
     context: Arc<SessionContext>,
     max_handshakes: usize,
 ) -> Result<(), BrokerError> {
-    let handshakes = Places::new(max_handshakes);
+    let handshakes = Places::new(max_handshakes, HANDSHAKE_KEPT);
     let mut tasks = JoinSet::new();
     // 0 is the broker itself.
     let mut last = 0;
@@ -61,8 +64,12 @@ pub(crate) async fn listen(
             Ok((socket, peer)) => {
                 failing = false;
                 context.counters.count(ShellCounter::ConnectionsAccepted);
+                let Some(place) = handshakes.take() else {
+                    context.counters.refuse(ShellCounter::ConnectionsRefused, peer, None);
+                    continue;
+                };
                 last += 1;
-                tasks.spawn(serve(socket, peer, SessionId(last), context.clone(), handshakes.take()));
+                tasks.spawn(serve(socket, peer, SessionId(last), context.clone(), place));
             }
             Err(error) => {
                 context.counters.count(ShellCounter::AcceptErrors);

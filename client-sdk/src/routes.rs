@@ -166,7 +166,7 @@ impl Routes {
     /// The partitions that requests can be sent about just now.
     pub(crate) fn reachable(&self) -> Vec<PartitionId> {
         let all = (0..).map(PartitionId).zip(&self.table);
-        all.filter(|(_, handle)| handle.is_some()).map(|(partition, _)| partition).collect()
+        all.filter(|(_, session)| session.is_some()).map(|(partition, _)| partition).collect()
     }
 
     fn owner(&self, partition: PartitionId) -> Option<&str> {
@@ -193,8 +193,8 @@ impl Routes {
         let by_name: HashMap<&str, u64> =
             open.filter_map(|(session, open)| Some((open.name.as_deref()?, *session))).collect();
         let alone = self.alone();
-        let handle = |partition| self.owner(partition).and_then(|o| by_name.get(o).copied()).or(alone);
-        let table: Vec<_> = (0..).map(PartitionId).take(self.table.len()).map(handle).collect();
+        let session = |partition| self.owner(partition).and_then(|o| by_name.get(o).copied()).or(alone);
+        let table: Vec<_> = (0..).map(PartitionId).take(self.table.len()).map(session).collect();
         self.table = table;
     }
 }

@@ -133,10 +133,10 @@ impl Checked {
         let mut flaws = Vec::new();
         let (mut at, mut flaw) = self.walk.take(bytes, 0);
         while let Some(found) = flaw {
-            let verdict = self.walk.judge(bytes, found, watermark, journal.is_sealed);
-            flaws.push((found, verdict));
+            let kind = self.walk.judge(bytes, found, watermark, journal.is_sealed);
+            flaws.push((found, kind));
             let lost_from = self.walk.last;
-            let FlawKind::Damaged { next } = verdict else {
+            let FlawKind::Damaged { next } = kind else {
                 let bytes = (bytes.len() - at) as u64;
                 self.torn = Some(Torn { path: journal.path.clone(), at: at as u64, bytes });
                 break;

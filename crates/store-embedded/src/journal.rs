@@ -155,7 +155,7 @@ pub(crate) struct Flaw {
     pub(crate) what: &'static str,
 }
 
-/// What follows a flaw.
+/// What a flaw is, and what follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FlawKind {
     /// Nothing of it was synced: it may be cut off.

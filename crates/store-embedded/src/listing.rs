@@ -36,22 +36,22 @@ impl View<'_> {
         self.tree.write()?;
         let lane = self.lane.clone();
         let mut cursor = lane.cursor();
-        let mut haul =
+        let mut loading =
             LoadBuilder { load, epoch_claim: (lane.epoch, lane.prior_claim), timers: Vec::new(), bytes: 0 };
         let Some((at, inside)) = cursor.start() else {
-            return Ok(Loaded { timers: haul.timers, horizon: cursor.horizon() });
+            return Ok(Loaded { timers: loading.timers, horizon: cursor.horizon() });
         };
-        while !haul.is_full()
+        while !loading.is_full()
             && let Some(id) = cursor.pop_behind()
         {
             if let Some(Row { record, at: At::Pending { fire, tier } }) = self.row(id)?
                 && fire == at
             {
-                haul.add(record, fire, tier);
+                loading.add(record, fire, tier);
             }
         }
-        if haul.is_full() {
-            return Ok(Loaded { timers: haul.timers, horizon: cursor.horizon() });
+        if loading.is_full() {
+            return Ok(Loaded { timers: loading.timers, horizon: cursor.horizon() });
         }
         self.lift_floor_of_nothing();
         let p = self.partition.id;
@@ -67,7 +67,7 @@ impl View<'_> {
         // A range that begins after its end would be an error.
         if cursor.reaches(load.until) || (at_floor && floor > load.until.as_ms()) {
             cursor.all_until(load.until);
-            return Ok(Loaded { timers: haul.timers, horizon: cursor.horizon() });
+            return Ok(Loaded { timers: loading.timers, horizon: cursor.horizon() });
         }
         let mut last = None;
         let mut first = None;
@@ -76,20 +76,20 @@ impl View<'_> {
             let (fire, id) =
                 parse_pending_key(&key).ok_or(Fault::Damaged("a pending timer's key is unreadable"))?;
             first = first.or(Some(fire));
-            if let (true, Some(last)) = (haul.is_full(), last) {
+            if let (true, Some(last)) = (loading.is_full(), last) {
                 cursor.stopped(last, fire);
                 self.raise_floor(at_floor, first, load.until);
-                return Ok(Loaded { timers: haul.timers, horizon: cursor.horizon() });
+                return Ok(Loaded { timers: loading.timers, horizon: cursor.horizon() });
             }
             let row = read_row(self.destinations, id, Position::Pending { fire }, value)?;
             if let At::Pending { tier, .. } = row.at {
-                haul.add(row.record, fire, tier);
+                loading.add(row.record, fire, tier);
             }
             last = Some((fire, id));
         }
         cursor.all_until(load.until);
         self.raise_floor(at_floor, first, load.until);
-        Ok(Loaded { timers: haul.timers, horizon: cursor.horizon() })
+        Ok(Loaded { timers: loading.timers, horizon: cursor.horizon() })
     }
 
     /// Without any pending timer there is nothing to scan for, however many there were.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mtimer_store::StoreError;
 use mtimer_tls::read_private;
+use rustls::RootCertStore;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -91,7 +92,7 @@ impl Tls {
 
 impl TlsFiles {
     fn read(&self) -> Result<Certificates, StoreError> {
-        let authorities = self.authorities.as_deref().map(read).transpose()?;
+        let authorities = self.authorities.as_deref().map(read_authorities).transpose()?;
         let identity = match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => Some((read(certificate)?, read_key(key)?)),
             (None, None) => None,
@@ -118,6 +119,20 @@ fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
     std::fs::read(path).map_err(|e| {
         StoreError::Unusable(format!("{} cannot be read ({e}): give another file", path.display()))
     })
+}
+
+/// Reads authorities: one at least, all of which can be used.
+fn read_authorities(path: &Path) -> Result<Vec<u8>, StoreError> {
+    let pem = read(path)?;
+    let mut roots = RootCertStore::empty();
+    let is_usable = CertificateDer::pem_slice_iter(&pem).all(|cert| cert.is_ok_and(|c| roots.add(c).is_ok()));
+    if is_usable && !roots.is_empty() {
+        return Ok(pem);
+    }
+    let path = path.display();
+    Err(StoreError::Unusable(format!(
+        "{path} has no certificate of an authority, or a damaged one: give another file"
+    )))
 }
 
 fn read_key(path: &Path) -> Result<Vec<u8>, StoreError> {

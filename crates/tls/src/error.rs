@@ -64,6 +64,9 @@ pub enum AcceptError {
     /// The client does not speak TLS. Nothing was read from the connection: it can be told so.
     #[error("the client does not speak TLS")]
     NotTls(TcpStream),
+    /// The client has closed the connection without a byte: a health check, for example.
+    #[error("the client has closed the connection")]
+    Ended,
     /// The handshake has failed, or the connection is gone.
     #[error("the TLS handshake has failed: {0}")]
     Failed(io::Error),

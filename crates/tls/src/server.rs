@@ -114,8 +114,13 @@ impl ServerTls {
         };
         let shake = async {
             let mut first = [0];
-            if socket.peek(&mut first).await.map_err(AcceptError::Failed)? == 0 {
-                return Err(AcceptError::Failed(io::ErrorKind::UnexpectedEof.into()));
+            match socket.peek(&mut first).await {
+                Ok(0) => return Err(AcceptError::Ended),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return Err(AcceptError::Ended);
+                }
+                Err(error) => return Err(AcceptError::Failed(error)),
+                Ok(_) => {}
             }
             if first[0] != HANDSHAKE_RECORD {
                 return Err(AcceptError::NotTls(socket));

@@ -164,6 +164,15 @@ async fn clients_show_a_certificate_if_they_are_asked_for_one() {
 }
 
 #[tokio::test]
+async fn a_health_check_that_sends_nothing_is_no_failure() {
+    let server = server(&Authority::new().issue("server"), None);
+    let (to_server, to_client, _) = pair().await;
+    drop(to_server);
+    let accepted = server.accept(to_client, ClientCertificate::Required, WITHIN).await;
+    assert!(matches!(accepted, Err(AcceptError::Ended)), "{accepted:?}");
+}
+
+#[tokio::test]
 async fn plain_and_encrypted_do_not_hang_on_each_other() {
     let authority = Authority::new();
     let server = server(&authority.issue("server"), None);

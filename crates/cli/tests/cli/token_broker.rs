@@ -110,7 +110,7 @@ fn tokens_are_read_again_on_hup_and_when_the_file_changes() {
 fn who_is_refused_is_summed_up_in_the_log() {
     let file = TokensFile::new();
     let (revoked, token) = file.create_in_file("gone", "read:*");
-    file.run(&["revoke", &revoked]).ok();
+    file.run(&["revoke", &revoked, "--yes"]).ok();
     let (denied, reader) = file.create_in_file("reader", "read:*");
     let broker = Guarded::start(&file);
     for _ in 0..2 {

@@ -57,6 +57,13 @@ impl Partition {
             Op::Reschedule { target, in_flight, .. } => {
                 *in_flight = self.named(target).is_some_and(|id| self.is_begun(id));
             }
+            // An edit that overtook it in the queue may have ended the timer.
+            Op::Take { id, .. } => {
+                let state = self.table.get(*id).map(|entry| &entry.state);
+                if !matches!(state, Some(EntryState::Taking { .. })) {
+                    return false;
+                }
+            }
             Op::Park { id, failed } => {
                 let Some(entry) = self.table.get_mut(*id) else { return false };
                 // An attempt may have failed while it was queued.

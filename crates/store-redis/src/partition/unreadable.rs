@@ -2,8 +2,9 @@
 //!
 //! Purpose: whoever looks after the store learns of each damaged record, and its log is not flooded
 //! by a row that is read again and again. Such a record is passed over by loads, listings and all
-//! operations. A trim takes it out of its listing; nothing removes the record itself but a timer
-//! that is stored in its place under the same id. Bounded: of more than [`MOST`] some are told
+//! operations that read it. A trim takes it out of its listing; nothing removes the record itself
+//! but a timer that is stored in its place under the same id, and what needs not read it: an
+//! acknowledgement, a cancel by key, a replacement. Bounded: of more than [`MOST`] some are told
 //! again.
 
 use std::collections::HashSet;

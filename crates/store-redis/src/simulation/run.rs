@@ -180,7 +180,7 @@ impl Run {
     pub(super) async fn apply(&mut self, claim: Option<Time>, ops: Vec<Op>) -> Check {
         self.log.push(format!("now {}, claim {claim:?}, apply {ops:?}", self.now));
         let before = self.server.state().happened;
-        let began = Instant::now();
+        let (began, was_away) = (Instant::now(), self.owner.is_down());
         let batch = Batch { now: self.now, claim, ops: ops.clone() };
         let answers = alive(self.owner.apply(batch, HandedOver::now()).await)?;
         let after = self.server.state().happened;
@@ -195,7 +195,7 @@ impl Run {
                 // What clients ask for does not wait for a store that is away.
                 let is_away = *why == Refusal::ReadOnly
                     && is_of_client(op)
-                    && began.elapsed() >= Duration::from_millis(limits::AWAY_MS);
+                    && (was_away || began.elapsed() >= Duration::from_millis(limits::AWAY_MS));
                 if is_away {
                     continue;
                 }
@@ -312,8 +312,11 @@ impl Run {
     pub(super) async fn drain(&mut self) -> Check {
         let ids: Vec<_> = self.model.timers.keys().copied().collect();
         for id in ids {
-            self.pass(1);
-            self.apply(None, vec![Op::settle(id, Verdict::Ack), Op::Purge { id }]).await?;
+            // A purge is refused while the store is away.
+            while self.model.timers.contains_key(&id) {
+                self.pass(1);
+                self.apply(None, vec![Op::settle(id, Verdict::Ack), Op::Purge { id }]).await?;
+            }
         }
         self.is_empty().await
     }

@@ -108,8 +108,9 @@ impl Run {
             }
             Repeat if !self.asked.is_empty() => self.asked[r.below(self.asked.len() as u64) as usize].clone(),
             Repeat | Take => {
-                let known = self.model.timers.get(&id).map(|entry| entry.timer.clone().into());
-                Op::Take { id, failed: r.below(3) as u32, timer: known.filter(|_| r.one_in(2)) }
+                // Also one that has ended meanwhile.
+                let known = self.model.timers.get(&id).map_or(timer, |entry| entry.timer.clone());
+                Op::Take { id, failed: r.below(3) as u32, timer: r.one_in(2).then(|| known.into()) }
             }
             Ack => settle(Verdict::Ack),
             LateAck => settle(Verdict::LateAck { attempt: r.below(4) as u32 }),

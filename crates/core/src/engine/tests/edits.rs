@@ -5,6 +5,7 @@ use mtimer_store::Op;
 use mtimer_types::Key;
 
 use super::*;
+use crate::engine::partition::Partition;
 use crate::engine::purpose::OpCtx;
 use crate::engine::table::EntryState;
 
@@ -193,6 +194,27 @@ fn a_move_to_the_park_takes_no_failed_attempt_back() {
         leaves.then_some(failed)
     };
     assert_eq!([leaves(0), leaves(1)], [Some(1), None]);
+}
+
+#[test]
+fn a_timer_that_an_edit_has_ended_is_not_taken() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 1);
+    let timer = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 50) };
+    rig.schedule(1, timer.clone());
+    rig.run(45);
+    rig.answers_wait = true;
+    rig.run(10);
+    let Some(p) = rig.engine.partition(P) else { panic!("the partition is owned") };
+    let state = p.table.get(timer.id).map(|entry| &entry.state);
+    assert!(matches!(state, Some(EntryState::Taking { .. })), "{state:?}");
+    let leaves = |p: &mut Partition| {
+        p.leaves(&mut Op::take(timer.id, 0), &mut OpCtx::Take { id: timer.id, failed: 0 })
+    };
+    assert!(leaves(p));
+    rig.engine.forget(timer.id);
+    let Some(p) = rig.engine.partition(P) else { panic!("the partition is owned") };
+    assert!(!leaves(p));
 }
 
 #[test]

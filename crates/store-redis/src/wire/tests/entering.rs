@@ -81,6 +81,7 @@ async fn a_renewed_client_certificate_is_shown_without_a_restart() {
     let (certificate, key) = authority.issue("client");
     let tls =
         TlsFiles { certificate: Some(certificate.clone()), key: Some(key.clone()), ..trusting(&authority) };
+    let authorities = tls.authorities.clone().unwrap();
     let (_, access) = Options { tls, ..Options::new([server.tls_url()], "t") }.check().unwrap();
     let address = server.tls_url().trim_start_matches("rediss://").to_owned();
     let tasks = TaskTracker::new();
@@ -103,6 +104,11 @@ async fn a_renewed_client_certificate_is_shown_without_a_restart() {
     std::fs::copy(&renewed.1, &key).unwrap();
     set_mode(&key, 0o644);
     open().await.expect("nor does one that others can read");
+    let pem = std::fs::read(&authorities).unwrap();
+    for damaged in [&pem[..0], &pem[..pem.len() / 2]] {
+        std::fs::write(&authorities, damaged).unwrap();
+        open().await.expect("authorities that are cut off are not used");
+    }
 }
 
 #[tokio::test]
