@@ -14,6 +14,7 @@ use mtimer_client::{
 use mtimer_tls::Stream;
 use mtimer_tls::test_support::{Authority, Issued};
 use serde_json::Value;
+use tokio::sync::RwLock;
 use tokio::task::block_in_place;
 use tokio::time::timeout;
 
@@ -33,6 +34,8 @@ struct Site {
     authority: Authority,
     broker: Issued,
     client: Issued,
+    /// Held while the client's two files change: whoever begins between the two is refused.
+    client_files: RwLock<()>,
     running: Running,
     addr: String,
 }
@@ -65,12 +68,13 @@ impl Site {
         let mut running = Running::spawn_logging_to(log, mtimer(&[&args[..], &more].concat()));
         let ready: Value = serde_json::from_str(&running.line()).unwrap();
         let addr = ready["listening"].as_str().unwrap().to_owned();
-        Self { tokens, authority, broker, client, running, addr }
+        Self { tokens, authority, broker, client, client_files: RwLock::default(), running, addr }
     }
 
     async fn connect(&self, token: &str) -> Result<Client, ConnectError> {
         let tls = TlsOptions::ca_file(self.authority.certificate())
             .certificate_files(&self.client.certificate, &self.client.key);
+        let _unchanged = self.client_files.read().await;
         Client::builder().brokers([&self.addr]).token(token).tls(tls).connect().await
     }
 
@@ -102,8 +106,11 @@ impl Site {
     /// Replaces the certificates of the broker and of the clients.
     async fn renew(&self) {
         let before = self.served().await;
-        for issued in [&self.broker, &self.client] {
-            self.authority.issue(issued.certificate.file_stem().unwrap().to_str().unwrap());
+        let issue = |of: &Issued| self.authority.issue(of.certificate.file_stem().unwrap().to_str().unwrap());
+        issue(&self.broker);
+        {
+            let _changing = self.client_files.write().await;
+            issue(&self.client);
         }
         within("the new certificate is served", async { while self.served().await == before {} }).await;
     }
