@@ -252,8 +252,8 @@ impl Access {
         self.asked.notify_one();
     }
 
-    /// Until the broker stops: reads the files again when they change or when asked to, and warns of
-    /// what expires.
+    /// Reads the files again when they change or when asked to, and warns of what expires, until the
+    /// broker stops.
     ///
     /// # Errors
     ///

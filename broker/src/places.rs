@@ -1,7 +1,7 @@
 //! Places for connections that have not been admitted.
 //!
-//! Purpose: bounds their number without shutting anybody out for long: where all places are taken, a
-//! newcomer gets that of the oldest connection. So idle connections hold up nobody.
+//! Purpose: bounds their number without shutting anybody out for long: where all places are taken,
+//! a newcomer gets that of the oldest connection. So idle connections hold up nobody.
 //! Invariants: at most `most` connections have a place; nobody loses one within `kept_for`, so that
 //! many handshakes that begin at once do not push each other out.
 //! Not in here: deadlines, sockets.

@@ -361,8 +361,9 @@ impl Shell {
         }
         self.engine.flush(now, &mut self.effects);
         let mut effects = std::mem::take(&mut self.effects);
-        // Calls last: their tasks would keep the workers from writing deliveries out. With it and
-        // takes without a read, p99 of a mixed `bench lateness` falls from 1.26 to 1.06 ms.
+        // Calls last: their tasks would keep the workers from writing deliveries out. With half of
+        // the timers keyed, p99 of `bench lateness` at 10,000/s is 0.82 ms so and 0.95 ms otherwise
+        // (medians of nine rounds in turn).
         for effect in effects.extract_if(.., |effect| !matches!(effect, Effect::Call(..))) {
             self.carry_out(effect);
         }

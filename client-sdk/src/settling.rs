@@ -128,7 +128,8 @@ impl Settling {
         self.push_to(to, pending, routes)
     }
 
-    /// Queues an outcome for the connection that the routes name for it ([`Routes::settle_session`]).
+    /// Queues an outcome for the connection that the routes name for it
+    /// ([`Routes::settle_session`]).
     pub(crate) fn push_to(&mut self, to: Option<u64>, pending: PendingSettlement, routes: &Routes) -> Pushed {
         match to.and_then(|to| Some((to, self.sessions.get_mut(&to)?))) {
             Some((to, connection)) if pending.is_ok() || routes.may_know(to, &pending.over) => {

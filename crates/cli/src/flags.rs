@@ -48,8 +48,8 @@ fn flag(setting: &'static Setting) -> Arg {
     let arg = Arg::new(setting.field).long(setting.name()).value_name("VALUE");
     let arg = match setting.is_switch {
         true => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
-        // `--memory -5` is refused by the parser of the value, which says what is wrong with it. Paths
-        // and texts may begin with a hyphen, but `--data --json` more likely lacks its value.
+        // `--memory -5` is refused by the parser of the value, which says what is wrong with it.
+        // Paths and texts may begin with a hyphen, but `--data --json` more likely lacks its value.
         false => arg.allow_hyphen_values(setting.read(&mut PartialConfig::default(), "-").is_err()),
     };
     arg.help(setting.help()).value_parser(value)

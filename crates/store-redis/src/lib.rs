@@ -19,8 +19,8 @@
 //! Beside them: `clients` (connections for other programs), `coordination` (the leader's lease) and
 //! `facts` (what is fixed of a cluster; terms and clocks), `password` (addresses to be shown),
 //! `siblings` (other clusters on the same servers), `tls_files` (certificates to enter servers
-//! with). For tests: `simulation` (an owner on a simulated Redis), `test_support` (real servers, and
-//! a store without its fence).
+//! with). For tests: `simulation` (an owner on a simulated Redis), `test_support` (real servers,
+//! and a store without its fence).
 //!
 //! Not in here: the wheel, sessions, retry policy, elections.
 

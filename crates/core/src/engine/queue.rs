@@ -5,9 +5,9 @@
 //! what clients ask for, the sessions taking turns. Nobody waits for ever: each lower queue has a
 //! share of every batch. That parks go before schedules is what bounds memory when overdue timers
 //! are scheduled faster than they can be parked.
-//! Invariant: each queue is first in, first out. What a client asks about a timer of which something
-//! waits in one of the owner's queues waits there, behind that ([`QueueClass`]). So operations of
-//! one client on different timers may change places.
+//! Invariant: each queue is first in, first out. What a client asks about a timer of which
+//! something waits in one of the owner's queues waits there, behind that ([`QueueClass`]). So
+//! operations of one client on different timers may change places.
 //! Not in here: which queue an operation belongs to (`requests`), how many batches are under way
 //! (`calls`).
 

@@ -230,6 +230,7 @@ impl Owner {
                 (place.slot, place.is_implied)
             }
         };
+        // One without an entry may be taken for untouched without reading it.
         let progress = &row.record.progress;
         let is_first = *progress == Progress { fresh: progress.fresh, ..Progress::default() };
         let is_implied = may_be_implied && (is_first || broken!(LaterAttemptsImplied));
