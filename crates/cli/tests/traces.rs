@@ -110,9 +110,10 @@ fn the_spans_of_one_timer_arrive_in_one_trace_with_the_right_parents() {
     let addr = ready["listening"].as_str().unwrap();
     let about = ["--group", "g", "--app", "a", "--broker", addr];
 
-    let schedule = ["schedule", "--in", "100ms", "--payload", "secret", "--header", "tenant=secret"];
+    let schedule = ["schedule", "--in", "1s", "--payload", "secret", "--header", "tenant=secret"];
     let id = end(command("shop", &[&schedule[..], &about].concat()), b"").ok().out.trim().to_owned();
-    end(command("mail", &[&["listen", "--count", "1", "--json"], &about[..]].concat()), b"").ok();
+    let listen = [&["listen", "--count", "1", "--json"], &about[..]].concat();
+    let callback_line = end(command("mail", &listen), b"").ok().json();
 
     let (service, schedule) = collector.one("mtimer.schedule");
     assert_eq!((service.as_str(), schedule.parent_span_id.len()), ("shop", 0));
@@ -128,9 +129,10 @@ fn the_spans_of_one_timer_arrive_in_one_trace_with_the_right_parents() {
         span
     });
     let [wait, delivery, callback] = spans;
-    const MS: u64 = 1_000_000;
-    let waited = wait.end_time_unix_nano - wait.start_time_unix_nano;
-    assert!((50 * MS..=100 * MS).contains(&waited), "{waited} ns");
+    // It waits until it is due, from when the broker took it: the broker's clock may be behind the
+    // client's, and the machine may be busy, so nothing is said of how long that is.
+    assert_eq!(wait.end_time_unix_nano, callback_line["due_ms"].as_u64().unwrap() * 1_000_000);
+    assert!(wait.start_time_unix_nano <= wait.end_time_unix_nano);
     assert!(delivery.start_time_unix_nano >= wait.end_time_unix_nano);
     assert_eq!(attributes(&delivery.attributes)["outcome"], "acknowledged");
     assert_eq!(attributes(&callback.attributes)["attempt"], "1");
