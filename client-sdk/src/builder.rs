@@ -1,11 +1,11 @@
-//! Settings of a client.
+//! The builder of a client.
 
-use std::fmt;
 use std::time::Duration;
 
 use mtimer_protocol::Role;
 use mtimer_types::limits::REPEAT_HORIZON_MS;
 
+use crate::settings::Settings;
 use crate::{Client, ConnectError, TlsOptions};
 
 /// Settings of a client; made by [`Client::builder`].
@@ -23,50 +23,16 @@ use crate::{Client, ConnectError, TlsOptions};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug, Default)]
 #[must_use = "nothing happens until connect"]
 pub struct ClientBuilder {
-    pub(crate) brokers: Vec<String>,
-    #[cfg(feature = "redis")]
-    pub(crate) redis: Vec<crate::leader::Lookup>,
-    pub(crate) one_broker: bool,
-    pub(crate) token: String,
-    pub(crate) tls: Option<TlsOptions>,
-    pub(crate) software: String,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) request_timeout: Duration,
-    pub(crate) answer_timeout: Duration,
-    pub(crate) max_in_flight: u32,
-    pub(crate) role: Role,
+    pub(crate) settings: Settings,
 }
 
-/// Shows neither the token nor the addresses of Redis, which may have a password.
-impl fmt::Debug for ClientBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientBuilder")
-            .field("brokers", &self.brokers)
-            .field("software", &self.software)
-            .field("role", &self.role)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Default for ClientBuilder {
-    fn default() -> Self {
-        Self {
-            brokers: Vec::new(),
-            #[cfg(feature = "redis")]
-            redis: Vec::new(),
-            one_broker: false,
-            token: String::new(),
-            tls: None,
-            software: concat!("mtimer-client/", env!("CARGO_PKG_VERSION")).to_owned(),
-            connect_timeout: Duration::from_secs(5),
-            request_timeout: Duration::from_secs(10),
-            answer_timeout: Duration::from_millis(REPEAT_HORIZON_MS),
-            max_in_flight: 16_384,
-            role: Role::Client,
-        }
+impl Client {
+    /// Returns the default settings, to be changed and connected with.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
     }
 }
 
@@ -79,7 +45,7 @@ impl ClientBuilder {
     /// turn whenever there is no connection. Of brokers without a cluster around them, one is used
     /// at a time.
     pub fn brokers<A: Into<String>>(mut self, addresses: impl IntoIterator<Item = A>) -> Self {
-        self.brokers = addresses.into_iter().map(Into::into).collect();
+        self.settings.brokers = addresses.into_iter().map(Into::into).collect();
         self
     }
 
@@ -91,7 +57,7 @@ impl ClientBuilder {
     /// given to [`ClientBuilder::brokers`] are tried too, before it.
     #[cfg(feature = "redis")]
     pub fn redis(mut self, url: impl Into<String>, cluster: impl Into<String>) -> Self {
-        self.redis.push(crate::leader::Lookup::new(url.into(), cluster.into()));
+        self.settings.redis.push(crate::leader::Lookup::new(url.into(), cluster.into()));
         self
     }
 
@@ -99,26 +65,26 @@ impl ClientBuilder {
     /// cluster: to ask about this one ([`Client::status`]). Timers of the others' partitions are
     /// out of reach. Default: false.
     pub fn one_broker(mut self, one: bool) -> Self {
-        self.one_broker = one;
+        self.settings.one_broker = one;
         self
     }
 
     /// Sets the token that brokers are shown. Default: none.
     pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.token = token.into();
+        self.settings.token = token.into();
         self
     }
 
     /// Encrypts the connections, to brokers that have a certificate. Default: they are not
     /// encrypted.
     pub fn tls(mut self, tls: TlsOptions) -> Self {
-        self.tls = Some(tls);
+        self.settings.tls = Some(tls);
         self
     }
 
     /// Sets name and version of the application, for the broker's logs; at most 128 bytes.
     pub fn software(mut self, software: impl Into<String>) -> Self {
-        self.software = software.into();
+        self.settings.software = software.into();
         self
     }
 
@@ -127,7 +93,7 @@ impl ClientBuilder {
     /// connection, the other brokers of its cluster are tried once, for a second at most; it does
     /// not matter then whether they answer. Default: 5 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
+        self.settings.connect_timeout = timeout;
         self
     }
 
@@ -135,7 +101,7 @@ impl ClientBuilder {
     /// not do it yet, before its call fails. Default: 10 s. A request that was sent and not
     /// answered is waited for up to [`ClientBuilder::answer_timeout`], whatever this says.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
-        self.request_timeout = timeout;
+        self.settings.request_timeout = timeout;
         self
     }
 
@@ -143,14 +109,14 @@ impl ClientBuilder {
     /// was done; then its outcome is unknown. Default, and at most: 30 s, in which a repeat is the
     /// same request.
     pub fn answer_timeout(mut self, timeout: Duration) -> Self {
-        self.answer_timeout = timeout.min(Duration::from_millis(REPEAT_HORIZON_MS));
+        self.settings.answer_timeout = timeout.min(Duration::from_millis(REPEAT_HORIZON_MS));
         self
     }
 
     /// Limits how many operations may be on their way; further callers wait. 1 to 20,000, default
     /// 16,384. One with a large payload counts more: 1 for each 4 KiB begun.
     pub fn max_in_flight(mut self, operations: u32) -> Self {
-        self.max_in_flight = operations;
+        self.settings.max_in_flight = operations;
         self
     }
 
@@ -159,7 +125,7 @@ impl ClientBuilder {
     /// [`RegisterError::Observer`](crate::RegisterError) and
     /// [`RequestError::Observer`](crate::RequestError).
     pub fn observer(mut self) -> Self {
-        self.role = Role::Observer;
+        self.settings.role = Role::Observer;
         self
     }
 
@@ -177,28 +143,6 @@ impl ClientBuilder {
     ///
     /// Dropping the future closes what was connected.
     pub async fn connect(self) -> Result<Client, ConnectError> {
-        Client::connect(self).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn debug_shows_no_token() {
-        let builder = Client::builder().brokers(["b1:7400"]).token("PLANTED");
-        let hello = mtimer_protocol::Hello {
-            magic: mtimer_protocol::MAGIC,
-            min_version: 1,
-            max_version: 1,
-            client: 7,
-            software: "shop/1.2".to_owned(),
-            token: "PLANTED".to_owned(),
-            role: Role::Client,
-        };
-        let shown = format!("{builder:?} {hello:?}");
-        assert!(shown.contains("b1:7400") && shown.contains("shop/1.2"), "{shown}");
-        assert!(!shown.contains("PLANTED"), "{shown}");
+        Client::connect(self.settings).await
     }
 }

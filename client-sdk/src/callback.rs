@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::handle::SessionHandle;
 use crate::schedule::ms_u32;
-use crate::shared::Shared;
+use crate::state::ClientState;
 
 /// One delivery of a timer: what a handler is called with.
 ///
@@ -49,7 +49,7 @@ pub struct Callback {
     /// ([`Client::now`](crate::Client::now)).
     pub received: Time,
     pub(crate) handle: Arc<SessionHandle>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) state: Arc<ClientState>,
 }
 
 impl Callback {
@@ -88,7 +88,7 @@ impl Callback {
     /// Returns at once. The broker does not answer. If the timer's partition has moved to another
     /// broker, that one is asked; if the connection breaks, the delivery is lost.
     pub fn extend(&self, by: Duration) {
-        self.shared.extend(
+        self.state.extend(
             &self.handle,
             self.id,
             self.epoch,

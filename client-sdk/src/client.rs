@@ -13,12 +13,13 @@ use crate::answer::{Cancelled, Info, Rescheduled, Scheduled, Stats};
 use crate::clock::Clock;
 use crate::link::Link;
 use crate::pool;
-use crate::shared::Shared;
+use crate::settings::Settings;
+use crate::state::{ClientState, StopOnDrop};
 use crate::sync::Locked;
 use crate::trace::{self, Carried};
 use crate::{
-    Callback, ClientBuilder, CloseError, ConnectError, Outcome, Register, RegisterError, Registration,
-    RequestError, Schedule, ScheduleError, When,
+    Callback, CloseError, ConnectError, Outcome, Register, RegisterError, Registration, RequestError,
+    Schedule, ScheduleError, When,
 };
 
 /// How long [`Client::connect`] waits for a cluster's other brokers once it has one: they are not
@@ -35,43 +36,26 @@ const OTHERS: Duration = Duration::from_secs(1);
 /// [`Client::close`] ends it gracefully.
 #[derive(Clone, Debug)]
 pub struct Client {
-    inner: Arc<Inner>,
-}
-
-/// What handles hold: when the last is gone, everything stops.
-#[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) shared: Arc<Shared>,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.shared.stop();
-    }
+    handle: Arc<StopOnDrop>,
 }
 
 impl Client {
-    /// Returns the default settings, to be changed and connected with.
-    pub fn builder() -> ClientBuilder {
-        ClientBuilder::default()
-    }
-
-    pub(crate) async fn connect(settings: ClientBuilder) -> Result<Self, ConnectError> {
+    pub(crate) async fn connect(settings: Settings) -> Result<Self, ConnectError> {
         let mut link = Link::new(&settings)?;
         let first = link.first(settings.connect_timeout).await?;
         let clock = Clock::new(first.welcome.now, first.sent, first.received);
         let limit = settings.connect_timeout.min(OTHERS);
-        let shared = Arc::new(Shared::new(settings, clock, &first.broker, &first.welcome));
-        let handle = shared.opened(&first);
-        let mut ready = shared.ready.subscribe();
-        let alone = handle.name.is_none() || shared.settings.one_broker;
+        let state = Arc::new(ClientState::new(settings, clock, &first.broker, &first.welcome));
+        let handle = state.opened(&first);
+        let mut ready = state.ready.subscribe();
+        let alone = handle.name.is_none() || state.settings.one_broker;
         let run = |task: BoxFuture<'static, ()>| {
-            let token = shared.token.clone();
-            shared.tasks.spawn(token.run_until_cancelled_owned(task));
+            let token = state.token.clone();
+            state.tasks.spawn(token.run_until_cancelled_owned(task));
         };
-        run(Box::pin(pool::keep(Arc::clone(&shared), link, first, handle)));
-        run(Box::pin(Arc::clone(&shared).keep_time()));
-        let client = Self { inner: Arc::new(Inner { shared }) };
+        run(Box::pin(pool::keep(Arc::clone(&state), link, first, handle)));
+        run(Box::pin(Arc::clone(&state).keep_time()));
+        let client = Self { handle: Arc::new(StopOnDrop { state }) };
         // In a cluster, the other brokers have a chance to be there from the beginning; it works
         // without them, too.
         if !alone {
@@ -87,22 +71,22 @@ impl Client {
     /// cluster's clock, and ahead of it by a round trip and a millisecond at most. This machine's
     /// wall clock has no part in it.
     pub fn now(&self) -> Time {
-        self.shared().clock.now()
+        self.state().clock.now()
     }
 
     /// Returns what a broker said of itself in the latest handshake with any of them.
     pub fn info(&self) -> Arc<Info> {
-        Arc::clone(&self.shared().info.locked())
+        Arc::clone(&self.state().info.locked())
     }
 
     /// Watches whether there is a connection, to whichever broker.
     pub fn connected(&self) -> watch::Receiver<bool> {
-        self.shared().connected.subscribe()
+        self.state().connected.subscribe()
     }
 
     /// Returns counters since the client was made.
     pub fn stats(&self) -> Stats {
-        self.shared().counters.stats()
+        self.state().counters.stats()
     }
 
     /// Fixes the due time and the id and checks the limits, without sending anything.
@@ -175,7 +159,7 @@ impl Client {
     pub async fn schedule_all(&self, schedules: Vec<Schedule>) -> Vec<Result<Scheduled, ScheduleError>> {
         let mut slots = Vec::with_capacity(schedules.len());
         let mut ops = Vec::with_capacity(schedules.len());
-        let (now, mut spread) = (self.now(), self.shared().spreader.spread(schedules.len()));
+        let (now, mut spread) = (self.now(), self.state().spreader.spread(schedules.len()));
         let span = trace::schedule_all(schedules.len());
         let carried = Carried::of(&span);
         for schedule in schedules {
@@ -189,7 +173,7 @@ impl Client {
                 Err(error) => Err(error.into()),
             });
         }
-        let requests = self.shared().request_all(ops.into_iter());
+        let requests = self.state().request_all(ops.into_iter());
         let mut replies = requests.instrument(span.clone()).await.into_iter();
         let mut answer = |id| scheduled(id, replies.next().unwrap_or(Err(RequestError::Mismatched)));
         let results: Vec<_> = slots.into_iter().map(|slot| slot.and_then(&mut answer)).collect();
@@ -315,7 +299,7 @@ impl Client {
     /// # }
     /// ```
     pub fn register(&self, dest: impl Into<Destination>) -> Register {
-        Register::new(Arc::clone(&self.inner), dest.into())
+        Register::new(Arc::clone(&self.handle), dest.into())
     }
 
     /// Takes no more callbacks, finishes those that were delivered, waits for the answers to what
@@ -335,24 +319,24 @@ impl Client {
     ///
     /// May be dropped: call it again, or drop the client.
     pub async fn close(&self) -> Result<(), CloseError> {
-        self.shared().close().await
+        self.state().close().await
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.inner.shared
+    pub(crate) fn state(&self) -> &ClientState {
+        &self.handle.state
     }
 
     fn resolve(&self, schedule: Schedule) -> Result<(Timer, KeyPolicy), ScheduleError> {
-        let (now, mut spread) = (self.now(), self.shared().spreader.spread(1));
+        let (now, mut spread) = (self.now(), self.state().spreader.spread(1));
         Ok(schedule.resolve(now, |dest, key, due| spread.id(dest, key, due, now))?)
     }
 
     pub(crate) async fn request(&self, op: RequestOp) -> Result<OpReply, RequestError> {
-        self.shared().request(op).await
+        self.state().request(op).await
     }
 
     pub(crate) async fn query(&self, query: Query) -> Result<QueryAnswer, RequestError> {
-        self.shared().query(query).await
+        self.state().query(query).await
     }
 }
 

@@ -27,15 +27,15 @@ impl Client {
     ///
     /// Dropping the future takes the question back.
     pub async fn status(&self) -> Result<Status, RequestError> {
-        let end = Instant::now() + self.shared().settings.request_timeout;
+        let end = Instant::now() + self.state().settings.request_timeout;
         loop {
             let brokers = self.connected_brokers();
             if brokers.is_empty() {
                 // One without a cluster around it, or whoever comes first.
-                return status(self.shared().query(Query::Status).await?);
+                return status(self.state().query(Query::Status).await?);
             }
             let ask =
-                brokers.into_iter().map(|name| self.shared().query_of(Query::Status, Goal::Broker(name)));
+                brokers.into_iter().map(|name| self.state().query_of(Query::Status, Goal::Broker(name)));
             let answers = join_all(ask).await;
             match answers.into_iter().map(|answer| status(answer?)).collect::<Result<Vec<_>, _>>() {
                 Ok(all) => return Ok(all.into_iter().fold(Status::default(), add)),
@@ -49,7 +49,7 @@ impl Client {
     /// Returns the newest topology: which broker is to own which partition. `None`: the broker has
     /// no cluster around it.
     pub fn topology(&self) -> Option<Arc<Topology>> {
-        self.shared().router.locked().routes.topology().cloned()
+        self.state().router.locked().routes.topology().cloned()
     }
 
     /// Returns the cluster as its leader sees it, or as another broker does if the leader is not
@@ -63,7 +63,7 @@ impl Client {
     ///
     /// Dropping the future takes the question back.
     pub async fn cluster(&self) -> Result<ClusterView, RequestError> {
-        match self.shared().query(Query::Cluster).await? {
+        match self.state().query(Query::Cluster).await? {
             QueryAnswer::Cluster(view) => Ok(view),
             _ => Err(RequestError::Mismatched),
         }
@@ -85,7 +85,7 @@ impl Client {
         let alone = self.topology().is_none();
         let ask = names.into_iter().map(async |name| {
             let view = match alone || connected.contains(&name) {
-                true => self.shared().query_of(Query::Broker, Goal::Broker(name.clone())).await,
+                true => self.state().query_of(Query::Broker, Goal::Broker(name.clone())).await,
                 false => Err(RequestError::Unanswered { ms: 0, reason: format!("{name} is not connected") }),
             };
             let view = view.and_then(|answer| match answer {
@@ -109,7 +109,7 @@ impl Client {
     ///
     /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn drain(&self, broker: impl Into<String>, drain: bool) -> Result<(), RequestError> {
-        match self.shared().query(Query::Drain { broker: broker.into(), drain }).await? {
+        match self.state().query(Query::Drain { broker: broker.into(), drain }).await? {
             QueryAnswer::Done => Ok(()),
             _ => Err(RequestError::Mismatched),
         }
@@ -117,7 +117,7 @@ impl Client {
 
     /// Brokers of the topology to which there is a connection.
     fn connected_brokers(&self) -> Vec<String> {
-        let router = self.shared().router.locked();
+        let router = self.state().router.locked();
         let Some(topology) = router.routes.topology() else { return Vec::new() };
         let open: Vec<&str> = router.routes.connected().collect();
         let names = topology.brokers.iter().map(|broker| &broker.address);

@@ -3,7 +3,8 @@
 use mtimer_protocol::{DeadRow, OpReply, RequestOp, UnconfirmedRow};
 use mtimer_types::TimerId;
 
-use crate::answer::{DeadFilter, Listing, Replayed};
+use crate::answer::{DeadFilter, Replayed};
+use crate::listing::Listing;
 use crate::{Client, RequestError};
 
 impl Client {
@@ -51,7 +52,7 @@ impl Client {
     /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn replay_all(&self, ids: Vec<TimerId>) -> Vec<Result<Replayed, RequestError>> {
         let ops = ids.into_iter().map(|id| RequestOp::Replay { id });
-        self.shared().request_all(ops).await.into_iter().map(replayed).collect()
+        self.state().request_all(ops).await.into_iter().map(replayed).collect()
     }
 
     /// Removes a dead or unconfirmed timer; false if there was none (any more: a request that is
@@ -75,7 +76,7 @@ impl Client {
     /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn purge_all(&self, ids: Vec<TimerId>) -> Vec<Result<bool, RequestError>> {
         let ops = ids.into_iter().map(|id| RequestOp::Purge { id });
-        self.shared().request_all(ops).await.into_iter().map(purged).collect()
+        self.state().request_all(ops).await.into_iter().map(purged).collect()
     }
 }
 

@@ -25,7 +25,7 @@ use crate::dedupe::Dedupe;
 use crate::handle::{Fate, SessionHandle};
 use crate::inbox::{Arrived, Inbox};
 use crate::settling::PendingSettlement;
-use crate::shared::Shared;
+use crate::state::ClientState;
 use crate::trace;
 use crate::{Callback, Outcome};
 
@@ -63,7 +63,7 @@ impl Drop for Slot {
 }
 
 pub(crate) struct Dispatcher {
-    shared: Arc<Shared>,
+    state: Arc<ClientState>,
     inbox: Arc<Inbox>,
     running: Arc<Running>,
     dedupe: Option<Arc<Dedupe>>,
@@ -76,10 +76,10 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(shared: Arc<Shared>, inbox: Arc<Inbox>, dedupe: Option<Arc<Dedupe>>) -> Self {
+    pub(crate) fn new(state: Arc<ClientState>, inbox: Arc<Inbox>, dedupe: Option<Arc<Dedupe>>) -> Self {
         let now = Instant::now();
         Self {
-            shared,
+            state,
             inbox,
             running: Arc::default(),
             dedupe,
@@ -127,7 +127,7 @@ impl Dispatcher {
         }
         self.flush();
         if dropped > 0 {
-            self.shared.drop_unstarted(&handle, dropped);
+            self.state.drop_unstarted(&handle, dropped);
         }
     }
 
@@ -148,7 +148,7 @@ impl Dispatcher {
             PendingSettlement::new(settlement, over, timeout_at.max(now))
         };
         if self.dedupe.as_ref().is_some_and(|d| d.knows(id)) {
-            count(&self.shared.counters.deduplicated, 1);
+            count(&self.state.counters.deduplicated, 1);
             self.outcomes.push(settlement_of(HandlerOutcome::Ok, self.returned));
             return;
         }
@@ -162,16 +162,16 @@ impl Dispatcher {
         let mut handler = AssertUnwindSafe(begun).catch_unwind();
         match self.poll_once(&mut handler) {
             Poll::Ready(result) => {
-                let outcome = conclude(&self.shared, self.dedupe.as_deref(), &attempted, result);
+                let outcome = conclude(&self.state, self.dedupe.as_deref(), &attempted, result);
                 self.outcomes.push(settlement_of(outcome.0, self.returned));
             }
             Poll::Pending => {
-                let (shared, dedupe) = (Arc::clone(&self.shared), self.dedupe.clone());
+                let (state, dedupe) = (Arc::clone(&self.state), self.dedupe.clone());
                 let slot = Slot::take(&self.running);
-                let token = self.shared.token.clone();
-                self.shared.tasks.spawn(token.run_until_cancelled_owned(async move {
-                    let outcome = conclude(&shared, dedupe.as_deref(), &attempted, handler.await);
-                    shared.settle(&mut vec![settlement_of(outcome.0, Instant::now())]);
+                let token = self.state.token.clone();
+                self.state.tasks.spawn(token.run_until_cancelled_owned(async move {
+                    let outcome = conclude(&state, dedupe.as_deref(), &attempted, handler.await);
+                    state.settle(&mut vec![settlement_of(outcome.0, Instant::now())]);
                     drop(slot);
                 }));
             }
@@ -198,7 +198,7 @@ impl Dispatcher {
             headers,
             received,
             handle: Arc::clone(handle),
-            shared: Arc::clone(&self.shared),
+            state: Arc::clone(&self.state),
         }
     }
 
@@ -210,7 +210,7 @@ impl Dispatcher {
     }
 
     fn flush(&mut self) {
-        self.shared.settle(&mut self.outcomes);
+        self.state.settle(&mut self.outcomes);
         self.since = Instant::now();
     }
 
@@ -249,7 +249,7 @@ impl Attempted {
 
 /// Makes an outcome of what a handler has left; counts, remembers and logs it.
 fn conclude(
-    shared: &Shared,
+    state: &ClientState,
     dedupe: Option<&Dedupe>,
     attempted: &Attempted,
     result: Result<Ran, Box<dyn Any + Send>>,
@@ -278,7 +278,7 @@ fn conclude(
             Outcome::fail(format_args!("the payload is not the JSON that the handler takes: {error}"))
         }
         Err(panic) => {
-            count(&shared.counters.panics, 1);
+            count(&state.counters.panics, 1);
             let text = panic.downcast_ref::<&str>().copied();
             let text =
                 text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no text)");

@@ -14,10 +14,11 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 
+use crate::ConnectError;
 use crate::backoff::backoff;
+use crate::settings::Settings;
 use crate::sync::Locked;
 use crate::tls::Tls;
-use crate::{ClientBuilder, ConnectError};
 
 /// Delay before the second try, and how far the delay grows.
 const RECONNECT_FIRST: Duration = Duration::from_millis(20);
@@ -75,7 +76,7 @@ pub(crate) struct Link {
 }
 
 impl Dialler {
-    fn new(settings: &ClientBuilder) -> Result<Self, ConnectError> {
+    fn new(settings: &Settings) -> Result<Self, ConnectError> {
         let mut software = settings.software.clone();
         let end = (0..=SOFTWARE_BYTES.min(software.len())).rev().find(|i| software.is_char_boundary(*i));
         software.truncate(end.unwrap_or(0));
@@ -116,7 +117,7 @@ const LEAST_ATTEMPT: Duration = Duration::from_secs(1);
 
 impl Link {
     /// To any of the brokers that the settings name.
-    pub(crate) fn new(settings: &ClientBuilder) -> Result<Self, ConnectError> {
+    pub(crate) fn new(settings: &Settings) -> Result<Self, ConnectError> {
         let mut addresses = Vec::new();
         for text in &settings.brokers {
             addresses.extend(split_addresses(text)?);

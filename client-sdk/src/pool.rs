@@ -22,7 +22,7 @@ use crate::error::LinkError;
 use crate::handle::SessionHandle;
 use crate::link::{Connection, Link};
 use crate::session;
-use crate::shared::Shared;
+use crate::state::ClientState;
 use crate::sync::Locked;
 
 /// A connection that lasted so long was a good one: the next loss is answered at once.
@@ -54,7 +54,7 @@ struct Open {
 
 #[derive(Debug)]
 struct Pool {
-    shared: Arc<Shared>,
+    state: Arc<ClientState>,
     tasks: JoinSet<Event>,
     open: BTreeMap<u64, Open>,
     /// At rest; a try takes its link with it and brings it back.
@@ -68,10 +68,10 @@ struct Pool {
 
 /// Keeps the client connected until it is stopped; `link` is how the `first` connection was made,
 /// which is in use as `handle`.
-pub(crate) async fn keep(shared: Arc<Shared>, link: Link, first: Connection, handle: Arc<SessionHandle>) {
+pub(crate) async fn keep(state: Arc<ClientState>, link: Link, first: Connection, handle: Arc<SessionHandle>) {
     let seeds = link.copy();
     let mut pool = Pool {
-        shared,
+        state,
         tasks: JoinSet::new(),
         open: BTreeMap::new(),
         links: BTreeMap::from([(Target::Seed, link)]),
@@ -89,7 +89,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, link: Link, first: Connection, han
                     pool.handle(event);
                 }
             }
-            () = pool.shared.rewire.notified() => {}
+            () = pool.state.rewire.notified() => {}
         }
     }
 }
@@ -104,7 +104,7 @@ impl Pool {
                     Ok(connection) => self.opened(target, *connection),
                     Err(error) => {
                         tracing::debug!(?target, %error, "no connection yet");
-                        self.shared.fault(error.to_string());
+                        self.state.fault(error.to_string());
                         if let Target::Broker(name) = target {
                             self.failed.insert(name);
                         }
@@ -119,7 +119,7 @@ impl Pool {
                     }
                     _ => tracing::warn!(broker, session = handle.session, reason = %end, "connection lost"),
                 }
-                self.shared.closed(&handle, &end.to_string());
+                self.state.closed(&handle, &end.to_string());
                 let Some(open) = self.open.remove(&handle.session) else { return };
                 if let Some(link) = self.links.get_mut(&open.target).filter(|_| open.since.elapsed() >= GOOD)
                 {
@@ -141,7 +141,7 @@ impl Pool {
             }
             return;
         }
-        let handle = self.shared.opened(&connection);
+        let handle = self.state.opened(&connection);
         self.serve(target, connection, handle);
     }
 
@@ -149,9 +149,9 @@ impl Pool {
         tracing::info!(broker = connection.broker, session = connection.welcome.session, "connected");
         let name = handle.name.clone();
         self.open.insert(handle.session, Open { name, since: Instant::now(), target });
-        let shared = Arc::clone(&self.shared);
+        let state = Arc::clone(&self.state);
         self.tasks.spawn(async move {
-            let run = AssertUnwindSafe(session::run(&shared, connection, &handle)).catch_unwind();
+            let run = AssertUnwindSafe(session::run(&state, connection, &handle)).catch_unwind();
             let end = run.await.unwrap_or(LinkError::Closed);
             Event::Ended(handle, end)
         });
@@ -159,10 +159,10 @@ impl Pool {
 
     /// Begins the tries that are needed, and gives up those that are not.
     fn plan(&mut self) {
-        let topology = self.shared.router.locked().routes.topology().cloned();
+        let topology = self.state.router.locked().routes.topology().cloned();
         let alone = self.open.values().any(|open| open.name.is_none());
         let brokers =
-            topology.iter().filter(|_| !alone && !self.shared.settings.one_broker).flat_map(|t| &t.brokers);
+            topology.iter().filter(|_| !alone && !self.state.settings.one_broker).flat_map(|t| &t.brokers);
         let is_open = |address: &str| self.open.values().any(|open| open.name.as_deref() == Some(address));
         let mut wanted: BTreeSet<Target> = brokers
             .filter(|broker| !is_open(&broker.address))
@@ -170,7 +170,7 @@ impl Pool {
             .collect();
         let tried = wanted.iter().all(|t| matches!(t, Target::Broker(name) if self.failed.contains(name)));
         if !self.open.is_empty() && (alone || (topology.is_some() && tried)) {
-            self.shared.ready.send_if_modified(|ready| !std::mem::replace(ready, true));
+            self.state.ready.send_if_modified(|ready| !std::mem::replace(ready, true));
         }
         if self.open.is_empty() {
             wanted.insert(Target::Seed);

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::error::LinkError;
 use crate::link::{Connection, Link};
-use crate::shared::info;
+use crate::state::info;
 use crate::{ClientBuilder, ConnectError, Info, RequestError};
 
 /// Asks one broker whether it is there: a connection past its handshake; made by
@@ -44,9 +44,10 @@ impl ClientBuilder {
     ///
     /// Dropping the future closes what was connected.
     pub async fn probe(self) -> Result<Probe, ConnectError> {
-        let connection = Link::new(&self.clone().observer())?.first(self.connect_timeout).await?;
+        let settings = self.observer().settings;
+        let connection = Link::new(&settings)?.first(settings.connect_timeout).await?;
         let info = info(&connection.broker, &connection.welcome);
-        Ok(Probe { connection, info, request_timeout: self.request_timeout, last: 0 })
+        Ok(Probe { connection, info, request_timeout: settings.request_timeout, last: 0 })
     }
 }
 

@@ -11,10 +11,10 @@ use mtimer_types::Destination;
 use mtimer_types::limits::MAX_CREDIT;
 use serde::de::DeserializeOwned;
 
-use crate::client::Inner;
 use crate::dedupe::Dedupe;
 use crate::handler::{Dispatcher, Ran};
 use crate::inbox::Inbox;
+use crate::state::StopOnDrop;
 use crate::{Callback, Outcome, RegisterError};
 
 /// Settings for taking a destination's callbacks; made by
@@ -44,7 +44,7 @@ use crate::{Callback, Outcome, RegisterError};
 #[derive(Debug)]
 #[must_use = "nothing is registered until a handler is given with on or on_json"]
 pub struct Register<S = ()> {
-    inner: Arc<Inner>,
+    client: Arc<StopOnDrop>,
     dest: Destination,
     concurrency: u32,
     dedupe: usize,
@@ -75,27 +75,27 @@ impl<S> Register<S> {
         if !(1..=MAX_CREDIT).contains(&self.concurrency) {
             return Err(RegisterError::Concurrency { given: self.concurrency, limit: MAX_CREDIT });
         }
-        let shared = Arc::clone(&self.inner.shared);
-        if shared.settings.role != Role::Client {
+        let client_state = Arc::clone(&self.client.state);
+        if client_state.settings.role != Role::Client {
             return Err(RegisterError::Observer);
         }
         let inbox = Arc::new(Inbox::new(self.dest, self.concurrency));
-        let number = shared.with_router(|router| router.register(Arc::clone(&inbox)))?;
+        let number = client_state.with_router(|router| router.register(Arc::clone(&inbox)))?;
         let registered = Arc::clone(&inbox);
         let dedupe = (self.dedupe > 0).then(|| Arc::new(Dedupe::new(self.dedupe)));
-        let dispatcher = Dispatcher::new(Arc::clone(&shared), Arc::clone(&inbox), dedupe);
-        let token = shared.token.clone();
+        let dispatcher = Dispatcher::new(Arc::clone(&client_state), Arc::clone(&inbox), dedupe);
+        let token = client_state.token.clone();
         // Also when it is cut short, or never begins: whoever waits for its end must not wait for
         // ever.
         let done = inbox.done.clone().drop_guard();
-        shared.tasks.spawn_on(
+        client_state.tasks.spawn_on(
             async move {
                 token.run_until_cancelled(dispatcher.run(begin)).await;
                 drop(done);
             },
-            &shared.runtime,
+            &client_state.runtime,
         );
-        Ok(Registration { inner: self.inner, number, inbox: registered })
+        Ok(Registration { client: self.client, number, inbox: registered })
     }
 }
 
@@ -103,8 +103,8 @@ impl Register {
     /// Handlers of a registration that may run at once, if nothing else is set.
     pub const DEFAULT_CONCURRENCY: u32 = 1_000;
 
-    pub(crate) fn new(inner: Arc<Inner>, dest: Destination) -> Self {
-        Self { inner, dest, concurrency: Self::DEFAULT_CONCURRENCY, dedupe: 0, state: () }
+    pub(crate) fn new(client: Arc<StopOnDrop>, dest: Destination) -> Self {
+        Self { client, dest, concurrency: Self::DEFAULT_CONCURRENCY, dedupe: 0, state: () }
     }
 
     /// Hands every call of the handler a reference to this state, as its first argument.
@@ -124,8 +124,8 @@ impl Register {
     /// # }
     /// ```
     pub fn state<S: Send + Sync + 'static>(self, state: Arc<S>) -> Register<Arc<S>> {
-        let Self { inner, dest, concurrency, dedupe, state: () } = self;
-        Register { inner, dest, concurrency, dedupe, state }
+        let Self { client, dest, concurrency, dedupe, state: () } = self;
+        Register { client, dest, concurrency, dedupe, state }
     }
 
     /// Starts taking callbacks with a handler of the [`Callback`].
@@ -254,8 +254,8 @@ impl<S: Send + Sync + 'static> Register<Arc<S>> {
     }
 
     fn split(self) -> (Register, Arc<S>) {
-        let Self { inner, dest, concurrency, dedupe, state } = self;
-        (Register { inner, dest, concurrency, dedupe, state: () }, state)
+        let Self { client, dest, concurrency, dedupe, state } = self;
+        (Register { client, dest, concurrency, dedupe, state: () }, state)
     }
 }
 
@@ -266,7 +266,7 @@ impl<S: Send + Sync + 'static> Register<Arc<S>> {
 #[derive(Debug)]
 #[must_use = "dropping a registration ends it"]
 pub struct Registration {
-    inner: Arc<Inner>,
+    client: Arc<StopOnDrop>,
     number: u32,
     inbox: Arc<Inbox>,
 }
@@ -304,7 +304,7 @@ impl Registration {
     }
 
     fn end(&self) {
-        self.inner.shared.unregister(self.number);
+        self.client.state.unregister(self.number);
     }
 }
 

@@ -14,15 +14,15 @@ use crate::call::{Call, Reply, Waiter, op_bytes, partition_of_target};
 use crate::queries::Asked;
 use crate::router::{Router, Stage};
 use crate::routes::Goal;
-use crate::shared::Shared;
+use crate::state::ClientState;
 use crate::sync::Locked;
 
 /// Bytes of an operation that need one more permit.
 const PERMIT_BYTES: usize = 4 * 1024;
-/// Operations that [`Shared::request_all`] hands over at once.
+/// Operations that [`ClientState::request_all`] hands over at once.
 const CHUNK: usize = 500;
 
-impl Shared {
+impl ClientState {
     /// Sends one operation and waits for its answer.
     pub(crate) async fn request(&self, op: RequestOp) -> Result<OpReply, RequestError> {
         if self.settings.role != Role::Client {

@@ -27,7 +27,7 @@ use crate::inbox::Arrived;
 use crate::link::Connection;
 use crate::registering::Taken;
 use crate::router::Outgoing;
-use crate::shared::Shared;
+use crate::state::ClientState;
 use crate::sync::Locked;
 
 /// Heartbeats in which the other side is to be heard.
@@ -37,7 +37,7 @@ const FIRST_SAMPLES: u32 = 4;
 
 /// Serves a connection until it ends.
 pub(crate) async fn run(
-    shared: &Arc<Shared>,
+    state: &Arc<ClientState>,
     connection: Connection,
     handle: &Arc<SessionHandle>,
 ) -> LinkError {
@@ -45,14 +45,14 @@ pub(crate) async fn run(
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(100, 60_000));
     let silence = heartbeat * BEATS as u32;
     let writer = Writer {
-        shared: Arc::clone(shared),
+        state: Arc::clone(state),
         handle: Arc::clone(handle),
         write,
         heartbeat,
         write_timeout: silence,
     };
-    let mut writer = AbortOnDropHandle::new(shared.tasks.spawn(writer.run()));
-    let mut reader = Reader { shared, handle, samples: 0 };
+    let mut writer = AbortOnDropHandle::new(state.tasks.spawn(writer.run()));
+    let mut reader = Reader { state, handle, samples: 0 };
     let end = tokio::select! {
         end = reader.run(&mut frames, silence) => end,
         end = &mut writer => end.unwrap_or(LinkError::Closed),
@@ -66,7 +66,7 @@ pub(crate) async fn run(
 }
 
 struct Reader<'a> {
-    shared: &'a Arc<Shared>,
+    state: &'a Arc<ClientState>,
     handle: &'a Arc<SessionHandle>,
     samples: u32,
 }
@@ -105,16 +105,16 @@ impl Reader<'_> {
     }
 
     fn frame(&mut self, body: &BytesMut, now: Instant) -> Result<(), LinkError> {
-        let (shared, session) = (self.shared, self.handle.session);
+        let (state, session) = (self.state, self.handle.session);
         match decode(body)? {
             ServerMessage::Reply { corr, replies } => {
                 let retried =
-                    shared.with_router_if(|router| router.reply(session, corr, replies, now), |n| *n > 0);
-                count(&shared.counters.retried, retried.map_err(LinkError::Protocol)?);
+                    state.with_router_if(|router| router.reply(session, corr, replies, now), |n| *n > 0);
+                count(&state.counters.retried, retried.map_err(LinkError::Protocol)?);
                 self.progress()
             }
             ServerMessage::Answer { corr, answer } => {
-                let answered = shared.with_router(|router| router.answer(session, corr, answer, now));
+                let answered = state.with_router(|router| router.answer(session, corr, answer, now));
                 answered.map_err(LinkError::Protocol)?;
                 self.progress()
             }
@@ -122,14 +122,14 @@ impl Reader<'_> {
                 self.deliver(registration, deliveries, now)
             }
             ServerMessage::Settled { accepted, refused } => {
-                let over = shared.settled(session, accepted, &refused, now);
+                let over = state.settled(session, accepted, &refused, now);
                 let over = over.map_err(LinkError::Protocol)?;
-                count(&shared.counters.settled, u64::from(accepted));
-                count(&shared.counters.settle_refused, over);
+                count(&state.counters.settled, u64::from(accepted));
+                count(&state.counters.settle_refused, over);
                 self.progress()
             }
             ServerMessage::Ping(number) => {
-                let mut router = shared.router.locked();
+                let mut router = state.router.locked();
                 let pong = router.outbox(session).map(|outbox| outbox.pong(number));
                 drop(router);
                 self.handle.to_send.notify_one();
@@ -137,7 +137,7 @@ impl Reader<'_> {
             }
             ServerMessage::Pong(number, time) => self.pong(number, time, now),
             ServerMessage::Closing => {
-                shared.stopping(session);
+                state.stopping(session);
                 self.progress()
             }
             ServerMessage::Refused { message, .. } => Err(LinkError::Refused { message }),
@@ -145,12 +145,12 @@ impl Reader<'_> {
             ServerMessage::Topology(topology) => {
                 // Without a name of its own the broker has no cluster around it.
                 if self.handle.name.is_some() {
-                    shared.topology(topology);
+                    state.topology(topology);
                 }
                 Ok(())
             }
             ServerMessage::RegisterRefused { registration, code, message } => {
-                shared.register_refused(registration, code, message);
+                state.register_refused(registration, code, message);
                 Ok(())
             }
             ServerMessage::Peer(_) => Err(LinkError::Protocol("a message for another broker")),
@@ -159,7 +159,7 @@ impl Reader<'_> {
 
     fn pong(&mut self, number: u64, time: mtimer_types::Time, now: Instant) -> Result<(), LinkError> {
         let session = self.handle.session;
-        let mut router = self.shared.router.locked();
+        let mut router = self.state.router.locked();
         let Some(outbox) = router.outbox(session) else { return Ok(()) };
         if number == UNASKED_PONG {
             // Half a round trip old, at least: a ping tells more.
@@ -168,7 +168,7 @@ impl Reader<'_> {
                 self.handle.to_send.notify_one();
             }
             drop(router);
-            self.shared.clock.corrected(session, time, now);
+            self.state.clock.corrected(session, time, now);
             return Ok(());
         }
         let sent = outbox.ponged(number).map_err(LinkError::Protocol)?;
@@ -178,7 +178,7 @@ impl Reader<'_> {
             self.handle.to_send.notify_one();
         }
         drop(router);
-        self.shared.clock.observe(session, time, sent, now);
+        self.state.clock.observe(session, time, sent, now);
         Ok(())
     }
 
@@ -188,10 +188,10 @@ impl Reader<'_> {
         deliveries: Vec<Delivery>,
         at: Instant,
     ) -> Result<(), LinkError> {
-        let counters = &self.shared.counters;
+        let counters = &self.state.counters;
         count(&counters.received, deliveries.len() as u64);
         let session = self.handle.session;
-        let taken = self.shared.router.locked().delivered(session, registration, deliveries);
+        let taken = self.state.router.locked().delivered(session, registration, deliveries);
         let Taken { inbox, deliveries, stale } = taken.map_err(LinkError::Protocol)?;
         count(&counters.stale, stale);
         let Some(inbox) = inbox else {
@@ -202,19 +202,19 @@ impl Reader<'_> {
         if deliveries.is_empty() {
             return Ok(());
         }
-        let received = self.shared.clock.at(at);
+        let received = self.state.clock.at(at);
         let deliveries = deliveries.into();
         let evicted = inbox.push(Arrived { handle: Arc::clone(self.handle), received, at, deliveries });
         for handle in evicted {
-            self.shared.drop_unstarted(&handle, 1);
+            self.state.drop_unstarted(&handle, 1);
         }
         Ok(())
     }
 
     /// Something was answered. A broker that wants to stop is left once nothing is open with it.
     fn progress(&self) -> Result<(), LinkError> {
-        self.shared.progress.notify_waiters();
-        match self.shared.router.locked().may_leave(self.handle.session) {
+        self.state.progress.notify_waiters();
+        match self.state.router.locked().may_leave(self.handle.session) {
             true => Err(LinkError::Left),
             false => Ok(()),
         }
@@ -222,7 +222,7 @@ impl Reader<'_> {
 }
 
 struct Writer {
-    shared: Arc<Shared>,
+    state: Arc<ClientState>,
     handle: Arc<SessionHandle>,
     write: WriteHalf,
     heartbeat: Duration,
@@ -236,7 +236,7 @@ impl Writer {
         loop {
             let now = Instant::now();
             {
-                let mut router = self.shared.router.locked();
+                let mut router = self.state.router.locked();
                 if let Some(outbox) = router.outbox(self.handle.session).filter(|_| now >= next_beat) {
                     next_beat = now + self.heartbeat;
                     outbox.ping();
@@ -244,7 +244,7 @@ impl Writer {
                         return LinkError::Protocol("it answers no pings");
                     }
                 }
-                let time = self.shared.clock.at_broker(self.handle.session, now);
+                let time = self.state.clock.at_broker(self.handle.session, now);
                 router.gather(self.handle.session, time, now, &mut gathered);
                 if gathered.is_empty() && router.may_leave(self.handle.session) {
                     return LinkError::Left;
@@ -278,12 +278,12 @@ impl Writer {
             Outgoing::Frame(frame) => {
                 match encode_frame(&frame.message, bytes) {
                     Ok(()) => {
-                        let repeated = self.shared.router.locked().sent(frame);
-                        count(&self.shared.counters.repeated, repeated);
+                        let repeated = self.state.router.locked().sent(frame);
+                        count(&self.state.counters.repeated, repeated);
                     }
                     // The bounds of a frame are far below the limit; a value that cannot be encoded
                     // fails its callers.
-                    Err(error) => self.shared.router.locked().unsent(frame, &error.to_string()),
+                    Err(error) => self.state.router.locked().unsent(frame, &error.to_string()),
                 }
                 return;
             }

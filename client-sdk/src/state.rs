@@ -1,4 +1,4 @@
-//! What the client's handles and tasks share.
+//! The state of a client, which its handles and tasks share.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,17 +17,18 @@ use crate::counters::{Counters, count};
 use crate::handle::SessionHandle;
 use crate::link::Connection;
 use crate::router::{Losses, Router};
+use crate::settings::Settings;
 use crate::settling::PendingSettlement;
 use crate::spread::Spreader;
 use crate::sync::Locked;
-use crate::{ClientBuilder, CloseError, RegisterError};
+use crate::{CloseError, RegisterError};
 
 /// How often deadlines are looked at while something waits.
 const TICK: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) settings: ClientBuilder,
+pub(crate) struct ClientState {
+    pub(crate) settings: Settings,
     pub(crate) clock: Clock,
     pub(crate) partitions: u16,
     pub(crate) info: Mutex<Arc<Info>>,
@@ -52,8 +53,8 @@ pub(crate) struct Shared {
     pub(crate) spreader: Spreader,
 }
 
-impl Shared {
-    pub(crate) fn new(settings: ClientBuilder, clock: Clock, broker: &str, welcome: &Welcome) -> Self {
+impl ClientState {
+    pub(crate) fn new(settings: Settings, clock: Clock, broker: &str, welcome: &Welcome) -> Self {
         let capacity = settings.max_in_flight.clamp(1, crate::limits::MAX_SESSION_INFLIGHT as u32);
         let router = Mutex::new(Router::new(welcome.partitions, settings.answer_timeout));
         Self {
@@ -298,6 +299,18 @@ impl Shared {
         self.permits.close();
         self.router.locked().close();
         self.tell_connected();
+    }
+}
+
+/// What handles hold: when the last one is dropped, everything stops.
+#[derive(Debug)]
+pub(crate) struct StopOnDrop {
+    pub(crate) state: Arc<ClientState>,
+}
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.state.stop();
     }
 }
 

@@ -17,20 +17,20 @@ async fn connection(listener: &TcpListener) -> Connection {
 async fn the_end_is_the_last_word_about_the_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let now = Instant::now();
-    let shared =
-        Shared::new(ClientBuilder::default(), Clock::new(welcome().now, now, now), "fake", &welcome());
-    let connected = shared.connected.subscribe();
-    let first = shared.opened(&connection(&listener).await);
-    let second = shared.opened(&connection(&listener).await);
+    let state =
+        ClientState::new(Settings::default(), Clock::new(welcome().now, now, now), "fake", &welcome());
+    let connected = state.connected.subscribe();
+    let first = state.opened(&connection(&listener).await);
+    let second = state.opened(&connection(&listener).await);
     assert!(*connected.borrow());
-    shared.closed(&first, "gone");
+    state.closed(&first, "gone");
     assert!(*connected.borrow());
-    shared.stop();
+    state.stop();
     assert!(!*connected.borrow());
     // One that was being made, or was there, as the client stopped.
-    shared.opened(&connection(&listener).await);
+    state.opened(&connection(&listener).await);
     assert!(!*connected.borrow());
-    shared.closed(&second, "gone");
+    state.closed(&second, "gone");
     assert!(!*connected.borrow());
-    tokio::time::timeout(Duration::from_secs(60), shared.close()).await.expect("it ends").unwrap();
+    tokio::time::timeout(Duration::from_secs(60), state.close()).await.expect("it ends").unwrap();
 }

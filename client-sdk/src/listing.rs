@@ -1,0 +1,126 @@
+//! Listings, which are fetched page by page.
+
+use std::collections::VecDeque;
+
+use mtimer_protocol::{DeadRow, Query, QueryAnswer, UnconfirmedRow};
+
+use crate::answer::DeadFilter;
+use crate::{Client, RequestError};
+
+type Cursor = (u16, u64);
+
+/// A row type of a [`Listing`].
+pub(crate) trait Row: Sized {
+    fn query(filter: &DeadFilter, cursor: Option<Cursor>, limit: u32) -> Query;
+    fn rows(answer: QueryAnswer) -> Option<(Vec<Self>, Option<Cursor>)>;
+}
+
+impl Row for DeadRow {
+    fn query(filter: &DeadFilter, cursor: Option<Cursor>, limit: u32) -> Query {
+        Query::Dead { group: filter.group.clone(), app: filter.app.clone(), cursor, limit }
+    }
+
+    fn rows(answer: QueryAnswer) -> Option<(Vec<Self>, Option<Cursor>)> {
+        match answer {
+            QueryAnswer::Dead { rows, next } => Some((rows, next)),
+            _ => None,
+        }
+    }
+}
+
+impl Row for UnconfirmedRow {
+    fn query(_: &DeadFilter, cursor: Option<Cursor>, limit: u32) -> Query {
+        Query::Unconfirmed { cursor, limit }
+    }
+
+    fn rows(answer: QueryAnswer) -> Option<(Vec<Self>, Option<Cursor>)> {
+        match answer {
+            QueryAnswer::Unconfirmed { rows, next } => Some((rows, next)),
+            _ => None,
+        }
+    }
+}
+
+/// Lists rows, fetched page by page as they are read.
+///
+/// Rows that come or go while it is read may or may not be in it; all others are in it exactly
+/// once.
+#[derive(Debug)]
+pub struct Listing<T> {
+    client: Client,
+    filter: DeadFilter,
+    page: u32,
+    rows: VecDeque<T>,
+    cursor: Option<Cursor>,
+    end: bool,
+}
+
+impl<T> Listing<T> {
+    pub(crate) fn new(client: Client, filter: DeadFilter) -> Self {
+        Self {
+            client,
+            filter,
+            page: crate::limits::MAX_PAGE,
+            rows: VecDeque::new(),
+            cursor: None,
+            end: false,
+        }
+    }
+
+    /// Fetches at most this many rows at once: 1 to 1,000, which is the default.
+    pub fn page(mut self, rows: u32) -> Self {
+        self.page = rows.clamp(1, crate::limits::MAX_PAGE);
+        self
+    }
+}
+
+macro_rules! listing {
+    ($row:ty) => {
+        impl Listing<$row> {
+            /// Returns the next row; `None` at the end.
+            ///
+            /// # Errors
+            ///
+            /// [`RequestError`]. The next call tries again where this one failed.
+            ///
+            /// # Cancel safety
+            ///
+            /// May be dropped and called again: no row is lost.
+            pub async fn next(&mut self) -> Result<Option<$row>, RequestError> {
+                while self.rows.is_empty() && !self.end {
+                    self.fetch().await?;
+                }
+                Ok(self.rows.pop_front())
+            }
+
+            /// Returns all rows that are left.
+            ///
+            /// # Errors
+            ///
+            /// [`RequestError`]; the rows that were read by then are lost.
+            ///
+            /// # Cancel safety
+            ///
+            /// Dropping the future loses what was read. It changes nothing at the brokers.
+            pub async fn all(mut self) -> Result<Vec<$row>, RequestError> {
+                while !self.end {
+                    self.fetch().await?;
+                }
+                Ok(self.rows.into())
+            }
+
+            async fn fetch(&mut self) -> Result<(), RequestError> {
+                let query = <$row as Row>::query(&self.filter, self.cursor, self.page);
+                let answer = self.client.query(query).await?;
+                let (rows, next) = <$row as Row>::rows(answer).ok_or(RequestError::Mismatched)?;
+                self.rows.extend(rows);
+                self.cursor = next;
+                self.end = next.is_none();
+                Ok(())
+            }
+        }
+    };
+}
+
+listing!(DeadRow);
+listing!(UnconfirmedRow);
