@@ -12,18 +12,19 @@
 mod expiry;
 mod files;
 mod guard;
+mod options;
 #[cfg(test)]
 mod tests;
+mod wall_clock;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use mtimer_access::{Denied, InvalidTokens, MAX_FILE_BYTES, Rejected, Token, Tokens, Verb, needs};
 use mtimer_protocol::Hello;
 use mtimer_tls::{AcceptError, ClientCertificate, ClientTls, PrivateFileError, Stream, read_private};
-use mtimer_types::Time;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, spawn_blocking};
@@ -32,63 +33,18 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::expiry::Expiries;
 use self::expiry::Reminder;
-use self::files::{Files, stamps};
+use self::files::{Credential, Files, stamps};
 pub(crate) use self::guard::Guard;
+pub use self::options::{AccessOptions, PeerToken};
+use self::wall_clock::now;
 use crate::counters::Counters;
 use crate::exposure::Protection;
-use crate::tls::{BrokerTls, BrokerTlsError, TlsOptions};
+use crate::tls::{BrokerTls, BrokerTlsError};
 
 /// How often it is looked whether a file has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Most bytes of a file with one token in it.
 const MAX_TOKEN_FILE: u64 = 4 * 1024;
-
-/// What is asked of those who connect.
-#[derive(Clone, Debug, Default)]
-pub struct AccessOptions {
-    /// The file with the tokens. Without it every client that is let in may do everything.
-    pub tokens: Option<PathBuf>,
-    /// This broker's own token, for the other brokers of its cluster.
-    pub peer_token: PeerToken,
-    /// Files for TLS; without them nothing is encrypted.
-    pub tls: Option<TlsOptions>,
-    /// Whether to listen beyond this machine without TLS, or without tokens and clients'
-    /// certificates.
-    pub insecure: bool,
-}
-
-impl AccessOptions {
-    /// Returns what protects the ports of a broker with these options.
-    pub(crate) fn protection(&self) -> Protection {
-        let clients_have_certificates = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
-        Protection {
-            is_authenticated: self.tokens.is_some() || clients_have_certificates,
-            is_encrypted: self.tls.is_some(),
-        }
-    }
-}
-
-/// Where a broker has its own token from. Its `Debug` shows no secret.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub enum PeerToken {
-    /// It has none.
-    #[default]
-    None,
-    /// The token itself.
-    Value(String),
-    /// A file with nothing but the token in it, read again when it changes.
-    File(PathBuf),
-}
-
-impl fmt::Debug for PeerToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => f.write_str("None"),
-            Self::Value(_) => f.write_str("Value(***)"),
-            Self::File(path) => f.debug_tuple("File").field(path).finish(),
-        }
-    }
-}
 
 /// The tokens or certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -138,32 +94,11 @@ pub(crate) enum NoMetrics {
     NoCertificate,
 }
 
-/// What is read from files, and read again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Credential {
-    Tokens,
-    Certificates,
-    PeerToken,
-}
-
-impl Credential {
-    const ALL: [Self; 3] = [Self::Tokens, Self::Certificates, Self::PeerToken];
-
-    /// As in metrics.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Tokens => "tokens",
-            Self::Certificates => "certificates",
-            Self::PeerToken => "peer_token",
-        }
-    }
-}
-
 /// What is known of the files, and who is let in.
 pub(crate) struct Access {
     options: AccessOptions,
     /// `None`: everybody may do everything.
-    tokens: Option<watch::Sender<Arc<Tokens>>>,
+    tokens: Option<Arc<watch::Sender<Arc<Tokens>>>>,
     peer_token: RwLock<Arc<str>>,
     tls: Option<BrokerTls>,
     files: Mutex<Files>,
@@ -184,7 +119,7 @@ impl Access {
         let files = Mutex::new(Files::new(stamps(&options)));
         let tokens = options.tokens.as_deref().map(read_tokens).transpose()?;
         let peer_token = RwLock::new(read_peer_token(&options.peer_token)?);
-        let tokens = tokens.map(|tokens| watch::Sender::new(Arc::new(tokens)));
+        let tokens = tokens.map(|tokens| Arc::new(watch::Sender::new(Arc::new(tokens))));
         let tls = options.tls.clone().map(BrokerTls::open).transpose()?;
         Ok(Self { options, tokens, peer_token, tls, files, asked: Notify::new() })
     }
@@ -227,13 +162,13 @@ impl Access {
     }
 
     /// Lets a session in, or says why not. `None`: it may do everything.
-    pub(crate) fn authenticate(self: &Arc<Self>, hello: &Hello) -> Result<Option<Arc<Guard>>, String> {
-        let Some(tokens) = &self.tokens else { return Ok(None) };
-        let tokens = tokens.borrow().clone();
+    pub(crate) fn authenticate(&self, hello: &Hello) -> Result<Option<Arc<Guard>>, String> {
+        let Some(source) = &self.tokens else { return Ok(None) };
+        let tokens = source.borrow().clone();
         let principal = tokens.authenticate(&hello.token, now()).map_err(|e| e.to_string())?;
         needs::of_role(hello.role).check(principal).map_err(|denied| denied.to_string())?;
         let token: Token = hello.token.parse().map_err(|_| Rejected::Unknown.to_string())?;
-        Ok(Some(Arc::new(Guard::new(self.clone(), token.hash(), principal.clone()))))
+        Ok(Some(Arc::new(Guard::new(source.clone(), token.hash(), principal.clone()))))
     }
 
     /// Checks whether a client with this token may read metrics over HTTP.
@@ -363,12 +298,6 @@ impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Access").field("options", &self.options).finish_non_exhaustive()
     }
-}
-
-/// The wall clock, by which tokens expire.
-fn now() -> Time {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Time::from_ms(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn read_text(what: &'static str, path: &Path, limit: u64) -> Result<String, AccessError> {

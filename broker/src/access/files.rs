@@ -5,8 +5,29 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::{AccessOptions, Credential, PeerToken};
+use super::options::{AccessOptions, PeerToken};
 use crate::tls::TlsOptions;
+
+/// What is read from files, and read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Credential {
+    Tokens,
+    Certificates,
+    PeerToken,
+}
+
+impl Credential {
+    pub(super) const ALL: [Self; 3] = [Self::Tokens, Self::Certificates, Self::PeerToken];
+
+    /// As in metrics.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Tokens => "tokens",
+            Self::Certificates => "certificates",
+            Self::PeerToken => "peer_token",
+        }
+    }
+}
 
 /// What changes when a file does, or who may read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,11 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use mtimer_access::{Principal, TokenHash, Verb};
+use mtimer_access::{Principal, TokenHash, Tokens, Verb};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{Access, now};
+use super::wall_clock::now;
 
 /// Longest wait for an expiry before the wall clock is looked at again: it may be set.
 const EXPIRY_STEP: Duration = Duration::from_secs(60);
@@ -14,14 +15,19 @@ const EXPIRY_STEP: Duration = Duration::from_secs(60);
 /// What one session may do at present.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    access: Arc<Access>,
+    /// Those of the tokens file as it was read last.
+    tokens: Arc<watch::Sender<Arc<Tokens>>>,
     hash: TokenHash,
     principal: RwLock<Arc<Principal>>,
 }
 
 impl Guard {
-    pub(super) fn new(access: Arc<Access>, hash: TokenHash, principal: Arc<Principal>) -> Self {
-        Self { access, hash, principal: RwLock::new(principal) }
+    pub(super) fn new(
+        tokens: Arc<watch::Sender<Arc<Tokens>>>,
+        hash: TokenHash,
+        principal: Arc<Principal>,
+    ) -> Self {
+        Self { tokens, hash, principal: RwLock::new(principal) }
     }
 
     /// What its token allows now.
@@ -31,9 +37,7 @@ impl Guard {
 
     /// Follows the tokens file; completes, saying why, when the session has to end.
     pub(crate) async fn revoked(&self) -> &'static str {
-        // A guard is only made where there are tokens.
-        let Some(tokens) = &self.access.tokens else { return std::future::pending().await };
-        let mut changes = tokens.subscribe();
+        let mut changes = self.tokens.subscribe();
         loop {
             let tokens = changes.borrow_and_update().clone();
             let before = self.principal();
@@ -52,7 +56,7 @@ impl Guard {
                 }
             };
             tokio::select! {
-                // The broker holds the sender: it cannot be gone.
+                // This guard holds the sender: it cannot be gone.
                 _ = changes.changed() => {}
                 () = expiry => {}
             }

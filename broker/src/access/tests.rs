@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use mtimer_access::Entry;
+use mtimer_types::Time;
 use tempfile::TempDir;
 
 use super::*;

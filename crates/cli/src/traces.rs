@@ -4,6 +4,7 @@
 //! Purpose: the spans of clients and of brokers in this process go to one exporter.
 //! Not in here: the spans themselves (the client's and the broker's), the log.
 
+mod endpoint;
 #[cfg(feature = "otel")]
 mod exporter;
 #[cfg(feature = "otel")]
@@ -12,19 +13,10 @@ mod http;
 #[cfg(feature = "otel")]
 pub(crate) use exporter::{finish, layer, sink};
 
-/// Names the collector, the second one before the first.
-const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
-
-/// The variable that names a collector, and its value.
-fn endpoint() -> Option<(&'static str, String)> {
-    let named = |name| std::env::var(name).ok().filter(|value| !value.is_empty()).map(|value| (name, value));
-    ENDPOINTS.into_iter().rev().find_map(named)
-}
-
 /// Where a broker's spans go: nowhere.
 #[cfg(not(feature = "otel"))]
 pub(crate) fn sink() -> Option<std::sync::Arc<dyn mtimer_broker::traces::SpanSink>> {
-    if let Some((name, _)) = endpoint() {
+    if let Some((name, _)) = endpoint::endpoint() {
         tracing::warn!(
             "{name} is set, but this mtimer was built without the feature otel: no traces are exported"
         );

@@ -10,6 +10,7 @@ pub mod cohorts;
 pub mod headers;
 pub mod id;
 mod invalid;
+mod key_partition;
 pub mod limits;
 pub mod name;
 pub mod outcome;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::Target;
 use crate::limits::{MAX_KEY_BYTES, MAX_NAME_BYTES};
 
 /// Says why a name was refused.
@@ -69,25 +68,6 @@ impl Destination {
         check("group", group, MAX_NAME_BYTES)?;
         check("app", app, MAX_NAME_BYTES)?;
         Ok(Self(Arc::new((group.into(), app.into()))))
-    }
-
-    /// Names the timer with this key: for cancel, reschedule and get.
-    ///
-    /// ```
-    /// # use mtimer_types::{Destination, NameError, Target};
-    /// # fn main() -> Result<(), NameError> {
-    /// let orders = Destination::new("shop", "orders")?;
-    /// let target: Target = orders.key("order-17")?;
-    /// # let _ = target;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`NameError`] as for [`Key::new`].
-    pub fn key(&self, key: &str) -> Result<Target, NameError> {
-        Ok(Target::Key(self.clone(), Key::new(key)?))
     }
 
     /// Returns the group.

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Destination, Key, TimerId};
+use crate::id::TimerId;
+use crate::name::{Destination, Key, NameError};
 
 /// Names a timer in cancel, reschedule and get: by id, or by key and destination.
 ///
@@ -25,6 +26,27 @@ pub enum Target {
     Id(TimerId),
     /// By the application's key; made by [`Destination::key`], too.
     Key(Destination, Key),
+}
+
+impl Destination {
+    /// Names the timer with this key: for cancel, reschedule and get.
+    ///
+    /// ```
+    /// # use mtimer_types::{Destination, NameError, Target};
+    /// # fn main() -> Result<(), NameError> {
+    /// let orders = Destination::new("shop", "orders")?;
+    /// let target: Target = orders.key("order-17")?;
+    /// # let _ = target;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`NameError`] as for [`Key::new`].
+    pub fn key(&self, key: &str) -> Result<Target, NameError> {
+        Ok(Target::Key(self.clone(), Key::new(key)?))
+    }
 }
 
 impl From<TimerId> for Target {

@@ -7,6 +7,7 @@
 //! Invariant: a target is a pure function of its input, so that a file repeats a failure.
 //! Not in here: libFuzzer (`main.rs`), the corpus (`corpus/`), inputs that once failed (`found/`).
 
+mod bounded;
 mod config;
 mod engine;
 mod lines;
@@ -48,18 +49,4 @@ pub fn target(name: &str) -> Option<Target> {
 /// The names of all targets, for people.
 pub fn names() -> String {
     TARGETS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
-}
-
-/// Runs `decode` and checks that it holds at most `least + per_byte * input` bytes at any time.
-fn bounded<T>(input: &[u8], least: u64, per_byte: u64, decode: impl FnOnce() -> T) -> T {
-    let mut result = None;
-    let used = allocation_counter::measure(|| result = Some(decode()));
-    let most = least + per_byte * input.len() as u64;
-    assert!(
-        used.bytes_max <= most,
-        "{} bytes of input took {} bytes of memory, more than {most}",
-        input.len(),
-        used.bytes_max
-    );
-    result.unwrap_or_else(|| unreachable!("measure runs its function"))
 }

@@ -9,7 +9,7 @@ mod line;
 use line::{Delays, Fields, Maker};
 use mtimer_client::Time;
 
-use crate::bounded;
+use crate::bounded::bounded;
 use crate::moment::{self, Deadline};
 
 const NOW: Time = Time::from_ms(1_700_000_000_000);

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use mtimer_store::Record;
 use mtimer_types::{Destination, TimerId};
 
-use crate::bounded;
+use crate::bounded::bounded;
 
 /// The first 16 bytes are the id, the rest is the record. What is read is written and read back as
 /// the same.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::codec::Decoder;
 
-use crate::bounded;
+use crate::bounded::bounded;
 
 /// Memory for a message beside its elements: what is reserved for lists before their elements are
 /// there. Ours reserve 1,024 elements; serde's own, of retry tiers, a mebibyte.

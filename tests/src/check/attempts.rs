@@ -3,7 +3,7 @@
 use mtimer_client::Mode;
 
 use super::timelines::Seen;
-use super::{ARRIVAL_MS, CLAIM_MS, Found, RECORD_LAG_MS, SETTLE_LAG_MS, Timer};
+use super::timer::{ARRIVAL_MS, CLAIM_MS, Found, RECORD_LAG_MS, SETTLE_LAG_MS, Timer};
 use crate::history::Handled;
 use crate::journal::Note;
 

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use mtimer_client::Ended;
 
 use super::timelines::Timeline;
-use super::{CLAIM_MS, CLOCK_MS, Found, HOP_MS, RECORD_LAG_MS, RETRY_MS, Timer, Violation};
+use super::timer::{CLAIM_MS, CLOCK_MS, Found, HOP_MS, RECORD_LAG_MS, RETRY_MS, Timer};
+use super::violation::Violation;
 use crate::history::{Handled, History, Said};
 use crate::left::{Final, Left};
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use mtimer_client::TimerState;
 
 use super::timelines::{Moved, Seen};
-use super::{CLAIM_MS, Found, HOP_MS, SETTLE_LAG_MS, Timer};
+use super::timer::{CLAIM_MS, Found, HOP_MS, SETTLE_LAG_MS, Timer};
 use crate::history::Said;
 
 impl Timer<'_> {

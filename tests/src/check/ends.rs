@@ -2,7 +2,7 @@
 
 use mtimer_client::{DeadReason, Mode};
 
-use super::{CLAIM_MS, Found, RECORD_LAG_MS, SETTLE_LAG_MS, Timer};
+use super::timer::{CLAIM_MS, Found, RECORD_LAG_MS, SETTLE_LAG_MS, Timer};
 use crate::history::{Handled, Said};
 use crate::left::Left;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mtimer_client::Destination;
 
-use super::Violation;
+use super::violation::Violation;
 use crate::history::{Event, Excuse, Fault, History};
 use crate::journal::Note;
 use crate::tell::tell;

@@ -4,7 +4,7 @@
 //! The limits are the history's, and generous: what is decided here is whether something hangs, not
 //! how fast it is.
 
-use super::Violation;
+use super::violation::Violation;
 use crate::fires::{Fire, fires};
 use crate::history::{ClockReading, Event, Excuse, Fault, History};
 use crate::tell::tell;

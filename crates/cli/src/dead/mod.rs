@@ -1,9 +1,10 @@
 //! `mtimer dead`: what will not be delivered by itself any more.
 
+mod rows;
 mod work;
 
 use clap::{Args, Subcommand};
-use mtimer_client::{Client, DeadFilter, DeadRow, RequestError, TimerId, UnconfirmedRow};
+use mtimer_client::{Client, TimerId};
 use serde_json::{Map, Value, json};
 
 use super::args::ClientArgs;
@@ -11,6 +12,7 @@ use super::confirm::Yes;
 use super::exit::{Exit, Failure};
 use super::output::{Output, Table, counted, note, plain};
 use super::{moment, view};
+use rows::{Filter, Row, Rows};
 use work::{Which, Work};
 
 /// Dead letters: list, inspect, deliver again, remove
@@ -97,19 +99,6 @@ pub(crate) struct Purge {
     yes: Yes,
 }
 
-#[derive(Args, Clone, Debug)]
-struct Filter {
-    /// Only of this group
-    #[arg(long)]
-    group: Option<String>,
-    /// Only of this app
-    #[arg(long)]
-    app: Option<String>,
-    /// At-most-once timers that were never confirmed, instead of dead letters
-    #[arg(long)]
-    unconfirmed: bool,
-}
-
 impl Dead {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         match self {
@@ -122,60 +111,6 @@ impl Dead {
                     yes.confirm(&format!("this removes {named} for good"))?;
                 }
                 which.run(Work::Purge, out).await
-            }
-        }
-    }
-}
-
-/// A row of either listing.
-enum Row {
-    Dead(Box<DeadRow>),
-    Unconfirmed(Box<UnconfirmedRow>),
-}
-
-impl Row {
-    fn id(&self) -> TimerId {
-        match self {
-            Self::Dead(row) => row.timer.id,
-            Self::Unconfirmed(row) => row.timer.id,
-        }
-    }
-
-    fn object(&self) -> Map<String, Value> {
-        match self {
-            Self::Dead(row) => view::dead_object(row),
-            Self::Unconfirmed(row) => view::unconfirmed_object(row),
-        }
-    }
-}
-
-/// The rows that pass a filter.
-enum Rows {
-    Dead(mtimer_client::Listing<DeadRow>),
-    Unconfirmed(mtimer_client::Listing<UnconfirmedRow>, Filter),
-}
-
-impl Rows {
-    fn new(client: &Client, filter: Filter) -> Self {
-        if filter.unconfirmed {
-            return Self::Unconfirmed(client.unconfirmed(), filter);
-        }
-        Self::Dead(client.dead(DeadFilter { group: filter.group, app: filter.app }))
-    }
-
-    async fn next(&mut self) -> Result<Option<Row>, RequestError> {
-        match self {
-            Self::Dead(rows) => Ok(rows.next().await?.map(|row| Row::Dead(Box::new(row)))),
-            Self::Unconfirmed(rows, filter) => {
-                while let Some(row) = rows.next().await? {
-                    let dest = &row.timer.dest;
-                    let passes = filter.group.as_deref().is_none_or(|g| g == dest.group())
-                        && filter.app.as_deref().is_none_or(|a| a == dest.app());
-                    if passes {
-                        return Ok(Some(Row::Unconfirmed(Box::new(row))));
-                    }
-                }
-                Ok(None)
             }
         }
     }

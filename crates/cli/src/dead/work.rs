@@ -5,7 +5,7 @@ use indicatif::ProgressBar;
 use mtimer_client::{Client, Replayed, RequestError, Time, TimerId};
 use serde_json::{Map, json};
 
-use super::{Filter, Row, Rows};
+use super::rows::{Filter, Row, Rows};
 use crate::args::ClientArgs;
 use crate::exit::{self, Exit, Failure};
 use crate::output::{Output, counted, grouped, note};

@@ -15,6 +15,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
 
+use super::endpoint::endpoint;
 use super::http::Collector;
 use crate::exit::Failure;
 
@@ -33,7 +34,7 @@ pub(crate) fn layer<S>() -> Result<Option<impl Layer<S> + Send + Sync>, Failure>
 where
     S: Subscriber + for<'s> LookupSpan<'s> + Send + Sync,
 {
-    let Some((name, endpoint)) = super::endpoint() else { return Ok(None) };
+    let Some((name, endpoint)) = endpoint() else { return Ok(None) };
     let provider = provider(name, &endpoint)?;
     let layer = tracing_opentelemetry::layer()
         .with_tracer(provider.tracer("mtimer-client"))

@@ -1,12 +1,8 @@
 //! What clients ask about the whole broker: `Status` and `Broker`.
 //!
-//! Purpose: counts all partitions once for everybody who has asked by then. Invariants: one count
-//! is under way at a time, of at most [`PARTITIONS_AT_ONCE`] partitions at the same time; an answer
-//! counts what was stored when its question came, because who asks during a count waits for the
-//! next; counting takes about a tenth of the time, however much is asked.
-//! Not in here: questions about single timers and listings.
-
-use std::collections::VecDeque;
+//! Purpose: counts all partitions once for everybody who has asked by then.
+//! Not in here: when a count begins and which partitions it asks (`counts`); questions about single
+//! timers and listings.
 
 use mtimer_protocol::{
     BrokerLoad, BrokerView, ClientView, MAX_CLIENT_VIEWS, PartitionView, QueryAnswer, Status,
@@ -15,157 +11,46 @@ use mtimer_store::Census;
 use mtimer_types::PartitionId;
 
 use super::Engine;
+use super::counts::{About, Asker, Count, Row};
 use super::partition::Partition;
 use super::questions::QueryPart;
 use super::table::EntryState;
 use crate::api::{Call, Now, SessionId};
 
-/// Partitions that are counted at the same time: the store has other things to do meanwhile.
-const PARTITIONS_AT_ONCE: usize = 4;
-/// The least and the most time from a count to the next, ms.
-const PAUSE_MS: (u64, u64) = (50, 1_000);
-/// The pause after a count, in relation to its duration.
-const PAUSE_FACTOR: u64 = 9;
-
-/// Who asks, and what for.
-#[derive(Debug)]
-struct Asker {
-    session: SessionId,
-    corr: u64,
-    about: About,
-}
-
-/// What is to be told of a count.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum About {
-    /// The sums over all partitions.
-    Status,
-    /// Each partition, and the clients.
-    Broker,
-}
-
-/// The counting of partitions.
-#[derive(Debug, Default)]
-pub(super) struct Counting {
-    /// Who waits for the next count.
-    waiting: Vec<Asker>,
-    /// The count under way.
-    current: Option<Count>,
-    /// Number of the latest count: late answers to earlier ones are ignored.
-    number: u64,
-    /// When the next count may begin, monotonic ms.
-    next_at: u64,
-}
-
-/// A count under way.
-#[derive(Debug)]
-struct Count {
-    askers: Vec<Asker>,
-    began: u64,
-    /// Partitions that have not been asked.
-    left: VecDeque<PartitionId>,
-    /// Partitions that were asked and have not answered.
-    asked: Vec<PartitionId>,
-    rows: Vec<Row>,
-}
-
-/// One partition.
-#[derive(Debug)]
-struct Row {
-    view: PartitionView,
-    census: Option<Census>,
-}
-
-impl Counting {
-    /// When the next count is to begin, monotonic ms, if anybody waits for it.
-    pub(super) fn next(&self) -> Option<u64> {
-        (self.current.is_none() && !self.waiting.is_empty()).then_some(self.next_at)
-    }
-}
-
-impl Count {
-    /// Notes what a partition has; `None`: it cannot be reached.
-    fn note(&mut self, at: PartitionId, census: Option<Census>) {
-        self.asked.retain(|asked| *asked != at);
-        if let Some(row) = self.rows.iter_mut().find(|row| row.view.partition == at) {
-            row.note(census);
-        }
-    }
-}
-
-impl Row {
-    fn note(&mut self, census: Option<Census>) {
-        match census {
-            Some(c) => {
-                self.view.pending = c.pending;
-                self.view.retrying = c.retrying;
-                self.view.parked = c.parked;
-                self.view.taken = c.taken;
-                self.view.dead = c.dead;
-                self.view.overdue += c.parked;
-            }
-            None => self.view.reachable = false,
-        }
-        self.census = census;
-    }
-}
-
 impl Engine {
     /// Answers after the next count.
     pub(super) fn ask_for_count(&mut self, session: SessionId, corr: u64, about: About) {
-        self.counting.waiting.push(Asker { session, corr, about });
+        self.counting.ask(Asker { session, corr, about });
     }
 
     /// Begins a count if it is time, asks further partitions, and answers when all have answered.
     pub(super) fn count_partitions(&mut self, now: Now) {
-        if self.counting.next().is_some_and(|at| at <= now.mono_ms) {
-            self.counting.number += 1;
-            self.counting.current = Some(Count {
-                askers: std::mem::take(&mut self.counting.waiting),
-                began: now.mono_ms,
-                left: self.partitions.iter().map(Partition::id).collect(),
-                asked: Vec::new(),
-                rows: Vec::new(),
-            });
-        }
-        let Some(mut count) = self.counting.current.take() else { return };
-        let is_away = |p: Option<&mut Partition>| p.is_none_or(|p| !p.is_up());
-        let away: Vec<PartitionId> =
-            count.asked.iter().copied().filter(|at| is_away(self.partition(*at))).collect();
-        away.into_iter().for_each(|at| count.note(at, None));
-        while count.asked.len() < PARTITIONS_AT_ONCE
-            && let Some(at) = count.left.pop_front()
-        {
-            let Some(view) = self.partition(at).map(|p| p.view()) else { continue };
-            if view.reachable {
-                count.asked.push(at);
-                let part = QueryPart::Count(self.counting.number);
-                self.ask_store(now, at, part, Call::Census);
+        self.counting.begin_if_due(now.mono_ms, self.partitions.iter().map(Partition::id));
+        for at in self.counting.asked() {
+            if self.partitions.get(at).is_none_or(|p| !p.is_up()) {
+                self.counting.lost(at);
             }
-            count.rows.push(Row { view, census: None });
         }
-        if count.left.is_empty() && count.asked.is_empty() {
-            self.finish_count(now, count);
-        } else {
-            self.counting.current = Some(count);
+        while let Some(at) = self.counting.next_partition() {
+            let Some(view) = self.partitions.get(at).map(Partition::view) else { continue };
+            let number = self.counting.add(view);
+            if view.reachable {
+                self.ask_store(now, at, QueryPart::Count(number), Call::Census);
+            }
+        }
+        if let Some(count) = self.counting.finish(now.mono_ms) {
+            self.answer_count(count);
         }
     }
 
     /// Takes what the store has of one partition; `None`: it cannot be reached any more.
     pub(super) fn partition_counted(&mut self, number: u64, at: PartitionId, census: Option<Census>) {
-        if number == self.counting.number
-            && let Some(count) = &mut self.counting.current
-        {
-            count.note(at, census);
-        }
+        self.counting.answered(number, at, census);
     }
 
-    fn finish_count(&mut self, now: Now, count: Count) {
-        let took = now.mono_ms.saturating_sub(count.began);
-        self.counting.next_at = now.mono_ms + (took * PAUSE_FACTOR).clamp(PAUSE_MS.0, PAUSE_MS.1);
-        let wanted = |about| count.askers.iter().any(|asker| asker.about == about);
-        let status = wanted(About::Status).then(|| self.status_of(&count.rows));
-        let view = wanted(About::Broker).then(|| self.view_of(&count.rows));
+    fn answer_count(&mut self, count: Count) {
+        let status = count.is_wanted(About::Status).then(|| self.status_of(&count.rows));
+        let view = count.is_wanted(About::Broker).then(|| self.view_of(&count.rows));
         for Asker { session, corr, about } in count.askers {
             let answer = match about {
                 About::Status => status.clone().map(QueryAnswer::Status),

@@ -17,7 +17,8 @@
 //! - of the broker: sessions and their credit (`roster`, `members`), requests and settlements that
 //!   are not answered (`open_requests`, `reports`), the times at which deferred work goes
 //!   (`deferral`), callback timeouts (`timeouts`), ids of acknowledged timers (`recent`), memory
-//!   (`pressure`), time that counts against clients (`attended`).
+//!   (`pressure`), time that counts against clients (`attended`), counts of partitions (`counts`),
+//!   sweeps of parks (`sweeps`).
 //!
 //! Invariants:
 //!
@@ -40,6 +41,7 @@ mod batches;
 mod calls;
 mod claims;
 mod counting;
+mod counts;
 mod deferral;
 mod delivery;
 mod destination;
@@ -74,6 +76,7 @@ mod roster;
 mod settle;
 mod stop;
 mod sweep;
+mod sweeps;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -85,7 +88,7 @@ use mtimer_protocol::Topology;
 use mtimer_types::PartitionId;
 
 use self::attended::AttendedTime;
-use self::counting::Counting;
+use self::counts::Counting;
 use self::deferral::Deferral;
 use self::hash::Seeded;
 use self::open_requests::OpenRequests;
@@ -95,7 +98,7 @@ use self::pressure::Pressure;
 use self::recent::RecentIds;
 use self::reports::Reports;
 use self::roster::Roster;
-use self::sweep::Sweeps;
+use self::sweeps::Sweeps;
 use self::timeouts::Timeouts;
 use crate::api::{Counter, Effect, EngineOptions, Input, Now, SessionEvent, SessionId};
 use crate::figures::Tallies;

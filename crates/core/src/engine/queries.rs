@@ -11,7 +11,7 @@ use mtimer_types::{PartitionId, Target};
 
 use super::Engine;
 use super::calls::Pending;
-use super::counting::About;
+use super::counts::About;
 use super::questions::QueryPart;
 use super::table::EntryState;
 use crate::api::{Call, CallAnswer, Effect, Now, SessionId};

@@ -8,38 +8,6 @@ use super::{
     parking, random, requests, reschedule, retries, steps,
 };
 
-/// Makes one `#[test]` of every conformance test. The argument is called to make a
-/// [`Harness`](crate::conformance::Harness).
-#[macro_export]
-macro_rules! conformance_tests {
-    ($make:expr) => {
-        $crate::conformance_list! { [$crate::conformance_as_tests] $make }
-    };
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! conformance_as_tests {
-    ($make:expr; $($group:ident { $($test:ident,)* })*; $($whole:ident,)*) => {
-        $(mod $group {
-            #[allow(unused_imports)]
-            use super::*;
-            $(#[test]
-            fn $test() {
-                $crate::conformance::run_as_test(concat!(stringify!($group), "::", stringify!($test)), $make);
-            })*
-        })*
-        mod random {
-            #[allow(unused_imports)]
-            use super::*;
-            $(#[test]
-            fn $whole() {
-                $crate::conformance::run_as_test(concat!("random::", stringify!($whole)), $make);
-            })*
-        }
-    };
-}
-
 macro_rules! as_table {
     ($make:expr; $($group:ident { $($test:ident,)* })*; $($whole:ident,)*) => {
         const TESTS: &[(&str, TestFn)] = &[

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use mtimer_types::{DeadReason, Ended, KeyPolicy, Target, Time, Timer, TimerId};
 
-use super::{At, Context, Row, Table, dead_letter, end, file, resolve};
+use super::steps::{dead_letter, end, file, resolve};
+use super::table::{At, Context, Row, Table};
 use crate::op::{Answer, CancelAnswer, RescheduleAnswer, Retained, ScheduleAnswer};
 use crate::record::Record;
 

@@ -2,7 +2,8 @@
 
 use mtimer_types::{DeadReason, Ended, Mode, Time, TimerId};
 
-use super::{At, Context, Row, Table, dead_letter, end, file, free_key};
+use super::steps::{dead_letter, end, file, free_key};
+use super::table::{At, Context, Row, Table};
 use crate::op::{Answer, Verdict};
 use crate::record::{Progress, cut_error};
 

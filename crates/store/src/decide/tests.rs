@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use mtimer_types::{Destination, KeyPolicy, Mode, PartitionId, Timer};
+use mtimer_types::{
+    DeadReason, Destination, Ended, Epoch, Key, KeyPolicy, Mode, PartitionId, Target, Time, Timer, TimerId,
+    limits,
+};
 
 use super::*;
 use crate::memory::MemoryTable;
-use crate::op::{CancelAnswer, RescheduleAnswer, ScheduleAnswer, Verdict};
+use crate::op::{CancelAnswer, RequestId, RescheduleAnswer, Retained, ScheduleAnswer, Verdict};
 
 const EPOCH: Epoch = Epoch(7);
 const PRIOR: Time = Time::from_ms(1_000);

@@ -4,7 +4,7 @@ use mtimer_store::{CancelAnswer, Op, Page, RequestId};
 use mtimer_types::{Epoch, Target};
 
 use super::*;
-use crate::engine::sweep::Sweeps;
+use crate::engine::sweeps::Sweeps;
 
 #[test]
 fn a_stuck_destination_leaves_memory_and_holds_up_nobody() {

@@ -5,7 +5,7 @@ use mtimer_types::Epoch;
 
 use super::park::{asked_pages, page, parked_in_three};
 use super::*;
-use crate::engine::sweep::Sweeps;
+use crate::engine::sweeps::Sweeps;
 
 #[test]
 fn the_next_page_is_asked_for_when_all_of_the_last_one_is_here() {

@@ -1,0 +1,187 @@
+//! What decisions read and write: rows, where they are, and the table that holds them.
+
+use mtimer_types::{DeadReason, Destination, Ended, Epoch, Key, Time, TimerId, limits};
+
+use crate::lane::Census;
+use crate::op::{Answer, Place, RequestId, Retained};
+use crate::record::Record;
+
+/// A timer with its whereabouts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// The timer.
+    pub record: Record,
+    /// Where it is.
+    pub at: At,
+}
+
+/// A [`Place`] with what the store keeps for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum At {
+    /// See [`Place::Pending`].
+    Pending {
+        /// When it is to be delivered next.
+        fire: Time,
+        /// Its tier.
+        tier: u8,
+    },
+    /// See [`Place::Parked`].
+    Parked,
+    /// See [`Place::Taken`].
+    Taken {
+        /// By which owner.
+        epoch: Epoch,
+    },
+    /// See [`Place::Taken`]: nobody is going to settle it any more.
+    Unconfirmed {
+        /// Taken by this owner.
+        epoch: Epoch,
+        /// When it became unconfirmed.
+        since: Time,
+    },
+    /// See [`Place::Dead`].
+    Dead {
+        /// Why.
+        reason: DeadReason,
+        /// When.
+        died: Time,
+    },
+}
+
+impl At {
+    /// Which kind of retained timer this is; `None` if it is in any other place.
+    pub const fn retained(self) -> Option<Retained> {
+        match self {
+            Self::Dead { .. } => Some(Retained::Dead),
+            Self::Unconfirmed { .. } => Some(Retained::Unconfirmed),
+            Self::Pending { .. } | Self::Parked | Self::Taken { .. } => None,
+        }
+    }
+
+    /// Since when a timer is retained (see [`Retained`]); `None` if it is in any other place.
+    pub const fn retained_since(self) -> Option<Time> {
+        match self {
+            Self::Dead { died: since, .. } | Self::Unconfirmed { since, .. } => Some(since),
+            Self::Pending { .. } | Self::Parked | Self::Taken { .. } => None,
+        }
+    }
+
+    /// The place as the contract names it.
+    pub const fn place(self) -> Place {
+        match self {
+            Self::Pending { fire, tier } => Place::Pending { fire, tier },
+            Self::Parked => Place::Parked,
+            Self::Taken { epoch } => Place::Taken { epoch, unconfirmed: false },
+            Self::Unconfirmed { epoch, .. } => Place::Taken { epoch, unconfirmed: true },
+            Self::Dead { .. } => Place::Dead,
+        }
+    }
+}
+
+impl Row {
+    /// The timer's id.
+    pub fn id(&self) -> TimerId {
+        self.record.timer.id
+    }
+
+    /// Its key, with the destination within which it is unique.
+    pub fn key(&self) -> Option<(&Destination, &Key)> {
+        self.record.timer.key.as_ref().map(|key| (&self.record.timer.dest, key))
+    }
+}
+
+/// What the decisions read and write: one partition's rows, keys and remembered outcomes.
+///
+/// Writes must be seen by the reads that follow.
+pub trait Table {
+    /// Why a read or a write can fail.
+    type Error;
+
+    /// The timer of this id, wherever it is.
+    fn row(&mut self, id: TimerId) -> Result<Option<Row>, Self::Error>;
+
+    /// Stores `after` in place of `before` (the row of the same id as it was read; `None`: there
+    /// was none).
+    fn put(&mut self, before: Option<&Row>, after: Row) -> Result<(), Self::Error>;
+
+    /// Removes a row, given as it was read.
+    fn remove(&mut self, before: &Row) -> Result<(), Self::Error>;
+
+    /// Which timer a key names.
+    fn key(&mut self, dest: &Destination, key: &Key) -> Result<Option<TimerId>, Self::Error>;
+
+    /// Makes a key name a timer, or none.
+    fn set_key(&mut self, dest: &Destination, key: &Key, id: Option<TimerId>) -> Result<(), Self::Error>;
+
+    /// How a timer ended, if that was stored not more than the repeat horizon before `now`.
+    fn ended(&mut self, id: TimerId, now: Time) -> Result<Option<Ended>, Self::Error>;
+
+    /// Remembers how a timer ended, from `now` on for the repeat horizon.
+    fn set_ended(&mut self, id: TimerId, how: Ended, now: Time) -> Result<(), Self::Error>;
+
+    /// The answer to a cancel or reschedule, if it was stored not more than the repeat horizon
+    /// before `now`.
+    fn answered(&mut self, request: RequestId, now: Time) -> Result<Option<Answer>, Self::Error>;
+
+    /// Remembers the answer to a cancel or reschedule.
+    fn set_answered(&mut self, request: RequestId, answer: &Answer, now: Time) -> Result<(), Self::Error>;
+
+    /// How many retained timers of one kind there are.
+    fn retained_count(&mut self, of: Retained) -> Result<u64, Self::Error>;
+
+    /// The oldest retained timers of one kind, oldest first, at most `limit`.
+    fn oldest_retained(&mut self, of: Retained, limit: usize) -> Result<Vec<Row>, Self::Error>;
+}
+
+/// Who decides, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    /// The owner's epoch.
+    pub epoch: Epoch,
+    /// See [`crate::op`].
+    pub prior_claim: Time,
+    /// [`crate::Batch::now`].
+    pub now: Time,
+}
+
+impl Context {
+    /// Whether something stored at `at` is still within the repeat horizon.
+    pub const fn remembers(now: Time, at: Time) -> bool {
+        now.ms_since(at) <= limits::REPEAT_HORIZON_MS
+    }
+
+    /// Whether the row was taken in the present epoch and may still be settled by its owner.
+    pub(super) fn has_taken(&self, row: &Row) -> bool {
+        row.at == At::Taken { epoch: self.epoch }
+    }
+
+    pub(super) fn covered(&self, row: &Row) -> bool {
+        match row.at {
+            At::Pending { fire, .. } => row.record.covered(fire, self.epoch, self.prior_claim),
+            At::Parked | At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => false,
+        }
+    }
+}
+
+impl Census {
+    /// Moves one timer's count from where it was to where it is.
+    pub fn shift(&mut self, before: Option<At>, after: Option<At>) {
+        if let Some(at) = before {
+            let n = self.of(at);
+            *n = n.saturating_sub(1);
+        }
+        if let Some(at) = after {
+            *self.of(at) += 1;
+        }
+    }
+
+    const fn of(&mut self, at: At) -> &mut u64 {
+        match at {
+            At::Pending { tier: 0, .. } => &mut self.pending,
+            At::Pending { .. } => &mut self.retrying,
+            At::Parked => &mut self.parked,
+            At::Taken { .. } | At::Unconfirmed { .. } => &mut self.taken,
+            At::Dead { .. } => &mut self.dead,
+        }
+    }
+}
