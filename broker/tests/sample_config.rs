@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use mtimer_broker::config::{PartialConfig, SETTINGS, Setting, StoreConfig};
-use mtimer_store_redis::DEFAULT_LOG_BYTES;
+use mtimer_types::limits::WRITE_LOG_BYTES;
 
 fn sample() -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/mtimer.toml");
@@ -67,7 +67,7 @@ fn what_it_shows_is_valid_and_the_default() {
     let shown = on_redis.clone().resolve().unwrap();
     let StoreConfig::Redis(redis) = &shown.store else { panic!("not on Redis") };
     assert!(redis.replication.is_some() && redis.tls.authorities.is_some());
-    assert_eq!(redis.write_log_bytes, DEFAULT_LOG_BYTES);
+    assert_eq!(redis.write_log_bytes, WRITE_LOG_BYTES);
     // Those are examples: they have no default, or one that depends on the store.
     let plain = PartialConfig { advertise: None, redis: None, destination: Vec::new(), ..on_redis };
     let plain = PartialConfig { group_limit: Vec::new(), ..plain };

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use mtimer_access::Limits;
 use mtimer_core::EngineOptions;
-use mtimer_store_redis::{DEFAULT_LOG_BYTES, TlsFiles, without_password};
+use mtimer_store::without_password;
+use mtimer_tls::ClientFiles;
 use mtimer_types::{Destination, RetryTiers, limits};
 
 use super::error::ConfigError;
@@ -83,7 +84,7 @@ pub struct RedisConfig {
     /// One server or several.
     pub urls: Vec<String>,
     /// Files for TLS.
-    pub tls: TlsFiles,
+    pub tls: ClientFiles,
     /// Wait for replicas.
     pub replication: Option<Replication>,
     /// Memory, in bytes, for the last writes, which are repeated if Redis loses them. 0: none.
@@ -299,7 +300,7 @@ impl PartialConfig {
         Ok((watermark, reserve))
     }
 
-    fn redis_tls(&self, urls: &[String]) -> Result<TlsFiles, ConfigError> {
+    fn redis_tls(&self, urls: &[String]) -> Result<ClientFiles, ConfigError> {
         let Self { redis_tls_ca, redis_tls_cert, redis_tls_key, .. } = self;
         let wrong = |setting, file: &Path, what| {
             let message = format!("{} is given, but {what}", file.display());
@@ -326,7 +327,7 @@ impl PartialConfig {
             (None, Some(file)) => {
                 wrong("redis-tls-key", file, "not its certificate: give redis-tls-cert, too")
             }
-            (certificate, key) => Ok(TlsFiles {
+            (certificate, key) => Ok(ClientFiles {
                 authorities: redis_tls_ca.clone(),
                 certificate: certificate.clone(),
                 key: key.clone(),
@@ -336,7 +337,7 @@ impl PartialConfig {
 
     fn redis_write_log(&self, urls: &[String]) -> Result<usize, ConfigError> {
         let wrong = |message| Err(ConfigError::Setting { setting: "redis-write-log", message });
-        let Some(Size(bytes)) = self.redis_write_log else { return Ok(DEFAULT_LOG_BYTES) };
+        let Some(Size(bytes)) = self.redis_write_log else { return Ok(limits::WRITE_LOG_BYTES) };
         if urls.is_empty() {
             return wrong("the store is embedded: give redis URLs, or leave it out".to_owned());
         }

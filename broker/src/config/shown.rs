@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mtimer_access::Limits;
-use mtimer_store_redis::without_password;
+use mtimer_store::without_password;
 use mtimer_types::{Destination, RetryTiers};
 
 use super::error::ConfigError;

@@ -3,8 +3,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mtimer_store_redis::{DEFAULT_LOG_BYTES, TlsFiles};
+use mtimer_tls::ClientFiles;
 use mtimer_types::Destination;
+use mtimer_types::limits::WRITE_LOG_BYTES;
 
 use super::*;
 use crate::options::BrokerOptions;
@@ -96,9 +97,9 @@ fn redis_urls_choose_redis() {
         config.store,
         StoreConfig::Redis(RedisConfig {
             urls,
-            tls: TlsFiles::default(),
+            tls: ClientFiles::default(),
             replication: Some(Replication::default()),
-            write_log_bytes: DEFAULT_LOG_BYTES,
+            write_log_bytes: WRITE_LOG_BYTES,
             partitions: None,
         })
     );
@@ -116,7 +117,7 @@ fn files_for_tls_go_with_addresses_that_use_it() {
     let all = [&[on_tls][..], &files].concat();
     let StoreConfig::Redis(redis) = with(&all).unwrap().store else { panic!("not on Redis") };
     let [authorities, certificate, key] = files.map(|(_, file)| Some(PathBuf::from(file)));
-    assert_eq!(redis.tls, TlsFiles { authorities, certificate, key });
+    assert_eq!(redis.tls, ClientFiles { authorities, certificate, key });
     let error = |more: &[(&'static str, &'static str)]| with(more).unwrap_err().to_string();
     assert_eq!(
         error(&[on_tls, files[1]]),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use mtimer_store_redis::without_password;
+use mtimer_store::without_password;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A duration such as `250ms`, `5s`, `2h 30m`.

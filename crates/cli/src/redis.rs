@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use mtimer_broker::config::{List, PartialConfig, RedisConfig, RedisUrl, Replication};
 use mtimer_store::StoreError;
-use mtimer_store_redis::{Durability, Options, RedisStore, TlsFiles, connect_to_masters};
+use mtimer_store_redis::{ClientFiles, Durability, Options, RedisStore, connect_to_masters};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, cmd, pipe};
 
@@ -43,7 +43,7 @@ impl TlsArgs {
     /// What it takes to enter these servers.
     pub(crate) fn options(&self, urls: &[String], cluster: &str) -> Options {
         let Self { redis_tls_ca, redis_tls_cert, redis_tls_key } = self.clone();
-        let tls = TlsFiles { authorities: redis_tls_ca, certificate: redis_tls_cert, key: redis_tls_key };
+        let tls = ClientFiles { authorities: redis_tls_ca, certificate: redis_tls_cert, key: redis_tls_key };
         Options { tls, ..Options::new(urls.iter().cloned(), cluster) }
     }
 

@@ -17,7 +17,7 @@
 //! | `lua`, at the top | scripts: `apply` for all writes to partitions, one each for owners and the lease | timers |
 //!
 //! Beside them: `clients` (connections for other programs), `coordination` (the leader's lease) and
-//! `facts` (what is fixed of a cluster; terms and clocks), `password` (addresses to be shown),
+//! `facts` (what is fixed of a cluster; terms and clocks), `password` (how passwords are written),
 //! `siblings` (other clusters on the same servers), `tls_files` (certificates to enter servers
 //! with). For tests: `simulation` (an owner on a simulated Redis), `test_support` (real servers,
 //! and a store without its fence).
@@ -57,8 +57,8 @@ mod tls_files;
 mod wire;
 
 pub use clients::connect_to_masters;
-pub use options::{DEFAULT_LOG_BYTES, DEFAULT_PARTITIONS, Durability, Options};
+/// The files of [`Options::tls`].
+pub use mtimer_tls::ClientFiles;
+pub use options::{DEFAULT_PARTITIONS, Durability, Options};
 pub use partition::log::LogStatus;
-pub use password::without_password;
 pub use store::RedisStore;
-pub use tls_files::TlsFiles;

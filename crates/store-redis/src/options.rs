@@ -6,18 +6,17 @@ mod tests;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use mtimer_store::StoreError;
-use mtimer_types::limits::MAX_PARTITIONS;
+use mtimer_store::{StoreError, without_password};
+use mtimer_tls::ClientFiles;
+use mtimer_types::limits::{MAX_PARTITIONS, WRITE_LOG_BYTES};
 use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion};
 
-use crate::password::{encoding, without_password};
-use crate::tls_files::{Tls, TlsFiles};
+use crate::password::encoding;
+use crate::tls_files::Tls;
 use crate::wire::{Access, Seeds, split};
 
 /// Partitions of a new cluster when nobody says otherwise.
 pub const DEFAULT_PARTITIONS: u16 = 64;
-/// [`Options::log_bytes`] when nobody says otherwise.
-pub const DEFAULT_LOG_BYTES: usize = 64 << 20;
 
 /// How durable a write is before it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -54,8 +53,8 @@ pub struct Options {
     /// `redis-sentinel://[user:password@]host[:26379][/db]?master=name`, with TLS
     /// `rediss-sentinel://`. All enter in the same way.
     pub urls: Vec<String>,
-    /// Files for TLS.
-    pub tls: TlsFiles,
+    /// Files for addresses that begin with `rediss`. They are read again for every connection.
+    pub tls: ClientFiles,
     /// The cluster's name: part of every key.
     pub cluster: String,
     /// Partitions; `None`: as stored, or [`DEFAULT_PARTITIONS`] for a new cluster.
@@ -89,12 +88,12 @@ impl Options {
     pub fn new(urls: impl IntoIterator<Item = impl Into<String>>, cluster: impl Into<String>) -> Self {
         Self {
             urls: urls.into_iter().map(Into::into).collect(),
-            tls: TlsFiles::default(),
+            tls: ClientFiles::default(),
             cluster: cluster.into(),
             partitions: None,
             durability: Durability::default(),
             answer_within: Duration::from_secs(5),
-            log_bytes: DEFAULT_LOG_BYTES,
+            log_bytes: WRITE_LOG_BYTES,
         }
     }
 
@@ -143,7 +142,7 @@ impl Options {
             resp3: first.resp3,
             tls: first.tls.then(|| Tls::open(self.tls.clone())).transpose()?,
         };
-        if !first.tls && self.tls != TlsFiles::default() {
+        if !first.tls && self.tls != ClientFiles::default() {
             return unusable(
                 "files for TLS are given, but no address begins with rediss:// or rediss-sentinel://".into(),
             );

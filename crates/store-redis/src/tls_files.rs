@@ -3,11 +3,11 @@
 //! Invariant: files that cannot be read, or a certificate and a key that do not belong together,
 //! change nothing: what was read last stays in use.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mtimer_store::StoreError;
-use mtimer_tls::read_private;
+use mtimer_tls::{ClientFiles, read_private};
 use rustls::RootCertStore;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -16,20 +16,6 @@ use rustls::sign::CertifiedKey;
 
 /// Most bytes of a file with a key.
 const MAX_KEY_FILE: u64 = 1024 * 1024;
-
-/// Files for addresses that begin with `rediss://`. All are in PEM format, and read again for
-/// every connection.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct TlsFiles {
-    /// The authorities that sign the servers' certificates; `None`: those that the operating system
-    /// trusts.
-    pub authorities: Option<PathBuf>,
-    /// The client's own certificate, with the chain up to an authority that the servers trust.
-    pub certificate: Option<PathBuf>,
-    /// The key of the client's certificate, in PKCS #8, PKCS #1 or SEC1. Nobody but its owner and
-    /// group may be able to read it.
-    pub key: Option<PathBuf>,
-}
 
 /// What is in the files, in PEM.
 #[derive(Clone, PartialEq, Eq)]
@@ -43,7 +29,7 @@ pub(crate) struct Certificates {
 /// TLS: whom to trust, and who we are.
 #[derive(Clone)]
 pub(crate) struct Tls {
-    files: TlsFiles,
+    files: ClientFiles,
     last: Arc<Mutex<LastRead>>,
 }
 
@@ -59,15 +45,15 @@ impl Tls {
     /// # Errors
     ///
     /// [`StoreError::Unusable`] names the file, and says what to change.
-    pub(crate) fn open(files: TlsFiles) -> Result<Self, StoreError> {
-        let last = LastRead { certificates: files.read()?, failure: None };
+    pub(crate) fn open(files: ClientFiles) -> Result<Self, StoreError> {
+        let last = LastRead { certificates: Certificates::read(&files)?, failure: None };
         Ok(Self { files, last: Arc::new(Mutex::new(last)) })
     }
 
     /// Reads the files again. If they cannot be used it logs why, once, and returns what was read
     /// last.
     pub(crate) fn current(&self) -> Certificates {
-        let read = self.files.read().map_err(|error| error.to_string());
+        let read = Certificates::read(&self.files).map_err(|error| error.to_string());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let failure = match read {
             Ok(new) if new == last.certificates || new.belong_together() => {
@@ -90,10 +76,10 @@ impl Tls {
     }
 }
 
-impl TlsFiles {
-    fn read(&self) -> Result<Certificates, StoreError> {
-        let authorities = self.authorities.as_deref().map(read_authorities).transpose()?;
-        let identity = match (&self.certificate, &self.key) {
+impl Certificates {
+    fn read(files: &ClientFiles) -> Result<Self, StoreError> {
+        let authorities = files.authorities.as_deref().map(read_authorities).transpose()?;
+        let identity = match (&files.certificate, &files.key) {
             (Some(certificate), Some(key)) => Some((read(certificate)?, read_key(key)?)),
             (None, None) => None,
             _ => {
@@ -102,11 +88,9 @@ impl TlsFiles {
                 ));
             }
         };
-        Ok(Certificates { authorities, identity })
+        Ok(Self { authorities, identity })
     }
-}
 
-impl Certificates {
     fn belong_together(&self) -> bool {
         let Some((certificate, key)) = &self.identity else { return true };
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();

@@ -13,6 +13,7 @@
 
 #![warn(missing_docs)]
 
+mod address;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod coordination;
@@ -27,6 +28,7 @@ pub mod op;
 pub mod record;
 pub mod view;
 
+pub use address::without_password;
 pub use coordination::{Campaigned, Candidate, Coordination, Lease};
 pub use cursor::LoadCursor;
 pub use error::{AcquireError, LaneError, LaneFuture, StoreError, StoreFuture};

@@ -47,6 +47,19 @@ impl fmt::Debug for Pem {
     }
 }
 
+/// Files of a client, in PEM format.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ClientFiles {
+    /// The authorities that sign the servers' certificates; `None`: those that the operating system
+    /// trusts.
+    pub authorities: Option<PathBuf>,
+    /// Its certificate, with the chain up to an authority that the servers trust.
+    pub certificate: Option<PathBuf>,
+    /// The key of its certificate, in PKCS #8, PKCS #1 or SEC1. Nobody but its owner and group may
+    /// be able to read it.
+    pub key: Option<PathBuf>,
+}
+
 /// A client's certificate with its chain, and the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {

@@ -136,3 +136,6 @@ pub const DISK_WATERMARK_BYTES: u64 = 1024 * 1024 * 1024;
 /// written: up to 150 MiB in memory, the journal of what settles and cancels, and tables that are
 /// merged before the old ones are removed.
 pub const DISK_RESERVE_BYTES: u64 = 256 * 1024 * 1024;
+/// Bytes of the writes to Redis that a broker keeps until Redis cannot lose them any more, unless
+/// set: those of 5 s at 13 MiB a second.
+pub const WRITE_LOG_BYTES: usize = 64 * 1024 * 1024;

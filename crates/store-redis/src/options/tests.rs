@@ -83,10 +83,10 @@ fn what_cannot_work_is_refused_and_nothing_secret_is_shown() {
 fn files_for_tls_are_complete_and_used() {
     let with = |url: &str, tls| why(&Options { tls, ..Options::new([url], "c") });
     let certificate = Some(PathBuf::from("/nowhere/c.pem"));
-    let tls = TlsFiles { certificate, ..TlsFiles::default() };
+    let tls = ClientFiles { certificate, ..ClientFiles::default() };
     assert!(with("rediss://h", tls.clone()).contains("give both"));
     assert!(with("redis://h", tls).contains("rediss://"));
-    let tls = TlsFiles { authorities: Some(PathBuf::from("/nowhere/ca.pem")), ..TlsFiles::default() };
+    let tls = ClientFiles { authorities: Some(PathBuf::from("/nowhere/ca.pem")), ..ClientFiles::default() };
     assert!(with("rediss://h", tls).contains("/nowhere/ca.pem cannot be read"));
 }
 
@@ -95,7 +95,7 @@ fn files_for_tls_are_complete_and_used() {
 fn a_key_that_others_can_read_is_refused() {
     let authority = crate::test_support::Authority::new();
     let (certificate, key) = authority.issue("client");
-    let tls = TlsFiles { certificate: Some(certificate), key: Some(key.clone()), authorities: None };
+    let tls = ClientFiles { certificate: Some(certificate), key: Some(key.clone()), authorities: None };
     let options = Options { tls, ..Options::new(["rediss://h"], "c") };
     let set_mode = |mode| {
         std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();

@@ -16,7 +16,7 @@ use super::connection::Connection;
 use super::*;
 use crate::options::Options;
 use crate::test_support::*;
-use crate::tls_files::TlsFiles;
+use mtimer_tls::ClientFiles;
 
 const LONG_TIMEOUT: Use = Use { answer_within: Duration::from_secs(20), scripts: true };
 

@@ -121,7 +121,7 @@ async fn a_cluster_with_tls_is_found() {
     server.call::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     until("the cluster is ok", || server.call::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok"))
         .await;
-    let tls = TlsFiles { authorities: Some(authority.certificate()), ..TlsFiles::default() };
+    let tls = ClientFiles { authorities: Some(authority.certificate()), ..ClientFiles::default() };
     let options = Options { tls, ..Options::new([server.tls_url()], "t") };
     let (seeds, access) = options.check().unwrap();
     let servers = Servers::discover(seeds.clone(), pool(access)).await.unwrap();

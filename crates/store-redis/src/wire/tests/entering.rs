@@ -14,7 +14,7 @@ fn tls_server(authority: &Arc<Authority>, clients_too: bool) -> Server {
     Server::start_with(ServerOptions { tls, ..ServerOptions::default() })
 }
 
-async fn open_tls(url: String, tls: TlsFiles) -> Result<Connection, Lost> {
+async fn open_tls(url: String, tls: ClientFiles) -> Result<Connection, Lost> {
     open_with(Options { tls, ..Options::new([url], "t") }, LONG_TIMEOUT).await
 }
 
@@ -22,8 +22,8 @@ fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
 }
 
-fn trusting(authority: &Authority) -> TlsFiles {
-    TlsFiles { authorities: Some(authority.certificate()), ..TlsFiles::default() }
+fn trusting(authority: &Authority) -> ClientFiles {
+    ClientFiles { authorities: Some(authority.certificate()), ..ClientFiles::default() }
 }
 
 /// What an operator is told.
@@ -43,7 +43,7 @@ async fn tls_with_an_authority_of_ones_own() {
     let other = Authority::new();
     let told = advice(open_tls(server.tls_url(), trusting(&other)).await);
     assert!(told.contains("does not trust the server's certificate"), "{told}");
-    let told = advice(open_tls(server.tls_url(), TlsFiles::default()).await);
+    let told = advice(open_tls(server.tls_url(), ClientFiles::default()).await);
     assert!(told.contains("does not trust the server's certificate"), "{told}");
     let by_name = server.tls_url().replace("127.0.0.1", "localhost");
     let told = advice(open_tls(by_name, trusting(&authority)).await);
@@ -54,7 +54,7 @@ async fn tls_with_an_authority_of_ones_own() {
 async fn tls_with_a_client_certificate() {
     let authority = Arc::new(Authority::new());
     let server = tls_server(&authority, true);
-    let with = |(certificate, key): (PathBuf, PathBuf)| TlsFiles {
+    let with = |(certificate, key): (PathBuf, PathBuf)| ClientFiles {
         certificate: Some(certificate),
         key: Some(key),
         ..trusting(&authority)
@@ -79,8 +79,11 @@ async fn a_renewed_client_certificate_is_shown_without_a_restart() {
     let (authority, other) = (Arc::new(Authority::new()), Authority::new());
     let server = tls_server(&authority, true);
     let (certificate, key) = authority.issue("client");
-    let tls =
-        TlsFiles { certificate: Some(certificate.clone()), key: Some(key.clone()), ..trusting(&authority) };
+    let tls = ClientFiles {
+        certificate: Some(certificate.clone()),
+        key: Some(key.clone()),
+        ..trusting(&authority)
+    };
     let authorities = tls.authorities.clone().unwrap();
     let (_, access) = Options { tls, ..Options::new([server.tls_url()], "t") }.check().unwrap();
     let address = server.tls_url().trim_start_matches("rediss://").to_owned();
