@@ -48,7 +48,7 @@ const MOST_AHEAD_US: u64 = mtimer_types::limits::MAX_AHEAD_MS * 1_000;
 pub(crate) struct Clock {
     uptime: Uptime,
     cluster: Mutex<Estimate>,
-    /// Notified when cluster time has moved against the runtime's clock: pending deadlines are then
+    /// Notified when cluster time has moved against the runtime's clock: instants that somebody waits for are then
     /// converted to instants again.
     moved: Notify,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Clock {
 #[derive(Debug)]
 struct Estimate {
     clock: ClusterClock,
-    /// Cluster time minus the runtime's, µs, when pending instants were last derived.
+    /// Cluster time minus the runtime's, µs, when instants were last derived.
     derived: i64,
 }
 

@@ -24,7 +24,7 @@ use crate::counters::count;
 use crate::dedupe::Dedupe;
 use crate::handle::{Fate, SessionHandle};
 use crate::inbox::{Arrived, Inbox};
-use crate::settling::PendingSettlement;
+use crate::settling::OutgoingOutcome;
 use crate::state::ClientState;
 use crate::trace;
 use crate::{Callback, Outcome};
@@ -46,16 +46,16 @@ struct Running {
 }
 
 /// Counts a handler's task for as long as it lives.
-struct Slot(Arc<Running>);
+struct TaskCount(Arc<Running>);
 
-impl Slot {
+impl TaskCount {
     fn take(running: &Arc<Running>) -> Self {
         running.count.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(running))
     }
 }
 
-impl Drop for Slot {
+impl Drop for TaskCount {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::Release);
         self.0.ended.notify_one();
@@ -67,7 +67,7 @@ pub(crate) struct Dispatcher {
     inbox: Arc<Inbox>,
     running: Arc<Running>,
     dedupe: Option<Arc<Dedupe>>,
-    outcomes: Vec<PendingSettlement>,
+    outcomes: Vec<OutgoingOutcome>,
     /// When the first of them came.
     since: Instant,
     /// When the latest handler returned.
@@ -145,7 +145,7 @@ impl Dispatcher {
         let timeout_at = at + Duration::from_millis(u64::from(timeout_ms));
         let settlement_of = move |outcome, now| {
             let settlement = Settlement { id, epoch, attempt, outcome };
-            PendingSettlement::new(settlement, over, timeout_at.max(now))
+            OutgoingOutcome::new(settlement, over, timeout_at.max(now))
         };
         if self.dedupe.as_ref().is_some_and(|d| d.knows(id)) {
             count(&self.state.counters.deduplicated, 1);
@@ -167,7 +167,7 @@ impl Dispatcher {
             }
             Poll::Pending => {
                 let (state, dedupe) = (Arc::clone(&self.state), self.dedupe.clone());
-                let slot = Slot::take(&self.running);
+                let slot = TaskCount::take(&self.running);
                 let token = self.state.token.clone();
                 self.state.tasks.spawn(token.run_until_cancelled_owned(async move {
                     let outcome = conclude(&state, dedupe.as_deref(), &attempted, handler.await);

@@ -23,7 +23,7 @@ use crate::outbox::Outbox;
 use crate::queries::{Asked, Queries};
 use crate::requests::Requests;
 use crate::routes::Routes;
-use crate::settling::{PendingSettlement, Pushed, Settling};
+use crate::settling::{OutgoingOutcome, Pushed, Settling};
 
 /// Questions sent in one go.
 const QUERIES_AT_ONCE: usize = 64;
@@ -225,15 +225,15 @@ impl Router {
     }
 
     /// Queues outcomes; says how many are pointless.
-    pub(crate) fn settle(&mut self, outcomes: impl Iterator<Item = PendingSettlement>) -> u64 {
+    pub(crate) fn settle(&mut self, outcomes: impl Iterator<Item = OutgoingOutcome>) -> u64 {
         let (mut last, mut pointless) = (None, 0);
         // Neighbours mostly go the same way.
         let (mut way, mut over, mut left_out) = (None, 0, 0);
-        for pending in outcomes {
-            let from = (pending.settlement.id.partition(), pending.over.session);
+        for outgoing in outcomes {
+            let from = (outgoing.settlement.id.partition(), outgoing.over.session);
             let to = match way {
                 Some((same, to)) if same == from => to,
-                _ => self.routes.settle_session(from.0, &pending.over),
+                _ => self.routes.settle_session(from.0, &outgoing.over),
             };
             way = Some((from, to));
             if over != from.1 {
@@ -241,7 +241,7 @@ impl Router {
                 over = from.1;
             }
             left_out += 1;
-            match self.settling.push_to(to, pending, &self.routes) {
+            match self.settling.push_to(to, outgoing, &self.routes) {
                 Pushed::To(session) if last != Some(session) => {
                     last = Some(session);
                     self.wake(session);

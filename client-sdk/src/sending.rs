@@ -46,7 +46,7 @@ impl ClientState {
         }
         let mut ops = ops.peekable();
         let mut answers = Vec::with_capacity(ops.size_hint().0);
-        let mut pending = VecDeque::new();
+        let mut asked = VecDeque::new();
         while ops.peek().is_some() {
             let most = ops.size_hint().0.clamp(1, CHUNK);
             let (mut chunk, mut weights, mut total) = (Vec::with_capacity(most), Vec::with_capacity(most), 0);
@@ -61,16 +61,16 @@ impl ClientState {
             }
             let waiting = chunk.len();
             match self.acquire(total).await.and_then(|permits| self.hand_over_all(chunk, &weights, permits)) {
-                Ok(waiting) => pending.push_back(waiting),
+                Ok(waiting) => asked.push_back(waiting),
                 Err(error) => {
                     // What was handed over before is answered before it.
-                    collect(&mut pending, &mut answers, 0).await;
+                    collect(&mut asked, &mut answers, 0).await;
                     answers.extend(std::iter::repeat_n(Err(error), waiting));
                 }
             }
-            collect(&mut pending, &mut answers, self.capacity as usize).await;
+            collect(&mut asked, &mut answers, self.capacity as usize).await;
         }
-        collect(&mut pending, &mut answers, 0).await;
+        collect(&mut asked, &mut answers, 0).await;
         answers
     }
 
@@ -133,13 +133,13 @@ impl ClientState {
 
 /// Waits for the oldest answers, until no more than `rest` are left to wait for.
 async fn collect(
-    pending: &mut VecDeque<Answers>,
+    asked: &mut VecDeque<Answers>,
     answers: &mut Vec<Result<OpReply, RequestError>>,
     rest: usize,
 ) {
-    let mut waiting: usize = pending.iter().map(Answers::len).sum();
+    let mut waiting: usize = asked.iter().map(Answers::len).sum();
     while waiting > rest {
-        let Some(oldest) = pending.pop_front() else { break };
+        let Some(oldest) = asked.pop_front() else { break };
         waiting -= oldest.len();
         answers.extend(oldest.all().await);
     }

@@ -34,14 +34,14 @@ const DOUBTFUL: usize = 256;
 
 /// An outcome, and where the delivery came from.
 #[derive(Debug)]
-pub(crate) struct PendingSettlement {
+pub(crate) struct OutgoingOutcome {
     pub(crate) settlement: Settlement,
     pub(crate) over: Arc<SessionHandle>,
     until: Instant,
     tries: u32,
 }
 
-impl PendingSettlement {
+impl OutgoingOutcome {
     /// `deadline`: when the handler's time is over.
     pub(crate) fn new(settlement: Settlement, over: Arc<SessionHandle>, deadline: Instant) -> Self {
         Self { settlement, over, until: deadline + REPEAT_FOR, tries: 0 }
@@ -66,11 +66,11 @@ pub(crate) enum Pushed {
 /// What belongs to one connection.
 #[derive(Debug, Default)]
 struct SessionOutcomes {
-    queue: VecDeque<PendingSettlement>,
+    queue: VecDeque<OutgoingOutcome>,
     /// Frames that are not known to be confirmed. One confirmation answers one frame, but not in
     /// the order of sending; of several frames with as many outcomes it stays open which one it
     /// was, until all of them are confirmed.
-    sent: VecDeque<Vec<PendingSettlement>>,
+    sent: VecDeque<Vec<OutgoingOutcome>>,
     /// How many frames of that many outcomes are not confirmed.
     open: BTreeMap<usize, usize>,
 }
@@ -85,12 +85,12 @@ impl SessionOutcomes {
         &mut self,
         size: usize,
         refused: Option<TimerId>,
-    ) -> Result<Vec<PendingSettlement>, &'static str> {
+    ) -> Result<Vec<OutgoingOutcome>, &'static str> {
         let open = self.open.get_mut(&size).ok_or("more outcomes confirmed than were sent")?;
         *open -= 1;
         let left = *open;
         let has =
-            |frame: &Vec<PendingSettlement>, id| frame.iter().any(|pending| pending.settlement.id == id);
+            |frame: &Vec<OutgoingOutcome>, id| frame.iter().any(|outgoing| outgoing.settlement.id == id);
         let at = refused.and_then(|id| self.sent.iter().position(|f| f.len() == size && has(f, id)));
         let frame = at.and_then(|at| self.sent.remove(at)).unwrap_or_default();
         let mut doubtful = self.sent.iter().filter(|f| f.len() == size).count() - left.min(self.sent.len());
@@ -110,10 +110,10 @@ impl SessionOutcomes {
 pub(crate) struct Settling {
     sessions: BTreeMap<u64, SessionOutcomes>,
     /// The owners of their partitions are not connected.
-    unrouted: Vec<PendingSettlement>,
+    unrouted: Vec<OutgoingOutcome>,
     /// Their partitions are moving: offered again at that time; with the connection over which they
     /// were refused.
-    waiting: BTreeMap<(Instant, u64), (u64, PendingSettlement)>,
+    waiting: BTreeMap<(Instant, u64), (u64, OutgoingOutcome)>,
     last_number: u64,
 }
 
@@ -123,24 +123,24 @@ impl Settling {
     }
 
     /// Queues an outcome.
-    pub(crate) fn push(&mut self, pending: PendingSettlement, routes: &Routes) -> Pushed {
-        let to = routes.settle_session(pending.settlement.id.partition(), &pending.over);
-        self.push_to(to, pending, routes)
+    pub(crate) fn push(&mut self, outgoing: OutgoingOutcome, routes: &Routes) -> Pushed {
+        let to = routes.settle_session(outgoing.settlement.id.partition(), &outgoing.over);
+        self.push_to(to, outgoing, routes)
     }
 
     /// Queues an outcome for the connection that the routes name for it
     /// ([`Routes::settle_session`]).
-    pub(crate) fn push_to(&mut self, to: Option<u64>, pending: PendingSettlement, routes: &Routes) -> Pushed {
+    pub(crate) fn push_to(&mut self, to: Option<u64>, outgoing: OutgoingOutcome, routes: &Routes) -> Pushed {
         match to.and_then(|to| Some((to, self.sessions.get_mut(&to)?))) {
-            Some((to, connection)) if pending.is_ok() || routes.may_know(to, &pending.over) => {
-                connection.queue.push_back(pending);
+            Some((to, connection)) if outgoing.is_ok() || routes.may_know(to, &outgoing.over) => {
+                connection.queue.push_back(outgoing);
                 Pushed::To(to)
             }
             Some(_) => Pushed::Pointless,
             // Nobody but a broker of a cluster hands deliveries over.
-            None if !pending.is_ok() && pending.over.name.is_none() => Pushed::Pointless,
+            None if !outgoing.is_ok() && outgoing.over.name.is_none() => Pushed::Pointless,
             None => {
-                self.unrouted.push(pending);
+                self.unrouted.push(outgoing);
                 Pushed::Waits
             }
         }
@@ -159,14 +159,14 @@ impl Settling {
 
     /// Whether time changes anything.
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty() || self.unrouted.iter().any(|pending| !pending.is_ok())
+        !self.waiting.is_empty() || self.unrouted.iter().any(|outgoing| !outgoing.is_ok())
     }
 
     pub(crate) fn next(&mut self, session: u64) -> Option<Vec<Settlement>> {
         let connection = self.sessions.get_mut(&session).filter(|connection| !connection.queue.is_empty())?;
-        let frame: Vec<PendingSettlement> =
+        let frame: Vec<OutgoingOutcome> =
             connection.queue.drain(..connection.queue.len().min(FRAME_OUTCOMES)).collect();
-        let settlements = frame.iter().map(|pending| pending.settlement.clone()).collect();
+        let settlements = frame.iter().map(|outgoing| outgoing.settlement.clone()).collect();
         *connection.open.entry(frame.len()).or_default() += 1;
         connection.sent.push_back(frame);
         Some(settlements)
@@ -187,28 +187,28 @@ impl Settling {
         let mut frame = connection.answered(size, refused.first().map(|(id, _)| *id))?;
         let mut over = 0;
         for (id, why) in refused {
-            let at = frame.iter().position(|pending| pending.settlement.id == *id);
-            let pending = at.map(|at| frame.swap_remove(at)).filter(|_| *why == SettleRefusal::Moved);
-            over += u64::from(!pending.is_some_and(|pending| self.moved(session, pending, now, routes)));
+            let at = frame.iter().position(|outgoing| outgoing.settlement.id == *id);
+            let outgoing = at.map(|at| frame.swap_remove(at)).filter(|_| *why == SettleRefusal::Moved);
+            over += u64::from(!outgoing.is_some_and(|outgoing| self.moved(session, outgoing, now, routes)));
         }
         Ok(over)
     }
 
     /// An outcome was refused because its partition is another broker's; false: it is too late for
     /// another try.
-    fn moved(&mut self, session: u64, mut pending: PendingSettlement, now: Instant, routes: &Routes) -> bool {
-        let to = routes.settle_session(pending.settlement.id.partition(), &pending.over);
-        if to.is_some_and(|to| to != session) && pending.tries == 0 {
-            pending.tries = 1;
-            return self.push(pending, routes) != Pushed::Pointless;
+    fn moved(&mut self, session: u64, mut outgoing: OutgoingOutcome, now: Instant, routes: &Routes) -> bool {
+        let to = routes.settle_session(outgoing.settlement.id.partition(), &outgoing.over);
+        if to.is_some_and(|to| to != session) && outgoing.tries == 0 {
+            outgoing.tries = 1;
+            return self.push(outgoing, routes) != Pushed::Pointless;
         }
-        let again = now + backoff(pending.tries, RETRY_FIRST, RETRY_MOST);
-        pending.tries += 1;
-        if again >= pending.until {
+        let again = now + backoff(outgoing.tries, RETRY_FIRST, RETRY_MOST);
+        outgoing.tries += 1;
+        if again >= outgoing.until {
             return false;
         }
         self.last_number += 1;
-        self.waiting.insert((again, self.last_number), (session, pending));
+        self.waiting.insert((again, self.last_number), (session, outgoing));
         true
     }
 
@@ -222,14 +222,14 @@ impl Settling {
     /// another owner than the one that refused it. Returns how many outcomes are pointless now.
     pub(crate) fn reroute(&mut self, routes: &Routes) -> u64 {
         let queues = self.sessions.values_mut().map(|connection| std::mem::take(&mut connection.queue));
-        let mut all: Vec<PendingSettlement> = queues.flatten().collect();
+        let mut all: Vec<OutgoingOutcome> = queues.flatten().collect();
         all.append(&mut self.unrouted);
-        for (key, (session, pending)) in std::mem::take(&mut self.waiting) {
-            let to = routes.settle_session(pending.settlement.id.partition(), &pending.over);
+        for (key, (session, outgoing)) in std::mem::take(&mut self.waiting) {
+            let to = routes.settle_session(outgoing.settlement.id.partition(), &outgoing.over);
             if to.is_some_and(|to| to != session) {
-                all.push(pending);
+                all.push(outgoing);
             } else {
-                self.waiting.insert(key, (session, pending));
+                self.waiting.insert(key, (session, outgoing));
             }
         }
         self.push_all(all.into_iter(), routes)
@@ -240,17 +240,17 @@ impl Settling {
     pub(crate) fn sweep(&mut self, now: Instant, routes: &Routes) -> (bool, u64) {
         let (mut queued, mut over) = (false, 0);
         while let Some(entry) = self.waiting.first_entry().filter(|e| e.key().0 <= now) {
-            let (_, pending) = entry.remove();
-            over += u64::from(self.push(pending, routes) == Pushed::Pointless);
+            let (_, outgoing) = entry.remove();
+            over += u64::from(self.push(outgoing, routes) == Pushed::Pointless);
             queued = true;
         }
         let before = self.unrouted.len();
-        self.unrouted.retain(|pending| pending.is_ok() || pending.until > now);
+        self.unrouted.retain(|outgoing| outgoing.is_ok() || outgoing.until > now);
         (queued, over + (before - self.unrouted.len()) as u64)
     }
 
-    fn push_all(&mut self, all: impl Iterator<Item = PendingSettlement>, routes: &Routes) -> u64 {
-        all.filter_map(|pending| (self.push(pending, routes) == Pushed::Pointless).then_some(1)).sum()
+    fn push_all(&mut self, all: impl Iterator<Item = OutgoingOutcome>, routes: &Routes) -> u64 {
+        all.filter_map(|outgoing| (self.push(outgoing, routes) == Pushed::Pointless).then_some(1)).sum()
     }
 }
 

@@ -18,7 +18,7 @@ use crate::handle::SessionHandle;
 use crate::link::Connection;
 use crate::router::{Losses, Router};
 use crate::settings::Settings;
-use crate::settling::PendingSettlement;
+use crate::settling::OutgoingOutcome;
 use crate::spread::Spreader;
 use crate::sync::Locked;
 use crate::{CloseError, RegisterError};
@@ -169,7 +169,7 @@ impl ClientState {
     }
 
     /// Queues outcomes.
-    pub(crate) fn settle(&self, outcomes: &mut Vec<PendingSettlement>) {
+    pub(crate) fn settle(&self, outcomes: &mut Vec<OutgoingOutcome>) {
         if outcomes.is_empty() {
             return;
         }

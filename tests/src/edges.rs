@@ -66,7 +66,7 @@ pub type Connect = Arc<dyn Fn(u32) -> BoxFuture<'static, Client> + Send + Sync>;
 
 /// The load, under way.
 pub struct Edges {
-    shared: Arc<Shared>,
+    shared: Arc<EdgesState>,
     tasks: JoinSet<()>,
     handlers: Client,
     registrations: Vec<Registration>,
@@ -79,7 +79,7 @@ impl std::fmt::Debug for Edges {
     }
 }
 
-struct Shared {
+struct EdgesState {
     group: String,
     seed: u64,
     recorder: Arc<Recorder>,
@@ -101,7 +101,7 @@ impl Edges {
     /// Starts it. `group` names its destinations.
     pub async fn start(group: &str, seed: u64, recorder: Arc<Recorder>, connect: Connect) -> Self {
         let (cancels, waiting) = mpsc::channel(CANCELS);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EdgesState {
             group: group.to_owned(),
             seed,
             recorder,
@@ -151,7 +151,7 @@ impl Edges {
     }
 }
 
-impl Shared {
+impl EdgesState {
     async fn client(&self) -> (u32, Client) {
         let number = self.next_client.fetch_add(1, Ordering::Relaxed);
         (number, (self.connect)(number).await)
@@ -235,7 +235,7 @@ impl Shared {
 
 /// More timers than the handlers can take before the deadlines; some schedules are repeated when
 /// their timers may have ended.
-async fn crowd(shared: Arc<Shared>) {
+async fn crowd(shared: Arc<EdgesState>) {
     let mut rng = shared.rng(1);
     let (_, client) = shared.client().await;
     let mut repeats = JoinSet::new();
@@ -275,7 +275,7 @@ async fn crowd(shared: Arc<Shared>) {
 }
 
 /// Timers that are cancelled around their due time, or while a handler has them.
-async fn cross(shared: Arc<Shared>) {
+async fn cross(shared: Arc<EdgesState>) {
     let mut rng = shared.rng(2);
     let (_, client) = shared.client().await;
     while !shared.stop.is_cancelled() {
@@ -300,7 +300,7 @@ async fn cross(shared: Arc<Shared>) {
 
 /// Timers whose handlers ask for a retry a day later, each cancelled around its delivery: the
 /// cancel ends them all.
-async fn stop(shared: Arc<Shared>) {
+async fn stop(shared: Arc<EdgesState>) {
     let mut rng = shared.rng(6);
     let (_, client) = shared.client().await;
     let mut stopping = JoinSet::new();
@@ -326,7 +326,7 @@ async fn stop(shared: Arc<Shared>) {
 }
 
 /// At-most-once timers under one key: each is replaced by the next around its due time.
-async fn swap(shared: Arc<Shared>, chain: u64) {
+async fn swap(shared: Arc<EdgesState>, chain: u64) {
     let mut rng = shared.rng(100 + chain);
     let (_, client) = shared.client().await;
     while !shared.stop.is_cancelled() {
@@ -343,7 +343,7 @@ async fn swap(shared: Arc<Shared>, chain: u64) {
 }
 
 /// Timers for clients that come and go.
-async fn call_on_visitors(shared: Arc<Shared>) {
+async fn call_on_visitors(shared: Arc<EdgesState>) {
     let mut rng = shared.rng(3);
     let (_, client) = shared.client().await;
     while !shared.stop.is_cancelled() {
@@ -367,7 +367,7 @@ async fn call_on_visitors(shared: Arc<Shared>) {
 }
 
 /// A client that comes and goes, and stays once the load has stopped.
-async fn visit(shared: Arc<Shared>) -> (Client, Registration) {
+async fn visit(shared: Arc<EdgesState>) -> (Client, Registration) {
     let mut rng = shared.rng(4);
     loop {
         let (number, client) = shared.client().await;
@@ -386,7 +386,7 @@ async fn visit(shared: Arc<Shared>) -> (Client, Registration) {
 }
 
 /// Lists dead letters and unconfirmed timers, replays some and purges some.
-async fn keep(shared: Arc<Shared>) {
+async fn keep(shared: Arc<EdgesState>) {
     let mut rng = shared.rng(5);
     let (_, client) = shared.client().await;
     while !shared.stop.is_cancelled() {
@@ -422,7 +422,7 @@ async fn keep(shared: Arc<Shared>) {
 }
 
 /// Sends the cancels, each at its time.
-async fn cancel(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Cancel>) {
+async fn cancel(shared: Arc<EdgesState>, mut waiting: mpsc::Receiver<Cancel>) {
     let (_, client) = shared.client().await;
     let mut sent = JoinSet::new();
     while let Some(Some(Cancel { plan, id, after })) = shared.stop.run_until_cancelled(waiting.recv()).await {
@@ -441,7 +441,7 @@ async fn cancel(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Cancel>) {
     client.close().await.expect("a good end");
 }
 
-async fn handle(shared: Arc<Shared>, client: u32, callback: Callback) -> Outcome {
+async fn handle(shared: Arc<EdgesState>, client: u32, callback: Callback) -> Outcome {
     let Some(plan) = shared.recorder.delivered_to(client, &callback) else { return Outcome::ok() };
     let salt = plan.serial << 8 | u64::from(callback.attempt);
     let mut rng = shared.rng(salt);

@@ -69,7 +69,7 @@ impl World {
         let settlement = Settlement { id: id(partition, n), epoch: Epoch(1), attempt: 1, outcome };
         let handle = Arc::clone(&self.sessions[over as usize - 1]);
         let deadline = self.now + Duration::from_secs(30);
-        self.settling.push(PendingSettlement::new(settlement, handle, deadline), &self.routes)
+        self.settling.push(OutgoingOutcome::new(settlement, handle, deadline), &self.routes)
             != Pushed::Pointless
     }
 

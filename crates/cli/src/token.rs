@@ -113,7 +113,7 @@ impl Create {
         let _lock = self.file.lock(true)?;
         let mut entries = self.file.read()?.entries().to_vec();
         let token = Token::from_random(rand::random(), rand::random());
-        let expires_ms = self.expires_in.map(|span| millis(since_1970() + span));
+        let expires_ms = self.expires_in.map(|span| moment::millis(since_1970() + span));
         let entry = Entry {
             id: token.id().to_owned(),
             name: self.name,
@@ -138,7 +138,7 @@ impl List {
                 let grants: Vec<String> = entry.grants.iter().map(ToString::to_string).collect();
                 let expiry = match entry.expires() {
                     None => "does not expire".to_owned(),
-                    Some(at) if at <= Time::from_ms(millis(since_1970())) => {
+                    Some(at) if at <= Time::from_ms(moment::millis(since_1970())) => {
                         format!("expired {}", moment::shown(at))
                     }
                     Some(at) => format!("expires {}", moment::shown(at)),
@@ -282,10 +282,6 @@ fn keep_group(file: &File, replaced: &Path) -> io::Result<()> {
 
 fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
-fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What there is to show of a token. Its hash is of no use to anybody.

@@ -362,7 +362,7 @@ mod tests {
                 let timer = self.timer();
                 let (target, request) = (Target::Id(timer.id), RequestId(self.next));
                 ops.push(Op::Schedule { timer: timer.into(), policy: KeyPolicy::Create });
-                ops.push(Op::Cancel { target, in_flight: None, request });
+                ops.push(Op::Cancel { target, sent_attempt: None, request });
             }
             let batch = Batch { now: Time::from_ms(START + second * 1_000), claim: None, ops };
             self.view().apply(&batch).unwrap();

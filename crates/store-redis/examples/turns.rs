@@ -101,7 +101,7 @@ fn request(timer: &Timer) -> RequestId {
 }
 
 fn cancel(target: Target, timer: &Timer) -> Op {
-    Op::Cancel { target, in_flight: None, request: request(timer) }
+    Op::Cancel { target, sent_attempt: None, request: request(timer) }
 }
 
 #[tokio::main(flavor = "current_thread")]

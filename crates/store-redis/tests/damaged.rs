@@ -121,12 +121,12 @@ async fn operations_on_damaged_records_do_not_end_the_lane() {
             let request = || RequestId(unique());
             owner.lane.get(target.clone()).await.unwrap();
             let ops = vec![
-                Op::Reschedule { target: target.clone(), due: fire, in_flight: false, request: request() },
+                Op::Reschedule { target: target.clone(), due: fire, is_begun: false, request: request() },
                 Op::settle(id, Verdict::Retry { fire, tier: 1, failed: 1, error: "no".into() }),
                 Op::Park { id, failed: 0 },
                 Op::Unpark { id, fire },
                 Op::take(id, 0),
-                Op::Cancel { target, in_flight: None, request: request() },
+                Op::Cancel { target, sent_attempt: None, request: request() },
                 dead(id),
                 Op::Replay { id, fire },
                 dead(id),
@@ -157,7 +157,7 @@ async fn a_timer_that_is_scheduled_over_a_damaged_entry_is_there_for_the_next_ow
         owner.apply(timers.iter().map(schedule).collect()).await;
         owner.one(Op::Park { id: timers[0].id, failed: 0 }).await;
         for (target, due) in timers[1..].iter().map(|t| (Target::Id(t.id), t.due + DAY)) {
-            owner.one(Op::Reschedule { target, due, in_flight: false, request: RequestId(unique()) }).await;
+            owner.one(Op::Reschedule { target, due, is_begun: false, request: RequestId(unique()) }).await;
         }
         let shards = shards(&server);
         let mut call = vec!["EVAL", DAMAGE_MOVED];

@@ -223,14 +223,15 @@ impl Plan {
     fn step(kind: &str, timer: &Timer) -> (Op, Answer) {
         let (id, request) = (timer.id, RequestId(unique()));
         let (due, target) = (timer.due + 90_000, Target::Id(id));
-        let reschedule = Op::Reschedule { target: target.clone(), due, in_flight: false, request };
+        let reschedule = Op::Reschedule { target: target.clone(), due, is_begun: false, request };
         let retry = Verdict::Retry { fire: due, tier: 1, failed: 1, error: "later".into() };
         let dead = Verdict::Dead { reason: DeadReason::Failed, failed: 1, error: "no".into() };
         match kind {
             "scheduled" => (schedule(timer), NEW),
-            "cancelled" => {
-                (Op::Cancel { target, in_flight: None, request }, Answer::Cancel(CancelAnswer::Cancelled(id)))
-            }
+            "cancelled" => (
+                Op::Cancel { target, sent_attempt: None, request },
+                Answer::Cancel(CancelAnswer::Cancelled(id)),
+            ),
             "rescheduled" => (reschedule, Answer::Reschedule(RescheduleAnswer::Rescheduled(id))),
             "taken" => (Op::take(id, 0), Answer::Done),
             "acknowledged" => (ack(id), Answer::Done),

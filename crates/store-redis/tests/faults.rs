@@ -28,7 +28,7 @@ fn dead(id: TimerId) -> Op {
 }
 
 fn cancel(id: TimerId) -> Op {
-    Op::Cancel { target: Target::Id(id), in_flight: None, request: RequestId(unique()) }
+    Op::Cancel { target: Target::Id(id), sent_attempt: None, request: RequestId(unique()) }
 }
 
 /// Every operation on a timer that is where it must be for it, and its answer.
@@ -47,7 +47,7 @@ async fn prepared(owner: &Owner) -> Vec<(&'static str, Op, Answer)> {
     let fresh = timer(at, 5);
     let newer = keyed(at, "k");
     let (due, request) = (at + 90, RequestId(unique()));
-    let reschedule = Op::Reschedule { target: Target::Id(id(5)), due, in_flight: false, request };
+    let reschedule = Op::Reschedule { target: Target::Id(id(5)), due, is_begun: false, request };
     let replace = Op::Schedule { timer: newer.into(), policy: KeyPolicy::Replace };
     let replaced = ScheduleAnswer::Scheduled { new: true, replaced: Some(old.id) };
     let retry = Verdict::Retry { fire: at + 500, tier: 1, failed: 1, error: "later".into() };

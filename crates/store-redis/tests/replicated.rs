@@ -16,7 +16,7 @@ const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, repl
 const MARK: &str = "owner:{2}";
 
 fn cancel(id: TimerId) -> Op {
-    Op::Cancel { target: Target::Id(id), in_flight: None, request: RequestId(unique()) }
+    Op::Cancel { target: Target::Id(id), sent_attempt: None, request: RequestId(unique()) }
 }
 
 /// A replica of a server.

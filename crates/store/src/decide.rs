@@ -24,19 +24,19 @@ pub use table::{At, Context, Row, Table};
 pub fn apply<T: Table>(table: &mut T, ctx: &Context, op: &Op) -> Result<Answer, T::Error> {
     match op {
         Op::Schedule { timer, policy } => change::schedule(table, ctx, timer, *policy).map(Answer::Schedule),
-        Op::Cancel { target, in_flight, request } => {
+        Op::Cancel { target, sent_attempt, request } => {
             if let Some(answer @ Answer::Cancel(_)) = table.answered(*request, ctx.now)? {
                 return Ok(answer);
             }
-            let answer = change::cancel(table, ctx, target, *in_flight).map(Answer::Cancel)?;
+            let answer = change::cancel(table, ctx, target, *sent_attempt).map(Answer::Cancel)?;
             table.set_answered(*request, &answer, ctx.now)?;
             Ok(answer)
         }
-        Op::Reschedule { target, due, in_flight, request } => {
+        Op::Reschedule { target, due, is_begun, request } => {
             if let Some(answer @ Answer::Reschedule(_)) = table.answered(*request, ctx.now)? {
                 return Ok(answer);
             }
-            let answer = change::reschedule(table, ctx, target, *due, *in_flight).map(Answer::Reschedule)?;
+            let answer = change::reschedule(table, ctx, target, *due, *is_begun).map(Answer::Reschedule)?;
             table.set_answered(*request, &answer, ctx.now)?;
             Ok(answer)
         }

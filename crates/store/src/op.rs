@@ -100,7 +100,7 @@ pub enum Op {
     /// Removes a timer that was not and will not be delivered; stops the future attempts of any
     /// other.
     ///
-    /// A delivery is under way if `in_flight` is above the record's failed attempts; if it is not,
+    /// A delivery is under way if `sent_attempt` is above the record's failed attempts; if it is not,
     /// the store has had that attempt's outcome since the request was made. In this order:
     ///
     /// - Dead, unconfirmed, or taken in another epoch: nothing changes, too late.
@@ -114,7 +114,7 @@ pub enum Op {
         /// Which.
         target: Target,
         /// The attempt that the owner has sent and has not seen settled, if any.
-        in_flight: Option<u32>,
+        sent_attempt: Option<u32>,
         /// For repeats.
         request: RequestId,
     },
@@ -127,7 +127,7 @@ pub enum Op {
         /// The new due time.
         due: Time,
         /// The owner has an unsettled delivery of it, or knows of an earlier one.
-        in_flight: bool,
+        is_begun: bool,
         /// For repeats.
         request: RequestId,
     },
@@ -399,8 +399,8 @@ mod tests {
         let key = Destination::new("g", "a").unwrap().key("k").unwrap();
         let edits = |target: Target| {
             let (request, due) = (RequestId(1), Time::from_ms(5));
-            let cancel = Op::Cancel { target: target.clone(), in_flight: None, request };
-            [cancel, Op::Reschedule { target, due, in_flight: false, request }].map(|op| op.id())
+            let cancel = Op::Cancel { target: target.clone(), sent_attempt: None, request };
+            [cancel, Op::Reschedule { target, due, is_begun: false, request }].map(|op| op.id())
         };
         assert_eq!(edits(id.into()), [Some(id); 2]);
         assert_eq!(edits(key), [None; 2]);

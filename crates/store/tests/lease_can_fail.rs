@@ -63,11 +63,11 @@ struct BrokenStore(MemoryStore, Broken);
 #[derive(Clone)]
 struct Broken {
     flaw: Flaw,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<BrokenState>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct BrokenState {
     /// The lease that was won last.
     won: Option<Lease>,
     published: bool,
@@ -128,7 +128,7 @@ impl BrokenLease {
         self.broken.flaw == flaw
     }
 
-    fn shared<T>(&self, act: impl FnOnce(&mut Shared) -> T) -> T {
+    fn shared<T>(&self, act: impl FnOnce(&mut BrokenState) -> T) -> T {
         act(&mut self.broken.shared.lock().unwrap())
     }
 

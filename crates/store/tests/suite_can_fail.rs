@@ -78,7 +78,7 @@ enum Flaw {
 
 /// Known to all handles of a site.
 #[derive(Default)]
-struct Shared {
+struct BrokenState {
     newest: Mutex<HashMap<PartitionId, Arc<dyn Lane>>>,
     seen: Mutex<HashSet<TimerId>>,
     numbers: AtomicU64,
@@ -89,21 +89,21 @@ struct BrokenHarness(Flaw);
 struct BrokenSite {
     inner: support::MemorySite,
     flaw: Flaw,
-    shared: Arc<Shared>,
+    shared: Arc<BrokenState>,
 }
 
 #[derive(Clone)]
 struct BrokenStore {
     inner: Arc<dyn Store>,
     flaw: Flaw,
-    shared: Arc<Shared>,
+    shared: Arc<BrokenState>,
 }
 
 struct BrokenLane {
     inner: Arc<dyn Lane>,
     partition: PartitionId,
     flaw: Flaw,
-    shared: Arc<Shared>,
+    shared: Arc<BrokenState>,
     /// Answered, but not stored (or to be applied once more).
     unstored: Mutex<Vec<Batch>>,
 }

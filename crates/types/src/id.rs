@@ -81,7 +81,7 @@ impl SlotWidth {
 /// From the top: birth due time (48 bits, ms), birth slot width (2 bits), partition (16 bits),
 /// cohort (6 bits), random (56 bits). The text form is 26 digits of Crockford's base 32 in lower
 /// case and sorts like the number. An id stays valid after a reschedule; what it names is then
-/// recorded elsewhere, but the birth position is still in it.
+/// recorded elsewhere, but its place at birth is still in it.
 ///
 /// Timers of one partition, slot width and slot that have one cohort may be stored together: a
 /// client gives one to about 128 ids in turn ([`crate::Cohorts`]). It is a hint, as the width is:

@@ -119,7 +119,7 @@ impl Load {
             clients.push(client);
         }
         let stop = CancellationToken::new();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LoadState {
             load: self,
             recorder: Arc::clone(&recorder),
             stop: stop.clone(),
@@ -156,7 +156,7 @@ pub struct Work {
     clients: Vec<Client>,
     registrations: Vec<Registration>,
     producers: JoinSet<()>,
-    shared: Arc<Shared>,
+    shared: Arc<LoadState>,
     began: u64,
     edges: Edges,
     watches: JoinSet<()>,
@@ -199,7 +199,7 @@ impl Work {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct LoadState {
     load: Load,
     recorder: Arc<Recorder>,
     stop: CancellationToken,
@@ -220,7 +220,7 @@ struct Turn {
     moves: Vec<(u64, Plan, TimerId)>,
 }
 
-async fn produce(shared: Arc<Shared>, client: Client, number: u32) {
+async fn produce(shared: Arc<LoadState>, client: Client, number: u32) {
     let load = shared.load;
     let mut rng = StdRng::seed_from_u64(load.seed ^ (u64::from(number) << 32));
     let mut ticks = tokio::time::interval(TICK);
@@ -255,7 +255,7 @@ async fn produce(shared: Arc<Shared>, client: Client, number: u32) {
     calls.join_all().await;
 }
 
-impl Shared {
+impl LoadState {
     fn turn(&self, rng: &mut StdRng, n: u64) -> Turn {
         let mut turn = Turn::default();
         let mut chained = false;

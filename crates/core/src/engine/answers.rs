@@ -5,7 +5,7 @@ use mtimer_store::{Answer, LaneError, Op, Refusal, Retained};
 use mtimer_types::{Epoch, PartitionId};
 
 use super::Engine;
-use super::calls::Pending;
+use super::calls::OpenCall;
 use super::purpose::OpCtx;
 use crate::api::{CallAnswer, Counter, Now};
 
@@ -15,13 +15,13 @@ impl Engine {
         if let CallAnswer::Ended(error) = answer {
             return self.lane_ended(id, error);
         }
-        let Some(pending) = p.calls.pop() else { return };
-        match (pending, answer) {
-            (Pending::Apply { ctxs, claim, begun }, CallAnswer::Apply(answers)) => {
+        let Some(call) = p.calls.pop() else { return };
+        match (call, answer) {
+            (OpenCall::Apply { ctxs, claim, begun }, CallAnswer::Apply(answers)) => {
                 if answers.len() != ctxs.len() {
                     // Every operation's caller is to be told, so the batch counts as unanswered.
                     let text = format!("{} answers to {} operations", answers.len(), ctxs.len());
-                    p.calls.put_back(Pending::Apply { ctxs, claim, begun });
+                    p.calls.put_back(OpenCall::Apply { ctxs, claim, begun });
                     return self.lane_ended(id, LaneError::Broken(text));
                 }
                 p.claims.note_lag(begun, now.mono_ms);
@@ -37,23 +37,25 @@ impl Engine {
                     self.applied(now, id, ctx, answer);
                 }
             }
-            (Pending::Load { claim, begun }, CallAnswer::Load(loaded)) => {
+            (OpenCall::Load { claim, begun }, CallAnswer::Load(loaded)) => {
                 if claim.is_some() {
                     p.claims.confirm(claim, begun);
                 }
                 self.loaded(now, id, loaded);
             }
-            (Pending::Unload { beyond }, CallAnswer::Unload) => self.unloaded(id, beyond),
-            (Pending::Fetch(timer), CallAnswer::Get(found)) => self.fetched(now, timer, found),
-            (Pending::ParkedDestinations, CallAnswer::ParkedDestinations(list)) => self.parks_known(id, list),
-            (Pending::Parked { dest }, CallAnswer::Parked(page)) => self.parked_page(now, id, &dest, page),
-            (Pending::Sweep { dest }, CallAnswer::Parked(page)) => self.swept(now, id, &dest, page),
-            (Pending::Taken, CallAnswer::Taken(page)) => self.taken_page(now, id, page),
-            (Pending::Query(part), answer) => self.query_answered(id, part, answer),
+            (OpenCall::Unload { beyond }, CallAnswer::Unload) => self.unloaded(id, beyond),
+            (OpenCall::Fetch(timer), CallAnswer::Get(found)) => self.fetched(now, timer, found),
+            (OpenCall::ParkedDestinations, CallAnswer::ParkedDestinations(list)) => {
+                self.parks_known(id, list)
+            }
+            (OpenCall::Parked { dest }, CallAnswer::Parked(page)) => self.parked_page(now, id, &dest, page),
+            (OpenCall::Sweep { dest }, CallAnswer::Parked(page)) => self.swept(now, id, &dest, page),
+            (OpenCall::Taken, CallAnswer::Taken(page)) => self.taken_page(now, id, page),
+            (OpenCall::Query(part), answer) => self.query_answered(id, part, answer),
             // Requests that wait behind the release are answered.
-            (Pending::Release, CallAnswer::Release) => self.lane_ended(id, LaneError::Closed),
-            (pending, _) => {
-                let text = format!("an answer of another kind than the call: {pending:?}");
+            (OpenCall::Release, CallAnswer::Release) => self.lane_ended(id, LaneError::Closed),
+            (call, _) => {
+                let text = format!("an answer of another kind than the call: {call:?}");
                 self.lane_ended(id, LaneError::Broken(text));
             }
         }

@@ -8,7 +8,7 @@ use mtimer_protocol::OpReply;
 use mtimer_store::{Batch, Op};
 use mtimer_types::{PartitionId, Time};
 
-use super::calls::Pending;
+use super::calls::OpenCall;
 use super::deferral::{DEFER_MS, Flush, TICK_MS};
 use super::open_requests::OpenRequests;
 use super::partition::Partition;
@@ -37,8 +37,8 @@ struct BatchSize {
 enum NextBatch {
     /// It sends what is queued, with this claim.
     Send { claim: Option<Time> },
-    /// It has nothing to send before this deadline, monotonic ms.
-    Wait { deadline: Option<u64> },
+    /// It has nothing to send before this time, monotonic ms.
+    Wait { until: Option<u64> },
 }
 
 impl Engine {
@@ -80,7 +80,7 @@ impl Engine {
     fn make_batches(&mut self, now: Now, flush: Flush) -> Vec<AnsweredHere> {
         let size = self.batch_size();
         let mut overtaken = Vec::new();
-        self.deferral.forget_deadlines();
+        self.deferral.forget_waits();
         for p in self.partitions.iter_mut().filter(|p| !p.is_releasing()) {
             if p.queue.may_wait() {
                 // They wait also while a batch is under way.
@@ -89,8 +89,8 @@ impl Engine {
             while !p.calls.has_batch() {
                 let claim = match p.next_batch(now, flush, size) {
                     NextBatch::Send { claim } => claim,
-                    NextBatch::Wait { deadline } => {
-                        self.deferral.note_deadline(deadline);
+                    NextBatch::Wait { until } => {
+                        self.deferral.note_wait(until);
                         break;
                     }
                 };
@@ -158,15 +158,15 @@ impl Partition {
             && !flush.acknowledgements
             && !self.is_leaving()
             && self.queue.len() < size.ops;
-        let deadline = defers.then(|| self.flush.set(self.id(), now)).filter(|at| now.mono_ms < *at);
-        let is_idle = self.queue.is_empty() || deadline.is_some();
+        let until = defers.then(|| self.flush.set(self.id(), now)).filter(|at| now.mono_ms < *at);
+        let is_idle = self.queue.is_empty() || until.is_some();
         let ahead = match is_idle {
             true if flush.claims => TICK_MS,
             true => 0,
             false => DEFER_MS,
         };
         let claim = self.claim_wanted(now, ahead);
-        if is_idle && claim.is_none() { NextBatch::Wait { deadline } } else { NextBatch::Send { claim } }
+        if is_idle && claim.is_none() { NextBatch::Wait { until } } else { NextBatch::Send { claim } }
     }
 
     /// Takes the operations of the next batch. Two kinds go to `overtaken` instead, with their
@@ -211,7 +211,7 @@ impl Partition {
             }
         }
         self.claims.ask(claim);
-        self.calls.push(Pending::Apply { ctxs, claim, begun: now.mono_ms });
+        self.calls.push(OpenCall::Apply { ctxs, claim, begun: now.mono_ms });
         Batch { now: now.time, claim, ops }
     }
 }

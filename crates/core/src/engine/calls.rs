@@ -13,7 +13,7 @@ use super::questions::QueryPart;
 
 /// A call that was not answered yet.
 #[derive(Debug)]
-pub(super) enum Pending {
+pub(super) enum OpenCall {
     Apply {
         ctxs: Vec<OpCtx>,
         claim: Option<Time>,
@@ -43,7 +43,7 @@ pub(super) enum Pending {
     Release,
 }
 
-impl Pending {
+impl OpenCall {
     fn carries_claim(&self) -> bool {
         matches!(self, Self::Apply { claim: Some(_), .. } | Self::Load { claim: Some(_), .. })
     }
@@ -53,7 +53,7 @@ impl Pending {
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     /// Oldest first.
-    pending: VecDeque<Pending>,
+    open: VecDeque<OpenCall>,
     batches: usize,
     loading: bool,
     unloading: bool,
@@ -61,32 +61,32 @@ pub(super) struct Calls {
 
 impl Calls {
     /// A call is made.
-    pub(super) fn push(&mut self, call: Pending) {
+    pub(super) fn push(&mut self, call: OpenCall) {
         match call {
-            Pending::Apply { .. } => self.batches += 1,
-            Pending::Load { .. } => self.loading = true,
-            Pending::Unload { .. } => self.unloading = true,
+            OpenCall::Apply { .. } => self.batches += 1,
+            OpenCall::Load { .. } => self.loading = true,
+            OpenCall::Unload { .. } => self.unloading = true,
             _ => {}
         }
-        self.pending.push_back(call);
+        self.open.push_back(call);
     }
 
     /// Takes the call that an answer is for: the oldest.
-    pub(super) fn pop(&mut self) -> Option<Pending> {
-        let call = self.pending.pop_front()?;
+    pub(super) fn pop(&mut self) -> Option<OpenCall> {
+        let call = self.open.pop_front()?;
         match call {
-            Pending::Apply { .. } => self.batches -= 1,
-            Pending::Load { .. } => self.loading = false,
-            Pending::Unload { .. } => self.unloading = false,
+            OpenCall::Apply { .. } => self.batches -= 1,
+            OpenCall::Load { .. } => self.loading = false,
+            OpenCall::Unload { .. } => self.unloading = false,
             _ => {}
         }
         Some(call)
     }
 
     /// Puts back a call whose answer is of no use: it counts as unanswered.
-    pub(super) fn put_back(&mut self, call: Pending) {
-        self.pending.push_front(call);
-        self.batches += usize::from(matches!(self.pending.front(), Some(Pending::Apply { .. })));
+    pub(super) fn put_back(&mut self, call: OpenCall) {
+        self.open.push_front(call);
+        self.batches += usize::from(matches!(self.open.front(), Some(OpenCall::Apply { .. })));
     }
 
     /// Whether a batch is under way.
@@ -104,36 +104,36 @@ impl Calls {
 
     /// Whether a call that carries a claim is under way.
     pub(super) fn has_claim(&self) -> bool {
-        self.pending.iter().any(Pending::carries_claim)
+        self.open.iter().any(OpenCall::carries_claim)
     }
 
     /// Whether what earlier ownerships have taken is still being read.
     pub(super) fn is_reading_taken(&self) -> bool {
-        self.pending.iter().any(|call| matches!(call, Pending::Taken))
+        self.open.iter().any(|call| matches!(call, OpenCall::Taken))
     }
 
     /// Whether a timer is being read.
     pub(super) fn is_fetching(&self) -> bool {
-        self.pending.iter().any(|call| matches!(call, Pending::Fetch(_)))
+        self.open.iter().any(|call| matches!(call, OpenCall::Fetch(_)))
     }
 
     /// Whether an operation that `wanted` accepts is under way.
     pub(super) fn has_op(&self, wanted: impl Fn(&OpCtx) -> bool) -> bool {
-        self.pending.iter().any(|call| match call {
-            Pending::Apply { ctxs, .. } => ctxs.iter().any(&wanted),
+        self.open.iter().any(|call| match call {
+            OpenCall::Apply { ctxs, .. } => ctxs.iter().any(&wanted),
             _ => false,
         })
     }
 
     /// The calls that will not be answered any more.
-    pub(super) fn into_pending(self) -> impl Iterator<Item = Pending> {
-        self.pending.into_iter()
+    pub(super) fn into_pending(self) -> impl Iterator<Item = OpenCall> {
+        self.open.into_iter()
     }
 
     /// The calls under way, oldest first.
     #[cfg(test)]
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Pending> {
-        self.pending.iter()
+    pub(super) fn iter(&self) -> impl Iterator<Item = &OpenCall> {
+        self.open.iter()
     }
 
     /// How many batches are under way.
@@ -165,24 +165,24 @@ impl Calls {
 mod tests {
     use super::*;
 
-    fn apply(claim: Option<u64>) -> Pending {
-        Pending::Apply { ctxs: Vec::new(), claim: claim.map(Time::from_ms), begun: 0 }
+    fn apply(claim: Option<u64>) -> OpenCall {
+        OpenCall::Apply { ctxs: Vec::new(), claim: claim.map(Time::from_ms), begun: 0 }
     }
 
     #[test]
     fn what_is_under_way_is_known_until_it_is_answered() {
         let mut calls = Calls::default();
         calls.push(apply(None));
-        calls.push(Pending::Load { claim: Some(Time::ZERO), begun: 0 });
-        calls.push(Pending::Unload { beyond: Time::ZERO });
-        calls.push(Pending::Taken);
-        calls.push(Pending::Fetch(TimerId::from_u128(1)));
+        calls.push(OpenCall::Load { claim: Some(Time::ZERO), begun: 0 });
+        calls.push(OpenCall::Unload { beyond: Time::ZERO });
+        calls.push(OpenCall::Taken);
+        calls.push(OpenCall::Fetch(TimerId::from_u128(1)));
         let state = |c: &Calls| {
             let calls = [c.has_batch(), c.is_loading(), c.is_unloading()];
             (calls, c.has_claim(), c.is_reading_taken(), c.is_fetching())
         };
         assert_eq!(state(&calls), ([true; 3], true, true, true));
-        assert!(matches!(calls.pop(), Some(Pending::Apply { .. })));
+        assert!(matches!(calls.pop(), Some(OpenCall::Apply { .. })));
         assert_eq!(state(&calls), ([false, true, true], true, true, true));
         calls.pop();
         assert_eq!(state(&calls), ([false, false, true], false, true, true));
@@ -197,10 +197,10 @@ mod tests {
     fn a_call_that_is_put_back_is_the_oldest_again() {
         let mut calls = Calls::default();
         calls.push(apply(Some(5)));
-        calls.push(Pending::Taken);
+        calls.push(OpenCall::Taken);
         let first = calls.pop().unwrap();
         calls.put_back(first);
         assert!(calls.has_batch() && calls.has_claim());
-        assert!(matches!(calls.into_pending().next(), Some(Pending::Apply { .. })));
+        assert!(matches!(calls.into_pending().next(), Some(OpenCall::Apply { .. })));
     }
 }

@@ -2,8 +2,8 @@
 //! claims.
 //!
 //! A write costs the store about the same whatever its size, and waking the store costs as much as
-//! one write. So such work waits for other work of its partition, and goes without it at its
-//! deadline, together with that of other partitions.
+//! one write. So such work waits for other work of its partition, and goes without it when its
+//! time has come, together with that of other partitions.
 //! Not in here: which work can wait (`settle`), what else a batch carries (`batches`).
 
 use mtimer_types::{PartitionId, Time};
@@ -19,10 +19,10 @@ pub(super) const DEFER_MS: u64 = 40;
 
 /// When one partition sends the acknowledgements that wait there. Set while some wait.
 #[derive(Debug, Default)]
-pub(super) struct FlushDeadline(Option<u64>);
+pub(super) struct FlushTime(Option<u64>);
 
-impl FlushDeadline {
-    /// Sets the deadline of partition `at`, unless it is set, and returns it, monotonic ms: a tick
+impl FlushTime {
+    /// Sets the time of partition `at`, unless it is set, and returns it, monotonic ms: a tick
     /// within [`DEFER_MS`]. Neighbouring partitions get different ticks.
     pub(super) fn set(&mut self, at: PartitionId, now: Now) -> u64 {
         let phase = u64::from(at.0) * TICK_MS;
@@ -50,7 +50,7 @@ pub(super) struct Flush {
 pub(super) struct Deferral {
     /// The latest tick, in multiples of [`TICK_MS`] of the cluster clock.
     tick: u64,
-    /// The first deadline of a partition, monotonic ms.
+    /// The first time at which a partition sends, monotonic ms.
     wake_at: Option<u64>,
     credit_awaited: bool,
 }
@@ -70,17 +70,17 @@ impl Deferral {
         }
     }
 
-    /// Forgets the deadlines: all partitions are looked at anew.
-    pub(super) fn forget_deadlines(&mut self) {
+    /// Forgets which partitions wait: all are looked at anew.
+    pub(super) fn forget_waits(&mut self) {
         self.wake_at = None;
     }
 
-    /// Notes the deadline of a partition that waits, if it has one.
-    pub(super) fn note_deadline(&mut self, deadline: Option<u64>) {
-        self.wake_at = self.wake_at.into_iter().chain(deadline).min();
+    /// Notes until when a partition waits, if it does.
+    pub(super) fn note_wait(&mut self, until: Option<u64>) {
+        self.wake_at = self.wake_at.into_iter().chain(until).min();
     }
 
-    /// When the engine has to be woken up for the first deadline, monotonic ms.
+    /// When the engine has to be woken up for the first partition that waits, monotonic ms.
     pub(super) fn wake_at(&self) -> Option<u64> {
         self.wake_at
     }
@@ -104,19 +104,19 @@ mod tests {
 
     #[test]
     fn partitions_take_turns() {
-        let deadline = |partition| {
-            let mut deadline = FlushDeadline::default();
-            let first = deadline.set(PartitionId(partition), at(3));
+        let flush_time = |partition| {
+            let mut time = FlushTime::default();
+            let first = time.set(PartitionId(partition), at(3));
             assert_eq!(
-                deadline.set(PartitionId(partition), at(17)),
+                time.set(PartitionId(partition), at(17)),
                 first,
                 "it does not move while something waits"
             );
-            deadline.clear();
-            assert_eq!(deadline.set(PartitionId(partition), at(first)), first + DEFER_MS);
+            time.clear();
+            assert_eq!(time.set(PartitionId(partition), at(first)), first + DEFER_MS);
             first
         };
-        assert_eq!([0, 1, 2, 3, 4].map(deadline), [40, 30, 20, 10, 40]);
+        assert_eq!([0, 1, 2, 3, 4].map(flush_time), [40, 30, 20, 10, 40]);
     }
 
     #[test]
@@ -134,11 +134,11 @@ mod tests {
     }
 
     #[test]
-    fn the_first_deadline_of_a_turn_counts() {
+    fn the_first_partition_that_waits_counts() {
         let mut deferral = Deferral::default();
-        [Some(40), None, Some(30), Some(50)].into_iter().for_each(|at| deferral.note_deadline(at));
+        [Some(40), None, Some(30), Some(50)].into_iter().for_each(|at| deferral.note_wait(at));
         assert_eq!(deferral.wake_at(), Some(30));
-        deferral.forget_deadlines();
+        deferral.forget_waits();
         assert_eq!(deferral.wake_at(), None);
     }
 }

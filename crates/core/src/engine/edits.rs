@@ -50,12 +50,12 @@ impl Partition {
     /// holds the one that it can change. False: it has become pointless.
     pub(super) fn leaves(&mut self, op: &mut Op, ctx: &mut OpCtx) -> bool {
         match op {
-            Op::Cancel { target, in_flight, .. } => {
+            Op::Cancel { target, sent_attempt, .. } => {
                 // What is being taken is not sent while this is under way.
-                *in_flight = self.named(target).and_then(|id| self.sent_attempt(id));
+                *sent_attempt = self.named(target).and_then(|id| self.sent_attempt(id));
             }
-            Op::Reschedule { target, in_flight, .. } => {
-                *in_flight = self.named(target).is_some_and(|id| self.is_begun(id));
+            Op::Reschedule { target, is_begun, .. } => {
+                *is_begun = self.named(target).is_some_and(|id| self.is_begun(id));
             }
             // An edit that overtook it in the queue may have ended the timer.
             Op::Take { id, .. } => {

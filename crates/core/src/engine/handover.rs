@@ -13,7 +13,7 @@ use mtimer_protocol::{ErrorCode, OpReply, QueryAnswer, ServerMessage, SettleRefu
 use mtimer_store::InFlight;
 use mtimer_types::{PartitionId, TimerId};
 
-use super::calls::Pending;
+use super::calls::OpenCall;
 use super::partition::Partition;
 use super::purpose::OpCtx;
 use super::table::EntryState;
@@ -118,7 +118,7 @@ impl Engine {
         let sent: HashSet<TimerId> = left.iter().map(|f| f.id).collect();
         left.extend(p.inherited.iter().filter(|f| !sent.contains(&f.id)).cloned());
         left.sort_unstable_by_key(|f| f.id);
-        self.call(at, Pending::Release, Call::Release(left));
+        self.call(at, OpenCall::Release, Call::Release(left));
     }
 
     /// Parks what was taken and not sent: only this owner can send it, or say that it did not.

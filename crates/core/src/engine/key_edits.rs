@@ -16,7 +16,7 @@ pub(super) const KEY_OPS: usize = 1_000;
 
 /// An operation of a client that waits for an earlier one on the same key.
 #[derive(Debug)]
-pub(super) struct Edit {
+pub(super) struct KeyedOp {
     pub(super) op: RequestOp,
     pub(super) reply: ReplyRef,
 }
@@ -25,17 +25,17 @@ pub(super) struct Edit {
 #[derive(Debug)]
 pub(super) enum Admission {
     /// Nothing else is under way: it goes now, and counts as under way.
-    Go(Edit),
+    Go(KeyedOp),
     /// It waits.
     Waits,
     /// [`KEY_OPS`] wait already.
-    TooMany(Edit),
+    TooMany(KeyedOp),
 }
 
 /// The operations on one key.
 #[derive(Debug, Default)]
-struct KeyEdits {
-    waiting: VecDeque<Edit>,
+struct OpsOnKey {
+    waiting: VecDeque<KeyedOp>,
     /// The timer that has the key is not sent until the operation under way is answered.
     holds: bool,
 }
@@ -43,7 +43,7 @@ struct KeyEdits {
 /// The operations on keys of one partition.
 #[derive(Debug)]
 pub(super) struct KeyQueue {
-    by_key: Map<KeyName, KeyEdits>,
+    by_key: Map<KeyName, OpsOnKey>,
     waiting: usize,
 }
 
@@ -63,9 +63,9 @@ impl KeyQueue {
     }
 
     /// Takes in a new operation on a key.
-    pub(super) fn admit(&mut self, name: &KeyName, edit: Edit) -> Admission {
+    pub(super) fn admit(&mut self, name: &KeyName, edit: KeyedOp) -> Admission {
         let Some(edits) = self.by_key.get_mut(name) else {
-            self.by_key.insert(name.clone(), KeyEdits::default());
+            self.by_key.insert(name.clone(), OpsOnKey::default());
             return Admission::Go(edit);
         };
         if edits.waiting.len() >= KEY_OPS {
@@ -89,7 +89,7 @@ impl KeyQueue {
     }
 
     /// The operation under way on a key was answered. Returns the next, which is under way now.
-    pub(super) fn end(&mut self, name: &KeyName) -> Option<Edit> {
+    pub(super) fn end(&mut self, name: &KeyName) -> Option<KeyedOp> {
         let edits = self.by_key.get_mut(name)?;
         edits.holds = false;
         let next = edits.waiting.pop_front();
@@ -101,7 +101,7 @@ impl KeyQueue {
     }
 
     /// The operations that wait, which will not be done.
-    pub(super) fn into_waiting(self) -> impl Iterator<Item = Edit> {
+    pub(super) fn into_waiting(self) -> impl Iterator<Item = KeyedOp> {
         self.by_key.into_values().flat_map(|edits| edits.waiting)
     }
 }
@@ -116,9 +116,9 @@ mod tests {
         (Destination::new("test", "a").unwrap(), Key::new(key).unwrap())
     }
 
-    fn edit(n: usize) -> Edit {
+    fn edit(n: usize) -> KeyedOp {
         let op = RequestOp::Purge { id: TimerId::from_u128(1) };
-        Edit { op, reply: ReplyRef { request: n, index: 0 } }
+        KeyedOp { op, reply: ReplyRef { request: n, index: 0 } }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use mtimer_store::{Load, Loaded, Op, Page, Place, Record, Retained, Taken, Verdict};
 use mtimer_types::{DeadReason, PartitionId, Time, TimerId, limits::MAX_PAGE};
 
-use super::calls::Pending;
+use super::calls::OpenCall;
 use super::deferral::together_by;
 use super::partition::Partition;
 use super::purpose::OpCtx;
@@ -112,7 +112,7 @@ impl Engine {
             let claim =
                 (overdue && claims.asked() < now.time + claims.lead()).then(|| now.time + claims.span());
             claims.ask(claim);
-            p.calls.push(Pending::Load { claim, begun: now.mono_ms });
+            p.calls.push(OpenCall::Load { claim, begun: now.mono_ms });
             let load = Load { until: target, max_timers, max_bytes, claim };
             self.effects.push(Effect::Call(p.id(), Call::Load(load)));
         }
@@ -254,7 +254,7 @@ impl Engine {
         let most = (self.options.preload_ms / 2).max(NEAR_MS);
         let beyond = now.time + (last.ms_since(now.time) / 2).clamp(NEAR_MS, most);
         let id = p.id();
-        self.call(id, Pending::Unload { beyond }, Call::Unload(beyond));
+        self.call(id, OpenCall::Unload { beyond }, Call::Unload(beyond));
     }
 
     pub(super) fn unloaded(&mut self, at: PartitionId, beyond: Time) {
@@ -286,7 +286,7 @@ impl Engine {
             }
         }
         if let Some(next) = page.next {
-            self.call(at, Pending::Taken, Call::Taken(next, MAX_PAGE));
+            self.call(at, OpenCall::Taken, Call::Taken(next, MAX_PAGE));
         }
     }
 

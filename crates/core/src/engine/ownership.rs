@@ -4,8 +4,8 @@ use mtimer_protocol::ErrorCode;
 use mtimer_store::{Health, InFlight, LaneError};
 use mtimer_types::{Epoch, PartitionId, Time, TimerId};
 
-use super::calls::Pending;
-use super::key_edits::Edit;
+use super::calls::OpenCall;
+use super::key_edits::KeyedOp;
 use super::partition::{Partition, Unfinished};
 use super::purpose::{OpCtx, failed};
 use super::table::{Entry, EntryState};
@@ -26,13 +26,13 @@ impl Engine {
         // Not those of all partitions at once.
         p.trim_from(now.mono_ms + u64::from(id.0) * 997 % 60_000);
         self.partitions.insert(p);
-        self.call(id, Pending::Taken, Call::Taken(0, mtimer_types::limits::MAX_PAGE));
-        self.call(id, Pending::ParkedDestinations, Call::ParkedDestinations);
+        self.call(id, OpenCall::Taken, Call::Taken(0, mtimer_types::limits::MAX_PAGE));
+        self.call(id, OpenCall::ParkedDestinations, Call::ParkedDestinations);
     }
 
-    pub(super) fn call(&mut self, id: PartitionId, pending: Pending, call: Call) {
+    pub(super) fn call(&mut self, id: PartitionId, open: OpenCall, call: Call) {
         if let Some(p) = self.partition(id) {
-            p.calls.push(pending);
+            p.calls.push(open);
             self.effects.push(Effect::Call(id, call));
         }
     }
@@ -75,7 +75,7 @@ impl Engine {
                 ctx => self.not_applied(id, ctx, code, &text),
             }
         }
-        for Edit { reply, .. } in waiting {
+        for KeyedOp { reply, .. } in waiting {
             self.reply(reply, failed(code, text.as_str()));
         }
         self.forget_parks(id);

@@ -6,7 +6,7 @@ use mtimer_types::{Destination, PartitionId, Timer, TimerId};
 
 use super::Engine;
 use super::backlog_limit::{BacklogLimit, backlog_limit};
-use super::calls::Pending;
+use super::calls::OpenCall;
 use super::flow::Delays;
 use super::members::DestIx;
 use super::purpose::OpCtx;
@@ -130,7 +130,7 @@ impl Engine {
             let Some((at, limit)) = d.parks.begin_fetch(credit, d.ready.len() as u64) else { return };
             let name = d.name.clone();
             // A partition that is not owned any more has no parks.
-            self.call(at, Pending::Parked { dest: name.clone() }, Call::Parked(name, 0, limit));
+            self.call(at, OpenCall::Parked { dest: name.clone() }, Call::Parked(name, 0, limit));
         }
     }
 

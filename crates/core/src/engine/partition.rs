@@ -8,13 +8,13 @@ use mtimer_store::Op;
 use mtimer_types::limits::AWAY_MS;
 use mtimer_types::{Ended, Epoch, PartitionId, Time, Timer, TimerId};
 
-use super::calls::{Calls, Pending};
+use super::calls::{Calls, OpenCall};
 use super::claims::Claims;
-use super::deferral::FlushDeadline;
+use super::deferral::FlushTime;
 use super::hash::Seeded;
 use super::holds::Holds;
 use super::inherited::Inherited;
-use super::key_edits::{Edit, KeyQueue};
+use super::key_edits::{KeyQueue, KeyedOp};
 use super::purpose::{OpCtx, failed};
 use super::questions::Questions;
 use super::queue::OpQueue;
@@ -48,7 +48,7 @@ pub(super) struct Unfinished {
     /// What has not gone to the store.
     pub(super) unsent: Vec<OpCtx>,
     /// What waits for an operation on the same key.
-    pub(super) waiting: Vec<Edit>,
+    pub(super) waiting: Vec<KeyedOp>,
 }
 
 #[derive(Debug)]
@@ -72,7 +72,7 @@ pub(super) struct Partition {
     pub(super) queue: OpQueue,
     pub(super) calls: Calls,
     pub(super) claims: Claims,
-    pub(super) flush: FlushDeadline,
+    pub(super) flush: FlushTime,
     /// Questions of clients.
     pub(super) questions: Questions,
     /// Edits that hold their timer, by id: it is not sent until they are answered.
@@ -105,7 +105,7 @@ impl Partition {
             queue: OpQueue::new(seed),
             calls: Calls::default(),
             claims: Claims::new(prior_claim),
-            flush: FlushDeadline::default(),
+            flush: FlushTime::default(),
             questions: Questions::default(),
             edits: Holds::new(seed),
             late_acks: Holds::new(seed),
@@ -288,8 +288,8 @@ impl Partition {
     pub(super) fn end(self) -> Unfinished {
         let Self { table, mut queue, calls, key_edits, put_off, mut questions, .. } = self;
         let sent = calls.into_pending().flat_map(|call| match call {
-            Pending::Apply { ctxs, .. } => ctxs,
-            Pending::Query(part) => vec![OpCtx::Query(part)],
+            OpenCall::Apply { ctxs, .. } => ctxs,
+            OpenCall::Query(part) => vec![OpCtx::Query(part)],
             _ => Vec::new(),
         });
         let questions = questions.take_waiting().map(OpCtx::Query);

@@ -10,7 +10,7 @@ use mtimer_store::{DeadFilter, Place, Record};
 use mtimer_types::{PartitionId, Target};
 
 use super::Engine;
-use super::calls::Pending;
+use super::calls::OpenCall;
 use super::counts::About;
 use super::questions::QueryPart;
 use super::table::EntryState;
@@ -82,7 +82,7 @@ impl Engine {
     /// Asks the store, behind the acknowledgements that wait for others to go along with.
     pub(super) fn ask_store(&mut self, now: Now, at: PartitionId, part: QueryPart, call: Call) {
         self.flush_deferred(now, at);
-        self.call(at, Pending::Query(part), call);
+        self.call(at, OpenCall::Query(part), call);
     }
 
     pub(super) fn query_answered(&mut self, at: PartitionId, part: QueryPart, answer: CallAnswer) {

@@ -11,7 +11,7 @@ use mtimer_store::{Answer, CancelAnswer, Record, Refusal, RescheduleAnswer, Sche
 use mtimer_types::{PartitionId, Target, Time, Timer, TimerId};
 
 use super::Engine;
-use super::calls::Pending;
+use super::calls::OpenCall;
 use super::open_requests::Answered;
 use super::purpose::{KeyName, OpCtx, ReplyRef, failed};
 use super::table::EntryState;
@@ -258,7 +258,7 @@ impl Engine {
     /// Reads a timer, so that memory agrees with the store.
     pub(super) fn fetch(&mut self, id: TimerId) {
         let Some(p) = self.partition(id.partition()) else { return };
-        p.calls.push(Pending::Fetch(id));
+        p.calls.push(OpenCall::Fetch(id));
         self.effects.push(Effect::Call(id.partition(), Call::Get(Target::Id(id))));
     }
 

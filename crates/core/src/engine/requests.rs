@@ -8,7 +8,7 @@ use mtimer_store::{Op, RequestId};
 use mtimer_types::limits::{MAX_BATCH, MAX_SENT_AHEAD_MS, MAX_SESSION_INFLIGHT, REPEAT_HORIZON_MS};
 use mtimer_types::{PartitionId, Target, Time, TimerId, timer::check_distance};
 
-use super::key_edits::{Admission, Edit, KEY_OPS};
+use super::key_edits::{Admission, KEY_OPS, KeyedOp};
 use super::partition::{Partition, QUEUE_OPS};
 use super::purpose::{KeyName, OpCtx, ReplyRef, failed};
 use super::queue::QueueClass;
@@ -104,7 +104,7 @@ impl Engine {
         }
         // Behind a backlog it holds its timer only once it leaves for the store.
         let soon = p.queue.len() < self.options.batch_ops;
-        let edit = Edit { op, reply };
+        let edit = KeyedOp { op, reply };
         let admission = match &name {
             Some(name) => p.key_edits.admit(name, edit),
             None => Admission::Go(edit),
@@ -112,7 +112,7 @@ impl Engine {
         match admission {
             Admission::Go(edit) => self.submit(at, edit, name, soon),
             Admission::Waits => {}
-            Admission::TooMany(Edit { op, reply }) => {
+            Admission::TooMany(KeyedOp { op, reply }) => {
                 let key = name.as_ref().map_or("", |(_, key)| key.as_str());
                 let text = format!("key {key} has {KEY_OPS} operations waiting: try again later");
                 self.refuse(&op, reply, failed(ErrorCode::Overloaded, text));
@@ -174,8 +174,8 @@ impl Engine {
     /// Queues a client's operation. If it goes `soon`, no timer that it can change is sent from
     /// here on until it is answered; else from when it leaves for the store
     /// ([`Partition::leaves`]).
-    pub(super) fn submit(&mut self, at: PartitionId, edit: Edit, name: Option<KeyName>, soon: bool) {
-        let Edit { op, reply } = edit;
+    pub(super) fn submit(&mut self, at: PartitionId, edit: KeyedOp, name: Option<KeyName>, soon: bool) {
+        let KeyedOp { op, reply } = edit;
         let session = self.requests.session(reply).unwrap_or(SessionId(0));
         let Some(p) = self.partition(at) else {
             let refusal = self.not_served(at);
@@ -194,12 +194,12 @@ impl Engine {
             }
             RequestOp::Cancel { target, request } => {
                 let request = RequestId(request);
-                (Op::Cancel { target, in_flight: None, request }, OpCtx::Cancel { reply, id: None, name })
+                (Op::Cancel { target, sent_attempt: None, request }, OpCtx::Cancel { reply, id: None, name })
             }
             RequestOp::Reschedule { target, due, request } => {
                 let request = RequestId(request);
                 (
-                    Op::Reschedule { target, due, in_flight: false, request },
+                    Op::Reschedule { target, due, is_begun: false, request },
                     OpCtx::Reschedule { reply, id: None, name, due },
                 )
             }

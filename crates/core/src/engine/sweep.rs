@@ -8,7 +8,7 @@ use mtimer_store::{Op, Page, Record, Verdict};
 use mtimer_types::{Destination, PartitionId, Time};
 
 use super::Engine;
-use super::calls::Pending;
+use super::calls::OpenCall;
 use super::purpose::OpCtx;
 use crate::api::{Call, Now};
 
@@ -29,7 +29,7 @@ impl Engine {
         let Some((ix, at, dest)) = overdue else { return };
         self.roster.dest_mut(ix).parks.begin_sweep(at);
         self.sweeps.begin(at, dest.clone());
-        self.call(at, Pending::Sweep { dest: dest.clone() }, Call::Parked(dest, 0, SWEEP_PAGE));
+        self.call(at, OpenCall::Sweep { dest: dest.clone() }, Call::Parked(dest, 0, SWEEP_PAGE));
     }
 
     /// One page of a sweep: what has missed its deadline ends as expired. The page of a partition
@@ -61,7 +61,7 @@ impl Engine {
     /// Goes on with a sweep after its pause.
     pub(super) fn continue_sweep(&mut self, now: Now) {
         if let Some((at, dest, cursor)) = self.sweeps.resume(now.mono_ms) {
-            self.call(at, Pending::Sweep { dest: dest.clone() }, Call::Parked(dest, cursor, SWEEP_PAGE));
+            self.call(at, OpenCall::Sweep { dest: dest.clone() }, Call::Parked(dest, cursor, SWEEP_PAGE));
         }
     }
 }

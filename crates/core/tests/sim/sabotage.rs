@@ -102,10 +102,10 @@ impl Sabotage {
             (Self::LoseAck, Op::Settle { verdict: Verdict::Ack, .. })
             | (Self::LoseExpiry, Op::Settle { verdict: Verdict::Expired, .. })
             | (Self::KeepKey, Op::Settle { verdict: Verdict::Unconfirmed, .. }) => done,
-            (Self::IgnoreCancel, Op::Cancel { target: Target::Id(id), in_flight: None, .. }) => {
+            (Self::IgnoreCancel, Op::Cancel { target: Target::Id(id), sent_attempt: None, .. }) => {
                 Some(Answer::Cancel(CancelAnswer::Cancelled(*id)))
             }
-            (Self::AttemptAfterTooLate, Op::Cancel { target: Target::Id(id), in_flight: Some(_), .. }) => {
+            (Self::AttemptAfterTooLate, Op::Cancel { target: Target::Id(id), sent_attempt: Some(_), .. }) => {
                 Some(Answer::Cancel(CancelAnswer::TooLate(*id)))
             }
             (Self::IgnoreReschedule, Op::Reschedule { target: Target::Id(id), .. }) => {

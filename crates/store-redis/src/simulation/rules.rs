@@ -200,7 +200,7 @@ fn stale_acknowledgement() -> Check {
         // The first one alike; found by trying.
         let alike = timer(9_304_046, None);
         same("its fingerprint", &fingerprint(&alike), &fingerprint(&gone))?;
-        let cancel = Op::Cancel { target: Target::Id(gone.id), in_flight: None, request: RequestId(1) };
+        let cancel = Op::Cancel { target: Target::Id(gone.id), sent_attempt: None, request: RequestId(1) };
         let batch = |op| Batch { ops: vec![op], ..empty() };
         alive(run.owner.apply(batch(schedule(&gone)), HandedOver::now()).await)?;
         alive(run.owner.apply(batch(schedule(&alike)), HandedOver::now()).await)?;
@@ -248,11 +248,11 @@ fn slow_store() -> Check {
         let batch = |ops| Batch { ops, ..empty() };
         let timers = [timer(1, None), timer(2, Some("a")), timer(3, None)];
         let [cancelled, keyed, other] = &timers;
-        let cancel = |target, request| Op::Cancel { target, in_flight: None, request: RequestId(request) };
+        let cancel = |target, request| Op::Cancel { target, sent_attempt: None, request: RequestId(request) };
         let reschedule = |request| Op::Reschedule {
             target: Target::Id(other.id),
             due: other.due + 60_000,
-            in_flight: false,
+            is_begun: false,
             request: RequestId(request),
         };
         alive(run.owner.apply(batch(timers.iter().map(schedule).collect()), HandedOver::now()).await)?;
@@ -287,7 +287,7 @@ fn queued_repeat() -> Check {
         let calls = async {
             let id = timers[0].id;
             alive(lane.apply(batch(timers.iter().map(schedule).collect())).await)?;
-            let cancel = Op::Cancel { target: Target::Id(id), in_flight: None, request: RequestId(1) };
+            let cancel = Op::Cancel { target: Target::Id(id), sent_attempt: None, request: RequestId(1) };
             alive(lane.apply(batch(vec![cancel])).await)?;
             server.state().stands_still = Duration::from_secs(200);
             let first = lane.apply(batch(vec![Op::settle(timers[1].id, Verdict::Ack)]));
@@ -377,7 +377,7 @@ fn alike_keys() -> Check {
         let by_key = Target::Key(other.dest.clone(), other.key.clone().unwrap());
         let found = alive(run.owner.get(by_key.clone()).await)?.map(|(record, _)| record.timer.id);
         same("what the other key finds", &found, &None)?;
-        let cancel = Op::Cancel { target: by_key, in_flight: None, request: RequestId(1) };
+        let cancel = Op::Cancel { target: by_key, sent_attempt: None, request: RequestId(1) };
         let cancelled = alive(run.owner.apply(batch(cancel), HandedOver::now()).await)?;
         same("a cancel by the other key", &cancelled, &vec![Answer::Cancel(CancelAnswer::NotFound)])?;
         let scheduled = alive(run.owner.apply(batch(schedule(&other)), HandedOver::now()).await)?;
@@ -400,7 +400,7 @@ fn stale_key() -> Check {
         run.take_over().await?;
         alive(run.owner.apply(batch(schedule(&one)), HandedOver::now()).await)?;
         let by_key = Target::Key(other.dest.clone(), other.key.clone().unwrap());
-        let cancel = Op::Cancel { target: by_key, in_flight: None, request: RequestId(1) };
+        let cancel = Op::Cancel { target: by_key, sent_attempt: None, request: RequestId(1) };
         let cancelled = alive(run.owner.apply(batch(cancel), HandedOver::now()).await)?;
         same("a cancel by the other key", &cancelled, &vec![Answer::Cancel(CancelAnswer::NotFound)])?;
         let found = alive(run.owner.get(Target::Id(one.id)).await)?;
@@ -414,11 +414,14 @@ fn stopped_timer() -> Check {
         let mut run = Run::new(1, 0).await?;
         let one = timer(1, Some("a"));
         let by_key = || Target::Key(one.dest.clone(), one.key.clone().unwrap());
-        let cancel =
-            |in_flight, request| Op::Cancel { target: by_key(), in_flight, request: RequestId(request) };
+        let cancel = |sent_attempt, request| Op::Cancel {
+            target: by_key(),
+            sent_attempt,
+            request: RequestId(request),
+        };
         alive(run.owner.apply(Batch { ops: vec![schedule(&one)], ..empty() }, HandedOver::now()).await)?;
-        for (in_flight, request) in [(Some(1), 1), (None, 2)] {
-            let batch = Batch { ops: vec![cancel(in_flight, request)], ..empty() };
+        for (sent_attempt, request) in [(Some(1), 1), (None, 2)] {
+            let batch = Batch { ops: vec![cancel(sent_attempt, request)], ..empty() };
             let answers = alive(run.owner.apply(batch, HandedOver::now()).await)?;
             same("a cancel", &answers, &vec![Answer::Cancel(CancelAnswer::TooLate(one.id))])?;
         }

@@ -288,7 +288,7 @@ impl Run {
         same("the prior claim", &self.owner.prior_claim(), &self.model.prior_claim)?;
         let op = Op::Cancel {
             target: Target::Id(self.timers[0].id),
-            in_flight: None,
+            sent_attempt: None,
             request: RequestId(self.random.next()),
         };
         let late = loop {

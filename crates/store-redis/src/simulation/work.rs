@@ -95,14 +95,14 @@ impl Run {
                 Op::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
             }
             Cancel => {
-                let in_flight = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
-                let op = Op::Cancel { target: target(r, &timer), in_flight, request };
+                let sent_attempt = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
+                let op = Op::Cancel { target: target(r, &timer), sent_attempt, request };
                 self.asked.push(op.clone());
                 op
             }
             Reschedule => {
                 let op =
-                    Op::Reschedule { target: target(r, &timer), due: fire, in_flight: r.one_in(8), request };
+                    Op::Reschedule { target: target(r, &timer), due: fire, is_begun: r.one_in(8), request };
                 self.asked.push(op.clone());
                 op
             }

@@ -27,17 +27,17 @@ pub(crate) struct Pool {
     how: Use,
     tasks: TaskTracker,
     settings: Arc<Settings>,
-    slots: Arc<Slots>,
+    entries: Arc<Entries>,
     family: Arc<Family>,
 }
 
 /// By address.
-type Slots = Lock<HashMap<String, Arc<Mutex<Slot>>>>;
-/// The slots of all pools with connections to the same servers.
-type Family = Lock<Vec<Weak<Slots>>>;
+type Entries = Lock<HashMap<String, Arc<Mutex<Entry>>>>;
+/// The entries of all pools with connections to the same servers.
+type Family = Lock<Vec<Weak<Entries>>>;
 
 #[derive(Debug, Default)]
-enum Slot {
+enum Entry {
     #[default]
     Unknown,
     Connected(Arc<Connection>),
@@ -56,12 +56,12 @@ impl Pool {
         tasks: TaskTracker,
         (settings, family): (Arc<Settings>, Arc<Family>),
     ) -> Self {
-        let slots = Arc::<Slots>::default();
+        let entries = Arc::<Entries>::default();
         let mut all = family.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|slots| slots.strong_count() > 0);
-        all.push(Arc::downgrade(&slots));
+        all.retain(|entries| entries.strong_count() > 0);
+        all.push(Arc::downgrade(&entries));
         drop(all);
-        Self { access, how, tasks, settings, slots, family }
+        Self { access, how, tasks, settings, entries, family }
     }
 
     /// Other connections to the same servers.
@@ -98,9 +98,9 @@ impl Pool {
     /// Forgets all servers but these, in all pools with connections to the same servers.
     pub(crate) fn keep_only(&self, servers: &HashSet<String>) {
         let family = self.family.lock().unwrap_or_else(PoisonError::into_inner);
-        for slots in family.iter().filter_map(Weak::upgrade) {
-            let mut slots = slots.lock().unwrap_or_else(PoisonError::into_inner);
-            slots.retain(|address, _| servers.contains(address));
+        for entries in family.iter().filter_map(Weak::upgrade) {
+            let mut entries = entries.lock().unwrap_or_else(PoisonError::into_inner);
+            entries.retain(|address, _| servers.contains(address));
         }
         self.settings.keep_only(servers);
     }
@@ -111,24 +111,24 @@ impl Pool {
     ///
     /// [`Lost`] says why there is none.
     pub(crate) async fn get(&self, address: &str) -> Result<Arc<Connection>, Lost> {
-        let slot = {
-            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-            slots.entry(address.to_owned()).or_default().clone()
+        let entry = {
+            let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            entries.entry(address.to_owned()).or_default().clone()
         };
         // Held while connecting: one attempt serves all who wait.
-        let mut slot = slot.lock().await;
-        match &*slot {
-            Slot::Connected(connection) if !connection.is_over() => return Ok(connection.clone()),
-            Slot::Refused(at, lost) if at.elapsed() < REFUSED_FOR => return Err(lost.clone()),
+        let mut entry = entry.lock().await;
+        match &*entry {
+            Entry::Connected(connection) if !connection.is_over() => return Ok(connection.clone()),
+            Entry::Refused(at, lost) if at.elapsed() < REFUSED_FOR => return Err(lost.clone()),
             _ => {}
         }
         let opened = Connection::open(address, &self.access, self.how, &self.tasks).await.map(Arc::new);
         if let Ok(connection) = &opened {
             self.settings.note(address, connection.info());
         }
-        *slot = match &opened {
-            Ok(connection) => Slot::Connected(connection.clone()),
-            Err(lost) => Slot::Refused(Instant::now(), lost.clone()),
+        *entry = match &opened {
+            Ok(connection) => Entry::Connected(connection.clone()),
+            Err(lost) => Entry::Refused(Instant::now(), lost.clone()),
         };
         opened
     }

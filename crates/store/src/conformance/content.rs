@@ -303,7 +303,8 @@ pub(super) async fn the_same_random_part_at_other_times(mut kit: Kit) {
     owner.add_all(&timers).await;
     assert_eq!(owner.pending().await.len(), timers.len());
     for timer in &timers {
-        let op = Op::Cancel { target: Target::Id(timer.id), in_flight: None, request: RequestId(unique()) };
+        let op =
+            Op::Cancel { target: Target::Id(timer.id), sent_attempt: None, request: RequestId(unique()) };
         assert_eq!(owner.one(op).await, Answer::Cancel(CancelAnswer::Cancelled(timer.id)));
     }
     assert_eq!(owner.pending().await.len(), 0);

@@ -20,11 +20,11 @@ fn retry(id: TimerId, fire: Time, n: u32) -> Op {
 }
 
 fn cancel(id: TimerId) -> Op {
-    Op::Cancel { target: Target::Id(id), in_flight: None, request: RequestId(unique()) }
+    Op::Cancel { target: Target::Id(id), sent_attempt: None, request: RequestId(unique()) }
 }
 
 fn reschedule(id: TimerId, due: Time) -> Op {
-    Op::Reschedule { target: Target::Id(id), due, in_flight: false, request: RequestId(unique()) }
+    Op::Reschedule { target: Target::Id(id), due, is_begun: false, request: RequestId(unique()) }
 }
 
 /// Timers at all distances, some with keys, every third at most once.

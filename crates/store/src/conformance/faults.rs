@@ -19,15 +19,15 @@ fn operations(kit: &Kit, timers: &[Timer], key: &Key) -> Vec<Op> {
     let request = || RequestId(unique());
     let settle = |n, verdict| Op::settle(id(n), verdict);
     let retry = Verdict::Retry { fire: kit.now + HOUR, tier: 2, failed: 1, error: "x".into() };
-    let in_flight = false;
+    let is_begun = false;
     vec![
         schedule_op(&kit.timer(kit.now)),
         schedule_op(&kit.timer(kit.now + 30 * DAY)),
         schedule_with(&kit.keyed(kit.now + DAY, key), KeyPolicy::Replace),
-        Op::Cancel { target: Target::Id(id(1)), in_flight: None, request: request() },
-        Op::Cancel { target: Target::Id(kit.timer(kit.now).id), in_flight: None, request: request() },
-        Op::Cancel { target: Target::Id(id(2)), in_flight: Some(1), request: request() },
-        Op::Reschedule { target: Target::Id(id(3)), due: kit.now + SECOND, in_flight, request: request() },
+        Op::Cancel { target: Target::Id(id(1)), sent_attempt: None, request: request() },
+        Op::Cancel { target: Target::Id(kit.timer(kit.now).id), sent_attempt: None, request: request() },
+        Op::Cancel { target: Target::Id(id(2)), sent_attempt: Some(1), request: request() },
+        Op::Reschedule { target: Target::Id(id(3)), due: kit.now + SECOND, is_begun, request: request() },
         Op::take(id(4), 0),
         settle(4, Verdict::Unconfirmed),
         Op::Purge { id: id(4) },
@@ -209,7 +209,7 @@ pub(super) async fn a_full_store_refuses_what_adds(mut kit: Kit) {
     let target = Target::Id(timers[3].id);
     let ops = vec![
         schedule_op(&kit.timer(kit.now)),
-        Op::Reschedule { target, due: kit.now + DAY, in_flight: false, request: RequestId(unique()) },
+        Op::Reschedule { target, due: kit.now + DAY, is_begun: false, request: RequestId(unique()) },
         Op::Replay { id: timers[0].id, fire: kit.now },
     ];
     let answers = owner.apply(ops).await;
@@ -260,7 +260,7 @@ pub(super) async fn a_refusal_by_a_full_store_is_not_final(mut kit: Kit) {
     let request = RequestId(unique());
     let target = || Target::Id(timers[3].id);
     let due = kit.now + DAY;
-    let reschedule = || Op::Reschedule { target: target(), due, in_flight: false, request };
+    let reschedule = || Op::Reschedule { target: target(), due, is_begun: false, request };
     let answers = owner.apply(vec![schedule_op(&new), reschedule()]).await;
     assert!(answers.len() == 2 && answers.iter().all(is_full), "{answers:?}");
     kit.fault(Fault::OutOfMemory(false)).await;

@@ -77,16 +77,16 @@ impl Scene {
         let retry = Verdict::Retry { fire: kit.now + DAY, tier: 1, failed: 1, error: "x".into() };
         let by_key = || Target::Key(dest(), key.clone());
         let by_id = || Target::Id(pending.id);
-        let (soon, in_flight) = (kit.now + 5 * SECOND, false);
+        let (soon, is_begun) = (kit.now + 5 * SECOND, false);
         vec![
             schedule_op(&kit.timer(kit.now)),
             schedule_with(&kit.keyed(kit.now, key), KeyPolicy::Replace),
-            Op::Cancel { target: by_id(), in_flight: None, request: request() },
-            Op::Cancel { target: by_id(), in_flight: Some(1), request: request() },
-            Op::Cancel { target: by_key(), in_flight: None, request: request() },
-            Op::Cancel { target: Target::Id(kit.timer(kit.now).id), in_flight: None, request: request() },
-            Op::Reschedule { target: by_id(), due: soon, in_flight, request: request() },
-            Op::Reschedule { target: by_key(), due: soon, in_flight, request: request() },
+            Op::Cancel { target: by_id(), sent_attempt: None, request: request() },
+            Op::Cancel { target: by_id(), sent_attempt: Some(1), request: request() },
+            Op::Cancel { target: by_key(), sent_attempt: None, request: request() },
+            Op::Cancel { target: Target::Id(kit.timer(kit.now).id), sent_attempt: None, request: request() },
+            Op::Reschedule { target: by_id(), due: soon, is_begun, request: request() },
+            Op::Reschedule { target: by_key(), due: soon, is_begun, request: request() },
             Op::take(pending_once.id, 0),
             settle(pending, Verdict::Ack),
             settle(taken, Verdict::LateAck { attempt: 1 }),

@@ -260,7 +260,7 @@ pub(super) async fn a_thousand_keys(mut kit: Kit) {
     }
     let ops = keys.iter().map(|key| Op::Cancel {
         target: Target::Key(dest(), key.clone()),
-        in_flight: None,
+        sent_attempt: None,
         request: RequestId(unique()),
     });
     let answers = owner.apply(ops.collect()).await;

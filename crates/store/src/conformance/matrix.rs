@@ -173,12 +173,12 @@ fn retry(id: TimerId, fire: Time, failed: u32) -> Op {
     settle(id, Verdict::Retry { fire, tier: failed as u8, failed, error: format!("failed {failed}").into() })
 }
 
-fn cancel(id: TimerId, in_flight: Option<u32>) -> Op {
-    Op::Cancel { target: Target::Id(id), in_flight, request: RequestId(unique()) }
+fn cancel(id: TimerId, sent_attempt: Option<u32>) -> Op {
+    Op::Cancel { target: Target::Id(id), sent_attempt, request: RequestId(unique()) }
 }
 
-fn reschedule(id: TimerId, due: Time, in_flight: bool) -> Op {
-    Op::Reschedule { target: Target::Id(id), due, in_flight, request: RequestId(unique()) }
+fn reschedule(id: TimerId, due: Time, is_begun: bool) -> Op {
+    Op::Reschedule { target: Target::Id(id), due, is_begun, request: RequestId(unique()) }
 }
 
 fn by_key(timer: &Timer) -> Target {
@@ -271,8 +271,11 @@ pub(super) async fn cancel_by_id(kit: Kit) {
 }
 
 pub(super) async fn cancel_by_key(kit: Kit) {
-    let cancel =
-        |t: &Timer, in_flight| Op::Cancel { target: by_key(t), in_flight, request: RequestId(unique()) };
+    let cancel = |t: &Timer, sent_attempt| Op::Cancel {
+        target: by_key(t),
+        sent_attempt,
+        request: RequestId(unique()),
+    };
     on_every_spot(kit, &[&|t, _| cancel(t, None), &|t, _| cancel(t, Some(1))]).await;
 }
 
@@ -293,7 +296,7 @@ pub(super) async fn reschedule_by_key(kit: Kit) {
     let reschedule = |t: &Timer, due| Op::Reschedule {
         target: by_key(t),
         due,
-        in_flight: false,
+        is_begun: false,
         request: RequestId(unique()),
     };
     on_every_spot(kit, &[&|t, now| reschedule(t, now + 2 * SECOND), &|t, now| reschedule(t, now + YEAR)])

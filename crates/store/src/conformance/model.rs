@@ -121,19 +121,19 @@ impl Model {
     pub fn apply(&mut self, now: Time, op: &Op) -> Answer {
         match op {
             Op::Schedule { timer, policy } => Answer::Schedule(self.schedule(timer, *policy)),
-            Op::Cancel { target, in_flight, request } => {
+            Op::Cancel { target, sent_attempt, request } => {
                 if let Some(old) = self.requests.get(&request.0) {
                     return old.clone();
                 }
-                let answer = Answer::Cancel(self.cancel(now, target, *in_flight));
+                let answer = Answer::Cancel(self.cancel(now, target, *sent_attempt));
                 self.requests.insert(request.0, answer.clone());
                 answer
             }
-            Op::Reschedule { target, due, in_flight, request } => {
+            Op::Reschedule { target, due, is_begun, request } => {
                 if let Some(old) = self.requests.get(&request.0) {
                     return old.clone();
                 }
-                let answer = Answer::Reschedule(self.reschedule(target, *due, *in_flight));
+                let answer = Answer::Reschedule(self.reschedule(target, *due, *is_begun));
                 self.requests.insert(request.0, answer.clone());
                 answer
             }
@@ -197,7 +197,7 @@ impl Model {
         self.ended.insert(id, ended);
     }
 
-    fn cancel(&mut self, now: Time, target: &Target, in_flight: Option<u32>) -> CancelAnswer {
+    fn cancel(&mut self, now: Time, target: &Target, sent_attempt: Option<u32>) -> CancelAnswer {
         let Some(id) = self.find(target) else {
             let Target::Id(id) = target else { return CancelAnswer::NotFound };
             return match *self.ended.entry(*id).or_insert(Ended::CancelledUnseen) {
@@ -208,7 +208,7 @@ impl Model {
         let attempt = self.attempt(&self.timers[&id]);
         let own = Place::Taken { epoch: self.epoch, unconfirmed: false };
         let e = self.timers.get_mut(&id).unwrap();
-        let flies = in_flight.unwrap_or(0) > e.progress.failed;
+        let flies = sent_attempt.unwrap_or(0) > e.progress.failed;
         if flies && e.waits() {
             e.progress.stopped = true;
         } else if flies || !(e.waits() || e.place == own) {
@@ -223,11 +223,11 @@ impl Model {
         CancelAnswer::TooLate(id)
     }
 
-    fn reschedule(&mut self, target: &Target, due: Time, in_flight: bool) -> RescheduleAnswer {
+    fn reschedule(&mut self, target: &Target, due: Time, is_begun: bool) -> RescheduleAnswer {
         let Some(id) = self.find(target) else { return RescheduleAnswer::NotFound };
         let attempt = self.attempt(&self.timers[&id]);
         let e = self.timers.get_mut(&id).unwrap();
-        if !e.waits() || in_flight || attempt > 1 || e.progress.stopped {
+        if !e.waits() || is_begun || attempt > 1 || e.progress.stopped {
             return RescheduleAnswer::TooLate(id);
         }
         if e.timer.deadline.is_some_and(|deadline| deadline < due) {

@@ -110,10 +110,10 @@ impl Owner {
     pub(super) async fn cancel_as(
         &self,
         target: Target,
-        in_flight: Option<u32>,
+        sent_attempt: Option<u32>,
         request: RequestId,
     ) -> CancelAnswer {
-        match self.one(Op::Cancel { target, in_flight, request }).await {
+        match self.one(Op::Cancel { target, sent_attempt, request }).await {
             Answer::Cancel(answer) => answer,
             other => panic!("a cancel was answered with {other:?}"),
         }
@@ -136,10 +136,10 @@ impl Owner {
         &self,
         target: Target,
         due: Time,
-        in_flight: bool,
+        is_begun: bool,
         request: RequestId,
     ) -> RescheduleAnswer {
-        match self.one(Op::Reschedule { target, due, in_flight, request }).await {
+        match self.one(Op::Reschedule { target, due, is_begun, request }).await {
             Answer::Reschedule(answer) => answer,
             other => panic!("a reschedule was answered with {other:?}"),
         }

@@ -158,12 +158,12 @@ impl Case {
             Kind::Cancel => {
                 let target = target(r, &timer);
                 // Mostly the current attempt, sometimes an earlier or a later one.
-                let in_flight = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
-                self.asks(Op::Cancel { target, in_flight, request: RequestId(unique()) })
+                let sent_attempt = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
+                self.asks(Op::Cancel { target, sent_attempt, request: RequestId(unique()) })
             }
             Kind::Reschedule => {
-                let (target, in_flight) = (target(r, &timer), r.one_in(8));
-                self.asks(Op::Reschedule { target, due: fire, in_flight, request: RequestId(unique()) })
+                let (target, is_begun) = (target(r, &timer), r.one_in(8));
+                self.asks(Op::Reschedule { target, due: fire, is_begun, request: RequestId(unique()) })
             }
             Kind::Again if !self.asked.is_empty() => {
                 let n = r.below(self.asked.len() as u64) as usize;

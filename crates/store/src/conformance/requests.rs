@@ -267,7 +267,7 @@ pub(super) async fn a_repeat_in_one_batch_counts_once(mut kit: Kit) {
     owner.add(&timer).await;
     let (there, back) = (RequestId(unique()), RequestId(unique()));
     let reschedule =
-        |due, request| Op::Reschedule { target: Target::Id(timer.id), due, in_flight: false, request };
+        |due, request| Op::Reschedule { target: Target::Id(timer.id), due, is_begun: false, request };
     let ops = vec![
         reschedule(kit.now + HOUR, there),
         reschedule(kit.now + 2 * HOUR, back),

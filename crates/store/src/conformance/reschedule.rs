@@ -118,11 +118,11 @@ pub(super) async fn in_one_batch_with_its_schedule_and_end(mut kit: Kit) {
     let request = || crate::RequestId(unique());
     let ops = vec![
         super::values::schedule_op(&timer),
-        Op::Reschedule { target: target(), due: kit.now, in_flight: false, request: request() },
+        Op::Reschedule { target: target(), due: kit.now, is_begun: false, request: request() },
         Op::Park { id: timer.id, failed: 0 },
-        Op::Reschedule { target: target(), due: kit.now + HOUR, in_flight: false, request: request() },
+        Op::Reschedule { target: target(), due: kit.now + HOUR, is_begun: false, request: request() },
         Op::settle(timer.id, Verdict::Ack),
-        Op::Reschedule { target: target(), due: kit.now, in_flight: false, request: request() },
+        Op::Reschedule { target: target(), due: kit.now, is_begun: false, request: request() },
     ];
     let moved = Answer::Reschedule(RescheduleAnswer::Rescheduled(timer.id));
     let gone = Answer::Reschedule(RescheduleAnswer::NotFound);
@@ -178,7 +178,7 @@ pub(super) async fn a_thousand_at_once(mut kit: Kit) {
     let ops = (0..).zip(&timers).map(|(n, t)| Op::Reschedule {
         target: mtimer_types::Target::Id(t.id),
         due: kit.now + DAY + n * MINUTE,
-        in_flight: false,
+        is_begun: false,
         request: crate::RequestId(unique()),
     });
     let answers = owner.apply(ops.collect()).await;

@@ -110,9 +110,9 @@ pub(super) async fn timers_that_move_between_the_steps_are_not_lost(kit: Kit) {
     let until = now + 4 * SECOND;
     for round in 0..60u64 {
         let moved = &timers[(round * 5) as usize];
-        let (request, in_flight) = (RequestId(unique()), false);
+        let (request, is_begun) = (RequestId(unique()), false);
         let due = now + (round * 977) % (5 * SECOND);
-        let op = Op::Reschedule { target: Target::Id(moved.id), due, in_flight, request };
+        let op = Op::Reschedule { target: Target::Id(moved.id), due, is_begun, request };
         let load = Load { until, max_timers: 4, max_bytes: MIB, claim: None };
         pair.load(load, vec![vec![op]]).await.unwrap();
     }

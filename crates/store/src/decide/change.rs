@@ -49,11 +49,11 @@ pub(super) fn cancel<T: Table>(
     table: &mut T,
     ctx: &Context,
     target: &Target,
-    in_flight: Option<u32>,
+    sent_attempt: Option<u32>,
 ) -> Result<CancelAnswer, T::Error> {
     let Some(id) = resolve(table, target)? else { return Ok(CancelAnswer::NotFound) };
     let Some(row) = table.row(id)? else { return cancel_unseen(table, ctx, id) };
-    let under_way = in_flight.is_some_and(|attempt| attempt > row.record.progress.failed);
+    let under_way = sent_attempt.is_some_and(|attempt| attempt > row.record.progress.failed);
     // The cases of `Op::Cancel`. In the first arm nothing changes: dead, unconfirmed, taken in
     // another epoch, or taken in this one and under way.
     match row.at {
@@ -95,12 +95,12 @@ pub(super) fn reschedule<T: Table>(
     ctx: &Context,
     target: &Target,
     due: Time,
-    in_flight: bool,
+    is_begun: bool,
 ) -> Result<RescheduleAnswer, T::Error> {
     let Some(id) = resolve(table, target)? else { return Ok(RescheduleAnswer::NotFound) };
     let Some(row) = table.row(id)? else { return Ok(RescheduleAnswer::NotFound) };
     let movable = matches!(row.at, At::Pending { .. } | At::Parked);
-    if !movable || in_flight || !untouched(ctx, &row) {
+    if !movable || is_begun || !untouched(ctx, &row) {
         return Ok(RescheduleAnswer::TooLate(id));
     }
     if row.record.timer.is_past_deadline(due) {

@@ -48,18 +48,18 @@ impl Bench {
         timer.id
     }
 
-    fn cancel(&mut self, target: Target, in_flight: Option<u32>) -> CancelAnswer {
+    fn cancel(&mut self, target: Target, sent_attempt: Option<u32>) -> CancelAnswer {
         self.requests += 1;
-        match self.apply(Op::Cancel { target, in_flight, request: RequestId(self.requests) }) {
+        match self.apply(Op::Cancel { target, sent_attempt, request: RequestId(self.requests) }) {
             Answer::Cancel(answer) => answer,
             other => panic!("{other:?}"),
         }
     }
 
-    fn reschedule(&mut self, id: TimerId, due: u64, in_flight: bool) -> RescheduleAnswer {
+    fn reschedule(&mut self, id: TimerId, due: u64, is_begun: bool) -> RescheduleAnswer {
         self.requests += 1;
         let (due, request) = (Time::from_ms(due), RequestId(self.requests));
-        match self.apply(Op::Reschedule { target: Target::Id(id), due, in_flight, request }) {
+        match self.apply(Op::Reschedule { target: Target::Id(id), due, is_begun, request }) {
             Answer::Reschedule(answer) => answer,
             other => panic!("{other:?}"),
         }
@@ -267,7 +267,7 @@ fn a_request_is_answered_the_same_way_for_the_horizon() {
     let t = keyed(1, 60_000);
     let id = b.given(&t);
     let target = Target::Key(t.dest.clone(), t.key.clone().unwrap());
-    let cancel = Op::Cancel { target, in_flight: None, request: RequestId(99) };
+    let cancel = Op::Cancel { target, sent_attempt: None, request: RequestId(99) };
     let first = b.apply(cancel.clone());
     assert_eq!(first, Answer::Cancel(CancelAnswer::Cancelled(id)));
     let successor = b.given(&keyed(2, 70_000));
@@ -284,7 +284,7 @@ fn a_repeated_reschedule_does_not_undo_a_later_one() {
     let move_to = |due, n| Op::Reschedule {
         target: Target::Id(id),
         due: Time::from_ms(due),
-        in_flight: false,
+        is_begun: false,
         request: RequestId(n),
     };
     let done = Answer::Reschedule(RescheduleAnswer::Rescheduled(id));

@@ -13,12 +13,12 @@ use tokio::time::Instant;
 
 use super::lease::LeaseState;
 use super::partition::Link;
-use super::shared::Shared;
+use super::shared::MemoryState;
 use crate::coordination::{Campaigned, Candidate, Coordination, Lease};
 use crate::error::{StoreError, StoreFuture};
 
 /// One broker's view of the lease.
-pub(super) struct MemoryCoordination(pub(super) Arc<Shared>);
+pub(super) struct MemoryCoordination(pub(super) Arc<MemoryState>);
 
 impl MemoryCoordination {
     fn answer<T: Send + 'static>(&self, act: impl FnOnce(&mut LeaseState) -> T) -> StoreFuture<T> {

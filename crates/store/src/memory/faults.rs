@@ -6,18 +6,18 @@ use std::sync::atomic::Ordering;
 use mtimer_types::{Epoch, Nonce, PartitionId, Time};
 
 use super::partition::{Link, Partition};
-use super::shared::Shared;
+use super::shared::MemoryState;
 use crate::error::LaneError;
 
 /// Disturbs a [`super::MemoryStore`], for all its views at once. A partition that does not exist is
 /// not disturbed.
 #[derive(Clone)]
 pub struct Faults {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryState>,
 }
 
 impl Faults {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<MemoryState>) -> Self {
         Self { shared }
     }
 

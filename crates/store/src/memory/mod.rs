@@ -28,7 +28,7 @@ use tokio::sync::{oneshot, watch};
 use self::coordination::MemoryCoordination;
 pub use self::faults::Faults;
 use self::partition::{CUT, Deliver, LaneState, Link, Partition, Turn};
-use self::shared::Shared;
+use self::shared::MemoryState;
 #[cfg(test)]
 pub(crate) use self::table::MemoryTable;
 use crate::coordination::Coordination;
@@ -44,14 +44,14 @@ use crate::record::Record;
 /// A view of a state in memory.
 #[derive(Clone)]
 pub struct MemoryStore {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryState>,
     coordinated: bool,
 }
 
 impl MemoryStore {
     /// An empty state of so many partitions.
     pub fn new(partitions: u16) -> Self {
-        Self { shared: Arc::new(Shared::new(partitions)), coordinated: false }
+        Self { shared: Arc::new(MemoryState::new(partitions)), coordinated: false }
     }
 
     /// The same for several brokers: with a lease to compete for.
@@ -162,7 +162,7 @@ impl Store for MemoryStore {
 
 /// One owner's way to its partition.
 struct MemoryLane {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryState>,
     partition: PartitionId,
     number: u64,
     epoch: Epoch,

@@ -9,7 +9,7 @@ use super::lease::LeaseState;
 use super::partition::{Link, Partition};
 use crate::error::StoreError;
 
-pub(super) struct Shared {
+pub(super) struct MemoryState {
     pub(super) lease: Mutex<LeaseState>,
     pub(super) partitions: Vec<Mutex<Partition>>,
     pub(super) term: AtomicU64,
@@ -20,7 +20,7 @@ pub(super) struct Shared {
     pub(super) disturbed: AtomicU64,
 }
 
-impl Shared {
+impl MemoryState {
     pub(super) fn new(partitions: u16) -> Self {
         let partitions = (0..partitions).map(|p| Mutex::new(Partition::new(PartitionId(p)))).collect();
         let zero = || AtomicU64::new(0);

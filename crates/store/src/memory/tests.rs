@@ -283,7 +283,7 @@ fn a_timer_that_is_changed_where_it_is_keeps_its_place_in_the_listing() {
     }
     // The first is stopped while the owner takes it for being under way.
     let (target, request) = (Target::Id(timer(1, 60_000).id), RequestId(1));
-    now(lane.apply(batch(vec![Op::Cancel { target, in_flight: Some(1), request }]))).unwrap();
+    now(lane.apply(batch(vec![Op::Cancel { target, sent_attempt: Some(1), request }]))).unwrap();
     let rows = now(lane.parked(timer(1, 1).dest, 0, 10)).unwrap().rows;
     let listed: Vec<_> = rows.iter().map(|r| (r.timer.id.random(), r.progress.stopped)).collect();
     assert_eq!(listed, [(1, true), (2, false)]);

@@ -4,7 +4,7 @@ use mtimer_store::{Batch, InFlight, Op, Verdict};
 use mtimer_types::Key;
 
 use super::*;
-use crate::engine::calls::Pending;
+use crate::engine::calls::OpenCall;
 use crate::engine::hash::Seeded;
 use crate::engine::partition::Partition;
 
@@ -422,7 +422,7 @@ fn unconfirmed_timers_are_trimmed_by_count_and_by_age_and_that_is_counted() {
 fn inherited_deliveries_are_kept_until_all_that_was_sent_before_has_been_read() {
     let since = Time::from_ms(5_000);
     let id = TimerId::from_u128(1);
-    let left = |horizon, call: Option<Pending>| {
+    let left = |horizon, call: Option<OpenCall>| {
         let mut p = Partition::new(P, Epoch(2), Time::ZERO, since, Seeded(1));
         p.extend_horizon(Time::from_ms(horizon));
         call.into_iter().for_each(|call| p.calls.push(call));
@@ -432,8 +432,8 @@ fn inherited_deliveries_are_kept_until_all_that_was_sent_before_has_been_read() 
     };
     // The predecessor's clock may have been ahead by a second.
     assert_eq!(left(5_999, None), 1);
-    assert_eq!(left(6_000, Some(Pending::Taken)), 1);
-    assert_eq!(left(6_000, Some(Pending::Fetch(id))), 1);
+    assert_eq!(left(6_000, Some(OpenCall::Taken)), 1);
+    assert_eq!(left(6_000, Some(OpenCall::Fetch(id))), 1);
     assert_eq!(left(6_000, None), 0);
 }
 

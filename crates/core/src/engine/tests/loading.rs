@@ -3,7 +3,7 @@
 use mtimer_store::{Batch, Load, Loaded, Op};
 
 use super::*;
-use crate::engine::calls::Pending;
+use crate::engine::calls::OpenCall;
 use crate::engine::purpose::OpCtx;
 use crate::engine::table::ENTRY_BYTES;
 
@@ -137,7 +137,7 @@ fn fewer_timers_on_their_way_to_the_park_stop_loads_while_memory_is_full() {
 /// Up to where calls under way unload.
 fn unloads(rig: &mut Rig) -> Vec<Time> {
     let calls = rig.engine.partition(P).unwrap().calls.iter();
-    let beyond = |call: &Pending| if let Pending::Unload { beyond } = call { Some(*beyond) } else { None };
+    let beyond = |call: &OpenCall| if let OpenCall::Unload { beyond } = call { Some(*beyond) } else { None };
     calls.filter_map(beyond).collect()
 }
 

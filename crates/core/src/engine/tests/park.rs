@@ -87,7 +87,7 @@ fn what_comes_back_from_the_park_is_not_sent_before_a_claim_covers_it() {
     assert!(sent);
     // Whoever comes next must know of every delivery: after it, a cancel is too late.
     let next = Rig::on(store, 2, rig.ms, EngineOptions::default());
-    let op = Op::Cancel { target: Target::Id(t.id), in_flight: None, request: RequestId(1) };
+    let op = Op::Cancel { target: Target::Id(t.id), sent_attempt: None, request: RequestId(1) };
     let batch = mtimer_store::Batch { now: next.now().time, claim: None, ops: vec![op] };
     let answer = next.lane.apply(batch).now_or_never().unwrap().unwrap().remove(0);
     let cancelled = answer == Answer::Cancel(CancelAnswer::Cancelled(t.id));

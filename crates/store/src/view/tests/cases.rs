@@ -70,11 +70,11 @@ fn any_schedule() -> impl Strategy<Value = Op> {
 
 fn any_request() -> impl Strategy<Value = Op> {
     let cancel = (any_target(), prop::option::of(1..3u32), 0..REQUESTS / 2)
-        .prop_map(|(target, in_flight, n)| Op::Cancel { target, in_flight, request: RequestId(2 * n) });
+        .prop_map(|(target, sent_attempt, n)| Op::Cancel { target, sent_attempt, request: RequestId(2 * n) });
     let reschedule = (any_target(), any_time(), prop::bool::weighted(0.1), 0..REQUESTS / 2).prop_map(
-        |(target, due, in_flight, n)| {
+        |(target, due, is_begun, n)| {
             let request = RequestId(2 * n + 1);
-            Op::Reschedule { target, due, in_flight, request }
+            Op::Reschedule { target, due, is_begun, request }
         },
     );
     prop_oneof![2 => cancel, 1 => reschedule]

@@ -49,7 +49,7 @@ fn schedule(timer: &Timer) -> Op {
 }
 
 fn cancel(n: u64) -> Op {
-    Op::Cancel { target: Target::Id(id(n)), in_flight: None, request: RequestId(n) }
+    Op::Cancel { target: Target::Id(id(n)), sent_attempt: None, request: RequestId(n) }
 }
 
 fn by_key() -> Target {
@@ -119,8 +119,7 @@ fn the_holder_of_a_key_takes_a_second_round() {
     assert_eq!(decided.answers, [Answer::Schedule(answer)]);
     assert_eq!(holders(&decided.changes), [(Some(id(1)), Some(id(2)))]);
     let due = Time::from_ms(80_000);
-    let decided =
-        b.turn(&[Op::Reschedule { target: by_key(), due, in_flight: false, request: RequestId(5) }]);
+    let decided = b.turn(&[Op::Reschedule { target: by_key(), due, is_begun: false, request: RequestId(5) }]);
     assert_eq!(b.rounds, 2);
     assert_eq!(decided.answers, [Answer::Reschedule(RescheduleAnswer::Rescheduled(id(2)))]);
 }
@@ -138,7 +137,7 @@ fn the_end_of_a_timer_that_the_batch_removes_takes_a_third_round() {
 fn a_key_that_names_nothing_takes_one_round_more() {
     let mut b = Bench::new();
     b.remote.keys.insert((dest(0), key(0)), id(1));
-    let decided = b.turn(&[Op::Cancel { target: by_key(), in_flight: None, request: RequestId(1) }]);
+    let decided = b.turn(&[Op::Cancel { target: by_key(), sent_attempt: None, request: RequestId(1) }]);
     assert_eq!(b.rounds, 3);
     assert_eq!(decided.answers, [Answer::Cancel(CancelAnswer::NotFound)]);
     let decided = b.turn(&[schedule(&keyed(2))]);
@@ -214,10 +213,10 @@ fn rows_are_in_the_order_of_their_arrival() {
     let changes = b.changes(&[retry(1, 1), dead(3), park(2), Op::Park { id: id(1), failed: 1 }]);
     assert_eq!(ids(&changes), [id(3), id(2), id(1)]);
     let again = b.changes(&[
-        Op::Cancel { target: Target::Id(id(1)), in_flight: Some(2), request: RequestId(1) },
+        Op::Cancel { target: Target::Id(id(1)), sent_attempt: Some(2), request: RequestId(1) },
         Op::Unpark { id: id(2), fire: Time::from_ms(70_000) },
-        Op::Cancel { target: Target::Id(id(2)), in_flight: Some(1), request: RequestId(2) },
-        Op::Cancel { target: Target::Id(id(1)), in_flight: Some(2), request: RequestId(3) },
+        Op::Cancel { target: Target::Id(id(2)), sent_attempt: Some(1), request: RequestId(2) },
+        Op::Cancel { target: Target::Id(id(1)), sent_attempt: Some(2), request: RequestId(3) },
     ]);
     assert_eq!(ids(&again), [id(1), id(2)], "who stays in its place keeps its place in the order");
 }
@@ -232,7 +231,7 @@ fn only_what_is_stored_by_an_operation_that_adds_adds() {
     assert!(!changes.adds(), "the key was taken");
     let target = Target::Id(id(4));
     let reschedule =
-        Op::Reschedule { target, due: Time::from_ms(80_000), in_flight: false, request: RequestId(9) };
+        Op::Reschedule { target, due: Time::from_ms(80_000), is_begun: false, request: RequestId(9) };
     b.turn(&[schedule(&plain(4))]);
     assert!(b.changes(&[reschedule]).adds());
     b.turn(&[dead(4)]);
