@@ -19,12 +19,13 @@ mod wall_clock;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_access::{Denied, InvalidTokens, MAX_FILE_BYTES, Rejected, Token, Tokens, Verb, needs};
 use mtimer_protocol::Hello;
 use mtimer_tls::{AcceptError, ClientCertificate, ClientTls, PrivateFileError, Stream, read_private};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, spawn_blocking};
@@ -144,7 +145,7 @@ impl Access {
 
     /// What other brokers are shown.
     pub(crate) fn peer_credentials(&self) -> PeerCredentials {
-        let token = self.peer_token.read().unwrap_or_else(PoisonError::into_inner).to_string();
+        let token = self.peer_token.read().to_string();
         PeerCredentials { token, tls: self.tls.as_ref().and_then(BrokerTls::peers) }
     }
 
@@ -224,12 +225,12 @@ impl Access {
     pub(crate) fn expiries(&self) -> Expiries {
         let certificate = self.tls.as_ref().and_then(BrokerTls::expires);
         let Some(tokens) = &self.tokens else { return Expiries { certificate, ..Expiries::default() } };
-        let own = self.peer_token.read().unwrap_or_else(PoisonError::into_inner).parse::<Token>().ok();
+        let own = self.peer_token.read().parse::<Token>().ok();
         Expiries { certificate, ..Expiries::of_tokens(&tokens.borrow(), own.as_ref(), now()) }
     }
 
     fn files(&self) -> MutexGuard<'_, Files> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        self.files.lock()
     }
 
     /// Reads everything if a file has changed or if `asked`; otherwise what could not be read the
@@ -289,7 +290,7 @@ impl Access {
 
     fn read_peer_token_again(&self) -> Result<(), AccessError> {
         let token = read_peer_token(&self.options.peer_token)?;
-        *self.peer_token.write().unwrap_or_else(PoisonError::into_inner) = token;
+        *self.peer_token.write() = token;
         Ok(())
     }
 }

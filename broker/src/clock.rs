@@ -21,13 +21,14 @@ mod keep;
 pub(crate) mod tests;
 mod uptime;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_core::clock::{Observation, StoreReading};
 use mtimer_core::{ClusterClock, Now};
 use mtimer_store::Store;
 use mtimer_types::Time;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
@@ -148,7 +149,6 @@ impl Clock {
     }
 
     fn cluster(&self) -> MutexGuard<'_, Estimate> {
-        // The estimator is plain numbers; nothing in it can be left half done by a panic elsewhere.
-        self.cluster.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cluster.lock()
     }
 }

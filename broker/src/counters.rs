@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mtimer_core::figures::Durations;
 use mtimer_types::Term;
+use parking_lot::Mutex;
 
 use crate::refused::Refused;
 
@@ -219,12 +219,12 @@ impl Counters {
     pub(crate) fn refuse(&self, counter: ShellCounter, peer: SocketAddr, token: Option<&str>) {
         self.count(counter);
         let name = ALL[counter as usize].1.trim_end_matches("_total");
-        locked(&self.refused).note(name, peer.ip(), token);
+        self.refused.lock().note(name, peer.ip(), token);
     }
 
     /// Returns who was refused since the last call.
     pub(crate) fn take_refused(&self) -> Refused {
-        std::mem::take(&mut locked(&self.refused))
+        std::mem::take(&mut self.refused.lock())
     }
 
     /// Notes how the cluster node's counters stand, and whether this broker leads: a broker alone
@@ -235,7 +235,7 @@ impl Counters {
         leads: bool,
         term: Term,
     ) {
-        let mut node = locked(&self.node);
+        let mut node = self.node.lock();
         node.counters.clear();
         node.counters.extend(counters);
         (node.leads, node.term) = (leads, term.0);
@@ -243,7 +243,7 @@ impl Counters {
 
     /// Notes what `mtimer status` is to tell of what is wrong now, by name.
     pub(crate) fn note_troubles(&self, troubles: Vec<(&'static str, u64)>) {
-        *locked(&self.troubles) = troubles;
+        *self.troubles.lock() = troubles;
     }
 
     /// Notes of how many owned partitions the store does not answer.
@@ -265,18 +265,18 @@ impl Counters {
 
     /// A partition was acquired, so long after it was assigned.
     pub(crate) fn acquired_after(&self, took: Duration) {
-        locked(&self.handovers).acquired.add_us(us(took));
+        self.handovers.lock().acquired.add_us(us(took));
     }
 
     /// A partition was given up, so long after it was ordered.
     pub(crate) fn released_after(&self, took: Duration) {
-        locked(&self.handovers).released.add_us(us(took));
+        self.handovers.lock().released.add_us(us(took));
     }
 
     /// Reads everything.
     pub(crate) fn read(&self) -> ShellFigures {
-        let Node { counters, leads, term } = locked(&self.node).clone();
-        let Handovers { acquired, released } = *locked(&self.handovers);
+        let Node { counters, leads, term } = self.node.lock().clone();
+        let Handovers { acquired, released } = *self.handovers.lock();
         let shell = std::array::from_fn(|i| self.shell[i].load(Ordering::Relaxed));
         ShellFigures {
             shell,
@@ -293,17 +293,12 @@ impl Counters {
         let own =
             ALL.iter().map(|(c, name)| ((*name).to_owned(), self.shell[*c as usize].load(Ordering::Relaxed)));
         counters.extend(own);
-        counters.extend(locked(&self.node).counters.iter().map(|(name, n)| ((*name).to_owned(), *n)));
+        counters.extend(self.node.lock().counters.iter().map(|(name, n)| ((*name).to_owned(), *n)));
         let credentials = [("credentials_expiring", &self.expiring), ("credentials_stale", &self.stale)];
         counters.extend(credentials.map(|(name, n)| (name.to_owned(), n.load(Ordering::Relaxed) as u64)));
-        counters.extend(locked(&self.troubles).iter().map(|(name, n)| ((*name).to_owned(), *n)));
+        counters.extend(self.troubles.lock().iter().map(|(name, n)| ((*name).to_owned(), *n)));
         counters.sort();
     }
-}
-
-/// Whatever is in it is as good as what was noted before.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn us(took: Duration) -> u64 {

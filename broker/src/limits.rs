@@ -13,14 +13,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mtimer_access::{Bucket, Limit, Limits, Principal, Verb};
 use mtimer_core::{DeniedOp, Now};
 use mtimer_protocol::{ErrorCode, Request, RequestOp};
 use mtimer_types::limits::MAX_LIMITED;
 use mtimer_types::{Destination, Timer};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::counters::{Counters, ShellCounter};
 
@@ -344,7 +345,7 @@ impl Limiter {
 
     /// Whatever is in it is as good as what was there before.
     fn state(&self) -> MutexGuard<'_, UsageTable> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

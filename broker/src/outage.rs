@@ -1,10 +1,10 @@
 //! A store that is away: one log line when it goes and one when it is back, and pauses between
 //! tries.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use mtimer_store::StoreError;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::counters::{Counters, ShellCounter};
@@ -21,7 +21,7 @@ pub(crate) struct Outage(Mutex<Option<(StoreError, Instant)>>);
 
 impl Outage {
     pub(crate) fn begin(&self, error: StoreError, counters: &Counters) {
-        let mut why = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut why = self.0.lock();
         let since = why.as_ref().map(|(_, since)| *since);
         if since.is_none() {
             counters.count(ShellCounter::StoreOutages);
@@ -31,14 +31,14 @@ impl Outage {
     }
 
     pub(crate) fn end(&self) {
-        if let Some((_, since)) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some((_, since)) = self.0.lock().take() {
             tracing::info!(after_ms = since.elapsed().as_millis() as u64, "the store is back");
         }
     }
 
     /// Why the store is away, if it is.
     pub(crate) fn why(&self) -> Option<StoreError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(why, _)| why.clone())
+        self.0.lock().as_ref().map(|(why, _)| why.clone())
     }
 }
 

@@ -15,10 +15,11 @@ mod weight;
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use mtimer_protocol::{ErrorCode, ServerMessage};
 use mtimer_types::limits::OUTBOX_RESERVE;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use self::weight::weight;
@@ -195,7 +196,7 @@ impl Outbox {
 
     fn state(&self) -> MutexGuard<'_, OutboxState> {
         // No code in here panics between two changes that belong together.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -323,7 +324,7 @@ impl Outboxes {
 
     fn open(&self) -> MutexGuard<'_, Open> {
         // No code in here panics between two changes that belong together.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 }
 

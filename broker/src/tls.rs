@@ -5,13 +5,13 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::{PoisonError, RwLock};
 
 use mtimer_tls::{
     ClientTls, ClientTlsOptions, Identity, Pem, PrivateFileError, ServerFiles, ServerTls, TlsError,
     check_private,
 };
 use mtimer_types::Time;
+use parking_lot::RwLock;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Files for TLS.
@@ -84,7 +84,7 @@ impl BrokerTls {
         self.options.check_key()?;
         let peers = self.options.peers()?;
         self.server.reload()?;
-        *self.peers.write().unwrap_or_else(PoisonError::into_inner) = peers;
+        *self.peers.write() = peers;
         Ok(())
     }
 
@@ -100,7 +100,7 @@ impl BrokerTls {
 
     /// For connections to other brokers.
     pub(crate) fn peers(&self) -> Option<ClientTls> {
-        self.peers.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.peers.read().clone()
     }
 }
 

@@ -1,9 +1,10 @@
 //! What one session may do, and when it has to end.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_access::{Principal, TokenHash, Tokens, Verb};
+use parking_lot::RwLock;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -32,7 +33,7 @@ impl Guard {
 
     /// What its token allows now.
     pub(crate) fn principal(&self) -> Arc<Principal> {
-        self.principal.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.principal.read().clone()
     }
 
     /// Follows the tokens file; completes, saying why, when the session has to end.
@@ -47,7 +48,7 @@ impl Guard {
             if !current.covers(&before, Verb::Register) || !current.covers(&before, Verb::Broker) {
                 return "the token of this session allows less than before: connect anew";
             }
-            *self.principal.write().unwrap_or_else(PoisonError::into_inner) = current.clone();
+            *self.principal.write() = current.clone();
             let expires = tokens.entry(before.id()).and_then(|entry| entry.expires());
             let expiry = async {
                 match expires {

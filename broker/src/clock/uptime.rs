@@ -2,7 +2,7 @@
 //! store's by it.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
@@ -10,6 +10,7 @@ use mtimer_core::ClusterClock;
 use mtimer_core::clock::{Reading, StoreReading};
 use mtimer_store::StoreClock;
 use mtimer_suspension::{Suspensions, boottime_ahead_us};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// How long a clock of the store may take to be read: a slower answer says little about the time.
@@ -66,7 +67,7 @@ impl Uptime {
     }
 
     pub(super) fn now(&self) -> Moment {
-        let mut suspensions = self.suspensions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut suspensions = self.suspensions.lock();
         let suspended_us = suspensions.observe(self.host.boottime_ahead_us());
         let instant = Instant::now();
         let elapsed = instant.saturating_duration_since(self.base).as_micros();

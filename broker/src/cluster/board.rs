@@ -1,10 +1,10 @@
 //! What the engine's task tells the cluster's: a state that is looked at, not a queue.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mtimer_protocol::BrokerLoad;
 use mtimer_types::{Epoch, PartitionId};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// What this broker owns and has to do. Shared by the two tasks.
@@ -75,7 +75,7 @@ impl Board {
 
     fn state(&self) -> MutexGuard<'_, Posted> {
         // Every change is one assignment: there is nothing half done.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

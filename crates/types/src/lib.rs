@@ -7,6 +7,7 @@
 #![deny(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 pub mod cohorts;
+pub mod hash;
 pub mod headers;
 pub mod id;
 mod invalid;

@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use mtimer_client::{Destination, Headers, Key, KeyPolicy, Mode, PartitionId, Schedule, Time, TimerId, When};
 use mtimer_types::SlotWidth;
+use mtimer_types::hash::Fnv64;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -220,13 +221,12 @@ fn together(defaults: &Headers, own: Headers) -> Result<Headers, String> {
     Headers::new(own.iter().chain(others)).map_err(|error| error.to_string())
 }
 
-/// FNV-1a 64 over everything that makes a timer what it is, finished as [`PartitionId::of_key`]
-/// does.
-struct Content(u64);
+/// A hash of everything that makes a timer what it is.
+struct Content(Fnv64);
 
 impl Content {
     fn new(dest: &Destination, key: &Key) -> Self {
-        let mut content = Self(0xcbf2_9ce4_8422_2325);
+        let mut content = Self(Fnv64::default());
         content.part(dest.group().as_bytes());
         content.part(dest.app().as_bytes());
         content.part(key.as_str().as_bytes());
@@ -234,10 +234,8 @@ impl Content {
     }
 
     fn part(&mut self, bytes: &[u8]) {
-        let length = (bytes.len() as u64).to_le_bytes();
-        for b in length.iter().chain(bytes) {
-            self.0 = (self.0 ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
+        self.0.write(&(bytes.len() as u64).to_le_bytes());
+        self.0.write(bytes);
     }
 
     fn headers(&mut self, headers: &Headers) {
@@ -248,10 +246,7 @@ impl Content {
     }
 
     fn finish(self) -> u64 {
-        let mut h = self.0;
-        h = (h ^ (h >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        h = (h ^ (h >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-        h ^ (h >> 33)
+        self.0.finish()
     }
 }
 
