@@ -150,3 +150,87 @@ impl Destinations {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mtimer_types::PartitionId;
+
+    use super::super::members::Members;
+    use super::*;
+    use crate::api::SessionId;
+
+    fn name(app: &str) -> Destination {
+        Destination::new("test", app).unwrap()
+    }
+
+    fn is_known(all: &Destinations, app: &str) -> bool {
+        all.iter().any(|(_, dest)| dest.name == name(app))
+    }
+
+    #[test]
+    fn a_number_stays_valid_while_anything_refers_to_it() {
+        let mut all = Destinations::new(Seeded(1));
+        let ix = all.ix(&name("a"));
+        let member = Members::default().insert(SessionId(1), 1, ix, 10);
+        let park = PartitionId(0);
+        type Step = fn(&mut Dest, MemberRef, PartitionId);
+        let references: [(Step, Step); 3] = [
+            (|dest, member, _| dest.join(member), |dest, member, _| dest.leave(member)),
+            (|dest, _, _| dest.enter(), |dest, _, _| dest.exit()),
+            (|dest, _, park| dest.parks.add_found(park, 1), |dest, _, park| dest.parks.forget(park)),
+        ];
+        for (refer, _) in references {
+            refer(all.get_mut(ix), member, park);
+        }
+        for (_, release) in references {
+            all.forget_unused(ix);
+            assert_eq!(all.ix(&name("a")), ix);
+            assert!(is_known(&all, "a"));
+            release(all.get_mut(ix), member, park);
+        }
+        all.forget_unused(ix);
+        assert!(!is_known(&all, "a"));
+    }
+
+    #[test]
+    fn a_number_that_was_forgotten_may_stand_for_another() {
+        let mut all = Destinations::new(Seeded(1));
+        let a = all.ix(&name("a"));
+        all.forget_unused(a);
+        let b = all.ix(&name("b"));
+        assert_eq!(all.get(b).name, name("b"));
+        let a = all.ix(&name("a"));
+        assert_ne!(a, b);
+        assert_eq!(all.get(a).name, name("a"));
+    }
+
+    #[test]
+    fn a_destination_to_look_at_is_taken_once_and_not_forgotten_before() {
+        let mut all = Destinations::new(Seeded(1));
+        let (a, b) = (all.ix(&name("a")), all.ix(&name("b")));
+        [b, a, b].into_iter().for_each(|ix| all.touch(ix));
+        all.forget_unused(a);
+        assert_eq!(all.take_dirty(), [b, a]);
+        assert_eq!(all.take_dirty(), []);
+        all.touch(b);
+        assert_eq!(all.take_dirty(), [b]);
+        all.forget_unused(a);
+        assert!(!is_known(&all, "a") && is_known(&all, "b"));
+    }
+
+    #[test]
+    fn a_timer_that_is_on_its_way_back_from_the_park_is_pending_once() {
+        let mut all = Destinations::new(Seeded(1));
+        let (ix, at) = (all.ix(&name("a")), PartitionId(0));
+        let dest = all.get_mut(ix);
+        dest.enter();
+        dest.parks.add_found(at, 5);
+        assert_eq!((dest.pending(), dest.awaits_credit()), (6, true));
+        dest.parks.begin_fetch(5, 0);
+        dest.parks.page_arrived(at, 2, None, false);
+        (0..2).for_each(|_| dest.enter());
+        assert_eq!(dest.pending(), 6);
+        (0..2).for_each(|_| dest.parks.one_returned(at));
+        assert_eq!(dest.pending(), 6);
+    }
+}

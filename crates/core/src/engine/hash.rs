@@ -62,3 +62,48 @@ impl Hasher for Mixer {
         z ^ (z >> 31)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(seed: u64, write: impl FnOnce(&mut Mixer)) -> u64 {
+        let mut hasher = Seeded(seed).build_hasher();
+        write(&mut hasher);
+        hasher.finish()
+    }
+
+    #[test]
+    fn the_seed_alone_decides_the_order_of_a_map() {
+        let order = |seed| {
+            let mut map = Map::with_hasher(Seeded(seed));
+            map.extend((0..100u128).map(|n| (n << 64, ())));
+            map.into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(order(1), order(1));
+        assert_ne!(order(1), order(2));
+    }
+
+    #[test]
+    fn bytes_of_different_lengths_are_different() {
+        let texts: [&[u8]; 5] = [b"", b"\0", b"\0\0", b"12345678", b"12345678\0"];
+        let hashes: Set<u64> = texts.iter().map(|text| hash(7, |h| h.write(text))).collect();
+        assert_eq!(hashes.len(), texts.len());
+    }
+
+    #[test]
+    fn both_halves_of_an_id_count() {
+        let ids = [0, 1, 1 << 64, 1 << 127, (1 << 64) + 1];
+        let hashes: Set<u64> = ids.iter().map(|id| hash(7, |h| h.write_u128(*id))).collect();
+        assert_eq!(hashes.len(), ids.len());
+    }
+
+    #[test]
+    fn ids_that_differ_in_their_high_bits_only_spread_over_all_buckets() {
+        let mut buckets = [0; 64];
+        for n in 0..6_400u128 {
+            buckets[(hash(7, |h| h.write_u128(n << 80)) % 64) as usize] += 1;
+        }
+        assert!(buckets.iter().all(|n| (50..200).contains(n)), "{buckets:?}");
+    }
+}

@@ -104,3 +104,62 @@ impl OpCtx {
 pub(super) fn failed(code: ErrorCode, message: impl Into<String>) -> OpReply {
     OpReply::Failed { code, message: message.into() }
 }
+
+#[cfg(test)]
+mod tests {
+    use mtimer_types::PartitionId;
+
+    use super::*;
+
+    const REPLY: ReplyRef = ReplyRef { request: 3, index: 4 };
+
+    fn id() -> TimerId {
+        TimerId::with_width(Time::from_ms(5), mtimer_types::SlotWidth::Second, PartitionId(0), 6)
+    }
+
+    /// Those that clients ask for.
+    fn of_clients() -> Vec<OpCtx> {
+        let dest = Destination::new("test", "a").unwrap();
+        let timer = Arc::new(Timer::new(id(), dest, Time::from_ms(5)));
+        vec![
+            OpCtx::Schedule { reply: REPLY, timer, name: None },
+            OpCtx::Cancel { reply: REPLY, id: Some(id()), name: None },
+            OpCtx::Reschedule { reply: REPLY, id: None, name: None, due: Time::from_ms(7) },
+            OpCtx::Replay { reply: REPLY, id: id() },
+            OpCtx::Purge { reply: REPLY },
+        ]
+    }
+
+    #[test]
+    fn what_a_client_asks_for_is_answered_and_never_repeated_by_the_owner() {
+        for ctx in of_clients() {
+            let reply = ctx.reply().map(|reply| (reply.request, reply.index));
+            assert_eq!(reply, Some((REPLY.request, REPLY.index)), "{ctx:?}");
+            assert!(ctx.own_op().is_none(), "{ctx:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_owner_has_to_do_is_the_same_operation_when_it_is_repeated() {
+        let (id, verdict) = (id(), Verdict::Ack);
+        let cases = [
+            (OpCtx::Take { id, failed: 2 }, Op::take(id, 2)),
+            (
+                OpCtx::Settle { id, verdict: verdict.clone(), report: Some(1), late: false },
+                Op::settle(id, verdict),
+            ),
+            (OpCtx::Park { id, failed: 2 }, Op::Park { id, failed: 2 }),
+            (OpCtx::Unpark { id }, Op::Unpark { id, fire: Time::ZERO }),
+        ];
+        for (ctx, op) in cases {
+            assert_eq!(format!("{:?}", ctx.own_op()), format!("{:?}", Some(op)));
+            assert!(ctx.reply().is_none(), "{ctx:?}");
+        }
+    }
+
+    #[test]
+    fn a_trim_is_neither_answered_nor_repeated() {
+        let trim = OpCtx::Trim(Retained::Dead);
+        assert!(trim.reply().is_none() && trim.own_op().is_none());
+    }
+}
