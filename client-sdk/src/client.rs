@@ -34,6 +34,8 @@ const OTHERS: Duration = Duration::from_secs(1);
 ///
 /// When the last clone and the last [`Registration`] are dropped, everything stops at once;
 /// [`Client::close`] ends it gracefully.
+///
+/// [`ClientBuilder::request_timeout`]: crate::ClientBuilder::request_timeout
 #[derive(Clone, Debug)]
 pub struct Client {
     handle: Arc<StopOnDrop>,
@@ -151,7 +153,7 @@ impl Client {
     /// order.
     ///
     /// Each is stored or refused on its own. Thousands at a time are fine; more than
-    /// [`ClientBuilder::max_in_flight`] wait for their turn.
+    /// [`ClientBuilder::max_in_flight`](crate::ClientBuilder::max_in_flight) wait for their turn.
     ///
     /// # Cancel safety
     ///
@@ -307,8 +309,9 @@ impl Client {
     ///
     /// Handlers may still make requests meanwhile; later ones fail with [`RequestError::Closed`].
     /// It waits for handlers without a limit, and for the brokers as long as a request may take
-    /// ([`ClientBuilder::request_timeout`]): to say that nothing more comes, and after the last
-    /// handler once more, for the answers. Never call it from a handler, which it would wait for.
+    /// ([`ClientBuilder::request_timeout`](crate::ClientBuilder::request_timeout)): to say that
+    /// nothing more comes, and after the last handler once more, for the answers. Never call it
+    /// from a handler, which it would wait for.
     ///
     /// # Errors
     ///
