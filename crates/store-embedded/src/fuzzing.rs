@@ -5,7 +5,7 @@ use mtimer_types::PartitionId;
 
 use crate::group::Group;
 use crate::layout::{
-    Position, Queue, fact_key, parse_fact_key, parse_pending_key, parse_queue_order, pending_key, put_head,
+    Location, Queue, fact_key, parse_fact_key, parse_pending_key, parse_queue_order, pending_key, put_head,
     take_queue_head,
 };
 use crate::remembered::{decode_answer, decode_ended, encode_answer, encode_ended};
@@ -24,8 +24,8 @@ pub fn layout(data: &[u8]) {
     if let Some(fact) = parse_fact_key(data) {
         assert_eq!(fact_key(fact)[..], *data);
     }
-    if let Some(position) = Position::decode(data) {
-        assert_eq!(position.encode(), data);
+    if let Some(location) = Location::decode(data) {
+        assert_eq!(location.encode(), data);
     }
     if let Some((at, how)) = decode_ended(data) {
         assert_eq!(decode_ended(&encode_ended(how, at)), Some((at, how)));

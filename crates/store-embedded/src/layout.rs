@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | pending | p, fire time (6), rest of the id (11 or 17) | tier (1), record |
 //! | queue | place (1), p, destination (4, parked only), order (8) | id (16), place's own, record |
-//! | moved | id (16) | position: of every timer that is not pending at its birth time |
+//! | moved | id (16) | location: of every timer that is not pending at its birth time |
 //! | keys | p, destination (4), key | id (16) |
 //! | ended | p, bucket of 30 s (4), kind (1), id (16) or request (8) | when (6), how or answer |
 //! | facts | kind (1), what (0 to 6) | owner record, in-flight list, counters, parked count, destination, term, batch header |
@@ -63,7 +63,7 @@ impl Space {
 
 /// Where a timer's record is filed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Position {
+pub(crate) enum Location {
     Pending { fire: Time },
     Parked { dest: u32, order: u64 },
     Taken { order: u64 },
@@ -207,7 +207,7 @@ pub(crate) fn parse_fact_key(key: &[u8]) -> Option<Fact> {
     Some(fact)
 }
 
-impl Position {
+impl Location {
     pub(crate) fn encode(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(13);
         match self {
@@ -238,7 +238,7 @@ impl Position {
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (kind, mut rest) = bytes.split_first()?;
-        let position = match (kind, rest.len()) {
+        let location = match (kind, rest.len()) {
             (0, 6) => Self::Pending { fire: Time::from_ms(rest.get_uint(6)) },
             (1, 12) => Self::Parked { dest: rest.get_u32(), order: rest.get_u64() },
             (2, 8) => Self::Taken { order: rest.get_u64() },
@@ -246,7 +246,7 @@ impl Position {
             (4, 8) => Self::Unconfirmed { order: rest.get_u64() },
             _ => return None,
         };
-        Some(position)
+        Some(location)
     }
 
     /// The space and the key under which the record is.
@@ -314,14 +314,14 @@ mod tests {
     fn positions_and_facts_read_back() {
         let p = PartitionId(9);
         let fire = Time::from_ms(77);
-        for position in [
-            Position::Pending { fire },
-            Position::Parked { dest: 3, order: 4 },
-            Position::Taken { order: 5 },
-            Position::Dead { order: u64::MAX },
-            Position::Unconfirmed { order: 6 },
+        for location in [
+            Location::Pending { fire },
+            Location::Parked { dest: 3, order: 4 },
+            Location::Taken { order: 5 },
+            Location::Dead { order: u64::MAX },
+            Location::Unconfirmed { order: 6 },
         ] {
-            assert_eq!(Position::decode(&position.encode()), Some(position));
+            assert_eq!(Location::decode(&location.encode()), Some(location));
         }
         for fact in [
             Fact::Owner(p),
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn damaged_values_are_refused() {
         for bytes in [&b""[..], b"\x07", b"\x01\0", b"\x07\0\0\0\0\0\x09"] {
-            assert_eq!(Position::decode(bytes), None);
+            assert_eq!(Location::decode(bytes), None);
             assert_eq!(take_queue_head(Queue::Dead, &mut Bytes::copy_from_slice(bytes)), None);
         }
     }

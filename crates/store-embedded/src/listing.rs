@@ -15,7 +15,7 @@ use mtimer_types::{Destination, Time, TimerId};
 
 use crate::fault::Fault;
 use crate::layout::{
-    Position, Queue, Space, parse_pending_key, parse_queue_order, pending_key, queue_key, take_queue_head,
+    Location, Queue, Space, parse_pending_key, parse_queue_order, pending_key, queue_key, take_queue_head,
 };
 use crate::remembered::{bucket_key, bucket_of};
 use crate::table::{View, read_row};
@@ -81,7 +81,7 @@ impl View<'_> {
                 self.raise_floor(at_floor, first, load.until);
                 return Ok(Loaded { timers: loading.timers, horizon: cursor.horizon() });
             }
-            let row = read_row(self.destinations, id, Position::Pending { fire }, value)?;
+            let row = read_row(self.destinations, id, Location::Pending { fire }, value)?;
             if let At::Pending { tier, .. } = row.at {
                 loading.add(row.record, fire, tier);
             }
@@ -193,11 +193,11 @@ impl View<'_> {
             Retained::Unconfirmed => self.partition.unconfirmed_floor = first,
         }
         for &(order, ref row) in &rows {
-            let position = match of {
-                Retained::Dead => Position::Dead { order },
-                Retained::Unconfirmed => Position::Unconfirmed { order },
+            let location = match of {
+                Retained::Dead => Location::Dead { order },
+                Retained::Unconfirmed => Location::Unconfirmed { order },
             };
-            self.remember(row.id(), position);
+            self.remember(row.id(), location);
         }
         Ok(rows.into_iter().map(|(_, row)| row).collect())
     }

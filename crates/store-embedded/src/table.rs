@@ -17,7 +17,7 @@ use crate::destinations::Destinations;
 use crate::fault::Fault;
 use crate::lane_shared::LaneShared;
 use crate::layout::{
-    Fact, Position, Queue, Space, app_key, fact_key, pending_key, put_head, take_queue_head,
+    Fact, Location, Queue, Space, app_key, fact_key, pending_key, put_head, take_queue_head,
 };
 use crate::partition::{ParkedCount, Partition};
 use crate::remembered::{
@@ -33,9 +33,9 @@ pub(crate) struct View<'a> {
     pub(crate) lane: &'a Arc<LaneShared>,
     /// The disk has too little space to add anything: where, and how many bytes are free.
     pub(crate) full: Option<(&'a Arc<Path>, u64)>,
-    /// Positions read by the present operation, of timers that are not where they were filed at
+    /// Locations read by the present operation, of timers that are not where they were filed at
     /// birth.
-    memo: HashMap<TimerId, Position>,
+    memo: HashMap<TimerId, Location>,
     /// The key that was read or written last, and the timer that it names.
     named: Option<(Slice, Option<TimerId>)>,
     /// What is written next; kept for its capacity.
@@ -132,8 +132,8 @@ impl<'a> View<'a> {
     }
 
     /// Remembers where rows of a listing stand, for the operation under way.
-    pub(crate) fn remember(&mut self, id: TimerId, position: Position) {
-        self.memo.insert(id, position);
+    pub(crate) fn remember(&mut self, id: TimerId, location: Location) {
+        self.memo.insert(id, location);
     }
 
     /// Reads a record under which stands nothing but it.
@@ -141,61 +141,61 @@ impl<'a> View<'a> {
         Ok(Record::decode(id, value, |number| self.destinations.name(number))?)
     }
 
-    fn position(&self, id: TimerId) -> Result<Option<Position>, Fault> {
-        if let Some(position) = self.memo.get(&id) {
-            return Ok(Some(*position));
+    fn location(&self, id: TimerId) -> Result<Option<Location>, Fault> {
+        if let Some(location) = self.memo.get(&id) {
+            return Ok(Some(*location));
         }
         // Most partitions have moved nothing most of the time.
         if self.partition.counters.census.residue == 0 {
             return Ok(None);
         }
         let Some(bytes) = self.tree.get(Space::Moved, &id.to_bytes())? else { return Ok(None) };
-        Position::decode(&bytes).map(Some).ok_or(Fault::Damaged("a moved timer's position is unreadable"))
+        Location::decode(&bytes).map(Some).ok_or(Fault::Damaged("a moved timer's location is unreadable"))
     }
 
-    fn position_of(&self, row: &Row) -> Result<Position, Fault> {
+    fn position_of(&self, row: &Row) -> Result<Location, Fault> {
         match row.at {
-            At::Pending { fire, .. } => Ok(Position::Pending { fire }),
+            At::Pending { fire, .. } => Ok(Location::Pending { fire }),
             At::Parked | At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => {
-                self.position(row.id())?.ok_or(Fault::Damaged("a moved timer's position is missing"))
+                self.location(row.id())?.ok_or(Fault::Damaged("a moved timer's location is missing"))
             }
         }
     }
 
     /// Where a row goes. It stays where it is if it stays in its place.
-    fn next_position(&mut self, dest: u32, at: At, old: Option<Position>) -> Position {
+    fn next_position(&mut self, dest: u32, at: At, old: Option<Location>) -> Location {
         match (at, old) {
-            (At::Pending { fire, .. }, _) => return Position::Pending { fire },
-            (At::Parked, Some(old @ Position::Parked { .. }))
-            | (At::Taken { .. }, Some(old @ Position::Taken { .. }))
-            | (At::Unconfirmed { .. }, Some(old @ Position::Unconfirmed { .. }))
-            | (At::Dead { .. }, Some(old @ Position::Dead { .. })) => return old,
+            (At::Pending { fire, .. }, _) => return Location::Pending { fire },
+            (At::Parked, Some(old @ Location::Parked { .. }))
+            | (At::Taken { .. }, Some(old @ Location::Taken { .. }))
+            | (At::Unconfirmed { .. }, Some(old @ Location::Unconfirmed { .. }))
+            | (At::Dead { .. }, Some(old @ Location::Dead { .. })) => return old,
             _ => {}
         }
         self.partition.counters.order += 1;
         let order = self.partition.counters.order;
         match at {
-            At::Parked => Position::Parked { dest, order },
-            At::Taken { .. } => Position::Taken { order },
-            At::Unconfirmed { .. } => Position::Unconfirmed { order },
-            At::Pending { .. } | At::Dead { .. } => Position::Dead { order },
+            At::Parked => Location::Parked { dest, order },
+            At::Taken { .. } => Location::Taken { order },
+            At::Unconfirmed { .. } => Location::Unconfirmed { order },
+            At::Pending { .. } | At::Dead { .. } => Location::Dead { order },
         }
     }
 
-    /// Takes a row out of its position.
-    fn leave(&mut self, id: TimerId, position: Position) {
-        let (space, key) = position.key(self.partition.id, id);
+    /// Takes a row out of its location.
+    fn leave(&mut self, id: TimerId, location: Location) {
+        let (space, key) = location.key(self.partition.id, id);
         self.tree.remove(space, key);
-        match position {
-            Position::Pending { .. } => self.partition.removed += 1,
-            Position::Parked { dest, .. } => {
+        match location {
+            Location::Pending { .. } => self.partition.removed += 1,
+            Location::Parked { dest, .. } => {
                 self.count_parked(dest, |entry| entry.count = entry.count.saturating_sub(1))
             }
-            Position::Unconfirmed { .. } => {
+            Location::Unconfirmed { .. } => {
                 let unconfirmed = &mut self.partition.counters.unconfirmed;
                 *unconfirmed = unconfirmed.saturating_sub(1);
             }
-            Position::Taken { .. } | Position::Dead { .. } => {}
+            Location::Taken { .. } | Location::Dead { .. } => {}
         }
     }
 
@@ -213,8 +213,8 @@ impl<'a> View<'a> {
     }
 
     /// Keeps the entry that tells where a moved timer is.
-    fn keep_moved(&mut self, id: TimerId, old: Option<Position>, new: Option<Position>) {
-        let moved = |position: Option<Position>| position.filter(|p| *p != birth(id));
+    fn keep_moved(&mut self, id: TimerId, old: Option<Location>, new: Option<Location>) {
+        let moved = |location: Option<Location>| location.filter(|p| *p != birth(id));
         let residue = &mut self.partition.counters.census.residue;
         match (moved(old), moved(new)) {
             (old, Some(new)) if old != Some(new) => {
@@ -270,27 +270,27 @@ impl<'a> View<'a> {
 }
 
 /// Where a timer is filed at birth: it needs no entry to be found there.
-fn birth(id: TimerId) -> Position {
-    Position::Pending { fire: id.birth_due() }
+fn birth(id: TimerId) -> Location {
+    Location::Pending { fire: id.birth_due() }
 }
 
-/// Reads a row from the value at its position.
+/// Reads a row from the value at its location.
 pub(crate) fn read_row(
     destinations: &Destinations,
     id: TimerId,
-    position: Position,
+    location: Location,
     mut value: Bytes,
 ) -> Result<Row, Fault> {
-    let queue = match position {
-        Position::Pending { fire } => {
+    let queue = match location {
+        Location::Pending { fire } => {
             let tier = value.try_get_u8().map_err(|_| Fault::Damaged("a pending timer is empty"))?;
             let record = Record::decode(id, &value, |number| destinations.name(number))?;
             return Ok(Row { record, at: At::Pending { fire, tier } });
         }
-        Position::Parked { dest, .. } => Queue::Parked { dest },
-        Position::Taken { .. } => Queue::Taken,
-        Position::Unconfirmed { .. } => Queue::Unconfirmed,
-        Position::Dead { .. } => Queue::Dead,
+        Location::Parked { dest, .. } => Queue::Parked { dest },
+        Location::Taken { .. } => Queue::Taken,
+        Location::Unconfirmed { .. } => Queue::Unconfirmed,
+        Location::Dead { .. } => Queue::Dead,
     };
     let head = take_queue_head(queue, &mut value).filter(|(found, _)| *found == id);
     let (_, at) = head.ok_or(Fault::Damaged("a timer in a queue is unreadable"))?;
@@ -305,11 +305,11 @@ impl Table for View<'_> {
         if let Some(value) = self.tree.get(Space::Pending, &pending_key(p, id.birth_due(), id))? {
             return read_row(self.destinations, id, birth(id), value).map(Some);
         }
-        let Some(position) = self.position(id)? else { return Ok(None) };
-        self.memo.insert(id, position);
-        let (space, key) = position.key(p, id);
+        let Some(location) = self.location(id)? else { return Ok(None) };
+        self.memo.insert(id, location);
+        let (space, key) = location.key(p, id);
         let value = self.tree.get(space, &key)?.ok_or(Fault::Damaged("a moved timer is missing"))?;
-        read_row(self.destinations, id, position, value).map(Some)
+        read_row(self.destinations, id, location, value).map(Some)
     }
 
     fn put(&mut self, before: Option<&Row>, after: Row) -> Result<(), Fault> {
@@ -322,13 +322,13 @@ impl Table for View<'_> {
                 self.leave(id, old);
             }
             match new {
-                Position::Parked { dest, .. } => self.count_parked(dest, |entry| entry.count += 1),
-                Position::Unconfirmed { .. } => self.partition.counters.unconfirmed += 1,
-                Position::Pending { .. } | Position::Taken { .. } | Position::Dead { .. } => {}
+                Location::Parked { dest, .. } => self.count_parked(dest, |entry| entry.count += 1),
+                Location::Unconfirmed { .. } => self.partition.counters.unconfirmed += 1,
+                Location::Pending { .. } | Location::Taken { .. } | Location::Dead { .. } => {}
             }
             self.keep_moved(id, old, Some(new));
         }
-        if let Position::Pending { fire } = new {
+        if let Location::Pending { fire } = new {
             let floor = &mut self.partition.counters.floor;
             *floor = fire.as_ms().min(*floor);
             self.filed.push((fire, id));

@@ -14,7 +14,7 @@ use mtimer_types::{Destination, Mode, PartitionId, Time, TimerId};
 use crate::destinations::Destinations;
 use crate::fault::Fault;
 use crate::layout::{
-    Fact, Position, Queue, Space, fact_key, parse_fact_key, parse_pending_key, parse_queue_order, put_head,
+    Fact, Location, Queue, Space, fact_key, parse_fact_key, parse_pending_key, parse_queue_order, put_head,
     take_queue_head,
 };
 use crate::partition::{Counters, Owner};
@@ -205,22 +205,22 @@ impl Rebuild {
     }
 
     /// Reads a row. Its destination's name may be lost.
-    fn row(&mut self, id: TimerId, position: Position, value: &Bytes) -> Result<Option<Row>, Fault> {
+    fn row(&mut self, id: TimerId, location: Location, value: &Bytes) -> Result<Option<Row>, Fault> {
         let asked = Cell::new(None);
         let mut rest = value.clone();
-        match position {
-            Position::Pending { .. } if rest.is_empty() => return Ok(None),
-            Position::Pending { .. } => rest.advance(1),
-            Position::Parked { dest, .. } => {
+        match location {
+            Location::Pending { .. } if rest.is_empty() => return Ok(None),
+            Location::Pending { .. } => rest.advance(1),
+            Location::Parked { dest, .. } => {
                 take_queue_head(Queue::Parked { dest }, &mut rest);
             }
-            Position::Taken { .. } => {
+            Location::Taken { .. } => {
                 take_queue_head(Queue::Taken, &mut rest);
             }
-            Position::Unconfirmed { .. } => {
+            Location::Unconfirmed { .. } => {
                 take_queue_head(Queue::Unconfirmed, &mut rest);
             }
-            Position::Dead { .. } => {
+            Location::Dead { .. } => {
                 take_queue_head(Queue::Dead, &mut rest);
             }
         }
@@ -230,15 +230,15 @@ impl Rebuild {
             self.destinations.name(n)
         });
         self.name_lost(asked.get().map_or(0, |n: u32| n.saturating_add(1)))?;
-        Ok(read_row(&self.destinations, id, position, value.clone()).ok())
+        Ok(read_row(&self.destinations, id, location, value.clone()).ok())
     }
 
     /// Whether a timer stands elsewhere, according to the entry for moved timers.
-    fn is_elsewhere(&self, p: PartitionId, id: TimerId, here: Position) -> bool {
+    fn is_elsewhere(&self, p: PartitionId, id: TimerId, here: Location) -> bool {
         let moved = self.lookup(Space::Moved, &id.to_bytes());
-        let other = moved.and_then(|bytes| Position::decode(&bytes)).filter(|position| *position != here);
-        other.is_some_and(|position| {
-            let (space, key) = position.key(p, id);
+        let other = moved.and_then(|bytes| Location::decode(&bytes)).filter(|location| *location != here);
+        other.is_some_and(|location| {
+            let (space, key) = location.key(p, id);
             self.lookup(space, &key).is_some()
         })
     }
@@ -246,7 +246,7 @@ impl Rebuild {
     fn pending(&mut self, key: &Slice, value: Bytes) -> Result<bool, Fault> {
         let Some((fire, id)) = parse_pending_key(key) else { return Ok(false) };
         let p = PartitionId(u16::from_be_bytes([key[0], key[1]]));
-        let here = Position::Pending { fire };
+        let here = Location::Pending { fire };
         if self.counters(p).is_none() || self.is_elsewhere(p, id, here) {
             return Ok(false);
         }
@@ -265,7 +265,7 @@ impl Rebuild {
         let since = Time::from_ms(self.now);
         let Some(counters) = self.counters(p) else { return Ok(false) };
         counters.order += 1;
-        let here = Position::Unconfirmed { order: counters.order };
+        let here = Location::Unconfirmed { order: counters.order };
         let row = Row { at: At::Unconfirmed { epoch, since }, record: row.record };
         let dest = self.destinations.number(&row.record.timer.dest, &mut self.to)?;
         let mut value = Vec::new();
@@ -285,11 +285,11 @@ impl Rebuild {
         let (here, p) = match (key[0], key.len()) {
             (1, 15) => {
                 let dest = u32::from_be_bytes([key[3], key[4], key[5], key[6]]);
-                (Position::Parked { dest, order }, &key[1..3])
+                (Location::Parked { dest, order }, &key[1..3])
             }
-            (2, 11) => (Position::Taken { order }, &key[1..3]),
-            (3, 11) => (Position::Dead { order }, &key[1..3]),
-            (4, 11) => (Position::Unconfirmed { order }, &key[1..3]),
+            (2, 11) => (Location::Taken { order }, &key[1..3]),
+            (3, 11) => (Location::Dead { order }, &key[1..3]),
+            (4, 11) => (Location::Unconfirmed { order }, &key[1..3]),
             _ => return Ok(false),
         };
         let p = PartitionId(u16::from_be_bytes([p[0], p[1]]));
@@ -303,30 +303,30 @@ impl Rebuild {
 
     /// Whether a timer has been written to the new tree.
     fn is_kept(&self, p: PartitionId, id: TimerId) -> Result<bool, Fault> {
-        let (space, key) = Position::Pending { fire: id.birth_due() }.key(p, id);
+        let (space, key) = Location::Pending { fire: id.birth_due() }.key(p, id);
         Ok(self.to.get(space, &key)?.is_some() || self.to.get(Space::Moved, &id.to_bytes())?.is_some())
     }
 
     /// Writes a row, and counts it.
-    fn keep(&mut self, p: PartitionId, row: &Row, here: Position, key: Slice, value: Bytes) {
+    fn keep(&mut self, p: PartitionId, row: &Row, here: Location, key: Slice, value: Bytes) {
         let id = row.id();
-        let is_moved = here != Position::Pending { fire: id.birth_due() };
+        let is_moved = here != Location::Pending { fire: id.birth_due() };
         let (space, _) = here.key(p, id);
         self.to.put(space, key, value.to_vec());
         if is_moved {
             self.to.put(Space::Moved, id.to_bytes().into(), here.encode());
         }
-        if let Position::Parked { dest, .. } = here {
+        if let Location::Parked { dest, .. } = here {
             *self.parked.entry((p, dest)).or_default() += 1;
         }
         if let Some(counters) = self.counters(p) {
             counters.census.shift(None, Some(row.at));
             counters.census.residue += u64::from(is_moved);
-            counters.unconfirmed += u64::from(matches!(here, Position::Unconfirmed { .. }));
-            if let Position::Parked { order, .. }
-            | Position::Taken { order }
-            | Position::Unconfirmed { order }
-            | Position::Dead { order } = here
+            counters.unconfirmed += u64::from(matches!(here, Location::Unconfirmed { .. }));
+            if let Location::Parked { order, .. }
+            | Location::Taken { order }
+            | Location::Unconfirmed { order }
+            | Location::Dead { order } = here
             {
                 counters.order = counters.order.max(order);
             }
