@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mtimer_broker::{
     AccessOptions, Broker, BrokerOptions, DEFAULT_HTTP, HttpListen, StartError, TlsOptions, start,
@@ -233,6 +233,20 @@ async fn metrics_follow_what_is_provoked() {
     assert!(value(&text, "mtimer_memory_bytes{for=\"timers\"}") > 0.0, "{text}");
     drop(client);
     wait_value(&broker, "mtimer_redeliveries_total{cause=\"connection_lost\"}", 1.0).await;
+}
+
+#[tokio::test]
+async fn readings_do_not_count_the_store_anew_each_time() {
+    let broker = broker_on(&MemoryStore::new(2), with_http()).await;
+    let began = Instant::now();
+    for _ in 0..20 {
+        scrape(&broker).await;
+    }
+    let text = scrape(&broker).await;
+    // One count of both partitions, and another for every ten seconds that this took.
+    let counts = value(&text, "mtimer_store_call_seconds_count{operation=\"census\"}");
+    let most = 2 * (1 + began.elapsed().as_secs() / 10);
+    assert!(counts > 0.0 && counts <= most as f64, "{counts} counts");
 }
 
 #[tokio::test]

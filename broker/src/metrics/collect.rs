@@ -4,8 +4,7 @@ use std::fmt;
 
 use mtimer_core::Counter;
 use mtimer_core::figures::{Backlog, DEAD_REASONS, REFUSALS, RedeliveryCause};
-use mtimer_protocol::Status;
-use mtimer_store::counters;
+use mtimer_store::{Census, counters};
 use mtimer_types::Time;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -27,7 +26,7 @@ const OTHER: (&str, &str) = ("other", "");
 pub(super) struct Scrape {
     pub(super) observed: Observed,
     /// What the store holds; `None`: it was not counted in time.
-    pub(super) status: Option<Status>,
+    pub(super) stored: Option<Census>,
     pub(super) shell: ShellFigures,
     pub(super) store: Vec<(&'static str, u64)>,
     pub(super) inbox: (u64, u64),
@@ -115,7 +114,7 @@ impl Scrape {
 
     /// What was counted in the store; nothing if it was not.
     fn stored(&self, out: &mut Writer<'_>) -> fmt::Result {
-        let Some(s) = &self.status else { return Ok(()) };
+        let Some(s) = &self.stored else { return Ok(()) };
         let states = [
             ("pending", s.pending),
             ("retrying", s.retrying),

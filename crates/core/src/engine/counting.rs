@@ -1,9 +1,11 @@
-//! What clients ask about the whole broker: `Status` and `Broker`.
+//! What is asked about the whole broker: `Status` and `Broker` by clients, and what the store holds
+//! by the shell, for metrics.
 //!
 //! Purpose: counts all partitions once for everybody who has asked by then. Invariants: one count
 //! is under way at a time, of at most [`PARTITIONS_AT_ONCE`] partitions at the same time; an answer
 //! counts what was stored when its question came, because who asks during a count waits for the
-//! next; counting takes about a tenth of the time, however much is asked.
+//! next; counting takes about a tenth of the time, however much is asked. A count for metrics alone
+//! does not look at timers in memory, of which there may be very many.
 //! Not in here: questions about single timers and listings.
 
 use std::collections::VecDeque;
@@ -18,7 +20,7 @@ use super::Engine;
 use super::partition::Partition;
 use super::questions::QueryPart;
 use super::table::EntryState;
-use crate::api::{Call, Now, SessionId};
+use crate::api::{Call, Effect, Now, SessionId};
 
 /// Partitions that are counted at the same time: the store has other things to do meanwhile.
 const PARTITIONS_AT_ONCE: usize = 4;
@@ -49,6 +51,8 @@ pub(super) enum About {
 pub(super) struct Counting {
     /// Who waits for the next count.
     waiting: Vec<Asker>,
+    /// Whether the shell waits for it, too.
+    wants_stored: bool,
     /// The count under way.
     current: Option<Count>,
     /// Number of the latest count: late answers to earlier ones are ignored.
@@ -61,6 +65,8 @@ pub(super) struct Counting {
 #[derive(Debug)]
 struct Count {
     askers: Vec<Asker>,
+    /// Whether the shell has asked what the store holds.
+    wants_stored: bool,
     began: u64,
     /// Partitions that have not been asked.
     left: VecDeque<PartitionId>,
@@ -79,7 +85,13 @@ struct Row {
 impl Counting {
     /// When the next count is to begin, monotonic ms, if anybody waits for it.
     pub(super) fn next(&self) -> Option<u64> {
-        (self.current.is_none() && !self.waiting.is_empty()).then_some(self.next_at)
+        let is_wanted = !self.waiting.is_empty() || self.wants_stored;
+        (self.current.is_none() && is_wanted).then_some(self.next_at)
+    }
+
+    /// Tells the shell what the store holds, after the next count.
+    pub(super) fn want_stored(&mut self) {
+        self.wants_stored = true;
     }
 }
 
@@ -122,6 +134,7 @@ impl Engine {
             self.counting.number += 1;
             self.counting.current = Some(Count {
                 askers: std::mem::take(&mut self.counting.waiting),
+                wants_stored: std::mem::take(&mut self.counting.wants_stored),
                 began: now.mono_ms,
                 left: self.partitions.iter().map(Partition::id).collect(),
                 asked: Vec::new(),
@@ -136,7 +149,9 @@ impl Engine {
         while count.asked.len() < PARTITIONS_AT_ONCE
             && let Some(at) = count.left.pop_front()
         {
-            let Some(view) = self.partition(at).map(|p| p.view()) else { continue };
+            let with_memory = !count.askers.is_empty();
+            let view = |p: &mut Partition| if with_memory { p.view() } else { p.outline() };
+            let Some(view) = self.partition(at).map(view) else { continue };
             if view.reachable {
                 count.asked.push(at);
                 let part = QueryPart::Count(self.counting.number);
@@ -166,6 +181,9 @@ impl Engine {
         let wanted = |about| count.askers.iter().any(|asker| asker.about == about);
         let status = wanted(About::Status).then(|| self.status_of(&count.rows));
         let view = wanted(About::Broker).then(|| self.view_of(&count.rows));
+        if count.wants_stored {
+            self.effects.push(Effect::Stored(stored(&count.rows)));
+        }
         for Asker { session, corr, about } in count.askers {
             let answer = match about {
                 About::Status => status.clone().map(QueryAnswer::Status),
@@ -179,6 +197,7 @@ impl Engine {
 
     fn status_of(&self, rows: &[Row]) -> Status {
         let (loaded, loaded_bytes) = self.memory();
+        let stored = stored(rows);
         let mut status = Status {
             sessions: self.roster.sessions.len() as u64,
             loaded,
@@ -186,18 +205,15 @@ impl Engine {
             ready: self.roster.dests().map(|(_, d)| d.ready.len() as u64).sum(),
             in_flight: rows.iter().map(|row| row.view.in_flight).sum(),
             counters: self.counters().map(|(name, n)| (name.to_owned(), n)).collect(),
-            ..Status::default()
+            pending: stored.pending,
+            retrying: stored.retrying,
+            parked: stored.parked,
+            taken: stored.taken,
+            dead: stored.dead,
+            keys: stored.keys,
+            residue: stored.residue,
         };
         status.counters.sort_unstable();
-        for c in rows.iter().filter_map(|row| row.census) {
-            status.pending += c.pending;
-            status.retrying += c.retrying;
-            status.parked += c.parked;
-            status.taken += c.taken;
-            status.dead += c.dead;
-            status.keys += c.keys;
-            status.residue += c.residue;
-        }
         status
     }
 
@@ -218,16 +234,36 @@ impl Engine {
     }
 }
 
+/// What the store holds of all partitions that were reached.
+fn stored(rows: &[Row]) -> Census {
+    let mut sum = Census::default();
+    for c in rows.iter().filter_map(|row| row.census) {
+        sum.pending += c.pending;
+        sum.retrying += c.retrying;
+        sum.parked += c.parked;
+        sum.taken += c.taken;
+        sum.dead += c.dead;
+        sum.keys += c.keys;
+        sum.residue += c.residue;
+    }
+    sum
+}
+
 impl Partition {
-    /// What memory knows of it.
-    fn view(&self) -> PartitionView {
-        let mut view = PartitionView {
+    /// What memory knows of it without a look at its timers.
+    fn outline(&self) -> PartitionView {
+        PartitionView {
             partition: self.id(),
             epoch: self.epoch(),
             reachable: self.is_up() && !self.is_releasing(),
             loaded: self.table.len() as u64,
             ..PartitionView::default()
-        };
+        }
+    }
+
+    /// What memory knows of it.
+    fn view(&self) -> PartitionView {
+        let mut view = self.outline();
         for (_, entry) in self.table.iter() {
             match entry.state {
                 EntryState::InFlight(_) => view.in_flight += 1,
