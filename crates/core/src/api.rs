@@ -164,8 +164,7 @@ pub enum Effect {
     /// The outcome of a timer with a `traceparent` is stored; `None`: the store had nothing of it
     /// any more. Only with [`EngineOptions::traces`]. The timer may have had no delivery under way.
     Settled(TimerId, Option<Verdict>),
-    /// A timer has become a dead letter, and the store has it. A cancel during or after a retry
-    /// makes a dead letter without this effect: the store does not report it.
+    /// A timer has become a dead letter, and the store has it.
     Died(Died),
     /// What the store holds of the partitions that it reaches, all together.
     Stored(Census),

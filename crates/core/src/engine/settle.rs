@@ -243,13 +243,13 @@ impl Engine {
         if late {
             self.end_late_ack(id);
         }
-        let done = matches!(answer, Answer::Done);
+        let done = matches!(answer, Answer::Done | Answer::Died);
         if self.options.traces && (done || !late) {
             self.trace_settled(id, done.then_some(&verdict));
         }
         let refused = (!done).then_some(SettleRefusal::Late);
         if done {
-            self.note_outcome(id, &verdict, late);
+            self.note_outcome(id, &verdict, answer, late);
         } else if report.is_some() {
             self.count(Counter::SettleLate, 1);
         }
@@ -260,7 +260,7 @@ impl Engine {
                 // must not keep it.
                 let Some(mut record) = self.forget(id) else { return self.report(report, id, refused) };
                 let within = self.partition(id.partition()).is_some_and(|p| fire <= p.horizon());
-                if within && !record.progress.stopped {
+                if within && !record.progress.stopped && *answer != Answer::Died {
                     record.progress.failed = failed;
                     record.progress.last_error = (!error.is_empty()).then_some(error);
                     self.adopt(now, record, fire, false);

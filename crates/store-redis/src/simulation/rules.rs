@@ -417,10 +417,12 @@ fn stopped_timer() -> Check {
         let cancel =
             |in_flight, request| Op::Cancel { target: by_key(), in_flight, request: RequestId(request) };
         alive(run.owner.apply(Batch { ops: vec![schedule(&one)], ..empty() }, HandedOver::now()).await)?;
-        for (in_flight, request) in [(Some(1), 1), (None, 2)] {
+        let died = CancelAnswer::Died { id: one.id, failed: 0 };
+        let cases = [(Some(1), 1, CancelAnswer::TooLate(one.id)), (None, 2, died)];
+        for (in_flight, request, expected) in cases {
             let batch = Batch { ops: vec![cancel(in_flight, request)], ..empty() };
             let answers = alive(run.owner.apply(batch, HandedOver::now()).await)?;
-            same("a cancel", &answers, &vec![Answer::Cancel(CancelAnswer::TooLate(one.id))])?;
+            same("a cancel", &answers, &vec![Answer::Cancel(expected)])?;
         }
         let found = alive(run.owner.get(Target::Id(one.id)).await)?;
         let (record, place) = found.ok_or("the timer is gone")?;

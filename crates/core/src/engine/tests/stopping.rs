@@ -27,11 +27,19 @@ fn replace(rig: &mut Rig) -> Timer {
     next
 }
 
-/// The timer has ended, as a dead letter for `reason` or without one, and its key is free.
+/// The timer has ended, as a dead letter for `reason`, which the shell was told once, or without
+/// one, and its key is free.
 fn assert_ended(rig: &mut Rig, timer: &Timer, reason: Option<DeadReason>) {
     let all = rig.lane.dead(Default::default(), 0, 100).now_or_never().unwrap().unwrap();
     let letter = all.rows.iter().find(|d| d.record.timer.id == timer.id);
     assert_eq!(letter.map(|d| d.reason), reason);
+    let told = rig.died.iter().filter(|died| died.id == timer.id && Some(died.reason) == reason);
+    let attempts: Vec<u32> = told.map(|died| died.attempts).collect();
+    let failed: Vec<u32> = letter.map(|d| d.record.progress.failed).into_iter().collect();
+    assert_eq!(attempts, failed, "each dead letter is told");
+    let counted = rig.engine.counters[Counter::Dead as usize];
+    assert_eq!(counted, rig.died.len() as u64);
+    assert_eq!(rig.engine.tallies.dead.iter().sum::<u64>(), counted);
     assert_eq!(rig.place(timer.id), reason.map(|_| Place::Dead));
     assert!(rig.engine.partition(P).unwrap().table.get(timer.id).is_none(), "still in memory");
     let next = Timer { key: Some(key()), ..rig.timer("a", 60_000) };
