@@ -165,7 +165,7 @@ async fn serve(listener: TcpListener, context: Context) -> Result<(), BrokerErro
         };
         match accepted {
             Ok((socket, peer)) => {
-                if let Some(place) = places.take() {
+                if let Some(place) = places.take(peer.ip()) {
                     connections.spawn(serve_one(socket, peer, context.clone(), place));
                 }
             }
