@@ -9,6 +9,7 @@
 //! No error and no log line has a secret in it.
 //! Not in here: what a token allows ([`mtimer_access`]).
 
+mod certificates;
 mod expiry;
 mod files;
 mod guard;
@@ -30,6 +31,9 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::certificates::CERTIFICATE_FILES;
+use self::certificates::FileExpiries;
+pub use self::certificates::RedisCertificates;
 pub(crate) use self::expiry::Expiries;
 use self::expiry::Reminder;
 use self::files::{Files, stamps};
@@ -52,6 +56,8 @@ pub struct AccessOptions {
     pub peer_token: PeerToken,
     /// Files for TLS; without them nothing is encrypted.
     pub tls: Option<TlsOptions>,
+    /// Certificates for Redis, to warn before they expire.
+    pub redis: RedisCertificates,
     /// Whether to listen beyond this machine without TLS, or without tokens and clients'
     /// certificates.
     pub insecure: bool,
@@ -167,6 +173,8 @@ pub(crate) struct Access {
     peer_token: RwLock<Arc<str>>,
     tls: Option<BrokerTls>,
     files: Mutex<Files>,
+    /// When what was read last of the files of certificates expires.
+    certificates: Mutex<FileExpiries>,
     asked: Notify,
 }
 
@@ -186,7 +194,8 @@ impl Access {
         let peer_token = RwLock::new(read_peer_token(&options.peer_token)?);
         let tokens = tokens.map(|tokens| watch::Sender::new(Arc::new(tokens)));
         let tls = options.tls.clone().map(BrokerTls::open).transpose()?;
-        Ok(Self { options, tokens, peer_token, tls, files, asked: Notify::new() })
+        let certificates = Mutex::new(certificates::read(&options, FileExpiries::default(), now()));
+        Ok(Self { options, tokens, peer_token, tls, files, certificates, asked: Notify::new() })
     }
 
     /// Lets everybody in.
@@ -198,6 +207,7 @@ impl Access {
             peer_token: RwLock::new("".into()),
             tls: None,
             files: Mutex::default(),
+            certificates: Mutex::default(),
             asked: Notify::new(),
         }
     }
@@ -287,14 +297,18 @@ impl Access {
 
     /// When what is in use expires.
     pub(crate) fn expiries(&self) -> Expiries {
-        let certificate = self.tls.as_ref().and_then(BrokerTls::expires);
-        let Some(tokens) = &self.tokens else { return Expiries { certificate, ..Expiries::default() } };
+        let certificates = *self.certificates();
+        let Some(tokens) = &self.tokens else { return Expiries { certificates, ..Expiries::default() } };
         let own = self.peer_token.read().unwrap_or_else(PoisonError::into_inner).parse::<Token>().ok();
-        Expiries { certificate, ..Expiries::of_tokens(&tokens.borrow(), own.as_ref(), now()) }
+        Expiries { certificates, ..Expiries::of_tokens(&tokens.borrow(), own.as_ref(), now()) }
     }
 
     fn files(&self) -> MutexGuard<'_, Files> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn certificates(&self) -> MutexGuard<'_, FileExpiries> {
+        self.certificates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads everything if a file has changed or if `asked`; otherwise what could not be read the
@@ -307,6 +321,10 @@ impl Access {
             if all || self.files().has_failed(what) {
                 self.read_again(what, all);
             }
+        }
+        if all {
+            let last = *self.certificates();
+            *self.certificates() = certificates::read(&self.options, last, now());
         }
     }
 

@@ -12,7 +12,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use super::names as m;
 use super::process::Process;
 use super::write::Writer;
-use crate::access::Expiries;
+use crate::access::{CERTIFICATE_FILES, Expiries};
 use crate::counters::{ShellCounter as C, ShellFigures};
 use crate::lanes::ENDS;
 use crate::observed::Observed;
@@ -258,12 +258,12 @@ impl Scrape {
 
     /// What does not expire has no sample.
     fn expiries(&self, out: &mut Writer<'_>) -> fmt::Result {
-        let Expiries { certificate, peer_token, tokens } = self.expiries;
-        let seconds = |at: Time| at.as_ms() / 1_000;
-        out.maybe(&m::CERTIFICATE_EXPIRES, certificate.map(seconds))?;
-        let by = [("peer_token", peer_token), ("tokens", tokens)];
-        let known = by.into_iter().filter_map(|(what, at)| Some((what, seconds(at?))));
-        out.by(&m::TOKEN_EXPIRES, "what", known)
+        let Expiries { certificates, peer_token, tokens } = self.expiries;
+        let seconds = |(name, at): (&'static str, Option<Time>)| Some((name, at?.as_ms() / 1_000));
+        let files = CERTIFICATE_FILES.into_iter().zip(certificates).filter_map(seconds);
+        out.by(&m::CERTIFICATE_EXPIRES, "file", files)?;
+        let tokens = [("peer_token", peer_token), ("tokens", tokens)];
+        out.by(&m::TOKEN_EXPIRES, "what", tokens.into_iter().filter_map(seconds))
     }
 
     /// What the system does not tell is left out.

@@ -72,7 +72,7 @@ const PROBLEMS: [(&str, Sentence); 12] = [
             .to_owned()
     }),
     ("credentials_expiring", |_, _| {
-        "the certificate or the own token of a broker expires within 14 days, or has: its log says which"
+        "a certificate or the own token of a broker expires within 14 days, or has: its log says which"
             .to_owned()
     }),
 ];
