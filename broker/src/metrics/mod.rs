@@ -1,5 +1,5 @@
-//! What a broker shows of itself: metrics in the text format of Prometheus, and whether it is
-//! ready.
+//! What a broker shows of itself: metrics in the text format of Prometheus or as OpenMetrics, and
+//! whether it is ready.
 //!
 //! Purpose: one scrape reads the counters where they are kept, asks the engine's task for an
 //! [`Observed`](crate::observed::Observed), has what the store holds counted if the last count is
@@ -10,6 +10,7 @@
 
 mod collect;
 mod names;
+mod open_metrics;
 mod process;
 mod stored;
 mod write;
@@ -25,6 +26,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use self::collect::Scrape;
+pub(crate) use self::open_metrics::Format;
+use self::open_metrics::open_metrics;
 pub(crate) use self::stored::LastCount;
 use crate::access::Access;
 use crate::counters::Counters;
@@ -33,8 +36,6 @@ use crate::inbox::Gate;
 use crate::outbox::Outboxes;
 use crate::shell::Control;
 
-/// The content type of what [`Source::scrape`] gives.
-pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// How long the engine's task may take to answer: it looks at what waits every few milliseconds.
 const ENGINE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -74,12 +75,14 @@ impl Source {
     }
 
     /// Reads everything and writes it as metrics.
-    pub(crate) async fn scrape(&self) -> Result<String, SourceError> {
+    pub(crate) async fn scrape(&self, format: Format) -> Result<String, SourceError> {
         let top = self.destinations;
         let stored = self.stored.get(|| self.count());
         let (observed, stored) = tokio::join!(self.ask(|to| Control::Observe(top, to)), stored);
+        let observed = observed?;
+        let late = observed.engine.tallies.sent_after_of;
         let scrape = Scrape {
-            observed: observed?,
+            observed,
             stored,
             shell: self.counters.read(),
             store: self.store.counters(),
@@ -94,7 +97,10 @@ impl Source {
         registry.register_collector(Box::new(scrape));
         let mut text = String::new();
         encode_registry(&mut text, &registry)?;
-        Ok(text)
+        match format {
+            Format::Text => Ok(text),
+            Format::OpenMetrics => Ok(open_metrics(&text, &late)?),
+        }
     }
 
     /// Completes when the engine's task has ended.
