@@ -107,7 +107,7 @@ mod tests {
             client_ca: Some(old.certificate.clone()),
             ca: None,
         };
-        let redis = RedisCertificates { certificate: Some(old.certificate.clone()), ca: None };
+        let redis = RedisCertificates { certificate: Some(old.certificate), ca: None };
         let options = AccessOptions { tls: Some(tls), redis, ..AccessOptions::default() };
         let found = [Some(NEW), Some(OLD), None, Some(OLD), None];
         assert_eq!(read(&options, Default::default(), NOW), found);

@@ -3,7 +3,7 @@
 //!
 //! Invariant: called while the timer is in memory, if it is there at all; decides nothing.
 
-use mtimer_store::{Answer, Verdict};
+use mtimer_store::Verdict;
 use mtimer_types::headers::TRACEPARENT;
 use mtimer_types::{DeadReason, TimerId};
 
@@ -20,13 +20,9 @@ impl Engine {
     }
 
     /// Takes note of an outcome that the store has.
-    pub(super) fn note_outcome(&mut self, id: TimerId, verdict: &Verdict, answer: &Answer, late: bool) {
+    pub(super) fn note_outcome(&mut self, id: TimerId, verdict: &Verdict, late: bool) {
         match verdict {
             Verdict::Dead { reason, failed, .. } => self.note_death(id, *reason, *failed),
-            // A cancel came first.
-            Verdict::Retry { failed, .. } if *answer == Answer::Died => {
-                return self.note_death(id, DeadReason::Stopped, *failed);
-            }
             _ => self.count_verdict(verdict, late),
         }
         let entry = self.partitions.get(id.partition()).and_then(|p| p.table.get(id));
