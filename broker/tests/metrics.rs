@@ -284,6 +284,34 @@ async fn readings_do_not_count_the_store_anew_each_time() {
 }
 
 #[tokio::test]
+async fn dead_letters_that_cancels_make_are_counted_by_their_reason() {
+    let broker = broker_on(&MemoryStore::new(2), with_http()).await;
+    let mut client = Client::welcomed(&broker).await;
+    client.register(1, "a", 10).await;
+    let waiting = HandlerOutcome::Retry { after_ms: Some(60_000), error: "no".into() };
+    for request in [1, 2] {
+        let one = timer("a", 1, b"");
+        client.schedule(&one).await;
+        let (d, _) = client.deliveries(1).await.remove(0);
+        let cancel = RequestOp::Cancel { target: one.id.into(), request };
+        // Before its retry is asked for, and while it waits for one.
+        if request == 1 {
+            assert_eq!(client.request(vec![cancel]).await, [OpReply::TooLate(one.id)]);
+            client.settle(&d, waiting.clone()).await;
+            client.settled().await;
+        } else {
+            client.settle(&d, waiting.clone()).await;
+            client.settled().await;
+            assert_eq!(client.request(vec![cancel]).await, [OpReply::TooLate(one.id)]);
+        }
+        let text = scrape(&broker).await;
+        let counted = value(&text, "mtimer_dead_letters_total{reason=\"stopped\"}");
+        assert_eq!(counted, request as f64, "{text}");
+        assert_eq!(value(&text, "mtimer_settlements_total{outcome=\"dead\"}"), counted);
+    }
+}
+
+#[tokio::test]
 async fn ten_thousand_groups_are_no_more_series_than_the_setting_allows() {
     let store = MemoryStore::new(2);
     // Limits count each group, too: that must show in no label.

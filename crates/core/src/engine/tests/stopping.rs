@@ -1,7 +1,7 @@
 //! Edits that cross with a take, with an outcome on its way to the store, or with a handover: after
 //! the answer nothing is sent that it rules out, and what is stopped ends at once.
 
-use mtimer_types::{DeadReason, Key};
+use mtimer_types::{DeadReason, Headers, Key};
 
 use super::*;
 
@@ -313,6 +313,26 @@ fn a_cancel_that_crosses_with_a_retry_in_one_batch_ends_the_timer() {
         rig.run(1_000);
         assert_eq!(rig.take_deliveries(), []);
     }
+}
+
+#[test]
+fn the_trace_of_a_retry_that_the_store_finds_stopped_ends_as_dead() {
+    let mut rig = Rig::new(EngineOptions { traces: true, ..EngineOptions::default() });
+    rig.join(1, "a", 10);
+    rig.join(2, "b", 1);
+    let headers = Headers::new([("traceparent", "00-1-2-01")]).unwrap();
+    let timer = Timer { headers, ..rig.timer("a", 1) };
+    let d = rig.deliver(1, timer.clone());
+    rig.answers_wait = true;
+    cancel(&mut rig, &Target::Id(timer.id));
+    rig.turn();
+    retry(&mut rig, &d, 100);
+    rig.run(5);
+    answers_arrive(&mut rig);
+    let [(id, Some(Verdict::Dead { reason, failed, error }))] = &rig.settled[..] else {
+        panic!("{:?}", rig.settled)
+    };
+    assert_eq!((*id, *reason, *failed, &**error), (timer.id, DeadReason::Stopped, 1, "later"));
 }
 
 #[test]
