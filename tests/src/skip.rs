@@ -2,7 +2,7 @@
 
 use std::env;
 
-/// Set to `1` by tests/run: what cannot run is a failure.
+/// `1`: what cannot run is a failure. Set by tests/run where everything can.
 const NO_SKIP: &str = "MTIMER_NO_SKIP";
 
 /// Says on standard error that a test, or a part of one, cannot run here, and why.
