@@ -190,7 +190,7 @@ impl Inner {
 
 /// Reads the answer of `campaign.lua`.
 fn campaigned(answer: &Value) -> Option<Campaigned> {
-    let [kind, second, third] = answer.items()? else { return None };
+    let [kind, second, third] = answer.items() else { return None };
     if kind.text()? == "WON" {
         let published = third.bytes().map(Bytes::copy_from_slice);
         return Some(Campaigned::Won { term: Term(second.number()?), published });

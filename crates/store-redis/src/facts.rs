@@ -39,7 +39,7 @@ pub(crate) async fn facts(
     let mut command = Script::Facts.command(&[key]);
     command.arg(wanted.unwrap_or(DEFAULT_PARTITIONS)).arg(FORMAT).arg(&rand::random::<[u8; Secret::BYTES]>());
     let answer = ask(network, hash_slot, &command).await?;
-    let number = |i: usize| answer.items().and_then(|a| a.get(i)).and_then(Reply::number);
+    let number = |i: usize| answer.items().get(i).and_then(Reply::number);
     let (Some(stored), Some(format)) = (number(0), number(1)) else {
         return unusable(format!("{key} is not mtimer's: choose another cluster name"));
     };
@@ -52,7 +52,7 @@ pub(crate) async fn facts(
     let Some(partitions) = u16::try_from(stored).ok().filter(|n| (1..=MAX_PARTITIONS).contains(n)) else {
         return unusable(format!("{key} says {stored} partitions: it is damaged"));
     };
-    let secret = answer.items().and_then(|a| a.get(2)).and_then(Reply::bytes);
+    let secret = answer.items().get(2).and_then(Reply::bytes);
     let Some(secret) = secret.and_then(|bytes| <[u8; Secret::BYTES]>::try_from(bytes).ok()) else {
         return unusable(format!("{key} has no secret: it is damaged"));
     };
@@ -96,7 +96,7 @@ pub(crate) fn clocks(servers: &Servers) -> Vec<StoreClock> {
 /// Microseconds since the epoch.
 async fn clock(servers: &Servers, address: &str) -> Result<u64, Lost> {
     let reply = servers.connection(address).await?.ask(cmd("TIME")).await?;
-    let part = |i: usize| reply.items().and_then(|a| a.get(i)).and_then(Reply::number);
+    let part = |i: usize| reply.items().get(i).and_then(Reply::number);
     match (part(0), part(1)) {
         (Some(seconds), Some(micros)) => Ok(seconds.saturating_mul(1_000_000).saturating_add(micros)),
         _ => Err(Lost(format!("{address} does not tell its time"))),

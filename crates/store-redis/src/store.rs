@@ -144,7 +144,7 @@ impl Store for RedisStore {
             let mut command = redis::cmd("HMGET");
             command.arg(&key).arg(&OWNER_FIELDS);
             let answer = ask(&servers, hash_slot(&key), &command).await?;
-            Ok(owner_record(answer.items().unwrap_or_default()))
+            Ok(owner_record(answer.items()))
         }
         .boxed()
     }

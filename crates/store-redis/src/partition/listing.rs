@@ -12,15 +12,15 @@ use mtimer_store::{
     Census, DeadFilter, DeadLetter, InFlight, LaneError, Page, Place, Record, Taken, Unconfirmed,
 };
 use mtimer_types::{Destination, Target, Time, TimerId, limits};
-use redis::Pipeline;
+use redis::{Pipeline, Value};
 
 use super::lookup::{Locations, Lookup};
 use super::owner::Owner;
-use super::reply;
 use super::writes::Writes;
 use crate::keyspace::keys::{HashKey, IndexKey, ListingKey, SlotKey};
 use crate::keyspace::secret::SHARDS;
 use crate::keyspace::value::{Location, MovedEntry, decode_id, decode_moved, encode_in_flight};
+use crate::wire::Reply;
 
 /// Bytes of records after which a page of a listing ends.
 const PAGE_BYTES: u64 = 256 << 10;
@@ -58,8 +58,8 @@ impl Owner {
         let range = reads.cmd("ZRANGE").arg(self.space.listing(of)).arg(from).arg("+inf").arg("BYSCORE");
         range.arg("LIMIT").arg(0).arg(limit).arg("WITHSCORES");
         let answer = self.writer.read_as_owner(&reads).await?.into_iter().next().unwrap_or_default();
-        let entry = |(id, position)| Some((decode_id(&reply::bytes(id)?)?, reply::number(&position)?));
-        Ok(reply::pairs(answer).into_iter().filter_map(entry).collect())
+        let entry = |(id, position): (Value, Value)| Some((decode_id(id.bytes()?)?, position.number()?));
+        Ok(answer.into_pairs().into_iter().filter_map(entry).collect())
     }
 
     /// A page of a listing from a position on: at most `limit` rows, and about [`PAGE_BYTES`]. What
@@ -92,7 +92,7 @@ impl Owner {
             bytes <= PAGE_BYTES
         };
         let lengths = self.writer.read(&reads).await?;
-        let lengths = lengths.iter().map(|length| reply::number(length).unwrap_or_default());
+        let lengths = lengths.iter().map(|length| length.number().unwrap_or_default());
         Ok(lengths.take_while(fits).count().max(1))
     }
 
@@ -118,15 +118,15 @@ impl Owner {
         let mut reads = Pipeline::new();
         reads.cmd("ZRANGE").arg(self.space.listing(ListingKey::Park)).arg(0).arg(-1);
         let answer = self.writer.read_as_owner(&reads).await?.into_iter().next().unwrap_or_default();
-        let number = |value| reply::number(&value).and_then(|number| u32::try_from(number).ok());
-        let numbers: Vec<u32> = reply::list(answer).into_iter().filter_map(number).collect();
+        let number = |value: &Value| u32::try_from(value.number()?).ok();
+        let numbers: Vec<u32> = answer.items().iter().filter_map(number).collect();
         let mut reads = Pipeline::new();
         numbers
             .iter()
             .for_each(|number| _ = reads.cmd("ZCARD").arg(self.space.listing(ListingKey::ParkOf(*number))));
         let counts = self.writer.read(&reads).await?;
         let parked = numbers.into_iter().zip(counts).filter_map(|(number, count)| {
-            Some((self.dests.name(number)?, reply::number(&count).filter(|count| *count > 0)?))
+            Some((self.dests.name(number)?, count.number().filter(|count| *count > 0)?))
         });
         Ok(parked.collect())
     }
@@ -204,7 +204,7 @@ impl Owner {
         loop {
             let mut reads = Pipeline::new();
             reads.cmd("ZCARD").arg(self.space.listing(listing));
-            let count = self.writer.read(&reads).await?.first().and_then(reply::number).unwrap_or_default();
+            let count = self.writer.read(&reads).await?.first().and_then(Reply::number).unwrap_or_default();
             let entries = self.entries(listing, 0, limit).await?;
             let mut oldest = self.moved_rows(entries.iter().map(|(id, _)| *id)).await?;
             oldest.retain(|row| row.at.retained() == Some(of));
@@ -233,7 +233,7 @@ impl Owner {
             let counts = self.writer.read(&reads).await?;
             for (slot, count) in some.iter().zip(&counts) {
                 let field = if slot.track == 0 { &mut census.pending } else { &mut census.retrying };
-                *field += reply::number(count).unwrap_or_default();
+                *field += count.number().unwrap_or_default();
             }
         }
         let parked = self.parked_destinations().await?;
@@ -259,7 +259,7 @@ impl Owner {
         let mut reads = Pipeline::new();
         keys.into_iter().for_each(|key| _ = reads.cmd(count).arg(key));
         let counts = self.writer.read(&reads).await?;
-        Ok(counts.iter().filter_map(reply::number).sum())
+        Ok(counts.iter().filter_map(Reply::number).sum())
     }
 
     /// See [`mtimer_store::Lane::release`].

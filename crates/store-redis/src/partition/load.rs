@@ -13,12 +13,12 @@ use redis::{Pipeline, Value};
 
 use super::lookup::Lookup;
 use super::owner::Owner;
-use super::reply;
 use super::writer::Written;
 use super::writes::Writes;
 use crate::keyspace::catalog::{Placements, Step};
 use crate::keyspace::keys::{HashKey, IndexKey, SlotKey};
 use crate::keyspace::value::{decode_id, decode_pending, encode_moved_to};
+use crate::wire::Reply;
 
 /// Split steps (of up to five slots of about 128 timers) of one load.
 const SPLITS: u32 = 8;
@@ -143,7 +143,7 @@ impl Owner {
     async fn read_stored(&mut self, slots: &[SlotKey]) -> Result<Vec<(Vec<StoredTimer>, bool)>, LaneError> {
         let mut reads = Pipeline::new();
         slots.iter().for_each(|slot| _ = reads.cmd("HGETALL").arg(self.space.hash(HashKey::Slot(*slot))));
-        let contents = self.writer.read(&reads).await?.into_iter().map(reply::pairs);
+        let contents = self.writer.read(&reads).await?.into_iter().map(Reply::into_pairs);
         let mut contents: Vec<_> = contents.map(|pairs| (pairs.len(), self.stored(pairs))).collect();
         let mut lookup = Lookup::default();
         let mut doubtful = HashMap::new();
@@ -200,7 +200,7 @@ impl Owner {
     /// The timers of a slot that can be read.
     fn stored(&mut self, pairs: Vec<(Value, Value)>) -> Vec<StoredTimer> {
         let timer = |(id, value): (Value, Value)| {
-            let (id, value) = (decode_id(&reply::bytes(id)?)?, reply::bytes(value)?);
+            let (id, value) = (decode_id(id.bytes()?)?, value.into_bytes()?);
             let read = decode_pending(id, &value, |number| self.dests.name(number));
             let (row, is_implied) = self.readable(read)?;
             Some(StoredTimer { id, value, row, is_implied })
@@ -279,8 +279,7 @@ impl Owner {
         slots.iter().for_each(|slot| _ = reads.cmd("HKEYS").arg(self.space.hash(HashKey::Slot(*slot))));
         let found = self.writer.read(&reads).await?;
         for (slot, ids) in slots.into_iter().zip(found) {
-            let ids = reply::list(ids).into_iter().filter_map(|id| decode_id(&reply::bytes(id)?));
-            let ids: Vec<TimerId> = ids.collect();
+            let ids: Vec<_> = ids.items().iter().filter_map(|id| decode_id(id.bytes()?)).collect();
             if ids.is_empty() {
                 self.catalog.emptied(slot);
             } else if self.catalog.knows_ids(slot) {

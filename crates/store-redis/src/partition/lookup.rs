@@ -16,13 +16,13 @@ use mtimer_types::{Destination, Key, Time, Timer, TimerId};
 use redis::{Cmd, Pipeline};
 
 use super::owner::Owner;
-use super::reply;
 use super::writes::Arguments;
 use crate::keyspace::keys::{Bucket, HashKey, Keyspace, SlotKey};
 use crate::keyspace::secret::Hash;
 use crate::keyspace::value::{
     self, Location, MovedEntry, decode_answer, decode_ended, decode_id, decode_moved, decode_pending,
 };
+use crate::wire::Reply;
 
 /// Where the rows are that were read. Of a timer whose entry in `moved` leads to no row: the entry,
 /// so that it goes when a timer is filed under the id again.
@@ -126,8 +126,8 @@ impl Owner {
         lookup.hashes.sort_unstable();
         let answers = self.writer.read(&lookup.commands(&self.space)).await?;
         for (tickets, answer) in lookup.by_hash().zip(answers) {
-            for ((_, ticket), value) in tickets.iter().zip(reply::list(answer)) {
-                found.0[ticket.0] = reply::bytes(value);
+            for ((_, ticket), value) in tickets.iter().zip(answer.into_items()) {
+                found.0[ticket.0] = value.into_bytes();
             }
         }
         Ok(found)

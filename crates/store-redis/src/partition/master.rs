@@ -7,8 +7,7 @@ use std::sync::Arc;
 use mtimer_store::LaneError;
 use redis::{Pipeline, Value};
 
-use super::reply;
-use crate::wire::{Lost, Network, Node, Remedy, asking, load_all, remedy};
+use crate::wire::{Lost, Network, Node, Remedy, Reply, asking, load_all, remedy};
 
 /// See the module.
 pub(super) struct Master {
@@ -103,7 +102,7 @@ impl Master {
             }
         };
         for (at, value) in values.iter_mut().enumerate() {
-            if let Some(error) = reply::error(value)
+            if let Some(error) = value.refusal()
                 && let Remedy::Ask(address) = remedy(&error, node.address())
                 && let Some(command) = commands().cmd_iter().nth(at)
             {

@@ -22,7 +22,7 @@
 //! | `trim` | finds out which of them are safe |
 //! | `confirm` | holds answers back until replicas have the write (`redis-replicated`) |
 //! | `destinations` | numbers destinations, so that a record holds a number instead of two names |
-//! | `reply`, `unreadable` | read what Redis answers; report damaged records |
+//! | `unreadable` | reports damaged records |
 //! | `incidents` | logs what happens to many partitions at once |
 
 pub(crate) mod acquire;
@@ -39,7 +39,6 @@ pub(crate) mod log;
 mod lookup;
 mod master;
 pub(crate) mod owner;
-mod reply;
 #[cfg(test)]
 mod stale;
 pub(crate) mod trim;

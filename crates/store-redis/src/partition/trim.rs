@@ -24,8 +24,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::identity::Identity;
 use super::log::Log;
-use super::reply;
-use crate::wire::{Confirmed, Lost, Network, Replicas};
+use crate::wire::{Confirmed, Lost, Network, Replicas, Reply};
 
 /// How often a log with records is trimmed.
 const ROUND: Duration = Duration::from_millis(100);
@@ -164,7 +163,7 @@ impl Trimmer {
                 return Ok(None);
             }
         };
-        let seq = self.identity.stored_seq(&reply::list(confirmed.read))?;
+        let seq = self.identity.stored_seq(confirmed.read.items())?;
         if confirmed.connected > replicas {
             self.refresh_topology().await;
         }
@@ -193,6 +192,6 @@ impl Trimmer {
     async fn confirmed(&self, replicas: u32) -> Result<Confirmed, Lost> {
         let (at, read) = (self.identity.hash_slot, self.identity.read());
         let confirmed = self.shared.replicas.confirm(at, replicas, read).await?;
-        reply::error(&confirmed.read).map_or(Ok(confirmed), |error| Err(Lost(error)))
+        confirmed.read.refusal().map_or(Ok(confirmed), |error| Err(Lost(error)))
     }
 }

@@ -38,7 +38,7 @@ pub(crate) use self::connection::Use;
 pub(crate) use self::fault::{Remedy, remedy};
 pub(crate) use self::node::{Lost, Network, Node};
 pub(crate) use self::pool::Pool;
-pub(crate) use self::reply::Reply;
+pub(crate) use self::reply::{Reply, numbers};
 pub(crate) use self::script::{Script, load_all};
 pub(crate) use self::servers::{Seeds, Servers};
 pub(crate) use self::watch::watch;

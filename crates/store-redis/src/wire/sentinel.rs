@@ -70,7 +70,7 @@ fn named(reply: &Value, master: &str) -> Result<String, String> {
     if let Some(refusal) = reply.refusal() {
         return Err(format!("is no Sentinel: {refusal}"));
     }
-    let address = match reply.items().unwrap_or_default() {
+    let address = match reply.items() {
         [host, port] => host.text().zip(port.number()),
         _ => None,
     };
