@@ -155,8 +155,6 @@ impl Store for RedisStore {
             let partition = request.partition;
             let (health, _) = watch::channel(Health::Up);
             let abandoned = CancellationToken::new();
-            // Nobody waits for an acquisition that takes too long.
-            let guard = abandoned.clone().drop_guard();
             let ask = async |slot, command| ask(&servers, slot, &command).await;
             let acquiring = acquire(&shared, request, health.clone(), abandoned.clone(), ask);
             let (owner, in_flight) =
@@ -164,9 +162,8 @@ impl Store for RedisStore {
                     let why = format!("partition {partition}: reading its indexes took too long");
                     StoreError::Unavailable(why)
                 })??;
-            guard.disarm();
             let (epoch, prior_claim) = (owner.epoch(), owner.prior_claim());
-            let (lane, task) = RedisLane::new(owner, health, abandoned);
+            let (lane, task) = RedisLane::new(owner, health, abandoned.drop_guard());
             tasks.spawn(task);
             Ok(Acquired { lane: Arc::new(lane), epoch, prior_claim, in_flight })
         }

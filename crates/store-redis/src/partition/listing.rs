@@ -273,7 +273,6 @@ impl Owner {
         self.write_anyway(writes).await?;
         self.trimmer.secure().await;
         self.is_released = true;
-        self.set_ended(&LaneError::Closed);
         Ok(())
     }
 }

@@ -11,7 +11,6 @@ use mtimer_types::{Epoch, PartitionId, Time, TimerId};
 use redis::Pipeline;
 
 use super::destinations::Destinations;
-use super::log::Log;
 use super::trim::Trimmer;
 use super::unreadable::Unreadable;
 use super::writer::Writer;
@@ -64,34 +63,6 @@ impl Owner {
         self.prior_claim
     }
 
-    /// Whether the partition was given up.
-    pub(crate) const fn is_released(&self) -> bool {
-        self.is_released
-    }
-
-    /// Its last writes.
-    pub(crate) const fn log(&self) -> &Arc<Log> {
-        self.writer.log()
-    }
-
-    /// Trims its log.
-    pub(crate) const fn trimmer(&self) -> &Arc<Trimmer> {
-        &self.trimmer
-    }
-
-    /// Waits until a failover cannot lose the acquisition ([`Trimmer::secure_acquisition`]): the
-    /// log begins with it. Nothing is answered before.
-    ///
-    /// # Errors
-    ///
-    /// The lane has ended.
-    pub(super) async fn secure_acquisition(&self) -> Result<(), LaneError> {
-        if broken!(UnsafeAcquisition) {
-            return Ok(());
-        }
-        self.trimmer.secure_acquisition().await
-    }
-
     /// Asks the store whether it has everything, and applies again what it has lost.
     ///
     /// # Errors
@@ -104,10 +75,5 @@ impl Owner {
     /// Whether the store is known to be away.
     pub(crate) fn is_down(&self) -> bool {
         self.writer.is_down()
-    }
-
-    /// Tells whoever watches the lane's health that it has ended.
-    pub(crate) fn set_ended(&self, why: &LaneError) {
-        self.writer.set_ended(why);
     }
 }
