@@ -172,7 +172,7 @@ impl Node for Connection {
         if commands.is_empty() {
             return ready(Ok(Vec::new())).boxed();
         }
-        let (server, call) = match Unanswered::begin(&self.shared) {
+        let (server, call) = match PendingCall::begin(&self.shared) {
             Ok(begun) => begun,
             Err(lost) => return ready(Err(lost)).boxed(),
         };
@@ -194,7 +194,7 @@ impl Node for Connection {
 async fn exchange(
     mut server: MultiplexedConnection,
     commands: Pipeline,
-    call: Unanswered,
+    call: PendingCall,
 ) -> Result<Vec<Value>, Lost> {
     let shared = &*call.0;
     let answered = tokio::select! {
@@ -267,9 +267,9 @@ impl Drop for ConnectionState {
 }
 
 /// A call that is not answered.
-struct Unanswered(Arc<ConnectionState>);
+struct PendingCall(Arc<ConnectionState>);
 
-impl Unanswered {
+impl PendingCall {
     fn begin(shared: &Arc<ConnectionState>) -> Result<(MultiplexedConnection, Self), Lost> {
         let server = shared.server().clone()?;
         if shared.unanswered.load(Ordering::Relaxed) == 0 {
@@ -285,7 +285,7 @@ impl Unanswered {
     }
 }
 
-impl Drop for Unanswered {
+impl Drop for PendingCall {
     fn drop(&mut self) {
         self.0.unanswered.fetch_sub(1, Ordering::Relaxed);
     }
@@ -321,7 +321,7 @@ async fn watch(shared: Weak<ConnectionState>, unused: CancellationToken, answer_
             return;
         }
         if ping.is_none() && heard + quiet <= now {
-            let Ok((server, call)) = Unanswered::begin(&shared) else { return };
+            let Ok((server, call)) = PendingCall::begin(&shared) else { return };
             let mut commands = Pipeline::with_capacity(1);
             commands.cmd("PING");
             ping = Some(exchange(server, commands, call).boxed());
