@@ -19,7 +19,7 @@ use mtimer_types::{PartitionId, Term};
 use redis::{Cmd, Value, cmd};
 use tokio::time::timeout;
 
-use crate::wire::{Backoff, Failed, Lost, Reply, Script, Servers, Use, once};
+use crate::wire::{Backoff, Failed, Lost, Purpose, Reply, Script, Servers, Use, once};
 
 /// How long a call is tried.
 const CALL: Duration = Duration::from_millis(700);
@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const SHOWN: usize = 255;
 
 /// How connections for the lease and for clocks are used.
-pub(crate) const URGENT: Use = Use { answer_within: CALL, scripts: false };
+pub(crate) const URGENT: Use = Use { purpose: Purpose::Urgent, answer_within: CALL };
 
 /// Where the lease is.
 #[derive(Clone, Debug)]

@@ -56,7 +56,8 @@ async fn look(
         let [next, keys] = reply.items() else {
             return Err(Lost(reply.refusal().unwrap_or_else(|| format!("{address} does not answer SCAN"))));
         };
-        let names = keys.items().iter().filter_map(|key| cluster_of(key.bytes()?)).filter(|name| *name != cluster);
+        let names =
+            keys.items().iter().filter_map(|key| cluster_of(key.bytes()?)).filter(|name| *name != cluster);
         found.extend(names.map(str::to_owned));
         cursor = next.number().unwrap_or(0);
         if cursor == 0 || found.len() >= MOST {

@@ -24,7 +24,7 @@ use crate::partition::log::{LogBudget, LogStatus};
 use crate::partition::trim::Trimming;
 use crate::siblings::siblings;
 use crate::wire::{
-    Confirmations, Pool, Quorum, Reply, Servers, Use, ask, check_server, check_wait, explain,
+    Confirmations, Pool, Purpose, Quorum, Reply, Servers, Use, ask, check_server, check_wait, explain,
     watch as watch_settings,
 };
 
@@ -57,9 +57,10 @@ impl RedisStore {
         let (seeds, access) = options.check()?;
         check_cluster(&options.cluster)?;
         let tasks = TaskTracker::new();
-        let how = Use { answer_within: options.answer_within, scripts: true };
-        let pool = Pool::new(access, how, tasks.clone());
-        let servers = Servers::discover(seeds, pool).await.map_err(explain)?;
+        let answer_within = options.answer_within;
+        let how = Use { purpose: Purpose::Partitions, answer_within };
+        let servers =
+            Servers::discover(seeds, Pool::new(access, tasks.clone()), how).await.map_err(explain)?;
         for address in servers.masters() {
             let server = servers.connection(&address).await.map_err(explain)?;
             check_server(&address, &server)?;
@@ -80,17 +81,18 @@ impl RedisStore {
         let coordination = RedisCoordination::new(urgent.clone(), keys, slots.collect());
         let end = CancellationToken::new();
         let shared_servers = Arc::new(servers.clone());
-        tasks.spawn(watch_settings(Arc::downgrade(&shared_servers), end.clone()));
-        let confirmations = |wait| Arc::new(Confirmations::new(&servers, wait, options.answer_within));
+        tasks.spawn(watch_settings(servers.clone(), end.clone()));
+        let confirmations =
+            |purpose, wait| Arc::new(Confirmations::new(&servers, purpose, wait, answer_within));
         let trimming = Trimming {
-            replicas: confirmations(TRIM_TIMEOUT),
+            replicas: confirmations(Purpose::Trimming, TRIM_TIMEOUT),
             network: shared_servers.clone(),
             began: Instant::now(),
         };
         let quorum = match options.durability {
             Durability::Redis => None,
             Durability::Replicated { replicas, timeout } => {
-                Some(Quorum { confirmations: confirmations(timeout), replicas })
+                Some(Quorum { confirmations: confirmations(Purpose::Quorum, timeout), replicas })
             }
         };
         let kind = if servers.is_cluster() { "redis-cluster" } else { "redis" };

@@ -40,7 +40,7 @@ mod lookup;
 mod master;
 pub(crate) mod owner;
 #[cfg(test)]
-mod stale;
+mod tests;
 pub(crate) mod trim;
 pub(crate) mod turn;
 mod unreadable;

@@ -119,7 +119,7 @@ impl Trimmer {
     }
 
     fn replicas(&self) -> Option<u32> {
-        self.shared.replicas.replicas(self.identity.hash_slot)
+        self.shared.network.replicas(self.identity.hash_slot)
     }
 
     async fn round(&self) {
@@ -184,7 +184,7 @@ impl Trimmer {
     }
 
     fn min_age(&self, replicas: u32) -> Duration {
-        let is_synced_later = replicas == 0 && self.shared.replicas.append_only(self.identity.hash_slot);
+        let is_synced_later = replicas == 0 && self.shared.network.append_only(self.identity.hash_slot);
         if is_synced_later { SYNCED_AFTER } else { Duration::ZERO }
     }
 

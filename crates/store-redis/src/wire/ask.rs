@@ -201,14 +201,14 @@ pub(crate) async fn check_wait(server: &Connection) -> Result<(), StoreError> {
 pub(crate) fn check_server(address: &str, server: &Connection) -> Result<(), StoreError> {
     let info = server.info();
     let unusable = |text| Err(StoreError::Unusable(text));
-    let version = info.get("redis_version").map_or("unknown", String::as_str);
+    let version: String = info.get("redis_version").unwrap_or_else(|| "unknown".to_owned());
     let major: u32 = version.split('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
     if major < 7 {
         return unusable(format!(
             "{address} runs Redis {version}: mtimer needs Redis 7.0 or later, upgrade it"
         ));
     }
-    match info.get(POLICY).map(String::as_str) {
+    match info.get::<String>(POLICY).as_deref() {
         Some(NO_EVICTION) => Ok(()),
         Some(policy) => unusable(format!(
             "{address} may evict keys (maxmemory-policy {policy}), and timers would vanish: set maxmemory-policy \

@@ -34,7 +34,7 @@ pub(crate) use self::access::{Access, split};
 pub(crate) use self::ask::{Failed, ask, asking, check_server, check_wait, explain, once};
 pub(crate) use self::backoff::Backoff;
 pub(crate) use self::confirm::{Confirmations, Confirmed, Quorum, Replicas};
-pub(crate) use self::connection::Use;
+pub(crate) use self::connection::{Purpose, Use};
 pub(crate) use self::fault::{Remedy, remedy};
 pub(crate) use self::node::{Lost, Network, Node};
 pub(crate) use self::pool::Pool;

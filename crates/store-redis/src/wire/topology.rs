@@ -16,7 +16,7 @@ pub(crate) struct Range {
     pub(crate) from: u16,
     pub(crate) to: u16,
     pub(crate) master: String,
-    /// Replicas of the master that count: see `Servers::replicas`. `None`: only a redirection has
+    /// Replicas of the master that count: see [`super::node::Network::replicas`]. `None`: only a redirection has
     /// named the master.
     pub(crate) replicas: Option<u32>,
 }
@@ -104,8 +104,7 @@ pub(crate) fn of_cluster(slots: &Value, nodes: &Value, asked: &str) -> Result<Ve
         return Err(format!("{asked}: {refusal}"));
     }
     let replicas = replicas_of_masters(nodes.text().unwrap_or_default());
-    let ranges: Vec<_> =
-        slots.items().iter().filter_map(|row| range(row, &replicas, asked)).collect();
+    let ranges: Vec<_> = slots.items().iter().filter_map(|row| range(row, &replicas, asked)).collect();
     if ranges.is_empty() {
         return Err(format!("{asked}: the cluster has no hash slots assigned"));
     }
