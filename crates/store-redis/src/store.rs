@@ -14,9 +14,9 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::coordination::{LeaseKeys, RedisCoordination, URGENT};
+use crate::coordination::{RedisCoordination, URGENT};
 use crate::facts::{clocks, facts, raise_term};
-use crate::keyspace::keys::{check_cluster, hash_slot, leader, meta, term, topology};
+use crate::keyspace::keys::{check_cluster, hash_slot};
 use crate::options::{Durability, Options};
 use crate::partition::acquire::{OWNER_FIELDS, Shared, acquire, owner_key, owner_record};
 use crate::partition::lane::RedisLane;
@@ -68,17 +68,10 @@ impl RedisStore {
         }
         let urgent = servers.over(URGENT);
         let cluster: Arc<str> = options.cluster.as_str().into();
-        let key = meta(&cluster);
-        let facts = facts(&servers, (&key, hash_slot(&key)), &cluster, options.partitions).await?;
+        let facts = facts(&servers, &cluster, options.partitions).await?;
         let siblings = if facts.is_new { siblings(&servers, &cluster).await } else { Vec::new() };
-        let keys = LeaseKeys {
-            leader: leader(&cluster),
-            term: term(&cluster),
-            topology: topology(&cluster),
-            hash_slot: hash_slot(&leader(&cluster)),
-        };
         let slots = (0..facts.partitions).map(|p| hash_slot(&owner_key(&cluster, PartitionId(p))));
-        let coordination = RedisCoordination::new(urgent.clone(), keys, slots.collect());
+        let coordination = RedisCoordination::new(urgent.clone(), &cluster, slots.collect());
         let end = CancellationToken::new();
         let shared_servers = Arc::new(servers.clone());
         tasks.spawn(watch_settings(servers.clone(), end.clone()));
@@ -173,8 +166,8 @@ impl Store for RedisStore {
     }
 
     fn raise_term(&self) -> StoreFuture<Term> {
-        let (servers, key) = (self.servers.clone(), term(&self.shared.cluster));
-        async move { raise_term(&servers, (&key, hash_slot(&key))).await }.boxed()
+        let (servers, cluster) = (self.servers.clone(), self.shared.cluster.clone());
+        async move { raise_term(&servers, &cluster).await }.boxed()
     }
 
     fn clocks(&self) -> Vec<StoreClock> {
