@@ -25,7 +25,7 @@ use super::fingerprints::Fingerprints;
 use super::keys::{IndexKey, SlotKey};
 use super::levels::level;
 use super::place::Placed;
-use super::secret::{Hash, Secret};
+use super::secret::{KeyedHash, Secret};
 
 /// Timers after which a slot is full: Redis keeps such a hash as a list-pack, also by default
 /// (`hash-max-listpack-entries`), and does not have to search through more than these.
@@ -75,7 +75,7 @@ pub(crate) struct Place {
 /// [`Catalog::abandon`].
 #[derive(Debug, Default)]
 pub(crate) struct Placements {
-    placed: Vec<(SlotKey, Hash, u32)>,
+    placed: Vec<(SlotKey, KeyedHash, u32)>,
     new: Vec<SlotKey>,
 }
 
@@ -239,7 +239,7 @@ impl Catalog {
         start >= self.next && (start > self.splitting || !self.is_dense((track, width, start)))
     }
 
-    fn add(&mut self, slot: SlotKey, id: Hash, fire: u64, size: u32) {
+    fn add(&mut self, slot: SlotKey, id: KeyedHash, fire: u64, size: u32) {
         let next = self.next;
         let Some(entry) = self.slots.get_mut(&slot) else { return };
         entry.timers += 1;
@@ -277,7 +277,7 @@ impl Catalog {
     }
 
     /// `size`: of each; `None`: the average.
-    fn take_out(&mut self, slot: SlotKey, ids: impl IntoIterator<Item = Hash>, size: Option<u32>) {
+    fn take_out(&mut self, slot: SlotKey, ids: impl IntoIterator<Item = KeyedHash>, size: Option<u32>) {
         let Some(entry) = self.slots.get_mut(&slot) else { return };
         for id in ids {
             let size = size.unwrap_or(entry.bytes / entry.timers.max(1));

@@ -18,9 +18,9 @@ use super::trim::{Trimmer, Trimming};
 use super::unreadable::Unreadable;
 use super::writer::Writer;
 use crate::keyspace::catalog::Catalog;
-use crate::keyspace::fingerprints::{EndedFilter, KeyFilter, MovedFilter};
+use crate::keyspace::fingerprints::{EndedFilter, LargeFilter, MovedFilter};
 use crate::keyspace::keys::{Bucket, HashKey, IndexKey, Keyspace, SlotKey, hash_slot};
-use crate::keyspace::secret::{Hash, SHARDS, Secret};
+use crate::keyspace::secret::{KeyedHash, SHARDS, Secret};
 use crate::keyspace::value::{decode_destination, decode_in_flight};
 use crate::wire::{Network, Quorum, Reply, Script, numbers};
 
@@ -94,8 +94,8 @@ where
         moved: MovedFilter::default(),
         // The epoch is the store's clock, or above it.
         ended: EndedFilter::new(Bucket::of(Time::from_ms(granted.epoch.0))),
-        keys: KeyFilter::unknown(),
-        found_keys: KeyFilter::unknown(),
+        keys: LargeFilter::unknown(),
+        found_keys: LargeFilter::unknown(),
         taken: HashSet::new(),
         keys_are_hash_table: false,
         dests: Destinations::default(),
@@ -174,7 +174,7 @@ impl Owner {
             // The empty field is none: see `LARGE`.
             if fields.len() as u64 == count {
                 let keys = fields.into_iter().filter_map(|field| field.bytes()?[..].try_into().ok());
-                self.keys = keys.map(|key| Hash::of_key(&key)).collect();
+                self.keys = keys.map(|key| KeyedHash::of_key(&key)).collect();
                 self.found_keys = self.keys.clone();
             }
         }

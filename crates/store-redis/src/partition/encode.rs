@@ -22,7 +22,7 @@ use super::owner::Owner;
 use super::writes::{ByKey, Writes};
 use crate::keyspace::catalog::Placements;
 use crate::keyspace::keys::{Bucket, HashKey, ListingKey, SlotKey};
-use crate::keyspace::secret::{Hash, KeyField};
+use crate::keyspace::secret::{KeyField, KeyedHash};
 use crate::keyspace::value::{
     LARGE, Location, encode_answer, encode_destination, encode_ended, encode_moved, encode_moved_to,
     encode_pending, request_field,
@@ -72,15 +72,15 @@ pub(crate) struct Note {
     /// At-most-once timers that are taken, and that are not taken any more.
     taken: Vec<TimerId>,
     no_more_taken: Vec<TimerId>,
-    /// Fields of outcomes, and the bucket into which they go.
-    remembered: Vec<Hash>,
-    bucket: Option<Bucket>,
+    /// Fields of outcomes, the bucket into which they go, and for how long it is kept, ms.
+    remembered: Vec<KeyedHash>,
+    bucket: Option<(Bucket, u64)>,
     /// The keys have [`LARGE`] beside them.
     makes_hash_table: bool,
     /// Keys that name a timer and named none before.
-    keyed: Vec<Hash>,
+    keyed: Vec<KeyedHash>,
     /// Keys that become free if they still name the timer.
-    pub(crate) freed_keys: Vec<Hash>,
+    pub(crate) freed_keys: Vec<KeyedHash>,
     /// The number of the command that frees them, if there are any.
     pub(crate) freeing: Option<usize>,
     position: u64,
@@ -98,7 +98,7 @@ impl Draft {
     /// A key becomes free if it still names the timer.
     pub(crate) fn free(&mut self, key: KeyField, id: TimerId) {
         self.freed.push((), [&key, &id.to_bytes()]);
-        self.note.freed_keys.push(Hash::of_key(&key));
+        self.note.freed_keys.push(KeyedHash::of_key(&key));
     }
 
     /// A timer that this owner has taken ends.
@@ -113,8 +113,14 @@ impl Draft {
         self.note.no_more_taken.push(id);
     }
 
-    fn set(&mut self, hash: HashKey, field: &[u8], value: &[u8]) {
+    /// Sets a field of a hash.
+    pub(crate) fn set(&mut self, hash: HashKey, field: &[u8], value: &[u8]) {
         self.fields.push(hash, [field, value]);
+    }
+
+    /// What this write files.
+    pub(crate) const fn placements(&mut self) -> &mut Placements {
+        &mut self.note.placements
     }
 }
 
@@ -151,7 +157,10 @@ impl Owner {
         let bucket = Bucket::of(now);
         draft.set(HashKey::Ended(bucket), field, outcome);
         draft.note.remembered.push(self.secret.bytes(field));
-        draft.note.bucket = Some(bucket);
+        // Counted from the moment at which it is applied, since the server's clock may be any
+        // other. It is never less than outcomes are remembered for, and more if a write is applied
+        // later, or again.
+        draft.note.bucket = Some((bucket, bucket.expires().ms_since(now)));
     }
 
     fn draft_key(&self, draft: &mut Draft, key: &KeyChange) {
@@ -159,7 +168,7 @@ impl Owner {
         match (key.after, key.before) {
             (Some(id), before) => {
                 draft.set(HashKey::AppKeys, &field, &id.to_bytes());
-                draft.note.keyed.extend(before.is_none().then(|| Hash::of_key(&field)));
+                draft.note.keyed.extend(before.is_none().then(|| KeyedHash::of_key(&field)));
             }
             (None, Some(id)) => draft.free(field, id),
             (None, None) => {}
@@ -274,7 +283,8 @@ impl Owner {
             At::Pending { .. } => return,
             At::Parked => {
                 let number = self.dests.intern(&row.record.timer.dest);
-                return draft.unparked.push(number, [&row.id().to_bytes()]);
+                draft.unparked.push(number, [&row.id().to_bytes()]);
+                return;
             }
             At::Taken { .. } => return draft.unlist_taken(row.id()),
             At::Unconfirmed { .. } => ListingKey::Unconfirmed,
@@ -283,8 +293,8 @@ impl Owner {
         draft.unlisted.push(listing, [&row.id().to_bytes()]);
     }
 
-    /// Puts the commands into order. `now` is the time of the batch.
-    pub(crate) fn finish(&self, mut draft: Draft, claim: Option<Time>, now: Time) -> Drafted {
+    /// Puts the commands into order.
+    pub(crate) fn finish(&self, mut draft: Draft, claim: Option<Time>) -> Drafted {
         let mut writes = Writes::default();
         if draft.adds {
             writes.set_adds();
@@ -316,13 +326,11 @@ impl Owner {
         for (hash, pairs) in draft.fields.groups() {
             writes.command("HSET", &self.space.hash(*hash), 2, pairs);
         }
-        if let Some(bucket) = draft.note.bucket.filter(|_| !broken!(NoExpiry)) {
-            // Counted from the moment at which it is applied, since the server's clock may be any
-            // other. It is never less than outcomes are remembered for, and more if a write is
-            // applied later, or again. Nothing stands between a bucket and its expiry: hash fields
-            // are in the order of `HashKey`, in which it is the last one.
-            let lives = bucket.expires().ms_since(now).to_string();
-            writes.command("PEXPIRE", &self.space.hash(HashKey::Ended(bucket)), 1, [lives]);
+        if let Some((bucket, lives_ms)) = draft.note.bucket.filter(|_| !broken!(NoExpiry)) {
+            // Nothing stands between a bucket and its expiry: hash fields are in the order of
+            // `HashKey`, in which it is the last one.
+            let bucket = self.space.hash(HashKey::Ended(bucket));
+            writes.command("PEXPIRE", &bucket, 1, [lives_ms.to_string()]);
         }
         let (leaving, freeing) = self.finish_removals(&mut writes, &mut draft);
         if broken!(IndexBehindContents) {
@@ -368,7 +376,7 @@ impl Owner {
     }
 
     /// Enters slots that are new into their indexes.
-    pub(crate) fn announce(&self, writes: &mut Writes, placements: &Placements) {
+    fn announce(&self, writes: &mut Writes, placements: &Placements) {
         let mut indexes = ByKey::default();
         for slot in placements.new_slots() {
             let entry = [slot.start.to_string(), slot.to_string()];
@@ -388,7 +396,7 @@ impl Owner {
         note.moved_back.into_iter().for_each(|id| self.moved.remove(self.secret.id(id)));
         self.taken.extend(note.taken);
         note.no_more_taken.iter().for_each(|id| _ = self.taken.remove(id));
-        if let Some(bucket) = note.bucket {
+        if let Some((bucket, _)) = note.bucket {
             note.remembered.iter().for_each(|field| self.ended.add(bucket, *field));
         }
         note.keyed.into_iter().for_each(|key| self.keys.add(key));

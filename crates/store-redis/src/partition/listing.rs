@@ -99,13 +99,13 @@ impl Owner {
     /// The rows of timers in `moved` that can be read.
     async fn moved_rows(&mut self, ids: impl Iterator<Item = TimerId>) -> Result<Vec<Row>, LaneError> {
         let mut lookup = Lookup::default();
-        let ticket =
-            |id: TimerId| (id, lookup.field(HashKey::Moved(self.secret.id(id).shard()), &id.to_bytes()));
-        let tickets: Vec<_> = ids.map(ticket).collect();
-        let found = self.look_up(lookup).await?;
+        let ids: Vec<TimerId> = ids.collect();
+        for id in &ids {
+            lookup.push(HashKey::Moved(self.secret.id(*id).shard()), [&id.to_bytes()]);
+        }
         let mut rows = Vec::new();
-        for (id, ticket) in tickets {
-            let entry = found.value(ticket).map(|value| decode_moved(id, value, |n| self.dests.name(n)));
+        for (id, value) in ids.into_iter().zip(self.look_up(lookup).await?) {
+            let entry = value.map(|value| decode_moved(id, &value, |n| self.dests.name(n)));
             if let Some(MovedEntry::Row(row)) = entry.and_then(|entry| self.readable(entry)) {
                 rows.push(row);
             }

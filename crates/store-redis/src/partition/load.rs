@@ -11,11 +11,11 @@ use mtimer_store::{LaneError, Load, Loaded, LoadedTimer};
 use mtimer_types::{Time, TimerId};
 use redis::{Pipeline, Value};
 
+use super::encode::Draft;
 use super::lookup::Lookup;
 use super::owner::Owner;
-use super::writer::Written;
 use super::writes::Writes;
-use crate::keyspace::catalog::{Placements, Step};
+use crate::keyspace::catalog::Step;
 use crate::keyspace::keys::{HashKey, IndexKey, SlotKey};
 use crate::keyspace::value::{decode_id, decode_pending, encode_moved_to};
 use crate::wire::Reply;
@@ -87,14 +87,6 @@ impl Owner {
         writes.command("HSET", &self.writer.identity().owner_key, 2, &claim);
     }
 
-    /// Writes what adds nothing, which is never refused.
-    pub(crate) async fn write_anyway(&mut self, writes: Writes) -> Result<(), LaneError> {
-        match self.writer.write(writes).await? {
-            Written::Applied(_) | Written::Unreported => Ok(()),
-            Written::Refused(why) => Err(LaneError::Broken(format!("a write that frees was refused: {why}"))),
-        }
-    }
-
     /// Reads slots and moves them to the copy. Bytes of payloads and headers.
     async fn load_slots(
         &mut self,
@@ -152,7 +144,7 @@ impl Owner {
             for StoredTimer { id, is_implied, .. } in stored.iter().filter(|_| !is_own) {
                 let hash = self.secret.id(*id);
                 if !is_implied || self.moved.may_have(hash) {
-                    let entry = lookup.field(HashKey::Moved(hash.shard()), &id.to_bytes());
+                    let entry = lookup.push(HashKey::Moved(hash.shard()), [&id.to_bytes()]);
                     doubtful.insert((*slot, *id), entry);
                 }
             }
@@ -162,8 +154,7 @@ impl Owner {
         for (slot, (count, stored)) in slots.iter().zip(&mut contents) {
             let is_leftover = |timer: &mut StoredTimer| {
                 let Some(entry) = doubtful.get(&(*slot, timer.id)) else { return false };
-                let entry = found.value(*entry);
-                entry.map_or(!timer.is_implied, |entry| encode_moved_to(*slot) != entry[..])
+                found[*entry].as_ref().map_or(!timer.is_implied, |entry| encode_moved_to(*slot) != entry[..])
             };
             let before = leftovers.len();
             leftovers.extend(stored.extract_if(.., is_leftover).map(|timer| (*slot, timer.id)));
@@ -178,23 +169,13 @@ impl Owner {
         if timers.is_empty() {
             return Ok(());
         }
-        let mut writes = Writes::default();
-        self.remove(&mut writes, timers);
-        // Once it is written the slots have to be read: one that is empty now is in no index.
+        let mut draft = Draft::default();
+        timers.iter().for_each(|(slot, id)| draft.leave(*slot, *id));
+        // Once it is written the slots may have to be read: one that is empty now is in no index.
         let may_give_up = self.writer.set_may_give_up(false);
-        self.write_anyway(writes).await?;
-        self.read_ids(timers.iter().map(|(slot, _)| *slot)).await?;
+        self.write_moves(draft).await?;
         self.writer.set_may_give_up(may_give_up);
         Ok(())
-    }
-
-    /// Removes timers from slots.
-    fn remove(&self, writes: &mut Writes, timers: &[(SlotKey, TimerId)]) {
-        for (slot, ids) in by_slot(timers.to_vec()) {
-            let (index, name) = (self.space.index(self.catalog.index(slot)), slot.to_string());
-            let fields: Vec<_> = ids.iter().map(|id| id.to_bytes()).collect();
-            writes.take_out(&self.space.hash(HashKey::Slot(slot)), &index, &name, fields);
-        }
     }
 
     /// The timers of a slot that can be read.
@@ -242,33 +223,20 @@ impl Owner {
     }
 
     async fn split_some(&mut self, timers: &[(SlotKey, StoredTimer)]) -> Result<(), LaneError> {
-        let (mut placements, mut fields, mut entries, mut leaving) =
-            (Placements::default(), Vec::new(), Vec::new(), Vec::new());
+        let mut draft = Draft::default();
         for (from, timer) in timers {
             let At::Pending { fire, .. } = timer.row.at else { continue };
-            let width = self.catalog.split_width(*from);
-            let size = timer.value.len();
-            let place = self.catalog.place(timer.id, fire, from.track, width, size, &mut placements);
-            fields.push((place.slot, timer));
+            let (id, width) = (timer.id.to_bytes(), self.catalog.split_width(*from));
+            let (track, size) = (from.track, timer.value.len());
+            let place = self.catalog.place(timer.id, fire, track, width, size, draft.placements());
+            draft.set(HashKey::Slot(place.slot), &id, &timer.value);
             if !timer.is_implied {
-                entries.push((timer.id, place.slot));
+                let shard = self.secret.id(timer.id).shard();
+                draft.set(HashKey::Moved(shard), &id, &encode_moved_to(place.slot));
             }
-            leaving.push((*from, timer.id));
+            draft.leave(*from, timer.id);
         }
-        let mut writes = Writes::default();
-        self.announce(&mut writes, &placements);
-        for (slot, pairs) in by_slot(fields) {
-            let pairs = pairs.iter().flat_map(|timer| [timer.id.to_bytes().to_vec(), timer.value.to_vec()]);
-            writes.command("HSET", &self.space.hash(HashKey::Slot(slot)), 2, pairs.collect::<Vec<_>>());
-        }
-        for (id, slot) in entries {
-            let entry = [id.to_bytes().to_vec(), encode_moved_to(slot)];
-            writes.command("HSET", &self.space.hash(HashKey::Moved(self.secret.id(id).shard())), 2, &entry);
-        }
-        self.remove(&mut writes, &leaving);
-        self.write_anyway(writes).await?;
-        by_slot(leaving).into_iter().for_each(|(slot, ids)| self.catalog.removed(slot, ids));
-        Ok(())
+        self.write_moves(draft).await
     }
 
     /// Reads which ids are in slots. Of those that this owner has neither read nor made, only
@@ -303,16 +271,4 @@ impl Owner {
         }
         Ok(())
     }
-}
-
-/// Groups by slot, in the order in which slots first come.
-fn by_slot<T>(pairs: Vec<(SlotKey, T)>) -> Vec<(SlotKey, Vec<T>)> {
-    let mut groups: Vec<(SlotKey, Vec<T>)> = Vec::new();
-    for (slot, value) in pairs {
-        match groups.iter_mut().rev().find(|(known, _)| *known == slot) {
-            Some((_, values)) => values.push(value),
-            None => groups.push((slot, vec![value])),
-        }
-    }
-    groups
 }

@@ -15,7 +15,7 @@ use super::trim::Trimmer;
 use super::unreadable::Unreadable;
 use super::writer::Writer;
 use crate::keyspace::catalog::Catalog;
-use crate::keyspace::fingerprints::{EndedFilter, KeyFilter, MovedFilter};
+use crate::keyspace::fingerprints::{EndedFilter, LargeFilter, MovedFilter};
 use crate::keyspace::keys::Keyspace;
 use crate::keyspace::secret::Secret;
 
@@ -28,10 +28,10 @@ pub(crate) struct Owner {
     pub(super) catalog: Catalog,
     pub(super) moved: MovedFilter,
     pub(super) ended: EndedFilter,
-    pub(super) keys: KeyFilter,
+    pub(super) keys: LargeFilter,
     /// Keys that may be from an owner before: if it died while its write was cut off, one may name
     /// a timer that is gone, or that has another key by now.
-    pub(super) found_keys: KeyFilter,
+    pub(super) found_keys: LargeFilter,
     /// At-most-once timers that this owner has taken. Each is in `moved`, and nowhere else, so it
     /// is acknowledged without reading it: 15 % more a second in `bench fire --at-most-once 100`.
     pub(super) taken: HashSet<TimerId>,

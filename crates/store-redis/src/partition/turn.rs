@@ -26,6 +26,7 @@ use super::handed::HandedOver;
 use super::lookup::Locations;
 use super::owner::Owner;
 use super::writer::{TakenOut, Written};
+use super::writes::Writes;
 use crate::keyspace::keys::{Bucket, LOOKED_UP_WITHIN_MS, SlotKey};
 
 /// Operations of one turn: its write takes the server less than a millisecond.
@@ -51,6 +52,21 @@ struct Refused {
     /// The store is away, and nothing of this turn was sent to be written: what clients ask for
     /// need not wait for it.
     is_away: bool,
+}
+
+/// What became of an attempt at a turn.
+enum Attempt {
+    Answered(Vec<Answer>),
+    /// More is refused than before. None of its operations was written.
+    Refused(Refused),
+}
+
+/// What became of a write.
+enum Outcome {
+    /// It was applied. The timers that were to leave a slot in which some of them were missing.
+    Applied { missed: HashSet<TimerId> },
+    /// It was not applied.
+    Refused(Refusal),
 }
 
 impl Refused {
@@ -113,25 +129,24 @@ impl Owner {
                 Cow::Borrowed(ops)
             };
             match self.attempt(&some, when, claim, refused.clone()).await? {
-                Ok(answers) => {
+                Attempt::Answered(answers) => {
                     let mut answers = answers.into_iter();
                     let answer = |op: &Op| refused.why(op).map(Answer::Refused).or_else(|| answers.next());
                     return Ok(ops.iter().map_while(answer).collect());
                 }
-                Err(more) => refused = more,
+                Attempt::Refused(more) => refused = more,
             }
         }
     }
 
-    /// One attempt at a turn, or at half of it if it writes too many bytes. The inner error: so
-    /// much is refused, and none of these operations was written.
+    /// One attempt at a turn, or at half of it if it writes too many bytes.
     async fn attempt(
         &mut self,
         ops: &[Op],
         (now, handed): (Time, HandedOver),
         claim: Option<Time>,
         refused: Refused,
-    ) -> Result<Result<Vec<Answer>, Refused>, LaneError> {
+    ) -> Result<Attempt, LaneError> {
         let (position, blind) = (self.position, self.blind_acks(ops));
         let mut is_blind = vec![false; ops.len()];
         blind.iter().for_each(|ack| is_blind[ack.at] = true);
@@ -144,11 +159,13 @@ impl Owner {
         let decided = self.decide(&decided_ops, now).await;
         self.writer.set_may_give_up(false);
         let (mut decided, locations) = match decided {
-            Err(_) if self.writer.take_gave_up() => return Ok(Err(Refused { is_away: true, ..refused })),
+            Err(_) if self.writer.take_gave_up() => {
+                return Ok(Attempt::Refused(Refused { is_away: true, ..refused }));
+            }
             decided => decided?,
         };
         if decided_ops.iter().any(is_request) && is_late(handed) {
-            return Ok(Err(Refused { is_late: true, ..refused }));
+            return Ok(Attempt::Refused(Refused { is_late: true, ..refused }));
         }
         let rows = decided.changes.rows.iter().filter_map(|row| row.after.as_ref());
         if rows.map(|row| row.record.timer.content_bytes()).sum::<usize>() > TURN_BYTES && ops.len() > 1 {
@@ -162,14 +179,14 @@ impl Owner {
         draft.adds = decided.answers.iter().any(is_unseen);
         self.draft(&mut draft, &decided.changes, &locations, now);
         blind.iter().for_each(|ack| self.draft_ack(&mut draft, ack, &ops[ack.at], now));
-        let drafted = self.finish(draft, claim, now);
+        let drafted = self.finish(draft, claim);
         // A refusal is true whoever the owner is.
         let all_refused = !ops.is_empty() && decided.answers.iter().all(|a| matches!(a, Answer::Refused(_)));
         let missed = match self.write(drafted, all_refused).await? {
-            Ok(missed) => missed,
-            Err(why) => {
+            Outcome::Applied { missed } => missed,
+            Outcome::Refused(why) => {
                 self.position = position;
-                return Ok(Err(Refused { adding: Some(why), ..refused }));
+                return Ok(Attempt::Refused(Refused { adding: Some(why), ..refused }));
             }
         };
         self.claimed = self.claimed.max(claim.unwrap_or_default());
@@ -183,7 +200,7 @@ impl Owner {
             let late = Box::pin(self.turn(&acks, (now, handed), None)).await?;
             again.into_iter().zip(late).for_each(|(ack, answer)| answers[ack.at] = Some(answer));
         }
-        Ok(Ok(answers.into_iter().flatten().collect()))
+        Ok(Attempt::Answered(answers.into_iter().flatten().collect()))
     }
 
     /// Reads what decisions need, and decides. Also where the rows are that change.
@@ -242,29 +259,51 @@ impl Owner {
         }
     }
 
-    /// Writes, and updates the owner's state. Returns the timers of each slot in which some were
-    /// missing. If there is nothing to write the master confirms that the partition is ours, unless
-    /// `all_refused`: refusals are true whoever the owner is. The inner error: it was refused.
+    /// Writes, and updates the owner's state. If there is nothing to write the master confirms that
+    /// the partition is ours, unless `all_refused`: refusals are true whoever the owner is.
     async fn write(
         &mut self,
         Drafted { writes, note }: Drafted,
         all_refused: bool,
-    ) -> Result<Result<HashSet<TimerId>, Refusal>, LaneError> {
+    ) -> Result<Outcome, LaneError> {
         if writes.is_empty() {
             if !all_refused {
                 self.writer.read_as_owner(&redis::Pipeline::new()).await?;
             }
-            return Ok(Ok(HashSet::new()));
+            return Ok(Outcome::Applied { missed: HashSet::new() });
         }
-        match self.writer.write(writes).await? {
+        let missed = match self.writer.write(writes).await? {
             Written::Refused(why) => {
                 self.catalog.abandon(note.placements);
                 self.dests.forget_unstored();
-                Ok(Err(why))
+                return Ok(Outcome::Refused(why));
             }
-            Written::Applied(taken_out) => self.record_applied(note, &taken_out).await.map(Ok),
-            Written::Unreported => self.record_unreported(note).await.map(Ok),
+            Written::Applied(taken_out) => self.record_applied(note, &taken_out).await?,
+            Written::Unreported => self.record_unreported(note).await?,
+        };
+        Ok(Outcome::Applied { missed })
+    }
+
+    /// Writes what moves timers, or removes leftovers of them, and updates the owner's state. It
+    /// adds nothing, so it is never refused.
+    pub(super) async fn write_moves(&mut self, draft: Draft) -> Result<(), LaneError> {
+        let drafted = self.finish(draft, None);
+        match self.write(drafted, true).await? {
+            Outcome::Applied { .. } => Ok(()),
+            Outcome::Refused(why) => Err(Self::refused_anyway(&why)),
         }
+    }
+
+    /// Writes what adds nothing, and what the owner's state does not depend on.
+    pub(super) async fn write_anyway(&mut self, writes: Writes) -> Result<(), LaneError> {
+        match self.writer.write(writes).await? {
+            Written::Applied(_) | Written::Unreported => Ok(()),
+            Written::Refused(why) => Err(Self::refused_anyway(&why)),
+        }
+    }
+
+    fn refused_anyway(why: &Refusal) -> LaneError {
+        LaneError::Broken(format!("a write that frees was refused: {why}"))
     }
 
     /// The acknowledgements that may be written blind: of timers that can be at one place only, and
