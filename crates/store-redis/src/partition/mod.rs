@@ -11,6 +11,7 @@
 //! | `lane` | queues calls, and runs the task that executes them |
 //! | `handed` | how long a call has waited |
 //! | `turn` | executes a batch: reads, decides, writes, answers |
+//! | `blind` | finds acknowledgements that are written without reading |
 //! | `lookup` | reads what decisions need, unless the owner knows it |
 //! | `encode` | turns what was decided into commands, in an order that may be cut off anywhere |
 //! | `writes` | holds the commands of one write, as the script `apply` takes them |
@@ -26,6 +27,7 @@
 //! | `incidents` | logs what happens to many partitions at once |
 
 pub(crate) mod acquire;
+mod blind;
 pub(crate) mod confirm;
 mod destinations;
 mod encode;

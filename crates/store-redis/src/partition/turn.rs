@@ -12,14 +12,14 @@
 //! ([`super::writer`]).
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
 use mtimer_store::decide::Context;
 use mtimer_store::op::{CancelAnswer, RescheduleAnswer};
 use mtimer_store::view::{Changes, Decided, Fact, View, first_needs};
 use mtimer_store::{Answer, Batch, LaneError, Op, Refusal, Verdict};
-use mtimer_types::{Ended, Key, Mode, Target, Time, TimerId};
+use mtimer_types::{Ended, Target, Time, TimerId};
 
 use super::encode::{Draft, Drafted, Note};
 use super::handed::HandedOver;
@@ -33,14 +33,6 @@ use crate::keyspace::keys::{Bucket, LOOKED_UP_WITHIN_MS, SlotKey};
 const TURN_OPS: usize = 256;
 /// Payload bytes of one turn.
 const TURN_BYTES: usize = 256 << 10;
-
-/// An acknowledgement that is written blind: the operation's place in the batch, the timer, its
-/// slot. `None`: this owner has taken it.
-struct BlindAck {
-    at: usize,
-    id: TimerId,
-    slot: Option<SlotKey>,
-}
 
 /// What is refused of a turn.
 #[derive(Clone)]
@@ -245,20 +237,6 @@ impl Owner {
         }
     }
 
-    fn draft_ack(&self, draft: &mut Draft, ack: &BlindAck, op: &Op, now: Time) {
-        if let Some(slot) = ack.slot {
-            draft.leave(slot, ack.id);
-        } else {
-            draft.end_taken(self.secret.id(ack.id).shard(), ack.id);
-            self.remember_end(draft, ack.id, Ended::Acknowledged, now);
-        }
-        if let Op::Settle { timer: Some(timer), .. } = op
-            && let Some(key) = &timer.key
-        {
-            draft.free(self.secret.key(&timer.dest, key), ack.id);
-        }
-    }
-
     /// Writes, and updates the owner's state. If there is nothing to write the master confirms that
     /// the partition is ours, unless `all_refused`: refusals are true whoever the owner is.
     async fn write(
@@ -304,40 +282,6 @@ impl Owner {
 
     fn refused_anyway(why: &Refusal) -> LaneError {
         LaneError::Broken(format!("a write that frees was refused: {why}"))
-    }
-
-    /// The acknowledgements that may be written blind: of timers that can be at one place only, and
-    /// that no other operation of the turn is about.
-    fn blind_acks(&self, ops: &[Op]) -> Vec<BlindAck> {
-        if !ops.iter().any(|op| matches!(op, Op::Settle { verdict: Verdict::Ack, timer: Some(_), .. })) {
-            return Vec::new();
-        }
-        let mut named: HashMap<TimerId, u32> = HashMap::new();
-        ops.iter().filter_map(Op::id).for_each(|id| *named.entry(id).or_default() += 1);
-        let keys: HashSet<&Key> = ops.iter().filter_map(key_of).collect();
-        // Only the store knows which key a replayed timer takes.
-        let any_key = ops.iter().any(|op| matches!(op, Op::Replay { .. }));
-        let ack = |(at, op): (usize, &Op)| {
-            let Op::Settle { id, verdict: Verdict::Ack, timer: Some(timer) } = op else { return None };
-            let id = *id;
-            let is_alone = named.get(&id) == Some(&1)
-                && timer.key.as_ref().is_none_or(|key| !any_key && !keys.contains(key));
-            if !is_alone {
-                return None;
-            }
-            if timer.mode == Mode::AtMostOnce {
-                let is_ours = self.taken.contains(&id);
-                let is_ours = is_ours || broken!(AllTakenForOurs);
-                return is_ours.then_some(BlindAck { at, id, slot: None });
-            }
-            match self.catalog.candidates(id)[..] {
-                [slot] if self.catalog.knows_ids(slot) && !self.moved.may_have(self.secret.id(id)) => {
-                    Some(BlindAck { at, id, slot: Some(slot) })
-                }
-                _ => None,
-            }
-        };
-        ops.iter().enumerate().filter_map(ack).collect()
     }
 
     /// Takes note of a write. Returns all timers that were to leave a slot in which some of them
@@ -429,16 +373,6 @@ fn turn_length(ops: &[Op]) -> usize {
         bytes <= TURN_BYTES
     };
     ops.iter().take(TURN_OPS).take_while(fits).count().max(1)
-}
-
-/// The key that an operation other than an acknowledgement may be about.
-fn key_of(op: &Op) -> Option<&Key> {
-    match op {
-        Op::Schedule { timer, .. } => timer.key.as_ref(),
-        Op::Cancel { target: Target::Key(_, key), .. }
-        | Op::Reschedule { target: Target::Key(_, key), .. } => Some(key),
-        _ => None,
-    }
 }
 
 /// An answer about a timer that does not exist, which is remembered like others.
