@@ -18,13 +18,13 @@ use crate::coordination::{RedisCoordination, URGENT};
 use crate::facts::{clocks, facts, raise_term};
 use crate::keyspace::keys::{check_cluster, hash_slot};
 use crate::options::{Durability, Options};
-use crate::partition::acquire::{OWNER_FIELDS, Shared, acquire, owner_key, owner_record};
+use crate::partition::acquire::{Shared, acquire, owner_key, read_owner};
 use crate::partition::lane::RedisLane;
 use crate::partition::log::{LogBudget, LogStatus};
 use crate::partition::trim::Trimming;
 use crate::siblings::siblings;
 use crate::wire::{
-    Confirmations, Pool, Purpose, Quorum, Reply, Servers, Use, ask, check_server, check_wait, explain,
+    Confirmations, Pool, Purpose, Quorum, Servers, Use, check_server, check_wait, explain,
     watch as watch_settings,
 };
 
@@ -134,24 +134,17 @@ impl Store for RedisStore {
     }
 
     fn owner(&self, partition: PartitionId) -> StoreFuture<OwnerRecord> {
-        let (servers, key) = (self.servers.clone(), owner_key(&self.shared.cluster, partition));
-        async move {
-            let mut command = redis::cmd("HMGET");
-            command.arg(&key).arg(&OWNER_FIELDS);
-            let answer = ask(&servers, hash_slot(&key), &command).await?;
-            Ok(owner_record(answer.items()))
-        }
-        .boxed()
+        let shared = self.shared.clone();
+        async move { read_owner(&shared, partition).await }.boxed()
     }
 
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired, AcquireError> {
-        let (shared, servers, tasks) = (self.shared.clone(), self.servers.clone(), self.tasks.clone());
+        let (shared, tasks) = (self.shared.clone(), self.tasks.clone());
         async move {
             let partition = request.partition;
             let (health, _) = watch::channel(Health::Up);
             let abandoned = CancellationToken::new();
-            let ask = async |slot, command| ask(&servers, slot, &command).await;
-            let acquiring = acquire(&shared, request, health.clone(), abandoned.clone(), ask);
+            let acquiring = acquire(&shared, request, health.clone(), abandoned.clone());
             let (owner, in_flight) =
                 tokio::time::timeout(REBUILD_WITHIN, acquiring).await.map_err(|_| {
                     let why = format!("partition {partition}: reading its indexes took too long");

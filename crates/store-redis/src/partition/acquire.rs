@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use mtimer_store::{Acquire, AcquireError, Health, InFlight, LaneError, StoreError};
-use mtimer_types::{Epoch, PartitionId, Term, Time};
+use mtimer_store::{Acquire, AcquireError, Health, InFlight, LaneError, OwnerRecord, StoreError};
+use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time};
 use redis::{Pipeline, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +22,7 @@ use crate::keyspace::fingerprints::{EndedFilter, LargeFilter, MovedFilter};
 use crate::keyspace::keys::{Bucket, HashKey, IndexKey, Keyspace, SlotKey, hash_slot};
 use crate::keyspace::secret::{KeyedHash, SHARDS, Secret};
 use crate::keyspace::value::{decode_destination, decode_in_flight};
-use crate::wire::{Network, Quorum, Reply, Script, numbers};
+use crate::wire::{Network, Quorum, Reply, Script, ask, numbers};
 
 /// Entries of each index that are read at a time.
 const INDEX_PAGE: usize = 300;
@@ -54,26 +54,20 @@ struct Granted {
 }
 
 /// Acquires a partition and reads its indexes. Also what was under way when it was released.
-///
-/// `ask` runs a command on the master of a hash slot, for some seconds.
-pub(crate) async fn acquire<A>(
+pub(crate) async fn acquire(
     shared: &Shared,
     request: Acquire,
     health: watch::Sender<Health>,
     abandoned: CancellationToken,
-    ask: impl FnOnce(u16, redis::Cmd) -> A,
-) -> Result<(Owner, Vec<InFlight>), AcquireError>
-where
-    A: Future<Output = Result<Value, StoreError>>,
-{
+) -> Result<(Owner, Vec<InFlight>), AcquireError> {
     let space = Keyspace::new(&shared.cluster, request.partition);
     let owner_key = space.owner();
     let slot = hash_slot(&owner_key);
-    let mut command = redis::cmd("EVALSHA");
-    command.arg(Script::Acquire.sha1()).arg(1).arg(&owner_key).arg(request.expected.0).arg(request.nonce.0);
     let request = if broken!(NoFloor) { Acquire { floor: Epoch(0), ..request } } else { request };
-    command.arg(request.term.0).arg(request.version).arg(request.floor.0);
-    let granted = granted(&request, &owner_key, &ask(slot, command).await?)?;
+    let Acquire { expected, nonce, term, version, floor, .. } = request;
+    let mut command = Script::Acquire.command(&[&owner_key]);
+    command.arg(&[expected.0, nonce.0, term.0, version, floor.0]);
+    let granted = granted(&request, &owner_key, &ask(&*shared.network, slot, &command).await?)?;
     let identity = Identity {
         partition: request.partition,
         owner_key,
@@ -240,21 +234,25 @@ impl Owner {
     }
 }
 
-/// Who owns a partition, from the fields of its owner record ([`OWNER_FIELDS`]).
-pub(crate) fn owner_record(fields: &[Value]) -> mtimer_store::OwnerRecord {
-    let [epoch, nonce, term, version, claimed_until, released] = numbers(fields);
-    mtimer_store::OwnerRecord {
+/// Reads who owns a partition.
+///
+/// # Errors
+///
+/// As [`ask`].
+pub(crate) async fn read_owner(shared: &Shared, partition: PartitionId) -> Result<OwnerRecord, StoreError> {
+    let key = owner_key(&shared.cluster, partition);
+    let read = redis::cmd("HMGET").arg(&key).arg(&["e", "n", "t", "v", "c", "r"]).to_owned();
+    let answer = ask(&*shared.network, hash_slot(&key), &read).await?;
+    let [epoch, nonce, term, version, claimed_until, released] = numbers(answer.items());
+    Ok(OwnerRecord {
         epoch: Epoch(epoch),
-        nonce: mtimer_types::Nonce(nonce),
+        nonce: Nonce(nonce),
         term: Term(term),
         version,
         claimed_until: Time::from_ms(claimed_until),
         released: released == 1,
-    }
+    })
 }
-
-/// See [`owner_record`].
-pub(crate) const OWNER_FIELDS: [&str; 6] = ["e", "n", "t", "v", "c", "r"];
 
 /// The key of a partition's owner record.
 pub(crate) fn owner_key(cluster: &str, partition: PartitionId) -> String {

@@ -18,25 +18,10 @@ pub(super) struct Master {
 }
 
 /// Why commands have no answer.
-pub(super) enum Unanswered {
-    /// There is no connection, so they were not sent.
-    NotSent(String),
-    /// They may have been carried out.
-    Lost(String),
-}
-
-impl Unanswered {
-    pub(super) fn why(self) -> String {
-        match self {
-            Self::NotSent(why) | Self::Lost(why) => why,
-        }
-    }
-}
-
-impl From<Lost> for Unanswered {
-    fn from(Lost(why): Lost) -> Self {
-        Self::Lost(why)
-    }
+pub(super) struct Unanswered {
+    /// They may have been carried out. Otherwise there was no connection to send them on.
+    pub(super) may_have_run: bool,
+    pub(super) why: String,
 }
 
 impl Master {
@@ -92,13 +77,14 @@ impl Master {
     ) -> Result<Vec<Value>, Unanswered> {
         let node = match &self.node {
             Some(node) if !node.is_over() => node.clone(),
-            _ => self.connect().await.map_err(|Lost(why)| Unanswered::NotSent(why))?,
+            _ => self.connect().await.map_err(|Lost(why)| Unanswered { may_have_run: false, why })?,
         };
+        let lost = |Lost(why)| Unanswered { may_have_run: true, why };
         let mut values = match node.call(commands()).await {
             Ok(values) => values,
-            Err(lost) => {
+            Err(why) => {
                 self.node = None;
-                return Err(lost.into());
+                return Err(lost(why));
             }
         };
         for (at, value) in values.iter_mut().enumerate() {
@@ -106,7 +92,7 @@ impl Master {
                 && let Remedy::Ask(address) = remedy(&error, node.address())
                 && let Some(command) = commands().cmd_iter().nth(at)
             {
-                *value = asking(&*self.network, &address, command).await?;
+                *value = asking(&*self.network, &address, command).await.map_err(lost)?;
             }
         }
         Ok(values)

@@ -60,7 +60,7 @@ pub(crate) enum Written {
 /// See the module.
 pub(crate) struct Writer {
     master: Master,
-    identity: Arc<Identity>,
+    identity: Identity,
     /// The stored sequence number.
     seq: u64,
     log: Arc<Log>,
@@ -104,7 +104,6 @@ impl Writer {
         abandoned: CancellationToken,
     ) -> Self {
         let backoff = Backoff::new(identity.nonce.0);
-        let identity = Arc::new(identity);
         Self {
             master: Master::new(network, identity.hash_slot),
             identity,
@@ -121,7 +120,7 @@ impl Writer {
         }
     }
 
-    pub(crate) fn identity(&self) -> &Identity {
+    pub(crate) const fn identity(&self) -> &Identity {
         &self.identity
     }
 
@@ -219,7 +218,7 @@ impl Writer {
         last: impl Fn(&Identity) -> Cmd + Send + Sync,
     ) -> Result<Vec<Value>, LaneError> {
         loop {
-            let identity = &*self.identity;
+            let identity = &self.identity;
             let commands = || {
                 let mut commands = reads.clone();
                 commands.add_command(last(identity));
@@ -233,7 +232,7 @@ impl Writer {
                         self.master.apply_remedy(remedy, &error).await?
                     }
                 },
-                Err(unanswered) => unanswered.why(),
+                Err(Unanswered { why, .. }) => why,
             };
             self.pause(&why).await?;
             if self.may_give_up && self.is_away() {
@@ -372,7 +371,7 @@ impl Writer {
     }
 
     async fn attempt(&mut self, record: &LogRecord, script: Script) -> Result<Attempt, LaneError> {
-        let identity = &*self.identity;
+        let identity = &self.identity;
         let commands = || {
             let mut commands = Pipeline::with_capacity(1);
             commands.add_command(identity.command(record, script));
@@ -380,8 +379,8 @@ impl Writer {
         };
         let answer = match self.master.send(commands).await {
             Ok(mut values) => values.pop().unwrap_or_default(),
-            Err(Unanswered::NotSent(why)) => return Ok(Attempt::NotSent(why)),
-            Err(Unanswered::Lost(why)) => return Ok(Attempt::Unknown(why)),
+            Err(Unanswered { may_have_run: false, why }) => return Ok(Attempt::NotSent(why)),
+            Err(Unanswered { why, .. }) => return Ok(Attempt::Unknown(why)),
         };
         let Some(error) = answer.refusal() else { return self.outcome(&answer) };
         match remedy(&error, self.master.address()) {
