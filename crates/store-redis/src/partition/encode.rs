@@ -21,7 +21,7 @@ use super::lookup::Locations;
 use super::owner::Owner;
 use super::writes::{ByKey, Writes};
 use crate::keyspace::catalog::Placements;
-use crate::keyspace::keys::{Bucket, HashKey, ListingKey, SlotKey};
+use crate::keyspace::keys::{Bucket, HashKey, IndexKey, ListingKey, SlotKey};
 use crate::keyspace::secret::{KeyField, KeyedHash};
 use crate::keyspace::value::{
     LARGE, Location, encode_answer, encode_destination, encode_ended, encode_moved, encode_moved_to,
@@ -31,7 +31,11 @@ use crate::keyspace::value::{
 /// Commands of one write, by what they do, until they are put into order.
 #[derive(Default)]
 pub(crate) struct Draft {
-    /// Members of indexes: score, member.
+    /// Fields of the owner record: field, value.
+    facts: ByKey<(), 2>,
+    /// Slots that enter an index: score, member.
+    entering: ByKey<IndexKey, 2>,
+    /// Members of listings: score, member.
     index: ByKey<ListingKey, 2>,
     /// Fields of hashes: field, value. In the order of [`HashKey`].
     fields: ByKey<HashKey, 2>,
@@ -47,6 +51,8 @@ pub(crate) struct Draft {
     unmoved: ByKey<u8, 1>,
     /// Keys that become free if they still name the timer: field, id.
     freed: ByKey<(), 2>,
+    /// Slots that leave an index.
+    leaving_index: ByKey<IndexKey, 1>,
     /// The store holds more afterwards.
     pub(crate) adds: bool,
     note: Note,
@@ -84,12 +90,33 @@ pub(crate) struct Note {
     /// The number of the command that frees them, if there are any.
     pub(crate) freeing: Option<usize>,
     position: u64,
+    claimed: Time,
 }
 
 /// A timer that left a slot, and the number of the command.
 pub(crate) type Leaving = (usize, SlotKey, TimerId);
 
 impl Draft {
+    /// Sets a field of the owner record.
+    pub(crate) fn set_fact(&mut self, field: &str, value: &[u8]) {
+        self.facts.push((), [field.as_bytes(), value]);
+    }
+
+    /// A slot enters an index.
+    pub(crate) fn enter(&mut self, index: IndexKey, slot: SlotKey) {
+        self.entering.push(index, [slot.start.to_string().as_bytes(), slot.to_string().as_bytes()]);
+    }
+
+    /// A slot leaves an index.
+    pub(crate) fn leave_index(&mut self, index: IndexKey, slot: SlotKey) {
+        self.leaving_index.push(index, [slot.to_string().as_bytes()]);
+    }
+
+    /// A timer leaves a listing.
+    pub(crate) fn unlist(&mut self, listing: ListingKey, id: TimerId) {
+        self.unlisted.push(listing, [&id.to_bytes()]);
+    }
+
     /// A timer leaves its slot.
     pub(crate) fn leave(&mut self, slot: SlotKey, id: TimerId) {
         self.leaving.push((slot, id));
@@ -109,7 +136,7 @@ impl Draft {
     }
 
     fn unlist_taken(&mut self, id: TimerId) {
-        self.unlisted.push(ListingKey::Taken, [&id.to_bytes()]);
+        self.unlist(ListingKey::Taken, id);
         self.note.no_more_taken.push(id);
     }
 
@@ -290,7 +317,7 @@ impl Owner {
             At::Unconfirmed { .. } => ListingKey::Unconfirmed,
             At::Dead { .. } => ListingKey::Dead,
         };
-        draft.unlisted.push(listing, [&row.id().to_bytes()]);
+        draft.unlist(listing, row.id());
     }
 
     /// Puts the commands into order.
@@ -299,19 +326,21 @@ impl Owner {
         if draft.adds {
             writes.set_adds();
         }
-        let mut facts: Vec<Vec<u8>> = Vec::new();
         if !draft.index.is_empty() {
-            facts.extend([b"o".to_vec(), self.position.to_string().into_bytes()]);
+            draft.set_fact("o", self.position.to_string().as_bytes());
         }
-        if let Some(until) = claim.filter(|until| *until > self.claimed) {
-            facts.extend([b"c".to_vec(), until.as_ms().to_string().into_bytes()]);
+        let claimed = claim.map_or(self.claimed, |until| until.max(self.claimed));
+        if claimed > self.claimed {
+            draft.set_fact("c", claimed.as_ms().to_string().as_bytes());
         }
-        writes.command("HSET", &self.writer.identity().owner_key, 2, &facts);
+        for ((), facts) in draft.facts.groups() {
+            writes.command("HSET", &self.writer.identity().owner_key, 2, facts);
+        }
         let names = self.dests.unstored();
         let names = names.flat_map(|(number, dest)| [number.to_string(), encode_destination(dest)]);
         writes.command("HSET", &self.space.destinations(), 2, names.collect::<Vec<_>>());
         if !broken!(IndexBehindContents) {
-            self.announce(&mut writes, &draft.note.placements);
+            self.announce(&mut writes, &mut draft);
         }
         for (listing, pairs) in draft.index.groups() {
             writes.command("ZADD", &self.space.listing(*listing), 2, pairs);
@@ -334,9 +363,9 @@ impl Owner {
         }
         let (leaving, freeing) = self.finish_removals(&mut writes, &mut draft);
         if broken!(IndexBehindContents) {
-            self.announce(&mut writes, &draft.note.placements);
+            self.announce(&mut writes, &mut draft);
         }
-        let note = Note { leaving, freeing, position: self.position, ..draft.note };
+        let note = Note { leaving, freeing, position: self.position, claimed, ..draft.note };
         Drafted { writes, note }
     }
 
@@ -363,6 +392,9 @@ impl Owner {
         for (listing, members) in draft.unlisted.groups() {
             writes.command("ZREM", &self.space.listing(*listing), 1, members);
         }
+        for (index, names) in draft.leaving_index.groups() {
+            writes.command("ZREM", &self.space.index(*index), 1, names);
+        }
         let mut freeing = None;
         for ((), pairs) in draft.freed.groups() {
             let key = self.space.hash(HashKey::AppKeys);
@@ -375,14 +407,11 @@ impl Owner {
         (leaving, freeing)
     }
 
-    /// Enters slots that are new into their indexes.
-    fn announce(&self, writes: &mut Writes, placements: &Placements) {
-        let mut indexes = ByKey::default();
-        for slot in placements.new_slots() {
-            let entry = [slot.start.to_string(), slot.to_string()];
-            indexes.push(self.catalog.index(*slot), entry.each_ref().map(|argument| argument.as_bytes()));
-        }
-        for (index, pairs) in indexes.groups() {
+    /// Enters slots into their indexes.
+    fn announce(&self, writes: &mut Writes, draft: &mut Draft) {
+        let new = draft.note.placements.new_slots().to_vec();
+        new.into_iter().for_each(|slot| draft.enter(self.catalog.index(slot), slot));
+        for (index, pairs) in draft.entering.groups() {
             writes.command("ZADD", &self.space.index(*index), 2, pairs);
         }
     }
@@ -402,6 +431,7 @@ impl Owner {
         note.keyed.into_iter().for_each(|key| self.keys.add(key));
         self.keys_are_hash_table |= note.makes_hash_table;
         self.position = note.position;
+        self.claimed = note.claimed;
         self.dests.set_stored();
     }
 }

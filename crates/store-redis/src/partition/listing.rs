@@ -14,9 +14,9 @@ use mtimer_store::{
 use mtimer_types::{Destination, Target, Time, TimerId, limits};
 use redis::{Pipeline, Value};
 
+use super::encode::Draft;
 use super::lookup::{Locations, Lookup};
 use super::owner::Owner;
-use super::writes::Writes;
 use crate::keyspace::keys::{HashKey, IndexKey, ListingKey, SlotKey};
 use crate::keyspace::secret::SHARDS;
 use crate::keyspace::value::{Location, MovedEntry, decode_id, decode_moved, encode_in_flight};
@@ -209,7 +209,7 @@ impl Owner {
             let mut oldest = self.moved_rows(entries.iter().map(|(id, _)| *id)).await?;
             oldest.retain(|row| row.at.retained() == Some(of));
             let is_row: HashSet<TimerId> = oldest.iter().map(Row::id).collect();
-            let without = entries.iter().filter(|(id, _)| !is_row.contains(id)).map(|(id, _)| id.to_bytes());
+            let without = entries.iter().map(|(id, _)| *id).filter(|id| !is_row.contains(id));
             let without: Vec<_> = without.collect();
             if without.is_empty() {
                 oldest.iter().for_each(|row| locations.insert(row.id(), Location::Moved));
@@ -217,9 +217,9 @@ impl Owner {
             }
             // Leftovers of a write that was cut off, or damaged: they would hold up what is behind
             // them for ever. A damaged record itself stays in `moved`.
-            let mut writes = Writes::default();
-            writes.command("ZREM", &self.space.listing(listing), 1, &without);
-            self.write_anyway(writes).await?;
+            let mut draft = Draft::default();
+            without.into_iter().for_each(|id| draft.unlist(listing, id));
+            self.write_anyway(draft, None).await?;
         }
     }
 
@@ -264,13 +264,12 @@ impl Owner {
 
     /// See [`mtimer_store::Lane::release`].
     pub(crate) async fn release(&mut self, in_flight: Vec<InFlight>) -> Result<(), LaneError> {
-        let mut writes = Writes::default();
+        let mut draft = Draft::default();
         // Of what was claimed only the deliveries under way were sent: the claim is as before.
-        let prior = self.prior_claim.as_ms().to_string().into_bytes();
-        let in_flight = encode_in_flight(&in_flight);
-        let fields = [b"f".to_vec(), in_flight, b"r".to_vec(), b"1".to_vec(), b"c".to_vec(), prior];
-        writes.command("HSET", &self.writer.identity().owner_key, 2, &fields);
-        self.write_anyway(writes).await?;
+        draft.set_fact("c", self.prior_claim.as_ms().to_string().as_bytes());
+        draft.set_fact("f", &encode_in_flight(&in_flight));
+        draft.set_fact("r", b"1");
+        self.write_anyway(draft, None).await?;
         self.trimmer.secure().await;
         self.is_released = true;
         Ok(())

@@ -14,7 +14,6 @@ use redis::{Pipeline, Value};
 use super::encode::Draft;
 use super::lookup::Lookup;
 use super::owner::Owner;
-use super::writes::Writes;
 use crate::keyspace::catalog::Step;
 use crate::keyspace::keys::{HashKey, IndexKey, SlotKey};
 use crate::keyspace::value::{decode_id, decode_pending, encode_moved_to};
@@ -59,10 +58,8 @@ impl Owner {
                 Step::Read(slots) => bytes += self.load_slots(&slots, claim.take(), &mut timers).await?,
             }
         }
-        if let Some(until) = claim {
-            let mut writes = Writes::default();
-            self.claim(&mut writes, until);
-            self.write_anyway(writes).await?;
+        if claim.is_some() {
+            self.write_anyway(Draft::default(), claim).await?;
         }
         if load.claim.is_some() {
             self.confirm_claim().await?;
@@ -81,12 +78,6 @@ impl Owner {
         Ok(Loaded { timers, horizon: self.catalog.horizon() })
     }
 
-    fn claim(&mut self, writes: &mut Writes, until: Time) {
-        self.claimed = self.claimed.max(until);
-        let claim = [b"c".to_vec(), self.claimed.as_ms().to_string().into_bytes()];
-        writes.command("HSET", &self.writer.identity().owner_key, 2, &claim);
-    }
-
     /// Reads slots and moves them to the copy. Bytes of payloads and headers.
     async fn load_slots(
         &mut self,
@@ -95,27 +86,17 @@ impl Owner {
         timers: &mut Vec<LoadedTimer>,
     ) -> Result<usize, LaneError> {
         let contents = self.read_stored(slots).await?;
-        let mut writes = Writes::default();
-        if let Some(until) = claim {
-            self.claim(&mut writes, until);
-        }
-        let (mut entering, mut leaving) = (Vec::new(), Vec::new());
+        let mut draft = Draft::default();
         for (slot, (_, is_empty)) in slots.iter().zip(&contents) {
             let index = self.catalog.index(*slot);
-            if *is_empty {
-                leaving.push((index, slot.to_string()));
-            } else if index != IndexKey::Copy {
-                entering.extend([slot.start.to_string(), slot.to_string()]);
-                leaving.push((index, slot.to_string()));
+            if *is_empty || index != IndexKey::Copy {
+                draft.leave_index(index, *slot);
+            }
+            if !*is_empty && index != IndexKey::Copy {
+                draft.enter(IndexKey::Copy, *slot);
             }
         }
-        writes.command("ZADD", &self.space.index(IndexKey::Copy), 2, &entering);
-        for (index, name) in leaving {
-            writes.command("ZREM", &self.space.index(index), 1, &[name]);
-        }
-        if !writes.is_empty() {
-            self.write_anyway(writes).await?;
-        }
+        self.write_anyway(draft, claim).await?;
         let mut content = 0;
         for (slot, (stored, _)) in slots.iter().zip(contents) {
             let bytes = stored.iter().map(|timer| timer.value.len()).sum();
@@ -173,7 +154,7 @@ impl Owner {
         timers.iter().for_each(|(slot, id)| draft.leave(*slot, *id));
         // Once it is written the slots may have to be read: one that is empty now is in no index.
         let may_give_up = self.writer.set_may_give_up(false);
-        self.write_moves(draft).await?;
+        self.write_anyway(draft, None).await?;
         self.writer.set_may_give_up(may_give_up);
         Ok(())
     }
@@ -236,7 +217,7 @@ impl Owner {
             }
             draft.leave(*from, timer.id);
         }
-        self.write_moves(draft).await
+        self.write_anyway(draft, None).await
     }
 
     /// Reads which ids are in slots. Of those that this owner has neither read nor made, only
@@ -261,12 +242,12 @@ impl Owner {
     pub(crate) async fn unload(&mut self, beyond: Time) -> Result<(), LaneError> {
         let moving = self.catalog.unload(beyond);
         for slots in moving.chunks(UNLOAD_STEP) {
-            let entries = slots.iter().flat_map(|slot| [slot.start.to_string(), slot.to_string()]);
-            let names = slots.iter().map(SlotKey::to_string);
-            let mut writes = Writes::default();
-            writes.command("ZADD", &self.space.index(IndexKey::List), 2, entries.collect::<Vec<_>>());
-            writes.command("ZREM", &self.space.index(IndexKey::Copy), 1, names.collect::<Vec<_>>());
-            self.write_anyway(writes).await?;
+            let mut draft = Draft::default();
+            for slot in slots {
+                draft.enter(IndexKey::List, *slot);
+                draft.leave_index(IndexKey::Copy, *slot);
+            }
+            self.write_anyway(draft, None).await?;
             slots.iter().for_each(|slot| self.catalog.listed(*slot));
         }
         Ok(())

@@ -26,7 +26,6 @@ use super::handed::HandedOver;
 use super::lookup::Locations;
 use super::owner::Owner;
 use super::writer::{TakenOut, Written};
-use super::writes::Writes;
 use crate::keyspace::keys::{Bucket, LOOKED_UP_WITHIN_MS, SlotKey};
 
 /// Operations of one turn: its write takes the server less than a millisecond.
@@ -181,7 +180,6 @@ impl Owner {
                 return Ok(Attempt::Refused(Refused { adding: Some(why), ..refused }));
             }
         };
-        self.claimed = self.claimed.max(claim.unwrap_or_default());
 
         let mut answers: Vec<Option<Answer>> = vec![None; ops.len()];
         others().map(|(at, _)| at).zip(decided.answers).for_each(|(at, answer)| answers[at] = Some(answer));
@@ -262,26 +260,14 @@ impl Owner {
         Ok(Outcome::Applied { missed })
     }
 
-    /// Writes what moves timers, or removes leftovers of them, and updates the owner's state. It
-    /// adds nothing, so it is never refused.
-    pub(super) async fn write_moves(&mut self, draft: Draft) -> Result<(), LaneError> {
-        let drafted = self.finish(draft, None);
-        match self.write(drafted, true).await? {
+    /// Writes what adds nothing, which is never refused, and updates the owner's state. The master
+    /// confirms that the partition is ours if the claim is stored already.
+    pub(super) async fn write_anyway(&mut self, draft: Draft, claim: Option<Time>) -> Result<(), LaneError> {
+        let drafted = self.finish(draft, claim);
+        match self.write(drafted, claim.is_none()).await? {
             Outcome::Applied { .. } => Ok(()),
-            Outcome::Refused(why) => Err(Self::refused_anyway(&why)),
+            Outcome::Refused(why) => Err(LaneError::Broken(format!("a write that frees was refused: {why}"))),
         }
-    }
-
-    /// Writes what adds nothing, and what the owner's state does not depend on.
-    pub(super) async fn write_anyway(&mut self, writes: Writes) -> Result<(), LaneError> {
-        match self.writer.write(writes).await? {
-            Written::Applied(_) | Written::Unreported => Ok(()),
-            Written::Refused(why) => Err(Self::refused_anyway(&why)),
-        }
-    }
-
-    fn refused_anyway(why: &Refusal) -> LaneError {
-        LaneError::Broken(format!("a write that frees was refused: {why}"))
     }
 
     /// Takes note of a write. Returns all timers that were to leave a slot in which some of them
