@@ -18,11 +18,11 @@ use crate::coordination::{RedisCoordination, URGENT};
 use crate::facts::{clocks, facts, raise_term};
 use crate::keyspace::keys::{check_cluster, hash_slot};
 use crate::options::{Durability, Options};
+use crate::other_clusters::other_clusters;
 use crate::partition::acquire::{Shared, acquire, owner_key, read_owner};
 use crate::partition::lane::RedisLane;
 use crate::partition::log::{LogBudget, LogStatus};
 use crate::partition::trim::Trimming;
-use crate::siblings::siblings;
 use crate::wire::{
     Confirmations, Pool, Purpose, Quorum, Servers, Use, check_server, check_wait, explain,
     watch as watch_settings,
@@ -41,7 +41,7 @@ pub struct RedisStore {
     shared: Shared,
     info: StoreInfo,
     coordination: RedisCoordination,
-    siblings: Vec<String>,
+    other_clusters: Vec<String>,
     tasks: TaskTracker,
     /// Ends the tasks that belong to the store alone.
     _end: DropGuard,
@@ -69,7 +69,7 @@ impl RedisStore {
         let urgent = servers.over(URGENT);
         let cluster: Arc<str> = options.cluster.as_str().into();
         let facts = facts(&servers, &cluster, options.partitions).await?;
-        let siblings = if facts.is_new { siblings(&servers, &cluster).await } else { Vec::new() };
+        let other_clusters = if facts.is_new { other_clusters(&servers, &cluster).await } else { Vec::new() };
         let slots = (0..facts.partitions).map(|p| hash_slot(&owner_key(&cluster, PartitionId(p))));
         let coordination = RedisCoordination::new(urgent.clone(), &cluster, slots.collect());
         let end = CancellationToken::new();
@@ -102,7 +102,7 @@ impl RedisStore {
             urgent,
             info: StoreInfo { kind, durability: options.durability.name(), partitions: facts.partitions },
             coordination,
-            siblings,
+            other_clusters,
             tasks,
             _end: end.drop_guard(),
         })
@@ -110,8 +110,8 @@ impl RedisStore {
 
     /// If connecting has created the cluster: names of other clusters on the same servers, a few at
     /// most, as far as a short look has found any. Perhaps one of them was meant.
-    pub fn siblings(&self) -> &[String] {
-        &self.siblings
+    pub fn other_clusters(&self) -> &[String] {
+        &self.other_clusters
     }
 
     /// The addresses of masters that keep no append-only file and have no replica, as they last

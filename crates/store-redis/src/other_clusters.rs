@@ -24,7 +24,7 @@ const COMMANDS: u32 = 100;
 const WITHIN: Duration = Duration::from_secs(2);
 
 /// Names of clusters on these servers besides `cluster`, sorted.
-pub(crate) async fn siblings(servers: &Servers, cluster: &str) -> Vec<String> {
+pub(crate) async fn other_clusters(servers: &Servers, cluster: &str) -> Vec<String> {
     let mut found = BTreeSet::new();
     let looking = async {
         for address in servers.masters() {
