@@ -333,28 +333,23 @@ impl Owner {
         if claimed > self.claimed {
             draft.set_fact("c", claimed.as_ms().to_string().as_bytes());
         }
-        for ((), facts) in draft.facts.groups() {
-            writes.command("HSET", &self.writer.identity().owner_key, 2, facts);
-        }
+        let (space, owner) = (&self.space, &self.writer.identity().owner_key);
+        writes.commands("HSET", &mut draft.facts, |()| owner.clone());
         let names = self.dests.unstored();
         let names = names.flat_map(|(number, dest)| [number.to_string(), encode_destination(dest)]);
-        writes.command("HSET", &self.space.destinations(), 2, names.collect::<Vec<_>>());
+        writes.command("HSET", &space.destinations(), 2, names.collect::<Vec<_>>());
+        let new = draft.note.placements.new_slots().to_vec();
+        new.into_iter().for_each(|slot| draft.enter(self.catalog.index(slot), slot));
         if !broken!(IndexBehindContents) {
-            self.announce(&mut writes, &mut draft);
+            writes.commands("ZADD", &mut draft.entering, |index| space.index(*index));
         }
-        for (listing, pairs) in draft.index.groups() {
-            writes.command("ZADD", &self.space.listing(*listing), 2, pairs);
-        }
-        for (shard, pairs) in draft.entries_in_place.groups() {
-            writes.command("HSET", &self.space.hash(HashKey::Moved(*shard)), 2, pairs);
-        }
+        writes.commands("ZADD", &mut draft.index, |listing| space.listing(*listing));
+        writes.commands("HSET", &mut draft.entries_in_place, |shard| space.hash(HashKey::Moved(*shard)));
         if broken!(KeysBeforeRows) {
             let keys = draft.fields.groups().filter(|(hash, _)| **hash == HashKey::AppKeys);
-            keys.for_each(|(_, pairs)| writes.command("HSET", &self.space.hash(HashKey::AppKeys), 2, pairs));
+            keys.for_each(|(_, pairs)| writes.command("HSET", &space.hash(HashKey::AppKeys), 2, pairs));
         }
-        for (hash, pairs) in draft.fields.groups() {
-            writes.command("HSET", &self.space.hash(*hash), 2, pairs);
-        }
+        writes.commands("HSET", &mut draft.fields, |hash| space.hash(*hash));
         if let Some((bucket, lives_ms)) = draft.note.bucket.filter(|_| !broken!(NoExpiry)) {
             // Nothing stands between a bucket and its expiry: hash fields are in the order of
             // `HashKey`, in which it is the last one.
@@ -363,7 +358,7 @@ impl Owner {
         }
         let (leaving, freeing) = self.finish_removals(&mut writes, &mut draft);
         if broken!(IndexBehindContents) {
-            self.announce(&mut writes, &mut draft);
+            writes.commands("ZADD", &mut draft.entering, |index| space.index(*index));
         }
         let note = Note { leaving, freeing, position: self.position, claimed, ..draft.note };
         Drafted { writes, note }
@@ -372,9 +367,7 @@ impl Owner {
     /// What goes: entries before contents, keys last. Returns [`Note::leaving`] and
     /// [`Note::freeing`].
     fn finish_removals(&self, writes: &mut Writes, draft: &mut Draft) -> (Vec<Leaving>, Option<usize>) {
-        for (shard, fields) in draft.unmoved.groups() {
-            writes.command("HDEL", &self.space.hash(HashKey::Moved(*shard)), 1, fields);
-        }
+        writes.commands("HDEL", &mut draft.unmoved, |shard| self.space.hash(HashKey::Moved(*shard)));
         draft.leaving.sort_by_key(|(slot, _)| *slot);
         let mut leaving = Vec::with_capacity(draft.leaving.len());
         for timers in draft.leaving.chunk_by(|(one, _), (other, _)| one == other) {
@@ -389,12 +382,8 @@ impl Owner {
             let park = self.space.listing(ListingKey::ParkOf(*number));
             writes.take_out_sorted(&park, &self.space.listing(ListingKey::Park), &number.to_string(), ids);
         }
-        for (listing, members) in draft.unlisted.groups() {
-            writes.command("ZREM", &self.space.listing(*listing), 1, members);
-        }
-        for (index, names) in draft.leaving_index.groups() {
-            writes.command("ZREM", &self.space.index(*index), 1, names);
-        }
+        writes.commands("ZREM", &mut draft.unlisted, |listing| self.space.listing(*listing));
+        writes.commands("ZREM", &mut draft.leaving_index, |index| self.space.index(*index));
         let mut freeing = None;
         for ((), pairs) in draft.freed.groups() {
             let key = self.space.hash(HashKey::AppKeys);
@@ -405,15 +394,6 @@ impl Owner {
             freeing = Some(writes.free(&key, pairs));
         }
         (leaving, freeing)
-    }
-
-    /// Enters slots into their indexes.
-    fn announce(&self, writes: &mut Writes, draft: &mut Draft) {
-        let new = draft.note.placements.new_slots().to_vec();
-        new.into_iter().for_each(|slot| draft.enter(self.catalog.index(slot), slot));
-        for (index, pairs) in draft.entering.groups() {
-            writes.command("ZADD", &self.space.index(*index), 2, pairs);
-        }
     }
 
     /// Takes note of what was applied. The timers that left slots are the caller's: see

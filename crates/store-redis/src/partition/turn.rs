@@ -46,14 +46,14 @@ struct Refused {
 }
 
 /// What became of an attempt at a turn.
-enum Attempt {
+enum TurnOutcome {
     Answered(Vec<Answer>),
     /// More is refused than before. None of its operations was written.
     Refused(Refused),
 }
 
 /// What became of a write.
-enum Outcome {
+enum WriteOutcome {
     /// It was applied. The timers that were to leave a slot in which some of them were missing.
     Applied { missed: HashSet<TimerId> },
     /// It was not applied.
@@ -120,12 +120,12 @@ impl Owner {
                 Cow::Borrowed(ops)
             };
             match self.attempt(&some, when, claim, refused.clone()).await? {
-                Attempt::Answered(answers) => {
+                TurnOutcome::Answered(answers) => {
                     let mut answers = answers.into_iter();
                     let answer = |op: &Op| refused.why(op).map(Answer::Refused).or_else(|| answers.next());
                     return Ok(ops.iter().map_while(answer).collect());
                 }
-                Attempt::Refused(more) => refused = more,
+                TurnOutcome::Refused(more) => refused = more,
             }
         }
     }
@@ -137,7 +137,7 @@ impl Owner {
         (now, handed): (Time, HandedOver),
         claim: Option<Time>,
         refused: Refused,
-    ) -> Result<Attempt, LaneError> {
+    ) -> Result<TurnOutcome, LaneError> {
         let (position, blind) = (self.position, self.blind_acks(ops));
         let mut is_blind = vec![false; ops.len()];
         blind.iter().for_each(|ack| is_blind[ack.at] = true);
@@ -151,12 +151,12 @@ impl Owner {
         self.writer.set_may_give_up(false);
         let (mut decided, locations) = match decided {
             Err(_) if self.writer.take_gave_up() => {
-                return Ok(Attempt::Refused(Refused { is_away: true, ..refused }));
+                return Ok(TurnOutcome::Refused(Refused { is_away: true, ..refused }));
             }
             decided => decided?,
         };
         if decided_ops.iter().any(is_request) && is_late(handed) {
-            return Ok(Attempt::Refused(Refused { is_late: true, ..refused }));
+            return Ok(TurnOutcome::Refused(Refused { is_late: true, ..refused }));
         }
         let rows = decided.changes.rows.iter().filter_map(|row| row.after.as_ref());
         if rows.map(|row| row.record.timer.content_bytes()).sum::<usize>() > TURN_BYTES && ops.len() > 1 {
@@ -174,10 +174,10 @@ impl Owner {
         // A refusal is true whoever the owner is.
         let all_refused = !ops.is_empty() && decided.answers.iter().all(|a| matches!(a, Answer::Refused(_)));
         let missed = match self.write(drafted, all_refused).await? {
-            Outcome::Applied { missed } => missed,
-            Outcome::Refused(why) => {
+            WriteOutcome::Applied { missed } => missed,
+            WriteOutcome::Refused(why) => {
                 self.position = position;
-                return Ok(Attempt::Refused(Refused { adding: Some(why), ..refused }));
+                return Ok(TurnOutcome::Refused(Refused { adding: Some(why), ..refused }));
             }
         };
 
@@ -190,7 +190,7 @@ impl Owner {
             let late = Box::pin(self.turn(&acks, (now, handed), None)).await?;
             again.into_iter().zip(late).for_each(|(ack, answer)| answers[ack.at] = Some(answer));
         }
-        Ok(Attempt::Answered(answers.into_iter().flatten().collect()))
+        Ok(TurnOutcome::Answered(answers.into_iter().flatten().collect()))
     }
 
     /// Reads what decisions need, and decides. Also where the rows are that change.
@@ -241,23 +241,23 @@ impl Owner {
         &mut self,
         Drafted { writes, note }: Drafted,
         all_refused: bool,
-    ) -> Result<Outcome, LaneError> {
+    ) -> Result<WriteOutcome, LaneError> {
         if writes.is_empty() {
             if !all_refused {
                 self.writer.read_as_owner(&redis::Pipeline::new()).await?;
             }
-            return Ok(Outcome::Applied { missed: HashSet::new() });
+            return Ok(WriteOutcome::Applied { missed: HashSet::new() });
         }
         let missed = match self.writer.write(writes).await? {
             Written::Refused(why) => {
                 self.catalog.abandon(note.placements);
                 self.dests.forget_unstored();
-                return Ok(Outcome::Refused(why));
+                return Ok(WriteOutcome::Refused(why));
             }
             Written::Applied(taken_out) => self.record_applied(note, &taken_out).await?,
             Written::Unreported => self.record_unreported(note).await?,
         };
-        Ok(Outcome::Applied { missed })
+        Ok(WriteOutcome::Applied { missed })
     }
 
     /// Writes what adds nothing, which is never refused, and updates the owner's state. The master
@@ -265,8 +265,10 @@ impl Owner {
     pub(super) async fn write_anyway(&mut self, draft: Draft, claim: Option<Time>) -> Result<(), LaneError> {
         let drafted = self.finish(draft, claim);
         match self.write(drafted, claim.is_none()).await? {
-            Outcome::Applied { .. } => Ok(()),
-            Outcome::Refused(why) => Err(LaneError::Broken(format!("a write that frees was refused: {why}"))),
+            WriteOutcome::Applied { .. } => Ok(()),
+            WriteOutcome::Refused(why) => {
+                Err(LaneError::Broken(format!("a write that frees was refused: {why}")))
+            }
         }
     }
 

@@ -118,6 +118,16 @@ impl Writes {
         }
     }
 
+    /// Adds a Redis command for each key.
+    pub(crate) fn commands<K: Ord, const N: usize>(
+        &mut self,
+        name: &str,
+        args: &mut ByKey<K, N>,
+        key: impl Fn(&K) -> String,
+    ) {
+        args.groups().for_each(|(of, args)| self.command(name, &key(of), N, args));
+    }
+
     /// Deletes fields of a hash; `member` leaves `index` if nothing is left. The number of the
     /// command, by which the script's answer names it. At most 1,000 fields.
     pub(crate) fn take_out<I: Args>(&mut self, hash: &str, index: &str, member: &str, ids: I) -> usize {
