@@ -112,8 +112,11 @@ impl Draft {
         self.leaving_index.push(index, [slot.to_string().as_bytes()]);
     }
 
-    /// A timer leaves a listing.
+    /// A timer leaves a listing, other than a park.
     pub(crate) fn unlist(&mut self, listing: ListingKey, id: TimerId) {
+        if listing == ListingKey::Taken {
+            self.note.no_more_taken.push(id);
+        }
         self.unlisted.push(listing, [&id.to_bytes()]);
     }
 
@@ -132,12 +135,7 @@ impl Draft {
     pub(crate) fn end_taken(&mut self, shard: u8, id: TimerId) {
         self.unmoved.push(shard, [&id.to_bytes()]);
         self.note.moved_back.push(id);
-        self.unlist_taken(id);
-    }
-
-    fn unlist_taken(&mut self, id: TimerId) {
         self.unlist(ListingKey::Taken, id);
-        self.note.no_more_taken.push(id);
     }
 
     /// Sets a field of a hash.
@@ -207,14 +205,13 @@ impl Owner {
         let was = before.map(|row| row.at);
         let stays = was == after.map(|row| row.at);
         let to = after.map(|row| self.draft_contents(draft, row, from, stays, now));
-        if let Some(Location::Slot { slot, .. }) = from
-            && to.is_none_or(|to| !matches!(to, Location::Slot { slot: new, .. } if new == slot))
-        {
-            draft.leave(slot, id);
-        } else if let Some(Location::Slot { slot, .. }) = from
-            && !stays
-        {
-            draft.note.refiled.push((slot, id));
+        if let Some(Location::Slot { slot, .. }) = from {
+            let is_in_place = matches!(to, Some(Location::Slot { slot: new, .. }) if new == slot);
+            if !is_in_place {
+                draft.leave(slot, id);
+            } else if !stays {
+                draft.note.refiled.push((slot, id));
+            }
         }
         match (from.is_some_and(has_entry), to.is_some_and(has_entry)) {
             (true, false) => {
@@ -285,39 +282,36 @@ impl Owner {
         location
     }
 
+    /// The listing of a timer's place. One that is pending is in none.
+    fn listing_of(&mut self, row: &Row) -> Option<ListingKey> {
+        match row.at {
+            At::Pending { .. } => None,
+            At::Parked => Some(ListingKey::ParkOf(self.dests.intern(&row.record.timer.dest))),
+            At::Taken { .. } => Some(ListingKey::Taken),
+            At::Unconfirmed { .. } => Some(ListingKey::Unconfirmed),
+            At::Dead { .. } => Some(ListingKey::Dead),
+        }
+    }
+
     /// Puts a timer at the end of the listing of its place.
     fn list(&mut self, draft: &mut Draft, row: &Row) {
-        let listing = match row.at {
-            At::Pending { .. } => return,
-            At::Parked => {
-                let number = self.dests.intern(&row.record.timer.dest);
-                draft.index.push(ListingKey::Park, [b"0", number.to_string().as_bytes()]);
-                ListingKey::ParkOf(number)
-            }
-            At::Taken { .. } => {
-                draft.note.taken.push(row.id());
-                ListingKey::Taken
-            }
-            At::Unconfirmed { .. } => ListingKey::Unconfirmed,
-            At::Dead { .. } => ListingKey::Dead,
-        };
+        let Some(listing) = self.listing_of(row) else { return };
+        if let ListingKey::ParkOf(number) = listing {
+            draft.index.push(ListingKey::Park, [b"0", number.to_string().as_bytes()]);
+        } else if listing == ListingKey::Taken {
+            draft.note.taken.push(row.id());
+        }
         self.position += 1;
         draft.index.push(listing, [self.position.to_string().as_bytes(), &row.id().to_bytes()]);
     }
 
+    /// Takes a timer out of the listing of its place.
     fn unlist(&mut self, draft: &mut Draft, row: &Row) {
-        let listing = match row.at {
-            At::Pending { .. } => return,
-            At::Parked => {
-                let number = self.dests.intern(&row.record.timer.dest);
-                draft.unparked.push(number, [&row.id().to_bytes()]);
-                return;
-            }
-            At::Taken { .. } => return draft.unlist_taken(row.id()),
-            At::Unconfirmed { .. } => ListingKey::Unconfirmed,
-            At::Dead { .. } => ListingKey::Dead,
-        };
-        draft.unlist(listing, row.id());
+        match self.listing_of(row) {
+            Some(ListingKey::ParkOf(number)) => _ = draft.unparked.push(number, [&row.id().to_bytes()]),
+            Some(listing) => draft.unlist(listing, row.id()),
+            None => {}
+        }
     }
 
     /// Puts the commands into order.

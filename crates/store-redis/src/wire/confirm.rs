@@ -141,22 +141,19 @@ impl Confirmations {
 
     async fn serve(self, address: String) {
         while let Some(group) = self.next_group(&address) {
-            let confirmed = self.wait(&address, &group).await;
-            match confirmed {
-                Ok((reads, connected, replicas)) => {
-                    for (request, read) in group.into_iter().zip(reads) {
-                        // The caller may have dropped its future.
-                        let _ = request.to.send(Ok(Confirmed { read, replicas, connected }));
-                    }
-                }
-                Err(lost) => group.into_iter().for_each(|request| drop(request.to.send(Err(lost.clone())))),
+            let confirmed = match self.wait(&address, &group).await {
+                Ok(confirmed) => confirmed.into_iter().map(Ok).collect(),
+                Err(lost) => vec![Err(lost); group.len()],
+            };
+            for (request, confirmed) in group.into_iter().zip(confirmed) {
+                // The caller may have dropped its future.
+                let _ = request.to.send(confirmed);
             }
         }
     }
 
-    /// One `WAIT` behind the reads of a group: the replies, how many replicas are connected, and
-    /// how many have everything.
-    async fn wait(&self, address: &str, group: &[Request]) -> Result<(Vec<Value>, u32, u32), Lost> {
+    /// One `WAIT` behind the reads of a group.
+    async fn wait(&self, address: &str, group: &[Request]) -> Result<Vec<Confirmed>, Lost> {
         let server = self.servers.at(address).await?;
         let mut commands = Pipeline::with_capacity(group.len() + 2);
         for request in group {
@@ -172,7 +169,8 @@ impl Confirmations {
             let said = waited.refusal().unwrap_or_else(|| "no number of replicas".into());
             Lost(format!("{}: WAIT: {said}", server.address()))
         };
-        let confirmed = confirmed.ok_or_else(refused)?;
-        Ok((reads, connected(&role).unwrap_or(confirmed), confirmed))
+        let replicas = confirmed.ok_or_else(refused)?;
+        let connected = connected(&role).unwrap_or(replicas);
+        Ok(reads.into_iter().map(|read| Confirmed { read, replicas, connected }).collect())
     }
 }
