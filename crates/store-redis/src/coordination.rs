@@ -128,7 +128,7 @@ impl Inner {
                 let (why, look) = match timeout(ATTEMPT, once(&self.servers, slot, &command)).await {
                     Ok(Ok(reply)) => return Ok(reply),
                     Ok(Err(Failed::Passing(why))) => (why, false),
-                    Ok(Err(Failed::Lost(why) | Failed::NoMaster { why, .. })) => (why, true),
+                    Ok(Err(Failed::NoMaster { why, .. })) => (why, true),
                     Ok(Err(Failed::Lasting(error))) => return Err(error),
                     Err(_) => (format!("{} does not answer", asked.as_deref().unwrap_or("nobody")), true),
                 };

@@ -25,11 +25,9 @@ const TRY_FOR: Duration = Duration::from_secs(5);
 pub(crate) enum Failed {
     /// It passes: try again.
     Passing(String),
-    /// The server is lost: look at the map, and try again.
-    Lost(String),
-    /// The server at this address is no master (any more), or cannot serve as one for now: the
-    /// same, without asking it.
-    NoMaster { address: String, why: String },
+    /// The server is lost, or is no master (any more), or cannot serve as one for now: look at the
+    /// map, without asking the server that says so, and try again.
+    NoMaster { without: Option<String>, why: String },
     /// Trying again is of no use.
     Lasting(StoreError),
 }
@@ -48,13 +46,9 @@ pub(crate) async fn ask(network: &dyn Network, hash_slot: u16, command: &Cmd) ->
             Ok(reply) => return Ok(reply),
             Err(Failed::Lasting(error)) => return Err(error),
             Err(Failed::Passing(why)) => why,
-            Err(Failed::Lost(why)) => {
+            Err(Failed::NoMaster { without, why }) => {
                 // If nobody answers, the next attempt will tell.
-                let _ = network.rediscover(None).await;
-                why
-            }
-            Err(Failed::NoMaster { address, why }) => {
-                let _ = network.rediscover(Some(&address)).await;
+                let _ = network.rediscover(without.as_deref()).await;
                 why
             }
         };
@@ -71,7 +65,7 @@ pub(crate) async fn ask(network: &dyn Network, hash_slot: u16, command: &Cmd) ->
 ///
 /// [`Failed`] says what to do next.
 pub(crate) async fn once(network: &dyn Network, hash_slot: u16, command: &Cmd) -> Result<Value, Failed> {
-    let lost = |lost: Lost| Failed::Lost(lost.0);
+    let lost = |Lost(why)| Failed::NoMaster { without: None, why };
     let server = network.master(hash_slot).await.map_err(lost)?;
     let reply = ask_node(&*server, command.clone()).await.map_err(lost)?;
     let Some(refusal) = reply.refusal() else { return Ok(reply) };
@@ -84,7 +78,7 @@ pub(crate) async fn once(network: &dyn Network, hash_slot: u16, command: &Cmd) -
         Remedy::LoadScripts => drop(server.call(script::load_all()).await.map_err(lost)?),
         Remedy::Broken(why) => return Err(Failed::Lasting(refused(&why))),
         Remedy::Rediscover(why) | Remedy::NoWrites(why) => {
-            return Err(Failed::NoMaster { address: server.address().to_owned(), why });
+            return Err(Failed::NoMaster { without: Some(server.address().to_owned()), why });
         }
         Remedy::Wait(_) | Remedy::OutOfMemory => {}
     }
