@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mtimer_store::LaneError;
 use redis::{Pipeline, Value};
 
-use crate::wire::{Lost, Network, Node, Remedy, Reply, asking, load_all, remedy};
+use crate::wire::{Lost, Network, Node, Remedy, Reply, asking, load_all, remedy, shown};
 
 /// See the module.
 pub(super) struct Master {
@@ -44,14 +44,14 @@ impl Master {
     /// # Errors
     ///
     /// No attempt can succeed.
-    pub(super) async fn apply_remedy(&mut self, remedy: Remedy, error: &str) -> Result<String, LaneError> {
+    pub(super) async fn apply_remedy(&mut self, remedy: Remedy, error: String) -> Result<String, LaneError> {
         match remedy {
             Remedy::Follow(address) => {
                 self.network.moved(self.hash_slot, &address);
                 self.node = None;
             }
             // A master that has lost its replicas may have been replaced by one of them.
-            Remedy::Rediscover(_) | Remedy::NoWrites(_) => {
+            Remedy::Rediscover | Remedy::NoWrites => {
                 let node = self.node.take();
                 // If this fails the next attempt tells.
                 let _ = self.network.rediscover(node.as_ref().map(|node| node.address())).await;
@@ -63,10 +63,10 @@ impl Master {
                     self.node = None;
                 }
             }
-            Remedy::Broken(why) => return Err(LaneError::Broken(why)),
-            Remedy::Ask(_) | Remedy::Wait(_) | Remedy::OutOfMemory => {}
+            Remedy::Broken => return Err(LaneError::Broken(shown(&error))),
+            Remedy::Ask(_) | Remedy::Wait | Remedy::OutOfMemory => {}
         }
-        Ok(error.to_owned())
+        Ok(error)
     }
 
     /// Sends commands; follows `ASK` for those that were answered so, which is rare: the commands

@@ -229,7 +229,7 @@ impl Writer {
                     None => return Ok(values),
                     Some(error) => {
                         let remedy = remedy(&error, self.master.address());
-                        self.master.apply_remedy(remedy, &error).await?
+                        self.master.apply_remedy(remedy, error).await?
                     }
                 },
                 Err(Unanswered { why, .. }) => why,
@@ -385,13 +385,13 @@ impl Writer {
         let Some(error) = answer.refusal() else { return self.outcome(&answer) };
         match remedy(&error, self.master.address()) {
             Remedy::OutOfMemory if script == Script::Apply => Ok(Attempt::Refused(Refusal::OutOfMemory)),
-            remedy @ Remedy::NoWrites(_) if script == Script::Apply => {
-                self.master.apply_remedy(remedy, &error).await?;
+            remedy @ Remedy::NoWrites if script == Script::Apply => {
+                self.master.apply_remedy(remedy, error).await?;
                 Ok(Attempt::Refused(Refusal::ReadOnly))
             }
             // A hash slot that is being migrated may have cut the script off.
-            remedy @ Remedy::Wait(_) => self.master.apply_remedy(remedy, &error).await.map(Attempt::Unknown),
-            remedy => self.master.apply_remedy(remedy, &error).await.map(Attempt::Again),
+            remedy @ Remedy::Wait => self.master.apply_remedy(remedy, error).await.map(Attempt::Unknown),
+            remedy => self.master.apply_remedy(remedy, error).await.map(Attempt::Again),
         }
     }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::connection::{Connection, ask as ask_node};
-use super::fault::{Remedy, remedy};
+use super::fault::{Remedy, remedy, shown};
 use super::node::{Lost, Network, Node};
 use super::reply::Reply;
 use super::script;
@@ -76,11 +76,12 @@ pub(crate) async fn once(network: &dyn Network, hash_slot: u16, command: &Cmd) -
             return reply.refusal().map_or(Ok(reply), |refusal| Err(Failed::Passing(refusal)));
         }
         Remedy::LoadScripts => drop(server.call(script::load_all()).await.map_err(lost)?),
-        Remedy::Broken(why) => return Err(Failed::Lasting(refused(&why))),
-        Remedy::Rediscover(why) | Remedy::NoWrites(why) => {
-            return Err(Failed::NoMaster { without: Some(server.address().to_owned()), why });
+        Remedy::Broken => return Err(Failed::Lasting(refused(&refusal))),
+        Remedy::Rediscover | Remedy::NoWrites => {
+            let without = Some(server.address().to_owned());
+            return Err(Failed::NoMaster { without, why: refusal });
         }
-        Remedy::Wait(_) | Remedy::OutOfMemory => {}
+        Remedy::Wait | Remedy::OutOfMemory => {}
     }
     Err(Failed::Passing(refusal))
 }
@@ -99,7 +100,7 @@ pub(crate) async fn asking(network: &dyn Network, address: &str, command: &Cmd) 
 }
 
 fn refused(why: &str) -> StoreError {
-    match explain(Lost(why.to_owned())) {
+    match explain(Lost(shown(why))) {
         StoreError::Unavailable(why) => {
             StoreError::Unusable(format!("Redis refuses mtimer's commands: {why}"))
         }
@@ -181,8 +182,8 @@ pub(crate) fn explain(lost: Lost) -> StoreError {
 /// [`StoreError::Unusable`] says what to change; [`StoreError::Unavailable`]: try again.
 pub(crate) async fn check_wait(server: &Connection) -> Result<(), StoreError> {
     let reply = server.ask(cmd("WAIT").arg(&[0, 1]).to_owned()).await.map_err(explain)?;
-    match reply.refusal().map(|refusal| remedy(&refusal, server.address())) {
-        Some(Remedy::Broken(why)) => Err(refused(&why)),
+    match reply.refusal() {
+        Some(refusal) if remedy(&refusal, server.address()) == Remedy::Broken => Err(refused(&refusal)),
         _ => Ok(()),
     }
 }

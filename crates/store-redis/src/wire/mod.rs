@@ -35,7 +35,7 @@ pub(crate) use self::ask::{Failed, ask, asking, check_server, check_wait, explai
 pub(crate) use self::backoff::Backoff;
 pub(crate) use self::confirm::{Confirmations, Confirmed, Quorum, Replicas};
 pub(crate) use self::connection::{Purpose, Use};
-pub(crate) use self::fault::{Remedy, remedy};
+pub(crate) use self::fault::{Remedy, remedy, shown};
 pub(crate) use self::node::{Lost, Network, Node};
 pub(crate) use self::pool::Pool;
 pub(crate) use self::reply::{Reply, numbers};
