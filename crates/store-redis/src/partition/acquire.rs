@@ -138,12 +138,9 @@ impl Owner {
     async fn rebuild(&mut self) -> Result<(), LaneError> {
         self.read_destinations().await?;
         self.read_indexes().await?;
-        let mut reads = Pipeline::new();
-        (0..SHARDS).for_each(|shard| _ = reads.cmd("HLEN").arg(self.space.hash(HashKey::Moved(shard))));
-        let buckets = self.ended.to_look_at();
-        buckets.for_each(|bucket| _ = reads.cmd("HLEN").arg(self.space.hash(HashKey::Ended(bucket))));
-        reads.cmd("HLEN").arg(self.space.hash(HashKey::AppKeys));
-        let mut lengths = self.writer.read(&reads).await?;
+        let hashes = (0..SHARDS).map(HashKey::Moved).chain(self.ended.to_look_at().map(HashKey::Ended));
+        let hashes = hashes.chain([HashKey::AppKeys]).map(|hash| self.space.hash(hash));
+        let mut lengths = self.writer.read_each("HLEN", hashes).await?;
         let keys = lengths.pop().as_ref().and_then(Reply::number);
         let mut lengths = lengths.iter().map(Reply::number);
         for shard in 0..SHARDS {
@@ -162,9 +159,8 @@ impl Owner {
         if count == 0 {
             (self.keys, self.found_keys) = Default::default();
         } else if count <= KNOWN_KEYS {
-            let mut reads = Pipeline::new();
-            reads.cmd("HKEYS").arg(self.space.hash(HashKey::AppKeys));
-            let fields = self.writer.read(&reads).await?.pop().unwrap_or_default().into_items();
+            let key = self.space.hash(HashKey::AppKeys);
+            let fields = self.writer.read_each("HKEYS", [key]).await?.pop().unwrap_or_default().into_items();
             // The empty field is none: see `LARGE`.
             if fields.len() as u64 == count {
                 let keys = fields.into_iter().filter_map(|field| field.bytes()?[..].try_into().ok());
@@ -201,9 +197,9 @@ impl Owner {
         if slots.is_empty() {
             return Ok(());
         }
-        let mut reads = Pipeline::new();
-        slots.iter().for_each(|slot| _ = reads.cmd("HLEN").arg(self.space.hash(HashKey::Slot(*slot))));
-        for (slot, length) in slots.into_iter().zip(self.writer.read(&reads).await?) {
+        let keys = slots.iter().map(|slot| self.space.hash(HashKey::Slot(*slot)));
+        let lengths = self.writer.read_each("HLEN", keys).await?;
+        for (slot, length) in slots.into_iter().zip(lengths) {
             let timers = length.number().and_then(|n| u32::try_from(n).ok());
             self.catalog.found(slot, index, timers.unwrap_or_default());
         }

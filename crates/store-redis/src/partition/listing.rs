@@ -120,11 +120,8 @@ impl Owner {
         let answer = self.writer.read_as_owner(&reads).await?.into_iter().next().unwrap_or_default();
         let number = |value: &Value| u32::try_from(value.number()?).ok();
         let numbers: Vec<u32> = answer.items().iter().filter_map(number).collect();
-        let mut reads = Pipeline::new();
-        numbers
-            .iter()
-            .for_each(|number| _ = reads.cmd("ZCARD").arg(self.space.listing(ListingKey::ParkOf(*number))));
-        let counts = self.writer.read(&reads).await?;
+        let parks = numbers.iter().map(|number| self.space.listing(ListingKey::ParkOf(*number)));
+        let counts = self.writer.read_each("ZCARD", parks).await?;
         let parked = numbers.into_iter().zip(counts).filter_map(|(number, count)| {
             Some((self.dests.name(number)?, count.number().filter(|count| *count > 0)?))
         });
@@ -202,9 +199,7 @@ impl Owner {
             Retained::Unconfirmed => ListingKey::Unconfirmed,
         };
         loop {
-            let mut reads = Pipeline::new();
-            reads.cmd("ZCARD").arg(self.space.listing(listing));
-            let count = self.writer.read(&reads).await?.first().and_then(Reply::number).unwrap_or_default();
+            let count = self.total("ZCARD", [self.space.listing(listing)]).await?;
             let entries = self.entries(listing, 0, limit).await?;
             let mut oldest = self.moved_rows(entries.iter().map(|(id, _)| *id)).await?;
             oldest.retain(|row| row.at.retained() == Some(of));
@@ -228,9 +223,8 @@ impl Owner {
         let mut census = Census::default();
         let slots: Vec<SlotKey> = self.catalog.slots().collect();
         for some in slots.chunks(COUNT_STEP) {
-            let mut reads = Pipeline::new();
-            some.iter().for_each(|slot| _ = reads.cmd("HLEN").arg(self.space.hash(HashKey::Slot(*slot))));
-            let counts = self.writer.read(&reads).await?;
+            let keys = some.iter().map(|slot| self.space.hash(HashKey::Slot(*slot)));
+            let counts = self.writer.read_each("HLEN", keys).await?;
             for (slot, count) in some.iter().zip(&counts) {
                 let field = if slot.track == 0 { &mut census.pending } else { &mut census.retrying };
                 *field += count.number().unwrap_or_default();
@@ -256,9 +250,7 @@ impl Owner {
 
     /// What a command counts, over some keys.
     async fn total(&mut self, count: &str, keys: impl IntoIterator<Item = String>) -> Result<u64, LaneError> {
-        let mut reads = Pipeline::new();
-        keys.into_iter().for_each(|key| _ = reads.cmd(count).arg(key));
-        let counts = self.writer.read(&reads).await?;
+        let counts = self.writer.read_each(count, keys).await?;
         Ok(counts.iter().filter_map(Reply::number).sum())
     }
 

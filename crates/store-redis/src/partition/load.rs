@@ -9,7 +9,7 @@ use bytes::Bytes;
 use mtimer_store::decide::{At, Row};
 use mtimer_store::{LaneError, Load, Loaded, LoadedTimer};
 use mtimer_types::{Time, TimerId};
-use redis::{Pipeline, Value};
+use redis::Value;
 
 use super::encode::Draft;
 use super::lookup::Lookup;
@@ -114,9 +114,8 @@ impl Owner {
     /// The timers of slots that can be read, and whether a slot is empty. First removes leftovers
     /// of writes that were cut off when an earlier owner died.
     async fn read_stored(&mut self, slots: &[SlotKey]) -> Result<Vec<(Vec<StoredTimer>, bool)>, LaneError> {
-        let mut reads = Pipeline::new();
-        slots.iter().for_each(|slot| _ = reads.cmd("HGETALL").arg(self.space.hash(HashKey::Slot(*slot))));
-        let contents = self.writer.read(&reads).await?.into_iter().map(Reply::into_pairs);
+        let keys = slots.iter().map(|slot| self.space.hash(HashKey::Slot(*slot)));
+        let contents = self.writer.read_each("HGETALL", keys).await?.into_iter().map(Reply::into_pairs);
         let mut contents: Vec<_> = contents.map(|pairs| (pairs.len(), self.stored(pairs))).collect();
         let mut lookup = Lookup::default();
         let mut doubtful = HashMap::new();
@@ -224,9 +223,8 @@ impl Owner {
     /// whether they are empty: leftovers may be in them.
     pub(crate) async fn read_ids(&mut self, slots: impl Iterator<Item = SlotKey>) -> Result<(), LaneError> {
         let slots: Vec<_> = slots.collect();
-        let mut reads = Pipeline::new();
-        slots.iter().for_each(|slot| _ = reads.cmd("HKEYS").arg(self.space.hash(HashKey::Slot(*slot))));
-        let found = self.writer.read(&reads).await?;
+        let keys = slots.iter().map(|slot| self.space.hash(HashKey::Slot(*slot)));
+        let found = self.writer.read_each("HKEYS", keys).await?;
         for (slot, ids) in slots.into_iter().zip(found) {
             let ids: Vec<_> = ids.items().iter().filter_map(|id| decode_id(id.bytes()?)).collect();
             if ids.is_empty() {

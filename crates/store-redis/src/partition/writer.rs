@@ -186,6 +186,21 @@ impl Writer {
         }
     }
 
+    /// [`Self::read`] with one command for each key.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(crate) async fn read_each(
+        &mut self,
+        command: &str,
+        keys: impl IntoIterator<Item = String>,
+    ) -> Result<Vec<Value>, LaneError> {
+        let mut reads = Pipeline::new();
+        keys.into_iter().for_each(|key| _ = reads.cmd(command).arg(key));
+        self.read(&reads).await
+    }
+
     /// Reads, and has the master confirm that the partition is still ours: for answers that rest on
     /// nothing that is written.
     ///
