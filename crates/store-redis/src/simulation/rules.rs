@@ -282,7 +282,7 @@ fn queued_repeat() -> Check {
         let run = Run::new(1, 0).await?;
         let (server, timers) = (run.server, [timer(1, None), timer(2, None)]);
         let (health, _) = watch::channel(Health::Up);
-        let (lane, task) = RedisLane::new(run.owner, health, CancellationToken::new());
+        let (lane, task) = RedisLane::new(run.owner, health, CancellationToken::new().drop_guard());
         let batch = |ops| Batch { ops, ..empty() };
         let calls = async {
             let id = timers[0].id;
@@ -312,7 +312,7 @@ fn failover_after_acquisition() -> Check {
         run.take_over().await?;
         let (server, timer) = (run.server, timer(1, None));
         let (health, _) = watch::channel(Health::Up);
-        let (lane, task) = RedisLane::new(run.owner, health, CancellationToken::new());
+        let (lane, task) = RedisLane::new(run.owner, health, CancellationToken::new().drop_guard());
         let scheduled = |new| vec![Answer::Schedule(ScheduleAnswer::Scheduled { new, replaced: None })];
         let schedule = || lane.apply(Batch { ops: vec![schedule(&timer)], ..empty() });
         let calls = async {
@@ -336,7 +336,7 @@ fn lost_acquisition() -> Check {
         run.server.state().roll_back(before.clone());
         run.server.state().replica = Some(before);
         let (health, seen) = watch::channel(Health::Up);
-        let (_lane, task) = RedisLane::new(run.owner, health, CancellationToken::new());
+        let (_lane, task) = RedisLane::new(run.owner, health, CancellationToken::new().drop_guard());
         let idle = tokio::time::timeout(Duration::from_secs(60), task).await.is_err();
         same("whether the lane lives", &idle, &false)?;
         same("its health", &*seen.borrow(), &Health::Ended(LaneError::RolledBack(PARTITION)))

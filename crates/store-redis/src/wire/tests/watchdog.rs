@@ -94,21 +94,21 @@ async fn a_pool_opens_a_connection_anew_and_does_not_hammer_a_server_that_refuse
     let mut server = Server::start();
     let pool = pool(Access::default());
     let address = server.address();
-    let first = pool.get(&address).await.unwrap();
-    assert!(std::sync::Arc::ptr_eq(&first, &pool.get(&address).await.unwrap()));
+    let first = pool.get(&address, LONG_TIMEOUT).await.unwrap();
+    assert!(std::sync::Arc::ptr_eq(&first, &pool.get(&address, LONG_TIMEOUT).await.unwrap()));
     server.kill();
     assert!(first.ask(cmd("PING")).await.is_err());
     let began = Instant::now();
-    let refused = pool.get(&address).await.unwrap_err();
+    let refused = pool.get(&address, LONG_TIMEOUT).await.unwrap_err();
     assert!(refused.0.starts_with(&address), "{refused}");
     // Those who ask at once get the same refusal, unless this took longer than a refusal counts.
-    let again = pool.get(&address).await.unwrap_err();
+    let again = pool.get(&address, LONG_TIMEOUT).await.unwrap_err();
     assert!(again == refused || began.elapsed() > Duration::from_millis(30));
     server.restart();
-    let mut second = pool.get(&address).await;
+    let mut second = pool.get(&address, LONG_TIMEOUT).await;
     while second.is_err() && began.elapsed() < Duration::from_secs(60) {
         tokio::time::sleep(Duration::from_millis(5)).await;
-        second = pool.get(&address).await;
+        second = pool.get(&address, LONG_TIMEOUT).await;
     }
     assert_eq!(second.unwrap().ask(incr("n")).await, Ok(Value::Int(1)));
     assert!(first.is_over());
